@@ -1,0 +1,43 @@
+# Every target does its own set-up, so that each works first on a fresh machine. The logic is in tools/.
+SHELL := /bin/bash
+PY := .venv/bin/python
+RUN_ARGS ?= predict --model gpt3-175b --system selene \
+	--layout tp=8,pp=8,vpp=1,dp=8,mbs=1,gbs=512,recompute=full --explain
+TEST_ARGS ?=
+SOAK_MINUTES ?= 30
+
+.DEFAULT_GOAL := help
+.PHONY: help run test setup lint docs lock soak clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+run: ## set up the runtime and run a prediction (RUN_ARGS="...")
+	@tools/setup_env.sh runtime
+	@.venv/bin/scalewright $(RUN_ARGS)
+
+test: ## set up everything and run every tier (TEST_ARGS="--tier unit")
+	@tools/setup_env.sh dev
+	@$(PY) tools/run_tiers.py $(TEST_ARGS)
+
+setup: ## set up the development environment in .venv
+	@tools/setup_env.sh dev
+
+lint: ## formatting, lint, types and import rules
+	@tools/setup_env.sh dev
+	@$(PY) tools/run_tiers.py --tier static
+
+docs: ## build the documentation into site/
+	@tools/setup_env.sh dev
+	@.venv/bin/mkdocs build --strict --quiet
+
+lock: ## resolve the dependencies anew into requirements.lock
+	@tools/lock.sh
+
+soak: ## run the unit, ranks and kills tiers again and again (SOAK_MINUTES=30)
+	@tools/setup_env.sh dev
+	@$(PY) tools/run_tiers.py --tier unit --tier ranks --tier kills --minutes $(SOAK_MINUTES)
+
+clean: ## remove the environment, caches and build outputs
+	@rm -rf .venv site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

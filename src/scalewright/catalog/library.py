@@ -1,0 +1,163 @@
+"""Find and load catalogue entries: a search path of folders, one TOML per thing, names without case or dashes."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TypeVar, cast
+
+from scalewright.catalog.facts import link_sources
+from scalewright.catalog.types import (
+    KINDS,
+    SCHEMAS,
+    Accelerator,
+    Constants,
+    Entry,
+    Fabric,
+    Grid,
+    Link,
+    Model,
+    Price,
+    Storage,
+    System,
+    Transport,
+)
+from scalewright.errors import ConfigError, DocumentError, UnknownNameError
+from scalewright.records.loader import load_toml
+from scalewright.records.types import EnvName
+
+E = TypeVar("E", bound=Entry)
+
+
+def packaged_data() -> Path:
+    return Path(str(resources.files("scalewright.catalog"))) / "data"
+
+
+def home() -> Path:
+    """The user's folder: $SCALEWRIGHT_HOME, else scalewright in the XDG configuration folder."""
+    chosen = os.environ.get(EnvName.HOME)
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "scalewright"
+
+
+def search_path(extra: Path | None = None) -> tuple[Path, ...]:
+    """Folders in order of precedence; an entry found earlier hides one of the same id found later."""
+    if extra is not None and not extra.is_dir():
+        raise ConfigError(f"--catalog {str(extra)!r} is not a folder: name one that holds accelerators/, systems/, ...")
+    own = (extra,) if extra is not None else ()
+    return (*own, Path("scalewright"), home(), packaged_data())
+
+
+def folded(name: str) -> str:
+    """The form names are compared in: no case, spaces, dashes or underscores."""
+    return re.sub(r"[\s_-]+", "", name).lower()
+
+
+@dataclass(slots=True)
+class Catalog:
+    """Entries by kind and name. Files are read when asked for, so a lookup by id opens one file."""
+
+    folders: tuple[Path, ...]
+    _entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
+    _names: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def ids(self, kind: str) -> list[str]:
+        return sorted(self._files(kind))
+
+    def get(self, kind: str, name: str) -> Entry:
+        """The entry whose id or alias is `name`; otherwise an error that lists the nearest."""
+        files = self._files(kind)
+        entry_id = name if name in files else self._by_alias(kind).get(folded(name))
+        if entry_id is None:
+            hint = f"see: scalewright catalog {kind}"
+            raise UnknownNameError(kind.removesuffix("s"), name, files, hint=hint)
+        return self._load(kind, entry_id, files[entry_id])
+
+    def all(self, kind: str) -> list[Entry]:
+        files = self._files(kind)
+        return [self._load(kind, entry_id, files[entry_id]) for entry_id in sorted(files)]
+
+    def path(self, kind: str, entry_id: str) -> Path:
+        return self._files(kind)[entry_id]
+
+    def _files(self, kind: str) -> dict[str, Path]:
+        if kind not in KINDS:
+            raise UnknownNameError("kind of catalogue entry", kind, KINDS)
+        found: dict[str, Path] = {}
+        for folder in self.folders:
+            for path in sorted((folder / kind).glob("*.toml")):
+                found.setdefault(path.stem, path)
+        return found
+
+    def _load(self, kind: str, entry_id: str, path: Path) -> Entry:
+        key = (kind, entry_id)
+        if key not in self._entries:
+            schema_kind = SCHEMAS[kind].removeprefix("scalewright.").partition("/")[0]
+            entry = load_toml(path, KINDS[kind], kind=schema_kind, prepare=link_sources)
+            if entry.id != entry_id:
+                raise DocumentError(f"{path}: id is {entry.id!r}; it must be the file's name, {entry_id!r}")
+            self._entries[key] = entry
+        return self._entries[key]
+
+    def _by_alias(self, kind: str) -> dict[str, str]:
+        if kind not in self._names:
+            names: dict[str, str] = {}
+            for entry_id, path in self._files(kind).items():
+                for name in (entry_id, *_aliases(path)):
+                    names.setdefault(folded(name), entry_id)
+            self._names[kind] = names
+        return self._names[kind]
+
+    def accelerator(self, name: str) -> Accelerator:
+        return self._typed("accelerators", name, Accelerator)
+
+    def link(self, name: str) -> Link:
+        return self._typed("links", name, Link)
+
+    def transport(self, name: str) -> Transport:
+        return self._typed("transports", name, Transport)
+
+    def fabric(self, name: str) -> Fabric:
+        return self._typed("fabrics", name, Fabric)
+
+    def system(self, name: str) -> System:
+        return self._typed("systems", name, System)
+
+    def model(self, name: str) -> Model:
+        return self._typed("models", name, Model)
+
+    def storage(self, name: str) -> Storage:
+        return self._typed("storage", name, Storage)
+
+    def grid(self, name: str) -> Grid:
+        return self._typed("grids", name, Grid)
+
+    def constants(self, name: str = "engine") -> Constants:
+        return self._typed("constants", name, Constants)
+
+    def prices(self, accelerator_id: str) -> list[Price]:
+        return [cast(Price, p) for p in self.all("prices") if cast(Price, p).accelerator == accelerator_id]
+
+    def _typed(self, kind: str, name: str, wanted: type[E]) -> E:
+        entry = self.get(kind, name)
+        assert isinstance(entry, wanted)
+        return entry
+
+
+def _aliases(path: Path) -> list[str]:
+    """Aliases of an entry without validating it: a broken neighbour must not break a lookup."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return []
+    aliases = raw.get("aliases", [])
+    return [a for a in aliases if isinstance(a, str)] if isinstance(aliases, list) else []
+
+
+def open_catalog(extra: Path | None = None) -> Catalog:
+    return Catalog(search_path(extra))

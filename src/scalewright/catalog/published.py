@@ -1,0 +1,101 @@
+"""Published training runs: one JSON object a line, as their sources printed them.
+
+`measured` holds only what a source printed; `derived` what follows from it by arithmetic. Unknown keys are passed
+over, because sources carry remarks of their own; missing or mistyped known ones are errors with file, line and key.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scalewright.catalog.library import packaged_data
+from scalewright.records.loader import read_jsonl, validate
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class RunModel(_Row):
+    name: str
+    params_b: float | None = None
+    layers: int | None = Field(default=None, gt=0)
+    hidden: int | None = Field(default=None, gt=0)
+    heads: int | None = Field(default=None, gt=0)
+    kv_heads: int | None = Field(default=None, gt=0)
+    head_dim: int | None = Field(default=None, gt=0)
+    ffn_hidden: int | None = Field(default=None, gt=0)
+    vocab: int | None = Field(default=None, gt=0)
+    seq: int = Field(gt=0)
+    gated: bool = False
+    moe: dict[str, Any] | None = None
+    mla: bool = False
+
+
+class RunHardware(_Row):
+    gpu: str
+    gpus: int | None = Field(default=None, gt=0)
+    gpus_per_node: int = Field(gt=0)
+    intra_bw_gb_per_s: float | None = Field(default=None, alias="intra_bw_GBps", gt=0)
+    inter_bw_gb_per_s_per_gpu: float | None = Field(default=None, alias="inter_bw_GBps_per_gpu", gt=0)
+
+
+class RunLayout(_Row):
+    dp: int | None = Field(default=None, gt=0)
+    tp: int | None = Field(default=None, gt=0)
+    pp: int | None = Field(default=None, gt=0)
+    vpp: int | None = Field(default=None, gt=0)
+    cp: int = Field(default=1, gt=0)
+    ep: int = Field(default=1, gt=0)
+    sp: bool | None = None
+    zero: int = Field(default=0, ge=0, le=3)
+    micro_batch: int | None = Field(default=None, gt=0)
+    global_batch: int | None = Field(default=None, gt=0)
+    recompute: Literal["none", "selective", "selective-op", "full", "unstated"] = "unstated"
+
+
+class RunMeasured(_Row):
+    step_time_s: float | None = Field(default=None, gt=0)
+    tflops_per_gpu: float | None = Field(default=None, gt=0)
+    mfu_pct: float | None = Field(default=None, gt=0)
+    hfu_pct: float | None = Field(default=None, gt=0)
+    tokens_per_s_per_gpu: float | None = Field(default=None, gt=0)
+    memory_gib: float | None = Field(default=None, gt=0)
+    oom: bool = False
+
+
+class RunDerived(_Row):
+    step_time_s: float | None = Field(default=None, gt=0)
+    tokens_per_s_per_gpu: float | None = Field(default=None, gt=0)
+
+
+class PublishedRun(_Row):
+    """One training run somebody published."""
+
+    id: str
+    source: str
+    year: int | None = None
+    confidence: str = "sourced"
+    model: RunModel
+    hardware: RunHardware
+    layout: RunLayout
+    dtype: str
+    measured: RunMeasured
+    derived: RunDerived = RunDerived()
+
+    @property
+    def document(self) -> str:
+        """The source without the line it was read on: what belongs to one publication groups together."""
+        return re.sub(r":L\d+$", "", self.source)
+
+
+def packaged_runs() -> Path:
+    return packaged_data() / "published" / "training_runs.jsonl"
+
+
+def load_runs(path: Path) -> list[PublishedRun]:
+    return [validate(row, PublishedRun, where=f"{path}, line {number}") for number, row in read_jsonl(path)]

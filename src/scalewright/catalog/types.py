@@ -1,0 +1,377 @@
+"""What the catalogue holds: one frozen, strict type per kind of entry. Data, no arithmetic (see `derive`)."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from scalewright.catalog.facts import (
+    Bytes,
+    BytesPerS,
+    Count,
+    FlopPerS,
+    Fraction,
+    Hertz,
+    Id,
+    Joules,
+    Kgco2e,
+    Kgco2ePerJ,
+    Seconds,
+    Source,
+    Strict,
+    TransfersPerS,
+    UsdPerS,
+    Watts,
+)
+
+Precision = Literal["fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"]
+Topology = Literal["fat-tree", "dragonfly", "dragonfly-plus", "torus-3d", "switch"]
+
+
+class Entry(Strict):
+    """What every entry has."""
+
+    schema_: str = Field(alias="schema")
+    id: Id
+    name: str
+    aliases: tuple[str, ...] = ()
+    """Other spellings people and papers use; matched without case, spaces, `_` or `-`."""
+    sources: dict[str, Source]
+    notes: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """Figures elsewhere that disagree with this entry, and why this one stands."""
+
+
+class Accelerator(Entry):
+    """One device as frameworks count it: a GPU, a GCD of a two-die card, a TPU chip, a CPU socket."""
+
+    kind: Literal["gpu", "apu", "cpu", "tpu", "hpu"]
+    vendor: str
+    architecture: str
+    released: int
+    """Year of general availability."""
+    memory: Bytes
+    memory_type: str
+    memory_bandwidth: BytesPerS
+    peak: dict[Precision, FlopPerS]
+    """Dense peaks: matrix units where the device has them; fp32 and fp64 on the vector units."""
+    best_matmul: dict[Precision, FlopPerS] = Field(default_factory=dict)
+    """Fastest matrix product anyone published for this device, as delivered rate."""
+    num_cores: Count | None = None
+    """FP32 lanes (CUDA cores, stream processors) or CPU cores."""
+    flop_per_core_cycle: Count | None = None
+    """FP32 operations per core and cycle; cores x clock x this = the FP32 peak."""
+    num_compute_units: Count | None = None
+    """SMs, CUs, tensor processor cores."""
+    clock_base: Hertz | None = None
+    clock_boost: Hertz | None = None
+    l1_per_compute_unit: Bytes | None = None
+    l2: Bytes | None = None
+    last_level_cache: Bytes | None = None
+    registers_per_compute_unit: Bytes | None = None
+    shared_memory_per_compute_unit: Bytes | None = None
+    max_threads_per_compute_unit: Count | None = None
+    max_blocks_per_compute_unit: Count | None = None
+    warp_size: Count | None = None
+    tdp: Watts
+    scale_up_link: Id | None = None
+    """Link that joins devices in a node (NVLink, Infinity Fabric, ICI)."""
+    num_scale_up_links: Count | None = None
+    host_link: Id | None = None
+
+
+class Signalling(Strict):
+    """How a serial link makes its rate: transfers x bits x encoding x lanes."""
+
+    rate_per_lane: TransfersPerS
+    bits_per_transfer: Count
+    """1 for NRZ, 2 for PAM4 when the rate counts symbols."""
+    payload_bits: int
+    line_bits: int
+    num_lanes: Count
+
+
+class Link(Entry):
+    """A wire: one port or one bonded link, one direction."""
+
+    family: Literal[
+        "pcie",
+        "nvlink",
+        "nvlink-c2c",
+        "infinity-fabric",
+        "infiniband",
+        "slingshot",
+        "omni-path",
+        "ethernet",
+        "ici",
+        "cpu-socket",
+    ]
+    span: Literal["node", "network"]
+    signalling: Signalling | None = None
+    bandwidth: BytesPerS | None = None
+    """One direction, one link. Absent where it is computed from `signalling`."""
+    latency: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Link:
+        if (self.signalling is None) == (self.bandwidth is None):
+            raise ValueError("give either bandwidth or [signalling], not both and not neither")
+        return self
+
+
+class Transport(Entry):
+    """How bytes cross the network: what software path, and how much of the wire it reaches."""
+
+    families: tuple[str, ...]
+    """Link families it runs on."""
+    achievable: Fraction
+    """Share of the line rate that large collectives reach."""
+    latency: Seconds
+    """Added to each network hop of a collective step."""
+    library: str
+    """NCCL, RCCL, Gloo plug-in or setting that selects it."""
+
+
+class Fabric(Entry):
+    """A network: its link, its topology and what it keeps at the middle."""
+
+    topology: Topology
+    link: Id
+    transports: tuple[Id, ...] = Field(min_length=1)
+    """Best first."""
+    bisection_share: Fraction
+    """Bisection bandwidth over injection bandwidth: 1 for a full fat tree, less when tapered."""
+    hop_latency: Seconds
+    max_hops: Count
+
+
+class Partition(Strict):
+    """Nodes of one kind in a system."""
+
+    id: Id
+    kind: Literal["gpu", "cpu"]
+    num_nodes: Count
+    accelerator: Id
+    """For a CPU partition: the processor, one device per socket."""
+    accelerators_per_node: Count
+    cpu: Id | None = None
+    cpu_sockets_per_node: Count | None = None
+    cpu_cores_per_node: Count | None = None
+    host_memory: Bytes
+    local_storage: Bytes | None = None
+    scale_up_bandwidth: BytesPerS | None = None
+    """One direction per device between devices of a node; absent: links x link rate of the accelerator."""
+    fabric: Id | None = None
+    """Absent for a single machine."""
+    nics_per_node: Count | None = None
+    nic_link: Id | None = None
+    """Where the NIC differs from the fabric's own link."""
+    nodes_per_group: Count | None = None
+    """Nodes under one leaf group of a Dragonfly, or one pod."""
+    default: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class System(Entry):
+    """A machine people run on."""
+
+    operator: str
+    country: str
+    in_production: int | None = None
+    scheduler: str
+    partitions: tuple[Partition, ...] = Field(min_length=1)
+    storage: tuple[Id, ...] = ()
+    grid: Id | None = None
+    pue: Fraction | None = None
+    """Power usage effectiveness: facility energy over IT energy, 1 or more."""
+
+    @model_validator(mode="after")
+    def _one_default(self) -> System:
+        defaults = [p.id for p in self.partitions if p.default]
+        if len(defaults) != 1:
+            raise ValueError(f"exactly one partition must be default, found {defaults or 'none'}")
+        return self
+
+
+class MoeShape(Strict):
+    num_experts: int = Field(gt=0)
+    top_k: int = Field(gt=0)
+    num_shared: int = Field(default=0, ge=0)
+    expert_ffn: int = Field(gt=0)
+    shared_ffn: int | None = Field(default=None, gt=0)
+    """Width of each shared expert; absent: the width of a routed one."""
+    num_dense_layers: int = Field(default=0, ge=0)
+    """First layers that keep a dense feed-forward of width `ffn_hidden`."""
+    shared_gate: bool = False
+    """Qwen's scalar gate on the shared expert."""
+    router_bias: bool = False
+    """DeepSeek's per-expert correction term."""
+
+
+class MlaShape(Strict):
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434)."""
+
+    q_lora_rank: int = Field(ge=0)
+    """0: queries are projected directly."""
+    kv_lora_rank: int = Field(gt=0)
+    qk_nope_head_dim: int = Field(gt=0)
+    qk_rope_head_dim: int = Field(gt=0)
+    v_head_dim: int = Field(gt=0)
+
+
+class TransformerShape(Strict):
+    """A transformer by numbers. Parameter and FLOP counts follow from these alone."""
+
+    source: Source
+    layers: int = Field(gt=0)
+    """Decoder layers (encoder layers for an encoder-only model)."""
+    encoder_layers: int = Field(default=0, ge=0)
+    """Encoder layers of an encoder-decoder model."""
+    hidden: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    ffn_hidden: int = Field(gt=0)
+    vocab: int = Field(gt=0)
+    seq: int = Field(gt=0)
+    """Sequence length the model was trained with."""
+    gated: bool = False
+    """Three matrices in the feed-forward (SwiGLU, GEGLU) instead of two."""
+    causal: bool = True
+    positions: Literal["learned", "rotary", "alibi", "relative"] = "learned"
+    num_positions: int = Field(default=0, ge=0)
+    """Rows of the learned position table, or buckets of relative bias; 0 for rotary and ALiBi."""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_bias: bool = True
+    qkv_bias: bool = True
+    out_bias: bool = True
+    ffn_bias: bool = True
+    qk_norm: bool = False
+    """Per-head RMS norm of queries and keys (Qwen 3)."""
+    tied_embeddings: bool = True
+    embedding_norm: bool = False
+    """A norm right after the embeddings (BLOOM, BERT)."""
+    final_norm: bool = True
+    num_token_types: int = Field(default=0, ge=0)
+    """BERT's segment embeddings."""
+    mlm_head: bool = False
+    """BERT's dense + norm before the tied output, and its output bias."""
+    pooler: bool = False
+    """BERT's dense layer on the first token."""
+    num_mtp_layers: int = Field(default=0, ge=0)
+    """Multi-token-prediction modules (DeepSeek-V3), each one more layer beside the main stack."""
+    moe: MoeShape | None = None
+    mla: MlaShape | None = None
+
+
+class ConvShape(Strict):
+    """A bottleneck ResNet by numbers."""
+
+    source: Source
+    blocks: tuple[int, ...]
+    width: int = Field(gt=0)
+    num_classes: int = Field(gt=0)
+    image_size: int = Field(gt=0)
+
+
+class PublishedCounts(Strict):
+    params: Count | None = None
+    active_params: Count | None = None
+    includes_embeddings: bool = True
+    """False where the source counts parameters without token embeddings."""
+    rounded_to: Count | None = None
+    """Half a unit of this is the tolerance a check may use; absent: the count is exact."""
+
+
+class Model(Entry):
+    """Something to train."""
+
+    family: str
+    transformer: TransformerShape | None = None
+    conv: ConvShape | None = None
+    published: PublishedCounts = PublishedCounts()
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Model:
+        if (self.transformer is None) == (self.conv is None):
+            raise ValueError("a model needs exactly one shape: [transformer] or [conv]")
+        return self
+
+
+class Storage(Entry):
+    """A file system or device that data and checkpoints live on."""
+
+    kind: Literal["parallel", "node-local", "memory", "object"]
+    technology: str
+    capacity: Bytes | None = None
+    read_bandwidth: BytesPerS | None = None
+    """Aggregate for a parallel file system, per device for node-local storage."""
+    write_bandwidth: BytesPerS | None = None
+    latency: Seconds | None = None
+
+
+class Price(Entry):
+    """What an accelerator costs to use."""
+
+    accelerator: Id
+    per_accelerator: UsdPerS
+    basis: Literal["on-demand", "reserved", "allocation", "ownership"]
+    valid_on: date
+
+
+class Grid(Entry):
+    """Electricity: how much carbon a joule carries."""
+
+    country: str
+    year: int
+    carbon_intensity: Kgco2ePerJ
+
+
+class PublishedTotal(Entry):
+    """A whole training run's published energy or carbon, to hold our totals against."""
+
+    model: Id
+    energy: Joules | None = None
+    carbon: Kgco2e | None = None
+
+
+class Constants(Entry):
+    """Numbers the cost models need that belong to no single device: measured, fitted or assumed, never literals."""
+
+    memory_bandwidth_share: Fraction
+    """Share of the datasheet's memory bandwidth that streaming kernels reach."""
+    unpublished_matmul_share: Fraction
+    """Share of peak taken for a device whose best matrix product nobody published."""
+    attention_share: Fraction
+    """Flash attention's rate over the device's best matrix product."""
+    kernel_floor: Seconds
+    """Shortest time between two kernels when the host feeds the device."""
+    device_reserve: Bytes
+    """Context, libraries and communication buffers outside the framework's allocator."""
+    allocator_overhead: Fraction
+    """Reserved over allocated memory, less one: fragmentation and rounding."""
+    scale_up_share: Fraction
+    """Share of the scale-up link rate that large collectives reach."""
+    interval_low: Fraction
+    """Lower end of the 90 % interval, as measured over predicted."""
+    interval_high: Fraction
+    """Upper end of the 90 % interval, as measured over predicted."""
+
+
+KINDS: dict[str, type[Entry]] = {
+    "accelerators": Accelerator,
+    "links": Link,
+    "transports": Transport,
+    "fabrics": Fabric,
+    "systems": System,
+    "models": Model,
+    "storage": Storage,
+    "prices": Price,
+    "grids": Grid,
+    "totals": PublishedTotal,
+    "constants": Constants,
+}
+SCHEMAS = {kind: f"scalewright.{kind if kind == 'constants' else kind.removesuffix('s')}/1" for kind in KINDS}
+"""Schema of each kind's files."""

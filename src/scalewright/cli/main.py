@@ -1,0 +1,72 @@
+"""The command line: one thin file per command; heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated, NoReturn
+
+import typer
+
+from scalewright import __version__
+from scalewright.cli import catalog, doctor, predict, validate
+from scalewright.errors import ScalewrightError
+
+app = typer.Typer(
+    name="scalewright",
+    help="Plan, launch, measure and explain the training of large models on HPC clusters.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"scalewright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Plan, launch, measure and explain the training of large models on HPC clusters."""
+
+
+app.command("catalog")(catalog.run)
+app.command("doctor")(doctor.run)
+app.command("predict")(predict.run)
+app.command("validate")(validate.run)
+
+
+def main() -> NoReturn:
+    """Run a command. Errors made on purpose print one sentence; the exit code says whose turn it is."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        code = typer.main.get_command(app).main(sys.argv[1:], prog_name="scalewright", standalone_mode=False)
+    except ScalewrightError as error:
+        _fail(str(error), error.exit_code, debug=debug)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone: `scalewright ... | head` is not an error
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # typer's own usage errors, whichever click it carries
+        if usage is None:
+            raise
+        _fail(usage(), 2, debug=debug)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int, *, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exc()
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(code)

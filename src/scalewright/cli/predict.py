@@ -1,0 +1,75 @@
+"""`scalewright predict`: time and memory of one training step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile
+
+if TYPE_CHECKING:
+    from scalewright.catalog.library import Catalog
+    from scalewright.workload.model import ModelSpec
+
+
+def run(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Catalogue name, Hugging Face config.json, or layers=..,hidden=..,heads=..", show_default=False
+        ),
+    ],
+    system: Annotated[str, typer.Option(help="Catalogue name of the machine.", show_default=False)],
+    layout: Annotated[
+        str, typer.Option(help="tp=4,pp=16,vpp=2,dp=8,mbs=1,gbs=1536,zero=1,sp=1,recompute=full", show_default=False)
+    ],
+    precision: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, or auto.")] = "auto",
+    seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition of the system; default: its main one.")] = None,
+    transport: Annotated[str | None, typer.Option(help="Network path; default: the fabric's best.")] = None,
+    explain: Explain = False,
+    as_json: AsJson = False,
+    out: OutFile = None,
+    catalog: CatalogFolder = None,
+) -> None:
+    """Predict time and memory of one training step. Exit 1: it does not fit."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.costs.machine import machine_from_system
+    from scalewright.planner.predict import predict, resolve_recipe
+    from scalewright.records.documents import to_json, write_document
+    from scalewright.records.types import ExitCode
+    from scalewright.report.console import answer_console
+    from scalewright.report.prediction import print_prediction
+    from scalewright.workload.layout import parse_layout
+
+    library = open_catalog(catalog)
+    spec = resolve_model(library, model)
+    if seq is not None:
+        spec = spec.with_seq(seq)
+    machine = machine_from_system(library, system, partition_name=partition, transport_name=transport)
+    recipe = resolve_recipe(precision, machine)
+    prediction = predict(spec=spec, machine=machine, layout=parse_layout(layout), recipe=recipe)
+    if out is not None:
+        write_document(out, prediction.as_document())
+    if as_json:
+        typer.echo(to_json(prediction.as_document()), nl=False)
+    else:
+        print_prediction(answer_console(), prediction, explain=explain)
+    raise typer.Exit(ExitCode.YES if prediction.cost.fits else ExitCode.NO)
+
+
+def resolve_model(library: Catalog, name: str) -> ModelSpec:
+    """A model by catalogue name, by shape (`layers=..`), or by the path of its config.json."""
+    from scalewright.workload.hf import from_hf_config
+    from scalewright.workload.model import from_catalog, from_shape
+
+    if "=" in name:
+        return from_shape(name)
+    path = Path(name)
+    if path.suffix == ".json":
+        return from_hf_config(path)
+    if path.is_dir() and (path / "config.json").exists():
+        return from_hf_config(path / "config.json")
+    return from_catalog(library.model(name))

@@ -1,0 +1,80 @@
+"""Breakdown: named, nested, additive terms. The parts are the explanation; the total is computed, never stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatLike = float | NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """A term, or a sum of terms of one unit. A leaf's value may be a column: one number per layout."""
+
+    name: str
+    unit: str
+    value: FloatLike | None = None
+    """Set on leaves only."""
+    parts: tuple[Breakdown, ...] = ()
+    formula: str = ""
+    """`module.function` whose docstring holds equation, source and assumptions."""
+    inputs: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (not self.parts):
+            raise AssertionError(f"{self.name}: a term has either a value or parts")
+        strange = [p.name for p in self.parts if p.unit != self.unit]
+        if strange:
+            raise AssertionError(f"{self.name} is in {self.unit}, but {strange} are not")
+
+    @property
+    def total(self) -> FloatLike:
+        if self.value is not None:
+            return self.value
+        total: FloatLike = 0.0
+        for part in self.parts:
+            total = total + part.total
+        return total
+
+    def at(self, index: int) -> Breakdown:
+        """The breakdown of one layout out of columns."""
+
+        def pick(value: Any) -> Any:
+            return value[index].item() if isinstance(value, np.ndarray) else value
+
+        return replace(
+            self,
+            value=None if self.value is None else float(pick(self.value)),
+            parts=tuple(p.at(index) for p in self.parts),
+            inputs={k: pick(v) for k, v in self.inputs.items()},
+        )
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, Breakdown]]:
+        yield depth, self
+        for part in self.parts:
+            yield from part.walk(depth + 1)
+
+    def part(self, name: str) -> Breakdown:
+        """The first term of that name, at any depth."""
+        for _, term in self.walk():
+            if term.name == name:
+                return term
+        raise KeyError(name)
+
+    def as_dict(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"name": self.name, f"total_{self.unit}": float(self.total)}
+        if self.formula:
+            body["formula"] = self.formula
+        if self.inputs:
+            body["inputs"] = self.inputs
+        if self.note:
+            body["note"] = self.note
+        if self.parts:
+            body["parts"] = [p.as_dict() for p in self.parts]
+        return body

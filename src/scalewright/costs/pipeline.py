@@ -1,0 +1,44 @@
+"""Pipeline schedules: how long the stages wait for each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scalewright.costs.breakdown import FloatLike
+
+if TYPE_CHECKING:
+    from scalewright.workload.layout import IntLike
+
+
+def bubble_time_s(*, micro_batch_time_s: FloatLike, pp: IntLike, vpp: IntLike) -> FloatLike:
+    """Idle time of a stage in one step of 1F1B, interleaved when vpp > 1.
+
+    Equation  t = (p - 1)/v x (t_forward + t_backward)
+    Source    narayanan2021 (arXiv:2104.04473), section 2.2.2
+    Assumes   equal stages; transfers counted elsewhere
+    Checked   tests/costs/test_pipeline.py: fraction (p-1)/(v m) of the ideal time
+    """
+    p, v = pp, vpp
+    return (p - 1.0) / v * micro_batch_time_s
+
+
+def layers_on_stage(*, layers: int, pp: IntLike) -> IntLike:
+    """Layers of the fullest stage."""
+    return -(-layers // pp)
+
+
+def in_flight_micro_batches(*, pp: IntLike, vpp: IntLike, num_micro_batches: IntLike) -> FloatLike:
+    """Micro-batches whose activations the first stage holds at once.
+
+    Equation  p, times 1 + (p-1)/(p v) when interleaved; never more than there are
+    Source    korthikanti2022 (arXiv:2205.05198), section 4.2.3
+    Assumes   1F1B; stage i holds p - i
+    Checked   tests/costs/test_pipeline.py
+    """
+    p = np.asarray(pp, dtype=np.float64)
+    v = np.asarray(vpp, dtype=np.float64)
+    held = np.where(v > 1, p * (1.0 + (p - 1.0) / (p * v)), p)
+    held = np.minimum(held, num_micro_batches)
+    return held if held.ndim else float(held)

@@ -1,0 +1,123 @@
+"""Predict: one model, one machine, one layout -> one `prediction/1` document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from scalewright import __version__
+from scalewright.catalog.derive import training_precision
+from scalewright.costs.machine import Machine
+from scalewright.costs.step import StepCost, step_cost
+from scalewright.errors import ConfigError
+from scalewright.records.documents import digest, document
+from scalewright.records.types import Confidence
+from scalewright.workload.layout import Layout, check_divides
+from scalewright.workload.model import ModelSpec
+from scalewright.workload.precision import Recipe, recipe
+
+MIN_EFFICIENT_HEAD_DIM_MULTIPLE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A step's cost with everything that went in."""
+
+    spec: ModelSpec
+    machine: Machine
+    layout: Layout
+    recipe: Recipe
+    cost: StepCost
+
+    @property
+    def id(self) -> str:
+        return digest(self.resolved_input())
+
+    @property
+    def confidence(self) -> Confidence:
+        return "model"
+
+    @property
+    def num_tokens_per_step(self) -> int:
+        return int(self.layout.gbs) * self.spec.transformer.seq
+
+    def resolved_input(self) -> dict[str, Any]:
+        shape = self.spec.transformer.model_dump(mode="json", exclude={"source"})
+        return {
+            "model": self.spec.id,
+            "shape": shape,
+            "machine": self.machine.name,
+            "accelerator": self.machine.accelerator.id,
+            "transport": self.machine.transport,
+            "layout": self.layout.as_dict(),
+            "precision": self.recipe.name,
+        }
+
+    def warnings(self) -> list[str]:
+        """What a user should know before trusting the number."""
+        shape, machine, found = self.spec.transformer, self.machine, []
+        if not machine.matmul_is_published(self.recipe.matmul):
+            share = machine.constants.unpublished_matmul_share
+            found.append(
+                f"nobody published a best {self.recipe.matmul} matmul for {machine.accelerator.id}: "
+                f"{share.value:.0%} of peak is assumed"
+            )
+        if shape.head_dim % MIN_EFFICIENT_HEAD_DIM_MULTIPLE:
+            found.append(f"head size {shape.head_dim} is not a multiple of 8: kernels run slower than predicted")
+        if int(self.layout.tp) > machine.gpus_per_node:
+            found.append(f"tp={self.layout.tp} spans nodes of {machine.gpus_per_node} devices")
+        if machine.num_nodes is not None and self.num_nodes > machine.num_nodes:
+            found.append(f"{self.num_nodes} nodes are more than {machine.name}'s {machine.num_nodes}")
+        return [*found, *machine.assumptions]
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-int(self.layout.num_gpus) // self.machine.gpus_per_node)
+
+    def as_document(self) -> dict[str, Any]:
+        cost = self.cost
+        return document(
+            "prediction",
+            {
+                "id": self.id,
+                "scalewright": __version__,
+                "input": self.resolved_input(),
+                "num_gpus": int(self.layout.num_gpus),
+                "num_nodes": self.num_nodes,
+                "step_time_s": float(cost.time.total),
+                "step_time_interval_s": [float(cost.interval_s[0]), float(cost.interval_s[1])],
+                "tokens_per_s_per_gpu": self.num_tokens_per_step / float(cost.time.total) / int(self.layout.num_gpus),
+                "mfu_frac": float(cost.mfu_frac),
+                "hfu_frac": float(cost.hfu_frac),
+                "model_flop": float(cost.model_flop),
+                "hardware_flop": float(cost.hardware_flop),
+                "memory_bytes": float(cost.memory.total),
+                "reserved_bytes": float(cost.reserved_bytes),
+                "device_memory_bytes": self.machine.memory_bytes,
+                "fits": bool(cost.fits),
+                "confidence": self.confidence,
+                "warnings": self.warnings(),
+                "time": cost.time.as_dict(),
+                "memory": cost.memory.as_dict(),
+            },
+        )
+
+
+def predict(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe) -> Prediction:
+    """Check that the layout divides the model, then cost it."""
+    shape = spec.transformer
+    check_divides(layout, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, seq=shape.seq)
+    needs_network = int(layout.num_gpus) > machine.gpus_per_node
+    if needs_network and machine.network_bytes_per_s_per_gpu is None:
+        raise ConfigError(
+            f"layout {layout} needs {layout.num_gpus} devices: {machine.name} is one node of {machine.gpus_per_node}"
+        )
+    cost = step_cost(spec=spec, machine=machine, layout=layout, recipe=recipe)
+    return Prediction(spec=spec, machine=machine, layout=layout, recipe=recipe, cost=cost)
+
+
+def resolve_recipe(name: str, machine: Machine) -> Recipe:
+    """The recipe of that name; `auto` takes bf16 where the device has it, else fp16, else fp32."""
+    if name != "auto":
+        return recipe(name)
+    return recipe(training_precision(machine.accelerator))

@@ -1,0 +1,110 @@
+"""Versioned JSON documents, written atomically.
+
+Every document starts with `schema: "scalewright.KIND/MAJOR"`. A reader refuses another kind or a newer major.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from scalewright.errors import DocumentError
+
+_SCHEMA = re.compile(r"^scalewright\.([a-z-]+)/(\d+)$")
+
+
+def schema(kind: str, major: int = 1) -> str:
+    return f"scalewright.{kind}/{major}"
+
+
+def document(kind: str, body: dict[str, Any], *, major: int = 1) -> dict[str, Any]:
+    """`body` with its schema as the first key."""
+    return {"schema": schema(kind, major), **body}
+
+
+def to_json(doc: dict[str, Any]) -> str:
+    return json.dumps(doc, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_document(path: Path, doc: dict[str, Any]) -> None:
+    """Write `doc`; readers see the old file or the whole new one, never a part."""
+    if _SCHEMA.match(str(doc.get("schema", ""))) is None:
+        raise AssertionError(f"a document needs a schema first, not {doc.get('schema')!r}")
+    write_text(path, to_json(doc))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write to a temporary name in the same folder, flush to disk, then rename over `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101  mkstemp makes 0600, which colleagues could not read
+        os.replace(temporary, path)  # noqa: PTH105  Path.replace says the same with one more object
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_document(path: Path, kind: str, *, major: int = 1) -> dict[str, Any]:
+    """The JSON document at `path`, if it is a `kind` of at most this major version."""
+    doc = parse_json(read_text(path), where=str(path))
+    if not isinstance(doc, dict):
+        raise DocumentError(f"{path}: holds a {type(doc).__name__}, not a document with a schema")
+    check_schema(doc.get("schema"), kind, major=major, where=str(path))
+    return doc
+
+
+def check_schema(found: object, kind: str, *, major: int = 1, where: str) -> None:
+    match = _SCHEMA.match(found) if isinstance(found, str) else None
+    if match is None:
+        raise DocumentError(f'{where}: schema is {found!r}; a {kind} starts with schema = "{schema(kind, major)}"')
+    found_kind, found_major = match.group(1), int(match.group(2))
+    if found_kind != kind:
+        raise DocumentError(f"{where}: is a {found_kind} document, where a {kind} was expected")
+    if found_major > major:
+        raise DocumentError(
+            f"{where}: has {kind} version {found_major}, newer than {major}, the newest this release reads; upgrade"
+        )
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise DocumentError(f"{path}: no such file; check the path") from error
+    except IsADirectoryError as error:
+        raise DocumentError(f"{path}: is a folder; name a file in it") from error
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def parse_json(text: str, *, where: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        place = f", line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise DocumentError(f"{where}{place}: is not valid JSON: {reason}") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number JSON allows")
+
+
+def digest(body: object) -> str:
+    """A short stable id of a resolved input: the same content gives the same id on any machine."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

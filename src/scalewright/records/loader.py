@@ -1,0 +1,95 @@
+"""The one strict loader: TOML, JSON and JSON lines into frozen pydantic models, or one clear sentence."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from scalewright.errors import DocumentError, nearest
+from scalewright.records.documents import check_schema, parse_json, read_text
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def load_toml(
+    path: Path, model: type[M], *, kind: str, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> M:
+    """The file as a `model`. `prepare` may rewrite the raw table first and raise KeyError with a message."""
+    raw = parse_toml(read_text(path), where=str(path))
+    check_schema(raw.get("schema"), kind, where=str(path))
+    if prepare is not None:
+        try:
+            raw = prepare(raw)
+        except KeyError as error:
+            raise DocumentError(f"{path}: {error.args[0]}") from error
+    return validate(raw, model, where=str(path))
+
+
+def parse_toml(text: str, *, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DocumentError(f"{where}: is not valid TOML: {error}") from error
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers and objects of a JSON-lines file; blank lines are passed over."""
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        row = parse_json(line, where=where)
+        if not isinstance(row, dict):
+            raise DocumentError(f"{where}: holds a {type(row).__name__}; each line must be one JSON object")
+        yield number, row
+
+
+def validate(raw: object, model: type[M], *, where: str) -> M:
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise DocumentError(f"{where}: {explain_validation(error, model)}") from error
+
+
+def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first problem as one sentence: key, value, rule and the nearest valid name."""
+    first = error.errors(include_url=False)[0]
+    location = tuple(str(part) for part in first["loc"])
+    key = ".".join(location) or "the document"
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, location[:-1])
+        near = nearest(location[-1], known)
+        hint = f"did you mean {', '.join(near)}?" if near else f"known keys: {', '.join(sorted(known))}"
+        return f"unknown key {key!r}: {hint}"
+    if first["type"] == "missing":
+        return f"key {key!r} is missing; add it"
+    message = first["msg"].removeprefix("Value error, ")
+    value = first.get("input")
+    shown = f" (found {value!r})" if isinstance(value, str | int | float) and repr(value) not in message else ""
+    return f"key {key!r}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _fields_at(model: type[BaseModel], location: tuple[str, ...]) -> list[str]:
+    """Names allowed at a place inside a model, following nested models, lists and dictionaries."""
+    current: type[BaseModel] | None = model
+    for part in location:
+        if current is None:
+            return []
+        field = current.model_fields.get(part)
+        if field is not None:
+            current = _model_inside(field.annotation)
+    return [f.alias or name for name, f in current.model_fields.items()] if current else []
+
+
+def _model_inside(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in get_args(annotation):
+        found = _model_inside(argument)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,81 @@
+"""Types that several layers share on disk: findings and their rules, study points and results, exit codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Literal
+
+Severity = Literal["info", "warning", "error"]
+Confidence = Literal["bound", "model", "calibrated"]
+"""How a predicted number was made: physics only; a formula with catalogue values; measured on this machine."""
+
+
+class ExitCode(IntEnum):
+    """What the shell sees."""
+
+    YES = 0
+    NO = 1
+    """The honest answer is no: does not fit, regression, findings."""
+    BAD_INPUT = 2
+    ENVIRONMENT = 3
+    REQUEUE = 75
+    """EX_TEMPFAIL: the job wants to be queued again and resumed."""
+
+
+class EnvName:
+    """Environment variables the package reads."""
+
+    HOME = "SCALEWRIGHT_HOME"
+    """User folder of catalogue entries and calibrations; default: $XDG_CONFIG_HOME/scalewright."""
+    SYSTEM = "SCALEWRIGHT_SYSTEM"
+    """System that `here` means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a lint rule and a diagnosis rule both are."""
+
+    id: str
+    severity: Severity
+    title: str
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A rule, the evidence that fired it, what to do next, and the gain expected."""
+
+    rule: str
+    severity: Severity
+    message: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+    next_step: str = ""
+    expected_gain_frac: float | None = None
+    source: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One cell of a study: everything needed to predict or run it, resolved."""
+
+    id: str
+    study: str
+    labels: dict[str, str]
+    resolved: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One number about a point: where it came from is part of it."""
+
+    point: str
+    metric: str
+    value: float
+    unit: str
+    origin: Literal["predicted", "measured", "published"]
+    interval: tuple[float, float] | None = None
+    source: str = ""

@@ -1,0 +1,28 @@
+"""The two streams: stdout is the answer, stderr is the talk. Plain text when nobody watches."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+MAX_WIDTH = 100
+
+
+def answer_console() -> Console:
+    """Console for stdout: as wide as the terminal, 80 columns when there is none."""
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "80"))
+    console = Console(width=width, highlight=False, soft_wrap=False)
+    console.width = min(console.width, MAX_WIDTH)
+    return console
+
+
+def plain_table(*columns: str, title: str = "", right: tuple[str, ...] = ()) -> Table:
+    table = Table(
+        title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table

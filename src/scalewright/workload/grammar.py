@@ -1,0 +1,32 @@
+"""The one way shapes and layouts are written: `key=value,key=value`."""
+
+from __future__ import annotations
+
+from scalewright.errors import ConfigError, nearest
+
+
+def assignments(text: str, *, allowed: tuple[str, ...], what: str) -> dict[str, str]:
+    """The parts of `a=1,b=2`; unknown, repeated and valueless parts are refused by name."""
+    values: dict[str, str] = {}
+    for part in (p.strip() for p in text.split(",") if p.strip()):
+        key, equals, value = (s.strip() for s in part.partition("="))
+        if key not in allowed:
+            near = nearest(key, allowed)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(allowed)}"
+            raise ConfigError(f"{what} {text!r} has unknown part {key!r}: {hint}")
+        if key in values:
+            raise ConfigError(f"{what} {text!r} gives {key} twice: keep one")
+        if not equals or not value:
+            raise ConfigError(f"{what} {text!r} gives {key} no value: write {key}=VALUE")
+        values[key] = value
+    return values
+
+
+def whole_number(text: str, *, key: str, what: str, least: int = 1) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise ConfigError(f"{what} has {key}={text}, which is not a whole number: write {key}=8") from error
+    if value < least:
+        raise ConfigError(f"{what} has {key}={value}: {key} must be {least} or more")
+    return value

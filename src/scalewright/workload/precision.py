@@ -1,0 +1,101 @@
+"""Precision recipes: what the matrix products run in, and the bytes each parameter costs in training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scalewright.catalog.types import Precision
+from scalewright.errors import UnknownNameError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A training recipe with Adam.
+
+    Source  rajbhandari2020 (arXiv:1910.02054), section 3.1: 2 + 2 + 12 bytes per parameter in mixed precision
+    """
+
+    name: str
+    matmul: Precision
+    """Precision of the linear layers' products."""
+    attention: Precision
+    """Precision of the attention products."""
+    head: Precision
+    """Precision of the output layer, which 8-bit recipes keep higher."""
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    """Adam's two moments, plus the fp32 master copy where the weights are shorter."""
+    activation_bytes: float
+    communication_bytes: float
+    """Width of a gradient element on the wire."""
+    title: str
+
+
+def _mixed(name: str, matmul: Precision, wide: Precision, title: str) -> Recipe:
+    return Recipe(
+        name=name,
+        matmul=matmul,
+        attention=wide,
+        head=wide,
+        weight_bytes=2.0,
+        gradient_bytes=4.0,
+        optimizer_bytes=12.0,
+        activation_bytes=2.0,
+        communication_bytes=4.0,
+        title=title,
+    )
+
+
+RECIPES: dict[str, Recipe] = {
+    r.name: r
+    for r in (
+        Recipe(
+            name="fp32",
+            matmul="fp32",
+            attention="fp32",
+            head="fp32",
+            weight_bytes=4.0,
+            gradient_bytes=4.0,
+            optimizer_bytes=8.0,
+            activation_bytes=4.0,
+            communication_bytes=4.0,
+            title="everything in 32 bit on the vector units",
+        ),
+        Recipe(
+            name="tf32",
+            matmul="tf32",
+            attention="tf32",
+            head="tf32",
+            weight_bytes=4.0,
+            gradient_bytes=4.0,
+            optimizer_bytes=8.0,
+            activation_bytes=4.0,
+            communication_bytes=4.0,
+            title="32-bit tensors, products rounded to TF32",
+        ),
+        Recipe(
+            name="fp16",
+            matmul="fp16",
+            attention="fp16",
+            head="fp16",
+            weight_bytes=2.0,
+            gradient_bytes=2.0,
+            optimizer_bytes=12.0,
+            activation_bytes=2.0,
+            communication_bytes=2.0,
+            title="fp16 weights and gradients, fp32 master copy and moments",
+        ),
+        _mixed("bf16", "bf16", "bf16", "bf16 weights, fp32 gradients, master copy and moments"),
+        _mixed("fp8", "fp8", "bf16", "linear layers in fp8, the rest as bf16"),
+        _mixed("mxfp8", "fp8", "bf16", "linear layers in block-scaled fp8, the rest as bf16"),
+        _mixed("nvfp4", "fp4", "bf16", "linear layers in block-scaled fp4, the rest as bf16"),
+    )
+}
+
+
+def recipe(name: str) -> Recipe:
+    try:
+        return RECIPES[name]
+    except KeyError as error:
+        raise UnknownNameError("precision", name, RECIPES, hint=f"choose {', '.join(RECIPES)}") from error

@@ -1,0 +1,62 @@
+"""Shared helpers of every test: running the command line the way a user does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+# Variables of the caller that would change what the command prints or finds.
+DROPPED_PREFIXES = ("SLURM", "SBATCH_", "SINFO_", "SQUEUE_", "SCALEWRIGHT_")
+DROPPED = {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
+
+
+class Cli(Protocol):
+    def __call__(
+        self,
+        *args: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,
+        prefix: tuple[str, ...] = (),
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+def clean_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(DROPPED_PREFIXES) and k not in DROPPED}
+
+
+@pytest.fixture
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """Run `python -m scalewright ARGS` in a clean environment; `prefix` is a command to run it through."""
+    home = tmp_path_factory.mktemp("scalewright-home")
+
+    def run(
+        *args: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,
+        prefix: tuple[str, ...] = (),
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[str]:
+        fixed = {"SCALEWRIGHT_HOME": str(home), "COLUMNS": "80", "NO_COLOR": "1"}
+        return subprocess.run(
+            [*prefix, sys.executable, "-m", "scalewright", *args],
+            cwd=cwd,
+            env=clean_environment() | fixed | dict(env or {}),
+            input=input,
+            # Without input the command must not read the terminal of whoever runs the tests.
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run

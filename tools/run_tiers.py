@@ -1,0 +1,211 @@
+"""Run the test tiers in order and print what passed, failed and was skipped.
+
+    .venv/bin/python tools/run_tiers.py [--tier NAME]... [--minutes N]
+
+As root on a Debian-like system the programs that a tier needs are installed first; elsewhere a tier without its
+programs is skipped. A skipped tier counts as one skip. With CI=true every skip but that of the gpu tier is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NO_TESTS_COLLECTED = 5  # pytest's exit status
+POLICY = Path("/usr/sbin/policy-rc.d")
+
+STATIC = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",), ("lint-imports", "--no-logo"))
+MARKS = {
+    "unit": "not slurm and not netns and not browser and not gpu and not ranks and not kills",
+    "ranks": "ranks",
+    "kills": "kills",
+    "slurm": "slurm or netns",
+    "browser": "browser",
+}
+TIERS = ("static", *MARKS)
+# Per tier: the programs it needs, each with the packages that bring it.
+PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
+    "slurm": {
+        "slurmctld": ("slurmctld",),
+        "slurmd": ("slurmd",),
+        "sbatch": ("slurm-client",),
+        "munged": ("munge",),
+        "ip": ("iproute2",),
+    },
+    "browser": {"chromium": ("chromium", "fonts-dejavu-core")},
+}
+
+
+@dataclass
+class Result:
+    tier: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+def environment() -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    # Daemons such as slurmctld are in sbin, which is not on every PATH.
+    env["PATH"] = os.pathsep.join([str(ROOT / ".venv/bin"), env.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    return env
+
+
+def missing_programs(tier: str) -> list[str]:
+    path = environment()["PATH"]
+    return [name for name in PROGRAMS.get(tier, {}) if shutil.which(name, path=path) is None]
+
+
+@contextmanager
+def no_autostart() -> Iterator[None]:
+    """Keep freshly installed packages from starting their services: policy-rc.d that answers 101, 'forbidden'."""
+    saved = POLICY.with_name("policy-rc.d.saved-by-run-tiers")
+    if POLICY.exists():
+        POLICY.rename(saved)
+    try:
+        POLICY.write_text("#!/bin/sh\nexit 101\n")
+        POLICY.chmod(0o755)
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)
+        if saved.exists():
+            saved.rename(POLICY)
+
+
+def apt_get(*args: str) -> None:
+    command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", *args]
+    env = environment() | {"DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        print(done.stdout, flush=True)
+        raise RuntimeError(f"apt-get {args[0]} failed ({done.returncode})")
+
+
+@functools.cache
+def apt_update() -> None:
+    apt_get("update")
+
+
+def install(tier: str, missing: list[str]) -> None:
+    packages = sorted({package for name in missing for package in PROGRAMS[tier][name]})
+    print(f"{tier}: installing {' '.join(packages)}", flush=True)
+    apt_update()
+    with no_autostart():
+        apt_get("install", "-y", "--no-install-recommends", *packages)
+    if still := missing_programs(tier):
+        raise RuntimeError(f"installed, but still missing: {', '.join(still)}")
+
+
+def run_static() -> Result:
+    result = Result("static")
+    for command in STATIC:
+        started = time.monotonic()
+        try:
+            ok = subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode == 0
+        except FileNotFoundError:
+            ok = False
+        print(
+            f"static: {' '.join(command)}: {'ok' if ok else 'FAILED'}, {time.monotonic() - started:.1f} s", flush=True
+        )
+        result.passed += ok
+        result.failed += not ok
+    return result
+
+
+def count(junit_xml: Path, result: Result) -> None:
+    """Add up the test cases of a JUnit file; an xfailed test is written there as a skipped one."""
+    for case in ET.parse(junit_xml).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            result.failed += 1
+        elif case.find("skipped") is not None:
+            result.skipped += 1
+        else:
+            result.passed += 1
+
+
+def run_pytest(tier: str) -> Result:
+    result = Result(tier)
+    workers = ("-n", "2") if tier == "unit" and importlib.util.find_spec("xdist") else ()
+    with tempfile.TemporaryDirectory(prefix="tiers-") as directory:
+        xml = Path(directory) / "junit.xml"
+        # pyproject.toml already says -q; a second one would hide pytest's own summary.
+        command = [sys.executable, "-m", "pytest", "-ra", "-m", MARKS[tier], *workers, f"--junit-xml={xml}"]
+        status = subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode
+        if xml.exists():
+            count(xml, result)
+    if status == NO_TESTS_COLLECTED:
+        result.note = "no tests were collected"
+    elif status and not result.failed:
+        result.note = f"pytest ended with status {status}"
+    if status:
+        result.failed = max(result.failed, 1)
+    return result
+
+
+def run_tier(tier: str) -> Result:
+    print(f"\n{tier}", flush=True)
+    started = time.monotonic()
+    try:
+        if missing := missing_programs(tier):
+            if os.geteuid() != 0 or shutil.which("apt-get") is None:
+                why = f"missing: {', '.join(missing)}; installing needs root and apt-get"
+                return Result(tier, skipped=1, note=why)
+            install(tier, missing)
+        result = run_static() if tier == "static" else run_pytest(tier)
+    except RuntimeError as error:
+        result = Result(tier, failed=1, note=str(error))
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def print_table(results: list[Result]) -> None:
+    total = Result("total")
+    for r in results:
+        total.passed += r.passed
+        total.failed += r.failed
+        total.skipped += r.skipped
+        total.seconds += r.seconds
+    print(f"\n{'tier':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
+    for r in [*results, total]:
+        print(f"{r.tier:<10}{r.passed:>8}{r.failed:>8}{r.skipped:>9}{r.seconds:>9.1f}  {r.note}".rstrip())
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the test tiers and print a table of the results.")
+    parser.add_argument("--tier", action="append", choices=TIERS, help="run this tier only (repeatable)")
+    parser.add_argument("--minutes", type=float, default=0, help="run the tiers again until this time is up")
+    args = parser.parse_args()
+    chosen = [tier for tier in TIERS if tier in (args.tier or TIERS)]
+    deadline = time.monotonic() + 60 * args.minutes
+
+    results = [run_tier(tier) for tier in chosen]
+    while time.monotonic() < deadline and not any(r.failed for r in results):
+        results += [run_tier(tier) for tier in chosen]
+    skipped = any(r.skipped for r in results)
+    if not args.tier:
+        results.append(Result("gpu", skipped=1, note="needs a GPU; run by hand: pytest -m gpu"))
+    forbidden_skip = skipped and os.environ.get("CI") == "true"
+    if forbidden_skip:
+        print("\nCI=true: a skip is a failure")
+    print_table(results)
+    return int(forbidden_skip or any(r.failed for r in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
