@@ -261,14 +261,14 @@ def _holds_facts(value: Any) -> bool:
     return next(_walk(value, ""), None) is not None
 
 
-def summary_columns(entry: Entry) -> dict[str, str]:  # noqa: PLR0911  one return per kind reads best
+def summary_columns(entry: Entry) -> dict[str, str]:
     """The few figures a listing shows, by kind."""
     if isinstance(entry, Accelerator):
-        best = entry.peak.get("bf16") or entry.peak.get("fp16") or entry.peak.get("fp32")
+        best = derive.training_precision(entry)
         return {
             "memory": entry.memory.text,
             "bandwidth": entry.memory_bandwidth.text,
-            "16-bit": str(best) if best else "-",
+            "dense peak": f"{entry.peak[best]} {best}",
             "TDP": str(entry.tdp),
         }
     if isinstance(entry, Link):

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.types import KINDS, Entry
+from scalewright.catalog.types import KINDS, ConvShape, Entry, TransformerShape
 from scalewright.report.catalogue import derived_of, facts_of, ratios, summary_columns
 from scalewright.report.console import plain_table
-
-MIN_NAME_WIDTH = 12
 
 
 def print_kinds(console: Console, catalog: Catalog, *, explain: bool) -> None:
@@ -43,7 +42,7 @@ def print_kinds(console: Console, catalog: Catalog, *, explain: bool) -> None:
         console.print("document; assumed: our choice, with the reason. Search order of folders, first wins:")
         for folder in catalog.folders:
             console.print(f"  {escape(str(folder))}")
-    console.print("next: scalewright catalog systems | catalog h100-sxm --explain | catalog compare A B", style="dim")
+    console.print("next: scalewright catalog systems | catalog h100-sxm | catalog compare A B", style="dim")
 
 
 def _standing(kind: str, recalled: bool) -> str:
@@ -72,7 +71,7 @@ def print_entry(console: Console, catalog: Catalog, entry: Entry, *, explain: bo
         _print_facts_with_sources(console, entry)
     else:
         table = plain_table("fact", "value", "kind", "note")
-        table.columns[0].min_width = MIN_NAME_WIDTH
+        table.columns[0].no_wrap = True
         for name, fact in facts_of(entry):
             mark = "?" if fact.source.confidence == "low" else ""
             table.add_row(name, fact.text, fact.source.kind + mark, escape(fact.note))
@@ -94,13 +93,19 @@ def print_entry(console: Console, catalog: Catalog, entry: Entry, *, explain: bo
 
 
 def _plain_fields(entry: Entry) -> list[tuple[str, str]]:
-    skip = {"schema_", "id", "name", "sources", "notes", "conflicts", "partitions", "transformer", "conv", "published"}
+    """Fields that are words rather than facts, and a model's shape on one line."""
+    skip = {"schema_", "id", "name", "sources", "notes", "conflicts", "partitions", "published"}
     shown = []
     for name in type(entry).model_fields:
         value = getattr(entry, name)
-        if name in skip or value in (None, (), {}, "") or hasattr(value, "dimension") or isinstance(value, dict):
+        if name in skip or value in (None, (), {}, ""):
             continue
-        shown.append((name, ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)))
+        if isinstance(value, TransformerShape | ConvShape):
+            given = value.model_dump(exclude={"source"}, exclude_defaults=True)
+            shown.append(("shape", ", ".join(f"{k}={v}" for k, v in given.items())))
+            shown.append(("shape from", f"{value.source.text} ({value.source.kind})"))
+        elif not isinstance(value, BaseModel | dict):
+            shown.append((name, ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)))
     return shown
 
 
