@@ -45,7 +45,7 @@ PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
         "munged": ("munge",),
         "ip": ("iproute2",),
     },
-    "browser": {"chromium": ("chromium", "fonts-dejavu-core")},
+    "browser": {"chromium": ("chromium", "fonts-dejavu-core"), "chromedriver": ("chromium-driver",)},
 }
 
 
