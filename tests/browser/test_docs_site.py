@@ -1,0 +1,197 @@
+"""The documentation as a browser shows it: right numbers, no foreign requests, no errors, narrow windows."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+pytestmark = pytest.mark.browser
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
+NARROW_PX, WIDE_PX, HEIGHT_PX = 400, 1280, 900
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+# Elements that reach beyond the window, unless an ancestor scrolls them, hides them on purpose or is a drawer.
+OVERFLOWING = """
+const wide = window.innerWidth + 1;
+return [...document.querySelectorAll('main *, header *, footer *')].filter(e => {
+  const box = e.getBoundingClientRect();
+  if (!box.width || !box.height || (box.right <= wide && box.left >= -1)) return false;
+  for (let p = e.parentElement; p && p !== document.body; p = p.parentElement) {
+    const style = getComputedStyle(p);
+    if (['auto', 'scroll', 'hidden', 'clip'].includes(style.overflowX) || style.position === 'fixed') return false;
+  }
+  return getComputedStyle(e).position !== 'fixed';
+}).map(e => e.outerHTML.slice(0, 120));
+"""
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+def resize(browser, width: int) -> None:
+    """The width of the page itself: a window cannot be made as narrow as a phone."""
+    metrics = {"width": width, "height": HEIGHT_PX, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def pages(site: Path) -> list[str]:
+    return sorted(str(page.relative_to(site)) for page in site.rglob("*.html"))
+
+
+def requested(browser) -> list[str]:
+    """Addresses asked for since the last call, from the performance log."""
+    found = []
+    for entry in browser.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        if message["method"] == "Network.requestWillBeSent":
+            found.append(message["params"]["request"]["url"])
+    return found
+
+
+def percent(value: float | None, *, signed: bool = False) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"
+
+
+def test_the_accuracy_table_shows_what_validate_says(browser, address: str, cli, tmp_path: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    document = json.loads(cli("validate", "--json", cwd=ROOT).stdout)
+    resize(browser, WIDE_PX)
+    browser.get(f"{address}/validation.html")
+    tables = [t for t in browser.find_elements(By.CSS_SELECTOR, "main table") if t.is_displayed()]
+    summary, groups = (
+        [[c.text for c in row.find_elements(By.TAG_NAME, "td")] for row in t.find_elements(By.CSS_SELECTOR, "tbody tr")]
+        for t in tables[:2]
+    )
+    overall = document["overall"]
+    keys = ("balanced_mape_frac", "mape_frac", "median_ape_frac")
+    assert [row[1:] for row in summary] == [[percent(overall[k]), percent(overall[f"rule_{k}"])] for k in keys]
+    wanted = [
+        [
+            g["source"],
+            g["gpu"],
+            g["dtype"],
+            f"{g['num_timed']} of {g['num_rows']}",
+            percent(g["mape_frac"]),
+            percent(g["median_ape_frac"]),
+            percent(g["bias_frac"], signed=True),
+            percent(g["rule_mape_frac"]),
+        ]
+        for g in document["groups"]
+    ]
+    assert groups == wanted
+    assert browser.save_screenshot(str(tmp_path / "validation.png"))
+
+
+def test_nothing_is_asked_of_other_hosts_and_no_page_complains(browser, address: str, site: Path) -> None:
+    resize(browser, WIDE_PX)
+    for log in ("performance", "browser"):
+        browser.get_log(log)
+    for page in pages(site):
+        browser.get(f"{address}/{page}")
+        loaded = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+        asked = [*requested(browser), *loaded]
+        foreign = [u for u in asked if urlsplit(u).scheme in ("http", "https") and urlsplit(u).hostname != "127.0.0.1"]
+        assert asked, page
+        assert foreign == [], page
+        # Chromium itself asks for pages of its own (chrome://, data:); those stay on this machine.
+        complaints = [e["message"] for e in browser.get_log("browser") if e["level"] in ("SEVERE", "WARNING")]
+        assert complaints == [], page
+
+
+def test_the_check_for_overflow_sees_one(browser, address: str) -> None:
+    resize(browser, NARROW_PX)
+    browser.get(f"{address}/index.html")
+    browser.execute_script(
+        "const e = document.createElement('div'); e.style = 'width: 900px; height: 20px';"
+        "document.querySelector('article').append(e)"
+    )
+    assert browser.execute_script("return document.documentElement.scrollWidth") > NARROW_PX
+    assert len(browser.execute_script(OVERFLOWING)) == 1
+
+
+def test_nothing_is_wider_than_a_narrow_window(browser, address: str, site: Path, tmp_path: Path) -> None:
+    resize(browser, NARROW_PX)
+    for page in pages(site):
+        browser.get(f"{address}/{page}")
+        assert browser.execute_script("return window.innerWidth") == NARROW_PX
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= NARROW_PX, page
+        assert browser.execute_script(OVERFLOWING) == [], page
+    browser.get(f"{address}/validation.html")
+    assert browser.save_screenshot(str(tmp_path / "narrow.png"))
+
+
+def test_the_search_finds_a_formula(browser, address: str) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    resize(browser, WIDE_PX)
+    browser.get(f"{address}/index.html")
+    box = browser.find_element(By.CSS_SELECTOR, "input.md-search__input")
+    box.click()
+    box.send_keys("bubble_time_s")
+
+    def hits(driver) -> list[str]:
+        found = driver.find_elements(By.CSS_SELECTOR, ".md-search-result__link")
+        return [link.get_attribute("href") for link in found]
+
+    assert any("models/pipeline.html" in link for link in WebDriverWait(browser, 20).until(hits))

@@ -1,0 +1,144 @@
+"""The documentation is current, complete and builds; the commands it shows work."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- console(?P<options>[^>]*)-->\n)?```console\n(?P<body>.*?)```", re.S)
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+CITED = re.compile(r"\b[a-z]+(?:19|20)\d\d\b")
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "tools" / "generate_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATOR = load_generator()
+
+
+def shown_commands() -> list[tuple[str, int]]:
+    """Every `$ scalewright ...` of a console block, with the exit code the page states (default 0)."""
+    found: dict[str, int] = {}
+    for page in PAGES:
+        for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+            options = dict(part.split("=", 1) for part in (block["options"] or "").split())
+            text = block["body"].replace("\\\n", " ")
+            for line in text.splitlines():
+                if line.startswith("$ scalewright"):
+                    found[" ".join(shlex.split(line)[2:])] = int(options.get("exit", "0"))
+    return list(found.items())
+
+
+def test_generated_parts_are_current() -> None:
+    command = [sys.executable, "tools/generate_docs.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_check_names_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    (tmp_path / "models").mkdir()
+    page = tmp_path / "page.md"
+    page.write_text("old\n", encoding="utf-8")
+    monkeypatch.setattr(GENERATOR, "ROOT", tmp_path)
+    monkeypatch.setattr(GENERATOR, "DOCS", tmp_path)
+    monkeypatch.setattr(GENERATOR, "expected", lambda: {page: "new\n"})
+    monkeypatch.setattr(GENERATOR, "orphans", lambda: [])
+    monkeypatch.setattr(sys, "argv", ["generate_docs.py", "--check"])
+    assert GENERATOR.main() == 1
+    assert "stale: page.md" in capsys.readouterr().out
+    assert page.read_text(encoding="utf-8") == "old\n", "--check writes nothing"
+    monkeypatch.setattr(sys, "argv", ["generate_docs.py"])
+    assert GENERATOR.main() == 0
+    assert page.read_text(encoding="utf-8") == "new\n"
+
+
+@pytest.mark.parametrize(("command", "code"), shown_commands())
+def test_shown_commands_exit_as_shown(cli, command: str, code: int) -> None:
+    done = cli(*shlex.split(command), cwd=ROOT)
+    assert done.returncode == code, done.stderr
+    assert done.stdout
+    assert done.stderr == ""
+
+
+def test_readme_shows_every_command() -> None:
+    shown = {block.split()[0] for block, _ in shown_commands()}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in GENERATOR.command_names():
+        assert name in shown
+        assert f"**{name}**" in readme
+        assert f"## scalewright {name}\n" in (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_readme_sections_are_in_order() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    wanted = ["Two commands", "Install", "The commands", "Files", "Accuracy", "Exit codes", "What this is not"]
+    titles = re.findall(r"^## (.*)$", readme, re.M)
+    assert titles == [*wanted, "How to cite", "Licence"]
+    for extra in re.findall(r"^(\w+) = \[", _table("project.optional-dependencies"), re.M):
+        assert f"| `{extra}` |" in readme
+    for folder in sorted((ROOT / "src" / "scalewright").glob("*/__init__.py")):
+        assert f"`src/scalewright/{folder.parent.name}/`" in readme
+
+
+def _table(name: str) -> str:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return text.split(f"[{name}]", 1)[1].split("\n[", 1)[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    for link in LINK.finditer(text):
+        target, _, anchor = link["target"].partition("#")
+        if "://" in target:
+            continue
+        file = (page.parent / target) if target else page
+        assert file.exists(), f"{page.relative_to(ROOT)} links to {target}"
+        if anchor:
+            linked = file.read_text(encoding="utf-8")
+            assert f'id="{anchor}"' in linked or re.search(rf"^#+ {anchor}$", linked, re.M), link["target"]
+
+
+def test_every_cited_source_is_in_the_bibliography() -> None:
+    known = GENERATOR.bibliography()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.strip().startswith("Source "):
+                missing = set(CITED.findall(line)) - set(known)
+                assert not missing, f"{path.name}: {missing} is not in docs/references.bib"
+    for key, fields in known.items():
+        assert {"author", "title", "year"} <= set(fields), key
+        assert key.endswith(fields["year"]), key
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    for page in [*PAGES, ROOT / "mkdocs.yml", *sorted(DOCS.rglob("*.toml")), *sorted(DOCS.rglob("*.bib"))]:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"(?<![\w.])/(?:work|root|home)/", text), f"{page.name} names a folder of one machine"
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path / "site")]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr
+    for page in sorted((DOCS).rglob("*.md")):
+        assert (tmp_path / "site" / page.relative_to(DOCS).with_suffix(".html")).exists()
