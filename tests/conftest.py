@@ -60,3 +60,23 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
         )
 
     return run
+
+
+class Refused(Protocol):
+    def __call__(self, result: subprocess.CompletedProcess[str], code: int = 2) -> str: ...
+
+
+@pytest.fixture
+def refused() -> Refused:
+    """Check that a command failed the way every command must: exit code, one sentence, nothing on stdout."""
+
+    def check(result: subprocess.CompletedProcess[str], code: int = 2) -> str:
+        assert "Traceback" not in result.stderr, result.stderr[-1500:]
+        assert result.returncode == code, (result.returncode, result.stdout[-500:], result.stderr[-500:])
+        assert result.stdout == ""
+        lines = result.stderr.splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("error: ")
+        return lines[0]
+
+    return check

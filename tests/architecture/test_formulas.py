@@ -1,0 +1,112 @@
+"""Every formula says its equation, source, assumptions and check, and each of these can be followed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "scalewright"
+SECTION = re.compile(r"^(Equation|Source|Assumes|Checked|Valid) +(\S.*)$")
+KEY = re.compile(r"^[a-z]+\d{4}$")
+NOT_A_FORMULA = {
+    "Machine.peak_flop_per_s": "a look-up in the catalogue",
+    "Machine.matmul_flop_per_s": "a look-up in the catalogue, with the share its docstring names",
+    "Breakdown.total": "a sum of its parts",
+}
+
+
+def sections(docstring: str | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    current = ""
+    for line in (docstring or "").splitlines():
+        match = SECTION.match(line.strip())
+        if match:
+            current = match.group(1)
+            found[current] = match.group(2)
+        elif current and line.strip():
+            found[current] += " " + line.strip()
+    return found
+
+
+def functions(folder: str) -> list[tuple[str, str, ast.FunctionDef]]:
+    """File, qualified name and node of each public function and method."""
+    found = []
+    for path in sorted((PACKAGE / folder).glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            inside = [(f"{node.name}.", n) for n in node.body] if isinstance(node, ast.ClassDef) else [("", node)]
+            found += [
+                (f"{folder}/{path.name}", prefix + n.name, n)
+                for prefix, n in inside
+                if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")
+            ]
+    return found
+
+
+FUNCTIONS = [f for folder in ("costs", "catalog", "workload") for f in functions(folder)]
+FORMULAS = [
+    pytest.param(sections(ast.get_docstring(node)), id=f"{file}:{name}")
+    for file, name, node in FUNCTIONS
+    if "Equation" in (ast.get_docstring(node) or "")
+]
+
+
+def test_there_are_formulas_to_check() -> None:
+    assert len(FORMULAS) >= 20
+
+
+@pytest.mark.parametrize("found", FORMULAS)
+def test_formula_has_equation_source_assumptions_and_check(found: dict[str, str]) -> None:
+    assert {"Equation", "Source", "Assumes", "Checked"} <= set(found)
+
+
+@pytest.mark.parametrize("found", FORMULAS)
+def test_source_key_is_in_the_bibliography(found: dict[str, str]) -> None:
+    known = set(
+        re.findall(r"^@\w+\{([^,\s]+),", (ROOT / "docs" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    cited = [word for word in re.findall(r"[\w-]+", found["Source"]) if KEY.match(word)]
+    assert [key for key in cited if key not in known] == []
+    first = found["Source"].split()[0]
+    assert cited or not KEY.match(first)
+
+
+@pytest.mark.parametrize("found", FORMULAS)
+def test_check_that_names_a_file_names_one_that_exists(found: dict[str, str]) -> None:
+    for name in re.findall(r"tests/[\w/.-]*\w", found["Checked"]):
+        assert (ROOT / name).exists(), name
+
+
+def returns_float(node: ast.FunctionDef) -> bool:
+    return node.returns is not None and bool(
+        {"float", "FloatLike"} & set(re.findall(r"\w+", ast.unparse(node.returns)))
+    )
+
+
+def test_no_public_function_of_the_cost_models_returns_a_number_without_its_equation() -> None:
+    bare = [
+        f"{file}: {name}"
+        for file, name, node in functions("costs")
+        if returns_float(node)
+        and ast.unparse(node.returns or ast.Constant("")) in ("float", "FloatLike", "float | None")
+        and name not in NOT_A_FORMULA
+        and "Equation" not in sections(ast.get_docstring(node))
+    ]
+    assert bare == []
+
+
+def test_formula_keys_of_breakdowns_lead_to_a_formula() -> None:
+    documented = {
+        f"{file.removeprefix('costs/').removesuffix('.py')}.{name}"
+        for file, name, node in functions("costs")
+        if "Equation" in sections(ast.get_docstring(node))
+    }
+    text = (PACKAGE / "costs" / "step.py").read_text(encoding="utf-8")
+    modules = "step|compute|collectives|memory|pipeline|interval"
+    used = set(re.findall(rf'"((?:{modules})\.\w+)"', text))
+    assert len(used) >= 6
+    assert used <= documented

@@ -1,0 +1,150 @@
+"""A float that others can see says its unit in its name, or stands in the list of dimensionless names with a reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "scalewright"
+FILES = sorted(p for folder in ("costs", "catalog", "workload") for p in (PACKAGE / folder).glob("*.py"))
+
+UNIT = r"(?:s|bytes|flop|w|j|usd|kgco2e|frac|hz|transfers)"
+PER = r"(?:_per_(?:s|w|j|byte|usd|gpu|node|link|layer|param|sample|device|token|core_cycle))*"
+APPROVED = re.compile(rf"^(?:num_\w+|(?:\w+_)?(?<!per_){UNIT}{PER}(?:_bidir)?)$")
+FLOAT_WORDS = {"float", "FloatLike"}
+
+# Names without a unit, each with the reason it has none. `file.name` where only one place may use it.
+DIMENSIONLESS = {
+    "facts.value": "the unit is the Fact's own dimension",
+    "breakdown.value": "the unit is the Breakdown's own `unit`",
+    "breakdown.total": "the unit is the Breakdown's own `unit`",
+    "compute.m": "rows of a matrix product, the symbol of the equation",
+    "compute.n": "columns of a matrix product, the symbol of the equation",
+    "compute.k": "depth of a matrix product, the symbol of the equation",
+    "compute.FLASH_BACKWARD_OVER_FORWARD": "a ratio above 1, so not a share",
+    "derive.bits_per_transfer": "bits, as the link standards count them",
+    "collectives.spans_nodes": "a flag as a column: 0 or 1",
+    "step.fits": "a flag as a column: 0 or 1",
+}
+# Rows of published runs carry the units of the file, which planner/validate converts once.
+AS_IN_THE_FILE = {
+    "published.params_b",
+    "published.intra_bw_gb_per_s",
+    "published.inter_bw_gb_per_s_per_gpu",
+    "published.tflops_per_gpu",
+    "published.tflop_per_s_per_gpu",
+    "published.mfu_pct",
+    "published.hfu_pct",
+    "published.tokens_per_s_per_gpu",
+    "published.memory_gib",
+}
+
+
+def is_float(annotation: ast.expr | None) -> bool:
+    """float, FloatLike, float | None, and tuples of them."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return is_float(ast.parse(annotation.value, mode="eval").body)
+    if isinstance(annotation, ast.Name):
+        return annotation.id in FLOAT_WORDS
+    if isinstance(annotation, ast.BinOp):
+        return is_float(annotation.left) or is_float(annotation.right)
+    if isinstance(annotation, ast.Subscript) and isinstance(annotation.value, ast.Name):
+        inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        if annotation.value.id in ("tuple", "Optional", "list", "Sequence"):
+            return any(is_float(part) for part in inner)
+        if annotation.value.id == "Annotated":
+            return is_float(inner[0])
+    return False
+
+
+def public_floats(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of each public float: parameters, returns, fields, constants; not what is inside a function."""
+
+    def visit(body: list[ast.stmt], *, module: bool) -> Iterator[tuple[int, str]]:
+        for node in body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                    if is_float(arg.annotation):
+                        yield arg.lineno, arg.arg
+                if is_float(node.returns):
+                    yield node.lineno, node.name
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield from visit(node.body, module=False)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                if is_float(node.annotation):
+                    yield node.lineno, node.target.id
+            elif module and isinstance(node, ast.Assign) and isinstance(getattr(node.value, "value", None), float):
+                yield from ((node.lineno, t.id) for t in node.targets if isinstance(t, ast.Name))
+
+    yield from ((line, name) for line, name in visit(tree.body, module=True) if not name.startswith("_"))
+
+
+def offenders(text: str, stem: str) -> list[str]:
+    return [
+        f"{stem}.py:{line} {name}"
+        for line, name in public_floats(ast.parse(text))
+        if not APPROVED.match(name.lower()) and f"{stem}.{name}" not in DIMENSIONLESS | dict.fromkeys(AS_IN_THE_FILE)
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_public_floats_carry_their_unit(path: Path) -> None:
+    assert offenders(path.read_text(encoding="utf-8"), path.stem) == []
+
+
+def test_every_listed_exception_is_still_needed() -> None:
+    seen = {f"{p.stem}.{name}" for p in FILES for _, name in public_floats(ast.parse(p.read_text(encoding="utf-8")))}
+    assert set(DIMENSIONLESS) <= seen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def time_s(*, size: float) -> float: ...",
+        "def bandwidth(x_s: float) -> float: ...",
+        "def rate(x_s: int) -> 'FloatLike': ...",
+        "def limits() -> tuple[float, float]: ...",
+        "class A:\n    memory_gb: float | None = None",
+        "class A:\n    def speed(self) -> float: ...",
+        "class A:\n    @property\n    def speed(self) -> float | None: ...",
+        "GROWTH = 1.5",
+        "GROWTH: float = 1",
+        "def a_s(x: 'float | None' = None) -> None: ...",
+        "def share_pct() -> float: ...",
+        "def link_gb_per_s() -> float: ...",
+    ],
+)
+def test_checker_catches_a_planted_offender(text: str) -> None:
+    assert len(offenders(text, "planted")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def time_s(*, size_bytes: float, num_ranks: float) -> float: ...",
+        "def ridge_flop_per_byte() -> float: ...",
+        "def link_bytes_per_s_per_gpu() -> float: ...",
+        "def switched_bytes_per_s_bidir() -> float: ...",
+        "class A:\n    mfu_frac: float\n    name: str",
+        "COVERAGE_FRAC = 0.9",
+        "NUM_LAYERS = 4",
+        "def _private(x: float) -> float: ...",
+        "def f(layers: int) -> int:\n    ratio: float = 1.0\n    return layers",
+    ],
+)
+def test_checker_lets_good_names_pass(text: str) -> None:
+    assert offenders(text, "planted") == []
+
+
+def test_no_identifier_says_flops() -> None:
+    """It means both the work and the rate."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [getattr(node, field, None) for field in ("id", "name", "arg", "attr")]
+            found += [f"{path.name}:{node.lineno} {n}" for n in names if isinstance(n, str) and "flops" in n.lower()]
+    assert found == []
