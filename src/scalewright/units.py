@@ -18,7 +18,7 @@ SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9, "p": 1e-12}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 JOULE_PER_WH = 3600.0
 
-_NUMBER = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+_NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,10 @@ def parse(text: str, dimension: Dimension) -> float:
         raise QuantityError(
             f"{text!r} is negative: a {dimension.name} must be zero or more, such as {dimension.example}"
         )
-    if not math.isfinite(value):
+    scaled = value * dimension.spellings[unit]
+    if not math.isfinite(scaled):
         raise QuantityError(f"{text!r} is not finite: write a {dimension.name} such as {dimension.example}")
-    return value * dimension.spellings[unit]
+    return scaled
 
 
 def _unit_message(text: str, unit: str, dimension: Dimension) -> str:
@@ -150,7 +151,7 @@ def _rounded(value: float, digits: int) -> str:
     if value == 0:
         return "0"
     whole_digits = math.floor(math.log10(abs(value))) + 1
-    return f"{value:,.{max(digits - whole_digits, 0)}f}"
+    return f"{value:.{max(digits - whole_digits, 0)}f}"
 
 
 def _ladder(base: str, prefixes: dict[str, float], factor: float = 1.0) -> tuple[tuple[float, float, str], ...]:

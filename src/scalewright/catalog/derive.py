@@ -52,6 +52,12 @@ def accelerator_vector_peak_flop_per_s(accelerator: Accelerator) -> float | None
     return vector_peak_flop_per_s(num_cores=cores.value, clock_hz=clock.value, flop_per_core_cycle=per_cycle.value)
 
 
+def usable_memory_bytes(accelerator: Accelerator) -> float:
+    """Memory a program can have: what the driver reports where known, else the datasheet's figure."""
+    known = accelerator.usable_memory
+    return known.value if known is not None else accelerator.memory.value
+
+
 def training_precision(accelerator: Accelerator) -> Precision:
     """What most people train in on this device: bf16, or fp16 where it has none, or fp32."""
     order: tuple[Precision, ...] = ("bf16", "fp16", "fp32", "fp64")

@@ -48,8 +48,10 @@ class Fact(Strict):
     @model_validator(mode="before")
     @classmethod
     def _from_file(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict) or "text" in raw or "value" not in raw:
+        if not isinstance(raw, dict) or "value" not in raw:
             return raw
+        if "text" in raw:
+            raise ValueError("give the value as text with its unit; the key 'text' is not for files")
         written = raw["value"]
         if isinstance(written, bool) or not isinstance(written, int | float | str):
             raise ValueError(f"{written!r} is not a {cls.dimension.name}")

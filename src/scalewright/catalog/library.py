@@ -22,6 +22,7 @@ from scalewright.catalog.types import (
     Link,
     Model,
     Price,
+    Stack,
     Storage,
     System,
     Transport,
@@ -139,6 +140,9 @@ class Catalog:
 
     def constants(self, name: str = "engine") -> Constants:
         return self._typed("constants", name, Constants)
+
+    def stack(self, name: str) -> Stack:
+        return self._typed("stacks", name, Stack)
 
     def prices(self, accelerator_id: str) -> list[Price]:
         return [cast(Price, p) for p in self.all("prices") if cast(Price, p).accelerator == accelerator_id]

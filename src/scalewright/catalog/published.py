@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +18,14 @@ from scalewright.records.loader import read_jsonl, validate
 
 class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class RunMoe(_Row):
+    experts: int | None = Field(default=None, gt=0)
+    top_k: int | None = Field(default=None, gt=0)
+    shared: int = Field(default=0, ge=0)
+    expert_ffn: int | None = Field(default=None, gt=0)
+    dense_layers: int = Field(default=0, ge=0)
 
 
 class RunModel(_Row):
@@ -32,7 +40,7 @@ class RunModel(_Row):
     vocab: int | None = Field(default=None, gt=0)
     seq: int = Field(gt=0)
     gated: bool = False
-    moe: dict[str, Any] | None = None
+    moe: RunMoe | None = None
     mla: bool = False
 
 
@@ -56,11 +64,15 @@ class RunLayout(_Row):
     micro_batch: int | None = Field(default=None, gt=0)
     global_batch: int | None = Field(default=None, gt=0)
     recompute: Literal["none", "selective", "selective-op", "full", "unstated"] = "unstated"
+    fsdp: bool | str | None = None
+    """A framework's name for its sharding, or whether it shards; null where the source does not say."""
+    compile: bool | None = None
+    async_tp: bool = False
 
 
 class RunMeasured(_Row):
     step_time_s: float | None = Field(default=None, gt=0)
-    tflops_per_gpu: float | None = Field(default=None, gt=0)
+    tflop_per_s_per_gpu: float | None = Field(default=None, alias="tflops_per_gpu", gt=0)
     mfu_pct: float | None = Field(default=None, gt=0)
     hfu_pct: float | None = Field(default=None, gt=0)
     tokens_per_s_per_gpu: float | None = Field(default=None, gt=0)
@@ -86,6 +98,9 @@ class PublishedRun(_Row):
     dtype: str
     measured: RunMeasured
     derived: RunDerived = RunDerived()
+    release: str | None = None
+    """Release of the software, where the source gives one."""
+    task: str = "pretrain"
 
     @property
     def document(self) -> str:

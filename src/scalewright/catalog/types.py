@@ -11,6 +11,7 @@ from scalewright.catalog.facts import (
     Bytes,
     BytesPerS,
     Count,
+    Fact,
     FlopPerS,
     Fraction,
     Hertz,
@@ -44,6 +45,15 @@ class Entry(Strict):
     """Figures elsewhere that disagree with this entry, and why this one stands."""
 
 
+def require_positive(name: str, fact: Fact | None, *, whole: bool = False) -> None:
+    if fact is None:
+        return
+    if fact.value <= 0:
+        raise ValueError(f"{name} is {fact.text}: it must be above zero")
+    if whole and fact.value != int(fact.value):
+        raise ValueError(f"{name} is {fact.text}: it must be a whole number")
+
+
 class Accelerator(Entry):
     """One device as frameworks count it: a GPU, a GCD of a two-die card, a TPU chip, a CPU socket."""
 
@@ -53,6 +63,8 @@ class Accelerator(Entry):
     released: int
     """Year of general availability."""
     memory: Bytes
+    usable_memory: Bytes | None = None
+    """What the driver offers to programs; makers' "80 GB" are binary, less a little the driver keeps."""
     memory_type: str
     memory_bandwidth: BytesPerS
     peak: dict[Precision, FlopPerS]
@@ -80,6 +92,16 @@ class Accelerator(Entry):
     """Link that joins devices in a node (NVLink, Infinity Fabric, ICI)."""
     num_scale_up_links: Count | None = None
     host_link: Id | None = None
+
+    @model_validator(mode="after")
+    def _something_to_compute_with(self) -> Accelerator:
+        if not self.peak:
+            raise ValueError("[peak] is empty: give at least one precision")
+        for name, fact in {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth, "tdp": self.tdp}.items():
+            require_positive(name, fact)
+        for precision, fact in self.peak.items():
+            require_positive(f"peak.{precision}", fact)
+        return self
 
 
 class Signalling(Strict):
@@ -118,6 +140,7 @@ class Link(Entry):
     def _one_rate(self) -> Link:
         if (self.signalling is None) == (self.bandwidth is None):
             raise ValueError("give either bandwidth or [signalling], not both and not neither")
+        require_positive("bandwidth", self.bandwidth)
         return self
 
 
@@ -172,6 +195,14 @@ class Partition(Strict):
     """Nodes under one leaf group of a Dragonfly, or one pod."""
     default: bool = False
     notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _something_to_run_on(self) -> Partition:
+        require_positive("num_nodes", self.num_nodes, whole=True)
+        require_positive("accelerators_per_node", self.accelerators_per_node, whole=True)
+        require_positive("nics_per_node", self.nics_per_node)
+        require_positive("scale_up_bandwidth", self.scale_up_bandwidth)
+        return self
 
 
 class System(Entry):
@@ -337,6 +368,29 @@ class PublishedTotal(Entry):
     carbon: Kgco2e | None = None
 
 
+class Stack(Entry):
+    """A software stack: how its kernels, host code and overlaps differ. Three fitted factors at most."""
+
+    host_time: Seconds
+    """Host work to issue one layer's forward pass; what a device faster than its host waits for."""
+    elementwise_passes: Count
+    """Times a layer's activations cross memory outside the products, forward."""
+    attention_share: Fraction
+    """Rate of fused attention over the device's best 16-bit product; ignored when attention is not fused."""
+    fused_attention: bool
+    """False: scores are written to memory, as before FlashAttention."""
+    overlaps_tensor: bool
+    """Tensor-parallel transfers run beside the products they feed."""
+    overlaps_gradients: bool
+    """Gradient and weight exchange runs beside the backward pass."""
+    dropout: bool
+    """Dropout masks are kept for the backward pass."""
+    logits_bytes: Bytes
+    """Memory per output score: the layer's output, copies in fp32 and their gradients, unless the loss is fused."""
+    gathers_per_layer: int = Field(gt=0)
+    """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
+
+
 class Constants(Entry):
     """Numbers the cost models need that belong to no single device: measured, fitted or assumed, never literals."""
 
@@ -344,16 +398,60 @@ class Constants(Entry):
     """Share of the datasheet's memory bandwidth that streaming kernels reach."""
     unpublished_matmul_share: Fraction
     """Share of peak taken for a device whose best matrix product nobody published."""
-    attention_share: Fraction
-    """Flash attention's rate over the device's best matrix product."""
-    kernel_floor: Seconds
-    """Shortest time between two kernels when the host feeds the device."""
+    sustained_matmul_share: Fraction
+    """Rate of large products in a running job over the best one published, on a device that does not throttle."""
+    throttle_exponent: Count
+    """How fast sustained products slow down as peak per watt grows."""
+    throttle_reference: FlopPerS
+    """16-bit peak per watt at which no throttling is seen."""
+    narrow_matmul_gain: Fraction
+    """8-bit products over what the 16-bit throttling would leave them: they move fewer bits per operation."""
+    depth_overhead: Count
+    """Elements of depth that filling and draining a tile's pipeline costs."""
+    wave_overhead: Seconds
+    """Time between two waves of tiles."""
+    tile_share: dict[str, Fraction]
+    """Rate of smaller tiles over the largest, by `rows x columns`."""
+    grouped_matmul_share: Fraction
+    """Rate of products grouped over experts against one product of the same size."""
+    unfused_product_share: Fraction
+    """Rate of the batched products of unfused attention over other products."""
+    unfused_attention_passes: Count
+    """Times the score matrix crosses memory in one layer, forward and backward, when attention is not fused."""
+    permute_passes: Count
+    """Times routed tokens cross memory in one layer, forward, to reach their experts and come back."""
+    narrow_cast_passes: Count
+    """Times activations cross memory to be cast to 8 bit, per layer, forward."""
+    logits_passes: Count
+    """Times the output scores cross memory in the head and the loss."""
+    expert_host_factor: Count
+    """Host work of a mixture-of-experts layer over a dense one: routing, permutation and its synchronisation."""
+    host_blend: Count
+    """Exponent p of (device^p + host^p)^(1/p): how sharply the slower of device and host takes over."""
+    scale_up_share: Fraction
+    """Share of the scale-up link rate that large collectives reach."""
+    collective_offset: Seconds
+    """Time to start one collective."""
+    latency_factor: Count
+    """Latency per step in a running job over that of a quiet link."""
+    tensor_exposure: Fraction
+    """Part of tensor-parallel time left visible by a stack that overlaps it."""
+    transfer_exposure: Fraction
+    """Part of pipeline transfers left visible."""
+    all_to_all_exposure: Fraction
+    """Part of expert-parallel transfers left visible."""
+    gradient_overlap: Fraction
+    """Part of the backward pass that hides gradient exchange in a stack that overlaps it."""
+    shard_overlap: Fraction
+    """Part of compute that hides the gathering of sharded weights."""
+    straggler_growth: Fraction
+    """Slowdown for each doubling of the node count."""
+    step_overhead: Seconds
+    """Host work once per step: data, clipping, logging."""
     device_reserve: Bytes
     """Context, libraries and communication buffers outside the framework's allocator."""
     allocator_overhead: Fraction
     """Reserved over allocated memory, less one: fragmentation and rounding."""
-    scale_up_share: Fraction
-    """Share of the scale-up link rate that large collectives reach."""
     interval_low: Fraction
     """Lower end of the 90 % interval, as measured over predicted."""
     interval_high: Fraction
@@ -372,6 +470,7 @@ KINDS: dict[str, type[Entry]] = {
     "grids": Grid,
     "totals": PublishedTotal,
     "constants": Constants,
+    "stacks": Stack,
 }
 SCHEMAS = {kind: f"scalewright.{kind if kind == 'constants' else kind.removesuffix('s')}/1" for kind in KINDS}
 """Schema of each kind's files."""

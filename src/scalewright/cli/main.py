@@ -15,7 +15,6 @@ from scalewright.errors import ScalewrightError
 app = typer.Typer(
     name="scalewright",
     help="Plan, launch, measure and explain the training of large models on HPC clusters.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -47,9 +46,10 @@ app.command("validate")(validate.run)
 
 def main() -> NoReturn:
     """Run a command. Errors made on purpose print one sentence; the exit code says whose turn it is."""
-    debug = "--debug" in sys.argv[1:]
+    arguments = sys.argv[1:] or ["--help"]
+    debug = "--debug" in arguments
     try:
-        code = typer.main.get_command(app).main(sys.argv[1:], prog_name="scalewright", standalone_mode=False)
+        code = typer.main.get_command(app).main(arguments, prog_name="scalewright", standalone_mode=False)
     except ScalewrightError as error:
         _fail(str(error), error.exit_code, debug=debug)
     except BrokenPipeError:

@@ -26,6 +26,7 @@ def run(
         str, typer.Option(help="tp=4,pp=16,vpp=2,dp=8,mbs=1,gbs=1536,zero=1,sp=1,recompute=full", show_default=False)
     ],
     precision: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, or auto.")] = "auto",
+    stack: Annotated[str, typer.Option(help="Software stack (see: catalog stacks), or auto.")] = "auto",
     seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")] = None,
     partition: Annotated[str | None, typer.Option(help="Partition of the system; default: its main one.")] = None,
     transport: Annotated[str | None, typer.Option(help="Network path; default: the fabric's best.")] = None,
@@ -37,7 +38,7 @@ def run(
     """Predict time and memory of one training step. Exit 1: it does not fit."""
     from scalewright.catalog.library import open_catalog
     from scalewright.costs.machine import machine_from_system
-    from scalewright.planner.predict import predict, resolve_recipe
+    from scalewright.planner.predict import predict, resolve_recipe, resolve_stack
     from scalewright.records.documents import to_json, write_document
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
@@ -50,7 +51,9 @@ def run(
         spec = spec.with_seq(seq)
     machine = machine_from_system(library, system, partition_name=partition, transport_name=transport)
     recipe = resolve_recipe(precision, machine)
-    prediction = predict(spec=spec, machine=machine, layout=parse_layout(layout), recipe=recipe)
+    split = parse_layout(layout)
+    software = resolve_stack(stack, library, split)
+    prediction = predict(spec=spec, machine=machine, layout=split, recipe=recipe, stack=software)
     if out is not None:
         write_document(out, prediction.as_document())
     if as_json:

@@ -1,156 +1,330 @@
-"""Time on the device: matrix products by shape on a roofline, attention, memory traffic, optimizer."""
+"""Time on the device: products by shape and tile, attention, memory traffic, head and loss, optimizer, host."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scalewright.catalog.types import TransformerShape
+from scalewright.catalog.types import Constants, TransformerShape
 from scalewright.costs.breakdown import FloatLike
-from scalewright.costs.machine import Machine
-from scalewright.workload.layout import Layout
-from scalewright.workload.precision import Recipe
+from scalewright.costs.setting import Setting
 
-if TYPE_CHECKING:
-    from scalewright.workload.layout import IntLike
-
-ELEMENTWISE_KERNELS_PER_LAYER = 8
-"""Two norms, two residual adds, two dropouts or rotary embeddings, bias and activation: kernels of an eager layer."""
 FLASH_BACKWARD_OVER_FORWARD = 2.5
-"""Flash attention's backward pass does five matrix products where the forward does two (dao2023, section 3.1)."""
+"""Fused attention's backward pass does five matrix products where the forward does two (dao2023, section 3.1)."""
+UNFUSED_FORWARD_FRAC = 0.4
+"""Of the crossings of the score matrix, forward: scores, mask and softmax, dropout; backward half as many again."""
+FLASH_HEAD_STEP = 32
+"""Fused attention kernels exist for head sizes in steps of 32; others are padded up."""
+MATRIX_UNIT_ALIGNMENT = 8
+"""16-bit products whose depth is not a multiple of this leave the matrix units (NVIDIA tensor-core guide)."""
+HOST_BACKWARD_OVER_FORWARD = 1.5
+GROUP_TILE_ROWS = 128.0
+"""Rows an expert's tokens are padded to in a grouped product."""
 
-
-def gemm_time_s(
-    *,
-    m: FloatLike,
-    n: FloatLike,
-    k: FloatLike,
-    flop_per_s: float,
-    bytes_per_s: float,
-    width_bytes: float,
-    floor_s: float,
-) -> FloatLike:
-    """One matrix product C[m,n] = A[m,k] B[k,n].
-
-    Equation  t = max(2 m n k / F, w (m k + k n + m n) / B, floor)
-    Source    williams2009 (Roofline, CACM 52(4))
-    Assumes   each operand crosses memory once; F is the best product published for the device, whatever the shape
-    Checked   tests/costs/test_compute.py: both regimes and the floor
-    """
-    work = 2.0 * m * n * k / flop_per_s
-    traffic = width_bytes * (m * k + k * n + m * n) / bytes_per_s
-    return np.maximum(np.maximum(work, traffic), floor_s)
-
-
-def flash_attention_time_s(
-    *, seq: int, micro_batch: IntLike, head_dim_total: FloatLike, causal: bool, flop_per_s: float, floor_s: float
-) -> FloatLike:
-    """Forward pass of fused attention in one layer.
-
-    Equation  t = max(4 b s^2 d_total (1/2 if causal) / F, floor)
-    Source    dao2023 (FlashAttention-2, arXiv:2307.08691), section 4.1
-    Assumes   scores never reach memory; F is attention's own rate; heads of one device run together
-    Checked   tests/costs/test_compute.py: causal is half; quadratic in the sequence
-    """
-    b, s, d = micro_batch, float(seq), head_dim_total
-    half = 0.5 if causal else 1.0
-    return np.maximum(4.0 * b * s * s * d * half / flop_per_s, floor_s)
-
-
-def elementwise_bytes_per_layer(
-    *, shape: TransformerShape, tokens: FloatLike, tp: IntLike, sequence_parallel: bool, width_bytes: float
-) -> FloatLike:
-    """Memory traffic of everything in a layer that is not a product, forward.
-
-    Equation  w T (10 h / t_s + c f / t):  norms 2 x 2h, residual adds 2 x 3h; activation c = 2, or 3 when gated
-    Source    ivanov2021 (Data Movement Is All You Need, arXiv:2007.00072), Table A.1, norm and element-wise rows
-    Assumes   bias, dropout and the residual add fused with their neighbour; t_s = t with sequence parallelism, else 1
-    Checked   tests/costs/test_compute.py: linear in tokens, never more with sequence parallelism
-    """
-    h, f, t = shape.hidden, shape.ffn_hidden, tp
-    split = t if sequence_parallel else 1
-    activation = 3.0 if shape.gated else 2.0
-    return width_bytes * tokens * (10.0 * h / split + activation * f / t)
+Gemms = Mapping[str, tuple[FloatLike, FloatLike]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimes:
-    """Seconds of one micro-batch: forward and backward, one layer or the head."""
+    """Seconds of one micro-batch, forward and backward."""
 
     forward_s: FloatLike
     backward_s: FloatLike
 
+    def __add__(self, other: PassTimes) -> PassTimes:
+        return PassTimes(forward_s=self.forward_s + other.forward_s, backward_s=self.backward_s + other.backward_s)
 
-def layer_gemms(shape: TransformerShape, layout: Layout) -> dict[str, tuple[FloatLike, FloatLike]]:
-    """Columns n and depth k of each product of a layer on one device."""
-    h, t = shape.hidden, layout.tp
-    width = shape.heads * shape.head_dim
-    kv_width = 2 * np.maximum(shape.kv_heads / t, 1) * shape.head_dim
-    fan = 2 if shape.gated else 1
-    return {
-        "qkv": (width / t + kv_width, float(h)),
-        "attention_out": (float(h), width / t),
-        "ffn_up": (fan * shape.ffn_hidden / t, float(h)),
-        "ffn_down": (float(h), shape.ffn_hidden / t),
-    }
+    def scaled(self, factor: FloatLike) -> PassTimes:
+        return PassTimes(forward_s=self.forward_s * factor, backward_s=self.backward_s * factor)
 
 
-def matmul_times(
-    *,
-    gemms: Mapping[str, tuple[FloatLike, FloatLike]],
-    tokens: FloatLike,
-    machine: Machine,
-    recipe: Recipe,
-    head: bool = False,
-) -> PassTimes:
-    """Forward product and, backward, the products for input and weight gradients."""
-    precision = recipe.head if head else recipe.matmul
-    rate = machine.matmul_flop_per_s(precision)
-    width, floor = recipe.activation_bytes, machine.constants.kernel_floor.value
+NOTHING = PassTimes(forward_s=0.0, backward_s=0.0)
 
-    def time(m: FloatLike, n: FloatLike, k: FloatLike) -> FloatLike:
-        return gemm_time_s(
-            m=m, n=n, k=k, flop_per_s=rate, bytes_per_s=machine.hbm_bytes_per_s, width_bytes=width, floor_s=floor
-        )
 
+def tiled_product_time_s(
+    *, m: FloatLike, n: FloatLike, k: FloatLike, flop_per_s: float, num_units: float, constants: Constants
+) -> FloatLike:
+    """Arithmetic of one matrix product C[m,n] = A[m,k] B[k,n], cut into tiles that run in waves.
+
+    Equation  t = min over tiles of W (U r c 2 (k + k0) / (F e) + w),  W = ceil(ceil(m/r) ceil(n/c) / U)
+    Source    nvidia2023 (Matrix Multiplication Background User's Guide), tile and wave quantisation
+    Assumes   one tile per unit and wave; the library picks the best of four tile sizes r x c, whose rate over the
+              largest is e; filling a tile's pipeline costs k0 of depth, a wave costs w
+    Checked   tests/costs/test_compute.py: steps at whole waves; large products reach F within 2 %
+    """
+    best: FloatLike | None = None
+    for name, share in constants.tile_share.items():
+        rows, columns = (float(side) for side in name.split("x"))
+        waves = np.ceil(np.ceil(m / rows) * np.ceil(n / columns) / num_units)
+        per_wave = num_units * rows * columns * 2.0 * (k + constants.depth_overhead.value) / (flop_per_s * share.value)
+        time = waves * (per_wave + constants.wave_overhead.value)
+        best = time if best is None else np.minimum(best, time)
+    assert best is not None
+    return best
+
+
+def gemm_time_s(
+    *, m: FloatLike, n: FloatLike, k: FloatLike, flop_per_s: float, bytes_per_s: float, width_bytes: float,
+    num_units: float | None, constants: Constants,
+) -> FloatLike:  # fmt: skip
+    """One matrix product on a roofline.
+
+    Equation  t = max(tiled arithmetic, w (m k + k n + m n) / B);  2 m n k / F where the device has no units to fill
+    Source    williams2009 (Roofline, CACM 52(4))
+    Assumes   each operand crosses memory once
+    Checked   tests/costs/test_compute.py: both regimes
+    """
+    traffic = width_bytes * (m * k + k * n + m * n) / bytes_per_s
+    if num_units is None:
+        return np.maximum(2.0 * m * n * k / flop_per_s, traffic)
+    work = tiled_product_time_s(m=m, n=n, k=k, flop_per_s=flop_per_s, num_units=num_units, constants=constants)
+    return np.maximum(work, traffic)
+
+
+def _product(setting: Setting, flop_per_s: float, m: FloatLike, n: FloatLike, k: FloatLike) -> FloatLike:
+    units = setting.machine.accelerator.num_compute_units
+    return gemm_time_s(
+        m=m, n=n, k=k, flop_per_s=flop_per_s, bytes_per_s=setting.machine.hbm_bytes_per_s,
+        width_bytes=setting.recipe.activation_bytes, num_units=None if units is None else units.value,
+        constants=setting.constants,
+    )  # fmt: skip
+
+
+def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: float) -> PassTimes:
+    """Forward product, and backward the products for the gradients of input and weight."""
+    m = setting.num_tokens
     forward: FloatLike = 0.0
     backward: FloatLike = 0.0
     for n, k in gemms.values():
-        forward = forward + time(tokens, n, k)
-        backward = backward + time(tokens, k, n) + time(n, k, tokens)
+        forward = forward + _product(setting, flop_per_s, m, n, k)
+        backward = backward + _product(setting, flop_per_s, m, k, n) + _product(setting, flop_per_s, n, k, m)
     return PassTimes(forward_s=forward, backward_s=backward)
 
 
-def attention_times(*, shape: TransformerShape, layout: Layout, machine: Machine, recipe: Recipe) -> PassTimes:
-    constants = machine.constants
-    forward = flash_attention_time_s(
+def attention_gemms(setting: Setting) -> Gemms:
+    """Columns and depth of the attention block's products on one device."""
+    shape, t = setting.shape, setting.layout.tp
+    h, a = float(shape.hidden), shape.heads
+    if shape.mla is not None:
+        mla = shape.mla
+        query_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+        down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim
+        query_depth = float(mla.q_lora_rank or h)
+        return {
+            "latent_down": (float(down), h),
+            "query_up": (a * query_dim / t, query_depth),
+            "key_value_up": (a * (mla.qk_nope_head_dim + mla.v_head_dim) / t, float(mla.kv_lora_rank)),
+            "attention_out": (h, a * mla.v_head_dim / t),
+        }
+    key_value = 2 * np.maximum(shape.kv_heads / t, 1) * shape.head_dim
+    return {"qkv": (a * shape.head_dim / t + key_value, h), "attention_out": (h, a * shape.head_dim / t)}
+
+
+def ffn_gemms(setting: Setting, width: float) -> Gemms:
+    """Columns and depth of a feed-forward of the given width, split by tensor parallelism."""
+    h, t = float(setting.shape.hidden), setting.layout.tp
+    fan = 2 if setting.shape.gated else 1
+    return {"ffn_up": (fan * width / t, h), "ffn_down": (h, width / t)}
+
+
+def expert_times(setting: Setting, *, flop_per_s: float) -> PassTimes:
+    """Routed experts as grouped products.
+
+    Equation  rows per expert = T k e / E, padded to 128; one product of all of a device's experts at rate g F
+    Source    gale2022 (MegaBlocks, arXiv:2211.15841), section 5
+    Assumes   even routing; backward costs twice forward
+    Checked   `scalewright validate`, the mixture-of-experts rows
+    """
+    moe = setting.shape.moe
+    if moe is None:
+        return NOTHING
+    experts_here = np.maximum(moe.num_experts / setting.layout.ep, 1)
+    rows = np.ceil(setting.num_routed_tokens / experts_here / GROUP_TILE_ROWS) * GROUP_TILE_ROWS * experts_here
+    width = moe.expert_ffn / setting.expert_tp
+    fan = 2 if setting.shape.gated else 1
+    h, rate = float(setting.shape.hidden), flop_per_s * setting.constants.grouped_matmul_share.value
+    units = setting.machine.accelerator.num_compute_units
+    time: FloatLike = 0.0
+    for n, k in ((fan * width, h), (h, width)):
+        if units is None:
+            time = time + 2.0 * rows * n * k / rate
+        else:
+            time = time + tiled_product_time_s(
+                m=rows, n=n, k=k, flop_per_s=rate, num_units=units.value, constants=setting.constants
+            )
+    return PassTimes(forward_s=time, backward_s=2.0 * time)
+
+
+def feed_forward_times(setting: Setting, *, flop_per_s: float) -> PassTimes:
+    """The feed-forward of an average layer: dense ones, routed and shared experts by their share of the layers."""
+    frac, moe = setting.moe_frac, setting.shape.moe
+    total = NOTHING
+    if frac < 1.0:
+        dense = matmul_times(setting, ffn_gemms(setting, setting.shape.ffn_hidden), flop_per_s=flop_per_s)
+        total = total + dense.scaled(1.0 - frac)
+    if moe is not None and frac > 0.0:
+        routed = expert_times(setting, flop_per_s=flop_per_s)
+        if moe.num_shared:
+            width = moe.num_shared * (moe.shared_ffn or moe.expert_ffn)
+            routed = routed + matmul_times(setting, ffn_gemms(setting, width), flop_per_s=flop_per_s)
+        total = total + routed.scaled(frac)
+    return total
+
+
+def head_dim_sum(shape: TransformerShape, *, step: int = 1) -> float:
+    """Query-key plus value size of one head, halved: the d of 4 b s^2 a d. Padded up to a multiple of `step`."""
+
+    def padded(size: int) -> int:
+        return -(-size // step) * step
+
+    if shape.mla is None:
+        return float(padded(shape.head_dim))
+    mla = shape.mla
+    return (padded(mla.qk_nope_head_dim + mla.qk_rope_head_dim) + padded(mla.v_head_dim)) / 2.0
+
+
+def flash_attention_time_s(
+    *, seq: int, micro_batch: FloatLike, head_dim_total: FloatLike, causal: bool, flop_per_s: float
+) -> FloatLike:
+    """Forward pass of fused attention in one layer.
+
+    Equation  t = 4 b s^2 d_total (1/2 if causal) / F
+    Source    dao2023 (FlashAttention-2, arXiv:2307.08691), section 4.1
+    Assumes   scores never reach memory; F is attention's own rate; head sizes padded to multiples of 32
+    Checked   tests/costs/test_compute.py: causal is half; quadratic in the sequence
+    """
+    b, s, d = micro_batch, float(seq), head_dim_total
+    half = 0.5 if causal else 1.0
+    return 4.0 * b * s * s * d * half / flop_per_s
+
+
+def unfused_attention_times(
+    *, seq: int, micro_batch: FloatLike, heads: FloatLike, head_dim: float, flop_per_s: float, bytes_per_s: float,
+    passes: float, width_bytes: float,
+) -> PassTimes:  # fmt: skip
+    """Attention whose scores are written to memory: batched products, softmax and dropout over b a s^2 elements.
+
+    Equation  t = 4 b s^2 a d / F + c b a s^2 w / B forward; twice the products and 3/2 the traffic backward
+    Source    ivanov2021 (Data Movement Is All You Need, arXiv:2007.00072), Table A.1; dao2022 (arXiv:2205.14135)
+    Assumes   the whole square is computed; heads whose size is no multiple of 8 run on the vector units
+    Checked   `scalewright validate`, the runs before fused attention
+    """
+    b, s = micro_batch, float(seq)
+    products = 4.0 * b * s * s * heads * head_dim / flop_per_s
+    traffic = passes * b * heads * s * s * width_bytes / bytes_per_s
+    forward = products + UNFUSED_FORWARD_FRAC * traffic
+    return PassTimes(forward_s=forward, backward_s=2.0 * products + (1.0 - UNFUSED_FORWARD_FRAC) * traffic)
+
+
+def attention_times(setting: Setting) -> PassTimes:
+    """Scores, softmax and weighted values of one layer, by the way the stack computes them."""
+    shape, machine, recipe, constants = setting.shape, setting.machine, setting.recipe, setting.constants
+    heads = shape.heads / setting.layout.tp
+    micro_batch = setting.layout.mbs / setting.layout.cp
+    if setting.stack.fused_attention:
+        forward = flash_attention_time_s(
+            seq=shape.seq,
+            micro_batch=micro_batch,
+            head_dim_total=heads * head_dim_sum(shape, step=FLASH_HEAD_STEP),
+            causal=shape.causal,
+            flop_per_s=machine.matmul_flop_per_s(recipe.attention) * setting.stack.attention_share.value,
+        )
+        return PassTimes(forward_s=forward, backward_s=forward * FLASH_BACKWARD_OVER_FORWARD)
+    rate = machine.sustained_flop_per_s(recipe.attention) * constants.unfused_product_share.value
+    if shape.head_dim % MATRIX_UNIT_ALIGNMENT and "fp32" in machine.accelerator.peak:
+        rate = machine.peak_flop_per_s("fp32")
+    return unfused_attention_times(
         seq=shape.seq,
-        micro_batch=layout.mbs,
-        head_dim_total=shape.heads * shape.head_dim / layout.tp,
-        causal=shape.causal,
-        flop_per_s=machine.matmul_flop_per_s(recipe.attention) * constants.attention_share.value,
-        floor_s=constants.kernel_floor.value,
-    )
-    return PassTimes(forward_s=forward, backward_s=forward * FLASH_BACKWARD_OVER_FORWARD)
-
-
-def elementwise_times(*, shape: TransformerShape, layout: Layout, machine: Machine, recipe: Recipe) -> PassTimes:
-    traffic = elementwise_bytes_per_layer(
-        shape=shape,
-        tokens=layout.mbs * float(shape.seq),
-        tp=layout.tp,
-        sequence_parallel=layout.sp,
+        micro_batch=micro_batch,
+        heads=heads,
+        head_dim=head_dim_sum(shape),
+        flop_per_s=rate,
+        bytes_per_s=machine.hbm_bytes_per_s,
+        passes=constants.unfused_attention_passes.value,
         width_bytes=recipe.activation_bytes,
     )
-    floor = ELEMENTWISE_KERNELS_PER_LAYER * machine.constants.kernel_floor.value
-    forward = np.maximum(traffic / machine.hbm_bytes_per_s, floor)
+
+
+def elementwise_bytes_per_layer(
+    *, hidden: int, ffn_width: float, num_tokens: FloatLike, tp: FloatLike, norm_split: FloatLike, passes: float,
+    width_bytes: float,
+) -> FloatLike:  # fmt: skip
+    """Memory traffic of everything in a layer that is not a product, forward.
+
+    Equation  c w T (h / t_s + f / 4t) / 2:  half of the crossings at the width of the model, half at that of the
+              feed-forward, split by t_s = t with sequence parallelism, else 1
+    Source    ivanov2021 (Data Movement Is All You Need, arXiv:2007.00072), Table A.1, norm and element-wise rows
+    Assumes   c, the number of crossings, belongs to the software stack
+    Checked   tests/costs/test_compute.py: linear in tokens, never more with sequence parallelism
+    """
+    return passes * width_bytes * num_tokens * (hidden / norm_split + ffn_width / (4.0 * tp)) / 2.0
+
+
+def elementwise_times(setting: Setting) -> PassTimes:
+    """Norms, residuals, activation; casts to 8 bit; routed tokens on their way to the experts and back."""
+    shape, constants, recipe = setting.shape, setting.constants, setting.recipe
+    moe, frac, h, t = shape.moe, setting.moe_frac, shape.hidden, setting.layout.tp
+    expert_width = 0.0
+    if moe is not None:
+        expert_width = moe.top_k * moe.expert_ffn + moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
+    width = (1.0 - frac) * shape.ffn_hidden + frac * expert_width
+    traffic = elementwise_bytes_per_layer(
+        hidden=h, ffn_width=width, num_tokens=setting.num_tokens, tp=t, norm_split=setting.norm_split,
+        passes=setting.stack.elementwise_passes.value, width_bytes=recipe.activation_bytes,
+    )  # fmt: skip
+    if recipe.is_narrow:
+        casts = constants.narrow_cast_passes.value * recipe.activation_bytes
+        traffic = traffic + casts * setting.num_tokens * (h + width / 2.0) / t
+    routed = constants.permute_passes.value * recipe.activation_bytes * setting.num_routed_tokens * h
+    forward = (traffic + frac * routed) / setting.machine.hbm_bytes_per_s
     return PassTimes(forward_s=forward, backward_s=2.0 * forward)
 
 
-def optimizer_time_s(*, num_params_per_device: FloatLike, recipe: Recipe, machine: Machine) -> FloatLike:
+def head_times(setting: Setting) -> PassTimes:
+    """The output layer and the loss on the last stage.
+
+    Equation  products [T, V/t, h] + c w T V / (t B)
+    Source    shoeybi2019 (Megatron-LM, arXiv:1909.08053), section 3
+    Assumes   the vocabulary is split by tensor parallelism; scores cross memory c times, forward and backward
+    Checked   tests/costs/test_compute.py: linear in vocabulary
+    """
+    shape, layout = setting.shape, setting.layout
+    rate = setting.machine.sustained_flop_per_s(setting.recipe.head)
+    gemm = {"head": (shape.vocab / layout.tp, float(shape.hidden))}
+    products = matmul_times(setting, gemm, flop_per_s=rate)
+    scores = setting.num_tokens * shape.vocab / layout.tp * setting.recipe.activation_bytes
+    loss = setting.constants.logits_passes.value * scores / setting.machine.hbm_bytes_per_s
+    return products + PassTimes(forward_s=loss / 2.0, backward_s=loss / 2.0)
+
+
+def host_times(setting: Setting) -> PassTimes:
+    """Host work to issue one layer: the floor under a device that is faster than its host.
+
+    Equation  t = h (1 + f (x - 1)), f the share of mixture-of-experts layers, x their factor; 3/2 of it backward
+    Source    vtrain2024 (Bang et al., arXiv:2312.12391), small models on 2 to 8 GPUs, where time is flat in batch
+    Assumes   one host thread issues all kernels of a device; nothing is captured in graphs
+    Checked   `scalewright validate`, 540 runs of models below 1.3 B parameters
+    """
+    factor = 1.0 + setting.moe_frac * (setting.constants.expert_host_factor.value - 1.0)
+    forward = setting.stack.host_time.value * factor
+    return PassTimes(forward_s=forward, backward_s=forward * HOST_BACKWARD_OVER_FORWARD)
+
+
+def host_wait_s(*, device_s: FloatLike, host_s: FloatLike, blend: float) -> FloatLike:
+    """What a layer takes beyond its device time because the host issues too slowly.
+
+    Equation  t = (d^p + h^p)^(1/p) - d
+    Source    fitted to the published training runs (benchmarks/fit.py)
+    Assumes   short kernels wait for the host while long ones let it run ahead, so the change-over is gradual
+    Checked   tests/costs/test_compute.py: nothing without host time; the host's time when the device has none
+    """
+    d, h = device_s, host_s
+    return d * ((1.0 + (h / d) ** blend) ** (1.0 / blend) - 1.0)
+
+
+def optimizer_time_s(*, num_params: FloatLike, bytes_per_param: float, bytes_per_s: float) -> FloatLike:
     """Adam over the parameters a device updates.
 
     Equation  t = N (g + 2 o + w) / B
@@ -158,5 +332,4 @@ def optimizer_time_s(*, num_params_per_device: FloatLike, recipe: Recipe, machin
     Assumes   one fused pass: gradients read, state read and written, weights written
     Checked   tests/costs/test_compute.py: linear in parameters
     """
-    per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
-    return num_params_per_device * per_param / machine.hbm_bytes_per_s
+    return num_params * bytes_per_param / bytes_per_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from scalewright.catalog.derive import link_bytes_per_s
+from scalewright.catalog.derive import link_bytes_per_s, usable_memory_bytes
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Accelerator, Constants, Partition, Precision, System, Transport
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
@@ -47,6 +47,23 @@ class Machine:
             best = self.accelerator.best_matmul.get("bf16")  # same units, same rate on every device catalogued
         return best.value if best is not None else peak * self.constants.unpublished_matmul_share.value
 
+    def sustained_flop_per_s(self, precision: Precision) -> float:
+        """Rate of large products while a job runs.
+
+        Equation  F = best x s x min(1, (x / x0)^-g) [x gain in 8 bit], x = 16-bit peak / board power; never above best
+        Source    fitted to the published training runs (benchmarks/fit.py)
+        Assumes   devices with more peak per watt run further below their short-burst rate, which power limits
+        Checked   `scalewright validate`, A100 400 W to B200 1000 W, and the 500 W H100
+        """
+        c, best = self.constants, self.matmul_flop_per_s(precision)
+        wide = self.accelerator.peak.get("bf16") or self.accelerator.peak.get("fp16")
+        throttle = 1.0
+        if wide is not None:
+            per_watt = wide.value / self.accelerator.tdp.value
+            throttle = min(1.0, (per_watt / c.throttle_reference.value) ** -c.throttle_exponent.value)
+        gain = c.narrow_matmul_gain.value if precision in ("fp8", "fp6", "fp4", "int8") else 1.0
+        return min(best, best * c.sustained_matmul_share.value * throttle * gain)
+
     def matmul_is_published(self, precision: Precision) -> bool:
         keys = ("bf16", "fp16") if precision == "fp16" else (precision,)
         return any(k in self.accelerator.best_matmul for k in keys)
@@ -76,7 +93,7 @@ def machine_from_system(
         constants=constants,
         gpus_per_node=per_node,
         num_nodes=int(partition.num_nodes.value),
-        memory_bytes=accelerator.memory.value,
+        memory_bytes=usable_memory_bytes(accelerator),
         hbm_bytes_per_s=accelerator.memory_bandwidth.value * constants.memory_bandwidth_share.value,
         scale_up_bytes_per_s=scale_up * constants.scale_up_share.value,
         scale_up_latency_s=latency,
@@ -154,7 +171,7 @@ def machine_from_hardware(
         constants=constants,
         gpus_per_node=gpus_per_node,
         num_nodes=None,
-        memory_bytes=memory_bytes or accelerator.memory.value,
+        memory_bytes=memory_bytes or usable_memory_bytes(accelerator),
         hbm_bytes_per_s=accelerator.memory_bandwidth.value * constants.memory_bandwidth_share.value,
         scale_up_bytes_per_s=scale_up_bytes_per_s * constants.scale_up_share.value,
         scale_up_latency_s=link.latency.value if link is not None and link.latency is not None else 0.0,

@@ -2,58 +2,99 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.costs.breakdown import FloatLike
-from scalewright.workload.layout import Layout, Recompute
+from scalewright.costs.setting import Setting
+from scalewright.workload.layout import Recompute
 from scalewright.workload.precision import Recipe
-
-if TYPE_CHECKING:
-    from scalewright.workload.layout import IntLike
 
 
 def activation_bytes_per_layer(
-    *,
-    shape: TransformerShape,
-    micro_batch: IntLike,
-    tp: IntLike,
-    sequence_parallel: bool,
-    recompute: Recompute,
-    width_bytes: float,
-) -> FloatLike:
-    """Stored activations of one transformer layer on one device.
+    *, shape: TransformerShape, num_tokens: FloatLike, tp: FloatLike, sequence_parallel: bool, recompute: Recompute,
+    dropout: bool, width_bytes: float, input_bytes: float,
+) -> FloatLike:  # fmt: skip
+    """Stored activations of one dense transformer layer on one device.
 
-    Equation  s b h (10 + 24/t) tensor parallel; s b h 34/t with sequence parallelism; full recompute: 2 s b h
-              in general s b [4 w h + 2 h m + ((2 a + 2 k) d w + (1 + g) f w)/t], w bytes, m = 1 with dropout masks,
-              k key-value heads, g = 1, or 2 when the feed-forward is gated
+    Equation  s b h (10 + 24/t) tensor parallel; s b h 34/t with sequence parallelism; full recompute: 2 s b h;
+              in general T [2 (w + i) h + 2 m h + ((q + 2 k) w + o i + g f w + f i)/t], w bytes, i bytes of a linear
+              layer's input (1 in 8-bit recipes), m = 1 with dropout masks, q, k, o the widths of queries, keys and
+              attention output, g = 1, or 2 when the feed-forward is gated; operators: input, attention output and
+              half of the products' outputs
     Source    korthikanti2022 (arXiv:2205.05198), Table 2, without its 5 a s/h term: flash attention keeps no scores
-    Assumes   dropout (and its masks) in ungated models only; full recompute keeps the layer's input, split with
-              sequence parallelism
+    Assumes   full recompute keeps the layer's input, split with sequence parallelism
     Checked   tests/costs/test_memory.py: equals 10 + 24/t and 34/t for a GPT of width 4h
     """
-    h, t, w = float(shape.hidden), tp, width_bytes
-    tokens = micro_batch * float(shape.seq)
+    h, t, w, i, f = float(shape.hidden), tp, width_bytes, input_bytes, float(shape.ffn_hidden)
     whole_split = t if sequence_parallel else 1
     if recompute == "full":
-        return tokens * w * h / whole_split
-    masks = 0.0 if shape.gated else 2.0 * h
-    heads = (2.0 * shape.heads + 2.0 * np.maximum(shape.kv_heads, t)) * shape.head_dim * w
-    outputs = 3.0 if shape.gated else 2.0
-    return tokens * ((4.0 * w * h + masks) / whole_split + (heads + outputs * shape.ffn_hidden * w) / t)
+        return num_tokens * w * h / whole_split
+    fan = 2.0 if shape.gated else 1.0
+    qkv, out = attention_widths(shape, t)
+    if recompute == "operators":
+        products = (2.0 * h / whole_split + (qkv + fan * f) / t) * w / 2.0
+        return num_tokens * (w * h / whole_split + w * out / t + products)
+    whole = 2.0 * (w + i) * h + (2.0 * h if dropout else 0.0)
+    split = qkv * w + out * i + fan * f * w + f * i
+    return num_tokens * (whole / whole_split + split / t)
 
 
-def state_bytes_per_param(*, recipe: Recipe, dp: IntLike, zero: int) -> dict[str, FloatLike]:
+def attention_widths(shape: TransformerShape, tp: FloatLike) -> tuple[FloatLike, FloatLike]:
+    """Elements per token that attention keeps: queries, keys and values; the input of the output layer."""
+    if shape.mla is None:
+        key_value = 2.0 * np.maximum(shape.kv_heads, tp) * shape.head_dim
+        return shape.heads * shape.head_dim + key_value, float(shape.heads * shape.head_dim)
+    mla = shape.mla
+    query = shape.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    latents = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim
+    values = shape.heads * mla.v_head_dim
+    return 2.0 * query + values + latents * tp, float(values)
+
+
+def expert_activation_bytes_per_layer(setting: Setting) -> FloatLike:
+    """Stored activations of a mixture-of-experts feed-forward on one device.
+
+    Equation  R w (2 h + (1 + g) f_e) + T w (1 + g) f_s / t,  R routed token copies, f_s the shared experts' width
+    Source    korthikanti2022 (arXiv:2205.05198), Table 2, applied to each token copy
+    Assumes   permuted inputs and expert outputs are kept; router scores are not counted
+    Checked   `scalewright validate`, published peaks of mixture-of-experts runs
+    """
+    moe, w = setting.shape.moe, setting.recipe.activation_bytes
+    if moe is None:
+        return 0.0
+    outputs = 3.0 if setting.shape.gated else 2.0
+    width = moe.expert_ffn / setting.expert_tp
+    routed = setting.num_routed_tokens * w * (2.0 * setting.shape.hidden + outputs * width)
+    shared = moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
+    return routed + setting.num_tokens * w * outputs * shared / setting.layout.tp
+
+
+def stored_bytes_per_layer(setting: Setting, recompute: Recompute, moe_frac: FloatLike) -> FloatLike:
+    """Stored activations of an average layer, dense or of experts, under a recompute policy."""
+    shape, layout, recipe = setting.shape, setting.layout, setting.recipe
+    dense = activation_bytes_per_layer(
+        shape=shape, num_tokens=setting.num_tokens, tp=layout.tp, sequence_parallel=layout.sp,
+        recompute="none" if recompute == "selective" else recompute, dropout=setting.stack.dropout,
+        width_bytes=recipe.activation_bytes, input_bytes=1.0 if recipe.is_narrow else recipe.activation_bytes,
+    )  # fmt: skip
+    if recompute == "full" or shape.moe is None:
+        return dense
+    fan = 2.0 if shape.gated else 1.0
+    kept = 0.5 * fan if recompute == "operators" else fan + 1.0
+    feed_forward = setting.num_tokens * kept * shape.ffn_hidden * recipe.activation_bytes / layout.tp
+    return dense - moe_frac * feed_forward + moe_frac * expert_activation_bytes_per_layer(setting)
+
+
+def state_bytes_per_param(*, recipe: Recipe, num_shards: FloatLike, zero: int) -> dict[str, FloatLike]:
     """Bytes per parameter kept on a device for weights, gradients and optimizer.
 
-    Equation  2 + 2 + 12, each divided by the data-parallel degree from ZeRO stage 3, 2, 1 on
+    Equation  w + g + o, each divided by the data-parallel degree from ZeRO stage 3, 2, 1 on
     Source    rajbhandari2020 (arXiv:1910.02054), section 5 and Figure 1
     Assumes   Adam; even shards
     Checked   tests/costs/test_memory.py: 7.5e9 parameters on 64 devices: 120, 31.4, 16.6, 1.9 GB
     """
-    d = dp
+    d = num_shards
     return {
         "weights": recipe.weight_bytes / (d if zero >= 3 else 1),
         "gradients": recipe.gradient_bytes / (d if zero >= 2 else 1),
@@ -61,18 +102,19 @@ def state_bytes_per_param(*, recipe: Recipe, dp: IntLike, zero: int) -> dict[str
     }
 
 
-def logits_bytes(*, shape: TransformerShape, layout: Layout, width_bytes: float) -> FloatLike:
-    """Output scores of one micro-batch on the last stage, and the fp32 copy the loss works on.
+def logits_bytes(setting: Setting) -> FloatLike:
+    """Output scores of one micro-batch on the last stage, their copies and gradients.
 
-    Equation  s b V (w + 4) / t
-    Source    megatron-lm (vocab-parallel cross entropy keeps fp32 scores beside the layer's output)
+    Equation  T V c / t,  c bytes per score in this stack
+    Source    shoeybi2019 (Megatron-LM, arXiv:1909.08053), section 3: 16-bit output and one fp32 copy, c = 6; eager
+              loss in fp32: output, copy, log-softmax and two gradients, c = 16
     Assumes   the whole micro-batch at once; no chunked loss
     Checked   tests/costs/test_memory.py: linear in vocabulary
     """
-    return layout.mbs * float(shape.seq) * shape.vocab * (width_bytes + 4.0) / layout.tp
+    return setting.num_tokens * setting.shape.vocab * setting.stack.logits_bytes.value / setting.layout.tp
 
 
-def gathered_weight_bytes(*, largest_unit_params: FloatLike, recipe: Recipe, zero: int, dp: IntLike) -> FloatLike:
+def gathered_weight_bytes(*, largest_unit_params: FloatLike, recipe: Recipe, zero: int, dp: FloatLike) -> FloatLike:
     """Full weights of the two units in flight under ZeRO-3: the one at work and the one prefetched.
 
     Equation  2 x unit x w, if sharded
@@ -80,5 +122,5 @@ def gathered_weight_bytes(*, largest_unit_params: FloatLike, recipe: Recipe, zer
     Assumes   a unit is one layer; prefetch of one
     Checked   tests/costs/test_memory.py: nothing below stage 3 or for one rank
     """
-    sharded = np.asarray((np.asarray(dp) > 1) & (zero >= 3), dtype=np.float64)
+    sharded = np.asarray((np.asarray(dp) > 1) & (zero >= 3), dtype=np.float64)[()]
     return sharded * 2.0 * largest_unit_params * recipe.weight_bytes

@@ -24,21 +24,17 @@ def bubble_time_s(*, micro_batch_time_s: FloatLike, pp: IntLike, vpp: IntLike) -
     return (p - 1.0) / v * micro_batch_time_s
 
 
-def layers_on_stage(*, layers: int, pp: IntLike) -> IntLike:
-    """Layers of the fullest stage."""
-    return -(-layers // pp)
+def in_flight_micro_batches(*, pp: IntLike, vpp: IntLike, stage: FloatLike, num_micro_batches: IntLike) -> FloatLike:
+    """Micro-batches whose activations a stage holds at once.
 
-
-def in_flight_micro_batches(*, pp: IntLike, vpp: IntLike, num_micro_batches: IntLike) -> FloatLike:
-    """Micro-batches whose activations the first stage holds at once.
-
-    Equation  p, times 1 + (p-1)/(p v) when interleaved; never more than there are
+    Equation  p - i; interleaved: p (1 + (p-1)/(p v)) - 2 i / v; never more than there are
     Source    korthikanti2022 (arXiv:2205.05198), section 4.2.3
-    Assumes   1F1B; stage i holds p - i
-    Checked   tests/costs/test_pipeline.py
+    Assumes   1F1B; stage i of p
+    Checked   tests/costs/test_pipeline.py; tests/golden/test_frontier_memory.py
     """
     p = np.asarray(pp, dtype=np.float64)
     v = np.asarray(vpp, dtype=np.float64)
-    held = np.where(v > 1, p * (1.0 + (p - 1.0) / (p * v)), p)
-    held = np.minimum(held, num_micro_batches)
-    return held if held.ndim else float(held)
+    plain = p - stage
+    interleaved = p * (1.0 + (p - 1.0) / (p * v)) - 2.0 * np.asarray(stage) / v
+    held = np.where(v > 1, np.maximum(interleaved, plain), plain)
+    return np.minimum(held, num_micro_batches)[()]

@@ -1,20 +1,21 @@
-"""One training step of a dense transformer: time and memory, assembled from the parts."""
+"""One training step of a transformer: time and memory, assembled from the parts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.costs import collectives, compute, interval, memory, pipeline
 from scalewright.costs.breakdown import Breakdown, FloatLike
-from scalewright.costs.machine import Machine
+from scalewright.costs.compute import PassTimes
+from scalewright.costs.setting import Setting
+from scalewright.costs.shards import Shards, dense_layer_params, expert_data_parallel, expert_layer_params, stage_shards
 from scalewright.errors import NotExpressedError
 from scalewright.workload.flop import training_flop_per_sample, transformer_forward_flop
 from scalewright.workload.layout import Layout
-from scalewright.workload.model import ModelSpec, attention_params, expert_params
-from scalewright.workload.precision import Recipe
+from scalewright.workload.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,44 +52,34 @@ class StepCost:
         )
 
 
-def why_not_expressed(spec: ModelSpec, layout: Layout) -> str | None:
-    """The first thing about a request that these cost models do not cover, or None."""
+def why_not_expressed(spec: ModelSpec) -> str | None:
+    """The first thing about a model that these cost models do not cover, or None."""
     shape = spec.shape
     if not isinstance(shape, TransformerShape):
         return "vision models are not covered yet"
-    if shape.moe is not None:
-        return "mixture-of-experts models are not covered yet"
-    if shape.mla is not None:
-        return "multi-head latent attention is not covered yet"
     if shape.encoder_layers:
         return "encoder-decoder models are not covered yet"
-    if np.any(np.asarray(layout.cp) > 1):
-        return "context parallelism is not covered yet"
-    if np.any(np.asarray(layout.ep) > 1):
-        return "expert parallelism is not covered yet"
     return None
 
 
-def step_cost(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe) -> StepCost:
+def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     """Cost of one step for one layout or for columns of them: the only code path, whoever asks."""
-    reason = why_not_expressed(spec, layout)
+    reason = why_not_expressed(spec)
     if reason is not None:
         raise NotExpressedError(f"{spec.id}: {reason}")
-    shape = spec.transformer
-    time = step_time(shape=shape, machine=machine, layout=layout, recipe=recipe)
-    used = step_memory(shape=shape, layout=layout, recipe=recipe)
-    constants = machine.constants
+    layout, machine, constants = setting.layout, setting.machine, setting.constants
+    time = step_time(setting)
+    used = step_memory(setting)
     reserved = used.total * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
     model_flop = training_flop_per_sample(spec) * layout.gbs
-    hardware_flop = model_flop + recompute_flop_per_sample(shape, layout) * layout.gbs
-    rate = time.total * layout.num_gpus * machine.peak_flop_per_s(recipe.matmul)
-    fits = np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)
+    hardware_flop = model_flop + recompute_flop_per_sample(setting.shape, layout) * layout.gbs
+    rate = time.total * layout.num_gpus * machine.peak_flop_per_s(setting.recipe.matmul)
     return StepCost(
         time=time,
         memory=used,
         interval_s=interval.interval_s(time_s=time.total, constants=constants),
         reserved_bytes=reserved,
-        fits=fits if fits.ndim else float(fits),
+        fits=np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)[()],
         model_flop=model_flop,
         hardware_flop=hardware_flop,
         mfu_frac=model_flop / rate,
@@ -97,234 +88,302 @@ def step_cost(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Reci
 
 
 def recompute_flop_per_sample(shape: TransformerShape, layout: Layout) -> float:
-    """Work done again in the backward pass: the layers' forward (full), or its attention scores (selective)."""
+    """Work done again in the backward pass: whole layers, every second product, or the attention scores."""
     parts = transformer_forward_flop(shape)
     if layout.recompute == "full":
         return sum(v for name, v in parts.items() if name != "head")
+    if layout.recompute == "operators":
+        return sum(v for name, v in parts.items() if name not in ("head", "attention_scores")) / 2.0
     return parts["attention_scores"] if layout.recompute == "selective" else 0.0
 
 
-def step_time(*, shape: TransformerShape, machine: Machine, layout: Layout, recipe: Recipe) -> Breakdown:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """One average layer, one micro-batch: what the device computes and what it waits for."""
+
+    matmul: PassTimes
+    attention: PassTimes
+    elementwise: PassTimes
+    tensor: PassTimes
+    context: PassTimes
+    expert: PassTimes
+    again_s: FloatLike
+    """Forward work and transfers repeated in the backward pass."""
+    host_wait_s: FloatLike
+    """What the host lacks to keep up."""
+
+    @property
+    def passes(self) -> PassTimes:
+        return self.matmul + self.attention + self.elementwise + self.tensor + self.context + self.expert
+
+    @property
+    def total_s(self) -> FloatLike:
+        return self.passes.forward_s + self.passes.backward_s + self.again_s + self.host_wait_s
+
+
+def layer_times(setting: Setting) -> LayerTimes:
+    rate = setting.machine.sustained_flop_per_s(setting.recipe.matmul)
+    projections = compute.matmul_times(setting, compute.attention_gemms(setting), flop_per_s=rate)
+    matmul = projections + compute.feed_forward_times(setting, flop_per_s=rate)
+    attention = compute.attention_times(setting)
+    elementwise = compute.elementwise_times(setting)
+    tensor, context, expert = (
+        _tensor_parallel(setting),
+        _context_parallel(setting, attention),
+        _expert_parallel(setting),
+    )
+    device = matmul + attention + elementwise + tensor + context + expert
+    host = compute.host_times(setting)
+    again: FloatLike = 0.0
+    host_s = host.forward_s + host.backward_s
+    if setting.layout.recompute == "full":
+        again, host_s = device.forward_s, host_s + host.forward_s
+    elif setting.layout.recompute == "selective":
+        again = attention.forward_s
+    elif setting.layout.recompute == "operators":
+        again = matmul.forward_s / 2.0 + elementwise.forward_s
+    busy = device.forward_s + device.backward_s + again
+    return LayerTimes(
+        matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
+        again_s=again, host_wait_s=compute.host_wait_s(device_s=busy, host_s=host_s, blend=setting.constants.host_blend.value),
+    )  # fmt: skip
+
+
+def step_time(setting: Setting) -> Breakdown:
     """Seconds of one step: the fullest stage's work for every micro-batch, what it waits for, and the update.
 
-    Equation  t = m (t_layers + t_head + t_tp + t_pp) + bubble + exposed t_dp + t_optimizer
+    Equation  t = (m (t_layers + t_head + t_pp) + bubble) (1 + stragglers) + exposed t_dp + t_optimizer + t_host
     Source    narayanan2021 (arXiv:2104.04473), section 3
-    Assumes   tensor-parallel and pipeline transfers are fully exposed; gradients overlap with one micro-batch's
-              backward pass, sharded weights with compute; no data wait, no stragglers
-    Checked   `scalewright validate`, 833 published runs
+    Assumes   a layer takes the longer of device and host; the head weighs on the last stage, which may have fewer
+              layers; stragglers grow with the logarithm of the node count; no data wait
+    Checked   `scalewright validate`, published training runs
     """
-    m = np.asarray(layout.num_micro_batches, dtype=np.float64)
-    num_layers = pipeline.layers_on_stage(layers=shape.layers, pp=layout.pp)
-    work = _micro_batch_work(shape, machine, layout, recipe, num_layers)
-    tensor = _tensor_parallel(shape, machine, layout, recipe, num_layers)
-    transfer = _pipeline_transfer(shape, machine, layout, recipe)
-    micro_batch_s = sum((w for w in work.values()), 0.0) + tensor + transfer
-    backward_s = work["matmul_backward"] + work["attention_backward"] + work["elementwise_backward"]
-    params = _params_on_stage(shape, layout)
-    forward_s = micro_batch_s - backward_s
-    data = _data_parallel(machine, layout, recipe, params, backward_s=backward_s, forward_s=forward_s)
-    bubble = pipeline.bubble_time_s(micro_batch_time_s=micro_batch_s, pp=layout.pp, vpp=layout.vpp)
-    updated = params / (layout.dp if layout.zero >= 1 else 1)
+    layout, m = setting.layout, setting.num_micro_batches
+    layer, head, layers = layer_times(setting), compute.head_times(setting), setting.num_layers
+    head_s = head.forward_s + head.backward_s
+    spare = (layers - setting.layers_on(layout.pp - 1)) * layer.total_s
+    visible_head = np.maximum(head_s - spare, 0.0)
+    transfer = _pipeline_transfer(setting)
+    even = setting.shape.layers / layout.pp * layer.total_s
+    bubble = pipeline.bubble_time_s(micro_batch_time_s=even + transfer, pp=layout.pp, vpp=layout.vpp)
+    repeated = m * (layers * layer.total_s + visible_head + transfer) + bubble
+    nodes = np.maximum(layout.num_gpus / setting.machine.gpus_per_node, 1.0)
+    straggle = setting.constants.straggler_growth.value * np.log2(nodes)
+    shards = stage_shards(setting, 0)
+    data = _data_parallel(setting, shards, layer=layer, head=head)
+    per_step = m * layers
 
     def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
         return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
 
-    compute_parts = tuple(
-        term(name, m * value, _FORMULA_OF[name], per_micro_batch_s=value, num_micro_batches=layout.num_micro_batches)
-        for name, value in work.items()
+    def both(name: str, times: PassTimes, formula: str) -> tuple[Breakdown, Breakdown]:
+        forward = term(f"{name}_forward", per_step * times.forward_s, formula, per_layer_s=times.forward_s)
+        return forward, term(f"{name}_backward", per_step * times.backward_s, formula, per_layer_s=times.backward_s)
+
+    attention = "flash_attention_time_s" if setting.stack.fused_attention else "unfused_attention_times"
+    computed = Breakdown(
+        name="compute",
+        unit="s",
+        parts=(
+            *both("matmul", layer.matmul, "compute.gemm_time_s"),
+            *both("attention", layer.attention, f"compute.{attention}"),
+            *both("elementwise", layer.elementwise, "compute.elementwise_bytes_per_layer"),
+            term("recompute", per_step * layer.again_s, "step.step_time", mode=layout.recompute),
+            term("head_and_loss", m * visible_head, "compute.head_times", hidden_s=head_s - visible_head),
+        ),
+    )
+    communicated = Breakdown(
+        name="communication",
+        unit="s",
+        parts=(
+            term("tensor_parallel", per_step * _sum(layer.tensor), "collectives.all_reduce_time_s", tp=layout.tp),
+            term("context_parallel", per_step * _sum(layer.context), "collectives.send_time_s", cp=layout.cp),
+            term("expert_parallel", per_step * _sum(layer.expert), "collectives.all_to_all_time_s", ep=layout.ep),
+            term("pipeline_transfer", m * transfer, "collectives.send_time_s", pp=layout.pp),
+            data,
+        ),
+    )
+    waited = Breakdown(
+        name="waiting",
+        unit="s",
+        parts=(
+            term("host", per_step * layer.host_wait_s, "compute.host_times", stack=setting.stack.id),
+            term("pipeline_bubble", bubble, "pipeline.bubble_time_s", pp=layout.pp, vpp=layout.vpp),
+            term("stragglers", repeated * straggle, "step.step_time", num_nodes=nodes),
+        ),
     )
     return Breakdown(
         name="step",
         unit="s",
         formula="step.step_time",
+        parts=(computed, communicated, waited, _update(setting, shards)),
+    )
+
+
+def _sum(times: PassTimes) -> FloatLike:
+    return times.forward_s + times.backward_s
+
+
+def _update(setting: Setting, shards: Shards) -> Breakdown:
+    """The optimizer's pass over this device's share, and the host's work once per step."""
+    recipe, layout = setting.recipe, setting.layout
+    bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
+    updated = shards.total
+    if layout.zero >= 1:
+        updated = shards.dense / (layout.dp * layout.cp) + shards.experts / expert_data_parallel(setting)
+    adam = compute.optimizer_time_s(
+        num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=setting.machine.hbm_bytes_per_s
+    )
+    once = setting.constants.step_overhead.value
+    return Breakdown(
+        name="update",
+        unit="s",
         parts=(
-            Breakdown(name="compute", unit="s", parts=compute_parts),
-            term(
-                "tensor_parallel", m * tensor, "collectives.all_reduce_time_s", tp=layout.tp, per_micro_batch_s=tensor
+            Breakdown(
+                name="optimizer",
+                unit="s",
+                value=adam,
+                formula="compute.optimizer_time_s",
+                inputs={"num_params": updated},
             ),
-            term(
-                "pipeline_transfer", m * transfer, "collectives.send_time_s", pp=layout.pp, per_micro_batch_s=transfer
-            ),
-            term("pipeline_bubble", bubble, "pipeline.bubble_time_s", pp=layout.pp, vpp=layout.vpp),
-            data,
-            term(
-                "optimizer",
-                compute.optimizer_time_s(num_params_per_device=updated, recipe=recipe, machine=machine),
-                "compute.optimizer_time_s",
-                num_params=updated,
-            ),
+            Breakdown(name="host_per_step", unit="s", value=once, formula="step.step_time"),
         ),
     )
 
 
-_FORMULA_OF = {
-    "matmul_forward": "compute.gemm_time_s",
-    "matmul_backward": "compute.gemm_time_s",
-    "attention_forward": "compute.flash_attention_time_s",
-    "attention_backward": "compute.flash_attention_time_s",
-    "elementwise_forward": "compute.elementwise_bytes_per_layer",
-    "elementwise_backward": "compute.elementwise_bytes_per_layer",
-    "head": "compute.gemm_time_s",
-    "recompute": "compute.gemm_time_s",
-}
+def _tensor_parallel(setting: Setting) -> PassTimes:
+    """Two sums of the activations each way; a stack that overlaps them leaves a part visible."""
+    path = collectives.group_path(setting.machine, num_ranks=setting.layout.tp, stride=1)
+    size = setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes
+    once = collectives.all_reduce_time_s(size_bytes=size, path=path)
+    exposed = setting.constants.tensor_exposure.value if setting.stack.overlaps_tensor else 1.0
+    return PassTimes(forward_s=2.0 * once * exposed, backward_s=2.0 * once * exposed)
 
 
-def _micro_batch_work(
-    shape: TransformerShape, machine: Machine, layout: Layout, recipe: Recipe, num_layers: FloatLike
-) -> dict[str, FloatLike]:
-    """Device seconds of one micro-batch on the fullest stage. The output layer weighs on the last stage, which
-    the others wait for; the embedding look-up is left out (below 1 % of a step)."""
-    tokens = layout.mbs * float(shape.seq)
-    gemms = compute.layer_gemms(shape, layout)
-    matmul = compute.matmul_times(gemms=gemms, tokens=tokens, machine=machine, recipe=recipe)
-    attention = compute.attention_times(shape=shape, layout=layout, machine=machine, recipe=recipe)
-    elementwise = compute.elementwise_times(shape=shape, layout=layout, machine=machine, recipe=recipe)
-    head_gemm = {"head": (shape.vocab / layout.tp, float(shape.hidden))}
-    head = compute.matmul_times(gemms=head_gemm, tokens=tokens, machine=machine, recipe=recipe, head=True)
-    again: FloatLike = 0.0
-    if layout.recompute == "full":
-        again = matmul.forward_s + attention.forward_s + elementwise.forward_s
-    elif layout.recompute == "selective":
-        again = attention.forward_s
-    return {
-        "matmul_forward": num_layers * matmul.forward_s,
-        "attention_forward": num_layers * attention.forward_s,
-        "elementwise_forward": num_layers * elementwise.forward_s,
-        "matmul_backward": num_layers * matmul.backward_s,
-        "attention_backward": num_layers * attention.backward_s,
-        "elementwise_backward": num_layers * elementwise.backward_s,
-        "head": head.forward_s + head.backward_s,
-        "recompute": num_layers * again,
-    }
+def _context_parallel(setting: Setting, attention: PassTimes) -> PassTimes:
+    """Keys and values travel around the context-parallel ring beside attention, which hides what it can."""
+    shape, layout = setting.shape, setting.layout
+    path = collectives.group_path(setting.machine, num_ranks=layout.cp, stride=layout.tp)
+    width = 2.0 * np.maximum(shape.kv_heads / layout.tp, 1) * shape.head_dim
+    size = setting.num_tokens * width * setting.recipe.activation_bytes
+    ring = (layout.cp - 1) * collectives.send_time_s(size_bytes=size, path=path)
+    forward = np.maximum(ring - attention.forward_s, 0.0)
+    backward = np.maximum(2.0 * ring - attention.backward_s, 0.0)
+    return PassTimes(forward_s=forward, backward_s=backward)
 
 
-def _tensor_parallel(
-    shape: TransformerShape, machine: Machine, layout: Layout, recipe: Recipe, num_layers: FloatLike
-) -> FloatLike:
-    """Exposed tensor-parallel sums of one micro-batch: two forward, two backward, two more when recomputed."""
-    path = collectives.group_path(machine, num_ranks=layout.tp, stride=1)
-    size = layout.mbs * float(shape.seq) * shape.hidden * recipe.activation_bytes
-    once = collectives.all_reduce_time_s(
-        size_bytes=size, num_ranks=layout.tp, bytes_per_s=path.bytes_per_s, latency_s=path.latency_s
-    )
-    per_layer = 6.0 if layout.recompute == "full" else 4.0
-    return num_layers * per_layer * once
+def _expert_parallel(setting: Setting) -> PassTimes:
+    """Tokens to their experts and back, each way."""
+    if setting.shape.moe is None:
+        return compute.NOTHING
+    size = setting.num_routed_tokens * setting.shape.hidden * setting.recipe.activation_bytes
+    once = collectives.all_to_all_time_s(size_bytes=size, machine=setting.machine, num_ranks=setting.layout.ep)
+    visible = setting.moe_frac * setting.constants.all_to_all_exposure.value * 2.0 * once
+    return PassTimes(forward_s=visible, backward_s=visible)
 
 
-def _pipeline_transfer(shape: TransformerShape, machine: Machine, layout: Layout, recipe: Recipe) -> FloatLike:
+def _pipeline_transfer(setting: Setting) -> FloatLike:
     """Activations forward and gradients back between neighbouring stages, once per virtual stage."""
-    path = collectives.group_path(machine, num_ranks=layout.pp, stride=layout.tp * layout.cp * layout.dp)
-    size = layout.mbs * float(shape.seq) * shape.hidden * recipe.activation_bytes
-    size = size / (layout.tp if layout.sp else 1)
-    once = collectives.send_time_s(size_bytes=size, bytes_per_s=path.bytes_per_s, latency_s=path.latency_s)
-    has_pipeline = np.asarray(np.asarray(layout.pp) > 1, dtype=np.float64)
-    total = has_pipeline * 2.0 * layout.vpp * once
-    return total if np.ndim(total) else float(total)
+    layout = setting.layout
+    path = collectives.group_path(setting.machine, num_ranks=layout.pp, stride=layout.tp * layout.cp * layout.dp)
+    size = setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes / setting.norm_split
+    once = collectives.send_time_s(size_bytes=size, path=path)
+    return 2.0 * layout.vpp * once * setting.constants.transfer_exposure.value
 
 
-def _params_on_stage(shape: TransformerShape, layout: Layout) -> FloatLike:
-    """Parameters of one device on the first stage: its layers and the embedding, split by tensor parallelism."""
-    num_layers = pipeline.layers_on_stage(layers=shape.layers, pp=layout.pp)
-    return (num_layers * layer_params(shape) + _edge_params(shape, layout)) / layout.tp
-
-
-def layer_params(shape: TransformerShape) -> int:
-    norms = 2 * shape.hidden * (2 if shape.norm_bias else 1)
-    return attention_params(shape) + expert_params(shape, shape.ffn_hidden) + norms
-
-
-def _edge_params(shape: TransformerShape, layout: Layout) -> FloatLike:
-    """Embedding on the first stage, plus the output layer when both are on one device."""
-    table = shape.vocab * shape.hidden
-    positions = shape.num_positions * shape.hidden if shape.positions == "learned" else 0
-    alone = np.asarray(np.asarray(layout.pp) == 1, dtype=np.float64)
-    untied = 0.0 if shape.tied_embeddings else table * alone
-    total = table + positions + untied
-    return total if np.ndim(total) else float(total)
-
-
-def _data_parallel(
-    machine: Machine, layout: Layout, recipe: Recipe, params: FloatLike, *, backward_s: FloatLike, forward_s: FloatLike
-) -> Breakdown:
+def _data_parallel(setting: Setting, shards: Shards, *, layer: LayerTimes, head: PassTimes) -> Breakdown:
     """What gradient and weight exchange adds to the step after overlap."""
-    path = collectives.group_path(machine, num_ranks=layout.dp, stride=layout.tp * layout.cp)
+    layout, recipe, constants = setting.layout, setting.recipe, setting.constants
+    sharded = layout.zero >= 3
+    path = collectives.group_path(setting.machine, num_ranks=layout.dp * layout.cp, stride=layout.tp)
+    copies = expert_data_parallel(setting)
+    expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=layout.ep * setting.expert_tp)
+    calls = setting.num_layers * setting.stack.gathers_per_layer if sharded else 1.0
 
     def gather(width_bytes: float) -> FloatLike:
-        return collectives.gather_time_s(
-            size_bytes=params * width_bytes, num_ranks=layout.dp, bytes_per_s=path.bytes_per_s, latency_s=path.latency_s
-        )
+        dense = collectives.gather_time_s(size_bytes=shards.dense * width_bytes, path=path, num_calls=calls)
+        return dense + collectives.gather_time_s(size_bytes=shards.experts * width_bytes, path=expert_path)
 
-    m = np.asarray(layout.num_micro_batches, dtype=np.float64)
-    if layout.zero >= 3:
-        forward = m * np.maximum(gather(recipe.weight_bytes) - forward_s, 0.0)
-        backward_traffic = gather(recipe.weight_bytes) + gather(recipe.communication_bytes)
-        exposed = forward + m * np.maximum(backward_traffic - backward_s, 0.0)
+    weights, gradients = gather(recipe.weight_bytes), gather(recipe.communication_bytes)
+    forward_s = setting.num_layers * layer.passes.forward_s + head.forward_s
+    backward_s = setting.num_layers * (layer.passes.backward_s + layer.again_s) + head.backward_s
+    if sharded:
+        hidden = constants.shard_overlap.value if setting.stack.overlaps_gradients else 0.0
+        forward = np.maximum(weights - hidden * forward_s, 0.0)
+        backward = np.maximum(weights + gradients - hidden * backward_s, 0.0)
+        exposed = setting.num_micro_batches * (forward + backward)
     else:
-        gradients = 2.0 * gather(recipe.communication_bytes)
-        if layout.zero >= 1:
-            gradients = gather(recipe.communication_bytes) + gather(recipe.weight_bytes)
-        exposed = np.maximum(gradients - backward_s, 0.0)
+        hidden = constants.gradient_overlap.value if setting.stack.overlaps_gradients else 0.0
+        exchange = gradients + (weights if layout.zero >= 1 else gradients)
+        exposed = np.maximum(exchange - hidden * backward_s, 0.0)
     return Breakdown(
         name="data_parallel",
         unit="s",
-        value=exposed if np.ndim(exposed) else float(exposed),
+        value=exposed,
         formula="collectives.gather_time_s",
-        inputs={"dp": layout.dp, "zero": layout.zero, "num_params": params, "bytes_per_s": path.bytes_per_s},
+        inputs={"dp": layout.dp, "zero": layout.zero, "num_params": shards.total, "bytes_per_s": path.bytes_per_s},
     )
 
 
-def step_memory(*, shape: TransformerShape, layout: Layout, recipe: Recipe) -> Breakdown:
-    """Peak allocated bytes on the worst rank.
+def step_memory(setting: Setting) -> Breakdown:
+    """Peak allocated bytes on the worst rank: the first, second or last stage, whichever needs most.
 
-    Equation  state of the stage + in-flight activations + the layer being recomputed + logits
+    Equation  max over stages of: state + in-flight activations + working set + logits on the last
     Source    korthikanti2022 (arXiv:2205.05198), section 4; rajbhandari2020 (arXiv:1910.02054), section 3
-    Assumes   the worst rank carries the first stage's in-flight micro-batches, or the last stage's logits: the larger
-              of the two; no fragmentation (that is `reserved`)
-    Checked   `scalewright validate`, 32 published peaks
+    Assumes   stage i holds p - i micro-batches; stages between the second and the last need less than the second
+    Checked   tests/golden/test_frontier_memory.py: 16 stages of a 175B run within 3 %
     """
-    num_layers = pipeline.layers_on_stage(layers=shape.layers, pp=layout.pp)
-    params = _params_on_stage(shape, layout)
-    state = memory.state_bytes_per_param(recipe=recipe, dp=layout.dp, zero=layout.zero)
-    held = pipeline.in_flight_micro_batches(pp=layout.pp, vpp=layout.vpp, num_micro_batches=layout.num_micro_batches)
+    pp = np.asarray(setting.layout.pp)
+    stages = [stage_memory(setting, stage[()]) for stage in (np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1)]
+    totals = [np.asarray(s.total, dtype=np.float64) for s in stages]
+    worst = np.argmax(np.stack(np.broadcast_arrays(*totals)), axis=0)
+    if worst.ndim == 0:
+        return stages[int(worst)]
+    parts = []
+    for leaves in zip(*(s.parts for s in stages), strict=True):
+        columns = [np.broadcast_to(np.asarray(leaf.total, dtype=np.float64), worst.shape) for leaf in leaves]
+        parts.append(replace(leaves[0], value=np.choose(worst, columns), inputs={}))
+    return replace(stages[0], parts=tuple(parts))
 
-    def stored(recompute: str) -> FloatLike:
-        return memory.activation_bytes_per_layer(
-            shape=shape,
-            micro_batch=layout.mbs,
-            tp=layout.tp,
-            sequence_parallel=layout.sp,
-            recompute="full" if recompute == "full" else "none",
-            width_bytes=recipe.activation_bytes,
-        )
 
-    in_flight = num_layers * stored(layout.recompute)
-    first = held * in_flight
-    logits = memory.logits_bytes(shape=shape, layout=layout, width_bytes=recipe.activation_bytes)
-    last = in_flight + logits
-    has_one_stage = np.asarray(np.asarray(layout.pp) == 1, dtype=np.float64)
-    activations = np.where(has_one_stage > 0, last, np.maximum(first, last))
-    working = stored("none") if layout.recompute == "full" else 0.0
-    gathered = memory.gathered_weight_bytes(
-        largest_unit_params=layer_params(shape) / layout.tp, recipe=recipe, zero=layout.zero, dp=layout.dp
+def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
+    """Peak allocated bytes on a device of one pipeline stage."""
+    layout, recipe, shape = setting.layout, setting.recipe, setting.shape
+    shards, copies = stage_shards(setting, stage), expert_data_parallel(setting)
+    layers, frac = setting.layers_on(stage), setting.moe_frac_on(stage)
+    dense = memory.state_bytes_per_param(recipe=recipe, num_shards=layout.dp * layout.cp, zero=layout.zero)
+    routed = memory.state_bytes_per_param(recipe=recipe, num_shards=copies, zero=layout.zero)
+    held = pipeline.in_flight_micro_batches(
+        pp=layout.pp, vpp=layout.vpp, stage=stage, num_micro_batches=layout.num_micro_batches
     )
+    stored = memory.stored_bytes_per_layer(setting, layout.recompute, frac)
+    whole_layer = memory.stored_bytes_per_layer(setting, "none", frac)
+    # while a layer is computed again, its activations and their gradients exist side by side
+    working = 2.0 * whole_layer if layout.recompute == "full" else 0.0
+    is_last = np.asarray(np.asarray(stage) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
+    unit = dense_layer_params(shape, frac) / layout.tp + expert_layer_params(shape, frac) / (
+        layout.ep * setting.expert_tp
+    )
+    gathered = memory.gathered_weight_bytes(largest_unit_params=unit, recipe=recipe, zero=layout.zero, dp=layout.dp)
 
     def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
-        plain = value if np.ndim(value) else float(value)
-        return Breakdown(name=name, unit="bytes", value=plain, formula=formula, inputs=inputs)
+        return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
+
+    def state(name: str) -> Breakdown:
+        value = shards.dense * dense[name] + shards.experts * routed[name]
+        return term(name, value, "memory.state_bytes_per_param", num_params=shards.total, bytes_per_param=dense[name])
 
     return Breakdown(
         name="peak_allocated",
         unit="bytes",
         formula="step.step_memory",
         parts=(
-            *(
-                term(name, params * width, "memory.state_bytes_per_param", num_params=params, bytes_per_param=width)
-                for name, width in state.items()
-            ),
+            *(state(name) for name in dense),
             term("gathered_weights", gathered, "memory.gathered_weight_bytes", zero=layout.zero),
             term(
-                "activations", activations, "memory.activation_bytes_per_layer", in_flight=held, num_layers=num_layers
+                "activations", held * layers * stored, "memory.activation_bytes_per_layer", in_flight=held, stage=stage
             ),
-            term("recompute_working_set", working, "memory.activation_bytes_per_layer"),
+            term("working_set", working, "memory.activation_bytes_per_layer"),
+            term("logits", is_last * memory.logits_bytes(setting), "memory.logits_bytes"),
         ),
     )

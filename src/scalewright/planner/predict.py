@@ -7,7 +7,10 @@ from typing import Any
 
 from scalewright import __version__
 from scalewright.catalog.derive import training_precision
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Stack
 from scalewright.costs.machine import Machine
+from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.errors import ConfigError
 from scalewright.records.documents import digest, document
@@ -27,6 +30,7 @@ class Prediction:
     machine: Machine
     layout: Layout
     recipe: Recipe
+    stack: Stack
     cost: StepCost
 
     @property
@@ -51,6 +55,7 @@ class Prediction:
             "transport": self.machine.transport,
             "layout": self.layout.as_dict(),
             "precision": self.recipe.name,
+            "stack": self.stack.id,
         }
 
     def warnings(self) -> list[str]:
@@ -103,7 +108,7 @@ class Prediction:
         )
 
 
-def predict(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe) -> Prediction:
+def predict(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe, stack: Stack) -> Prediction:
     """Check that the layout divides the model, then cost it."""
     shape = spec.transformer
     check_divides(layout, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, seq=shape.seq)
@@ -112,8 +117,9 @@ def predict(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe
         raise ConfigError(
             f"layout {layout} needs {layout.num_gpus} devices: {machine.name} is one node of {machine.gpus_per_node}"
         )
-    cost = step_cost(spec=spec, machine=machine, layout=layout, recipe=recipe)
-    return Prediction(spec=spec, machine=machine, layout=layout, recipe=recipe, cost=cost)
+    setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)
+    cost = step_cost(spec=spec, setting=setting)
+    return Prediction(spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, cost=cost)
 
 
 def resolve_recipe(name: str, machine: Machine) -> Recipe:
@@ -121,3 +127,10 @@ def resolve_recipe(name: str, machine: Machine) -> Recipe:
     if name != "auto":
         return recipe(name)
     return recipe(training_precision(machine.accelerator))
+
+
+def resolve_stack(name: str, catalog: Catalog, layout: Layout) -> Stack:
+    """The stack of that name; `auto` takes FSDP's eager one for sharded weights, else Megatron-Core."""
+    if name != "auto":
+        return catalog.stack(name)
+    return catalog.stack("eager" if layout.zero >= 3 else "megatron-core")

@@ -5,6 +5,7 @@ Nothing here looks at a row's source except to group the errors; prediction sees
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -12,15 +13,16 @@ from typing import Any
 from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.published import PublishedRun
-from scalewright.catalog.types import TransformerShape
+from scalewright.catalog.types import MlaShape, MoeShape, TransformerShape
 from scalewright.costs.machine import Machine, machine_from_hardware
-from scalewright.costs.step import StepCost, recompute_flop_per_sample, step_cost, why_not_expressed
+from scalewright.costs.setting import Setting
+from scalewright.costs.step import StepCost, recompute_flop_per_sample, step_cost
 from scalewright.errors import ScalewrightError
 from scalewright.units import BYTES, BYTES_PER_S, FLOP_PER_S, parse
 from scalewright.workload.flop import training_flop_per_sample
 from scalewright.workload.layout import Layout, Recompute
 from scalewright.workload.model import ModelSpec
-from scalewright.workload.precision import RECIPES, Recipe
+from scalewright.workload.precision import RECIPES
 
 RULE_HFU_FRAC = 0.5
 """The rule of thumb everybody can beat us with: every job runs at half of the dense peak."""
@@ -65,40 +67,35 @@ class ValidatedRow:
         return body | ({"assumed": list(self.assumed)} if self.assumed else {})
 
 
-class _NotExpressedError(Exception):
+class NotInScopeError(Exception):
     """A row we cannot predict; the message is the reason."""
 
 
 def validate_run(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
     try:
         return _validate(catalog, run)
-    except _NotExpressedError as reason:
+    except NotInScopeError as reason:
         return ValidatedRow(run=run, reason=str(reason))
     except ScalewrightError as error:
         return ValidatedRow(run=run, reason=str(error))
 
 
 def _validate(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
-    spec = _spec(run)
-    recipe = RECIPES.get(run.dtype)
-    if recipe is None:
-        raise _NotExpressedError(f"dtype {run.dtype!r} is not one of {', '.join(RECIPES)}")
-    layout, assumed = _layout(run)
-    reason = why_not_expressed(spec, layout)
-    if reason is not None:
-        raise _NotExpressedError(reason)
-    machine = _machine(catalog, run)
-    layout, cost, more = _with_recompute(run, spec, machine, layout, recipe)
-    measured = measured_step_s(run, spec, layout)
+    case = express(catalog, run)
+    setting, cost = with_recompute(run, case)
+    spec, layout, recipe, machine = case.spec, setting.layout, setting.recipe, setting.machine
     memory_gib = run.measured.memory_gib
-    work = (training_flop_per_sample(spec) + recompute_flop_per_sample(spec.transformer, layout)) * int(layout.gbs)
+    work = (training_flop_per_sample(spec) + recompute_flop_per_sample(setting.shape, layout)) * int(layout.gbs)
     rule = work / (RULE_HFU_FRAC * machine.peak_flop_per_s(recipe.matmul) * int(layout.num_gpus))
+    assumed = [*case.assumed, *machine.assumptions]
+    if run.layout.recompute == "unstated":
+        assumed.append(f"recompute {layout.recompute}, the least that fits")
     return ValidatedRow(
         run=run,
-        assumed=(*assumed, *more, *machine.assumptions),
+        assumed=tuple(assumed),
         predicted_step_s=float(cost.time.total),
         interval_s=(float(cost.interval_s[0]), float(cost.interval_s[1])),
-        measured_step_s=measured,
+        measured_step_s=measured_step_s(run, spec, layout),
         rule_step_s=rule,
         predicted_memory_bytes=float(cost.memory.total),
         measured_memory_bytes=None if memory_gib is None else parse(f"{memory_gib} GiB", BYTES),
@@ -106,23 +103,62 @@ def _validate(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A published run as our own nouns, and what had to be assumed to get there."""
+
+    spec: ModelSpec
+    setting: Setting
+    assumed: tuple[str, ...]
+
+
+def express(catalog: Catalog, run: PublishedRun) -> Case:
+    """A published run in our terms, from its model, hardware, layout, dtype and software fields alone."""
+    spec = _spec(run)
+    recipe = RECIPES.get(run.dtype)
+    if recipe is None:
+        raise NotInScopeError(f"dtype {run.dtype!r} is not one of {', '.join(RECIPES)}")
+    if run.task not in ("pretrain", "sft"):
+        raise NotInScopeError(f"{run.task} is not covered yet")
+    layout, assumed = _layout(run, spec)
+    setting = Setting(
+        shape=spec.transformer,
+        machine=_machine(catalog, run),
+        layout=layout,
+        recipe=recipe,
+        stack=catalog.stack(stack_of(run)),
+    )
+    return Case(spec=spec, setting=setting, assumed=tuple(assumed))
+
+
+def stack_of(run: PublishedRun) -> str:
+    """The software a row describes, from the fields that say so; fp16 runs are taken as from before fused attention."""
+    if run.layout.compile:
+        return "compiled-async" if run.layout.async_tp else "compiled"
+    if run.layout.compile is not None:
+        return "eager"
+    if isinstance(run.layout.fsdp, str):
+        return "eager-fused-loss"
+    if run.release is not None:
+        return "megatron-bridge"
+    return "eager-unfused" if run.dtype == "fp16" else "megatron-core"
+
+
 def _spec(run: PublishedRun) -> ModelSpec:
     m = run.model
     needed = {"layers": m.layers, "hidden": m.hidden, "heads": m.heads, "ffn_hidden": m.ffn_hidden, "vocab": m.vocab}
     missing = [name for name, value in needed.items() if value is None]
-    if m.moe is not None:
-        raise _NotExpressedError("mixture-of-experts models are not covered yet")
-    if m.mla:
-        raise _NotExpressedError("multi-head latent attention is not covered yet")
+    if m.moe is not None and not (m.moe.experts and m.moe.top_k and m.moe.expert_ffn):
+        missing.append("experts")
     if missing:
-        raise _NotExpressedError(f"the row gives no {', '.join(missing)}")
+        raise NotInScopeError(f"the row gives no {', '.join(missing)}")
     assert m.layers
     assert m.hidden
     assert m.heads
     assert m.ffn_hidden
     assert m.vocab
     if m.head_dim is None and m.hidden % m.heads:
-        raise _NotExpressedError(f"hidden {m.hidden} does not divide by {m.heads} heads")
+        raise NotInScopeError(f"hidden {m.hidden} does not divide by {m.heads} heads")
     shape = TransformerShape(
         source=Source(kind="measured", text="shape printed with the published run", checked=date.today()),
         layers=m.layers,
@@ -142,37 +178,78 @@ def _spec(run: PublishedRun) -> ModelSpec:
         out_bias=not m.gated,
         ffn_bias=not m.gated,
         tied_embeddings=not m.gated,
+        moe=_moe(run),
+        mla=DEEPSEEK_MLA if m.mla else None,
     )
     return ModelSpec(id=m.name, name=m.name, shape=shape)
 
 
-def _layout(run: PublishedRun) -> tuple[Layout, list[str]]:
+DEEPSEEK_MLA = MlaShape(q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+"""Rows say only that attention is latent; every published one has DeepSeek-V2's and V3's sizes (arXiv:2405.04434)."""
+MAX_ASSUMED_VPP = 8
+
+
+def is_truncated(run: PublishedRun) -> bool:
+    """A proxy cut to a few layers (`DeepSeek-V3-4L`) keeps one dense layer, whatever the whole model has."""
+    return re.search(r"-\d+L$", run.model.name) is not None
+
+
+def _moe(run: PublishedRun) -> MoeShape | None:
+    moe = run.model.moe
+    if moe is None:
+        return None
+    assert moe.experts
+    assert moe.top_k
+    assert moe.expert_ffn
+    return MoeShape(
+        num_experts=moe.experts,
+        top_k=moe.top_k,
+        num_shared=moe.shared,
+        expert_ffn=moe.expert_ffn,
+        num_dense_layers=min(moe.dense_layers, 1) if is_truncated(run) else moe.dense_layers,
+    )
+
+
+def _assumed_vpp(run: PublishedRun, *, layers: int) -> int:
+    """Interleaving where a row does not say: what its authors would gain most from, up to eight chunks a stage."""
+    given = run.layout
+    assert given.pp
+    assert given.dp
+    assert given.global_batch
+    num_micro_batches = given.global_batch // (given.dp * (given.micro_batch or 1))
+    if given.pp == 1 or num_micro_batches % given.pp:
+        return 1
+    per_stage = -(-layers // given.pp)
+    return max(v for v in range(1, MAX_ASSUMED_VPP + 1) if per_stage % v == 0)
+
+
+def _layout(run: PublishedRun, spec: ModelSpec) -> tuple[Layout, list[str]]:
     """The row's layout; what the row leaves open is chosen the common way and listed."""
     given, assumed = run.layout, []
     missing = [k for k in ("dp", "tp", "pp", "global_batch") if getattr(given, k) is None]
     if run.hardware.gpus is None:
         missing.append("gpus")
     if missing:
-        raise _NotExpressedError(f"the row gives no {', '.join(missing)}")
+        raise NotInScopeError(f"the row gives no {', '.join(missing)}")
     assert given.dp
     assert given.tp
     assert given.pp
     assert given.global_batch
     if given.micro_batch is None:
         assumed.append("micro-batch 1")
-    if given.vpp is None:
-        assumed.append("no interleaving")
+    vpp = given.vpp
+    if vpp is None:
+        vpp = _assumed_vpp(run, layers=spec.transformer.layers)
+        assumed.append(f"vpp={vpp}")
     if given.sp is None and given.tp > 1:
         assumed.append("sequence parallel")
-    if given.recompute == "selective-op":
-        assumed.append("operator-level selective recompute as attention-only")
-    recompute: Recompute = "selective" if given.recompute == "selective-op" else "none"
+    recompute: Recompute = "operators" if given.recompute == "selective-op" else "none"
     if given.recompute in ("none", "selective", "full"):
         recompute = given.recompute
     layout = Layout(
         tp=given.tp,
         pp=given.pp,
-        vpp=given.vpp or 1,
+        vpp=vpp,
         cp=given.cp,
         ep=given.ep,
         dp=given.dp,
@@ -183,11 +260,11 @@ def _layout(run: PublishedRun) -> tuple[Layout, list[str]]:
         recompute=recompute,
     )
     if layout.num_gpus != run.hardware.gpus:
-        raise _NotExpressedError(f"dp x tp x pp x cp = {layout.num_gpus}, but the row says {run.hardware.gpus} GPUs")
+        raise NotInScopeError(f"dp x tp x pp x cp = {layout.num_gpus}, but the row says {run.hardware.gpus} GPUs")
+    if given.pp > spec.transformer.layers:
+        raise NotInScopeError(f"pp={given.pp} is more stages than {spec.transformer.layers} layers")
     if int(layout.gbs) % (int(layout.dp) * int(layout.mbs)):
-        raise _NotExpressedError(
-            f"batch {layout.gbs} is not a multiple of dp x micro-batch = {layout.dp} x {layout.mbs}"
-        )
+        raise NotInScopeError(f"batch {layout.gbs} is not a multiple of dp x micro-batch = {layout.dp} x {layout.mbs}")
     return layout, assumed
 
 
@@ -203,19 +280,18 @@ def _machine(catalog: Catalog, run: PublishedRun) -> Machine:
     )
 
 
-def _with_recompute(
-    run: PublishedRun, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe
-) -> tuple[Layout, StepCost, list[str]]:
+def with_recompute(run: PublishedRun, case: Case) -> tuple[Setting, StepCost]:
     """Cost with the recompute the row states; where it states none, the least that fits."""
-    cost = step_cost(spec=spec, machine=machine, layout=layout, recipe=recipe)
+    setting = case.setting
     if run.layout.recompute != "unstated":
-        return layout, cost, []
-    for recompute in ("none", "selective", "full"):
-        layout = replace(layout, recompute=recompute)
-        cost = step_cost(spec=spec, machine=machine, layout=layout, recipe=recipe)
+        return setting, step_cost(spec=case.spec, setting=setting)
+    choices: tuple[Recompute, ...] = ("none", "selective", "full")
+    for recompute in choices:
+        setting = replace(setting, layout=replace(setting.layout, recompute=recompute))
+        cost = step_cost(spec=case.spec, setting=setting)
         if cost.fits:
             break
-    return layout, cost, [f"recompute {layout.recompute}, the least that fits"]
+    return setting, cost
 
 
 def measured_step_s(run: PublishedRun, spec: ModelSpec, layout: Layout) -> float | None:
@@ -228,7 +304,7 @@ def measured_step_s(run: PublishedRun, spec: ModelSpec, layout: Layout) -> float
     gpus, batch = int(layout.num_gpus), int(layout.gbs)
     if run.measured.tokens_per_s_per_gpu is not None:
         return batch * run.model.seq / (run.measured.tokens_per_s_per_gpu * gpus)
-    if run.measured.tflops_per_gpu is not None:
-        rate = parse(f"{run.measured.tflops_per_gpu} TFLOP/s", FLOP_PER_S)
+    if run.measured.tflop_per_s_per_gpu is not None:
+        rate = parse(f"{run.measured.tflop_per_s_per_gpu} TFLOP/s", FLOP_PER_S)
         return training_flop_per_sample(spec) * batch / (rate * gpus)
     return None

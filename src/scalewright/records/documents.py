@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -40,8 +41,13 @@ def write_document(path: Path, doc: dict[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write to a temporary name in the same folder, flush to disk, then rename over `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    if path.is_dir():
+        raise DocumentError(f"{path}: is a folder; name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -91,13 +97,24 @@ def read_text(path: Path) -> str:
         raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def parse_json(text: str, *, where: str) -> Any:
+def parse_json(text: str, *, where: str, is_line: bool = False) -> Any:
+    """The JSON value in `text`; with `is_line`, `where` already names the line."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+    except json.JSONDecodeError as error:
+        place = f", column {error.colno}" if is_line else f", line {error.lineno}, column {error.colno}"
+        raise DocumentError(f"{where}{place}: is not valid JSON: {error.msg}") from error
     except ValueError as error:
-        place = f", line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise DocumentError(f"{where}{place}: is not valid JSON: {reason}") from error
+        raise DocumentError(f"{where}: is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise DocumentError(f"{where}: is nested too deeply to be one of our documents") from error
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large for a number")
+    return value
 
 
 def _refuse_constant(name: str) -> float:

@@ -38,11 +38,11 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line numbers and objects of a JSON-lines file; blank lines are passed over."""
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        row = parse_json(line, where=where)
+        row = parse_json(line, where=where, is_line=True)
         if not isinstance(row, dict):
             raise DocumentError(f"{where}: holds a {type(row).__name__}; each line must be one JSON object")
         yield number, row
@@ -69,7 +69,8 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
         return f"key {key!r} is missing; add it"
     message = first["msg"].removeprefix("Value error, ")
     value = first.get("input")
-    shown = f" (found {value!r})" if isinstance(value, str | int | float) and repr(value) not in message else ""
+    named = isinstance(value, str) and repr(value) in message
+    shown = f" (found {value!r})" if isinstance(value, str | int | float) and not named else ""
     return f"key {key!r}: {message[0].lower()}{message[1:]}{shown}"
 
 

@@ -8,12 +8,14 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+DEFAULT_WIDTH = 80
 MAX_WIDTH = 100
 
 
 def answer_console() -> Console:
     """Console for stdout: as wide as the terminal, 80 columns when there is none."""
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "80"))
+    columns = os.environ.get("COLUMNS", "")
+    width = None if sys.stdout.isatty() else int(columns) if columns.isdigit() and int(columns) > 0 else DEFAULT_WIDTH
     console = Console(width=width, highlight=False, soft_wrap=False)
     console.width = min(console.width, MAX_WIDTH)
     return console
@@ -26,3 +28,12 @@ def plain_table(*columns: str, title: str = "", right: tuple[str, ...] = ()) -> 
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def bar_mark(console: Console) -> str:
+    """What bars are drawn with: a block where the terminal can show one."""
+    try:
+        "█".encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return "#"
+    return "█"

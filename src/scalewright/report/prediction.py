@@ -8,7 +8,7 @@ from rich.markup import escape
 from scalewright import units
 from scalewright.costs.breakdown import Breakdown
 from scalewright.planner.predict import Prediction
-from scalewright.report.console import plain_table
+from scalewright.report.console import bar_mark, plain_table
 from scalewright.report.formulas import formula
 
 BAR_WIDTH = 20
@@ -54,12 +54,12 @@ def _hfu_note(prediction: Prediction) -> str:
 def _print_terms(console: Console, title: str, breakdown: Breakdown, dimension: units.Dimension) -> None:
     table = plain_table("", "", "", "", title=title, right=("",))
     table.columns[0].justify = "left"
-    total = float(breakdown.total)
+    total, mark = float(breakdown.total), bar_mark(console)
     for depth, term in breakdown.walk():
         if depth == 0 or float(term.total) == 0.0:
             continue
         share = float(term.total) / total
-        bar = "█" * max(round(share * BAR_WIDTH), 0) if depth == 1 else ""
+        bar = mark * max(round(share * BAR_WIDTH), 0) if depth == 1 else ""
         name = "  " * (depth - 1) + term.name.replace("_", " ")
         table.add_row(name, units.format(float(term.total), dimension), f"{share:.1%}", bar)
     table.add_row("[bold]total[/]", f"[bold]{units.format(total, dimension)}[/]", "", "")

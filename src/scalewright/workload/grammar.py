@@ -5,6 +5,10 @@ from __future__ import annotations
 from scalewright.errors import ConfigError, nearest
 
 
+MAX_SIZE = 10**9
+"""Larger sizes are slips of the keyboard, and would overflow the arrays."""
+
+
 def assignments(text: str, *, allowed: tuple[str, ...], what: str) -> dict[str, str]:
     """The parts of `a=1,b=2`; unknown, repeated and valueless parts are refused by name."""
     values: dict[str, str] = {}
@@ -27,6 +31,8 @@ def whole_number(text: str, *, key: str, what: str, least: int = 1) -> int:
         value = int(text)
     except ValueError as error:
         raise ConfigError(f"{what} has {key}={text}, which is not a whole number: write {key}=8") from error
+    if value > MAX_SIZE:
+        raise ConfigError(f"{what} has {key}={value}: no {key} above {MAX_SIZE} makes sense")
     if value < least:
         raise ConfigError(f"{what} has {key}={value}: {key} must be {least} or more")
     return value

@@ -32,10 +32,18 @@ def from_hf_config(path: Path) -> ModelSpec:
         shape = TransformerShape.model_validate({"source": source, **FAMILIES[model_type](config)})
     except KeyError as error:
         raise DocumentError(f"{path}: key {error.args[0]!r} is missing for model_type {model_type!r}") from error
+    except (TypeError, ZeroDivisionError) as error:
+        raise DocumentError(f"{path}: sizes must be whole numbers above zero ({error})") from error
     except ValidationError as error:
         raise DocumentError(f"{path}: {explain_validation(error, TransformerShape)}") from error
     name = str(config.get("_name_or_path") or path.parent.name or model_type)
     return ModelSpec(id=f"hf:{name}", name=name, shape=shape)
+
+
+def _head_dim(hidden: int, heads: int) -> int:
+    if hidden % heads:
+        raise ConfigError(f"hidden size {hidden} does not divide by {heads} heads: the configuration is inconsistent")
+    return hidden // heads
 
 
 def _gpt2(c: Config) -> Config:
@@ -45,7 +53,7 @@ def _gpt2(c: Config) -> Config:
         "hidden": hidden,
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": hidden // heads,
+        "head_dim": _head_dim(hidden, heads),
         "ffn_hidden": c.get("n_inner") or 4 * hidden,
         "vocab": c["vocab_size"],
         "seq": c["n_positions"],
@@ -63,7 +71,7 @@ def _rotary(c: Config) -> Config:
         "hidden": hidden,
         "heads": heads,
         "kv_heads": c.get("num_key_value_heads") or heads,
-        "head_dim": c.get("head_dim") or hidden // heads,
+        "head_dim": c.get("head_dim") or _head_dim(hidden, heads),
         "ffn_hidden": c["intermediate_size"],
         "vocab": c["vocab_size"],
         "seq": c["max_position_embeddings"],
@@ -130,7 +138,7 @@ def _bloom(c: Config) -> Config:
         "hidden": hidden,
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": hidden // heads,
+        "head_dim": _head_dim(hidden, heads),
         "ffn_hidden": 4 * hidden,
         "vocab": c["vocab_size"],
         "seq": c.get("seq_length", 2048),
@@ -146,7 +154,7 @@ def _bert(c: Config) -> Config:
         "hidden": hidden,
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": hidden // heads,
+        "head_dim": _head_dim(hidden, heads),
         "ffn_hidden": c["intermediate_size"],
         "vocab": c["vocab_size"],
         "seq": c["max_position_embeddings"],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     IntLike = int | NDArray[np.int64]
 
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "operators", "full"]
 COLUMNS = ("tp", "pp", "vpp", "cp", "ep", "dp", "mbs", "gbs")
 KEYS = (*COLUMNS, "zero", "sp", "recompute")
 
@@ -49,7 +49,8 @@ class Layout:
     sp: bool = False
     """Sequence parallel: norms and residuals split along the sequence inside a tensor-parallel group."""
     recompute: Recompute = "none"
-    """Activation recomputation in the backward pass."""
+    """What is computed again in the backward pass: nothing; attention scores; everything but every second product
+    (operators, as PyTorch's selective checkpointing does); whole layers."""
 
     @property
     def num_gpus(self) -> IntLike:

@@ -31,6 +31,11 @@ class Recipe:
     """Width of a gradient element on the wire."""
     title: str
 
+    @property
+    def is_narrow(self) -> bool:
+        """Linear layers multiply in 8 bit or fewer, so activations are cast first."""
+        return self.matmul in ("fp8", "fp6", "fp4")
+
 
 def _mixed(name: str, matmul: Precision, wide: Precision, title: str) -> Recipe:
     return Recipe(
@@ -42,7 +47,7 @@ def _mixed(name: str, matmul: Precision, wide: Precision, title: str) -> Recipe:
         gradient_bytes=4.0,
         optimizer_bytes=12.0,
         activation_bytes=2.0,
-        communication_bytes=4.0,
+        communication_bytes=2.0,
         title=title,
     )
 

@@ -1,0 +1,79 @@
+"""Setting: what every part of a step's cost is asked about, in one frozen bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.catalog.types import Constants, Stack, TransformerShape
+from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.machine import Machine
+from scalewright.workload.layout import Layout
+from scalewright.workload.precision import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A model's shape on a machine, split by a layout (or columns of layouts), in a precision, on a stack."""
+
+    shape: TransformerShape
+    machine: Machine
+    layout: Layout
+    recipe: Recipe
+    stack: Stack
+
+    @property
+    def constants(self) -> Constants:
+        return self.machine.constants
+
+    @property
+    def num_tokens(self) -> FloatLike:
+        """Tokens of one micro-batch on one device."""
+        return self.layout.mbs * float(self.shape.seq) / self.layout.cp
+
+    @property
+    def num_micro_batches(self) -> FloatLike:
+        return np.asarray(self.layout.num_micro_batches, dtype=np.float64)[()]
+
+    @property
+    def num_layers(self) -> FloatLike:
+        """Layers of the fullest stage."""
+        return np.ceil(self.shape.layers / self.layout.pp)
+
+    def layers_on(self, stage: FloatLike) -> FloatLike:
+        """Layers of a stage: the same number on each, less what is left over on the last ones."""
+        start = self.num_layers * stage
+        return np.clip(self.shape.layers - start, 0, self.num_layers)
+
+    def moe_frac_on(self, stage: FloatLike) -> FloatLike:
+        """Share of a stage's layers that are mixtures of experts; dense layers come first."""
+        if self.shape.moe is None:
+            return 0.0
+        layers = self.layers_on(stage)
+        dense = np.clip(self.shape.moe.num_dense_layers - self.num_layers * stage, 0, layers)
+        return 1.0 - dense / np.maximum(layers, 1)
+
+    @property
+    def norm_split(self) -> FloatLike:
+        """Ways in which norms and residuals are split: by sequence parallelism only."""
+        return self.layout.tp if self.layout.sp else 1
+
+    @property
+    def moe_frac(self) -> float:
+        """Share of layers whose feed-forward is a mixture of experts."""
+        moe = self.shape.moe
+        return 0.0 if moe is None else max(self.shape.layers - moe.num_dense_layers, 0) / self.shape.layers
+
+    @property
+    def expert_tp(self) -> FloatLike:
+        """Ways in which each expert is split: whole experts once they are spread over devices."""
+        return np.where(np.asarray(self.layout.ep) > 1, 1, self.layout.tp)[()]
+
+    @property
+    def num_routed_tokens(self) -> FloatLike:
+        """Token copies one device's experts work on per micro-batch, evenly routed."""
+        moe = self.shape.moe
+        if moe is None:
+            return 0.0
+        return self.num_tokens * moe.top_k * self.expert_tp / self.layout.tp

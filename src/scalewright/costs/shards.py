@@ -1,0 +1,73 @@
+"""Parameters one device holds, by part: what memory, the optimizer and the gradient exchange all start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.catalog.types import TransformerShape
+from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.setting import Setting
+from scalewright.workload.model import attention_params, expert_params, router_params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """Parameters of the fullest device before any ZeRO sharding."""
+
+    dense: FloatLike
+    """Attention, norms, dense feed-forward, shared experts and embedding: repeated over data and context parallel."""
+    experts: FloatLike
+    """Routed experts: repeated over the expert-data-parallel group only."""
+
+    @property
+    def total(self) -> FloatLike:
+        return self.dense + self.experts
+
+
+def dense_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> FloatLike:
+    """Parameters of an average layer that every data-parallel rank repeats."""
+    norms = 2 * shape.hidden * (2 if shape.norm_bias else 1)
+    dense = (1.0 - moe_frac) * expert_params(shape, shape.ffn_hidden)
+    if shape.moe is not None:
+        shared = shape.moe.num_shared * expert_params(shape, shape.moe.shared_ffn or shape.moe.expert_ffn)
+        dense = dense + moe_frac * (shared + router_params(shape))
+    return attention_params(shape) + norms + dense
+
+
+def expert_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> FloatLike:
+    """Parameters of the routed experts of an average layer."""
+    if shape.moe is None:
+        return 0.0
+    return moe_frac * shape.moe.num_experts * expert_params(shape, shape.moe.expert_ffn)
+
+
+def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
+    """Parameters on a device of pipeline stage `stage`.
+
+    Equation  (layers x dense + tables) / t + layers x experts / (e t_e); tables: V h on the first stage and again on
+              the last, once where both are one stage and the weights are tied; position table on the first
+    Source    narayanan2021 (arXiv:2104.04473), section 2.3; experts spread whole as in fedus2021 (arXiv:2101.03961)
+    Assumes   the vocabulary is split by tensor parallelism; norms too, which is below 0.1 % of a layer
+    Checked   tests/costs/test_shards.py: over all devices they add up to the model
+    """
+    shape, layout = setting.shape, setting.layout
+    layers, frac = setting.layers_on(stage), setting.moe_frac_on(stage)
+    table = float(shape.vocab * shape.hidden)
+    positions = float(shape.num_positions * shape.hidden) if shape.positions == "learned" else 0.0
+    first, last = _flag(np.asarray(stage) == 0), _flag(np.asarray(stage) == np.asarray(layout.pp) - 1)
+    tables = first * (table + positions) + last * table * (1.0 - first * shape.tied_embeddings)
+    dense = layers * dense_layer_params(shape, frac) + tables
+    experts = layers * expert_layer_params(shape, frac) / (layout.ep * setting.expert_tp)
+    return Shards(dense=dense / layout.tp, experts=experts)
+
+
+def _flag(condition: FloatLike) -> FloatLike:
+    return np.asarray(condition, dtype=np.float64)[()]
+
+
+def expert_data_parallel(setting: Setting) -> FloatLike:
+    """Devices that repeat the same experts."""
+    layout = setting.layout
+    return np.maximum(layout.dp * layout.cp * layout.tp / (layout.ep * setting.expert_tp), 1)
