@@ -96,6 +96,6 @@ def test_trillion_parameters_on_twenty_trillion_tokens() -> None:
 
 
 def test_reinforcement_learning_adds_two_forward_passes_to_training() -> None:
-    assert stage("pretrain").flop_per_forward() == 3.0
-    assert stage("rl").flop_per_forward() == 5.0
-    assert stage("generate").flop_per_forward() == 1.0
+    assert stage("pretrain").num_forward_equivalents() == 3.0
+    assert stage("rl").num_forward_equivalents() == 5.0
+    assert stage("generate").num_forward_equivalents() == 1.0

@@ -19,7 +19,7 @@ def run(
     ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Entry to show, or two to compare.", show_default=False),
+        typer.Argument(metavar="NAME", help="Entry to show, or two to compare.", show_default=False),
     ] = None,
     explain: Explain = False,
     as_json: AsJson = False,

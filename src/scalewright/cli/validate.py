@@ -13,7 +13,7 @@ from scalewright.cli.options import AsJson, CatalogFolder, OutFile
 def run(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE.jsonl]", help="Rows to predict; default: those shipped.", show_default=False),
+        typer.Argument(metavar="FILE.jsonl", help="Rows to predict; default: those shipped.", show_default=False),
     ] = None,
     as_json: AsJson = False,
     out: OutFile = None,

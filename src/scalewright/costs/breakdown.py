@@ -72,7 +72,7 @@ class Breakdown:
         if self.formula:
             body["formula"] = self.formula
         if self.inputs:
-            body["inputs"] = self.inputs
+            body["inputs"] = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.inputs.items()}
         if self.note:
             body["note"] = self.note
         if self.parts:

@@ -114,7 +114,7 @@ def logits_bytes(setting: Setting) -> FloatLike:
     return setting.num_tokens * setting.shape.vocab * setting.stack.logits_bytes.value / setting.layout.tp
 
 
-def gathered_weight_bytes(*, largest_unit_params: FloatLike, recipe: Recipe, zero: int, dp: FloatLike) -> FloatLike:
+def gathered_weight_bytes(*, num_unit_params: FloatLike, recipe: Recipe, zero: int, dp: FloatLike) -> FloatLike:
     """Full weights of the two units in flight under ZeRO-3: the one at work and the one prefetched.
 
     Equation  2 x unit x w, if sharded
@@ -123,4 +123,4 @@ def gathered_weight_bytes(*, largest_unit_params: FloatLike, recipe: Recipe, zer
     Checked   tests/costs/test_memory.py: nothing below stage 3 or for one rank
     """
     sharded = np.asarray((np.asarray(dp) > 1) & (zero >= 3), dtype=np.float64)[()]
-    return sharded * 2.0 * largest_unit_params * recipe.weight_bytes
+    return sharded * 2.0 * num_unit_params * recipe.weight_bytes

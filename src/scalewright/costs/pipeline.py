@@ -24,7 +24,7 @@ def bubble_time_s(*, micro_batch_time_s: FloatLike, pp: IntLike, vpp: IntLike) -
     return (p - 1.0) / v * micro_batch_time_s
 
 
-def in_flight_micro_batches(*, pp: IntLike, vpp: IntLike, stage: FloatLike, num_micro_batches: IntLike) -> FloatLike:
+def num_in_flight(*, pp: IntLike, vpp: IntLike, stage: FloatLike, num_micro_batches: IntLike) -> FloatLike:
     """Micro-batches whose activations a stage holds at once.
 
     Equation  p - i; interleaved: p (1 + (p-1)/(p v)) - 2 i / v; never more than there are

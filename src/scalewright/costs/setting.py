@@ -41,16 +41,16 @@ class Setting:
         """Layers of the fullest stage."""
         return np.ceil(self.shape.layers / self.layout.pp)
 
-    def layers_on(self, stage: FloatLike) -> FloatLike:
+    def num_layers_on(self, stage: FloatLike) -> FloatLike:
         """Layers of a stage: the same number on each, less what is left over on the last ones."""
         start = self.num_layers * stage
         return np.clip(self.shape.layers - start, 0, self.num_layers)
 
-    def moe_frac_on(self, stage: FloatLike) -> FloatLike:
+    def stage_moe_frac(self, stage: FloatLike) -> FloatLike:
         """Share of a stage's layers that are mixtures of experts; dense layers come first."""
         if self.shape.moe is None:
             return 0.0
-        layers = self.layers_on(stage)
+        layers = self.num_layers_on(stage)
         dense = np.clip(self.shape.moe.num_dense_layers - self.num_layers * stage, 0, layers)
         return 1.0 - dense / np.maximum(layers, 1)
 

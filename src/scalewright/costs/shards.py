@@ -16,17 +16,17 @@ from scalewright.workload.model import attention_params, expert_params, router_p
 class Shards:
     """Parameters of the fullest device before any ZeRO sharding."""
 
-    dense: FloatLike
+    num_dense: FloatLike
     """Attention, norms, dense feed-forward, shared experts and embedding: repeated over data and context parallel."""
-    experts: FloatLike
+    num_routed: FloatLike
     """Routed experts: repeated over the expert-data-parallel group only."""
 
     @property
-    def total(self) -> FloatLike:
-        return self.dense + self.experts
+    def num_params(self) -> FloatLike:
+        return self.num_dense + self.num_routed
 
 
-def dense_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> FloatLike:
+def num_dense_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> FloatLike:
     """Parameters of an average layer that every data-parallel rank repeats."""
     norms = 2 * shape.hidden * (2 if shape.norm_bias else 1)
     dense = (1.0 - moe_frac) * expert_params(shape, shape.ffn_hidden)
@@ -36,7 +36,7 @@ def dense_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> FloatLik
     return attention_params(shape) + norms + dense
 
 
-def expert_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> FloatLike:
+def num_expert_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> FloatLike:
     """Parameters of the routed experts of an average layer."""
     if shape.moe is None:
         return 0.0
@@ -53,21 +53,21 @@ def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
     Checked   tests/costs/test_shards.py: over all devices they add up to the model
     """
     shape, layout = setting.shape, setting.layout
-    layers, frac = setting.layers_on(stage), setting.moe_frac_on(stage)
+    layers, frac = setting.num_layers_on(stage), setting.stage_moe_frac(stage)
     table = float(shape.vocab * shape.hidden)
     positions = float(shape.num_positions * shape.hidden) if shape.positions == "learned" else 0.0
     first, last = _flag(np.asarray(stage) == 0), _flag(np.asarray(stage) == np.asarray(layout.pp) - 1)
     tables = first * (table + positions) + last * table * (1.0 - first * shape.tied_embeddings)
-    dense = layers * dense_layer_params(shape, frac) + tables
-    experts = layers * expert_layer_params(shape, frac) / (layout.ep * setting.expert_tp)
-    return Shards(dense=dense / layout.tp, experts=experts)
+    dense = layers * num_dense_layer_params(shape, frac) + tables
+    experts = layers * num_expert_layer_params(shape, frac) / (layout.ep * setting.expert_tp)
+    return Shards(num_dense=dense / layout.tp, num_routed=experts)
 
 
 def _flag(condition: FloatLike) -> FloatLike:
     return np.asarray(condition, dtype=np.float64)[()]
 
 
-def expert_data_parallel(setting: Setting) -> FloatLike:
+def num_expert_copies(setting: Setting) -> FloatLike:
     """Devices that repeat the same experts."""
     layout = setting.layout
     return np.maximum(layout.dp * layout.cp * layout.tp / (layout.ep * setting.expert_tp), 1)

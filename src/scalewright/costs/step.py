@@ -11,7 +11,13 @@ from scalewright.costs import collectives, compute, interval, memory, pipeline
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.compute import PassTimes
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import Shards, dense_layer_params, expert_data_parallel, expert_layer_params, stage_shards
+from scalewright.costs.shards import (
+    Shards,
+    num_dense_layer_params,
+    num_expert_copies,
+    num_expert_layer_params,
+    stage_shards,
+)
 from scalewright.errors import NotExpressedError
 from scalewright.workload.flop import training_flop_per_sample, transformer_forward_flop
 from scalewright.workload.layout import Layout
@@ -161,7 +167,7 @@ def step_time(setting: Setting) -> Breakdown:
     layout, m = setting.layout, setting.num_micro_batches
     layer, head, layers = layer_times(setting), compute.head_times(setting), setting.num_layers
     head_s = head.forward_s + head.backward_s
-    spare = (layers - setting.layers_on(layout.pp - 1)) * layer.total_s
+    spare = (layers - setting.num_layers_on(layout.pp - 1)) * layer.total_s
     visible_head = np.maximum(head_s - spare, 0.0)
     transfer = _pipeline_transfer(setting)
     even = setting.shape.layers / layout.pp * layer.total_s
@@ -228,9 +234,9 @@ def _update(setting: Setting, shards: Shards) -> Breakdown:
     """The optimizer's pass over this device's share, and the host's work once per step."""
     recipe, layout = setting.recipe, setting.layout
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
-    updated = shards.total
+    updated = shards.num_params
     if layout.zero >= 1:
-        updated = shards.dense / (layout.dp * layout.cp) + shards.experts / expert_data_parallel(setting)
+        updated = shards.num_dense / (layout.dp * layout.cp) + shards.num_routed / num_expert_copies(setting)
     adam = compute.optimizer_time_s(
         num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=setting.machine.hbm_bytes_per_s
     )
@@ -296,13 +302,13 @@ def _data_parallel(setting: Setting, shards: Shards, *, layer: LayerTimes, head:
     layout, recipe, constants = setting.layout, setting.recipe, setting.constants
     sharded = layout.zero >= 3
     path = collectives.group_path(setting.machine, num_ranks=layout.dp * layout.cp, stride=layout.tp)
-    copies = expert_data_parallel(setting)
+    copies = num_expert_copies(setting)
     expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=layout.ep * setting.expert_tp)
     calls = setting.num_layers * setting.stack.gathers_per_layer if sharded else 1.0
 
     def gather(width_bytes: float) -> FloatLike:
-        dense = collectives.gather_time_s(size_bytes=shards.dense * width_bytes, path=path, num_calls=calls)
-        return dense + collectives.gather_time_s(size_bytes=shards.experts * width_bytes, path=expert_path)
+        dense = collectives.gather_time_s(size_bytes=shards.num_dense * width_bytes, path=path, num_calls=calls)
+        return dense + collectives.gather_time_s(size_bytes=shards.num_routed * width_bytes, path=expert_path)
 
     weights, gradients = gather(recipe.weight_bytes), gather(recipe.communication_bytes)
     forward_s = setting.num_layers * layer.passes.forward_s + head.forward_s
@@ -321,7 +327,7 @@ def _data_parallel(setting: Setting, shards: Shards, *, layer: LayerTimes, head:
         unit="s",
         value=exposed,
         formula="collectives.gather_time_s",
-        inputs={"dp": layout.dp, "zero": layout.zero, "num_params": shards.total, "bytes_per_s": path.bytes_per_s},
+        inputs={"dp": layout.dp, "zero": layout.zero, "num_params": shards.num_params, "bytes_per_s": path.bytes_per_s},
     )
 
 
@@ -349,29 +355,29 @@ def step_memory(setting: Setting) -> Breakdown:
 def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     """Peak allocated bytes on a device of one pipeline stage."""
     layout, recipe, shape = setting.layout, setting.recipe, setting.shape
-    shards, copies = stage_shards(setting, stage), expert_data_parallel(setting)
-    layers, frac = setting.layers_on(stage), setting.moe_frac_on(stage)
+    shards, copies = stage_shards(setting, stage), num_expert_copies(setting)
+    layers, frac = setting.num_layers_on(stage), setting.stage_moe_frac(stage)
     dense = memory.state_bytes_per_param(recipe=recipe, num_shards=layout.dp * layout.cp, zero=layout.zero)
     routed = memory.state_bytes_per_param(recipe=recipe, num_shards=copies, zero=layout.zero)
-    held = pipeline.in_flight_micro_batches(
-        pp=layout.pp, vpp=layout.vpp, stage=stage, num_micro_batches=layout.num_micro_batches
-    )
+    held = pipeline.num_in_flight(pp=layout.pp, vpp=layout.vpp, stage=stage, num_micro_batches=layout.num_micro_batches)
     stored = memory.stored_bytes_per_layer(setting, layout.recompute, frac)
     whole_layer = memory.stored_bytes_per_layer(setting, "none", frac)
     # while a layer is computed again, its activations and their gradients exist side by side
     working = 2.0 * whole_layer if layout.recompute == "full" else 0.0
     is_last = np.asarray(np.asarray(stage) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
-    unit = dense_layer_params(shape, frac) / layout.tp + expert_layer_params(shape, frac) / (
+    unit = num_dense_layer_params(shape, frac) / layout.tp + num_expert_layer_params(shape, frac) / (
         layout.ep * setting.expert_tp
     )
-    gathered = memory.gathered_weight_bytes(largest_unit_params=unit, recipe=recipe, zero=layout.zero, dp=layout.dp)
+    gathered = memory.gathered_weight_bytes(num_unit_params=unit, recipe=recipe, zero=layout.zero, dp=layout.dp)
 
     def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
         return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
 
     def state(name: str) -> Breakdown:
-        value = shards.dense * dense[name] + shards.experts * routed[name]
-        return term(name, value, "memory.state_bytes_per_param", num_params=shards.total, bytes_per_param=dense[name])
+        value = shards.num_dense * dense[name] + shards.num_routed * routed[name]
+        return term(
+            name, value, "memory.state_bytes_per_param", num_params=shards.num_params, bytes_per_param=dense[name]
+        )
 
     return Breakdown(
         name="peak_allocated",

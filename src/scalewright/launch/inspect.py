@@ -21,6 +21,7 @@ from scalewright.catalog.verified import untested_paths
 from scalewright.errors import ScalewrightError
 from scalewright.records.documents import document
 from scalewright.records.types import EnvName
+from scalewright.units import BYTES, format
 
 State = Literal["ok", "missing", "denied", "broken", "untested"]
 CLONE_NEWNET = 0x40000000
@@ -191,7 +192,7 @@ def _permissions() -> Iterator[Check]:
         name="shared memory",
         area="permitted",
         state="ok" if free else "missing",
-        detail=f"{free} bytes free in /dev/shm",
+        detail=f"{format(float(free), BYTES)} free in /dev/shm",
     )
 
 

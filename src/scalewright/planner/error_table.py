@@ -84,7 +84,7 @@ def balanced_scores(groups: dict[tuple[str, str, str], Scores]) -> Scores:
     return {
         "balanced_mape_frac": scores.mean_of(g["mape_frac"] for g in groups.values()),
         "rule_balanced_mape_frac": scores.mean_of(g["rule_mape_frac"] for g in groups.values()),
-        "num_groups": len(groups),
+        "num_groups": sum(g["mape_frac"] is not None for g in groups.values()),
     }
 
 

@@ -21,9 +21,18 @@ def answer_console() -> Console:
     return console
 
 
-def plain_table(*columns: str, title: str = "", right: tuple[str, ...] = ()) -> Table:
+def plain_table(
+    *columns: str, title: str = "", right: tuple[str, ...] = (), header: bool = True, gap: int = 2
+) -> Table:
+    """A table without lines: columns apart by `gap`, numbers to the right."""
     table = Table(
-        title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, gap, 0, 0),
+        show_header=header,
     )
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")

@@ -38,5 +38,5 @@ def parse_docstring(key: str, text: str) -> Formula:
             current = match.group(1)
             sections[current] = match.group(2).strip()
         elif current and line.strip():
-            sections[current] += " " + line.strip()
+            sections[current] += "\n" + line.strip()
     return Formula(key=key, summary=summary, sections=sections)

@@ -20,14 +20,15 @@ def print_prediction(console: Console, prediction: Prediction, *, explain: bool)
     seconds = units.format(float(cost.time.total), units.SECONDS)
     console.print(
         f"[bold]{escape(prediction.spec.id)}[/] on {layout.num_gpus} x {machine.accelerator.id} "
-        f"({machine.name}, {prediction.num_nodes} nodes), {prediction.recipe.name}"
+        f"({machine.name}, {prediction.num_nodes} node{'s' if prediction.num_nodes > 1 else ''}), "
+        f"{prediction.recipe.name}, stack {prediction.stack.id}"
     )
-    console.print(f"layout {layout}")
+    console.print(f"layout {layout.brief}")
     table = plain_table("", "predicted", "")
     interval = f"90 % interval {units.format(float(low), units.SECONDS)} to {units.format(float(high), units.SECONDS)}"
     table.add_row("step time", f"[bold]{seconds}[/]", interval)
     rate = prediction.num_tokens_per_step / float(cost.time.total)
-    table.add_row("throughput", f"{rate / int(layout.num_gpus):,.0f} tokens/s/GPU", f"{rate:,.0f} tokens/s in all")
+    table.add_row("throughput", f"{rate / int(layout.num_gpus):,.0f} tokens/s each", f"{rate:,.0f} tokens/s in all")
     table.add_row("MFU", units.format(float(cost.mfu_frac), units.FRACTION), _hfu_note(prediction))
     verdict = "[green]fits[/]" if cost.fits else "[bold red]does not fit[/]"
     peak = units.format(float(cost.memory.total), units.BYTES)
@@ -52,8 +53,7 @@ def _hfu_note(prediction: Prediction) -> str:
 
 
 def _print_terms(console: Console, title: str, breakdown: Breakdown, dimension: units.Dimension) -> None:
-    table = plain_table("", "", "", "", title=title, right=("",))
-    table.columns[0].justify = "left"
+    table = plain_table("term", "value", "share", "", title=title, right=("value", "share"), header=False)
     total, mark = float(breakdown.total), bar_mark(console)
     for depth, term in breakdown.walk():
         if depth == 0 or float(term.total) == 0.0:
@@ -63,7 +63,6 @@ def _print_terms(console: Console, title: str, breakdown: Breakdown, dimension: 
         name = "  " * (depth - 1) + term.name.replace("_", " ")
         table.add_row(name, units.format(float(term.total), dimension), f"{share:.1%}", bar)
     table.add_row("[bold]total[/]", f"[bold]{units.format(total, dimension)}[/]", "", "")
-    table.columns[3].justify = "left"
     console.print()
     console.print(table)
 
@@ -82,7 +81,8 @@ def print_explanation(console: Console, prediction: Prediction) -> None:
         found = formula(key)
         console.print(f"[cyan]{key}[/]  {escape(found.summary)}")
         for name, text in found.sections.items():
-            console.print(f"  {name:<9} {escape(text)}")
+            for i, line in enumerate(text.splitlines()):
+                console.print(f"  {name if i == 0 else '':<9} {escape(line)}")
     _print_inputs(console, prediction)
 
 

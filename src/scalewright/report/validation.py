@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.markup import escape
 from scalewright.planner.error_table import ErrorTable
 from scalewright.report.console import plain_table
 
-SOURCE_WIDTH = 24
+SOURCE_WIDTH = 25
 
 
 def percent(value: float | int | None, *, signed: bool = False) -> str:
@@ -32,6 +33,7 @@ def print_error_table(console: Console, table: ErrorTable) -> None:
         "rule",
         title="error of predicted step time, % (rule: every job runs at 50 % of peak)",
         right=("rows", "done", "MAPE", "med", "bias", "rule"),
+        gap=1,
     )
     for (source, gpu, dtype), group in table.groups.items():
         shown.add_row(escape(_short(source)), _short_gpu(gpu), dtype, *_row(group))
@@ -74,7 +76,8 @@ def _print_overall(console: Console, o: Mapping[str, float | int | None]) -> Non
         lines.add_row("  pairwise accuracy", _number(o["pairwise_accuracy_frac"]), "")
     if o["num_memory"]:
         lines.add_row(f"memory MAPE on {o['num_memory']} published peaks", f"{percent(o['memory_mape_frac'])} %", "")
-    lines.add_row("out-of-memory runs caught", f"{o['num_oom_caught']} of {o['num_oom']}", "")
+    caught = f"{o['num_oom_caught']} of {o['num_oom']}" if o["num_oom"] else "none among the rows"
+    lines.add_row("out-of-memory runs caught", caught, "")
     lines.add_row("false alarms among runs that ran", f"{o['num_false_alarms']} of {o['num_ran']}", "")
     lines.add_row(
         f"coverage of the {percent(o['interval_frac'])[:-2]} % interval", f"{percent(o['coverage_frac'])} %", ""
@@ -88,14 +91,15 @@ def _number(value: float | int | None) -> str:
 
 
 def _short(source: str) -> str:
-    """A source's name in the width of a column: repository or first words, then the file."""
+    """A source's name in the width of a column: repository and file, or authors and table."""
     head, _, tail = source.partition(" ")
     if "@" in head:
         repository = head.split("@")[0].split("/")[-1]
-        file = tail.split(" ")[0].split("/")[-1]
+        file = tail.split(" ")[0].split("/")[-1].rpartition(".")[0].replace("performance", "perf")
         return f"{repository} {file}"[:SOURCE_WIDTH]
-    return source[:SOURCE_WIDTH]
+    plain = re.sub(r"\(arXiv[^)]*\)|et al\. ?", "", source).partition(", via")[0]
+    return " ".join(plain.replace("Table ", "T").split())[:SOURCE_WIDTH]
 
 
 def _short_gpu(gpu: str) -> str:
-    return gpu[:14]
+    return gpu.replace("-SXM", "").replace("-NVL72", "")[:12]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from scalewright.errors import ConfigError, nearest
 
-
 MAX_SIZE = 10**9
 """Larger sizes are slips of the keyboard, and would overflow the arrays."""
 

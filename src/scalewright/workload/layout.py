@@ -77,6 +77,14 @@ class Layout:
             raise AssertionError("columns of layouts have no single dictionary; use at(i)")
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    @property
+    def brief(self) -> str:
+        """The layout without the knobs that are off."""
+        always = ("tp", "pp", "dp", "mbs", "gbs")
+        off = {"vpp": 1, "cp": 1, "ep": 1, "zero": 0, "sp": False, "recompute": "none"}
+        shown = {k: v for k, v in self.as_dict().items() if k in always or v != off[k]}
+        return ",".join(f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in shown.items())
+
     def __str__(self) -> str:
         return ",".join(f"{k}={int(v) if isinstance(v, bool) else v}" for k, v in self.as_dict().items())
 
@@ -129,5 +137,5 @@ def divisibility_problems(layout: Layout, *, layers: int, heads: int, kv_heads: 
 def check_divides(layout: Layout, *, layers: int, heads: int, kv_heads: int, seq: int) -> None:
     problems = divisibility_problems(layout, layers=layers, heads=heads, kv_heads=kv_heads, seq=seq)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise LayoutError(f"layout {layout} cannot be used: {problems[0]}{more}")
+        more = f"; also {problems[1]}" if len(problems) > 1 else ""
+        raise LayoutError(f"layout {layout.brief} cannot be used: {problems[0]}{more}")

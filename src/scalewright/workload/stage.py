@@ -20,7 +20,7 @@ class Stage:
     """Tokens are sampled one by one."""
     title: str
 
-    def flop_per_forward(self) -> float:
+    def num_forward_equivalents(self) -> float:
         """Work of the stage in units of one forward pass, generation not counted: backward is twice forward."""
         return self.num_forward + (3.0 if self.trains else 0.0)
 
