@@ -1,6 +1,6 @@
 """Measure training steps of several shapes on one GPU, eager and compiled, as rows that `scalewright validate` reads.
 
-    python benchmarks/gpu_steps.py OUT.jsonl [--only 0,3,5] [--no-compile]
+    python benchmarks/gpu_steps.py OUT.jsonl [--only 0,3,5] [--mode eager]
 
 Plain PyTorch: bf16 autocast over fp32 weights, scaled-dot-product attention, fused AdamW, random tokens. Needs torch
 and a CUDA device, nothing else; prints device, versions and power limit. Times are medians of steps after warm-up,
@@ -72,6 +72,16 @@ class Block(nn.Module):
         return x_BLD + self.down(functional.gelu(hidden))
 
 
+class Loss(nn.Module):
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, x_BLD: torch.Tensor, targets_BL: torch.Tensor) -> torch.Tensor:
+        logits = self.head(x_BLD)
+        return functional.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets_BL.view(-1))
+
+
 class Model(nn.Module):
     def __init__(self, shape: tuple[int, ...], *, gated: bool, recompute: bool) -> None:
         super().__init__()
@@ -84,6 +94,7 @@ class Model(nn.Module):
         self.head = nn.Linear(hidden, vocab, bias=False)
         if not gated:
             self.head.weight = self.tokens.weight
+        self.loss = Loss(self.head)
 
     def forward(self, tokens_BL: torch.Tensor, targets_BL: torch.Tensor) -> torch.Tensor:
         x_BLD = self.tokens(tokens_BL)
@@ -91,8 +102,7 @@ class Model(nn.Module):
             x_BLD = x_BLD + self.positions.weight[: tokens_BL.shape[1]]
         for block in self.blocks:
             x_BLD = checkpoint(block, x_BLD, use_reentrant=False) if self.recompute else block(x_BLD)
-        logits = self.head(self.norm(x_BLD))
-        return functional.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets_BL.view(-1))
+        return self.loss(self.norm(x_BLD), targets_BL)
 
 
 def measure(index: int, *, compiled: bool) -> dict[str, object]:
@@ -101,7 +111,10 @@ def measure(index: int, *, compiled: bool) -> dict[str, object]:
     torch._dynamo.reset()
     model = Model((layers, hidden, heads, kv_heads, ffn, vocab, seq), gated=gated, recompute=recompute == "full").cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    run = torch.compile(model) if compiled else model
+    if compiled:  # layer by layer, as torchtitan does: one compilation serves every layer
+        for block in model.blocks:
+            block.compile()
+        model.loss.compile()
     tokens = torch.randint(vocab, (micro_batch, seq + 1), device="cuda")
     times = []
     for i in range(WARM_UP + TIMED):
@@ -110,7 +123,7 @@ def measure(index: int, *, compiled: bool) -> dict[str, object]:
         torch.cuda.synchronize()
         start = time.perf_counter()
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = run(tokens[:, :-1], tokens[:, 1:].contiguous())
+            loss = model(tokens[:, :-1], tokens[:, 1:].contiguous())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -133,7 +146,7 @@ def measure(index: int, *, compiled: bool) -> dict[str, object]:
         "measured": {"step_time_s": statistics.median(times[WARM_UP:]), "memory_gib": peak / 2**30},
         "spread_s": [min(times[WARM_UP:]), max(times[WARM_UP:])],
     }  # fmt: skip
-    del model, optimizer, run
+    del model, optimizer
     torch.cuda.empty_cache()
     return row
 
@@ -150,12 +163,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure training steps on one GPU.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="", help="indices of SHAPES, separated by commas")
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--mode", choices=("eager", "compiled", "both"), default="both")
     args = parser.parse_args()
     chosen = [int(i) for i in args.only.split(",")] if args.only else range(len(SHAPES))
     print(torch.cuda.get_device_name(), versions(), flush=True)
     with args.out.open("a", encoding="utf-8") as file:
-        for compiled in (False,) if args.no_compile else (False, True):
+        for compiled in {"eager": (False,), "compiled": (True,), "both": (False, True)}[args.mode]:
             for index in chosen:
                 try:
                     row = measure(index, compiled=compiled)

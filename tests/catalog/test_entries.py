@@ -32,6 +32,7 @@ SCHEMA_OF = {
     "grids": "scalewright.grid/1",
     "totals": "scalewright.total/1",
     "constants": "scalewright.constants/1",
+    "stacks": "scalewright.stack/1",
 }
 REGISTRIES = ("pypi.org", "pythonhosted.org", "npmjs.", "crates.io", "anaconda.org", "rubygems.org", "hub.docker.com")
 

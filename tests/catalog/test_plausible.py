@@ -17,10 +17,11 @@ from scalewright.catalog.derive import (
     serial_link_bytes_per_s,
     switched_bisection_bytes_per_s_bidir,
     training_precision,
+    usable_memory_bytes,
     vector_peak_flop_per_s,
 )
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.catalog.types import Accelerator, Fabric, Grid, Price, Storage, Transport
+from scalewright.catalog.types import Accelerator, Fabric, Grid, Price, Stack, Storage, Transport
 
 CATALOG = Catalog((packaged_data(),))
 DEVICES = [cast(Accelerator, e) for e in CATALOG.all("accelerators")]
@@ -185,10 +186,50 @@ def test_file_systems_read_at_least_as_fast_as_one_disk() -> None:
 
 def test_constants_of_the_engine_are_shares_and_bracket_the_truth() -> None:
     c = CATALOG.constants()
-    for share in (c.memory_bandwidth_share, c.unpublished_matmul_share, c.attention_share, c.scale_up_share):
+    shares = (
+        c.memory_bandwidth_share,
+        c.unpublished_matmul_share,
+        c.sustained_matmul_share,
+        c.grouped_matmul_share,
+        c.unfused_product_share,
+        c.scale_up_share,
+        c.tensor_exposure,
+        c.transfer_exposure,
+        c.all_to_all_exposure,
+        c.gradient_overlap,
+        c.shard_overlap,
+        *c.tile_share.values(),
+    )
+    for share in shares:
         assert 0 < share.value <= 1
     assert c.interval_low.value < 1 < c.interval_high.value
-    assert c.kernel_floor.value < 1e-4
+    # An 8-bit product may gain on a 16-bit one, but not more than the units give.
+    assert 1 <= c.narrow_matmul_gain.value <= 2
+    # Below one, a faster device would be slower: peak^(1 - exponent).
+    assert 0 <= c.throttle_exponent.value < 1
+    assert c.host_blend.value >= 1
+    assert c.latency_factor.value >= 1
+    assert c.wave_overhead.value < 1e-5
+    assert 1e-6 < c.collective_offset.value < 1e-4
+    assert c.allocator_overhead.value < 0.2
+    assert c.straggler_growth.value < 0.1
+
+
+def test_smaller_tiles_run_at_lower_rates() -> None:
+    tiles = CATALOG.constants().tile_share
+    sizes = {name: int(name.split("x")[0]) * int(name.split("x")[1]) for name in tiles}
+    by_size = sorted(tiles, key=lambda name: sizes[name])
+    assert [tiles[name].value for name in by_size] == sorted(share.value for share in tiles.values())
+    assert tiles[by_size[-1]].value == 1
+
+
+@pytest.mark.parametrize("stack", [cast(Stack, e) for e in CATALOG.all("stacks")], ids=lambda s: s.id)
+def test_stack_is_plausible(stack: Stack) -> None:
+    assert 10e-6 < stack.host_time.value < 3e-3
+    assert 1 <= stack.elementwise_passes.value <= 60
+    assert 0 < stack.attention_share.value <= 1
+    # From one 16-bit output to output, fp32 copy, log-softmax and two gradients.
+    assert 2 <= stack.logits_bytes.value <= 18
 
 
 @pytest.mark.parametrize(
@@ -280,4 +321,4 @@ def test_full_fat_tree_keeps_half_of_all_injection_at_the_middle() -> None:
 )
 def test_memory_is_what_nvidia_smi_shows(device: str, mib: int) -> None:
     # NVIDIA's "80 GB" is 2^30 based; taken as 1e9 it would be 7 % short and raise false alarms.
-    assert CATALOG.accelerator(device).memory.value == pytest.approx(mib * 2**20, rel=0.02)
+    assert usable_memory_bytes(CATALOG.accelerator(device)) == pytest.approx(mib * 2**20, rel=0.02)

@@ -104,8 +104,9 @@ def test_prediction_does_not_depend_on_the_models_name() -> None:
         ({"model": {"heads": None}}, "heads"),
         ({"model": {"ffn_hidden": None}}, "ffn_hidden"),
         ({"model": {"vocab": None}}, "vocab"),
-        ({"model": {"moe": {"experts": 8}}}, "mixture-of-experts"),
-        ({"model": {"mla": True}}, "latent attention"),
+        ({"model": {"moe": {"experts": 8}}}, "experts"),
+        ({"model": {"moe": {"experts": 8, "top_k": 2}}}, "experts"),
+        ({"model": {"moe": {"top_k": 2, "expert_ffn": 14336}}}, "experts"),
         ({"model": {"heads": 7}}, "7 heads"),
         ({"hardware": {"gpus": None}}, "gpus"),
         ({"hardware": {"gpus": 16}}, "16 GPUs"),
@@ -115,7 +116,7 @@ def test_prediction_does_not_depend_on_the_models_name() -> None:
         ({"layout": {"pp": None}}, "pp"),
         ({"layout": {"global_batch": None}}, "global_batch"),
         ({"layout": {"global_batch": 6}}, "batch 6"),
-        ({"layout": {"cp": 2, "tp": 4}}, "context parallelism"),
+        ({"layout": {"cp": 2}}, "dp x tp x pp x cp = 16"),
         ({"layout": {"tp": 1, "pp": 64}, "hardware": {"gpus": 64}}, "48 layers"),
         ({"dtype": "int3"}, "int3"),
         ({"dtype": "fp8"}, "fp8"),
@@ -130,11 +131,40 @@ def test_row_that_cannot_be_predicted_gives_the_reason(change: dict[str, Any], w
     assert set(row.as_dict()) == {"id", "reason"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"moe": {"experts": 8, "top_k": 2, "expert_ffn": 24576}}, "layout": {"ep": 8}},
+        {"model": {"moe": {"experts": 8, "top_k": 2, "expert_ffn": 3072, "shared": 1, "dense_layers": 3}}},
+        {"model": {"mla": True}},
+        {"layout": {"cp": 2, "tp": 4}},
+        {"layout": {"recompute": "selective-op"}},
+    ],
+    ids=str,
+)
+def test_experts_latent_attention_and_context_parallelism_are_predicted(change: dict[str, Any]) -> None:
+    row, plain = validate_run(CATALOG, changed(**change)), validate_run(CATALOG, changed())
+    assert row.reason is None
+    assert row.predicted_step_s is not None
+    assert row.predicted_step_s > 0
+    assert row.predicted_step_s != plain.predicted_step_s
+    assert row.predicted_memory_bytes != plain.predicted_memory_bytes
+
+
+def test_interleaving_is_assumed_up_to_eight_chunks_where_the_row_does_not_say() -> None:
+    deep = {"tp": 1, "pp": 8, "vpp": None, "micro_batch": 1, "global_batch": 16}
+    row = validate_run(CATALOG, changed(layout=deep))
+    # 48 layers over 8 stages are 6 a stage: six chunks of one layer, for 16 micro-batches divide by 8.
+    assert "vpp=6" in row.assumed
+    uneven = validate_run(CATALOG, changed(layout=deep | {"global_batch": 12}))
+    assert "vpp=1" in uneven.assumed
+
+
 def test_what_the_row_leaves_open_is_listed_as_assumed() -> None:
     row = validate_run(CATALOG, changed(layout={"micro_batch": None, "vpp": None, "sp": None, "recompute": "unstated"}))
     assert row.reason is None
     text = " ".join(row.assumed)
-    for word in ("micro-batch 1", "interleaving", "sequence parallel", "recompute"):
+    for word in ("micro-batch 1", "vpp=1", "sequence parallel", "recompute"):
         assert word in text
 
 

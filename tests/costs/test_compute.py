@@ -1,0 +1,180 @@
+"""Time on the device: products by tiles and on the roofline, attention, memory traffic, head, optimizer, host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from properties.cases import CATALOG, MODELS, changed, setting
+from scalewright.costs.compute import (
+    attention_times,
+    elementwise_bytes_per_layer,
+    flash_attention_time_s,
+    gemm_time_s,
+    head_times,
+    host_wait_s,
+    optimizer_time_s,
+    tiled_product_time_s,
+)
+
+CONSTANTS = CATALOG.constants()
+UNITS = 108.0
+RATE = 271.2e12
+ONE_TILE = CONSTANTS.model_copy(update={"tile_share": {"256x128": CONSTANTS.tile_share["256x128"]}})
+
+
+def tiled(m: float, n: float, k: float, *, one_tile: bool = False) -> float:
+    constants = ONE_TILE if one_tile else CONSTANTS
+    return float(tiled_product_time_s(m=m, n=n, k=k, flop_per_s=RATE, num_units=UNITS, constants=constants))
+
+
+def test_product_takes_as_long_for_any_part_of_a_wave_and_steps_at_whole_ones() -> None:
+    """NVIDIA's guide: 108 tiles run at once on an A100; the 109th needs a second wave."""
+    one_wave = tiled(256, 128, 4096, one_tile=True)
+    assert tiled(256 * 108, 128, 4096, one_tile=True) == one_wave
+    assert tiled(256 * 108 + 1, 128, 4096, one_tile=True) == pytest.approx(2 * one_wave)
+    assert tiled(256 * 216, 128, 4096, one_tile=True) == pytest.approx(2 * one_wave)
+    assert tiled(256 * 216 + 1, 128, 4096, one_tile=True) == pytest.approx(3 * one_wave)
+
+
+def test_smaller_tiles_are_chosen_only_where_they_help() -> None:
+    # One 64x64 tile wastes less of a wave than one of 256x128; a large product is best in the largest tile.
+    assert tiled(64, 64, 4096) < tiled(64, 64, 4096, one_tile=True)
+    large = (256 * 108, 128 * 64, 8192)
+    assert tiled(*large) == tiled(*large, one_tile=True)
+
+
+@pytest.mark.parametrize("depth", [8192, 16384])
+def test_large_products_reach_the_rate_within_two_percent(depth: int) -> None:
+    m, n = 256 * 108, 128 * 64
+    assert tiled(m, n, depth) == pytest.approx(2.0 * m * n * depth / RATE, rel=0.02)
+
+
+@given(m=st.integers(1, 40_000), n=st.integers(1, 40_000), k=st.integers(1, 40_000))
+@settings(deadline=None, max_examples=100)
+def test_no_product_is_faster_than_its_arithmetic(m: int, n: int, k: int) -> None:
+    assert tiled(m, n, k) >= 2.0 * m * n * k / RATE
+
+
+def gemm(m: float, n: float, k: float, *, num_units: float | None = None, bytes_per_s: float = 1.7e12) -> float:
+    return float(
+        gemm_time_s(
+            m=m, n=n, k=k, flop_per_s=RATE, bytes_per_s=bytes_per_s, width_bytes=2.0, num_units=num_units,
+            constants=CONSTANTS,
+        )
+    )  # fmt: skip
+
+
+def test_roofline_has_both_regimes() -> None:
+    # 8192 cubed does 2730 FLOP per byte, well above the ridge of 160; one row does 1 per byte, well below.
+    assert gemm(8192, 8192, 8192) == pytest.approx(2.0 * 8192**3 / RATE)
+    assert gemm(8192, 8192, 8192, bytes_per_s=1e15) == gemm(8192, 8192, 8192)
+    assert gemm(1, 8192, 8192) == pytest.approx(2.0 * (8192 + 8192**2 + 8192) / 1.7e12)
+    assert gemm(1, 8192, 8192, bytes_per_s=0.85e12) == pytest.approx(2 * gemm(1, 8192, 8192))
+
+
+def test_units_only_ever_add_to_the_roofline() -> None:
+    for shape in ((1, 8192, 8192), (300, 300, 300), (8192, 8192, 8192), (4096, 51200, 1024)):
+        assert gemm(*shape, num_units=UNITS) >= gemm(*shape)
+
+
+def flash(seq: int, *, causal: bool = True) -> float:
+    return float(flash_attention_time_s(seq=seq, micro_batch=2, head_dim_total=4096.0, causal=causal, flop_per_s=RATE))
+
+
+@pytest.mark.parametrize("seq", [512, 2048, 32768])
+def test_causal_attention_is_half_and_quadratic_in_the_sequence(seq: int) -> None:
+    assert flash(seq) == pytest.approx(flash(seq, causal=False) / 2)
+    assert flash(2 * seq) == pytest.approx(4 * flash(seq))
+    assert flash(seq, causal=False) == pytest.approx(4.0 * 2 * seq**2 * 4096 / RATE)
+
+
+def test_attention_is_split_by_tensor_and_context_parallelism() -> None:
+    whole = attention_times(setting(mbs=2, gbs=2))
+    for parts in ({"tp": 4}, {"cp": 4}, {"tp": 2, "cp": 2}):
+        split = attention_times(setting(mbs=2, gbs=2, **parts))
+        assert split.forward_s == pytest.approx(whole.forward_s / 4)
+        assert split.backward_s == pytest.approx(whole.backward_s / 4)
+
+
+def test_unfused_attention_is_slower_than_fused() -> None:
+    fused, unfused = (
+        attention_times(setting(stack=stack, mbs=1, gbs=1)) for stack in ("megatron-core", "eager-unfused")
+    )
+    assert unfused.forward_s > fused.forward_s
+    assert unfused.backward_s > fused.backward_s
+
+
+def crossings(num_tokens: float, *, tp: int = 1, norm_split: int = 1) -> float:
+    return float(
+        elementwise_bytes_per_layer(
+            hidden=4096, ffn_width=16384.0, num_tokens=num_tokens, tp=tp, norm_split=norm_split, passes=20.0,
+            width_bytes=2.0,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_elementwise_traffic_is_linear_in_tokens_and_never_more_with_sequence_parallelism(tp: int) -> None:
+    assert crossings(6144, tp=tp) == pytest.approx(3 * crossings(2048, tp=tp))
+    assert crossings(2048, tp=tp, norm_split=tp) <= crossings(2048, tp=tp)
+    assert crossings(2048, tp=tp, norm_split=tp) == pytest.approx(crossings(2048) / tp)
+
+
+def test_head_is_linear_in_vocabulary() -> None:
+    """Whole waves of the largest tile, so that quantisation adds nothing."""
+    case = setting(mbs=1, gbs=1)
+    columns = 128 * 108
+
+    def seconds(vocab: int) -> np.ndarray:
+        times = head_times(replace(case, shape=case.shape.model_copy(update={"vocab": vocab})))
+        return np.array([times.forward_s, times.backward_s])
+
+    grown = seconds(3 * columns) - seconds(2 * columns)
+    assert seconds(4 * columns) == pytest.approx(seconds(3 * columns) + grown, rel=0.01)
+    assert seconds(4 * columns) == pytest.approx(2 * seconds(2 * columns), rel=0.02)
+
+
+def test_head_of_a_split_vocabulary_takes_its_share() -> None:
+    whole, split = head_times(setting(mbs=4, gbs=4)), head_times(setting(mbs=4, gbs=4, tp=4))
+    assert split.forward_s == pytest.approx(whole.forward_s / 4, rel=0.05)
+
+
+@given(device=st.floats(1e-6, 10.0), blend=st.floats(1.0, 8.0))
+@settings(deadline=None, max_examples=80)
+def test_nothing_is_waited_for_without_host_time(device: float, blend: float) -> None:
+    assert host_wait_s(device_s=device, host_s=0.0, blend=blend) == 0
+
+
+@given(host=st.floats(1e-5, 1e-2), blend=st.floats(1.0, 8.0))
+@settings(deadline=None, max_examples=80)
+def test_hosts_time_is_waited_for_when_the_device_has_none(host: float, blend: float) -> None:
+    assert host_wait_s(device_s=1e-12, host_s=host, blend=blend) == pytest.approx(host, rel=1e-3)
+
+
+@given(device=st.floats(1e-6, 1.0), host=st.floats(1e-6, 1.0), blend=st.floats(1.0, 8.0))
+@settings(deadline=None, max_examples=80)
+def test_layer_takes_at_least_the_longer_of_both_and_at_most_their_sum(
+    device: float, host: float, blend: float
+) -> None:
+    whole = device + host_wait_s(device_s=device, host_s=host, blend=blend)
+    assert max(device, host) * (1 - 1e-9) <= whole <= (device + host) * (1 + 1e-9)
+
+
+def test_optimizer_is_linear_in_parameters() -> None:
+    once = optimizer_time_s(num_params=1e9, bytes_per_param=30.0, bytes_per_s=1.5e12)
+    assert once == pytest.approx(0.02)
+    assert optimizer_time_s(num_params=7e9, bytes_per_param=30.0, bytes_per_s=1.5e12) == pytest.approx(7 * once)
+
+
+def test_padded_head_costs_attention_of_the_padded_size() -> None:
+    """Fused kernels exist in steps of 32: a head of 80 is computed as one of 96."""
+    shape = MODELS["gpt3-6.7b"].transformer.model_copy(update={"head_dim": 96})
+    case = replace(setting(mbs=1, gbs=1), shape=shape)
+    narrow = replace(case, shape=shape.model_copy(update={"head_dim": 80}))
+    assert attention_times(narrow).forward_s == attention_times(case).forward_s
+    assert attention_times(changed(case, tp=2)).forward_s == pytest.approx(attention_times(case).forward_s / 2)

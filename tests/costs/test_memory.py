@@ -1,0 +1,103 @@
+"""Memory by part: activations of a layer, state of a parameter, output scores, gathered weights."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from properties.cases import MODELS, setting
+from scalewright.costs.memory import (
+    activation_bytes_per_layer,
+    gathered_weight_bytes,
+    logits_bytes,
+    state_bytes_per_param,
+)
+from scalewright.workload.model import from_shape
+from scalewright.workload.precision import recipe
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+
+def golden(name: str) -> dict[str, Any]:
+    return tomllib.loads((GOLDEN / name).read_text(encoding="utf-8"))
+
+
+KORTHIKANTI = golden("korthikanti2022_table2.toml")
+ZERO = golden("rajbhandari2020_figure1.toml")
+GPT = from_shape("layers=2,hidden=6144,heads=64,vocab=51200,seq=2048").transformer
+
+
+def kept(*, tp: int, sp: bool, recompute: Any = "none", dropout: bool = True) -> float:
+    return float(
+        activation_bytes_per_layer(
+            shape=GPT, num_tokens=4 * 2048.0, tp=tp, sequence_parallel=sp, recompute=recompute, dropout=dropout,
+            width_bytes=2.0, input_bytes=2.0,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tp", KORTHIKANTI["inputs"]["tp"])
+@pytest.mark.parametrize("row", KORTHIKANTI["rows"], ids=lambda r: r["configuration"])
+def test_activations_of_a_gpt_layer_are_the_papers(row: dict[str, Any], tp: int) -> None:
+    sbh = 2048 * 4 * 6144
+    expected = sbh * (row["whole"] + row["split"] / tp)
+    found = kept(tp=tp, sp=row["sequence_parallel"], recompute=row["recompute"])
+    assert found == pytest.approx(expected, rel=KORTHIKANTI["tolerance"]["relative"])
+
+
+def test_without_dropout_the_masks_are_not_kept() -> None:
+    # Two masks of one byte: one after attention, one after the feed-forward.
+    assert kept(tp=8, sp=False) - kept(tp=8, sp=False, dropout=False) == 2 * 2048 * 4 * 6144
+
+
+def test_policies_keep_less_in_their_order() -> None:
+    sizes = [kept(tp=8, sp=True, recompute=policy) for policy in ("none", "operators", "full")]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
+
+
+@pytest.mark.parametrize("row", ZERO["rows"], ids=lambda r: f"stage {r['zero']}")
+def test_state_of_a_device_is_the_papers(row: dict[str, Any]) -> None:
+    inputs = ZERO["inputs"]
+    by_part = state_bytes_per_param(recipe=recipe("fp16"), num_shards=inputs["num_devices"], zero=row["zero"])
+    found_gb = inputs["num_params"] * sum(float(v) for v in by_part.values()) / 1e9
+    assert found_gb == pytest.approx(row["gb"], abs=ZERO["tolerance"]["absolute_gb"])
+
+
+def test_output_scores_are_linear_in_vocabulary() -> None:
+    case = setting(mbs=2, gbs=2, tp=4)
+
+    def size(vocab: int) -> float:
+        return float(logits_bytes(replace(case, shape=case.shape.model_copy(update={"vocab": vocab}))))
+
+    assert size(3 * 51200) == pytest.approx(3 * size(51200))
+    # 16-bit output and one fp32 copy: six bytes a score, two sequences of 2048, a quarter of the vocabulary.
+    assert size(51200) == 2 * 2048 * 51200 / 4 * 6
+
+
+@pytest.mark.parametrize(("zero", "dp"), [(0, 8), (1, 8), (2, 8), (3, 1)])
+def test_no_weights_are_gathered_below_stage_three_or_for_one_rank(zero: int, dp: int) -> None:
+    assert gathered_weight_bytes(num_unit_params=1e9, recipe=recipe("bf16"), zero=zero, dp=dp) == 0
+
+
+def test_two_units_of_weights_are_whole_at_stage_three() -> None:
+    assert gathered_weight_bytes(num_unit_params=1e9, recipe=recipe("bf16"), zero=3, dp=2) == 4e9
+
+
+def test_latent_attention_keeps_its_latents_on_every_rank() -> None:
+    shape = MODELS["deepseek-v3"].transformer
+
+    def size(tp: int) -> float:
+        return float(
+            activation_bytes_per_layer(
+                shape=shape, num_tokens=4096.0, tp=tp, sequence_parallel=True, recompute="none", dropout=False,
+                width_bytes=2.0, input_bytes=2.0,
+            )
+        )  # fmt: skip
+
+    latents = 4096 * 2 * (1536 + 512 + 64)
+    assert size(8) - latents == pytest.approx((size(1) - latents) / 8)

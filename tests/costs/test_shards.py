@@ -1,0 +1,62 @@
+"""Parameters by device: over all devices they add up to the model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from properties.cases import DENSE, EXPERTS, MODELS, SMALL, experts_divide, setting
+from scalewright.costs.setting import Setting
+from scalewright.costs.shards import num_expert_copies, stage_shards
+
+ROTARY = ("llama3-8b", *EXPERTS)
+
+
+def added_up(case: Setting) -> float:
+    """Parameters of the devices of one copy of the model."""
+    layout, total = case.layout, 0.0
+    for stage in range(int(layout.pp)):
+        shards = stage_shards(case, stage)
+        total += float(shards.num_dense * layout.tp + shards.num_routed * layout.ep * case.expert_tp)
+    return total
+
+
+def expected(model: str, *, pp: int) -> float:
+    """The model without its last norm; a tied table is on the last stage again."""
+    spec, shape = MODELS[model], MODELS[model].transformer
+    norm = shape.hidden * (2 if shape.norm == "layernorm" and shape.norm_bias else 1) * shape.final_norm
+    repeated = shape.vocab * shape.hidden if shape.tied_embeddings and pp > 1 else 0
+    return float(spec.num_params - norm + repeated)
+
+
+@given(model=st.sampled_from(ROTARY), tp=SMALL, dp=SMALL, ep=SMALL, pp=st.sampled_from([1, 2, 3, 4, 7, 16]))
+@settings(deadline=None, max_examples=100)
+def test_all_devices_together_hold_the_model(model: str, tp: int, dp: int, ep: int, pp: int) -> None:
+    moe = MODELS[model].transformer.moe
+    ep = experts_divide(ep, num_experts=1 if moe is None else moe.num_experts, num_devices=dp * tp)
+    case = setting(model=model, tp=tp, dp=dp, ep=ep, pp=pp, gbs=dp)
+    assert added_up(case) == pytest.approx(expected(model, pp=pp), rel=1e-9)
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4, 5, 16])
+@pytest.mark.parametrize("model", DENSE)
+def test_all_stages_together_hold_a_model_with_tables(model: str, pp: int) -> None:
+    assert added_up(setting(model=model, pp=pp)) == pytest.approx(expected(model, pp=pp), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("layout", "copies"),
+    [
+        ({"dp": 8}, 8),
+        ({"dp": 8, "tp": 4}, 8),
+        ({"dp": 8, "ep": 8}, 1),
+        ({"dp": 8, "ep": 4}, 2),
+        ({"dp": 8, "tp": 4, "ep": 8}, 4),
+        ({"dp": 4, "cp": 2, "ep": 8}, 1),
+    ],
+    ids=str,
+)
+def test_devices_that_repeat_the_same_experts(layout: dict[str, int], copies: int) -> None:
+    case = setting(model="mixtral-8x7b", gbs=layout["dp"], **layout)
+    assert num_expert_copies(case) == copies
