@@ -35,7 +35,7 @@ DIMENSIONLESS = {
     "compute.passes": "how often a tensor crosses memory",
     "compute.width": "elements, the width of a matrix",
     "compute.ffn_width": "elements, the width of a matrix",
-    "compute.head_dim_total": "elements, over all heads of a device",
+    "compute.REFERENCE_HEAD": "elements of a head",
     "compute.head_dim": "elements",
     "compute.head_dim_sum": "elements",
     "compute.heads": "heads on one device",

@@ -116,7 +116,9 @@ def test_error_in_a_json_line_gives_one_line_number_only(tmp_path: Path) -> None
     path.write_text('{"a": 1}\n{"a": 2}\n{"a": x}\n')
     with pytest.raises(DocumentError) as error:
         list(read_jsonl(path))
-    assert str(error.value).count("line") == 1, "a second 'line 1' would point at the wrong place"
+    assert str(error.value).removeprefix(str(path)).count("line") == 1, (
+        "a second 'line 1' would point at the wrong place"
+    )
 
 
 def test_json_line_that_is_no_object_is_refused(tmp_path: Path) -> None:

@@ -376,7 +376,8 @@ class Stack(Entry):
     elementwise_passes: Count
     """Times a layer's activations cross memory outside the products, forward."""
     attention_share: Fraction
-    """Rate of fused attention over the device's best 16-bit product; ignored when attention is not fused."""
+    """Rate of fused attention over the device's best 16-bit product, for heads of 128 and long sequences; ignored
+    when attention is not fused."""
     fused_attention: bool
     """False: scores are written to memory, as before FlashAttention."""
     overlaps_tensor: bool
@@ -385,6 +386,8 @@ class Stack(Entry):
     """Gradient and weight exchange runs beside the backward pass."""
     dropout: bool
     """Dropout masks are kept for the backward pass."""
+    keeps_gradients: bool
+    """Gradients have a buffer of their own; false: they appear as the backward pass frees activations."""
     logits_bytes: Bytes
     """Memory per output score: the layer's output, copies in fp32 and their gradients, unless the loss is fused."""
     gathers_per_layer: int = Field(gt=0)
@@ -414,6 +417,10 @@ class Constants(Entry):
     """Rate of smaller tiles over the largest, by `rows x columns`."""
     grouped_matmul_share: Fraction
     """Rate of products grouped over experts against one product of the same size."""
+    attention_seq_ramp: Count
+    """Sequence length at which fused attention reaches half of its rate."""
+    attention_head_ramp: Count
+    """Head size at which fused attention would reach half of its rate for endless heads."""
     unfused_product_share: Fraction
     """Rate of the batched products of unfused attention over other products."""
     unfused_attention_passes: Count

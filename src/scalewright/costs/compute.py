@@ -15,8 +15,11 @@ FLASH_BACKWARD_OVER_FORWARD = 2.5
 """Fused attention's backward pass does five matrix products where the forward does two (dao2023, section 3.1)."""
 UNFUSED_FORWARD_FRAC = 0.4
 """Of the crossings of the score matrix, forward: scores, mask and softmax, dropout; backward half as many again."""
-FLASH_HEAD_STEP = 32
-"""Fused attention kernels exist for head sizes in steps of 32; others are padded up."""
+FLASH_HEAD_STEP = 64
+"""Fused attention runs other head sizes as the next multiple of 64 (benchmarks/results/h200_micro.jsonl: 80 and 96
+take as long as 128)."""
+REFERENCE_HEAD = 128.0
+"""Head size that a stack's attention share is stated for."""
 MATRIX_UNIT_ALIGNMENT = 8
 """16-bit products whose depth is not a multiple of this leave the matrix units (NVIDIA tensor-core guide)."""
 HOST_BACKWARD_OVER_FORWARD = 1.5
@@ -186,18 +189,27 @@ def head_dim_sum(shape: TransformerShape, *, step: int = 1) -> float:
 
 
 def flash_attention_time_s(
-    *, seq: int, micro_batch: FloatLike, head_dim_total: FloatLike, causal: bool, flop_per_s: float
+    *,
+    seq: int,
+    micro_batch: FloatLike,
+    heads: FloatLike,
+    head_dim: float,
+    causal: bool,
+    flop_per_s: float,
+    constants: Constants,
 ) -> FloatLike:
     """Forward pass of fused attention in one layer.
 
-    Equation  t = 4 b s^2 d_total (1/2 if causal) / F
-    Source    dao2023 (FlashAttention-2, arXiv:2307.08691), section 4.1
-    Assumes   scores never reach memory; F is attention's own rate; head sizes padded to multiples of 32
-    Checked   tests/costs/test_compute.py: causal is half; quadratic in the sequence
+    Equation  t = 4 b s^2 a d (1/2 if causal) / (F r(d)/r(128) s/(s + s0)),  r(d) = d/(d + d0)
+    Source    dao2023 (FlashAttention-2, arXiv:2307.08691), section 4.1, for the work; s0 and d0 measured on an H200
+    Assumes   scores never reach memory; F is the stack's rate for heads of 128 and long sequences
+    Checked   tests/costs/test_compute.py: causal is half; the H200's table of 28 sizes within 20 %
     """
-    b, s, d = micro_batch, float(seq), head_dim_total
+    b, s, d, a = micro_batch, float(seq), head_dim, heads
     half = 0.5 if causal else 1.0
-    return 4.0 * b * s * s * d * half / flop_per_s
+    d0, s0 = constants.attention_head_ramp.value, constants.attention_seq_ramp.value
+    ramp = d / (d + d0) * (REFERENCE_HEAD + d0) / REFERENCE_HEAD * s / (s + s0)
+    return 4.0 * b * s * s * a * d * half / (flop_per_s * ramp)
 
 
 def unfused_attention_times(
@@ -227,9 +239,11 @@ def attention_times(setting: Setting) -> PassTimes:
         forward = flash_attention_time_s(
             seq=shape.seq,
             micro_batch=micro_batch,
-            head_dim_total=heads * head_dim_sum(shape, step=FLASH_HEAD_STEP),
+            heads=heads,
+            head_dim=head_dim_sum(shape, step=FLASH_HEAD_STEP),
             causal=shape.causal,
             flop_per_s=machine.matmul_flop_per_s(recipe.attention) * setting.stack.attention_share.value,
+            constants=constants,
         )
         return PassTimes(forward_s=forward, backward_s=forward * FLASH_BACKWARD_OVER_FORWARD)
     rate = machine.sustained_flop_per_s(recipe.attention) * constants.unfused_product_share.value
@@ -320,7 +334,7 @@ def host_wait_s(*, device_s: FloatLike, host_s: FloatLike, blend: float) -> Floa
     Assumes   short kernels wait for the host while long ones let it run ahead, so the change-over is gradual
     Checked   tests/costs/test_compute.py: nothing without host time; the host's time when the device has none
     """
-    d, h = device_s, host_s
+    d, h = np.maximum(device_s, 1e-12), host_s
     return d * ((1.0 + (h / d) ** blend) ** (1.0 / blend) - 1.0)
 
 

@@ -80,9 +80,9 @@ def stored_bytes_per_layer(setting: Setting, recompute: Recompute, moe_frac: Flo
     )  # fmt: skip
     if recompute == "full" or shape.moe is None:
         return dense
-    fan = 2.0 if shape.gated else 1.0
-    kept = 0.5 * fan if recompute == "operators" else fan + 1.0
-    feed_forward = setting.num_tokens * kept * shape.ffn_hidden * recipe.activation_bytes / layout.tp
+    fan, w = 2.0 if shape.gated else 1.0, recipe.activation_bytes
+    kept_bytes = 0.5 * fan * w if recompute == "operators" else fan * w + (1.0 if recipe.is_narrow else w)
+    feed_forward = setting.num_tokens * kept_bytes * shape.ffn_hidden / layout.tp
     return dense - moe_frac * feed_forward + moe_frac * expert_activation_bytes_per_layer(setting)
 
 

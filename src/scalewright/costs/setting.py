@@ -42,16 +42,19 @@ class Setting:
         return np.ceil(self.shape.layers / self.layout.pp)
 
     def num_layers_on(self, stage: FloatLike) -> FloatLike:
-        """Layers of a stage: the same number on each, less what is left over on the last ones."""
-        start = self.num_layers * stage
-        return np.clip(self.shape.layers - start, 0, self.num_layers)
+        """Layers of a stage: as even as can be, the first stages taking what does not divide."""
+        return self.shape.layers // self.layout.pp + (stage < self.shape.layers % self.layout.pp)
+
+    def num_layers_before(self, stage: FloatLike) -> FloatLike:
+        """Layers on the stages before this one."""
+        return self.shape.layers // self.layout.pp * stage + np.minimum(stage, self.shape.layers % self.layout.pp)
 
     def stage_moe_frac(self, stage: FloatLike) -> FloatLike:
         """Share of a stage's layers that are mixtures of experts; dense layers come first."""
         if self.shape.moe is None:
             return 0.0
         layers = self.num_layers_on(stage)
-        dense = np.clip(self.shape.moe.num_dense_layers - self.num_layers * stage, 0, layers)
+        dense = np.clip(self.shape.moe.num_dense_layers - self.num_layers_before(stage), 0, layers)
         return 1.0 - dense / np.maximum(layers, 1)
 
     @property

@@ -46,8 +46,8 @@ def num_expert_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> Flo
 def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
     """Parameters on a device of pipeline stage `stage`.
 
-    Equation  (layers x dense + tables) / t + layers x experts / (e t_e); tables: V h on the first stage and again on
-              the last, once where both are one stage and the weights are tied; position table on the first
+    Equation  (layers x dense + tables) / t + positions + layers x experts / (e t_e); tables: V h on the first stage
+              and again on the last, once where both are one stage and the weights are tied; positions on the first
     Source    narayanan2021 (arXiv:2104.04473), section 2.3; experts spread whole as in fedus2021 (arXiv:2101.03961)
     Assumes   the vocabulary is split by tensor parallelism; norms too, which is below 0.1 % of a layer
     Checked   tests/costs/test_shards.py: over all devices they add up to the model
@@ -57,10 +57,10 @@ def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
     table = float(shape.vocab * shape.hidden)
     positions = float(shape.num_positions * shape.hidden) if shape.positions == "learned" else 0.0
     first, last = _flag(np.asarray(stage) == 0), _flag(np.asarray(stage) == np.asarray(layout.pp) - 1)
-    tables = first * (table + positions) + last * table * (1.0 - first * shape.tied_embeddings)
-    dense = layers * num_dense_layer_params(shape, frac) + tables
+    tables = first * table + last * table * (1.0 - first * shape.tied_embeddings)
+    dense = (layers * num_dense_layer_params(shape, frac) + tables) / layout.tp + first * positions
     experts = layers * num_expert_layer_params(shape, frac) / (layout.ep * setting.expert_tp)
-    return Shards(num_dense=dense / layout.tp, num_routed=experts)
+    return Shards(num_dense=dense, num_routed=experts)
 
 
 def _flag(condition: FloatLike) -> FloatLike:

@@ -23,6 +23,9 @@ from scalewright.workload.flop import training_flop_per_sample, transformer_forw
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
 
+BACKWARD_FRAC = 2.0 / 3.0
+"""Part of a micro-batch's time that is its backward pass, behind which gradients are exchanged."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
@@ -149,9 +152,10 @@ def layer_times(setting: Setting) -> LayerTimes:
     elif setting.layout.recompute == "operators":
         again = matmul.forward_s / 2.0 + elementwise.forward_s
     busy = device.forward_s + device.backward_s + again
+    wait = compute.host_wait_s(device_s=busy, host_s=host_s, blend=setting.constants.host_blend.value)
     return LayerTimes(
         matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
-        again_s=again, host_wait_s=compute.host_wait_s(device_s=busy, host_s=host_s, blend=setting.constants.host_blend.value),
+        again_s=again, host_wait_s=wait,
     )  # fmt: skip
 
 
@@ -176,7 +180,7 @@ def step_time(setting: Setting) -> Breakdown:
     nodes = np.maximum(layout.num_gpus / setting.machine.gpus_per_node, 1.0)
     straggle = setting.constants.straggler_growth.value * np.log2(nodes)
     shards = stage_shards(setting, 0)
-    data = _data_parallel(setting, shards, layer=layer, head=head)
+    data = _data_parallel(setting, shards, micro_batch_s=layers * layer.total_s + visible_head)
     per_step = m * layers
 
     def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
@@ -297,7 +301,7 @@ def _pipeline_transfer(setting: Setting) -> FloatLike:
     return 2.0 * layout.vpp * once * setting.constants.transfer_exposure.value
 
 
-def _data_parallel(setting: Setting, shards: Shards, *, layer: LayerTimes, head: PassTimes) -> Breakdown:
+def _data_parallel(setting: Setting, shards: Shards, *, micro_batch_s: FloatLike) -> Breakdown:
     """What gradient and weight exchange adds to the step after overlap."""
     layout, recipe, constants = setting.layout, setting.recipe, setting.constants
     sharded = layout.zero >= 3
@@ -311,17 +315,13 @@ def _data_parallel(setting: Setting, shards: Shards, *, layer: LayerTimes, head:
         return dense + collectives.gather_time_s(size_bytes=shards.num_routed * width_bytes, path=expert_path)
 
     weights, gradients = gather(recipe.weight_bytes), gather(recipe.communication_bytes)
-    forward_s = setting.num_layers * layer.passes.forward_s + head.forward_s
-    backward_s = setting.num_layers * (layer.passes.backward_s + layer.again_s) + head.backward_s
     if sharded:
         hidden = constants.shard_overlap.value if setting.stack.overlaps_gradients else 0.0
-        forward = np.maximum(weights - hidden * forward_s, 0.0)
-        backward = np.maximum(weights + gradients - hidden * backward_s, 0.0)
-        exposed = setting.num_micro_batches * (forward + backward)
+        exposed = setting.num_micro_batches * np.maximum(2.0 * weights + gradients - hidden * micro_batch_s, 0.0)
     else:
         hidden = constants.gradient_overlap.value if setting.stack.overlaps_gradients else 0.0
         exchange = gradients + (weights if layout.zero >= 1 else gradients)
-        exposed = np.maximum(exchange - hidden * backward_s, 0.0)
+        exposed = np.maximum(exchange - hidden * BACKWARD_FRAC * micro_batch_s, 0.0)
     return Breakdown(
         name="data_parallel",
         unit="s",
@@ -332,7 +332,7 @@ def _data_parallel(setting: Setting, shards: Shards, *, layer: LayerTimes, head:
 
 
 def step_memory(setting: Setting) -> Breakdown:
-    """Peak allocated bytes on the worst rank: the first, second or last stage, whichever needs most.
+    """Peak allocated bytes on the worst rank: the first, second, last or first all-expert stage.
 
     Equation  max over stages of: state + in-flight activations + working set + logits on the last
     Source    korthikanti2022 (arXiv:2205.05198), section 4; rajbhandari2020 (arXiv:1910.02054), section 3
@@ -340,7 +340,11 @@ def step_memory(setting: Setting) -> Breakdown:
     Checked   tests/golden/test_frontier_memory.py: 16 stages of a 175B run within 3 %
     """
     pp = np.asarray(setting.layout.pp)
-    stages = [stage_memory(setting, stage[()]) for stage in (np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1)]
+    candidates = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
+    if setting.shape.moe is not None:  # the first stage without dense layers holds the most experts
+        full = np.ceil(setting.shape.moe.num_dense_layers / np.asarray(setting.num_layers))
+        candidates.append(np.minimum(full.astype(pp.dtype), pp - 1))
+    stages = [stage_memory(setting, stage[()]) for stage in candidates]
     totals = [np.asarray(s.total, dtype=np.float64) for s in stages]
     worst = np.argmax(np.stack(np.broadcast_arrays(*totals)), axis=0)
     if worst.ndim == 0:
@@ -368,13 +372,20 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     unit = num_dense_layer_params(shape, frac) / layout.tp + num_expert_layer_params(shape, frac) / (
         layout.ep * setting.expert_tp
     )
-    gathered = memory.gathered_weight_bytes(num_unit_params=unit, recipe=recipe, zero=layout.zero, dp=layout.dp)
+    gathered = memory.gathered_weight_bytes(
+        num_unit_params=unit, recipe=recipe, zero=layout.zero, dp=layout.dp * layout.cp
+    )
 
     def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
         return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
 
+    activations, logits = held * layers * stored, is_last * memory.logits_bytes(setting)
+
     def state(name: str) -> Breakdown:
         value = shards.num_dense * dense[name] + shards.num_routed * routed[name]
+        if name == "gradients" and not setting.stack.keeps_gradients:
+            # they take the place of activations as the backward pass frees them: only the excess adds to the peak
+            value = np.maximum(value - activations - logits, 0.0)
         return term(
             name, value, "memory.state_bytes_per_param", num_params=shards.num_params, bytes_per_param=dense[name]
         )
@@ -390,6 +401,6 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
                 "activations", held * layers * stored, "memory.activation_bytes_per_layer", in_flight=held, stage=stage
             ),
             term("working_set", working, "memory.activation_bytes_per_layer"),
-            term("logits", is_last * memory.logits_bytes(setting), "memory.logits_bytes"),
+            term("logits", logits, "memory.logits_bytes"),
         ),
     )

@@ -115,7 +115,8 @@ def predict(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe
     needs_network = int(layout.num_gpus) > machine.gpus_per_node
     if needs_network and machine.network_bytes_per_s_per_gpu is None:
         raise ConfigError(
-            f"layout {layout.brief} needs {layout.num_gpus} devices: {machine.name} is one node of {machine.gpus_per_node}"
+            f"layout {layout.brief} needs {layout.num_gpus} devices, "
+            f"but {machine.name} is one node of {machine.gpus_per_node}"
         )
     setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)
     cost = step_cost(spec=spec, setting=setting)
