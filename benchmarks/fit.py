@@ -36,10 +36,10 @@ CONSTANTS = (
     "sustained_matmul_share", "throttle_exponent", "narrow_matmul_gain", "depth_overhead", "wave_overhead",
     "grouped_matmul_share", "unfused_attention_passes", "permute_passes", "narrow_cast_passes", "logits_passes",
     "expert_host_factor", "host_blend", "collective_offset", "latency_factor", "tensor_exposure", "transfer_exposure",
-    "all_to_all_exposure", "gradient_overlap", "shard_overlap", "straggler_growth", "step_overhead",
+    "all_to_all_exposure", "gradient_overlap", "shard_overlap", "overlap_cost", "straggler_growth", "step_overhead",
 )  # fmt: skip
 AT_MOST_ONE = {"sustained_matmul_share", "grouped_matmul_share", "tensor_exposure", "transfer_exposure",
-               "all_to_all_exposure", "gradient_overlap", "shard_overlap"}  # fmt: skip
+               "all_to_all_exposure", "gradient_overlap", "shard_overlap", "overlap_cost"}  # fmt: skip
 FACTORS = ("host_time", "elementwise_passes", "attention_share")
 # stacks that share their factors with the first of the row: they differ in what overlaps, not in kernels
 FAMILIES = (
@@ -55,7 +55,7 @@ PRIORS = {
     "narrow_cast_passes": 6.0, "logits_passes": 12.0, "expert_host_factor": 10.0, "host_blend": 3.0,
     "collective_offset": 20e-6,
     "latency_factor": 1.5, "tensor_exposure": 0.6, "transfer_exposure": 0.7, "all_to_all_exposure": 0.9,
-    "gradient_overlap": 0.7, "shard_overlap": 0.8, "straggler_growth": 0.02, "step_overhead": 5e-3,
+    "gradient_overlap": 0.7, "shard_overlap": 0.8, "overlap_cost": 0.2, "straggler_growth": 0.02, "step_overhead": 5e-3,
     "eager-unfused.host_time": 1e-3, "eager-unfused.elementwise_passes": 30.0, "eager-unfused.attention_share": 1.0,
     "eager-fused-loss.host_time": 0.4e-3, "eager-fused-loss.elementwise_passes": 25.0,
     "eager-fused-loss.attention_share": 0.5,
@@ -192,7 +192,7 @@ def fit(problem: Problem, shipped: Values, keep: NDArray[np.bool_], *, progress:
 
     def loss(r: Array, x: Array) -> float:
         soft = 2.0 * SOFT_FRAC**2 * (np.sqrt(1.0 + (r / SOFT_FRAC) ** 2) - 1.0)
-        return float(np.sum(weights * soft) + np.sum((x - origin) ** 2) / PRIOR_SIGMA**2)
+        return float(np.sum(weights * soft) + np.sum(((x - origin) / PRIOR_SIGMA) ** 2))
 
     x, damping = origin.copy(), 1e-2
     r = residuals(x)
@@ -243,12 +243,13 @@ def leave_sources_out(problem: Problem, start: Values) -> Array:
     return predicted
 
 
-def write(values: Values, quantiles: tuple[float, float]) -> None:
+def write(values: Values, quantiles: tuple[float, float] | None) -> None:
     """Put fitted values into the catalogue's files, line by line, and the hash of the data beside them."""
     digest = hashlib.sha256(packaged_runs().read_bytes()).hexdigest()[:12]
-    new = {name: getattr(values.constants, name) for name in CONSTANTS}
-    _rewrite(packaged_data() / "constants" / "engine.toml", {n: _shown(f) for n, f in new.items()}
-             | {"interval_low": f"{quantiles[0]:.3g}", "interval_high": f"{quantiles[1]:.3g}"}, digest)  # fmt: skip
+    new = {name: _shown(getattr(values.constants, name)) for name in CONSTANTS}
+    if quantiles is not None:
+        new |= {"interval_low": f"{quantiles[0]:.3g}", "interval_high": f"{quantiles[1]:.3g}"}
+    _rewrite(packaged_data() / "constants" / "engine.toml", new, digest)
     for family in FAMILIES:
         for stack in family:
             facts = {f: _shown(getattr(values.stacks[stack], f)) for f in FACTORS}
@@ -293,17 +294,16 @@ def main() -> None:
     predicted = predict_all(problem, fitted)
     for name, old, new in zip(parameter_names(), starting_values(start), starting_values(fitted), strict=True):
         print(f"  {name:40s} {old:12.5g} -> {new:12.5g}")
-    error = np.abs(predicted / problem.measured_s - 1.0)
     print(f"fitted on all: {summary(problem, predicted)}")
-    ratios = {
-        (str(g), "", ""): (problem.measured_s / predicted)[problem.groups == g] for g in np.unique(problem.groups)
-    }
+    quantiles = None
     if not args.skip_left_out:
         left = leave_sources_out(problem, start)
         print(f"left out: {summary(problem, left)}")
-        ratios = {(str(g), "", ""): (problem.measured_s / left)[problem.groups == g] for g in np.unique(problem.groups)}
-    quantiles = residual_quantiles(ratios)
-    print(f"90 % interval: measured / predicted from {quantiles[0]:.3f} to {quantiles[1]:.3f}")
+        ratio = problem.measured_s / left
+        quantiles = residual_quantiles(
+            {(str(g), "", ""): ratio[problem.groups == g] for g in np.unique(problem.groups)}
+        )
+        print(f"90 % interval: measured / predicted from {quantiles[0]:.3f} to {quantiles[1]:.3f}")
     if args.write:
         write(fitted, quantiles)
         print("written")

@@ -10,6 +10,7 @@ synchronised; memory is the peak the allocator saw.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import subprocess
@@ -148,6 +149,7 @@ def measure(index: int, *, compiled: bool) -> dict[str, object]:
         "spread_s": [min(times[WARM_UP:]), max(times[WARM_UP:])],
     }  # fmt: skip
     del model, optimizer
+    gc.collect()  # compiled modules sit in cycles: without this the next shape's peak would count their weights
     torch.cuda.empty_cache()
     return row
 

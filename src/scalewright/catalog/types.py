@@ -451,8 +451,10 @@ class Constants(Entry):
     """Part of the backward pass that hides gradient exchange in a stack that overlaps it."""
     shard_overlap: Fraction
     """Part of compute that hides the gathering of sharded weights."""
+    overlap_cost: Fraction
+    """Slowdown of compute for each second of exchange it hides: both want memory, units and power."""
     straggler_growth: Fraction
-    """Slowdown for each doubling of the node count."""
+    """Slowdown for each doubling of the node count: all wait for the slowest."""
     step_overhead: Seconds
     """Host work once per step: data, clipping, logging."""
     device_reserve: Bytes

@@ -316,12 +316,13 @@ def _data_parallel(setting: Setting, shards: Shards, *, micro_batch_s: FloatLike
 
     weights, gradients = gather(recipe.weight_bytes), gather(recipe.communication_bytes)
     if sharded:
-        hidden = constants.shard_overlap.value if setting.stack.overlaps_gradients else 0.0
-        exposed = setting.num_micro_batches * np.maximum(2.0 * weights + gradients - hidden * micro_batch_s, 0.0)
+        calls_per_step, exchange = setting.num_micro_batches, 2.0 * weights + gradients
+        cover = constants.shard_overlap.value * micro_batch_s
     else:
-        hidden = constants.gradient_overlap.value if setting.stack.overlaps_gradients else 0.0
-        exchange = gradients + (weights if layout.zero >= 1 else gradients)
-        exposed = np.maximum(exchange - hidden * BACKWARD_FRAC * micro_batch_s, 0.0)
+        calls_per_step, exchange = 1.0, gradients + (weights if layout.zero >= 1 else gradients)
+        cover = constants.gradient_overlap.value * BACKWARD_FRAC * micro_batch_s
+    hidden = np.minimum(exchange, cover) if setting.stack.overlaps_gradients else 0.0 * exchange
+    exposed = calls_per_step * (exchange - hidden * (1.0 - constants.overlap_cost.value))
     return Breakdown(
         name="data_parallel",
         unit="s",
