@@ -465,6 +465,10 @@ class Constants(Entry):
     """Lower end of the 90 % interval, as measured over predicted."""
     interval_high: Fraction
     """Upper end of the 90 % interval, as measured over predicted."""
+    seen_accelerators: tuple[Id, ...]
+    """Devices of the runs that the fitted constants come from; a prediction elsewhere has a wider interval."""
+    seen_precisions: tuple[str, ...]
+    seen_transports: tuple[str, ...]
 
 
 KINDS: dict[str, type[Entry]] = {

@@ -86,7 +86,7 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     return StepCost(
         time=time,
         memory=used,
-        interval_s=interval.interval_s(time_s=time.total, constants=constants),
+        interval_s=interval.interval_s(time_s=time.total, setting=setting),
         reserved_bytes=reserved,
         fits=np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)[()],
         model_flop=model_flop,

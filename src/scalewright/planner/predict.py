@@ -9,6 +9,7 @@ from scalewright import __version__
 from scalewright.catalog.derive import training_precision
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Stack
+from scalewright.costs.interval import unseen
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, step_cost
@@ -36,6 +37,12 @@ class Prediction:
     @property
     def id(self) -> str:
         return digest(self.resolved_input())
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(
+            shape=self.spec.transformer, machine=self.machine, layout=self.layout, recipe=self.recipe, stack=self.stack
+        )
 
     @property
     def confidence(self) -> Confidence:
@@ -73,7 +80,8 @@ class Prediction:
             found.append(f"tp={self.layout.tp} spans nodes of {machine.gpus_per_node} devices")
         if machine.num_nodes is not None and self.num_nodes > machine.num_nodes:
             found.append(f"{self.num_nodes} nodes are more than {machine.name}'s {machine.num_nodes}")
-        return [*found, *machine.assumptions]
+        wider = [f"{reason}: the interval is wider" for reason in unseen(self.setting)]
+        return [*found, *wider, *machine.assumptions]
 
     @property
     def num_nodes(self) -> int:

@@ -1,0 +1,45 @@
+"""The interval brackets the prediction and is wider where no fitted run has been."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from properties.cases import CATALOG, changed, setting
+from scalewright.catalog.published import load_runs, packaged_runs
+from scalewright.costs.interval import interval_s, unseen
+
+OWN_STEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_steps.jsonl"
+
+
+def test_interval_brackets_the_prediction() -> None:
+    low, high = interval_s(time_s=10.0, setting=setting())
+    assert low < 10.0 < high
+
+
+@pytest.mark.parametrize("system", ["frontier", "laptop"])
+def test_interval_is_wider_on_devices_no_run_was_fitted_on(system: str) -> None:
+    from scalewright.costs.machine import machine_from_system
+
+    here = setting()
+    there = replace(here, machine=machine_from_system(CATALOG, system))
+    assert unseen(there)
+    seen_low, seen_high = interval_s(time_s=1.0, setting=here)
+    low, high = interval_s(time_s=1.0, setting=there)
+    assert low < seen_low
+    assert high > seen_high
+
+
+def test_interval_is_wider_for_more_devices_than_any_run_had() -> None:
+    assert not unseen(changed(setting(), dp=8))
+    assert unseen(changed(setting(), dp=2**20))
+
+
+def test_lists_of_what_was_seen_are_those_of_the_fitted_runs() -> None:
+    runs = [*load_runs(packaged_runs()), *load_runs(OWN_STEPS)]
+    constants = CATALOG.constants()
+    timed = [r for r in runs if r.model.hidden is not None and r.layout.dp is not None and r.hardware.gpus is not None]
+    assert {CATALOG.accelerator(r.hardware.gpu).id for r in timed} == set(constants.seen_accelerators)
+    assert {r.dtype for r in timed} == set(constants.seen_precisions)
