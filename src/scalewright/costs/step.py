@@ -168,65 +168,85 @@ def step_time(setting: Setting) -> Breakdown:
               layers; stragglers grow with the logarithm of the node count; no data wait
     Checked   `scalewright validate`, published training runs
     """
-    layout, m = setting.layout, setting.num_micro_batches
-    layer, head, layers = layer_times(setting), compute.head_times(setting), setting.num_layers
+    layout = setting.layout
+    layer, layers = layer_times(setting), setting.num_layers
+    head = compute.head_times(setting)
     head_s = head.forward_s + head.backward_s
-    spare = (layers - setting.num_layers_on(layout.pp - 1)) * layer.total_s
-    visible_head = np.maximum(head_s - spare, 0.0)
-    transfer = _pipeline_transfer(setting)
-    even = setting.shape.layers / layout.pp * layer.total_s
-    bubble = pipeline.bubble_time_s(micro_batch_time_s=even + transfer, pp=layout.pp, vpp=layout.vpp)
-    repeated = m * (layers * layer.total_s + visible_head + transfer) + bubble
-    nodes = np.maximum(layout.num_gpus / setting.machine.gpus_per_node, 1.0)
-    straggle = setting.constants.straggler_growth.value * np.log2(nodes)
+    spare_s = (layers - setting.num_layers_on(layout.pp - 1)) * layer.total_s
+    visible_head_s = np.maximum(head_s - spare_s, 0.0)
+    micro_batch_s = layers * layer.total_s + visible_head_s
     shards = stage_shards(setting, 0)
-    data = _data_parallel(setting, shards, micro_batch_s=layers * layer.total_s + visible_head)
-    per_step = m * layers
+    parts = (
+        _compute_terms(setting, layer, head_s=head_s, visible_head_s=visible_head_s),
+        _communication_terms(setting, layer, _data_parallel(setting, shards, micro_batch_s=micro_batch_s)),
+        _waiting_terms(setting, layer, micro_batch_s=micro_batch_s),
+        _update(setting, shards),
+    )
+    return Breakdown(name="step", unit="s", formula="step.step_time", parts=parts)
 
-    def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
-        return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
+
+def _term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
+    return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
+
+
+def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, visible_head_s: FloatLike) -> Breakdown:
+    """What the device computes in a step, on the fullest stage."""
+    m = setting.num_micro_batches
+    per_step = m * setting.num_layers
 
     def both(name: str, times: PassTimes, formula: str) -> tuple[Breakdown, Breakdown]:
-        forward = term(f"{name}_forward", per_step * times.forward_s, formula, per_layer_s=times.forward_s)
-        return forward, term(f"{name}_backward", per_step * times.backward_s, formula, per_layer_s=times.backward_s)
+        forward = _term(f"{name}_forward", per_step * times.forward_s, formula, per_layer_s=times.forward_s)
+        return forward, _term(f"{name}_backward", per_step * times.backward_s, formula, per_layer_s=times.backward_s)
 
     attention = "flash_attention_time_s" if setting.stack.fused_attention else "unfused_attention_times"
-    computed = Breakdown(
+    return Breakdown(
         name="compute",
         unit="s",
         parts=(
             *both("matmul", layer.matmul, "compute.gemm_time_s"),
             *both("attention", layer.attention, f"compute.{attention}"),
             *both("elementwise", layer.elementwise, "compute.elementwise_bytes_per_layer"),
-            term("recompute", per_step * layer.again_s, "step.step_time", mode=layout.recompute),
-            term("head_and_loss", m * visible_head, "compute.head_times", hidden_s=head_s - visible_head),
+            _term("recompute", per_step * layer.again_s, "step.step_time", mode=setting.layout.recompute),
+            _term("head_and_loss", m * visible_head_s, "compute.head_times", hidden_s=head_s - visible_head_s),
         ),
     )
-    communicated = Breakdown(
+
+
+def _communication_terms(setting: Setting, layer: LayerTimes, data: Breakdown) -> Breakdown:
+    """Transfers that the step waits for, after overlap."""
+    layout, m = setting.layout, setting.num_micro_batches
+    per_step = m * setting.num_layers
+    return Breakdown(
         name="communication",
         unit="s",
         parts=(
-            term("tensor_parallel", per_step * _sum(layer.tensor), "collectives.all_reduce_time_s", tp=layout.tp),
-            term("context_parallel", per_step * _sum(layer.context), "collectives.send_time_s", cp=layout.cp),
-            term("expert_parallel", per_step * _sum(layer.expert), "collectives.all_to_all_time_s", ep=layout.ep),
-            term("pipeline_transfer", m * transfer, "collectives.send_time_s", pp=layout.pp),
+            _term("tensor_parallel", per_step * _sum(layer.tensor), "collectives.all_reduce_time_s", tp=layout.tp),
+            _term("context_parallel", per_step * _sum(layer.context), "collectives.send_time_s", cp=layout.cp),
+            _term("expert_parallel", per_step * _sum(layer.expert), "collectives.all_to_all_time_s", ep=layout.ep),
+            _term("pipeline_transfer", m * _pipeline_transfer(setting), "collectives.send_time_s", pp=layout.pp),
             data,
         ),
     )
-    waited = Breakdown(
+
+
+def _waiting_terms(setting: Setting, layer: LayerTimes, *, micro_batch_s: FloatLike) -> Breakdown:
+    """Time in which the device has nothing to do: for its host, for other stages, for slower nodes."""
+    layout, m = setting.layout, setting.num_micro_batches
+    transfer = _pipeline_transfer(setting)
+    even = setting.shape.layers / layout.pp * layer.total_s
+    bubble = pipeline.bubble_time_s(micro_batch_time_s=even + transfer, pp=layout.pp, vpp=layout.vpp)
+    nodes = np.maximum(layout.num_gpus / setting.machine.gpus_per_node, 1.0)
+    straggle = setting.constants.straggler_growth.value * np.log2(nodes)
+    repeated = m * (micro_batch_s + transfer) + bubble
+    host = m * setting.num_layers * layer.host_wait_s
+    return Breakdown(
         name="waiting",
         unit="s",
         parts=(
-            term("host", per_step * layer.host_wait_s, "compute.host_times", stack=setting.stack.id),
-            term("pipeline_bubble", bubble, "pipeline.bubble_time_s", pp=layout.pp, vpp=layout.vpp),
-            term("stragglers", repeated * straggle, "step.step_time", num_nodes=nodes),
+            _term("host", host, "compute.host_times", stack=setting.stack.id),
+            _term("pipeline_bubble", bubble, "pipeline.bubble_time_s", pp=layout.pp, vpp=layout.vpp),
+            _term("stragglers", repeated * straggle, "step.step_time", num_nodes=nodes),
         ),
-    )
-    return Breakdown(
-        name="step",
-        unit="s",
-        formula="step.step_time",
-        parts=(computed, communicated, waited, _update(setting, shards)),
     )
 
 
