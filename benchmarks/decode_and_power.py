@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 NUM_LAYERS = 8
 SHAPES = {
@@ -34,9 +34,11 @@ def emit(**row: Any) -> None:
 class Layer(torch.nn.Module):
     def __init__(self, hidden: int, qkv: int, ffn: int) -> None:
         super().__init__()
-        make = lambda rows, columns: torch.nn.Parameter(
-            torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) * 0.01
-        )
+
+        def make(rows: int, columns: int) -> torch.nn.Parameter:
+            values = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+            return torch.nn.Parameter(values * 0.01)
+
         queries = qkv * 2 // 3
         self.queries = queries
         self.qkv, self.out = make(qkv, hidden), make(hidden, queries)

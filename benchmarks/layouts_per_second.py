@@ -8,6 +8,7 @@ Each layout gets what `scalewright predict` gets: the whole breakdown of time an
 
 from __future__ import annotations
 
+# ruff: noqa: E402
 import os
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
@@ -43,6 +44,8 @@ NUM_GPUS = 1024
 CHUNK = 16_384
 """Layouts per call: enough to hide the cost of calling NumPy, few enough that the columns stay in the L2 cache."""
 NUM_CHECKED = 5
+NUM_BATCHES = 96
+"""Global batches tried of each split: so many whole pipelines of micro-batches."""
 BASELINE = "llm-analysis==0.2.2"
 BASELINE_NEEDS = "fire>=0.5,<0.6"
 """All it imports to read its own shipped model; it declares transformers, which only fetches models from the hub."""
@@ -55,13 +58,17 @@ def cost(l):
     return train(model_name="megatron-lm-175b", gpu_name="a100-sxm-80gb", log_level="ERROR", flops_efficiency=0.5,
                  batch_size_per_gpu=l["mbs"], global_batch_size=l["gbs"], tp_size=l["tp"], pp_size=l["pp"],
                  dp_size=l["dp"], ds_zero=l["zero"], activation_recomputation=0, total_num_tokens=300e9)
-answers, refused, start = 0, 0, time.process_time()
-for l in layouts:
-    try:
-        answers += cost(l)["latency_per_iter"] > 0
-    except AssertionError:
-        refused += 1
-print(json.dumps({"answers": answers, "refused": refused, "cpu_s": time.process_time() - start}))
+best = None
+for _ in range(int(sys.argv[1])):
+    answers, refused, start = 0, 0, time.process_time()
+    for l in layouts:
+        try:
+            answers += cost(l)["latency_per_iter"] > 0
+        except AssertionError:
+            refused += 1
+    spent = time.process_time() - start
+    best = spent if best is None else min(best, spent)
+print(json.dumps({"answers": answers, "refused": refused, "cpu_s": best}))
 """
 
 
@@ -91,7 +98,7 @@ def columns(shape_layers: int, heads: int, seq: int) -> dict[str, NDArray[np.int
         for vpp in (1, 2, 3, 4, 6, 8) if pp > 1 else (1,):
             if shape_layers % (pp * vpp):
                 continue
-            rows += [(tp, pp, vpp, cp, 1, dp, mbs, dp * mbs * pp * count) for count in range(1, 33)]
+            rows += [(tp, pp, vpp, cp, 1, dp, mbs, dp * mbs * pp * count) for count in range(1, NUM_BATCHES + 1)]
     table = np.array(rows, dtype=np.int64)
     return {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(COLUMNS)}
 
@@ -147,18 +154,25 @@ def print_checked(spec: ModelSpec, setting: Setting, todo: list[Block]) -> None:
         print(f"checked {one.brief}: {float(cost.time.total)!r} s, {float(cost.memory.total)!r} bytes")
 
 
-def baseline(todo: list[Block]) -> Timing:
+def baseline(todo: list[Block], passes: int) -> Timing:
     """llm-analysis over layouts of the same grid, in a process and an environment of its own."""
-    chosen = [b.layout.at(i) for b in todo for i in range(0, b.num_layouts, 7) if not b.layout.sp]
-    plain = [c.as_dict() for c in chosen if c.cp == 1 and c.vpp == 1]
-    layouts = (plain * (BASELINE_LAYOUTS // max(len(plain), 1) + 1))[:BASELINE_LAYOUTS]
+    plain = (
+        block.layout.at(int(i)).as_dict()
+        for block in todo
+        for i in np.flatnonzero((block.layout.cp == 1) & (block.layout.vpp == 1))[::7]
+    )
+    layouts = list(itertools.islice(plain, BASELINE_LAYOUTS))
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
         for options in (["--no-deps", BASELINE], [BASELINE_NEEDS]):
             subprocess.run([python, "-m", "pip", "install", "--quiet", *options], check=True, stderr=subprocess.DEVNULL)
         done = subprocess.run(
-            [python, "-c", BASELINE_CODE], input=json.dumps(layouts), check=True, capture_output=True, text=True
+            [python, "-c", BASELINE_CODE, str(passes)],
+            input=json.dumps(layouts),
+            check=True,
+            capture_output=True,
+            text=True,
         )
     answer = json.loads(done.stdout.splitlines()[-1])
     print(f"{BASELINE}: {answer['answers']} layouts answered, {answer['refused']} refused, {answer['cpu_s']:.2f} s")
@@ -174,7 +188,7 @@ def processor() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--layouts", type=int, default=4_000_000, help="layouts to cost in one pass")
-    parser.add_argument("--passes", type=int, default=3, help="passes; the fastest counts")
+    parser.add_argument("--passes", type=int, default=3, help="passes; the one with the least CPU time counts")
     parser.add_argument("--baseline", action="store_true", help="also install and time llm-analysis")
     args = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -195,7 +209,7 @@ def main() -> None:
     ours = best.num_layouts / best.cpu_s
     print(f"layouts per second: {ours:,.0f}", flush=True)
     if args.baseline:
-        other = baseline(todo)
+        other = baseline(todo, args.passes)
         theirs = other.num_layouts / other.cpu_s
         print(f"{BASELINE} layouts per second: {theirs:,.0f}")
         print(f"ratio: {ours / theirs:,.0f}")

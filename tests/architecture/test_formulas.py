@@ -115,8 +115,8 @@ def test_formula_keys_of_breakdowns_lead_to_a_formula() -> None:
         for file, name, node in functions("costs")
         if "Equation" in sections(ast.get_docstring(node))
     }
-    text = (PACKAGE / "costs" / "step.py").read_text(encoding="utf-8")
-    modules = "step|compute|collectives|memory|pipeline|interval"
+    text = "".join((PACKAGE / "costs" / f"{n}.py").read_text(encoding="utf-8") for n in ("step", "footprint"))
+    modules = "step|footprint|compute|collectives|memory|pipeline|interval"
     used = set(re.findall(rf'"((?:{modules})\.\w+)"', text))
     assert len(used) >= 6
     assert used <= documented

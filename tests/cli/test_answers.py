@@ -34,13 +34,14 @@ FLAGS = {
         "--model",
         "--out",
         "--partition",
+        "--plot",
         "--precision",
         "--seq",
         "--stack",
         "--system",
         "--transport",
     ],
-    ("validate",): ["--catalog", "--help", "--json", "--out"],
+    ("validate",): ["--catalog", "--help", "--json", "--out", "--record"],
 }
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.costs.footprint import stage_memory, step_memory
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.setting import Setting
-from scalewright.costs.step import stage_memory, step_memory
 from scalewright.workload.layout import Layout
 from scalewright.workload.precision import recipe
 

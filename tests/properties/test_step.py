@@ -24,10 +24,11 @@ from properties.cases import (
 )
 from scalewright.catalog.facts import Fact
 from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.footprint import stage_memory, step_memory
 from scalewright.costs.machine import Machine
 from scalewright.costs.memory import stored_bytes_per_layer
 from scalewright.costs.setting import Setting
-from scalewright.costs.step import StepCost, stage_memory, step_memory
+from scalewright.costs.step import StepCost
 from scalewright.workload.layout import COLUMNS, Layout
 
 MANY = settings(deadline=None, max_examples=60)

@@ -26,6 +26,7 @@ from scalewright.catalog.facts import (
     UsdPerS,
     Watts,
 )
+from scalewright.catalog.stage_constants import StageConstants
 
 Precision = Literal["fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"]
 Topology = Literal["fat-tree", "dragonfly", "dragonfly-plus", "torus-3d", "switch"]
@@ -394,7 +395,7 @@ class Stack(Entry):
     """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
 
 
-class Constants(Entry):
+class Constants(Entry, StageConstants):
     """Numbers the cost models need that belong to no single device: measured, fitted or assumed, never literals."""
 
     memory_bandwidth_share: Fraction

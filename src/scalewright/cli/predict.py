@@ -11,41 +11,77 @@ from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
+    from scalewright.planner.predict import Prediction
     from scalewright.workload.model import ModelSpec
+
+ModelName = Annotated[
+    str,
+    typer.Option(help="Catalogue name, Hugging Face config.json, or layers=..,hidden=..,heads=..", show_default=False),
+]
+SystemName = Annotated[str, typer.Option(help="Catalogue name of the machine.", show_default=False)]
+LayoutText = Annotated[
+    str, typer.Option(help="tp=4,pp=16,vpp=2,dp=8,mbs=1,gbs=1536,zero=1,sp=1,recompute=full", show_default=False)
+]
+PrecisionName = Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, or auto.")]
+StackName = Annotated[str, typer.Option(help="Software stack (see: catalog stacks), or auto.")]
+SeqLength = Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")]
+PartitionName = Annotated[str | None, typer.Option(help="Partition of the system; default: its main one.")]
+TransportName = Annotated[str | None, typer.Option(help="Network path; default: the fabric's best.")]
+PlotFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw roofline, time and memory: .png, .svg or .pdf.")
+]
 
 
 def run(
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Catalogue name, Hugging Face config.json, or layers=..,hidden=..,heads=..", show_default=False
-        ),
-    ],
-    system: Annotated[str, typer.Option(help="Catalogue name of the machine.", show_default=False)],
-    layout: Annotated[
-        str, typer.Option(help="tp=4,pp=16,vpp=2,dp=8,mbs=1,gbs=1536,zero=1,sp=1,recompute=full", show_default=False)
-    ],
-    precision: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, or auto.")] = "auto",
-    stack: Annotated[str, typer.Option(help="Software stack (see: catalog stacks), or auto.")] = "auto",
-    seq: Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Partition of the system; default: its main one.")] = None,
-    transport: Annotated[str | None, typer.Option(help="Network path; default: the fabric's best.")] = None,
+    model: ModelName,
+    system: SystemName,
+    layout: LayoutText,
+    precision: PrecisionName = "auto",
+    stack: StackName = "auto",
+    seq: SeqLength = None,
+    partition: PartitionName = None,
+    transport: TransportName = None,
     explain: Explain = False,
     as_json: AsJson = False,
     out: OutFile = None,
+    plot: PlotFile = None,
     catalog: CatalogFolder = None,
 ) -> None:
     """Predict time and memory of one training step. Exit 1: it does not fit."""
     from scalewright.catalog.library import open_catalog
-    from scalewright.costs.machine import machine_from_system
-    from scalewright.planner.predict import predict, resolve_recipe, resolve_stack
     from scalewright.records.documents import to_json, write_document
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
-    from scalewright.report.prediction import print_prediction
+    from scalewright.report.prediction import print_explanation, print_prediction
+    from scalewright.report.roofline import check_plot, plot_prediction
+
+    if plot is not None:
+        check_plot(plot)
+    library = open_catalog(catalog)
+    prediction = ask(library, model, system, layout, precision, stack, seq, partition, transport)
+    if plot is not None:
+        plot_prediction(plot, prediction)
+    if out is not None:
+        write_document(out, prediction.as_document())
+    if as_json:
+        typer.echo(to_json(prediction.as_document()), nl=False)
+    else:
+        console = answer_console()
+        print_prediction(console, prediction)
+        if explain:
+            print_explanation(console, prediction, library)
+    raise typer.Exit(ExitCode.YES if prediction.cost.fits else ExitCode.NO)
+
+
+def ask(
+    library: Catalog, model: str, system: str, layout: str, precision: str, stack: str, seq: int | None,
+    partition: str | None, transport: str | None,
+) -> Prediction:  # fmt: skip
+    """The prediction for what was written on the command line."""
+    from scalewright.costs.machine import machine_from_system
+    from scalewright.planner.predict import predict, resolve_recipe, resolve_stack
     from scalewright.workload.layout import parse_layout
 
-    library = open_catalog(catalog)
     spec = resolve_model(library, model)
     if seq is not None:
         spec = spec.with_seq(seq)
@@ -53,14 +89,7 @@ def run(
     recipe = resolve_recipe(precision, machine)
     split = parse_layout(layout)
     software = resolve_stack(stack, library, split)
-    prediction = predict(spec=spec, machine=machine, layout=split, recipe=recipe, stack=software)
-    if out is not None:
-        write_document(out, prediction.as_document())
-    if as_json:
-        typer.echo(to_json(prediction.as_document()), nl=False)
-    else:
-        print_prediction(answer_console(), prediction, explain=explain)
-    raise typer.Exit(ExitCode.YES if prediction.cost.fits else ExitCode.NO)
+    return predict(spec=spec, machine=machine, layout=split, recipe=recipe, stack=software)
 
 
 def resolve_model(library: Catalog, name: str) -> ModelSpec:

@@ -197,18 +197,20 @@ def flash_attention_time_s(
     causal: bool,
     flop_per_s: float,
     constants: Constants,
+    has_units: bool = True,
 ) -> FloatLike:
     """Forward pass of fused attention in one layer.
 
     Equation  t = 4 b s^2 a d (1/2 if causal) / (F r(d)/r(128) s/(s + s0)),  r(d) = d/(d + d0)
     Source    dao2023 (FlashAttention-2, arXiv:2307.08691), section 4.1, for the work; s0 and d0 measured on an H200
-    Assumes   scores never reach memory; F is the stack's rate for heads of 128 and long sequences
+    Assumes   scores never reach memory; F is the stack's rate for heads of 128 and long sequences; no ramps on devices
+              without units to fill (CPUs)
     Checked   tests/costs/test_compute.py: causal is half; the H200's table of 28 sizes within 20 %
     """
     b, s, d, a = micro_batch, float(seq), head_dim, heads
     half = 0.5 if causal else 1.0
     d0, s0 = constants.attention_head_ramp.value, constants.attention_seq_ramp.value
-    ramp = d / (d + d0) * (REFERENCE_HEAD + d0) / REFERENCE_HEAD * s / (s + s0)
+    ramp = d / (d + d0) * (REFERENCE_HEAD + d0) / REFERENCE_HEAD * s / (s + s0) if has_units else 1.0
     return 4.0 * b * s * s * a * d * half / (flop_per_s * ramp)
 
 
@@ -244,6 +246,7 @@ def attention_times(setting: Setting) -> PassTimes:
             causal=shape.causal,
             flop_per_s=machine.matmul_flop_per_s(recipe.attention) * setting.stack.attention_share.value,
             constants=constants,
+            has_units=machine.accelerator.num_compute_units is not None,
         )
         return PassTimes(forward_s=forward, backward_s=forward * FLASH_BACKWARD_OVER_FORWARD)
     rate = machine.sustained_flop_per_s(recipe.attention) * constants.unfused_product_share.value

@@ -43,7 +43,8 @@ class Setting:
 
     def num_layers_on(self, stage: FloatLike) -> FloatLike:
         """Layers of a stage: as even as can be, the first stages taking what does not divide."""
-        return self.shape.layers // self.layout.pp + (stage < self.shape.layers % self.layout.pp)
+        even = np.floor(self.shape.layers / self.layout.pp)  # in floats: whole-number division is not vectorised
+        return even + (stage < self.shape.layers - even * self.layout.pp)
 
     def num_layers_before(self, stage: FloatLike) -> FloatLike:
         """Layers on the stages before this one."""

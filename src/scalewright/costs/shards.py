@@ -59,6 +59,8 @@ def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
     first, last = _flag(np.asarray(stage) == 0), _flag(np.asarray(stage) == np.asarray(layout.pp) - 1)
     tables = first * table + last * table * (1.0 - first * shape.tied_embeddings)
     dense = (layers * num_dense_layer_params(shape, frac) + tables) / layout.tp + first * positions
+    if shape.moe is None:
+        return Shards(num_dense=dense, num_routed=0.0)
     experts = layers * num_expert_layer_params(shape, frac) / (layout.ep * setting.expert_tp)
     return Shards(num_dense=dense, num_routed=experts)
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.costs import collectives, compute, interval, memory, pipeline
+from scalewright.costs import collectives, compute, interval, pipeline
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.compute import PassTimes
+from scalewright.costs.footprint import step_memory
+from scalewright.costs.layer import LayerTimes, distinct_layers, layer_times, spread
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import (
-    Shards,
-    num_dense_layer_params,
-    num_expert_copies,
-    num_expert_layer_params,
-    stage_shards,
-)
+from scalewright.costs.shards import Shards, num_expert_copies, stage_shards
 from scalewright.errors import NotExpressedError
 from scalewright.workload.flop import training_flop_per_sample, transformer_forward_flop
 from scalewright.workload.layout import Layout
@@ -79,14 +75,15 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     layout, machine, constants = setting.layout, setting.machine, setting.constants
     time = step_time(setting)
     used = step_memory(setting)
+    total_s = time.total
     reserved = used.total * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
     model_flop = training_flop_per_sample(spec) * layout.gbs
     hardware_flop = model_flop + recompute_flop_per_sample(setting.shape, layout) * layout.gbs
-    rate = time.total * layout.num_gpus * machine.peak_flop_per_s(setting.recipe.matmul)
+    rate = total_s * layout.num_gpus * machine.peak_flop_per_s(setting.recipe.matmul)
     return StepCost(
         time=time,
         memory=used,
-        interval_s=interval.interval_s(time_s=time.total, setting=setting),
+        interval_s=interval.interval_s(time_s=total_s, setting=setting),
         reserved_bytes=reserved,
         fits=np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)[()],
         model_flop=model_flop,
@@ -106,59 +103,6 @@ def recompute_flop_per_sample(shape: TransformerShape, layout: Layout) -> float:
     return parts["attention_scores"] if layout.recompute == "selective" else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTimes:
-    """One average layer, one micro-batch: what the device computes and what it waits for."""
-
-    matmul: PassTimes
-    attention: PassTimes
-    elementwise: PassTimes
-    tensor: PassTimes
-    context: PassTimes
-    expert: PassTimes
-    again_s: FloatLike
-    """Forward work and transfers repeated in the backward pass."""
-    host_wait_s: FloatLike
-    """What the host lacks to keep up."""
-
-    @property
-    def passes(self) -> PassTimes:
-        return self.matmul + self.attention + self.elementwise + self.tensor + self.context + self.expert
-
-    @property
-    def total_s(self) -> FloatLike:
-        return self.passes.forward_s + self.passes.backward_s + self.again_s + self.host_wait_s
-
-
-def layer_times(setting: Setting) -> LayerTimes:
-    rate = setting.machine.sustained_flop_per_s(setting.recipe.matmul)
-    projections = compute.matmul_times(setting, compute.attention_gemms(setting), flop_per_s=rate)
-    matmul = projections + compute.feed_forward_times(setting, flop_per_s=rate)
-    attention = compute.attention_times(setting)
-    elementwise = compute.elementwise_times(setting)
-    tensor, context, expert = (
-        _tensor_parallel(setting),
-        _context_parallel(setting, attention),
-        _expert_parallel(setting),
-    )
-    device = matmul + attention + elementwise + tensor + context + expert
-    host = compute.host_times(setting)
-    again: FloatLike = 0.0
-    host_s = host.forward_s + host.backward_s
-    if setting.layout.recompute == "full":
-        again, host_s = device.forward_s, host_s + host.forward_s
-    elif setting.layout.recompute == "selective":
-        again = attention.forward_s
-    elif setting.layout.recompute == "operators":
-        again = matmul.forward_s / 2.0 + elementwise.forward_s
-    busy = device.forward_s + device.backward_s + again
-    wait = compute.host_wait_s(device_s=busy, host_s=host_s, blend=setting.constants.host_blend.value)
-    return LayerTimes(
-        matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
-        again_s=again, host_wait_s=wait,
-    )  # fmt: skip
-
-
 def step_time(setting: Setting) -> Breakdown:
     """Seconds of one step: the fullest stage's work for every micro-batch, what it waits for, and the update.
 
@@ -169,8 +113,9 @@ def step_time(setting: Setting) -> Breakdown:
     Checked   `scalewright validate`, published training runs
     """
     layout = setting.layout
-    layer, layers = layer_times(setting), setting.num_layers
-    head = compute.head_times(setting)
+    few, back = distinct_layers(setting)
+    layer, layers = layer_times(few).at(back), setting.num_layers
+    head = spread(compute.head_times(few), back)
     head_s = head.forward_s + head.backward_s
     spare_s = (layers - setting.num_layers_on(layout.pp - 1)) * layer.total_s
     visible_head_s = np.maximum(head_s - spare_s, 0.0)
@@ -281,37 +226,6 @@ def _update(setting: Setting, shards: Shards) -> Breakdown:
     )
 
 
-def _tensor_parallel(setting: Setting) -> PassTimes:
-    """Two sums of the activations each way; a stack that overlaps them leaves a part visible."""
-    path = collectives.group_path(setting.machine, num_ranks=setting.layout.tp, stride=1)
-    size = setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes
-    once = collectives.all_reduce_time_s(size_bytes=size, path=path)
-    exposed = setting.constants.tensor_exposure.value if setting.stack.overlaps_tensor else 1.0
-    return PassTimes(forward_s=2.0 * once * exposed, backward_s=2.0 * once * exposed)
-
-
-def _context_parallel(setting: Setting, attention: PassTimes) -> PassTimes:
-    """Keys and values travel around the context-parallel ring beside attention, which hides what it can."""
-    shape, layout = setting.shape, setting.layout
-    path = collectives.group_path(setting.machine, num_ranks=layout.cp, stride=layout.tp)
-    width = 2.0 * np.maximum(shape.kv_heads / layout.tp, 1) * shape.head_dim
-    size = setting.num_tokens * width * setting.recipe.activation_bytes
-    ring = (layout.cp - 1) * collectives.send_time_s(size_bytes=size, path=path)
-    forward = np.maximum(ring - attention.forward_s, 0.0)
-    backward = np.maximum(2.0 * ring - attention.backward_s, 0.0)
-    return PassTimes(forward_s=forward, backward_s=backward)
-
-
-def _expert_parallel(setting: Setting) -> PassTimes:
-    """Tokens to their experts and back, each way."""
-    if setting.shape.moe is None:
-        return compute.NOTHING
-    size = setting.num_routed_tokens * setting.shape.hidden * setting.recipe.activation_bytes
-    once = collectives.all_to_all_time_s(size_bytes=size, machine=setting.machine, num_ranks=setting.layout.ep)
-    visible = setting.moe_frac * setting.constants.all_to_all_exposure.value * 2.0 * once
-    return PassTimes(forward_s=visible, backward_s=visible)
-
-
 def _pipeline_transfer(setting: Setting) -> FloatLike:
     """Activations forward and gradients back between neighbouring stages, once per virtual stage."""
     layout = setting.layout
@@ -326,12 +240,14 @@ def _data_parallel(setting: Setting, shards: Shards, *, micro_batch_s: FloatLike
     layout, recipe, constants = setting.layout, setting.recipe, setting.constants
     sharded = layout.zero >= 3
     path = collectives.group_path(setting.machine, num_ranks=layout.dp * layout.cp, stride=layout.tp)
-    copies = num_expert_copies(setting)
-    expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=layout.ep * setting.expert_tp)
     calls = setting.num_layers * setting.stack.gathers_per_layer if sharded else 1.0
 
     def gather(width_bytes: float) -> FloatLike:
         dense = collectives.gather_time_s(size_bytes=shards.num_dense * width_bytes, path=path, num_calls=calls)
+        if setting.shape.moe is None:
+            return dense
+        copies = num_expert_copies(setting)
+        expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=layout.ep * setting.expert_tp)
         return dense + collectives.gather_time_s(size_bytes=shards.num_routed * width_bytes, path=expert_path)
 
     weights, gradients = gather(recipe.weight_bytes), gather(recipe.communication_bytes)
@@ -349,79 +265,4 @@ def _data_parallel(setting: Setting, shards: Shards, *, micro_batch_s: FloatLike
         value=exposed,
         formula="collectives.gather_time_s",
         inputs={"dp": layout.dp, "zero": layout.zero, "num_params": shards.num_params, "bytes_per_s": path.bytes_per_s},
-    )
-
-
-def step_memory(setting: Setting) -> Breakdown:
-    """Peak allocated bytes on the worst rank: the first, second, last or first all-expert stage.
-
-    Equation  max over stages of: state + in-flight activations + working set + logits on the last
-    Source    korthikanti2022 (arXiv:2205.05198), section 4; rajbhandari2020 (arXiv:1910.02054), section 3
-    Assumes   stage i holds p - i micro-batches; stages between the second and the last need less than the second
-    Checked   tests/golden/test_frontier_memory.py: 16 stages of a 175B run within 3 %
-    """
-    pp = np.asarray(setting.layout.pp)
-    candidates = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
-    if setting.shape.moe is not None:  # the first stage without dense layers holds the most experts
-        full = np.ceil(setting.shape.moe.num_dense_layers / np.asarray(setting.num_layers))
-        candidates.append(np.minimum(full.astype(pp.dtype), pp - 1))
-    stages = [stage_memory(setting, stage[()]) for stage in candidates]
-    totals = [np.asarray(s.total, dtype=np.float64) for s in stages]
-    worst = np.argmax(np.stack(np.broadcast_arrays(*totals)), axis=0)
-    if worst.ndim == 0:
-        return stages[int(worst)]
-    parts = []
-    for leaves in zip(*(s.parts for s in stages), strict=True):
-        columns = [np.broadcast_to(np.asarray(leaf.total, dtype=np.float64), worst.shape) for leaf in leaves]
-        parts.append(replace(leaves[0], value=np.choose(worst, columns), inputs={}))
-    return replace(stages[0], parts=tuple(parts))
-
-
-def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
-    """Peak allocated bytes on a device of one pipeline stage."""
-    layout, recipe, shape = setting.layout, setting.recipe, setting.shape
-    shards, copies = stage_shards(setting, stage), num_expert_copies(setting)
-    layers, frac = setting.num_layers_on(stage), setting.stage_moe_frac(stage)
-    dense = memory.state_bytes_per_param(recipe=recipe, num_shards=layout.dp * layout.cp, zero=layout.zero)
-    routed = memory.state_bytes_per_param(recipe=recipe, num_shards=copies, zero=layout.zero)
-    held = pipeline.num_in_flight(pp=layout.pp, vpp=layout.vpp, stage=stage, num_micro_batches=layout.num_micro_batches)
-    stored = memory.stored_bytes_per_layer(setting, layout.recompute, frac)
-    whole_layer = memory.stored_bytes_per_layer(setting, "none", frac)
-    # while a layer is computed again, its activations and their gradients exist side by side
-    working = 2.0 * whole_layer if layout.recompute == "full" else 0.0
-    is_last = np.asarray(np.asarray(stage) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
-    unit = num_dense_layer_params(shape, frac) / layout.tp + num_expert_layer_params(shape, frac) / (
-        layout.ep * setting.expert_tp
-    )
-    gathered = memory.gathered_weight_bytes(
-        num_unit_params=unit, recipe=recipe, zero=layout.zero, dp=layout.dp * layout.cp
-    )
-
-    def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
-        return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
-
-    activations, logits = held * layers * stored, is_last * memory.logits_bytes(setting)
-
-    def state(name: str) -> Breakdown:
-        value = shards.num_dense * dense[name] + shards.num_routed * routed[name]
-        if name == "gradients" and not setting.stack.keeps_gradients:
-            # they take the place of activations as the backward pass frees them: only the excess adds to the peak
-            value = np.maximum(value - activations - logits, 0.0)
-        return term(
-            name, value, "memory.state_bytes_per_param", num_params=shards.num_params, bytes_per_param=dense[name]
-        )
-
-    return Breakdown(
-        name="peak_allocated",
-        unit="bytes",
-        formula="step.step_memory",
-        parts=(
-            *(state(name) for name in dense),
-            term("gathered_weights", gathered, "memory.gathered_weight_bytes", zero=layout.zero),
-            term(
-                "activations", held * layers * stored, "memory.activation_bytes_per_layer", in_flight=held, stage=stage
-            ),
-            term("working_set", working, "memory.activation_bytes_per_layer"),
-            term("logits", logits, "memory.logits_bytes"),
-        ),
     )

@@ -40,6 +40,10 @@ def write_document(path: Path, doc: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write to a temporary name in the same folder, flush to disk, then rename over `path`."""
     if path.is_dir():
         raise DocumentError(f"{path}: is a folder; name a file in it")
@@ -49,8 +53,8 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise DocumentError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)

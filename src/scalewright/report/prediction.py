@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 
 from scalewright import units
+from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
 from scalewright.planner.predict import Prediction
+from scalewright.planner.whatif import changes, limits
 from scalewright.report.console import bar_mark, plain_table
 from scalewright.report.formulas import formula
 
 BAR_WIDTH = 20
+NUM_LIMITS = 5
 
 
-def print_prediction(console: Console, prediction: Prediction, *, explain: bool) -> None:
-    cost, layout, machine = prediction.cost, prediction.layout, prediction.machine
+def print_prediction(console: Console, prediction: Prediction) -> None:
+    layout, machine = prediction.layout, prediction.machine
+    console.print(
+        f"[bold]{escape(prediction.spec.id)}[/] on {layout.num_gpus} x {escape(machine.accelerator.id)} "
+        f"({escape(machine.name)}, {prediction.num_nodes} node{'s' if prediction.num_nodes > 1 else ''})"
+    )
+    console.print(f"{prediction.recipe.name}, stack {escape(prediction.stack.id)}")
+    console.print(f"layout {layout.brief}")
+    _print_answer(console, prediction)
+    _print_terms(console, "where the step goes", prediction.cost.time, units.SECONDS)
+    _print_terms(console, "where the memory goes", prediction.cost.memory, units.BYTES)
+    for warning in prediction.warnings():
+        console.print(f"[yellow]note[/] {escape(warning)}")
+
+
+def _print_answer(console: Console, prediction: Prediction) -> None:
+    cost, layout = prediction.cost, prediction.layout
     low, high = cost.interval_s
     seconds = units.format(float(cost.time.total), units.SECONDS)
-    console.print(
-        f"[bold]{escape(prediction.spec.id)}[/] on {layout.num_gpus} x {machine.accelerator.id} "
-        f"({machine.name}, {prediction.num_nodes} node{'s' if prediction.num_nodes > 1 else ''}), "
-        f"{prediction.recipe.name}, stack {prediction.stack.id}"
-    )
-    console.print(f"layout {layout.brief}")
     table = plain_table("", "predicted", "")
     interval = f"90 % interval {units.format(float(low), units.SECONDS)} to {units.format(float(high), units.SECONDS)}"
     table.add_row("step time", f"[bold]{seconds}[/]", interval)
@@ -33,16 +46,10 @@ def print_prediction(console: Console, prediction: Prediction, *, explain: bool)
     verdict = "[green]fits[/]" if cost.fits else "[bold red]does not fit[/]"
     peak = units.format(float(cost.memory.total), units.BYTES)
     reserved = units.format(float(cost.reserved_bytes), units.BYTES)
-    device = units.format(machine.memory_bytes, units.BYTES)
+    device = units.format(prediction.machine.memory_bytes, units.BYTES)
     table.add_row("memory", peak, f"worst rank; {reserved} reserved of {device}: {verdict}")
-    table.add_row("confidence", prediction.confidence, "formulas with catalogue values, not measured on this machine")
+    table.add_row("confidence", prediction.confidence, "formulas and catalogue values; not measured here")
     console.print(table)
-    _print_terms(console, "where the step goes", cost.time, units.SECONDS)
-    _print_terms(console, "where the memory goes", cost.memory, units.BYTES)
-    for warning in prediction.warnings():
-        console.print(f"[yellow]note[/] {escape(warning)}")
-    if explain:
-        print_explanation(console, prediction)
 
 
 def _hfu_note(prediction: Prediction) -> str:
@@ -67,23 +74,53 @@ def _print_terms(console: Console, title: str, breakdown: Breakdown, dimension: 
     console.print(table)
 
 
-def print_explanation(console: Console, prediction: Prediction) -> None:
-    """Every formula used, once: equation, source, assumptions, check; then the inputs and their sources."""
+def print_explanation(console: Console, prediction: Prediction, catalog: Catalog) -> None:
+    """From the total to the terms: what limits it, what one change would give, then equations, inputs and sources."""
+    _print_limits(console, prediction)
+    _print_changes(console, prediction, catalog)
+    _print_equations(console, prediction)
+    _print_inputs(console, prediction)
+
+
+def _print_limits(console: Console, prediction: Prediction) -> None:
+    table = plain_table("term", "share", "why, and what would reduce it", title="what limits it", right=("share",))
+    for limit in limits(prediction)[:NUM_LIMITS]:
+        table.add_row(limit.name.replace("_", " "), f"{limit.share_frac:.1%}", escape(limit.reason))
+    console.print()
+    console.print(table)
+
+
+def _print_changes(console: Console, prediction: Prediction, catalog: Catalog) -> None:
+    """Single changes, the largest gain first; those that would not fit say so."""
+    numbers = ("step time", "time saved", "memory")
+    table = plain_table("change", *numbers, "fits", title="one change at a time", right=numbers)
+    for change in changes(prediction, catalog):
+        saved = f"{change.gain_frac:+.1%}"
+        verdict = "[green]yes[/]" if change.fits else "[bold red]no[/]"
+        seconds = units.format(change.step_time_s, units.SECONDS)
+        table.add_row(escape(change.name), seconds, saved, units.format(change.memory_bytes, units.BYTES), verdict)
+    console.print()
+    console.print(table if table.row_count else "[bold]one change at a time[/]\nno single change divides this model")
+
+
+def _print_equations(console: Console, prediction: Prediction) -> None:
+    """Every formula used, once: equation, source, assumptions, check."""
     console.print()
     console.print("[bold]equations[/]")
     keys = dict.fromkeys(
         term.formula
         for breakdown in (prediction.cost.time, prediction.cost.memory)
         for _, term in breakdown.walk()
-        if term.formula
+        if term.formula and float(term.total) != 0.0
     )
     for key in [*keys, "interval.interval_s"]:
         found = formula(key)
         console.print(f"[cyan]{key}[/]  {escape(found.summary)}")
+        table = plain_table("", "", header=False)
         for name, text in found.sections.items():
-            for i, line in enumerate(text.splitlines()):
-                console.print(f"  {name if i == 0 else '':<9} {escape(line)}")
-    _print_inputs(console, prediction)
+            # an equation's lines are its alternatives; the lines of a sentence are not
+            table.add_row(name, escape(text if name == "Equation" else " ".join(text.splitlines())))
+        console.print(Padding(table, (0, 0, 0, 2)))
 
 
 def _print_inputs(console: Console, prediction: Prediction) -> None:
@@ -105,7 +142,7 @@ def _print_inputs(console: Console, prediction: Prediction) -> None:
     table = plain_table("input", "value", "kind", "source", title="inputs")
     for name, fact in facts.items():
         kind = fact.source.kind + (" (recalled)" if fact.source.recalled else "")
-        table.add_row(name, fact.text, kind, escape(fact.source.text))
+        table.add_row(escape(name), escape(fact.text), kind, escape(fact.source.text))
     console.print()
     console.print(table)
     shape = prediction.spec.transformer

@@ -1,0 +1,289 @@
+"""Generation: prompts read at once, answers written token by token, and the cache between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from scalewright.catalog.types import Stack, TransformerShape
+from scalewright.costs import collectives, compute, memory
+from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.machine import Machine
+from scalewright.costs.setting import Setting
+from scalewright.costs.shards import stage_shards
+from scalewright.workload.layout import Layout
+from scalewright.workload.model import expert_params
+from scalewright.workload.precision import Recipe
+
+STORED_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5}
+"""Bytes of a stored weight by recipe; training keeps narrow recipes in 16 bit, serving does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """One copy of a model that generates: on a machine, split by tensor parallelism, in a precision."""
+
+    shape: TransformerShape
+    machine: Machine
+    stack: Stack
+    recipe: Recipe
+    tp: int
+    weight_bytes: float
+    """Width of a stored weight."""
+    cache_bytes: float
+    """Width of a cached element."""
+
+    def setting(self, *, num_sequences: int, seq: int) -> Setting:
+        """The same question as the training models ask it: a batch of sequences of `seq` tokens; 1 when decoding."""
+        layout = Layout(tp=self.tp, mbs=max(num_sequences, 1), gbs=max(num_sequences, 1))
+        shape = self.shape.model_copy(update={"seq": seq})
+        return Setting(shape=shape, machine=self.machine, layout=layout, recipe=self.recipe, stack=self.stack)
+
+
+def cache_bytes_per_token(*, shape: TransformerShape, tp: int, width_bytes: float) -> float:
+    """Keys and values one device keeps for one token.
+
+    Equation  2 l max(k/t, 1) d w;  latent attention: l (c + r) w, on every rank
+    Source    kwon2023 (PagedAttention, arXiv:2309.06180), section 3; deepseek2024 (arXiv:2405.04434), section 2.1.2
+    Assumes   heads are repeated where there are fewer than devices; every layer attends to the whole context
+    Checked   tests/costs/test_generation.py: OPT-13B 800 KB, DeepSeek-V3 70,272 bytes
+    """
+    if shape.mla is not None:
+        return shape.layers * float(shape.mla.kv_lora_rank + shape.mla.qk_rope_head_dim) * width_bytes
+    return 2.0 * shape.layers * max(shape.kv_heads / tp, 1.0) * shape.head_dim * width_bytes
+
+
+def num_experts_touched(*, num_experts: int, top_k: int, num_tokens: float) -> float:
+    """Different experts that a batch needs in one layer.
+
+    Equation  E (1 - (1 - k/E)^T)
+    Source    the expected number of occupied cells, T draws of k among E
+    Assumes   tokens choose independently and evenly; real routers are less even and touch fewer
+    Checked   tests/costs/test_generation.py: k for one token, all for many
+    """
+    missed: float = (1.0 - top_k / num_experts) ** num_tokens
+    return num_experts * (1.0 - missed)
+
+
+def tensor_sum_time_s(*, size_bytes: float, serving: Serving) -> float:
+    """One all-reduce of activations inside a step.
+
+    Equation  min(ring or tree by NCCL, a + 2 (n-1)/n S/B_direct inside a node)
+    Source    vLLM pull request 2192 and SGLang pull request 2904: custom all-reduce kernels
+    Assumes   engines on every maker's devices have such kernels, as fast as on H100
+    Checked   tests/costs/test_generation.py: the 512 byte to 1 MiB table of 2, 4 and 8 H100
+    """
+    machine, n = serving.machine, serving.tp
+    if n == 1:
+        return 0.0
+    path = collectives.group_path(machine, num_ranks=n, stride=1)
+    ring = float(collectives.all_reduce_time_s(size_bytes=size_bytes, path=path))
+    if n > machine.gpus_per_node:
+        return ring
+    c = machine.constants
+    direct = c.direct_reduce_offset.value + 2.0 * (n - 1) / n * size_bytes / c.direct_reduce_bandwidth.value
+    return min(ring, direct)
+
+
+def cached_attention_time_s(*, serving: Serving, num_sequences: float, num_context: float) -> float:
+    """Attention of one new token of each sequence to its cache, all layers.
+
+    Equation  max(b s C / B, b s l 4 a d / (t F));  latent attention, absorbed: 2 a (2 c + r) operations
+    Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 3.3
+    Assumes   the cache crosses memory once at the streaming rate, the sequences' shares spread over the device
+    Checked   tests/costs/test_generation.py: linear in batch and context
+    """
+    shape, machine, t = serving.shape, serving.machine, serving.tp
+    tokens = num_sequences * num_context
+    cached = cache_bytes_per_token(shape=shape, tp=t, width_bytes=serving.cache_bytes)
+    per_token = 4.0 * shape.heads * shape.head_dim
+    if shape.mla is not None:
+        per_token = 2.0 * shape.heads * (2.0 * shape.mla.kv_lora_rank + shape.mla.qk_rope_head_dim)
+    rate = machine.sustained_flop_per_s(serving.recipe.attention)
+    return max(tokens * cached / machine.hbm_bytes_per_s, tokens * shape.layers * per_token / t / rate)
+
+
+def weight_product_time_s(*, serving: Serving, num_sequences: int) -> float:
+    """Dense products of one decode step in all layers: attention projections, feed-forwards, shared experts.
+
+    Equation  sum over products of max(2 m n k / F, w (m k + k n + m n) / B), m the batch
+    Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 2; williams2009 (Roofline)
+    Assumes   every weight crosses memory once a step
+    Checked   tests/costs/test_generation.py: layers of Llama 3 on an H200, batches of 1 to 512
+    """
+    given = serving.setting(num_sequences=num_sequences, seq=1)
+    moe, frac = serving.shape.moe, given.moe_frac
+    once = _products(serving, given, compute.attention_gemms(given))
+    if frac < 1.0:
+        once += (1.0 - frac) * _products(serving, given, compute.ffn_gemms(given, serving.shape.ffn_hidden))
+    if moe is not None and moe.num_shared:
+        width = moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
+        once += frac * _products(serving, given, compute.ffn_gemms(given, width))
+    return serving.shape.layers * once
+
+
+def _products(serving: Serving, given: Setting, gemms: compute.Gemms) -> float:
+    """A plain roofline: with few rows libraries split the depth, so waves of tiles do not bind (seen on an H200)."""
+    rate = serving.machine.sustained_flop_per_s(serving.recipe.matmul)
+    times = (
+        compute.gemm_time_s(
+            m=given.num_tokens, n=n, k=k, flop_per_s=rate, bytes_per_s=serving.machine.hbm_bytes_per_s,
+            width_bytes=serving.weight_bytes, num_units=None, constants=given.constants,
+        )
+        for n, k in gemms.values()
+    )  # fmt: skip
+    return float(sum(times))
+
+
+def expert_product_time_s(*, serving: Serving, num_sequences: float) -> float:
+    """Routed experts of one decode step in all layers.
+
+    Equation  max(touched x expert w / (t B), 2 b k expert / (t g F)) per layer of experts
+    Source    gale2022 (MegaBlocks, arXiv:2211.15841), section 5, on a roofline
+    Assumes   each expert split over the tensor-parallel group; touched experts cross memory once
+    Checked   tests/costs/test_generation.py: one token reads k experts, a large batch all of them
+    """
+    shape, machine, moe = serving.shape, serving.machine, serving.shape.moe
+    if moe is None:
+        return 0.0
+    layers = shape.layers - min(moe.num_dense_layers, shape.layers)
+    expert = expert_params(shape, moe.expert_ffn) / serving.tp
+    touched = num_experts_touched(num_experts=moe.num_experts, top_k=moe.top_k, num_tokens=num_sequences)
+    rate = machine.sustained_flop_per_s(serving.recipe.matmul) * machine.constants.grouped_matmul_share.value
+    traffic = touched * expert * serving.weight_bytes / machine.hbm_bytes_per_s
+    return layers * max(traffic, 2.0 * num_sequences * moe.top_k * expert / rate)
+
+
+def decode_step(serving: Serving, *, num_sequences: float, num_context: float) -> Breakdown:
+    """Seconds of one iteration that gives every running sequence one more token.
+
+    Equation  t = products + experts + attention to the cache + 2 l sums + l floor + head + engine
+    Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 2
+    Assumes   kernels follow one another in a graph; sums over tensor parallelism are not hidden
+    Checked   tests/golden/test_generation_table.py: published tokens/s
+    """
+    shape, c = serving.shape, serving.machine.constants
+    rows = max(round(num_sequences), 1)
+    size = num_sequences * shape.hidden * serving.recipe.activation_bytes
+    sums = 2.0 * shape.layers * tensor_sum_time_s(size_bytes=size, serving=serving)
+    given = serving.setting(num_sequences=rows, seq=1)
+    head = {"head": (shape.vocab / serving.tp, float(shape.hidden))}
+
+    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
+        return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
+
+    attention = cached_attention_time_s(serving=serving, num_sequences=num_sequences, num_context=num_context)
+    return Breakdown(
+        name="decode",
+        unit="s",
+        formula="generation.decode_step",
+        parts=(
+            term("weights", weight_product_time_s(serving=serving, num_sequences=rows),
+                 "generation.weight_product_time_s", num_sequences=num_sequences),
+            term("experts", expert_product_time_s(serving=serving, num_sequences=num_sequences),
+                 "generation.expert_product_time_s"),
+            term("cache", attention, "generation.cached_attention_time_s", num_context=num_context),
+            term("head", _products(serving, given, head), "generation.weight_product_time_s", vocab=shape.vocab),
+            term("tensor_parallel", sums, "generation.tensor_sum_time_s", tp=serving.tp, size_bytes=size),
+            term("kernels", shape.layers * c.decode_layer_time.value, "generation.decode_step"),
+            term("engine", c.engine_step_time.value, "generation.decode_step"),
+        ),
+    )  # fmt: skip
+
+
+def prefill(serving: Serving, *, num_sequences: int, prompt_len: int) -> Breakdown:
+    """Seconds to read a batch of prompts.
+
+    Equation  t = chunks x (l (products + attention + element-wise + 2 sums) + engine), chunks of c tokens
+    Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 2; kwon2023
+    Assumes   whole prompts are put together up to the engine's limit; no prefix is shared, nothing is cached before
+    Checked   tests/costs/test_generation.py: linear in prompts; near 2 N tokens over the sustained rate
+    """
+    shape, c = serving.shape, serving.machine.constants
+    together = min(max(int(c.prefill_tokens.value) // prompt_len, 1), num_sequences)
+    chunks = num_sequences / together
+    given = serving.setting(num_sequences=together, seq=prompt_len)
+    rate = serving.machine.sustained_flop_per_s(serving.recipe.matmul)
+    projections = compute.matmul_times(given, compute.attention_gemms(given), flop_per_s=rate).forward_s
+    products = projections + compute.feed_forward_times(given, flop_per_s=rate).forward_s
+    size = together * prompt_len * shape.hidden * serving.recipe.activation_bytes
+    per_layer = {
+        "products": (float(products), "compute.gemm_time_s"),
+        "attention": (float(compute.attention_times(given).forward_s), "compute.flash_attention_time_s"),
+        "elementwise": (float(compute.elementwise_times(given).forward_s), "compute.elementwise_bytes_per_layer"),
+        "tensor_sums": (2.0 * tensor_sum_time_s(size_bytes=size, serving=serving), "generation.tensor_sum_time_s"),
+    }
+    parts = tuple(
+        Breakdown(name=f"prompt_{name}", unit="s", value=chunks * shape.layers * each_s, formula=formula)
+        for name, (each_s, formula) in per_layer.items()
+    )
+    engine = Breakdown(
+        name="prompt_engine", unit="s", value=chunks * c.engine_step_time.value, formula="generation.prefill"
+    )
+    return Breakdown(name="prefill", unit="s", formula="generation.prefill", parts=(*parts, engine))
+
+
+def serving_memory(serving: Serving, *, num_sequences: int, total_len: int) -> Breakdown:
+    """Bytes on one device while `num_sequences` sequences of `total_len` tokens are alive.
+
+    Equation  N w / t + b s C + one layer's activations of a prefill chunk + 4 b V / t + reserve
+    Source    kwon2023 (PagedAttention, arXiv:2309.06180), section 3
+    Assumes   tables and head split by tensor parallelism and stored as the other weights are
+    Checked   tests/costs/test_generation.py: 70B needs 8 A100 of 40 GB, 671B needs 32 of 80 GB
+    """
+    shape, tp, c = serving.shape, serving.tp, serving.machine.constants
+    weights = float(stage_shards(serving.setting(num_sequences=1, seq=1), 0).num_params) * serving.weight_bytes
+    cached = cache_bytes_per_token(shape=shape, tp=tp, width_bytes=serving.cache_bytes)
+    width = serving.recipe.activation_bytes
+    working = memory.activation_bytes_per_layer(
+        shape=shape, num_tokens=c.prefill_tokens.value, tp=tp, sequence_parallel=False, recompute="none",
+        dropout=False, width_bytes=width, input_bytes=width,
+    )  # fmt: skip
+
+    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
+        return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
+
+    return Breakdown(
+        name="serving",
+        unit="bytes",
+        formula="generation.serving_memory",
+        parts=(
+            term("weights", weights, "generation.serving_memory", bytes_per_param=serving.weight_bytes),
+            term("kv_cache", num_sequences * total_len * cached, "generation.cache_bytes_per_token",
+                 num_sequences=num_sequences, bytes_per_token=cached),
+            term("activations", float(working), "memory.activation_bytes_per_layer"),
+            term("scores", 4.0 * num_sequences * shape.vocab / tp, "generation.serving_memory"),
+            term("reserve", c.device_reserve.value, "generation.serving_memory"),
+        ),
+    )  # fmt: skip
+
+
+def num_sequences_that_fit(serving: Serving, *, total_len: int, taken_bytes: float = 0.0) -> int:
+    """The largest batch of sequences of `total_len` tokens that a copy of the model has room for; 0 when none.
+
+    Equation  floor((u M - taken - fixed) / (s C + 4 V / t))
+    Source    kwon2023 (PagedAttention, arXiv:2309.06180), section 3
+    Assumes   every sequence at its full length, so no sequence is ever put aside
+    Checked   tests/costs/test_generation.py: one more does not fit
+    """
+    limit = serving.machine.memory_bytes * serving.machine.constants.serving_memory_share.value - taken_bytes
+    none = float(serving_memory(serving, num_sequences=0, total_len=total_len).total)
+    one = float(serving_memory(serving, num_sequences=1, total_len=total_len).total)
+    return max(math.floor((limit - none) / (one - none)), 0)
+
+
+def num_decode_steps(*, num_sequences: float, num_alive: float, num_mean: float, num_longest: float) -> float:
+    """Iterations until the last of a set of sequences ends.
+
+    Equation  n = B L / c + (L_max - L),  c of B sequences alive at once
+    Source    yu2022 (Orca), section 3.1: iteration-level scheduling
+    Assumes   a finished sequence is replaced at once; the tail is that of the longest
+    Checked   tests/costs/test_generation.py: the longest when all run at once
+    """
+    return num_sequences * num_mean / num_alive + num_longest - num_mean
+
+
+def scaled(term: Breakdown, num_times: float) -> Breakdown:
+    """The same breakdown, each leaf `num_times` times."""
+    value = None if term.value is None else term.value * num_times
+    return replace(term, value=value, parts=tuple(scaled(part, num_times) for part in term.parts))

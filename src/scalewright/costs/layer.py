@@ -1,0 +1,130 @@
+"""One average layer, one micro-batch: compute, transfers and host, for each different layer among many layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.costs import collectives, compute
+from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.compute import PassTimes
+from scalewright.costs.setting import Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """One average layer, one micro-batch: what the device computes and what it waits for."""
+
+    matmul: PassTimes
+    attention: PassTimes
+    elementwise: PassTimes
+    tensor: PassTimes
+    context: PassTimes
+    expert: PassTimes
+    again_s: FloatLike
+    """Forward work and transfers repeated in the backward pass."""
+    host_wait_s: FloatLike
+    """What the host lacks to keep up."""
+
+    def at(self, back: NDArray[np.int64] | None) -> LayerTimes:
+        """These times for each layout, where they were computed once for each different layer."""
+        if back is None:
+            return self
+        times = {f.name: spread(getattr(self, f.name), back) for f in fields(self) if not f.name.endswith("_s")}
+        return LayerTimes(**times, again_s=_pick(self.again_s, back), host_wait_s=_pick(self.host_wait_s, back))
+
+    @property
+    def passes(self) -> PassTimes:
+        return self.matmul + self.attention + self.elementwise + self.tensor + self.context + self.expert
+
+    @property
+    def total_s(self) -> FloatLike:
+        return self.passes.forward_s + self.passes.backward_s + self.again_s + self.host_wait_s
+
+
+def layer_times(setting: Setting) -> LayerTimes:
+    rate = setting.machine.sustained_flop_per_s(setting.recipe.matmul)
+    projections = compute.matmul_times(setting, compute.attention_gemms(setting), flop_per_s=rate)
+    matmul = projections + compute.feed_forward_times(setting, flop_per_s=rate)
+    attention = compute.attention_times(setting)
+    elementwise = compute.elementwise_times(setting)
+    tensor, context, expert = (
+        _tensor_parallel(setting),
+        _context_parallel(setting, attention),
+        _expert_parallel(setting),
+    )
+    device = matmul + attention + elementwise + tensor + context + expert
+    host = compute.host_times(setting)
+    again: FloatLike = 0.0
+    host_s = host.forward_s + host.backward_s
+    if setting.layout.recompute == "full":
+        again, host_s = device.forward_s, host_s + host.forward_s
+    elif setting.layout.recompute == "selective":
+        again = attention.forward_s
+    elif setting.layout.recompute == "operators":
+        again = matmul.forward_s / 2.0 + elementwise.forward_s
+    busy = device.forward_s + device.backward_s + again
+    wait = compute.host_wait_s(device_s=busy, host_s=host_s, blend=setting.constants.host_blend.value)
+    return LayerTimes(
+        matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
+        again_s=again, host_wait_s=wait,
+    )  # fmt: skip
+
+
+def _pick(value: FloatLike, back: NDArray[np.int64] | None) -> FloatLike:
+    return value.take(back) if back is not None and isinstance(value, np.ndarray) else value
+
+
+def spread(times: PassTimes, back: NDArray[np.int64] | None) -> PassTimes:
+    return PassTimes(forward_s=_pick(times.forward_s, back), backward_s=_pick(times.backward_s, back))
+
+
+LAYER_KNOBS = ("tp", "cp", "ep", "mbs")
+"""All that one layer's time depends on among the whole-number knobs."""
+
+
+def distinct_layers(setting: Setting) -> tuple[Setting, NDArray[np.int64] | None]:
+    """The different layers among columns of layouts, and which of them each layout has; one layout stays itself."""
+    columns = [np.asarray(getattr(setting.layout, name)) for name in LAYER_KNOBS]
+    if not any(c.ndim for c in columns):
+        return setting, None
+    key = np.zeros((), dtype=np.int64)
+    for column in columns:
+        key = key * (int(column.max()) + 1) + column
+    _, first, back = np.unique(key, return_index=True, return_inverse=True)
+    few: dict[str, Any] = {name: c[first] if c.ndim else int(c) for name, c in zip(LAYER_KNOBS, columns, strict=True)}
+    return replace(setting, layout=replace(setting.layout, **few)), back
+
+
+def _tensor_parallel(setting: Setting) -> PassTimes:
+    """Two sums of the activations each way; a stack that overlaps them leaves a part visible."""
+    path = collectives.group_path(setting.machine, num_ranks=setting.layout.tp, stride=1)
+    size = setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes
+    once = collectives.all_reduce_time_s(size_bytes=size, path=path)
+    exposed = setting.constants.tensor_exposure.value if setting.stack.overlaps_tensor else 1.0
+    return PassTimes(forward_s=2.0 * once * exposed, backward_s=2.0 * once * exposed)
+
+
+def _context_parallel(setting: Setting, attention: PassTimes) -> PassTimes:
+    """Keys and values travel around the context-parallel ring beside attention, which hides what it can."""
+    shape, layout = setting.shape, setting.layout
+    path = collectives.group_path(setting.machine, num_ranks=layout.cp, stride=layout.tp)
+    width = 2.0 * np.maximum(shape.kv_heads / layout.tp, 1) * shape.head_dim
+    size = setting.num_tokens * width * setting.recipe.activation_bytes
+    ring = (layout.cp - 1) * collectives.send_time_s(size_bytes=size, path=path)
+    forward = np.maximum(ring - attention.forward_s, 0.0)
+    backward = np.maximum(2.0 * ring - attention.backward_s, 0.0)
+    return PassTimes(forward_s=forward, backward_s=backward)
+
+
+def _expert_parallel(setting: Setting) -> PassTimes:
+    """Tokens to their experts and back, each way."""
+    if setting.shape.moe is None:
+        return compute.NOTHING
+    size = setting.num_routed_tokens * setting.shape.hidden * setting.recipe.activation_bytes
+    once = collectives.all_to_all_time_s(size_bytes=size, machine=setting.machine, num_ranks=setting.layout.ep)
+    visible = setting.moe_frac * setting.constants.all_to_all_exposure.value * 2.0 * once
+    return PassTimes(forward_s=visible, backward_s=visible)

@@ -1,0 +1,239 @@
+"""The operations of one step on one device, each with its work, traffic and time: the points of a roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewright.costs import compute
+from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.compute import Gemms, PassTimes
+from scalewright.costs.setting import Setting
+from scalewright.costs.shards import num_expert_copies, stage_shards
+from scalewright.workload.flop import score_flop
+
+Kind = Literal["matmul", "attention", "elementwise", "head", "optimizer"]
+Phase = Literal["forward", "backward", "input_gradient", "weight_gradient", "update"]
+
+ADAM_FLOP_PER_PARAM = 14.0
+"""Two moments (3 + 4), two bias corrections, root, sum, quotient, product and difference (Adam's Algorithm 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One kernel, or a run of alike ones, as often as a device repeats it in a step."""
+
+    name: str
+    phase: Phase
+    kind: Kind
+    """The group of the step's compute terms that its time is part of."""
+    flop: float
+    """Useful work of one call: no padding; half of the square for causal attention."""
+    traffic_bytes: float
+    """What one call moves through the device's memory at least."""
+    time_s: float
+    """Of one call."""
+    num_per_step: float
+    """Calls per step; a fraction where an average layer has a fraction of it."""
+    shape: str = ""
+    """`m x n x k` of a matrix product."""
+
+    @property
+    def total_s(self) -> float:
+        """Time of all calls of a step.
+
+        Equation  T = t c, c calls
+        Source    the definition
+        Assumes   every call takes the same time
+        Checked   tests/costs/test_operations.py: their sum is the step's compute terms
+        """
+        return self.time_s * self.num_per_step
+
+    @property
+    def intensity_flop_per_byte(self) -> float:
+        """Arithmetic intensity.
+
+        Equation  I = W / Q
+        Source    williams2009 (Roofline, CACM 52(4))
+        Assumes   each operand crosses memory once
+        Checked   tests/costs/test_operations.py: a product's is 2 m n k over its three matrices
+        """
+        return self.flop / self.traffic_bytes
+
+    @property
+    def achieved_flop_per_s(self) -> float:
+        """Rate of useful work.
+
+        Equation  P = W / t
+        Source    williams2009 (Roofline, CACM 52(4))
+        Assumes   nothing of its own: t is the cost model's
+        Checked   tests/costs/test_operations.py: never above the device's peak
+        """
+        return self.flop / self.time_s
+
+
+def operations(setting: Setting) -> list[Operation]:
+    """Every operation of a device that holds the fullest stage and the output layer, without what is recomputed."""
+    assert not setting.layout.is_column
+    per_step = float(setting.num_micro_batches) * float(setting.num_layers)
+    found = [
+        *_layer_products(setting, per_step),
+        *_experts(setting, per_step),
+        *_attention(setting, per_step),
+        *_elementwise(setting, per_step),
+        *_head(setting),
+        _optimizer(setting),
+    ]
+    return [op for op in found if op.time_s > 0.0 and op.num_per_step > 0.0]
+
+
+def _work_and_traffic(setting: Setting, m: float, n: float, k: float) -> tuple[float, float]:
+    """FLOP and bytes of a product: the roofline asked with the other ceiling removed."""
+
+    def ask(flop_per_s: float, bytes_per_s: float) -> float:
+        time = compute.gemm_time_s(
+            m=m, n=n, k=k, flop_per_s=flop_per_s, bytes_per_s=bytes_per_s,
+            width_bytes=setting.recipe.activation_bytes, num_units=None, constants=setting.constants,
+        )  # fmt: skip
+        return float(time)
+
+    return ask(1.0, math.inf), ask(math.inf, 1.0)
+
+
+def _products(setting: Setting, gemms: Gemms, *, rate: float, calls: float, kind: Kind) -> Iterator[Operation]:
+    """Three operations per matrix: forward, gradient of the input, gradient of the weight."""
+    m = float(setting.num_tokens)
+    for name, (columns, depth) in gemms.items():
+        n, k = float(columns), float(depth)
+        if n * k == 0.0:
+            continue
+        times = compute.matmul_times(setting, {name: (n, k)}, flop_per_s=rate)
+        # the gradient of the input is a product like the forward one with columns and depth exchanged
+        swapped = compute.matmul_times(setting, {name: (k, n)}, flop_per_s=rate).forward_s
+        parts: tuple[tuple[Phase, FloatLike, tuple[float, float, float]], ...] = (
+            ("forward", times.forward_s, (m, n, k)),
+            ("input_gradient", swapped, (m, k, n)),
+            ("weight_gradient", times.backward_s - swapped, (n, k, m)),
+        )
+        for phase, time, shape in parts:
+            work, traffic = _work_and_traffic(setting, *shape)
+            yield Operation(
+                name=name, phase=phase, kind=kind, flop=work, traffic_bytes=traffic, time_s=float(time),
+                num_per_step=calls, shape=" x ".join(f"{side:g}" for side in map(round, shape)),
+            )  # fmt: skip
+
+
+def _layer_products(setting: Setting, per_step: float) -> Iterator[Operation]:
+    rate = setting.machine.sustained_flop_per_s(setting.recipe.matmul)
+    frac, moe = setting.moe_frac, setting.shape.moe
+    yield from _products(setting, compute.attention_gemms(setting), rate=rate, calls=per_step, kind="matmul")
+    dense = compute.ffn_gemms(setting, setting.shape.ffn_hidden)
+    yield from _products(setting, dense, rate=rate, calls=per_step * (1.0 - frac), kind="matmul")
+    if moe is not None and moe.num_shared:
+        width = moe.num_shared * (moe.shared_ffn or moe.expert_ffn)
+        shared = {f"shared_{name}": size for name, size in compute.ffn_gemms(setting, width).items()}
+        yield from _products(setting, shared, rate=rate, calls=per_step * frac, kind="matmul")
+
+
+def _experts(setting: Setting, per_step: float) -> Iterator[Operation]:
+    """The grouped products of a device's experts; each expert's weights cross memory once per product."""
+    moe = setting.shape.moe
+    if moe is None:
+        return
+    times = compute.expert_times(setting, flop_per_s=setting.machine.sustained_flop_per_s(setting.recipe.matmul))
+    num_here = max(moe.num_experts / int(setting.layout.ep), 1.0)
+    rows, h = float(setting.num_routed_tokens) / num_here, float(setting.shape.hidden)
+    width, fan = moe.expert_ffn / float(setting.expert_tp), 2 if setting.shape.gated else 1
+    up, down = (_work_and_traffic(setting, rows, n, k) for n, k in ((fan * width, h), (h, width)))
+    once = num_here * (up[0] + down[0]), num_here * (up[1] + down[1])
+    calls, shape = per_step * setting.moe_frac, f"{num_here:g} of {rows:.0f} x {fan * width:.0f} x {h:.0f}, and down"
+    yield from _both("experts", "matmul", times, work=(once[0], 2.0 * once[0]), traffic=(once[1], 2.0 * once[1]),
+                     calls=calls, shape=shape)  # fmt: skip
+
+
+def _both(
+    name: str, kind: Kind, times: PassTimes, *, work: tuple[float, float], traffic: tuple[float, float], calls: float,
+    shape: str = "",
+) -> Iterator[Operation]:  # fmt: skip
+    passes: tuple[tuple[Phase, FloatLike], ...] = (("forward", times.forward_s), ("backward", times.backward_s))
+    for i, (phase, time) in enumerate(passes):
+        yield Operation(
+            name=name, phase=phase, kind=kind, flop=work[i], traffic_bytes=traffic[i], time_s=float(time),
+            num_per_step=calls, shape=shape,
+        )  # fmt: skip
+
+
+def _attention(setting: Setting, per_step: float) -> Iterator[Operation]:
+    shape, layout = setting.shape, setting.layout
+    share = float(layout.mbs / (layout.cp * layout.tp))
+    forward = score_flop(shape) * share
+    if setting.stack.fused_attention:
+        forward *= 0.5 if shape.causal else 1.0
+        work = forward, forward * compute.FLASH_BACKWARD_OVER_FORWARD
+        once = fused_attention_bytes(setting)
+        traffic = once, once * compute.FLASH_BACKWARD_OVER_FORWARD
+    else:
+        work = forward, 2.0 * forward
+        moved = compute.unfused_attention_times(
+            seq=shape.seq, micro_batch=float(layout.mbs / layout.cp), heads=float(shape.heads / layout.tp),
+            head_dim=compute.head_dim_sum(shape), flop_per_s=math.inf, bytes_per_s=1.0,
+            passes=setting.constants.unfused_attention_passes.value, width_bytes=setting.recipe.activation_bytes,
+        )  # fmt: skip
+        traffic = float(moved.forward_s), float(moved.backward_s)
+    times = compute.attention_times(setting)
+    yield from _both("attention", "attention", times, work=work, traffic=traffic, calls=per_step)
+
+
+def fused_attention_bytes(setting: Setting) -> float:
+    """Memory traffic of fused attention, forward, in one layer.
+
+    Equation  Q = 2 w T d (a/t + max(a_kv/t, 1)): queries, output, keys and values once each
+    Source    dao2022 (FlashAttention, arXiv:2205.14135), section 3.2, for a cache that holds keys and values
+    Assumes   keys and values are read once per pass, so the intensity is an upper bound
+    Checked   tests/costs/test_operations.py: linear in tokens; fewer key-value heads never move more
+    """
+    shape, t = setting.shape, float(setting.layout.tp)
+    d = compute.head_dim_sum(shape)
+    heads, key_value = shape.heads / t, max(shape.kv_heads / t, 1.0)
+    return setting.recipe.activation_bytes * float(setting.num_tokens) * 2.0 * d * (heads + key_value)
+
+
+def _elementwise(setting: Setting, per_step: float) -> Iterator[Operation]:
+    """Norms, residuals, activation: all traffic; one operation is counted per element moved."""
+    times, width_bytes = compute.elementwise_times(setting), setting.recipe.activation_bytes
+    moved = tuple(float(t) * setting.machine.hbm_bytes_per_s for t in (times.forward_s, times.backward_s))
+    work, traffic = (moved[0] / width_bytes, moved[1] / width_bytes), (moved[0], moved[1])
+    yield from _both("elementwise", "elementwise", times, work=work, traffic=traffic, calls=per_step)
+
+
+def _head(setting: Setting) -> Iterator[Operation]:
+    """The output layer's product, and the loss: what the head takes beyond it."""
+    rate = setting.machine.sustained_flop_per_s(setting.recipe.head)
+    gemm = {"head": (setting.shape.vocab / setting.layout.tp, float(setting.shape.hidden))}
+    calls = float(setting.num_micro_batches)
+    yield from _products(setting, gemm, rate=rate, calls=calls, kind="head")
+    products, whole = compute.matmul_times(setting, gemm, flop_per_s=rate), compute.head_times(setting)
+    loss = PassTimes(forward_s=whole.forward_s - products.forward_s, backward_s=whole.backward_s - products.backward_s)
+    moved = tuple(float(t) * setting.machine.hbm_bytes_per_s for t in (loss.forward_s, loss.backward_s))
+    work = moved[0] / setting.recipe.activation_bytes, moved[1] / setting.recipe.activation_bytes
+    yield from _both("loss", "head", loss, work=work, traffic=(moved[0], moved[1]), calls=calls)
+
+
+def _optimizer(setting: Setting) -> Operation:
+    layout, recipe, shards = setting.layout, setting.recipe, stage_shards(setting, 0)
+    updated = float(shards.num_params)
+    if layout.zero >= 1:
+        routed = shards.num_routed / num_expert_copies(setting)
+        updated = float(shards.num_dense / (layout.dp * layout.cp) + routed)
+    bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
+
+    def time(bytes_per_s: float) -> float:
+        found = compute.optimizer_time_s(num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=bytes_per_s)
+        return float(found)
+
+    return Operation(
+        name="optimizer", phase="update", kind="optimizer", flop=ADAM_FLOP_PER_PARAM * updated,
+        traffic_bytes=time(1.0), time_s=time(setting.machine.hbm_bytes_per_s), num_per_step=1.0,
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""Energy, money and carbon of a predicted stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scalewright.costs import energy
+from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.machine import Machine
+from scalewright.workload.precision import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Energy, money and carbon of a stage."""
+
+    energy: Breakdown
+    board_w: float
+    energy_j_per_token: float
+    num_tokens_per_j: float
+    cost_usd: float
+    carbon_kgco2e: float
+
+
+def footprint(
+    *, machine: Machine, recipe: Recipe, site: energy.Site, time_s: float, num_gpus: int, num_tokens: float,
+    hardware_flop: float, memory_frac: float = 0.0,
+) -> Footprint:  # fmt: skip
+    """What `time_s` on `num_gpus` devices costs when they do `hardware_flop` of work in all."""
+    constants, tdp = machine.constants, machine.accelerator.tdp.value
+    activity = energy.product_activity_frac(
+        achieved_flop_per_s=hardware_flop / time_s / num_gpus,
+        best_flop_per_s=machine.matmul_flop_per_s(recipe.matmul),
+    )
+    board = energy.board_power_w(tdp_w=tdp, activity_frac=activity, memory_frac=memory_frac, constants=constants)
+    overhead = energy.node_overhead_w(tdp_w=tdp, num_devices=num_gpus, constants=constants)
+    used = energy.energy_use(
+        time_s=time_s, num_devices=num_gpus, device_w=board, overhead_w=overhead, pue_frac=site.pue_frac
+    )
+    joules = float(used.total)
+    return Footprint(
+        energy=used,
+        board_w=board,
+        energy_j_per_token=energy.energy_j_per_token(energy_j=joules, num_tokens=num_tokens),
+        num_tokens_per_j=energy.num_tokens_per_j(energy_j=joules, num_tokens=num_tokens),
+        cost_usd=energy.rental_usd(time_s=time_s, num_devices=num_gpus, usd_per_s_per_gpu=site.usd_per_s_per_gpu),
+        carbon_kgco2e=energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=site.kgco2e_per_j),
+    )

@@ -1,0 +1,182 @@
+"""Predict one step of reinforcement learning: rollout, reward, scoring, update, weight sync."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalewright import __version__
+from scalewright.catalog.types import Stack
+from scalewright.costs import compute, generation, stage
+from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.layer import layer_times
+from scalewright.costs.machine import Machine
+from scalewright.costs.setting import Setting
+from scalewright.costs.stage import MODE_TITLES, Mode, Sync
+from scalewright.costs.step import StepCost, step_cost
+from scalewright.errors import ConfigError
+from scalewright.planner.serving import GenerationPrediction, predict_generation
+from scalewright.planner.stage_memory import held_memory, host_memory_of_node, update_memory
+from scalewright.records.documents import digest, document
+from scalewright.workload.layout import Layout, check_divides
+from scalewright.workload.model import ModelSpec
+from scalewright.workload.precision import Recipe
+
+__all__ = ["GenerationPrediction", "RlPrediction", "predict_generation", "predict_rl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlPrediction:
+    """What one GRPO step costs, with everything that went in."""
+
+    spec: ModelSpec
+    machine: Machine
+    layout: Layout
+    recipe: Recipe
+    stack: Stack
+    mode: Mode
+    sync: Sync
+    rollout: GenerationPrediction
+    update: StepCost
+    num_prompts: int
+    num_responses: int
+    """Answers per prompt."""
+    time: Breakdown
+    memory_rollout: Breakdown
+    memory_update: Breakdown
+    host_memory: Breakdown
+    """One node."""
+    host_memory_bytes: float | None
+    """What a node has; None where unknown."""
+
+    @property
+    def num_gpus(self) -> int:
+        return int(self.layout.num_gpus)
+
+    @property
+    def fits(self) -> bool:
+        c, room = self.machine.constants, self.machine.memory_bytes
+        updating = float(self.memory_update.total) * (1.0 + c.allocator_overhead.value) + c.device_reserve.value
+        on_host = self.host_memory_bytes is None or float(self.host_memory.total) <= self.host_memory_bytes
+        return self.rollout.fits and updating <= room and on_host
+
+    def resolved_input(self) -> dict[str, Any]:
+        return {
+            "stage": "rl",
+            "model": self.spec.id,
+            "machine": self.machine.name,
+            "accelerator": self.machine.accelerator.id,
+            "layout": self.layout.as_dict(),
+            "precision": self.recipe.name,
+            "stack": self.stack.id,
+            "mode": self.mode,
+            "sync": self.sync,
+            "num_prompts": self.num_prompts,
+            "num_responses": self.num_responses,
+            "rollout": self.rollout.resolved_input(),
+        }
+
+    def warnings(self) -> list[str]:
+        found = [f"mode {self.mode}: {MODE_TITLES[self.mode]}", *self.rollout.warnings()]
+        if self.mode == "offload":
+            found.append("moving state between host and device, and Adam on the host, take time that is not counted")
+        if self.host_memory_bytes is not None and float(self.host_memory.total) > self.host_memory_bytes:
+            found.append("a node's host memory is too small for what is moved off its devices")
+        return list(dict.fromkeys(found))
+
+    def as_document(self) -> dict[str, Any]:
+        tokens = self.num_prompts * self.num_responses * (self.rollout.prompt_len + self.rollout.response_len)
+        body = {
+            "id": digest(self.resolved_input()),
+            "scalewright": __version__,
+            "stage": "rl",
+            "input": self.resolved_input(),
+            "num_gpus": self.num_gpus,
+            "num_nodes": -(-self.num_gpus // self.machine.gpus_per_node),
+            "step_time_s": float(self.time.total),
+            "tokens_per_s_per_gpu": tokens / float(self.time.total) / self.num_gpus,
+            "memory_bytes": max(float(self.memory_rollout.total), float(self.memory_update.total)),
+            "device_memory_bytes": self.machine.memory_bytes,
+            "host_bytes_per_node": float(self.host_memory.total),
+            "fits": self.fits,
+            "confidence": "model",
+            "warnings": self.warnings(),
+            "time": self.time.as_dict(),
+            "memory": self.memory_update.as_dict(),
+            "memory_rollout": self.memory_rollout.as_dict(),
+            "host_memory": self.host_memory.as_dict(),
+        }
+        return document("prediction", body)
+
+
+def predict_rl(
+    *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, layout: Layout, rollout_recipe: Recipe,
+    rollout_tp: int, num_prompts: int, num_responses: int, prompt_len: int, response_len: int,
+    longest_len: int | None = None, reward_s: float = 0.0, reference: bool = True, mode: Mode = "full",
+    sync: Sync = "gather_broadcast", host_memory_bytes: float | None = None,
+) -> RlPrediction:  # fmt: skip
+    """One on-policy GRPO step: trainer and generator take turns on the same devices.
+
+    `layout` is the trainer's; its gbs is the mini-batch, so there are num_prompts x num_responses / gbs updates.
+    """
+    spec = spec.with_seq(prompt_len + response_len)
+    shape, num_sequences = spec.transformer, num_prompts * num_responses
+    check_divides(layout, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, seq=shape.seq)
+    if num_sequences % int(layout.gbs):
+        raise ConfigError(f"{num_sequences} answers are not whole mini-batches of gbs={layout.gbs}")
+    setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)
+    update = step_cost(spec=spec, setting=setting)
+    held = held_memory(setting, update.memory, mode=mode, reference=reference)
+    rollout = predict_generation(
+        spec=spec, machine=machine, stack=stack, recipe=rollout_recipe, num_gpus=int(layout.num_gpus), tp=rollout_tp,
+        batch=num_sequences, prompt_len=prompt_len, response_len=response_len, longest_len=longest_len,
+        taken_bytes=float(held.total),
+    )  # fmt: skip
+    scoring = _scoring_s(replace(setting, layout=replace(layout, gbs=num_sequences, recompute="none")))
+    num_updates = num_sequences // int(layout.gbs)
+    parts = (
+        replace(rollout.time, name="rollout"),
+        _leaf("reward", reward_s, "", stated_s=reward_s),
+        _leaf("old_log_probs", scoring, "stage.scoring_time_s"),
+        _leaf("reference_log_probs", scoring if reference else 0.0, "stage.scoring_time_s"),
+        replace(generation.scaled(update.time, num_updates), name="update"),
+        _leaf("weight_sync", _sync_s(spec, rollout, sync), f"stage.{sync}_time_s", sync=sync),
+    )
+    memory_update = update_memory(setting, update.memory, mode=mode, reference=reference)
+    return RlPrediction(
+        spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, mode=mode, sync=sync, rollout=rollout,
+        update=update, num_prompts=num_prompts, num_responses=num_responses,
+        time=Breakdown(name="rl_step", unit="s", parts=parts),
+        memory_rollout=replace(rollout.memory, name="rollout", parts=(*rollout.memory.parts, held)),
+        memory_update=memory_update,
+        host_memory=host_memory_of_node(setting, mode=mode, num_weight_copies=2 if reference else 1),
+        host_memory_bytes=host_memory_bytes,
+    )  # fmt: skip
+
+
+def _leaf(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
+    return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
+
+
+def _scoring_s(setting: Setting) -> float:
+    layer, layout = layer_times(setting), setting.layout
+    return stage.scoring_time_s(
+        layer_forward_s=float(layer.passes.forward_s),
+        head_forward_s=float(compute.head_times(setting).forward_s),
+        num_layers=float(setting.num_layers),
+        num_micro_batches=float(setting.num_micro_batches),
+        pp=int(layout.pp),
+    )
+
+
+def _sync_s(spec: ModelSpec, rollout: GenerationPrediction, sync: Sync) -> float:
+    serving = rollout.serving
+    weights, tensors = spec.num_params * serving.weight_bytes, stage.num_synced_tensors(serving.shape)
+    if sync == "peer_to_peer":
+        return stage.peer_to_peer_time_s(
+            weights_bytes=weights, num_tensors=tensors, num_trainers=rollout.num_gpus,
+            num_generators=rollout.num_gpus, tp=serving.tp, machine=serving.machine,
+        )  # fmt: skip
+    return stage.gather_broadcast_time_s(
+        weights_bytes=weights, num_tensors=tensors, num_devices=rollout.num_gpus, machine=serving.machine
+    )

@@ -1,0 +1,392 @@
+"""A prediction as a figure: the largest operations under the device's roofs, and where time and memory go."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalewright import units
+from scalewright.costs.operations import Operation, operations
+from scalewright.errors import ConfigError, MissingExtraError
+from scalewright.planner.predict import Prediction
+from scalewright.planner.whatif import limits
+from scalewright.records.documents import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+SUFFIXES = (".png", ".svg", ".pdf")
+SIZE_INCH = (7.0, 3.5)
+DOTS_PER_INCH = 200
+NUM_POINTS = 9
+MIN_SHARE_FRAC = 0.005
+"""Of the step, below which an operation is no point, unless it is among the first three."""
+POINTS_PER_INCH = 72.0
+LABEL_STEP = 8.0
+"""Between two names of a stair, in points."""
+LABEL_ROOM = 45.0
+"""Width of a name, in points."""
+# Okabe and Ito's colours, which readers with any colour vision can tell apart; grey is for the rest.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
+REST = "#999999"
+NUM_SEGMENTS = 7
+KIND_COLOURS = dict(zip(("matmul", "attention", "elementwise", "head", "optimizer"), COLOURS, strict=False))
+"""The same in both panels; the head's term of the step has its loss in it."""
+STYLE: dict[Any, Any] = {
+    "font.size": 7.0,
+    "axes.labelsize": 7.0,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",  # text stays text: it can be searched and edited
+    "svg.hashsalt": "scalewright",  # the same prediction gives the same file
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One operation, its passes together."""
+
+    name: str
+    kind: str
+    intensity_flop_per_byte: float
+    achieved_flop_per_s: float
+    share_frac: float
+    """Of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A piece of a stacked bar."""
+
+    name: str
+    value: float
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A point's name and where it stands."""
+
+    point: Point
+    words: str
+    direction: int
+    """-1: it ends at the point's position, 1: it starts there."""
+    offset: tuple[float, float]
+    """From the point, in points."""
+    box: Bbox
+    """In pixels."""
+    leader: Bbox
+    """The line from the point, in pixels."""
+
+
+def check_plot(path: Path) -> None:
+    """Refuse what cannot be drawn before anything is computed."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--plot {str(path)!r} names no kind of picture: end it in {', '.join(SUFFIXES)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("report", "matplotlib") from error
+
+
+def plot_prediction(path: Path, prediction: Prediction) -> None:
+    """Draw a prediction into a PNG, SVG or PDF file."""
+    check_plot(path)
+    import matplotlib as mpl
+
+    kind = path.suffix.lower().removeprefix(".")
+    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        draw(prediction).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
+    write_bytes(path, buffer.getvalue())
+
+
+def points(prediction: Prediction) -> list[Point]:
+    """The operations that take the most time, largest first; a head that other stages hide is still one."""
+    p = prediction
+    by_name: dict[str, list[Operation]] = {}
+    for op in operations(p.setting):
+        by_name.setdefault(op.name, []).append(op)
+    found = [_point(name, ops, float(p.cost.time.total)) for name, ops in by_name.items()]
+    ranked = sorted(found, key=lambda point: point.share_frac, reverse=True)
+    return [point for i, point in enumerate(ranked[:NUM_POINTS]) if i < 3 or point.share_frac >= MIN_SHARE_FRAC]
+
+
+def _point(name: str, ops: list[Operation], step_s: float) -> Point:
+    work = sum(op.flop * op.num_per_step for op in ops)
+    time = sum(op.total_s for op in ops)
+    return Point(
+        name=name.replace("_", " "),
+        kind=ops[0].kind,
+        intensity_flop_per_byte=work / sum(op.traffic_bytes * op.num_per_step for op in ops),
+        achieved_flop_per_s=work / time,
+        share_frac=time / step_s,
+    )
+
+
+def time_segments(prediction: Prediction) -> list[Segment]:
+    """The step's terms; those that are operations have the colour of their points."""
+    return _segments([(limit.name, limit.time_s) for limit in limits(prediction)], KIND_COLOURS)
+
+
+def memory_segments(prediction: Prediction) -> list[Segment]:
+    """The allocated terms, and what the allocator and the libraries hold beside them."""
+    cost = prediction.cost
+    terms = [(term.name, float(term.total)) for term in cost.memory.parts]
+    return _segments([*terms, ("reserve", float(cost.reserved_bytes) - float(cost.memory.total))], {})
+
+
+def _segments(terms: list[tuple[str, float]], fixed: dict[str, str]) -> list[Segment]:
+    """The largest terms in colours, the rest as one."""
+    ranked = sorted(((value, name) for name, value in terms if value > 0.0), reverse=True)
+    shown = [(name, value, fixed.get(name.removesuffix("_and_loss"))) for value, name in ranked[:NUM_SEGMENTS]]
+    free = iter([colour for colour in COLOURS if colour not in {c for _, _, c in shown}])
+    found = [Segment(name=n.replace("_", " "), value=value, colour=c or next(free)) for n, value, c in shown]
+    rest = sum(value for value, _ in ranked[NUM_SEGMENTS:])
+    return [*found, Segment(name="other", value=rest, colour=REST)] if rest > 0.0 else found
+
+
+def draw(prediction: Prediction) -> Figure:
+    """The figure: roofline to the left, bars of time and memory to the right."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_INCH)
+    FigureCanvasAgg(figure)
+    _draw_roofline(figure.add_axes((0.078, 0.13, 0.47, 0.84)), prediction)
+    _draw_time(figure.add_axes((0.60, 0.66, 0.385, 0.14)), prediction)
+    _draw_memory(figure.add_axes((0.60, 0.13, 0.385, 0.14)), prediction)
+    return figure
+
+
+def _draw_roofline(axes: Axes, prediction: Prediction) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    machine, precision = prediction.machine, prediction.recipe.matmul
+    peak, best = machine.peak_flop_per_s(precision), machine.matmul_flop_per_s(precision)
+    shown = points(prediction)
+    ridge = peak / machine.hbm_bytes_per_s
+    intensities = [p.intensity_flop_per_byte for p in shown]
+    x_low, x_high = min(*intensities, ridge) / 3.0, max(*intensities, ridge) * 4.0
+    lowest = min(p.achieved_flop_per_s for p in shown)
+    axes.set(xscale="log", yscale="log", xlim=(x_low, x_high), ylim=(lowest / 6.0, peak * 2.5))
+    axes.plot([x_low, ridge], [x_low * machine.hbm_bytes_per_s, peak], color="black", linewidth=1.0)
+    axes.plot([x_low, x_high], [peak, peak], color="black", linewidth=1.0)
+    axes.plot([x_low, x_high], [best, best], color="black", linewidth=0.8, linestyle=(0, (4, 2)))
+    axes.set_xlabel("arithmetic intensity (FLOP per byte)")
+    axes.set_ylabel("attainable and predicted rate (FLOP/s)")
+    axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.tick_params(which="minor", length=1.5, width=0.4)
+    _name_roofs(axes, prediction, peak=peak, best=best, x_low=x_low)
+    _draw_points(axes, shown)
+    roofs = _roof_boxes(axes, best=best, bytes_per_s=machine.hbm_bytes_per_s)
+    _place_labels(axes, shown, roofs, ridge_flop_per_byte=ridge)
+
+
+def _name_roofs(axes: Axes, prediction: Prediction, *, peak: float, best: float, x_low: float) -> None:
+    """The flat roofs are named at the left, where nothing can be above the slope."""
+    machine, precision = prediction.machine, prediction.recipe.matmul
+    published = "best" if machine.matmul_is_published(precision) else "assumed best"
+    flat: dict[str, Any] = {"fontsize": 6.0, "xycoords": "data", "textcoords": "offset points"}
+    dense = f"dense {precision} peak {units.format(peak, units.FLOP_PER_S)}"
+    axes.annotate(dense, (x_low, peak), xytext=(3, 2), va="bottom", **flat)
+    matmul = f"{published} matmul {units.format(best, units.FLOP_PER_S)}"
+    axes.annotate(matmul, (x_low, best), xytext=(3, -2), va="top", **flat)
+    ridge = peak / machine.hbm_bytes_per_s
+    left = max(x_low, axes.get_ylim()[0] / machine.hbm_bytes_per_s)
+    middle = (left * ridge) ** 0.5
+    (x0, y0), (x1, y1) = (axes.transData.transform((x, x * machine.hbm_bytes_per_s)) for x in (left, ridge))
+    axes.annotate(
+        f"memory {units.format(machine.hbm_bytes_per_s, units.BYTES_PER_S)}",
+        (middle, middle * machine.hbm_bytes_per_s), xytext=(-3.5, 3.5), textcoords="offset points", fontsize=6.0,
+        rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", ha="center", va="bottom",
+    )  # fmt: skip
+
+
+def _draw_points(axes: Axes, shown: list[Point]) -> None:
+    for point in shown:
+        axes.scatter(
+            [point.intensity_flop_per_byte], [point.achieved_flop_per_s],
+            s=(2.0 * _radius(point)) ** 2, color=KIND_COLOURS[point.kind], alpha=0.85, linewidths=0.4,
+            edgecolors="white", zorder=3,
+        )  # fmt: skip
+
+
+def _radius(point: Point) -> float:
+    """Of a marker, in points."""
+    return float((12.0 + 280.0 * point.share_frac) ** 0.5 / 2.0)
+
+
+def _place_labels(axes: Axes, shown: list[Point], roofs: list[Bbox], *, ridge_flop_per_byte: float) -> None:
+    """Names of neighbouring points stand in a stair below them, so that no line to a point crosses a name."""
+    dots = axes.figure.dpi / POINTS_PER_INCH
+    taken = [*roofs, *(text.get_window_extent() for text in axes.texts)]
+    for point in shown:
+        side = 2.0 * (_radius(point) + 0.5) * dots
+        taken.append(_box(_position(axes, point), side, side))
+    written: list[Bbox] = []
+    for cluster in _clusters(axes, shown):
+        # beside the slope there is room to the right only
+        near_slope = all(p.intensity_flop_per_byte < 0.2 * ridge_flop_per_byte for p in cluster)
+        stair = _free_stair(axes, cluster, 1 if near_slope else -1, taken, written)
+        taken += [box for label in stair for box in (label.box, label.leader)]
+        written += [label.box for label in stair]
+        for label in stair:
+            _draw_label(axes, label)
+
+
+def _draw_label(axes: Axes, label: Label) -> None:
+    point = label.point
+    place = point.intensity_flop_per_byte, point.achieved_flop_per_s
+    flat: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6.0}
+    side, (across, down) = "right" if label.direction < 0 else "left", label.offset
+    axes.annotate(label.words, place, xytext=(across, down), ha=side, va="center", zorder=4, **flat)
+    if down:
+        line = {"arrowstyle": "-", "linewidth": 0.4, "color": "#777777", "shrinkA": 0.0, "shrinkB": 0.0}
+        axes.annotate("", place, xytext=(0.0, down - 2.0), arrowprops=line, zorder=2, **flat)
+
+
+def _clusters(axes: Axes, shown: list[Point]) -> list[list[Point]]:
+    """Neighbours, from right to left, then from top to bottom; apart where a name has room between them."""
+    dots, columns = axes.figure.dpi / POINTS_PER_INCH, list[list[Point]]()
+    for point in sorted(shown, key=lambda p: p.intensity_flop_per_byte, reverse=True):
+        x = _position(axes, point)[0]
+        if columns and _position(axes, columns[-1][-1])[0] - x < LABEL_ROOM * dots:
+            columns[-1].append(point)
+        else:
+            columns.append([point])
+    found: list[list[Point]] = []
+    for column in columns:
+        found.append([])
+        for point in sorted(column, key=lambda p: p.achieved_flop_per_s, reverse=True):
+            above = _position(axes, found[-1][-1])[1] if found[-1] else math.inf
+            room = (above - _position(axes, point)[1]) / dots
+            if found[-1] and room > LABEL_STEP * len(found[-1]) + 20.0:
+                found.append([])
+            found[-1].append(point)
+    return found
+
+
+def _free_stair(
+    axes: Axes, cluster: list[Point], direction: int, taken: list[Bbox], written: list[Bbox]
+) -> list[Label]:
+    """The highest stair below a cluster that covers nothing; a point alone has its name beside it if that is free."""
+    dots, inside = axes.figure.dpi / POINTS_PER_INCH, axes.get_window_extent()
+    ordered = sorted(cluster, key=lambda p: -direction * p.intensity_flop_per_byte)
+    lowest = min(_position(axes, p)[1] - _radius(p) * dots for p in cluster)
+    tries = [] if len(cluster) > 1 else [[_label(axes, cluster[0], side, None)] for side in (1, -1)]
+    for drop in range(4, 120, 2):
+        top = lowest - drop * dots
+        tries.append([_label(axes, p, direction, top - i * LABEL_STEP * dots) for i, p in enumerate(ordered)])
+
+    def cost(stair: list[Label]) -> int:
+        boxes = [label.box for label in stair]
+        outside = sum(bool(b.x0 < inside.x0 or b.x1 > inside.x1 or b.y0 < inside.y0) for b in boxes)
+        covered = sum(bool(b.overlaps(other)) for b in boxes for other in taken)
+        crossed = sum(bool(label.leader.overlaps(text)) for label in stair for text in written)
+        return 100 * outside + covered + crossed
+
+    return min(tries, key=cost)
+
+
+def _label(axes: Axes, point: Point, direction: int, height: float | None) -> Label:
+    """A name at a height in pixels to one side of its point; None: beside it."""
+    dots, (x, y) = axes.figure.dpi / POINTS_PER_INCH, _position(axes, point)
+    words = f"{point.name} {_percent(point.share_frac)}"
+    probe = axes.text(0.5, 0.5, words, fontsize=6.0)
+    size = probe.get_window_extent()
+    probe.remove()
+    gap = 1.5 if height is not None else _radius(point) + 2.0
+    level = y if height is None else height
+    centre = x + direction * (gap * dots + size.width / 2.0), level
+    offset = direction * gap, (level - y) / dots
+    box, leader = _box(centre, size.width, 8.0 * dots), _box((x, (level + y) / 2.0), 1.0, abs(level - y))
+    return Label(point=point, words=words, direction=direction, offset=offset, box=box, leader=leader)
+
+
+def _percent(share_frac: float) -> str:
+    return f"{share_frac:.0%}" if share_frac >= 0.01 else "<1%"
+
+
+def _position(axes: Axes, point: Point) -> tuple[float, float]:
+    x, y = axes.transData.transform((point.intensity_flop_per_byte, point.achieved_flop_per_s))
+    return float(x), float(y)
+
+
+def _box(centre: tuple[float, float], width: float, height: float) -> Bbox:
+    from matplotlib.transforms import Bbox
+
+    return Bbox.from_bounds(centre[0] - width / 2.0, centre[1] - height / 2.0, width, height)
+
+
+def _roof_boxes(axes: Axes, *, best: float, bytes_per_s: float) -> list[Bbox]:
+    """The slope and all that is above the best product, for the labels to keep clear of."""
+    from matplotlib.transforms import Bbox
+
+    (x_low, x_high), inside = axes.get_xlim(), axes.get_window_extent()
+    roof = float(axes.transData.transform((x_low, best))[1])
+    found = [Bbox.from_extents(inside.x0, roof - 3.0, inside.x1, inside.y1)]
+    for step in range(101):
+        x = x_low * (x_high / x_low) ** (step / 100.0)
+        across, up = axes.transData.transform((x, x * bytes_per_s))
+        found.append(_box((float(across), float(up)), 4.0, 4.0))
+    return found
+
+
+def _draw_time(axes: Axes, prediction: Prediction) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    segments = time_segments(prediction)
+    total = float(prediction.cost.time.total)
+    _draw_bar(axes, segments, total)
+    axes.set_xlim(0.0, total)
+    axes.xaxis.set_major_formatter(EngFormatter(unit="s", sep=" "))
+    axes.set_xlabel(f"step time: {units.format(total, units.SECONDS)}")
+
+
+def _draw_memory(axes: Axes, prediction: Prediction) -> None:
+    segments, device = memory_segments(prediction), prediction.machine.memory_bytes
+    reserved = float(prediction.cost.reserved_bytes)
+    widest = max(reserved, device)
+    prefix = max((p for p, scale in units.BINARY.items() if widest >= scale), key=units.BINARY.__getitem__)
+    scale = units.BINARY[prefix]
+    _draw_bar(axes, [replace(s, value=s.value / scale) for s in segments], reserved / scale)
+    axes.axvline(device / scale, color="black", linewidth=1.0, linestyle=(0, (4, 2)))
+    side = "right" if device > 0.5 * widest else "left"
+    axes.annotate(
+        f"device {units.format(device, units.BYTES)}", (device / scale, 1.0), xycoords=("data", "axes fraction"),
+        xytext=(0, 1), textcoords="offset points", ha=side, va="bottom", fontsize=6.0,
+    )  # fmt: skip
+    axes.set_xlim(0.0, 1.02 * widest / scale)
+    verdict = "fits" if prediction.cost.fits else "does not fit"
+    axes.set_xlabel(f"memory of the worst device ({prefix}B): {units.format(reserved, units.BYTES)}, {verdict}")
+
+
+def _draw_bar(axes: Axes, segments: list[Segment], total: float) -> None:
+    """One stacked bar with its legend above: names with shares, in the order of the bar."""
+    start = 0.0
+    for segment in segments:
+        label = f"{segment.name} {_percent(segment.value / total)}"
+        axes.barh(
+            [0.0], [segment.value], left=start, height=1.0, color=segment.colour, edgecolor="white", linewidth=0.5,
+            label=label,
+        )  # fmt: skip
+        start += segment.value
+    axes.set_yticks([])
+    axes.set_ylim(-0.5, 0.5)
+    axes.spines["left"].set_visible(False)
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 1.28), ncols=3, frameon=False, fontsize=6.0, handlelength=0.9,
+        handleheight=0.9, columnspacing=0.9, handletextpad=0.4, borderaxespad=0.0, labelspacing=0.35,
+    )  # fmt: skip

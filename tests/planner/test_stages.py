@@ -1,0 +1,235 @@
+"""Predictions of generation and of an RL step: published step times, smallest machines, documents and pages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import pytest
+from rich.console import Console
+
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.costs.energy import Site
+from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
+from scalewright.errors import ConfigError, NotExpressedError
+from scalewright.planner.footprint import footprint
+from scalewright.planner.stage_memory import MinimumGpus, minimum_gpus
+from scalewright.planner.stages import GenerationPrediction, RlPrediction, predict_generation, predict_rl
+from scalewright.report.stages import minimum_table, print_footprint, print_generation, print_rl
+from scalewright.workload.layout import Layout, parse_layout
+from scalewright.workload.model import ModelSpec, from_catalog
+from scalewright.workload.precision import RECIPES
+
+CATALOG = Catalog((packaged_data(),))
+STACK = CATALOG.stack("megatron-core")
+BF16 = RECIPES["bf16"]
+
+
+def model(name: str) -> ModelSpec:
+    return from_catalog(CATALOG.model(name))
+
+
+def h100s() -> Machine:
+    return machine_from_hardware(
+        CATALOG, gpu="h100-sxm", gpus_per_node=8, scale_up_bytes_per_s=None, network_bytes_per_s_per_gpu=50e9
+    )
+
+
+def generation(**changed: Any) -> GenerationPrediction:
+    asked: dict[str, Any] = {
+        "spec": model("llama3-8b"), "machine": h100s(), "stack": STACK, "recipe": BF16, "num_gpus": 2, "tp": 1,
+        "batch": 64, "prompt_len": 512, "response_len": 256,
+    }  # fmt: skip
+    return predict_generation(**(asked | changed))
+
+
+def rl(name: str, layout: Layout, *, rollout_tp: int, **changed: Any) -> RlPrediction:
+    asked: dict[str, Any] = {
+        "num_prompts": 64, "num_responses": 32, "prompt_len": 150, "response_len": 910, "longest_len": 3946,
+        "mode": "offload",
+    }  # fmt: skip
+    return predict_rl(
+        spec=model(name), machine=h100s(), stack=STACK, recipe=BF16, layout=layout, rollout_recipe=BF16,
+        rollout_tp=rollout_tp, **(asked | changed),
+    )  # fmt: skip
+
+
+SMALL = "pp=2,dp=8,mbs=1,gbs=512,zero=1"
+# NVIDIA-NeMo/RL@06beed9 docs/about/performance-summary.md, version 0.4, H100, bf16, on policy: trainer, tp of the
+# generator, mean and longest sequence, answers, seconds. The row of 192 s is from another version of that page, whose
+# layout is taken to be the same. Assumed: prompts of 150 tokens, micro-batch 1, a reference model that scores too, no
+# time for rewards, state on the host during rollout, 400 Gbit/s a GPU.
+NEMO_RL = {
+    "llama3-8b": (SMALL, 1, 1060, 4096, 2048, 97.7),
+    "qwen3-30b-a3b": ("tp=2,ep=8,dp=16,mbs=1,gbs=512,zero=1,sp=1", 4, 3154, 4096, 2048, 225.0),
+    "qwen3-30b-a3b later": ("tp=2,ep=8,dp=16,mbs=1,gbs=512,zero=1,sp=1", 4, 3154, 4096, 2048, 192.0),
+    "qwen3-32b": ("tp=4,pp=4,dp=2,mbs=1,gbs=512,zero=1,sp=1", 4, 3206, 4096, 2048, 393.0),
+    "qwen3-235b-a22b": ("tp=2,cp=2,ep=16,pp=8,dp=4,mbs=1,gbs=512,zero=1,sp=1", 16, 5672, 8192, 512, 506.0),
+    "deepseek-v3": ("ep=16,pp=16,dp=16,mbs=1,gbs=512,zero=1", 32, 745, 1536, 512, 154.0),
+}
+
+
+@pytest.mark.parametrize("name", NEMO_RL)
+def test_grpo_steps_take_what_nemo_rl_publishes(name: str) -> None:
+    """Measured. On 2026-11-15: 0.71, 0.51, 0.60, 0.77, 1.03, 0.82. Low where rewards, padding and refit setup count:
+    they are not modelled; the experts of a real router are less even than assumed."""
+    layout, tp, mean, longest, answers, measured = NEMO_RL[name]
+    found = rl(
+        name.partition(" ")[0], parse_layout(layout), rollout_tp=tp, num_prompts=answers // 32,
+        response_len=mean - 150, longest_len=longest - 150,
+    )  # fmt: skip
+    assert found.fits
+    assert 0.45 <= float(found.time.total) / measured <= 1.25
+
+
+def smallest(
+    name: str, stage: Literal["sft", "rl", "generate"], partition: str, *, mode: Any = "full", seq: int = 1536,
+    host_memory_bytes: float | None = 256e9,
+) -> MinimumGpus:  # fmt: skip
+    return minimum_gpus(
+        spec=model(name), machine=machine_from_system(CATALOG, "perlmutter", partition_name=partition),
+        stack=CATALOG.stack("eager"), recipe=BF16, stage_name=stage, seq=seq, mode=mode,
+        host_memory_bytes=host_memory_bytes,
+    )  # fmt: skip
+
+
+# HPC-R1 on Perlmutter (A100 40 and 80 GB). The paper names the count, not the mode or the part: this is how they arise.
+@pytest.mark.parametrize(
+    ("name", "stage", "mode", "partition", "published"),
+    [
+        ("llama3-70b", "sft", "lora", "gpu-80", 4),
+        ("llama3-70b", "rl", "full", "gpu-40", 64),
+        ("llama3-70b", "generate", "full", "gpu-40", 8),
+        ("deepseek-v3", "generate", "full", "gpu-80", 32),
+        ("llama3.2-1b", "sft", "full", "gpu-80", 1),
+        ("llama3.2-3b", "sft", "full", "gpu-80", 1),
+    ],
+)
+def test_hpc_r1s_minimum_in_a_named_mode(name: str, stage: Any, mode: Any, partition: str, published: int) -> None:
+    found = smallest(name, stage, partition, mode=mode)
+    assert found.num_gpus == published
+    assert found.assumption
+
+
+def test_four_devices_for_70b_need_adapters() -> None:
+    counts = {mode: smallest("llama3-70b", "sft", "gpu-80", mode=mode).num_gpus for mode in ("full", "offload", "lora")}
+    assert counts["lora"] == 4
+    assert counts["full"] > counts["offload"] > 4
+
+
+def test_host_memory_can_be_what_decides() -> None:
+    bounded = smallest("llama3-70b", "rl", "gpu-80", mode="offload")
+    free = smallest("llama3-70b", "rl", "gpu-80", mode="offload", host_memory_bytes=None)
+    assert bounded.num_gpus > free.num_gpus
+
+
+def test_a_model_too_large_is_refused_with_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"ring-1t does not fit 4 x a100"):
+        minimum_gpus(
+            spec=model("ring-1t"), machine=machine_from_system(CATALOG, "perlmutter"), stack=STACK, recipe=BF16,
+            stage_name="sft", seq=2048, max_gpus=4,
+        )  # fmt: skip
+
+
+def test_copies_share_the_prompts() -> None:
+    one, two = generation(num_gpus=1, batch=32), generation(num_gpus=2, batch=64)
+    assert float(one.time.total) == pytest.approx(float(two.time.total))
+    assert two.num_generated_per_s == pytest.approx(2 * one.num_generated_per_s)
+
+
+def test_prompts_that_do_not_fit_take_turns() -> None:
+    found = generation(num_gpus=1, batch=4096, prompt_len=4096, response_len=1024)
+    assert found.num_alive == found.num_fit < 4096
+    assert any("take turns" in note for note in found.warnings())
+
+
+def test_one_long_answer_holds_everybody() -> None:
+    even, uneven = generation(), generation(longest_len=1024)
+    assert float(uneven.time.total) > float(even.time.total)
+    assert uneven.num_generated_per_s < even.num_generated_per_s
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tp": 3, "num_gpus": 3}, "does not divide 32 attention heads"),
+        ({"tp": 2, "num_gpus": 3}, "not whole copies"),
+        ({"batch": 0}, "must be 1 or more"),
+        ({"prompt_len": 0}, "must be 1 or more"),
+    ],
+)
+def test_impossible_questions_are_refused(changed: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        generation(**changed)
+
+
+def test_models_without_tokens_are_refused() -> None:
+    with pytest.raises(NotExpressedError):
+        generation(spec=model("resnet-50"))
+
+
+def test_mini_batches_must_be_whole() -> None:
+    with pytest.raises(ConfigError, match="not whole mini-batches"):
+        rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, num_prompts=10)
+
+
+def test_parts_of_a_step_add_up_and_a_reward_is_charged_as_stated() -> None:
+    free, paid = (rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, reward_s=s) for s in (0.0, 12.5))
+    names = [p.name for p in paid.time.parts]
+    assert names == ["rollout", "reward", "old_log_probs", "reference_log_probs", "update", "weight_sync"]
+    assert float(paid.time.total) - float(free.time.total) == pytest.approx(12.5)
+
+
+def test_without_a_reference_model_it_neither_scores_nor_takes_memory() -> None:
+    without = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, reference=False, mode="full")
+    with_it = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, reference=True, mode="full")
+    assert float(without.time.part("reference_log_probs").total) == 0.0
+    assert float(without.memory_update.part("reference").total) == 0.0
+    assert float(with_it.memory_rollout.part("reference").total) > 0.0
+
+
+def test_a_host_too_small_is_the_honest_no() -> None:
+    found = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, host_memory_bytes=64e9)
+    assert not found.fits
+    assert any("host memory is too small" in note for note in found.warnings())
+
+
+@pytest.mark.parametrize("kind", ["generate", "rl"])
+def test_documents_are_predictions_and_json(kind: str) -> None:
+    found = generation() if kind == "generate" else rl("llama3-8b", parse_layout(SMALL), rollout_tp=1)
+    body = json.loads(json.dumps(found.as_document()))
+    assert body["schema"] == "scalewright.prediction/1"
+    assert body["stage"] == kind
+    assert body["fits"] is True
+    assert body["step_time_s"] == pytest.approx(body["time"]["total_s"])
+    assert {"num_gpus", "num_nodes", "memory_bytes", "memory", "warnings", "input", "confidence"} <= set(body)
+
+
+def test_pages_are_80_columns_and_name_the_mode() -> None:
+    console = Console(width=80, highlight=False, record=True, no_color=True, file=None, quiet=False)
+    with console.capture() as captured:
+        print_generation(console, generation(), explain=True)
+        print_rl(console, rl("llama3-8b", parse_layout(SMALL), rollout_tp=1), explain=True)
+        console.print(minimum_table([smallest("llama3-70b", "sft", "gpu-80", mode="lora")]))
+    text = captured.get()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "mode offload" in text
+    assert "Equation" in text
+    assert "frozen 16-bit weights" in " ".join(text.split())
+
+
+def test_footprint_of_a_step_is_charged_and_printed() -> None:
+    found = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1)
+    site = Site(pue_frac=1.2, kgco2e_per_j=CATALOG.grid("france").carbon_intensity.value, usd_per_s_per_gpu=3 / 3600)
+    asked: dict[str, Any] = {
+        "machine": h100s(), "recipe": BF16, "site": site, "time_s": float(found.time.total), "num_gpus": 16,
+        "num_tokens": 2048 * 1060,
+    }  # fmt: skip
+    idle, busy = (footprint(hardware_flop=work, **asked) for work in (0.0, 4e17))
+    assert float(busy.energy.total) > float(idle.energy.total) > 0
+    assert busy.cost_usd == pytest.approx(16 * asked["time_s"] * 3 / 3600)
+    assert busy.num_tokens_per_j * busy.energy_j_per_token == pytest.approx(1.0)
+    console = Console(width=80, no_color=True)
+    with console.capture() as captured:
+        print_footprint(console, busy)
+    assert "tokens per joule" in captured.get()

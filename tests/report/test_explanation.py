@@ -1,0 +1,85 @@
+"""`predict --explain`: from the total to the terms, in order, in 80 columns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+DENSE = ["--model", "gpt3-175b", "--system", "selene"]
+DENSE += ["--layout", "tp=8,pp=8,vpp=1,dp=8,mbs=1,gbs=512,recompute=full"]
+EXPERTS = ["--model", "deepseek-v3", "--system", "generic-h100"]
+EXPERTS += ["--layout", "pp=16,ep=64,dp=128,gbs=4096,mbs=1,zero=1,recompute=selective"]
+SMALL = ["--model", "gpt2-tiny", "--system", "laptop", "--layout", "mbs=1"]
+HEADINGS = [
+    "step time",
+    "where the step goes",
+    "where the memory goes",
+    "what limits it",
+    "one change at a time",
+    "equations",
+    "inputs",
+]
+
+
+@pytest.mark.parametrize("args", [DENSE, EXPERTS, SMALL], ids=lambda a: a[1])
+def test_parts_come_in_order_in_eighty_columns(cli: Cli, args: list[str]) -> None:
+    result = cli("predict", *args, "--explain")
+    lines = result.stdout.splitlines()
+    places = [next(i for i, line in enumerate(lines) if line.startswith(heading)) for heading in HEADINGS]
+    assert places == sorted(places)
+    assert max(map(len, lines)) <= 80
+    assert result.stderr == ""
+
+
+def section(text: str, start: str, end: str) -> str:
+    return text.partition(f"\n{start}")[2].partition(f"\n{end}")[0]
+
+
+def test_five_limits_with_reasons_and_a_table_of_changes(cli: Cli) -> None:
+    text = cli("predict", *DENSE, "--explain").stdout
+    limits = section(text, "what limits it", "one change at a time")
+    named = [line for line in limits.splitlines()[2:] if line and not line.startswith(" ")]
+    assert len(named) == 5
+    assert named[0].startswith("matmul")
+    changes = section(text, "one change at a time", "equations")
+    rows = [line.split() for line in changes.splitlines()[2:] if line]
+    assert len(rows) >= 10
+    assert {row[-1] for row in rows} == {"yes", "no"}
+    saved = [float(next(word for word in row if word.endswith("%")).rstrip("%")) for row in rows]
+    assert saved == sorted(saved, reverse=True)
+    assert saved[0] > 0 > saved[-1]
+
+
+def test_equation_keeps_its_lines(cli: Cli) -> None:
+    lines = cli("predict", *DENSE, "--explain").stdout.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("compute.gemm_time_s"))
+    assert lines[start + 1].startswith("  Equation  t = max(tiled arithmetic")
+    assert lines[start + 2].startswith(" " * 12), "a long line goes on under itself"
+
+
+def test_without_explain_there_is_none_of_it(cli: Cli) -> None:
+    text = cli("predict", *DENSE).stdout
+    assert "what limits it" not in text
+    assert "equations" not in text
+
+
+def test_brackets_in_names_are_printed_as_they_are(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "my[bold]model"
+    folder.mkdir()
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 768,
+        "n_head": 12,
+        "n_layer": 12,
+        "n_positions": 1024,
+        "vocab_size": 50257,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    result = cli("predict", "--model", str(folder), "--system", "selene", "--layout", "dp=8", "--explain")
+    assert result.returncode == 0, result.stderr
+    assert "hf:my[bold]model" in result.stdout

@@ -1,0 +1,138 @@
+"""`predict --plot`: a picture of the right kind, whole or not at all."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.costs.machine import machine_from_system
+from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
+from scalewright.report.roofline import SIZE_INCH, draw, memory_segments, points, time_segments
+from scalewright.workload.layout import parse_layout
+from scalewright.workload.model import from_catalog
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Refused = Callable[..., str]
+CATALOG = Catalog((packaged_data(),))
+CASES = {
+    "dense": ("gpt3-175b", "selene", "tp=8,pp=8,vpp=1,dp=8,mbs=1,gbs=512,recompute=full", "auto"),
+    "small": ("gpt2-tiny", "laptop", "mbs=1", "eager"),
+    "experts": ("deepseek-v3", "generic-h100", "pp=16,ep=64,dp=128,gbs=4096,zero=1,recompute=selective", "auto"),
+    "unfused": ("gpt2-xl", "generic-v100", "dp=8,mbs=4,gbs=32", "eager-unfused"),
+    "one-gpu": ("llama3-8b", "generic-h200", "zero=3", "compiled"),
+}
+FITS = ["predict", "--model", "gpt3-6.7b", "--system", "selene", "--layout", "tp=8,gbs=8"]
+
+
+def ask(name: str) -> Prediction:
+    model, system, layout, stack = CASES[name]
+    machine, split = machine_from_system(CATALOG, system), parse_layout(layout)
+    return predict(
+        spec=from_catalog(CATALOG.model(model)),
+        machine=machine,
+        layout=split,
+        recipe=resolve_recipe("auto", machine),
+        stack=resolve_stack(stack, CATALOG, split),
+    )
+
+
+def test_svg_is_xml_that_holds_the_labels(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "p.svg"
+    result = cli(*FITS, "--plot", str(path))
+    assert (result.returncode, result.stderr) == (0, "")
+    tree = ElementTree.parse(path)
+    words = " | ".join(t.strip() for t in tree.getroot().itertext() if t.strip())
+    for label in ("arithmetic intensity (FLOP per byte)", "FLOP/s", "best matmul", "dense bf16 peak 312 TFLOP/s"):
+        assert label in words
+    for label in ("ffn up", "qkv", "memory", "step time", "device 79.2 GiB", "tensor parallel"):
+        assert label in words
+    assert [p.name for p in path.parent.iterdir()] == ["p.svg"], "no temporary file stays"
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG\r\n"), (".PNG", b"\x89PNG\r\n"), (".pdf", b"%PDF-")])
+def test_other_kinds_start_as_they_should(cli: Cli, tmp_path: Path, suffix: str, magic: bytes) -> None:
+    path = tmp_path / f"p{suffix}"
+    assert cli(*FITS, "--plot", str(path)).returncode == 0
+    assert path.read_bytes().startswith(magic)
+
+
+def test_plot_says_nothing_more_than_the_answer_and_is_the_same_again(cli: Cli, tmp_path: Path) -> None:
+    paths = tmp_path / "a.svg", tmp_path / "b.svg"
+    printed = [cli(*FITS, "--json", "--plot", str(path)).stdout for path in paths]
+    assert printed[0] == printed[1] == cli(*FITS, "--json").stdout
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_what_does_not_fit_is_drawn_and_still_answered_with_no(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "p.svg"
+    args = ["predict", "--model", "gpt3-175b", "--system", "selene", "--layout", "dp=8,gbs=8"]
+    assert cli(*args, "--plot", str(path)).returncode == 1
+    assert "does not fit" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["p.jpg", "p", "svg", "p.svg.gz"])
+def test_unknown_suffix_names_the_known_ones(cli: Cli, refused: Refused, tmp_path: Path, name: str) -> None:
+    message = refused(cli(*FITS, "--plot", name, cwd=tmp_path))
+    for word in (name, ".png", ".svg", ".pdf"):
+        assert word in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["folder.svg", "file/under.svg", "/proc/none/x.svg"])
+def test_place_that_cannot_be_written_is_one_sentence(cli: Cli, refused: Refused, tmp_path: Path, where: str) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    (tmp_path / "file").write_text("x")
+    assert where.strip("/").split("/")[0] in refused(cli(*FITS, "--plot", where, "--out", "o.json", cwd=tmp_path))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.svg"]
+
+
+def test_missing_matplotlib_names_the_extra(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('No module named matplotlib')\n")
+    message = refused(cli(*FITS, "--plot", "p.png", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}), 3)
+    assert "scalewright[report]" in message
+    assert "matplotlib" in message
+    assert cli(*FITS, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}).returncode == 0, "only the plot needs it"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_segments_add_up(name: str) -> None:
+    prediction = ask(name)
+    cost = prediction.cost
+    assert sum(s.value for s in time_segments(prediction)) == pytest.approx(float(cost.time.total))
+    assert sum(s.value for s in memory_segments(prediction)) == pytest.approx(float(cost.reserved_bytes))
+    for segments in (time_segments(prediction), memory_segments(prediction)):
+        assert len({s.colour for s in segments}) == len(segments)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_points_are_the_largest_operations(name: str) -> None:
+    found = points(ask(name))
+    assert 3 <= len(found) <= 9
+    assert [p.share_frac for p in found] == sorted((p.share_frac for p in found), reverse=True)
+
+
+def texts(figure: Figure) -> Iterator[Annotation]:
+    for axes in figure.axes:
+        yield from (t for t in axes.texts if isinstance(t, Annotation) and t.get_text() and t.get_rotation() == 0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_label_covers_another_or_leaves_the_figure(name: str) -> None:
+    figure = draw(ask(name))
+    assert tuple(figure.get_size_inches()) == SIZE_INCH
+    figure.canvas.draw()
+    boxes = {t.get_text(): t.get_window_extent() for t in texts(figure)}
+    assert len(boxes) >= 6
+    for word, box in boxes.items():
+        assert box.x0 >= 0, word
+        assert box.y0 >= 0, word
+        assert box.x1 <= figure.bbox.x1, word
+        for other, other_box in boxes.items():
+            assert word == other or not box.shrunk(0.98, 0.8).overlaps(other_box.shrunk(0.98, 0.8)), (word, other)
