@@ -42,6 +42,7 @@ DIMENSIONLESS = {
     "compute.blend": "an exponent",
     "compute.factor": "a multiplier of both passes",
     "memory.attention_widths": "elements per token",
+    "interval.WIDENING": "a power of a ratio",
 }
 # Parallel degrees and positions in them are plain numbers everywhere.
 DEGREES = {"tp", "pp", "vpp", "cp", "ep", "dp", "stage", "stride", "expert_tp", "norm_split", "micro_batch"}

@@ -28,6 +28,7 @@ FLAGS = {
     ("predict",): [
         "--catalog",
         "--explain",
+        "--generate",
         "--help",
         "--json",
         "--layout",
@@ -36,6 +37,7 @@ FLAGS = {
         "--partition",
         "--plot",
         "--precision",
+        "--rl",
         "--seq",
         "--stack",
         "--system",

@@ -48,7 +48,7 @@ def predict(model: str = "gpt3-6.7b", system: str = "selene", layout: str = "tp=
     [
         (predict(model="gpt3-6.8b"), ["gpt3-6.8b", "gpt3-6.7b", "scalewright catalog models"]),
         (predict(model=""), ["model"]),
-        (predict(model="resnet-50"), ["resnet-50", "not a transformer"]),
+        (predict(model="resnet-50"), ["resnet-50", "data parallel"]),
         (predict(model="t5-base", layout="dp=8"), ["t5-base", "not covered"]),
         (predict(model="layers=24"), ["lacks hidden, heads"]),
         (predict(model="none/config.json"), ["none/config.json", "no such file"]),

@@ -12,7 +12,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.energy import Site
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.errors import ConfigError, NotExpressedError
-from scalewright.planner.footprint import footprint
+from scalewright.planner.energy_use import footprint
 from scalewright.planner.stage_memory import MinimumGpus, minimum_gpus
 from scalewright.planner.stages import GenerationPrediction, RlPrediction, predict_generation, predict_rl
 from scalewright.report.stages import minimum_table, print_footprint, print_generation, print_rl

@@ -1,18 +1,26 @@
-"""`scalewright predict`: time and memory of one training step."""
+"""`scalewright predict`: time, memory and energy of a training step, of generation, of an RL step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from scalewright.catalog.library import Catalog
-    from scalewright.planner.predict import Prediction
+    from scalewright.catalog.types import Stack
+    from scalewright.costs.machine import Machine
+    from scalewright.costs.stage import Mode
+    from scalewright.workload.layout import Layout
     from scalewright.workload.model import ModelSpec
+    from scalewright.workload.precision import Recipe
 
 ModelName = Annotated[
     str,
@@ -27,6 +35,12 @@ StackName = Annotated[str, typer.Option(help="Software stack (see: catalog stack
 SeqLength = Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")]
 PartitionName = Annotated[str | None, typer.Option(help="Partition of the system; default: its main one.")]
 TransportName = Annotated[str | None, typer.Option(help="Network path; default: the fabric's best.")]
+GenerateText = Annotated[
+    str | None, typer.Option(help="Generation instead: prompt=2048,response=256; the layout's tp, dp and gbs count.")
+]
+RlText = Annotated[
+    str | None, typer.Option(help="One GRPO step instead: prompts=128,samples=8,prompt=512,response=1024,mode=offload.")
+]
 PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw roofline, time and memory: .png, .svg or .pdf.")
 ]
@@ -41,55 +55,160 @@ def run(
     seq: SeqLength = None,
     partition: PartitionName = None,
     transport: TransportName = None,
+    generate: GenerateText = None,
+    rl: RlText = None,
     explain: Explain = False,
     as_json: AsJson = False,
     out: OutFile = None,
     plot: PlotFile = None,
     catalog: CatalogFolder = None,
 ) -> None:
-    """Predict time and memory of one training step. Exit 1: it does not fit."""
+    """Predict a training step, generation or an RL step: time, memory, energy. Exit 1: it does not fit."""
     from scalewright.catalog.library import open_catalog
+    from scalewright.errors import ConfigError
     from scalewright.records.documents import to_json, write_document
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
-    from scalewright.report.prediction import print_explanation, print_prediction
     from scalewright.report.roofline import check_plot, plot_prediction
 
     if plot is not None:
         check_plot(plot)
+    if sum(x is not None for x in (generate, rl, plot)) > 1:
+        raise ConfigError("--generate, --rl and --plot exclude each other: --plot draws training steps only")
     library = open_catalog(catalog)
-    prediction = ask(library, model, system, layout, precision, stack, seq, partition, transport)
+    question = resolve(library, model, system, layout, precision, stack, seq, partition, transport)
+    answer = answer_of(library, question, generate=generate, rl=rl)
     if plot is not None:
-        plot_prediction(plot, prediction)
+        if question.spec.is_vision:
+            raise ConfigError("--plot draws transformers only: leave it out for a vision model")
+        plot_prediction(plot, answer.prediction)
     if out is not None:
-        write_document(out, prediction.as_document())
+        write_document(out, answer.document)
     if as_json:
-        typer.echo(to_json(prediction.as_document()), nl=False)
+        typer.echo(to_json(answer.document), nl=False)
     else:
-        console = answer_console()
-        print_prediction(console, prediction)
-        if explain:
-            print_explanation(console, prediction, library)
-    raise typer.Exit(ExitCode.YES if prediction.cost.fits else ExitCode.NO)
+        answer.show(answer_console(), explain)
+    raise typer.Exit(ExitCode.YES if answer.fits else ExitCode.NO)
 
 
-def ask(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What was written on the command line, resolved."""
+
+    spec: ModelSpec
+    system: str
+    machine: Machine
+    layout: Layout
+    recipe: Recipe
+    stack: Stack
+    host_memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A prediction of whatever stage, ready to print or write."""
+
+    prediction: Any
+    document: dict[str, Any]
+    fits: bool
+    show: Callable[[Console, bool], None]
+
+
+def resolve(
     library: Catalog, model: str, system: str, layout: str, precision: str, stack: str, seq: int | None,
     partition: str | None, transport: str | None,
-) -> Prediction:  # fmt: skip
-    """The prediction for what was written on the command line."""
-    from scalewright.costs.machine import machine_from_system
-    from scalewright.planner.predict import predict, resolve_recipe, resolve_stack
+) -> Question:  # fmt: skip
+    from scalewright.costs.machine import machine_from_system, pick_partition
+    from scalewright.planner.predict import resolve_recipe, resolve_stack
     from scalewright.workload.layout import parse_layout
 
     spec = resolve_model(library, model)
     if seq is not None:
         spec = spec.with_seq(seq)
     machine = machine_from_system(library, system, partition_name=partition, transport_name=transport)
-    recipe = resolve_recipe(precision, machine)
     split = parse_layout(layout)
-    software = resolve_stack(stack, library, split)
-    return predict(spec=spec, machine=machine, layout=split, recipe=recipe, stack=software)
+    return Question(
+        spec=spec,
+        system=system,
+        machine=machine,
+        layout=split,
+        recipe=resolve_recipe(precision, machine),
+        stack=resolve_stack(stack, library, split),
+        host_memory_bytes=pick_partition(library.system(system), partition).host_memory.value,
+    )
+
+
+def answer_of(library: Catalog, q: Question, *, generate: str | None, rl: str | None) -> Answer:
+    from scalewright.planner.energy_use import site_of
+    from scalewright.planner.predict import predict
+    from scalewright.report.prediction import print_explanation, print_prediction
+
+    if generate is not None:
+        return _generation(q, generate)
+    if rl is not None:
+        return _rl_step(q, rl)
+    if q.spec.is_vision:
+        return _vision(q)
+    site, _ = site_of(library, q.system, q.machine.accelerator.id)
+    prediction = predict(spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack, site=site)
+
+    def show(console: Console, explain: bool) -> None:
+        print_prediction(console, prediction)
+        if explain:
+            print_explanation(console, prediction, library)
+
+    return Answer(prediction=prediction, document=prediction.as_document(), fits=bool(prediction.cost.fits), show=show)
+
+
+def _generation(q: Question, text: str) -> Answer:
+    from scalewright.planner.stages import predict_generation
+    from scalewright.report.stages import print_generation
+    from scalewright.workload.stage import parse_generate
+
+    request, tp, dp = parse_generate(text), int(q.layout.tp), int(q.layout.dp)
+    found = predict_generation(
+        spec=q.spec, machine=q.machine, stack=q.stack, recipe=q.recipe, num_gpus=tp * dp, tp=tp,
+        batch=int(q.layout.gbs), prompt_len=request.prompt, response_len=request.response, longest_len=request.longest,
+    )  # fmt: skip
+    return Answer(
+        prediction=found,
+        document=found.as_document(),
+        fits=found.fits,
+        show=lambda console, explain: print_generation(console, found, explain=explain),
+    )
+
+
+def _vision(q: Question) -> Answer:
+    from scalewright.planner.vision import predict_vision
+    from scalewright.report.stages import print_vision
+
+    found = predict_vision(spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack)
+    return Answer(
+        prediction=found,
+        document=found.as_document(),
+        fits=True,
+        show=lambda console, explain: print_vision(console, found, explain=explain),
+    )
+
+
+def _rl_step(q: Question, text: str) -> Answer:
+    from scalewright.planner.stages import predict_rl
+    from scalewright.report.stages import print_rl
+    from scalewright.workload.stage import parse_rl
+
+    request = parse_rl(text)
+    found = predict_rl(
+        spec=q.spec, machine=q.machine, stack=q.stack, recipe=q.recipe, layout=q.layout, rollout_recipe=q.recipe,
+        rollout_tp=request.tp, num_prompts=request.prompts, num_responses=request.samples, prompt_len=request.prompt,
+        response_len=request.response, longest_len=request.longest, mode=cast("Mode", request.mode),
+        host_memory_bytes=q.host_memory_bytes,
+    )  # fmt: skip
+    return Answer(
+        prediction=found,
+        document=found.as_document(),
+        fits=found.fits,
+        show=lambda console, explain: print_rl(console, found, explain=explain),
+    )
 
 
 def resolve_model(library: Catalog, name: str) -> ModelSpec:

@@ -9,11 +9,13 @@ from scalewright import __version__
 from scalewright.catalog.derive import training_precision
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Stack
+from scalewright.costs.energy import Site
 from scalewright.costs.interval import unseen
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.errors import ConfigError
+from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.records.documents import digest, document
 from scalewright.records.types import Confidence
 from scalewright.workload.layout import Layout, check_divides
@@ -33,6 +35,23 @@ class Prediction:
     recipe: Recipe
     stack: Stack
     cost: StepCost
+    site: Site | None = None
+    """Building, grid and price; without them there is no energy, money or carbon."""
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """Energy, money and carbon of one step."""
+        if self.site is None:
+            return None
+        return footprint(
+            machine=self.machine,
+            recipe=self.recipe,
+            site=self.site,
+            time_s=float(self.cost.time.total),
+            num_gpus=int(self.layout.num_gpus),
+            num_tokens=self.num_tokens_per_step,
+            hardware_flop=float(self.cost.hardware_flop),
+        )
 
     @property
     def id(self) -> str:
@@ -87,6 +106,17 @@ class Prediction:
     def num_nodes(self) -> int:
         return -(-int(self.layout.num_gpus) // self.machine.gpus_per_node)
 
+    def _energy(self) -> dict[str, Any]:
+        used = self.footprint
+        if used is None:
+            return {}
+        return {
+            "energy_j": float(used.energy.total),
+            "energy_j_per_token": used.energy_j_per_token,
+            "cost_usd": used.cost_usd,
+            "carbon_kgco2e": used.carbon_kgco2e,
+        }
+
     def as_document(self) -> dict[str, Any]:
         cost = self.cost
         return document(
@@ -109,6 +139,7 @@ class Prediction:
                 "device_memory_bytes": self.machine.memory_bytes,
                 "fits": bool(cost.fits),
                 "confidence": self.confidence,
+                **self._energy(),
                 "warnings": self.warnings(),
                 "time": cost.time.as_dict(),
                 "memory": cost.memory.as_dict(),
@@ -116,7 +147,9 @@ class Prediction:
         )
 
 
-def predict(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe, stack: Stack) -> Prediction:
+def predict(
+    *, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe, stack: Stack, site: Site | None = None
+) -> Prediction:
     """Check that the layout divides the model, then cost it."""
     shape = spec.transformer
     check_divides(layout, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, seq=shape.seq)
@@ -128,7 +161,7 @@ def predict(*, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe
         )
     setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)
     cost = step_cost(spec=spec, setting=setting)
-    return Prediction(spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, cost=cost)
+    return Prediction(spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, cost=cost, site=site)
 
 
 def resolve_recipe(name: str, machine: Machine) -> Recipe:

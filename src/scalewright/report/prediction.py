@@ -48,6 +48,12 @@ def _print_answer(console: Console, prediction: Prediction) -> None:
     reserved = units.format(float(cost.reserved_bytes), units.BYTES)
     device = units.format(prediction.machine.memory_bytes, units.BYTES)
     table.add_row("memory", peak, f"worst rank; {reserved} reserved of {device}: {verdict}")
+    used = prediction.footprint
+    if used is not None:
+        energy, each = units.format(float(used.energy.total), units.JOULES), f"{used.num_tokens_per_j:.3g} tokens/J"
+        money = f"; {units.format(used.cost_usd, units.USD)}" if used.cost_usd else ""
+        carbon = f"; {units.format(used.carbon_kgco2e, units.KGCO2E)}" if used.carbon_kgco2e else ""
+        table.add_row("a step costs", energy, f"{each}{money}{carbon}")
     table.add_row("confidence", prediction.confidence, "formulas and catalogue values; not measured here")
     console.print(table)
 

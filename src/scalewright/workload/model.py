@@ -30,6 +30,10 @@ class ModelSpec:
         raise NotExpressedError(f"{self.id} is not a transformer: the language cost models do not cover it yet")
 
     @property
+    def is_vision(self) -> bool:
+        return isinstance(self.shape, ConvShape)
+
+    @property
     def num_params(self) -> int:
         return sum(self.params_by_part().values())
 

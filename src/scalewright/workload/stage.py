@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scalewright.errors import UnknownNameError
+from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.workload.grammar import assignments, whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +45,52 @@ def stage(name: str) -> Stage:
         return STAGES[name]
     except KeyError as error:
         raise UnknownNameError("stage", name, STAGES, hint=f"choose {', '.join(STAGES)}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """`prompt=2048,response=256[,longest=1024]`: tokens in, mean tokens out, longest answer."""
+
+    prompt: int
+    response: int
+    longest: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlRequest:
+    """`prompts=128,samples=8,prompt=512,response=1024[,longest=,tp=1,mode=offload]`: one GRPO step."""
+
+    prompts: int
+    samples: int
+    prompt: int
+    response: int
+    longest: int | None = None
+    tp: int = 1
+    """Tensor parallelism of the generator, which may differ from the trainer's."""
+    mode: str = "full"
+    """What is kept while training: full (all Adam state), offload (to the host), lora."""
+
+
+MODES = ("full", "offload", "lora")
+
+
+def parse_generate(text: str) -> GenerateRequest:
+    return GenerateRequest(**_numbers(text, "generate", needed=("prompt", "response"), optional=("longest",)))
+
+
+def parse_rl(text: str) -> RlRequest:
+    needed, optional = ("prompts", "samples", "prompt", "response"), ("longest", "tp")
+    written = assignments(text, allowed=(*needed, *optional, "mode"), what="rl")
+    mode = written.pop("mode", "full")
+    if mode not in MODES:
+        raise ConfigError(f"rl has mode={mode}: choose {', '.join(MODES)}")
+    rest = ",".join(f"{k}={v}" for k, v in written.items())
+    return RlRequest(**_numbers(rest, "rl", needed=needed, optional=optional), mode=mode)
+
+
+def _numbers(text: str, what: str, *, needed: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, int]:
+    written = assignments(text, allowed=(*needed, *optional), what=what)
+    missing = [key for key in needed if key not in written]
+    if missing:
+        raise ConfigError(f"{what} {text!r} lacks {', '.join(missing)}: write {','.join(f'{k}=N' for k in needed)}")
+    return {key: whole_number(value, key=key, what=what) for key, value in written.items()}

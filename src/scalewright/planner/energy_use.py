@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scalewright.catalog.library import Catalog
 from scalewright.costs import energy
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.machine import Machine
@@ -46,3 +47,21 @@ def footprint(
         cost_usd=energy.rental_usd(time_s=time_s, num_devices=num_gpus, usd_per_s_per_gpu=site.usd_per_s_per_gpu),
         carbon_kgco2e=energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=site.kgco2e_per_j),
     )
+
+
+def site_of(catalog: Catalog, system_name: str, accelerator_id: str) -> tuple[energy.Site, list[str]]:
+    """Building, grid and price around a system, and what had to be left out because nobody published it."""
+    system = catalog.system(system_name)
+    prices, missing = catalog.prices(accelerator_id), []
+    if system.pue is None:
+        missing.append("PUE not published: IT energy only")
+    if system.grid is None:
+        missing.append("no grid: carbon left out")
+    if not prices:
+        missing.append(f"no price for {accelerator_id}: money left out")
+    site = energy.Site(
+        pue_frac=1.0 if system.pue is None else system.pue.value,
+        kgco2e_per_j=0.0 if system.grid is None else catalog.grid(system.grid).carbon_intensity.value,
+        usd_per_s_per_gpu=prices[0].per_accelerator.value if prices else 0.0,
+    )
+    return site, missing
