@@ -28,7 +28,7 @@ from scalewright.costs.footprint import stage_memory, step_memory
 from scalewright.costs.machine import Machine
 from scalewright.costs.memory import stored_bytes_per_layer
 from scalewright.costs.setting import Setting
-from scalewright.costs.step import StepCost
+from scalewright.costs.step import StepCost, step_time
 from scalewright.workload.layout import COLUMNS, Layout
 
 MANY = settings(deadline=None, max_examples=60)
@@ -303,3 +303,11 @@ def test_no_machine_of_the_cases_lacks_a_network() -> None:
 def test_layout_as_a_column_of_one_is_that_layout() -> None:
     column = Layout(**{name: np.array([2]) for name in COLUMNS})
     assert column.at(0) == Layout(**dict.fromkeys(COLUMNS, 2))
+
+
+def test_multi_token_prediction_adds_a_layer_and_a_head_on_the_last_stage() -> None:
+    case = setting(model="deepseek-v3", machine="generic-h100", precision="bf16", ep=8, dp=8, gbs=8)
+    more = replace(case, shape=case.shape.model_copy(update={"num_mtp_layers": 1}))
+    one_layer = float(step_time(case).total) / case.shape.layers
+    added = float(step_time(more).total) - float(step_time(case).total)
+    assert 0.5 * one_layer < added < 6 * one_layer

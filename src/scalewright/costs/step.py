@@ -108,8 +108,9 @@ def step_time(setting: Setting) -> Breakdown:
 
     Equation  t = (m (t_layers + t_head + t_pp) + bubble) (1 + stragglers) + exposed t_dp + t_optimizer + t_host
     Source    narayanan2021 (arXiv:2104.04473), section 3
-    Assumes   a layer takes the longer of device and host; the head weighs on the last stage, which may have fewer
-              layers; stragglers grow with the logarithm of the node count; no data wait
+    Assumes   a layer takes the longer of device and host; the head, and multi-token-prediction modules, weigh on the
+              last stage, which may have fewer layers; stragglers grow with the logarithm of the node count; no data
+              wait
     Checked   `scalewright validate`, published training runs
     """
     layout = setting.layout
@@ -117,6 +118,7 @@ def step_time(setting: Setting) -> Breakdown:
     layer, layers = layer_times(few).at(back), setting.num_layers
     head = spread(compute.head_times(few), back)
     head_s = head.forward_s + head.backward_s
+    head_s = head_s + setting.shape.num_mtp_layers * (layer.total_s + head_s)  # each a layer and a head of its own
     spare_s = (layers - setting.num_layers_on(layout.pp - 1)) * layer.total_s
     visible_head_s = np.maximum(head_s - spare_s, 0.0)
     micro_batch_s = layers * layer.total_s + visible_head_s
