@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.catalog.library import Catalog, open_catalog, packaged_data
 from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
 from scalewright.planner.validate import validate_run
 
@@ -120,7 +120,13 @@ def test_prediction_does_not_depend_on_the_models_name() -> None:
         ({"layout": {"tp": 1, "pp": 64}, "hardware": {"gpus": 64}}, "48 layers"),
         ({"dtype": "int3"}, "int3"),
         ({"dtype": "fp8"}, "fp8"),
-        ({"hardware": {"gpus": 16, "inter_bw_GBps_per_gpu": None}, "layout": {"dp": 2, "global_batch": 8}}, "network"),
+        (
+            {
+                "hardware": {"gpu": "A40", "gpus": 16, "inter_bw_GBps_per_gpu": None},
+                "layout": {"dp": 2, "global_batch": 8},
+            },
+            "network",
+        ),
     ],
     ids=str,
 )
@@ -190,3 +196,11 @@ def test_half_of_peak_is_the_rule_of_thumb() -> None:
     s, h, n, v = 2048, 6144, 48, 51200
     work = 96 * 4 * s * n * h**2 * (1 + s / (6 * h) + v / (16 * n * h))
     assert row.rule_step_s == pytest.approx(work / (8 * 312e12 * 0.5), rel=1e-6)
+
+
+def test_row_without_a_network_takes_that_of_generic_nodes_and_says_so() -> None:
+    run = next(r for r in load_runs(packaged_runs()) if r.hardware.gpu == "H100-80GB-SXM" and r.hardware.gpus == 512)
+    bare = run.model_copy(update={"hardware": run.hardware.model_copy(update={"inter_bw_gb_per_s_per_gpu": None})})
+    row = validate_run(open_catalog(), bare)
+    assert row.predicted_step_s is not None
+    assert "network of generic-h100" in row.assumed

@@ -14,7 +14,7 @@ from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.published import PublishedRun
 from scalewright.catalog.types import MlaShape, MoeShape, TransformerShape
-from scalewright.costs.machine import Machine, machine_from_hardware
+from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, recompute_flop_per_sample, step_cost
 from scalewright.errors import ScalewrightError
@@ -271,6 +271,8 @@ def _layout(run: PublishedRun, spec: ModelSpec) -> tuple[Layout, list[str]]:
 def _machine(catalog: Catalog, run: PublishedRun) -> Machine:
     h = run.hardware
     intra, inter = h.intra_bw_gb_per_s, h.inter_bw_gb_per_s_per_gpu
+    if inter is None and h.gpus is not None and h.gpus > h.gpus_per_node:
+        return _usual_machine(catalog, run)
     return machine_from_hardware(
         catalog,
         gpu=h.gpu,
@@ -278,6 +280,16 @@ def _machine(catalog: Catalog, run: PublishedRun) -> Machine:
         scale_up_bytes_per_s=None if intra is None else parse(f"{intra} GB/s", BYTES_PER_S),
         network_bytes_per_s_per_gpu=None if inter is None else parse(f"{inter} GB/s", BYTES_PER_S),
     )
+
+
+def _usual_machine(catalog: Catalog, run: PublishedRun) -> Machine:
+    """The catalogue's generic nodes of the row's device, where the row gives no network; else a reason."""
+    device = catalog.accelerator(run.hardware.gpu).id
+    for name in (i for i in catalog.ids("systems") if i.startswith("generic-")):
+        machine = machine_from_system(catalog, name)
+        if machine.accelerator.id == device and machine.gpus_per_node == run.hardware.gpus_per_node:
+            return replace(machine, assumptions=(f"network of {name}",))
+    raise NotInScopeError(f"the row gives no network between nodes of {run.hardware.gpu}")
 
 
 def with_recompute(run: PublishedRun, case: Case) -> tuple[Setting, StepCost]:
