@@ -246,7 +246,7 @@ def leave_sources_out(problem: Problem, start: Values) -> Array:
 
 def write(values: Values, quantiles: tuple[float, float] | None) -> None:
     """Put fitted values into the catalogue's files, line by line, and the hash of the data beside them."""
-    digest = hashlib.sha256(packaged_runs().read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256(packaged_runs().read_bytes() + OWN_STEPS.read_bytes()).hexdigest()[:12]
     new = {name: _shown(getattr(values.constants, name)) for name in CONSTANTS}
     if quantiles is not None:
         new |= {"interval_low": f"{quantiles[0]:.3g}", "interval_high": f"{quantiles[1]:.3g}"}

@@ -141,10 +141,16 @@ def format(value: float, dimension: Dimension, *, digits: int = 3) -> str:
     """A quantity for people, in the prefix that reads best. The inverse of `parse` up to rounding."""
     if not math.isfinite(value):
         return f"{value} {dimension.si}".strip()
+    if dimension is SECONDS and abs(value) < SHORTEST_SHOWN_S:
+        value = 0.0
     for threshold, divisor, label in _LADDERS[dimension.name]:
         if abs(value) >= threshold:
             return f"{_rounded(value / divisor, digits)} {label}".rstrip()
     return f"{_rounded(value, digits)} {dimension.si}".rstrip()
+
+
+SHORTEST_SHOWN_S = 1e-10
+"""A shorter time is rounding, not an answer."""
 
 
 def _rounded(value: float, digits: int) -> str:
@@ -179,6 +185,8 @@ _LADDERS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "power": _ladder("W", DECIMAL),
     "energy": (
         *_ladder("Wh", {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}, JOULE_PER_WH),
+        (1e6, 1e6, "MJ"),
+        (1e3, 1e3, "kJ"),
         (1.0, 1.0, "J"),
     ),
     "count": ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k")),

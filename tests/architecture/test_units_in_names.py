@@ -43,6 +43,7 @@ DIMENSIONLESS = {
     "compute.factor": "a multiplier of both passes",
     "memory.attention_widths": "elements per token",
     "interval.WIDENING": "a power of a ratio",
+    "shards.first_expert_stage": "a stage's number",
 }
 # Parallel degrees and positions in them are plain numbers everywhere.
 DEGREES = {"tp", "pp", "vpp", "cp", "ep", "dp", "stage", "stride", "expert_tp", "norm_split", "micro_batch"}

@@ -108,7 +108,7 @@ def test_own_accelerator_and_system_can_be_shown_and_predicted_on(cli: Cli, tmp_
     predicted = cli("predict", *args)
     assert predicted.returncode == 0, predicted.stderr
     doc = json.loads(predicted.stdout)
-    assert doc["input"]["accelerator"] == "mychip"
+    assert doc["input"]["machine"]["accelerator"] == "mychip"
     assert doc["device_memory_bytes"] == 80e9
     assert doc["num_nodes"] == 2
 

@@ -17,7 +17,7 @@ from scalewright.records.loader import read_jsonl, validate
 
 
 class _Row(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
 class RunMoe(_Row):

@@ -102,6 +102,11 @@ class Accelerator(Entry):
             require_positive(name, fact)
         for precision, fact in self.peak.items():
             require_positive(f"peak.{precision}", fact)
+        for precision, fact in self.best_matmul.items():
+            if precision in self.peak and fact.value > self.peak[precision].value:
+                raise ValueError(
+                    f"best_matmul.{precision} is {fact.text}, above the peak of {self.peak[precision].text}"
+                )
         return self
 
 
@@ -379,6 +384,8 @@ class Stack(Entry):
     attention_share: Fraction
     """Rate of fused attention over the device's best 16-bit product, for heads of 128 and long sequences; ignored
     when attention is not fused."""
+    compiled: bool
+    """Element-wise operations are fused by a compiler, and convolutions run channels last."""
     fused_attention: bool
     """False: scores are written to memory, as before FlashAttention."""
     overlaps_tensor: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -11,6 +12,7 @@ import typer
 from scalewright import __version__
 from scalewright.cli import catalog, doctor, predict, validate
 from scalewright.errors import ScalewrightError
+from scalewright.records.types import ExitCode
 
 app = typer.Typer(
     name="scalewright",
@@ -53,8 +55,10 @@ def main() -> NoReturn:
     except ScalewrightError as error:
         _fail(str(error), error.exit_code, debug=debug)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone: `scalewright ... | head` is not an error
-        sys.exit(0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush cannot fail again
+        sys.exit(0)  # the reader has gone: `scalewright ... | head` is not an error
+    except OSError as error:
+        _fail(f"the answer cannot be written: {error.strerror}", ExitCode.ENVIRONMENT, debug=debug)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
@@ -62,7 +66,19 @@ def main() -> NoReturn:
         if usage is None:
             raise
         _fail(usage(), 2, debug=debug)
-    sys.exit(code if isinstance(code, int) else 0)
+    _finish(code if isinstance(code, int) else 0)
+
+
+def _finish(code: int) -> NoReturn:
+    """Flush before leaving, so that a full disk is an answer and not a traceback at shutdown."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        _fail(f"the answer cannot be written: {error.strerror}", ExitCode.ENVIRONMENT, debug=False)
+    sys.exit(code)
 
 
 def _fail(message: str, code: int, *, debug: bool) -> NoReturn:

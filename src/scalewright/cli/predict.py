@@ -133,7 +133,7 @@ def resolve(
         machine=machine,
         layout=split,
         recipe=resolve_recipe(precision, machine),
-        stack=resolve_stack(stack, library, split),
+        stack=resolve_stack(stack, library, split, machine, is_vision=spec.is_vision),
         host_memory_bytes=pick_partition(library.system(system), partition).host_memory.value,
     )
 
@@ -149,8 +149,11 @@ def answer_of(library: Catalog, q: Question, *, generate: str | None, rl: str | 
         return _rl_step(q, rl)
     if q.spec.is_vision:
         return _vision(q)
-    site, _ = site_of(library, q.system, q.machine.accelerator.id)
-    prediction = predict(spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack, site=site)
+    site, notes = site_of(library, q.system, q.machine.accelerator.id)
+    prediction = predict(
+        spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack, site=site,
+        site_notes=tuple(notes),
+    )  # fmt: skip
 
     def show(console: Console, explain: bool) -> None:
         print_prediction(console, prediction)
@@ -161,11 +164,15 @@ def answer_of(library: Catalog, q: Question, *, generate: str | None, rl: str | 
 
 
 def _generation(q: Question, text: str) -> Answer:
+    from scalewright.errors import ConfigError
     from scalewright.planner.stages import predict_generation
     from scalewright.report.stages import print_generation
     from scalewright.workload.stage import parse_generate
 
     request, tp, dp = parse_generate(text), int(q.layout.tp), int(q.layout.dp)
+    split = [name for name in ("pp", "cp", "ep") if int(getattr(q.layout, name)) > 1]
+    if split:
+        raise ConfigError(f"generation is split by tp and dp only: {split[0]} above 1 is not covered, set it to 1")
     found = predict_generation(
         spec=q.spec, machine=q.machine, stack=q.stack, recipe=q.recipe, num_gpus=tp * dp, tp=tp,
         batch=int(q.layout.gbs), prompt_len=request.prompt, response_len=request.response, longest_len=request.longest,

@@ -27,7 +27,7 @@ def run(
 ) -> None:
     """Predict published runs from their own model, hardware and layout, and print how far off we are.
 
-    Without a file, exit 1: a score is worse than the one recorded.
+    Exit 1: none of a file's rows can be predicted; without a file, a score is worse than the one recorded.
     """
     from scalewright.catalog.library import open_catalog
     from scalewright.catalog.published import load_runs, packaged_runs
@@ -35,13 +35,17 @@ def run(
     from scalewright.planner.error_table import error_table
     from scalewright.planner.validate import validate_run
     from scalewright.records.documents import to_json, write_document
+    from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.validation import print_error_table
 
     if record and file is not None:
         raise ConfigError(f"--record keeps the scores of the shipped rows, not of {file}: leave the file out")
     library = open_catalog(catalog)
-    table = error_table([validate_run(library, run) for run in load_runs(file or packaged_runs())])
+    runs = load_runs(file or packaged_runs())
+    if not runs:
+        raise ConfigError(f"{file} holds no rows: write one JSON object a line (docs/validation.md has the keys)")
+    table = error_table([validate_run(library, run) for run in runs])
     if out is not None:
         write_document(out, table.as_document())
     if as_json:
@@ -50,6 +54,8 @@ def run(
         print_error_table(answer_console(), table)
     if file is None:
         _hold(table.overall, record=record)
+    elif not table.overall["num_expressed"]:
+        raise typer.Exit(ExitCode.NO)
 
 
 def _hold(overall: Scores, *, record: bool) -> None:

@@ -14,8 +14,10 @@ class Site:
 
     pue_frac: float
     """Facility energy over IT energy, 1 or more."""
-    kgco2e_per_j: float
-    usd_per_s_per_gpu: float
+    kgco2e_per_j: float | None
+    """None: no grid is known, so there is no carbon figure."""
+    usd_per_s_per_gpu: float | None
+    """None: no price is known, so there is no money figure."""
 
 
 def product_activity_frac(*, achieved_flop_per_s: float, best_flop_per_s: float) -> float:

@@ -9,7 +9,13 @@ import numpy as np
 from scalewright.costs import memory, pipeline
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import num_dense_layer_params, num_expert_copies, num_expert_layer_params, stage_shards
+from scalewright.costs.shards import (
+    first_expert_stage,
+    num_dense_layer_params,
+    num_expert_copies,
+    num_expert_layer_params,
+    stage_shards,
+)
 
 
 def step_memory(setting: Setting) -> Breakdown:
@@ -22,9 +28,8 @@ def step_memory(setting: Setting) -> Breakdown:
     """
     pp = np.asarray(setting.layout.pp)
     candidates = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
-    if setting.shape.moe is not None:  # the first stage without dense layers holds the most experts
-        full = np.ceil(setting.shape.moe.num_dense_layers / np.asarray(setting.num_layers))
-        candidates.append(np.minimum(full.astype(pp.dtype), pp - 1))
+    if setting.shape.moe is not None:
+        candidates.append(np.asarray(first_expert_stage(setting)))
     stages = [stage_memory(setting, stage[()]) for stage in candidates]
     totals = [np.asarray(s.total, dtype=np.float64) for s in stages]
     worst = np.argmax(np.stack(np.broadcast_arrays(*totals)), axis=0)
@@ -49,8 +54,13 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     routed = memory.state_bytes_per_param(recipe=recipe, num_shards=copies, zero=layout.zero)
     held = pipeline.num_in_flight(pp=layout.pp, vpp=layout.vpp, stage=stage, num_micro_batches=layout.num_micro_batches)
     stored = memory.stored_bytes_per_layer(setting, layout.recompute, frac)
-    # while a layer is computed again, its activations and their gradients exist side by side
-    working = 2.0 * memory.stored_bytes_per_layer(setting, "none", frac) if layout.recompute == "full" else 0.0
+    if layout.recompute == "none":
+        stored = stored + memory.score_bytes_per_layer(setting)
+    working: FloatLike = 0.0  # while a layer is computed again, its activations and gradients exist side by side
+    if layout.recompute == "full":
+        working = 2.0 * memory.stored_bytes_per_layer(setting, "none", frac) + memory.score_bytes_per_layer(setting)
+    elif layout.recompute == "selective":
+        working = memory.score_bytes_per_layer(setting)
     is_last = np.asarray(np.asarray(stage) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
     unit = num_dense_layer_params(shape, frac) / layout.tp + num_expert_layer_params(shape, frac) / (
         layout.ep * setting.expert_tp

@@ -25,7 +25,7 @@ class LayerTimes:
     context: PassTimes
     expert: PassTimes
     again_s: FloatLike
-    """Forward work and transfers repeated in the backward pass."""
+    """Forward work repeated in the backward pass."""
     host_wait_s: FloatLike
     """What the host lacks to keep up."""
 
@@ -56,22 +56,28 @@ def layer_times(setting: Setting) -> LayerTimes:
         _context_parallel(setting, attention),
         _expert_parallel(setting),
     )
-    device = matmul + attention + elementwise + tensor + context + expert
     host = compute.host_times(setting)
     again: FloatLike = 0.0
     host_s = host.forward_s + host.backward_s
-    if setting.layout.recompute == "full":
-        again, host_s = device.forward_s, host_s + host.forward_s
+    if setting.layout.recompute == "full":  # transfers of the forward pass happen again as well
+        again = matmul.forward_s + attention.forward_s + elementwise.forward_s
+        tensor, context, expert = (_repeated(times) for times in (tensor, context, expert))
+        host_s = host_s + host.forward_s
     elif setting.layout.recompute == "selective":
         again = attention.forward_s
     elif setting.layout.recompute == "operators":
         again = matmul.forward_s / 2.0 + elementwise.forward_s
+    device = matmul + attention + elementwise + tensor + context + expert
     busy = device.forward_s + device.backward_s + again
     wait = compute.host_wait_s(device_s=busy, host_s=host_s, blend=setting.constants.host_blend.value)
     return LayerTimes(
         matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
         again_s=again, host_wait_s=wait,
     )  # fmt: skip
+
+
+def _repeated(times: PassTimes) -> PassTimes:
+    return PassTimes(forward_s=times.forward_s, backward_s=times.backward_s + times.forward_s)
 
 
 def _pick(value: FloatLike, back: NDArray[np.int64] | None) -> FloatLike:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from scalewright.catalog.derive import link_bytes_per_s, usable_memory_bytes
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.types import Accelerator, Constants, Partition, Precision, System, Transport
+from scalewright.catalog.types import Accelerator, Constants, Link, Partition, Precision, System, Transport
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
 
 
@@ -31,6 +31,17 @@ class Machine:
     network_latency_s: float
     transport: str
     assumptions: tuple[str, ...] = ()
+
+    def as_input(self) -> dict[str, str | int | float | None]:
+        """What of the machine a prediction depends on; part of its id."""
+        return {
+            "name": self.name,
+            "accelerator": self.accelerator.id,
+            "gpus_per_node": self.gpus_per_node,
+            "scale_up_bytes_per_s": self.scale_up_bytes_per_s,
+            "network_bytes_per_s_per_gpu": self.network_bytes_per_s_per_gpu,
+            "transport": self.transport,
+        }
 
     def peak_flop_per_s(self, precision: Precision) -> float:
         fact = self.accelerator.peak.get(precision)
@@ -128,11 +139,13 @@ def _scale_up(catalog: Catalog, accelerator: Accelerator, partition: Partition, 
     """Bandwidth one direction per device and latency between devices of a node."""
     name = accelerator.scale_up_link or accelerator.host_link
     link = catalog.link(name) if name is not None else None
-    latency = link.latency.value if link is not None and link.latency is not None else 0.0
+    latency = 0.0 if link is None else _latency_s(link)
     if partition.scale_up_bandwidth is not None:
         return partition.scale_up_bandwidth.value, latency
     if per_node == 1:
         return accelerator.memory_bandwidth.value, latency
+    if accelerator.kind == "cpu":  # processes of a node exchange through memory: one writes what the other reads
+        return accelerator.memory_bandwidth.value / 2.0, _latency_s(catalog.link("loopback"))
     if link is None:
         raise NotExpressedError(
             f"{accelerator.id} has no link between devices: give the partition a scale_up_bandwidth"
@@ -141,6 +154,10 @@ def _scale_up(catalog: Catalog, accelerator: Accelerator, partition: Partition, 
         accelerator.num_scale_up_links.value if accelerator.scale_up_link and accelerator.num_scale_up_links else 1
     )
     return link_bytes_per_s(link) * num_links, latency
+
+
+def _latency_s(link: Link) -> float:
+    return 0.0 if link.latency is None else link.latency.value
 
 
 def machine_from_hardware(

@@ -52,6 +52,20 @@ def attention_widths(shape: TransformerShape, tp: FloatLike) -> tuple[FloatLike,
     return 2.0 * query + values + latents * tp, float(values)
 
 
+def score_bytes_per_layer(setting: Setting) -> FloatLike:
+    """Attention scores that a stack without fused attention keeps in one layer.
+
+    Equation  5 a s^2 b / t:  softmax output and its dropped-out copy at 2 bytes, the mask at 1
+    Source    korthikanti2022 (arXiv:2205.05198), Table 2, the 5 a s/h term
+    Assumes   nothing with fused attention; selective recompute drops them
+    Checked   tests/costs/test_memory.py: s b h 5 a s/h over t for a GPT; zero for fused attention
+    """
+    if setting.stack.fused_attention:
+        return 0.0
+    shape, layout = setting.shape, setting.layout
+    return 5.0 * shape.heads * float(shape.seq) ** 2 * layout.mbs / (layout.tp * layout.cp)
+
+
 def expert_activation_bytes_per_layer(setting: Setting) -> FloatLike:
     """Stored activations of a mixture-of-experts feed-forward on one device.
 

@@ -11,7 +11,7 @@ from scalewright.costs import compute
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.compute import Gemms, PassTimes
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import num_expert_copies, stage_shards
+from scalewright.costs.shards import busiest_shards, num_spread_params
 from scalewright.workload.flop import score_flop
 
 Kind = Literal["matmul", "attention", "elementwise", "head", "optimizer"]
@@ -222,11 +222,8 @@ def _head(setting: Setting) -> Iterator[Operation]:
 
 
 def _optimizer(setting: Setting) -> Operation:
-    layout, recipe, shards = setting.layout, setting.recipe, stage_shards(setting, 0)
-    updated = float(shards.num_params)
-    if layout.zero >= 1:
-        routed = shards.num_routed / num_expert_copies(setting)
-        updated = float(shards.num_dense / (layout.dp * layout.cp) + routed)
+    recipe, shards = setting.recipe, busiest_shards(setting)
+    updated = float(num_spread_params(setting, shards) if setting.layout.zero >= 1 else shards.num_params)
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
 
     def time(bytes_per_s: float) -> float:

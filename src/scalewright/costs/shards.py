@@ -65,6 +65,27 @@ def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
     return Shards(num_dense=dense, num_routed=experts)
 
 
+def first_expert_stage(setting: Setting) -> FloatLike:
+    """The first stage without dense layers, which holds the most experts; the first stage of a dense model."""
+    pp = np.asarray(setting.layout.pp)
+    if setting.shape.moe is None:
+        return np.zeros_like(pp)[()]
+    full = np.ceil(setting.shape.moe.num_dense_layers / np.asarray(setting.num_layers))
+    stage: FloatLike = np.minimum(full.astype(pp.dtype), pp - 1)[()]
+    return stage
+
+
+def busiest_shards(setting: Setting) -> Shards:
+    """What the slowest update waits for: the first stage's tables and the fullest stage's experts."""
+    dense = stage_shards(setting, 0).num_dense
+    return Shards(num_dense=dense, num_routed=stage_shards(setting, first_expert_stage(setting)).num_routed)
+
+
+def num_spread_params(setting: Setting, shards: Shards) -> FloatLike:
+    """Parameters left on a device when its shards are spread over all that repeat them."""
+    return shards.num_dense / (setting.layout.dp * setting.layout.cp) + shards.num_routed / num_expert_copies(setting)
+
+
 def _flag(condition: FloatLike) -> FloatLike:
     return np.asarray(condition, dtype=np.float64)[()]
 

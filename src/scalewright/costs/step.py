@@ -13,7 +13,7 @@ from scalewright.costs.compute import PassTimes
 from scalewright.costs.footprint import step_memory
 from scalewright.costs.layer import LayerTimes, distinct_layers, layer_times, spread
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import Shards, num_expert_copies, stage_shards
+from scalewright.costs.shards import Shards, busiest_shards, num_expert_copies, num_spread_params
 from scalewright.errors import NotExpressedError
 from scalewright.workload.flop import training_flop_per_sample, transformer_forward_flop
 from scalewright.workload.layout import Layout
@@ -36,7 +36,7 @@ class StepCost:
     """1 where the reserved memory is within the device's."""
     model_flop: FloatLike
     hardware_flop: FloatLike
-    """Model work plus what is computed again."""
+    """Model work plus what is computed again, attention over the full square by convention."""
     mfu_frac: FloatLike
     hfu_frac: FloatLike
 
@@ -79,11 +79,14 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     reserved = used.total * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
     model_flop = training_flop_per_sample(spec) * layout.gbs
     hardware_flop = model_flop + recompute_flop_per_sample(setting.shape, layout) * layout.gbs
+    executed_flop = hardware_flop - skipped_flop_per_sample(setting) * layout.gbs
+    bound_s = executed_flop / (layout.num_gpus * machine.peak_flop_per_s(setting.recipe.matmul))
+    low_s, high_s = interval.interval_s(time_s=total_s, setting=setting)
     rate = total_s * layout.num_gpus * machine.peak_flop_per_s(setting.recipe.matmul)
     return StepCost(
         time=time,
         memory=used,
-        interval_s=interval.interval_s(time_s=total_s, setting=setting),
+        interval_s=(np.minimum(np.maximum(low_s, bound_s), total_s), high_s),  # nothing runs above peak
         reserved_bytes=reserved,
         fits=np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)[()],
         model_flop=model_flop,
@@ -101,6 +104,14 @@ def recompute_flop_per_sample(shape: TransformerShape, layout: Layout) -> float:
     if layout.recompute == "operators":
         return sum(v for name, v in parts.items() if name not in ("head", "attention_scores")) / 2.0
     return parts["attention_scores"] if layout.recompute == "selective" else 0.0
+
+
+def skipped_flop_per_sample(setting: Setting) -> float:
+    """Half of the attention square, which fused causal kernels never compute; model FLOP count it by convention."""
+    if not (setting.stack.fused_attention and setting.shape.causal):
+        return 0.0
+    passes = 4.0 if setting.layout.recompute in ("full", "selective") else 3.0
+    return passes * transformer_forward_flop(setting.shape)["attention_scores"] / 2.0
 
 
 def step_time(setting: Setting) -> Breakdown:
@@ -122,7 +133,7 @@ def step_time(setting: Setting) -> Breakdown:
     spare_s = (layers - setting.num_layers_on(layout.pp - 1)) * layer.total_s
     visible_head_s = np.maximum(head_s - spare_s, 0.0)
     micro_batch_s = layers * layer.total_s + visible_head_s
-    shards = stage_shards(setting, 0)
+    shards = busiest_shards(setting)
     parts = (
         _compute_terms(setting, layer, head_s=head_s, visible_head_s=visible_head_s),
         _communication_terms(setting, layer, _data_parallel(setting, shards, micro_batch_s=micro_batch_s)),
@@ -205,9 +216,7 @@ def _update(setting: Setting, shards: Shards) -> Breakdown:
     """The optimizer's pass over this device's share, and the host's work once per step."""
     recipe, layout = setting.recipe, setting.layout
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
-    updated = shards.num_params
-    if layout.zero >= 1:
-        updated = shards.num_dense / (layout.dp * layout.cp) + shards.num_routed / num_expert_copies(setting)
+    updated = num_spread_params(setting, shards) if layout.zero >= 1 else shards.num_params
     adam = compute.optimizer_time_s(
         num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=setting.machine.hbm_bytes_per_s
     )
@@ -250,17 +259,21 @@ def _data_parallel(setting: Setting, shards: Shards, *, micro_batch_s: FloatLike
             return dense
         copies = num_expert_copies(setting)
         expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=layout.ep * setting.expert_tp)
-        return dense + collectives.gather_time_s(size_bytes=shards.num_routed * width_bytes, path=expert_path)
+        routed = shards.num_routed * width_bytes
+        return dense + collectives.gather_time_s(size_bytes=routed, path=expert_path, num_calls=calls)
 
     weights, gradients = gather(recipe.weight_bytes), gather(recipe.communication_bytes)
+    cover_s = constants.gradient_overlap.value * BACKWARD_FRAC * micro_batch_s
+    after: FloatLike = 0.0
     if sharded:
         calls_per_step, exchange = setting.num_micro_batches, 2.0 * weights + gradients
-        cover = constants.shard_overlap.value * micro_batch_s
+        cover_s = constants.shard_overlap.value * micro_batch_s
+    elif layout.zero == 2:  # sharded gradients cannot wait for the last micro-batch: each is reduced as it comes
+        calls_per_step, exchange, after = setting.num_micro_batches, gradients, weights
     else:
         calls_per_step, exchange = 1.0, gradients + (weights if layout.zero >= 1 else gradients)
-        cover = constants.gradient_overlap.value * BACKWARD_FRAC * micro_batch_s
-    hidden = np.minimum(exchange, cover) if setting.stack.overlaps_gradients else 0.0 * exchange
-    exposed = calls_per_step * (exchange - hidden * (1.0 - constants.overlap_cost.value))
+    hidden = np.minimum(exchange, cover_s) if setting.stack.overlaps_gradients else 0.0 * exchange
+    exposed = calls_per_step * (exchange - hidden * (1.0 - constants.overlap_cost.value)) + after
     return Breakdown(
         name="data_parallel",
         unit="s",

@@ -19,8 +19,8 @@ class Footprint:
     board_w: float
     energy_j_per_token: float
     num_tokens_per_j: float
-    cost_usd: float
-    carbon_kgco2e: float
+    cost_usd: float | None
+    carbon_kgco2e: float | None
 
 
 def footprint(
@@ -44,24 +44,30 @@ def footprint(
         board_w=board,
         energy_j_per_token=energy.energy_j_per_token(energy_j=joules, num_tokens=num_tokens),
         num_tokens_per_j=energy.num_tokens_per_j(energy_j=joules, num_tokens=num_tokens),
-        cost_usd=energy.rental_usd(time_s=time_s, num_devices=num_gpus, usd_per_s_per_gpu=site.usd_per_s_per_gpu),
-        carbon_kgco2e=energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=site.kgco2e_per_j),
+        cost_usd=None
+        if site.usd_per_s_per_gpu is None
+        else energy.rental_usd(time_s=time_s, num_devices=num_gpus, usd_per_s_per_gpu=site.usd_per_s_per_gpu),
+        carbon_kgco2e=None
+        if site.kgco2e_per_j is None
+        else energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=site.kgco2e_per_j),
     )
 
 
 def site_of(catalog: Catalog, system_name: str, accelerator_id: str) -> tuple[energy.Site, list[str]]:
-    """Building, grid and price around a system, and what had to be left out because nobody published it."""
+    """Building, grid and price around a system, and what a reader must know of them."""
     system = catalog.system(system_name)
     prices, missing = catalog.prices(accelerator_id), []
     if system.pue is None:
-        missing.append("PUE not published: IT energy only")
+        missing.append("PUE not published: energy of the machine only, not of its building")
     if system.grid is None:
         missing.append("no grid: carbon left out")
-    if not prices:
+    if prices:
+        missing.append(f"money at {prices[0].per_accelerator} ({prices[0].basis}, {prices[0].valid_on.isoformat()})")
+    else:
         missing.append(f"no price for {accelerator_id}: money left out")
     site = energy.Site(
         pue_frac=1.0 if system.pue is None else system.pue.value,
-        kgco2e_per_j=0.0 if system.grid is None else catalog.grid(system.grid).carbon_intensity.value,
-        usd_per_s_per_gpu=prices[0].per_accelerator.value if prices else 0.0,
+        kgco2e_per_j=None if system.grid is None else catalog.grid(system.grid).carbon_intensity.value,
+        usd_per_s_per_gpu=prices[0].per_accelerator.value if prices else None,
     )
     return site, missing

@@ -14,7 +14,7 @@ from scalewright.costs.interval import unseen
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, step_cost
-from scalewright.errors import ConfigError
+from scalewright.errors import ConfigError, LayoutError
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.records.documents import digest, document
 from scalewright.records.types import Confidence
@@ -37,6 +37,7 @@ class Prediction:
     cost: StepCost
     site: Site | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
+    site_notes: tuple[str, ...] = ()
 
     @property
     def footprint(self) -> Footprint | None:
@@ -76,9 +77,7 @@ class Prediction:
         return {
             "model": self.spec.id,
             "shape": shape,
-            "machine": self.machine.name,
-            "accelerator": self.machine.accelerator.id,
-            "transport": self.machine.transport,
+            "machine": self.machine.as_input(),
             "layout": self.layout.as_dict(),
             "precision": self.recipe.name,
             "stack": self.stack.id,
@@ -94,13 +93,11 @@ class Prediction:
                 f"{share.value:.0%} of peak is assumed"
             )
         if shape.head_dim % MIN_EFFICIENT_HEAD_DIM_MULTIPLE:
-            found.append(f"head size {shape.head_dim} is not a multiple of 8: kernels run slower than predicted")
+            found.append(f"head size {shape.head_dim} is not a multiple of 8: it leaves the matrix units or is padded")
         if int(self.layout.tp) > machine.gpus_per_node:
             found.append(f"tp={self.layout.tp} spans nodes of {machine.gpus_per_node} devices")
-        if machine.num_nodes is not None and self.num_nodes > machine.num_nodes:
-            found.append(f"{self.num_nodes} nodes are more than {machine.name}'s {machine.num_nodes}")
         wider = [f"{reason}: the interval is wider" for reason in unseen(self.setting)]
-        return [*found, *wider, *machine.assumptions]
+        return [*found, *wider, *machine.assumptions, *self.site_notes]
 
     @property
     def num_nodes(self) -> int:
@@ -113,8 +110,8 @@ class Prediction:
         return {
             "energy_j": float(used.energy.total),
             "energy_j_per_token": used.energy_j_per_token,
-            "cost_usd": used.cost_usd,
-            "carbon_kgco2e": used.carbon_kgco2e,
+            **({} if used.cost_usd is None else {"cost_usd": used.cost_usd}),
+            **({} if used.carbon_kgco2e is None else {"carbon_kgco2e": used.carbon_kgco2e}),
         }
 
     def as_document(self) -> dict[str, Any]:
@@ -148,11 +145,25 @@ class Prediction:
 
 
 def predict(
-    *, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe, stack: Stack, site: Site | None = None
+    *,
+    spec: ModelSpec,
+    machine: Machine,
+    layout: Layout,
+    recipe: Recipe,
+    stack: Stack,
+    site: Site | None = None,
+    site_notes: tuple[str, ...] = (),
 ) -> Prediction:
     """Check that the layout divides the model, then cost it."""
     shape = spec.transformer
-    check_divides(layout, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, seq=shape.seq)
+    check_divides(
+        layout,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        seq=shape.seq,
+        num_experts=shape.moe.num_experts if shape.moe else 0,
+    )
     needs_network = int(layout.num_gpus) > machine.gpus_per_node
     if needs_network and machine.network_bytes_per_s_per_gpu is None:
         raise ConfigError(
@@ -160,8 +171,16 @@ def predict(
             f"but {machine.name} is one node of {machine.gpus_per_node}"
         )
     setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)
+    num_nodes = -(-int(layout.num_gpus) // machine.gpus_per_node)
+    if machine.num_nodes is not None and num_nodes > machine.num_nodes:
+        raise LayoutError(
+            f"layout {layout.brief} needs {num_nodes} nodes: {machine.name} has {machine.num_nodes}, use fewer devices"
+        )
     cost = step_cost(spec=spec, setting=setting)
-    return Prediction(spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, cost=cost, site=site)
+    return Prediction(
+        spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, cost=cost, site=site,
+        site_notes=site_notes,
+    )  # fmt: skip
 
 
 def resolve_recipe(name: str, machine: Machine) -> Recipe:
@@ -171,8 +190,13 @@ def resolve_recipe(name: str, machine: Machine) -> Recipe:
     return recipe(training_precision(machine.accelerator))
 
 
-def resolve_stack(name: str, catalog: Catalog, layout: Layout) -> Stack:
-    """The stack of that name; `auto` takes FSDP's eager one for sharded weights, else Megatron-Core."""
+def resolve_stack(
+    name: str, catalog: Catalog, layout: Layout, machine: Machine | None = None, *, is_vision: bool = False
+) -> Stack:
+    """The stack of that name; `auto`: compiled for vision, eager for ZeRO-3 and on CPUs, else Megatron-Core."""
     if name != "auto":
         return catalog.stack(name)
-    return catalog.stack("eager" if layout.zero >= 3 else "megatron-core")
+    if is_vision:
+        return catalog.stack("compiled")
+    on_cpu = machine is not None and machine.accelerator.kind == "cpu"
+    return catalog.stack("eager" if layout.zero >= 3 or on_cpu else "megatron-core")

@@ -136,13 +136,17 @@ def predict_generation(
         raise NotExpressedError(f"{spec.id}: {reason}")
     _check_generation(spec, machine, num_gpus=num_gpus, tp=tp, batch=batch, lengths=(prompt_len, response_len))
     shape, longest = spec.transformer, response_len if longest_len is None else longest_len
+    if longest < response_len:
+        raise ConfigError(
+            f"longest={longest} is shorter than the mean answer of {response_len}: give the longest answer"
+        )
     width = recipe.activation_bytes if cache_bytes is None else cache_bytes
     serving = Serving(
         shape=shape, machine=machine, stack=stack, recipe=recipe, tp=tp,
         weight_bytes=generation.STORED_BYTES[recipe.name], cache_bytes=width,
     )  # fmt: skip
     per_copy = -(-batch * tp // num_gpus)
-    fit = generation.num_sequences_that_fit(serving, total_len=prompt_len + response_len, taken_bytes=taken_bytes)
+    fit = generation.num_sequences_that_fit(serving, total_len=prompt_len + longest, taken_bytes=taken_bytes)
     alive = max(min(per_copy, fit), 1)
     steps = generation.num_decode_steps(
         num_sequences=per_copy, num_alive=alive, num_mean=response_len, num_longest=longest

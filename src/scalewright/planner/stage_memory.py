@@ -12,7 +12,7 @@ from scalewright.costs.footprint import step_memory
 from scalewright.costs.generation import Serving
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import stage_shards
+from scalewright.costs.shards import busiest_shards, num_spread_params
 from scalewright.costs.stage import MODE_TITLES, Mode
 from scalewright.errors import ConfigError
 from scalewright.workload.layout import Layout
@@ -28,8 +28,7 @@ StageName = Literal["sft", "rl", "generate"]
 
 def num_shared_params(setting: Setting) -> float:
     """Parameters of the worst device's share when everything is spread over all copies."""
-    shards, layout = stage_shards(setting, 0), setting.layout
-    return float(shards.num_params) / (int(layout.dp) * int(layout.cp))
+    return float(num_spread_params(setting, busiest_shards(setting)))
 
 
 def held_memory(setting: Setting, used: Breakdown, *, mode: Mode, reference: bool) -> Breakdown:

@@ -64,8 +64,7 @@ class RlPrediction:
         return {
             "stage": "rl",
             "model": self.spec.id,
-            "machine": self.machine.name,
-            "accelerator": self.machine.accelerator.id,
+            "machine": self.machine.as_input(),
             "layout": self.layout.as_dict(),
             "precision": self.recipe.name,
             "stack": self.stack.id,
@@ -78,6 +77,8 @@ class RlPrediction:
 
     def warnings(self) -> list[str]:
         found = [f"mode {self.mode}: {MODE_TITLES[self.mode]}", *self.rollout.warnings()]
+        if self.mode == "lora":
+            found.append("the update is timed as if all weights were trained: an upper bound for adapters")
         if self.mode == "offload":
             found.append("moving state between host and device, and Adam on the host, take time that is not counted")
         if self.host_memory_bytes is not None and float(self.host_memory.total) > self.host_memory_bytes:
@@ -121,7 +122,14 @@ def predict_rl(
     """
     spec = spec.with_seq(prompt_len + response_len)
     shape, num_sequences = spec.transformer, num_prompts * num_responses
-    check_divides(layout, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, seq=shape.seq)
+    check_divides(
+        layout,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        seq=shape.seq,
+        num_experts=shape.moe.num_experts if shape.moe else 0,
+    )
     if num_sequences % int(layout.gbs):
         raise ConfigError(f"{num_sequences} answers are not whole mini-batches of gbs={layout.gbs}")
     setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)

@@ -46,8 +46,7 @@ class VisionPrediction:
     def resolved_input(self) -> dict[str, Any]:
         return {
             "model": self.spec.id,
-            "machine": self.machine.name,
-            "accelerator": self.machine.accelerator.id,
+            "machine": self.machine.as_input(),
             "layout": self.layout.as_dict(),
             "precision": self.recipe.name,
             "stack": self.stack.id,
@@ -81,7 +80,7 @@ def predict_vision(
         raise ConfigError(
             f"{spec.id} is trained data parallel, one batch a step: {what} does not apply; set dp and mbs"
         )
-    compiled = stack.id.startswith("compiled")
+    compiled = stack.compiled
     setting = VisionSetting(
         shape=spec.shape, machine=machine, recipe=recipe, num_images=int(layout.mbs), compiled=compiled,
         channels_last=compiled,

@@ -12,11 +12,17 @@ DEFAULT_WIDTH = 80
 MAX_WIDTH = 100
 
 
+class _AnswerConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """`scalewright ... | head` is no failure: let the command line end quietly."""
+        raise BrokenPipeError
+
+
 def answer_console() -> Console:
     """Console for stdout: as wide as the terminal, 80 columns when there is none."""
     columns = os.environ.get("COLUMNS", "")
     width = None if sys.stdout.isatty() else int(columns) if columns.isdigit() and int(columns) > 0 else DEFAULT_WIDTH
-    console = Console(width=width, highlight=False, soft_wrap=False)
+    console = _AnswerConsole(width=width, highlight=False, soft_wrap=False)
     console.width = min(console.width, MAX_WIDTH)
     return console
 

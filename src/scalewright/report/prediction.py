@@ -25,7 +25,7 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
         f"({escape(machine.name)}, {prediction.num_nodes} node{'s' if prediction.num_nodes > 1 else ''})"
     )
     console.print(f"{prediction.recipe.name}, stack {escape(prediction.stack.id)}")
-    console.print(f"layout {layout.brief}")
+    console.print(f"layout {layout.brief}, sequences of {prediction.spec.transformer.seq}")
     _print_answer(console, prediction)
     _print_terms(console, "where the step goes", prediction.cost.time, units.SECONDS)
     _print_terms(console, "where the memory goes", prediction.cost.memory, units.BYTES)
@@ -51,8 +51,8 @@ def _print_answer(console: Console, prediction: Prediction) -> None:
     used = prediction.footprint
     if used is not None:
         energy, each = units.format(float(used.energy.total), units.JOULES), f"{used.num_tokens_per_j:.3g} tokens/J"
-        money = f"; {units.format(used.cost_usd, units.USD)}" if used.cost_usd else ""
-        carbon = f"; {units.format(used.carbon_kgco2e, units.KGCO2E)}" if used.carbon_kgco2e else ""
+        money = f"; {units.format(used.cost_usd, units.USD)}" if used.cost_usd is not None else ""
+        carbon = f"; {units.format(used.carbon_kgco2e, units.KGCO2E)}" if used.carbon_kgco2e is not None else ""
         table.add_row("a step costs", energy, f"{each}{money}{carbon}")
     table.add_row("confidence", prediction.confidence, "formulas and catalogue values; not measured here")
     console.print(table)
@@ -61,8 +61,10 @@ def _print_answer(console: Console, prediction: Prediction) -> None:
 def _hfu_note(prediction: Prediction) -> str:
     peak = prediction.machine.peak_flop_per_s(prediction.recipe.matmul)
     dense = units.format(peak, units.FLOP_PER_S)
-    hfu = units.format(float(prediction.cost.hfu_frac), units.FRACTION)
-    return f"of {dense} dense {prediction.recipe.matmul}; {hfu} with recompute"
+    note = f"of {dense} dense {prediction.recipe.matmul}"
+    if prediction.layout.recompute == "none":
+        return note
+    return f"{note}; {units.format(float(prediction.cost.hfu_frac), units.FRACTION)} with recompute"
 
 
 def _print_terms(console: Console, title: str, breakdown: Breakdown, dimension: units.Dimension) -> None:

@@ -86,7 +86,13 @@ def print_vision(console: Console, prediction: VisionPrediction, *, explain: boo
     table.add_row("MFU", units.format(p.mfu_frac, units.FRACTION), f"of the dense {p.recipe.matmul} peak")
     console.print(table)
     _print_terms(console, "where the step goes", p.time, units.SECONDS)
-    _print_notes(console, ["against one H200 the model is 0.93 to 1.57 times the measured rate; there is no interval"])
+    _print_notes(
+        console,
+        [
+            "memory is not predicted for vision models",
+            "against one H200 the model is 0.93 to 1.57 times the measured rate; there is no interval",
+        ],
+    )
     if explain:
         _print_formulas(console, (p.time,))
 
@@ -106,8 +112,10 @@ def print_footprint(console: Console, footprint: Footprint) -> None:
     table.add_row("energy", energy, f"boards at {footprint.board_w:,.0f} W")
     each = f"{footprint.num_tokens_per_j:.3g} tokens per joule"
     table.add_row("per token", units.format(footprint.energy_j_per_token, units.JOULES), each)
-    table.add_row("money", units.format(footprint.cost_usd, units.USD), "devices at their price per hour")
-    table.add_row("carbon", units.format(footprint.carbon_kgco2e, units.KGCO2E), "electricity only")
+    if footprint.cost_usd is not None:
+        table.add_row("money", units.format(footprint.cost_usd, units.USD), "devices at their price per hour")
+    if footprint.carbon_kgco2e is not None:
+        table.add_row("carbon", units.format(footprint.carbon_kgco2e, units.KGCO2E), "electricity only")
     console.print(table)
     _print_terms(console, "where the energy goes", footprint.energy, units.JOULES)
 

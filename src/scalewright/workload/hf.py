@@ -33,7 +33,7 @@ def from_hf_config(path: Path) -> ModelSpec:
     except KeyError as error:
         raise DocumentError(f"{path}: key {error.args[0]!r} is missing for model_type {model_type!r}") from error
     except (TypeError, ZeroDivisionError) as error:
-        raise DocumentError(f"{path}: sizes must be whole numbers above zero ({error})") from error
+        raise DocumentError(f"{path}: a size of model_type {model_type!r} is not a whole number above zero") from error
     except ValidationError as error:
         raise DocumentError(f"{path}: {explain_validation(error, TransformerShape)}") from error
     name = str(config.get("_name_or_path") or path.parent.name or model_type)

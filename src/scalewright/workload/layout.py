@@ -105,7 +105,9 @@ def parse_layout(text: str) -> Layout:
     return Layout(**numbers, zero=zero, sp=bool(sp), recompute=cast(Recompute, recompute))
 
 
-def divisibility_problems(layout: Layout, *, layers: int, heads: int, kv_heads: int, seq: int) -> list[str]:
+def divisibility_problems(
+    layout: Layout, *, layers: int, heads: int, kv_heads: int, seq: int, num_experts: int = 0
+) -> list[str]:
     """Why a single layout cannot split this model and batch; empty when it can."""
     assert not layout.is_column
     tp, pp, vpp, cp = int(layout.tp), int(layout.pp), int(layout.vpp), int(layout.cp)
@@ -131,11 +133,17 @@ def divisibility_problems(layout: Layout, *, layers: int, heads: int, kv_heads: 
         problems.append("sp=1 needs tensor parallelism: set tp above 1 or sp=0")
     if (dp * cp * tp) % ep:
         problems.append(f"ep={ep} does not divide dp x cp x tp = {dp * cp * tp}")
+    if ep > 1 and not num_experts:
+        problems.append(f"ep={ep} needs a mixture of experts: this model has none, set ep=1")
+    elif ep > 1 and num_experts % ep:
+        problems.append(f"ep={ep} does not divide {num_experts} experts; choose a divisor of {num_experts}")
     return problems
 
 
-def check_divides(layout: Layout, *, layers: int, heads: int, kv_heads: int, seq: int) -> None:
-    problems = divisibility_problems(layout, layers=layers, heads=heads, kv_heads=kv_heads, seq=seq)
+def check_divides(layout: Layout, *, layers: int, heads: int, kv_heads: int, seq: int, num_experts: int = 0) -> None:
+    problems = divisibility_problems(
+        layout, layers=layers, heads=heads, kv_heads=kv_heads, seq=seq, num_experts=num_experts
+    )
     if problems:
         more = f"; also {problems[1]}" if len(problems) > 1 else ""
         raise LayoutError(f"layout {layout.brief} cannot be used: {problems[0]}{more}")
