@@ -149,7 +149,7 @@ def format(value: float, dimension: Dimension, *, digits: int = 3) -> str:
     return f"{_rounded(value, digits)} {dimension.si}".rstrip()
 
 
-SHORTEST_SHOWN_S = 1e-10
+SHORTEST_SHOWN_S = 1e-13
 """A shorter time is rounding, not an answer."""
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from properties.cases import MODELS, setting
+from properties.cases import MODELS, changed, setting
+from scalewright.costs.footprint import step_memory
 from scalewright.costs.memory import (
     activation_bytes_per_layer,
     gathered_weight_bytes,
     logits_bytes,
+    score_bytes_per_layer,
     state_bytes_per_param,
 )
 from scalewright.workload.model import from_shape
@@ -101,3 +103,14 @@ def test_latent_attention_keeps_its_latents_on_every_rank() -> None:
 
     latents = 4096 * 2 * (1536 + 512 + 64)
     assert size(8) - latents == pytest.approx((size(1) - latents) / 8)
+
+
+def test_scores_of_unfused_attention_are_kept_unless_recomputed() -> None:
+    """Korthikanti 2022, Table 2: 5 a s / h beside 34 for each s b h, which selective recompute drops."""
+    plain = setting(model="gpt3-6.7b", stack="eager-unfused", tp=8, mbs=4, gbs=4)
+    shape = plain.shape
+    scores = 5.0 * shape.heads * shape.seq**2 * 4 / 8
+    assert score_bytes_per_layer(plain) == pytest.approx(scores)
+    assert score_bytes_per_layer(setting(model="gpt3-6.7b", stack="megatron-core", tp=8, mbs=4, gbs=4)) == 0.0
+    kept = {r: float(step_memory(changed(plain, recompute=r)).part("activations").total) for r in ("none", "selective")}
+    assert kept["none"] - kept["selective"] == pytest.approx(scores * shape.layers)

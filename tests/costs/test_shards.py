@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from properties.cases import DENSE, EXPERTS, MODELS, SMALL, experts_divide, setting
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import num_expert_copies, stage_shards
+from scalewright.costs.shards import busiest_shards, num_expert_copies, num_spread_params, stage_shards
 
 ROTARY = ("llama3-8b", *EXPERTS)
 
@@ -60,3 +60,10 @@ def test_all_stages_together_hold_a_model_with_tables(model: str, pp: int) -> No
 def test_devices_that_repeat_the_same_experts(layout: dict[str, int], copies: int) -> None:
     case = setting(model="mixtral-8x7b", gbs=layout["dp"], **layout)
     assert num_expert_copies(case) == copies
+
+
+def test_everything_spread_over_all_devices_is_about_the_model() -> None:
+    """Fully spread, the devices hold the model once: no expert is counted twice or divided twice."""
+    case = setting(model="deepseek-v3", machine="generic-h100", precision="bf16", pp=4, dp=64, ep=64, gbs=64)
+    here = float(num_spread_params(case, busiest_shards(case)))
+    assert 0.9 * 671e9 < here * 256 < 1.3 * 671e9

@@ -240,6 +240,10 @@ def _other_layouts(layout: Layout) -> Iterator[tuple[str, Layout]]:
         yield f"tp={2 * tp}, dp={dp // 2}", replace(layout, tp=2 * tp, dp=dp // 2)
     if layout.zero < 3:
         yield f"zero={layout.zero + 1}", replace(layout, zero=layout.zero + 1)
+    if layout.zero < 2:
+        yield "zero=3", replace(layout, zero=3)
+    if level < RECOMPUTE_LEVELS.index("full") - 1:
+        yield "recompute=full", replace(layout, recompute="full")
     if tp > 1 and not layout.sp:
         yield "sequence parallel sp=1", replace(layout, sp=True)
 

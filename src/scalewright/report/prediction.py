@@ -7,7 +7,9 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from scalewright import units
+from scalewright.catalog.facts import Fact
 from scalewright.catalog.library import Catalog
+from scalewright.catalog.stage_constants import StageConstants
 from scalewright.costs.breakdown import Breakdown
 from scalewright.planner.predict import Prediction
 from scalewright.planner.whatif import changes, limits
@@ -136,22 +138,24 @@ def _print_inputs(console: Console, prediction: Prediction) -> None:
     constants, accelerator, recipe = machine.constants, machine.accelerator, prediction.recipe
     precision = recipe.matmul
     published = accelerator.best_matmul.get(precision) or accelerator.best_matmul.get("bf16")
+    used = [n for n in type(constants).model_fields if n not in StageConstants.model_fields]
     facts = {
         f"peak {precision}": accelerator.peak[precision],
-        "memory": accelerator.memory,
+        "memory": accelerator.usable_memory or accelerator.memory,
         "memory bandwidth": accelerator.memory_bandwidth,
         **({f"best matmul {precision}": published} if published and machine.matmul_is_published(precision) else {}),
-        **{
-            name.replace("_", " "): getattr(constants, name)
-            for name in type(constants).model_fields
-            if hasattr(getattr(constants, name), "dimension")
-        },
+        **{f"stack {n.replace('_', ' ')}": getattr(prediction.stack, n) for n in type(prediction.stack).model_fields},
+        **{n.replace("_", " "): getattr(constants, n) for n in used},
     }
-    table = plain_table("input", "value", "kind", "source", title="inputs")
+    by_source: dict[str, list[str]] = {}
     for name, fact in facts.items():
-        kind = fact.source.kind + (" (recalled)" if fact.source.recalled else "")
-        table.add_row(escape(name), escape(fact.text), kind, escape(fact.source.text))
+        if isinstance(fact, Fact):
+            kind = fact.source.kind + (", recalled" if fact.source.recalled else "")
+            by_source.setdefault(f"[cyan]{kind}[/] {escape(fact.source.text)}", []).append(f"{name} {fact.text}")
     console.print()
-    console.print(table)
+    console.print("[bold]inputs[/]")
+    for source, values in by_source.items():
+        console.print(source)
+        console.print(Padding(escape("; ".join(values)), (0, 0, 0, 2)))
     shape = prediction.spec.transformer
     console.print(f"[bold]shape[/] {escape(shape.source.text)} ({shape.source.kind})")
