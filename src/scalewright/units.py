@@ -144,11 +144,13 @@ def format(value: float, dimension: Dimension, *, digits: int = 3) -> str:
     if dimension is SECONDS and abs(value) < SHORTEST_SHOWN_S:
         value = 0.0
     for threshold, divisor, label in _LADDERS[dimension.name]:
-        if abs(value) >= threshold:
+        if abs(value) >= threshold * ROUNDS_UP:
             return f"{_rounded(value / divisor, digits)} {label}".rstrip()
     return f"{_rounded(value, digits)} {dimension.si}".rstrip()
 
 
+ROUNDS_UP = 0.9995
+"""Three digits of anything above this share of a rung would print as 1000 of the rung below."""
 SHORTEST_SHOWN_S = 1e-13
 """A shorter time is rounding, not an answer."""
 

@@ -16,7 +16,7 @@ from scalewright.records.types import ExitCode
 
 app = typer.Typer(
     name="scalewright",
-    help="Plan, launch, measure and explain the training of large models on HPC clusters.",
+    help="Predict and explain the training of large models on HPC clusters.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -37,7 +37,7 @@ def _root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Plan, launch, measure and explain the training of large models on HPC clusters."""
+    """Predict and explain the training of large models on HPC clusters."""
 
 
 app.command("catalog")(catalog.run)

@@ -86,7 +86,8 @@ def pick_partition(system: System, name: str | None) -> Partition:
     for partition in system.partitions:
         if partition.id == name:
             return partition
-    raise UnknownNameError(f"partition of {system.id}", name, [p.id for p in system.partitions])
+    known = [p.id for p in system.partitions]
+    raise UnknownNameError(f"partition of {system.id}", name, known, hint=f"choose {', '.join(known)}")
 
 
 def machine_from_system(

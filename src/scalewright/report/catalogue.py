@@ -305,8 +305,17 @@ def summary_columns(entry: Entry) -> dict[str, str]:
     return {name: str(fact) for name, fact in list(facts_of(entry))[:3]}
 
 
+def figures(catalog: Catalog, entry: Entry) -> dict[str, tuple[float, str]]:
+    """Every number of an entry, stated or derived, as value and text; a system's main partition is called `main`."""
+    found = {name: (fact.value, fact.text) for name, fact in facts_of(entry)}
+    found |= {d.name: (d.value, d.shown) for d in derived_of(catalog, entry)}
+    if not isinstance(entry, System):
+        return found
+    main = f"{next(p.id for p in entry.partitions if p.default)}."
+    return {f"main.{n.removeprefix(main)}" if n.startswith(main) else n: v for n, v in found.items()}
+
+
 def ratios(catalog: Catalog, first: Entry, second: Entry) -> dict[str, float]:
     """first / second for every number both have."""
-    a = {name: fact.value for name, fact in facts_of(first)} | {d.name: d.value for d in derived_of(catalog, first)}
-    b = {name: fact.value for name, fact in facts_of(second)} | {d.name: d.value for d in derived_of(catalog, second)}
-    return {name: a[name] / b[name] for name in a if b.get(name)}
+    a, b = figures(catalog, first), figures(catalog, second)
+    return {name: a[name][0] / b[name][0] for name in a if name in b and b[name][0]}

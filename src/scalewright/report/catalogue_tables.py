@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import KINDS, ConvShape, Entry, TransformerShape
-from scalewright.report.catalogue import derived_of, facts_of, ratios, summary_columns
+from scalewright.report.catalogue import derived_of, facts_of, figures, ratios, summary_columns
 from scalewright.report.console import plain_table
 
 
@@ -134,8 +134,8 @@ def _print_facts_with_sources(console: Console, entry: Entry) -> None:
 
 
 def print_comparison(console: Console, catalog: Catalog, first: Entry, second: Entry) -> None:
-    left = {n: f.text for n, f in facts_of(first)} | {d.name: d.shown for d in derived_of(catalog, first)}
-    right = {n: f.text for n, f in facts_of(second)} | {d.name: d.shown for d in derived_of(catalog, second)}
+    left = {name: text for name, (_, text) in figures(catalog, first).items()}
+    right = {name: text for name, (_, text) in figures(catalog, second).items()}
     ratio = ratios(catalog, first, second)
     table = plain_table("", first.id, second.id, "ratio", right=("ratio",))
     for name in [*left, *(n for n in right if n not in left)]:

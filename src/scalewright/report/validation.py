@@ -102,4 +102,4 @@ def _short(source: str) -> str:
 
 
 def _short_gpu(gpu: str) -> str:
-    return gpu.replace("-SXM", "").replace("-NVL72", "")[:12]
+    return gpu.replace("-SXM", "").replace("-NVL72", "")[:14]
