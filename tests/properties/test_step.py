@@ -194,7 +194,7 @@ def test_each_zero_stage_keeps_no_more_state_than_the_one_before(case: Setting) 
         memory = stage_memory(changed(case, zero=zero), 0)
         kept.append(sum(float(memory.part(name).total) for name in STATE))
     assert kept == sorted(kept, reverse=True)
-    if int(case.layout.dp) > 1 and case.stack.keeps_gradients:
+    if int(case.layout.dp) > 1 and int(case.layout.pp) == 1 and case.stack.keeps_gradients:
         assert len(set(kept)) == 4
 
 

@@ -74,10 +74,15 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
 
     activations, logits = held * layers * stored, is_last * memory.logits_bytes(setting)
 
+    # a pipeline keeps gradients whole until its last micro-batch, so ZeRO-2 does not shard them there
+    whole = np.asarray((layout.zero == 2) & (np.asarray(layout.pp) > 1))
+
     def state(name: str) -> Breakdown:
         value = shards.num_dense * dense[name]
         if shape.moe is not None:
             value = value + shards.num_routed * routed[name]
+        if name == "gradients" and np.any(whole):
+            value = np.where(whole, shards.num_params * recipe.gradient_bytes, value)[()]
         if name == "gradients" and not setting.stack.keeps_gradients:
             # they take the place of activations as the backward pass frees them: only the excess adds to the peak
             value = np.maximum(value - activations - logits, 0.0)

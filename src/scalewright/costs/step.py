@@ -268,8 +268,9 @@ def _data_parallel(setting: Setting, shards: Shards, *, micro_batch_s: FloatLike
     if sharded:
         calls_per_step, exchange = setting.num_micro_batches, 2.0 * weights + gradients
         cover_s = constants.shard_overlap.value * micro_batch_s
-    elif layout.zero == 2:  # sharded gradients cannot wait for the last micro-batch: each is reduced as it comes
-        calls_per_step, exchange, after = setting.num_micro_batches, gradients, weights
+    elif layout.zero == 2:  # without a pipeline, gradients are sharded as each micro-batch brings them
+        calls_per_step = np.where(np.asarray(layout.pp) == 1, setting.num_micro_batches, 1.0)[()]
+        exchange, after = gradients, weights
     else:
         calls_per_step, exchange = 1.0, gradients + (weights if layout.zero >= 1 else gradients)
     hidden = np.minimum(exchange, cover_s) if setting.stack.overlaps_gradients else 0.0 * exchange
