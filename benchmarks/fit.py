@@ -3,9 +3,9 @@
     python benchmarks/fit.py             fit on all rows, leave each source out in turn, print both
     python benchmarks/fit.py --write     also write the fitted values into the catalogue
 
-Nothing is keyed to a source, though some software stacks appear
-in one source only (docs/decisions.md). Each (source, GPU, dtype) weighs the same; a robust loss keeps single odd runs from
-steering; priors keep a constant that few rows inform near its starting value.
+Nothing is keyed to a source, though some software stacks appear in one source only (docs/decisions.md). Each (source,
+GPU, dtype) weighs the same; a robust loss keeps single odd runs from steering; priors keep a constant that few rows
+inform near its starting value.
 """
 
 from __future__ import annotations
