@@ -21,7 +21,8 @@ with open(sys.argv[1]) as report:
     found = [item["metadata"] for item in json.load(report)["install"]]
 for package in sorted(found, key=lambda package: package["name"].lower()):
     if package["name"] != "scalewright":
-        print(f"{package['name']}=={package['version']}")
+        # A local build (torch 2.13.0+cpu) is one way to meet the public version, which is what others can get.
+        print(f"{package['name']}=={package['version'].partition('+')[0]}")
 PYTHON
 cp "$scratch/requirements.lock" requirements.lock
 say "wrote requirements.lock ($(wc -l <requirements.lock) packages)"
