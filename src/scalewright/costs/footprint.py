@@ -45,6 +45,18 @@ def step_memory(setting: Setting) -> Breakdown:
     return replace(stages[0], parts=tuple(parts))
 
 
+def reserved_bytes(setting: Setting, used_bytes: FloatLike) -> FloatLike:
+    """What a device must have for the allocator to hand out `used_bytes`: fragments, context and libraries as well.
+
+    Equation  R = M (1 + f) + r
+    Source    engine constants allocator_overhead and device_reserve, with their sources
+    Assumes   fragments grow with what is allocated; context, libraries and collective buffers do not
+    Checked   tests/properties/test_step.py: a step fits exactly where this is within the device's memory
+    """
+    constants = setting.constants
+    return used_bytes * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
+
+
 def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     """Peak allocated bytes on a device of one pipeline stage."""
     layout, recipe, shape = setting.layout, setting.recipe, setting.shape

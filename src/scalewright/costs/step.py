@@ -10,7 +10,7 @@ from scalewright.catalog.types import TransformerShape
 from scalewright.costs import collectives, compute, interval, pipeline
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.compute import PassTimes
-from scalewright.costs.footprint import step_memory
+from scalewright.costs.footprint import reserved_bytes, step_memory
 from scalewright.costs.layer import LayerTimes, distinct_layers, layer_times, spread
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import Shards, busiest_shards, num_expert_copies, num_spread_params
@@ -72,11 +72,11 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     reason = why_not_expressed(spec)
     if reason is not None:
         raise NotExpressedError(f"{spec.id}: {reason}")
-    layout, machine, constants = setting.layout, setting.machine, setting.constants
+    layout, machine = setting.layout, setting.machine
     time = step_time(setting)
     used = step_memory(setting)
     total_s = time.total
-    reserved = used.total * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
+    reserved = reserved_bytes(setting, used.total)
     model_flop = training_flop_per_sample(spec) * layout.gbs
     hardware_flop = model_flop + recompute_flop_per_sample(setting.shape, layout) * layout.gbs
     executed_flop = hardware_flop - skipped_flop_per_sample(setting) * layout.gbs
