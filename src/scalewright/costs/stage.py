@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.machine import Machine
 from scalewright.workload.model import num_moe_layers
 from scalewright.workload.precision import Recipe
@@ -91,7 +91,7 @@ def num_lora_params(*, shape: TransformerShape, rank: int) -> float:
     return float(shape.layers * rank * (attention + feed_forward))
 
 
-def trained_state(*, num_params: float, num_adapter_params: float, recipe: Recipe, mode: Mode) -> Breakdown:
+def trained_state(*, num_params: FloatLike, num_adapter_params: FloatLike, recipe: Recipe, mode: Mode) -> Breakdown:
     """Bytes a device keeps for its share of the weights that are trained.
 
     Equation  full: N (w + g + o); offload: N (w + g); lora: N w + A (w + g + o)
@@ -102,7 +102,7 @@ def trained_state(*, num_params: float, num_adapter_params: float, recipe: Recip
     trained = num_adapter_params if mode == "lora" else num_params
     held = 0.0 if mode == "offload" else trained * recipe.optimizer_bytes
 
-    def term(name: str, value: float) -> Breakdown:
+    def term(name: str, value: FloatLike) -> Breakdown:
         return Breakdown(name=name, unit="bytes", value=value, formula="stage.trained_state", inputs={"mode": mode})
 
     adapters = trained * recipe.weight_bytes if mode == "lora" else 0.0

@@ -7,7 +7,7 @@ from typing import Literal
 
 from scalewright.catalog.types import Stack
 from scalewright.costs import generation, hostmem, stage
-from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.footprint import step_memory
 from scalewright.costs.generation import Serving
 from scalewright.costs.machine import Machine
@@ -53,16 +53,16 @@ def _reference(setting: Setting, *, mode: Mode, reference: bool) -> Breakdown:
 
 def _state(setting: Setting, used: Breakdown, mode: Mode) -> Breakdown:
     """Trained state in a mode, of as many parameters as the layout leaves on the worst device."""
-    here = float(used.part("weights").total) / setting.recipe.weight_bytes
+    here = used.part("weights").total / setting.recipe.weight_bytes
     return stage.trained_state(num_params=here, num_adapter_params=_adapters(setting), recipe=setting.recipe, mode=mode)
 
 
-def _adapters(setting: Setting, rank: int = LORA_RANK) -> float:
-    return stage.num_lora_params(shape=setting.shape, rank=rank) / int(setting.layout.num_gpus)
+def _adapters(setting: Setting, rank: int = LORA_RANK) -> FloatLike:
+    return stage.num_lora_params(shape=setting.shape, rank=rank) / setting.layout.num_gpus
 
 
 def update_memory(setting: Setting, used: Breakdown, *, mode: Mode, reference: bool) -> Breakdown:
-    """The training step's memory with the state of a mode in place of Adam's, and the reference model."""
+    """The training step's memory with the state of a mode in place of Adam's, and the reference model; columns too."""
     names = ("weights", "gradients", "optimizer")
     if mode == "full":
         parts = used.parts

@@ -1,0 +1,244 @@
+"""Search: cost every layout of a space. Masks first (divide, fit), then the time of what is left, on NumPy columns.
+
+Nothing is skipped that could win: every layout that divides has its memory computed, and every one that fits its time,
+by the functions `predict` calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.costs.breakdown import Breakdown, FloatLike
+from scalewright.costs.energy import Site
+from scalewright.costs.footprint import reserved_bytes, step_memory
+from scalewright.costs.setting import Setting
+from scalewright.costs.stage import Mode
+from scalewright.costs.step import step_time, why_not_expressed
+from scalewright.errors import ConfigError, LayoutError, NotExpressedError
+from scalewright.planner.constraints import NO_TENSOR_GROUP, TOO_LARGE, divides
+from scalewright.planner.predict import Prediction, predict
+from scalewright.planner.space import Choice, Columns, Space
+from scalewright.planner.stage_memory import update_memory
+from scalewright.workload.layout import Layout
+
+Objective = Literal["time", "gpu-hours", "energy", "money"]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+CHUNK = 16_384
+"""Layouts per call: enough to hide the cost of calling NumPy, few enough that the columns stay in the L2 cache."""
+TIES = 8
+"""Layouts looked at for each one wanted: some differ in name only, such as ZeRO-1 and ZeRO-2 behind a pipeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """Every layout that divides, with its memory, and its time where it fits."""
+
+    space: Space
+    columns: Columns
+    """The splits that divide."""
+    choices: tuple[Choice, ...]
+    considered: int
+    rejected: dict[str, int]
+    """How many layouts fell to each reason; each counts once."""
+    split: Ints
+    """Of each layout: its row in `columns`."""
+    choice: Ints
+    """Of each layout: its place in `choices`."""
+    reserved_bytes: Floats
+    step_time_s: Floats
+    """Infinite where the layout does not fit."""
+
+    @property
+    def feasible(self) -> int:
+        return int(np.count_nonzero(np.isfinite(self.step_time_s)))
+
+    @property
+    def costed(self) -> int:
+        """Layouts whose time was computed: all that fit."""
+        return self.feasible
+
+    def column(self, knob: str) -> Ints:
+        """A knob's value in every layout, choices as their number."""
+        if knob in self.columns:
+            return self.columns[knob].take(self.split)
+        values = {"zero": [c.zero for c in self.choices], "sp": [int(c.sp) for c in self.choices]}
+        return np.array(values[knob], dtype=np.int64).take(self.choice)
+
+    def named(self, knob: str) -> NDArray[np.str_]:
+        """A knob with names in every layout: recompute or precision."""
+        values = [c.recompute if knob == "recompute" else c.recipe.name for c in self.choices]
+        return np.array(values).take(self.choice)
+
+    def fastest(self, count: int, among: NDArray[np.bool_] | None = None) -> list[int]:
+        """Layouts that fit, fastest first; of those equal in time and memory the simplest only."""
+        time = self.step_time_s if among is None else np.where(among, self.step_time_s, np.inf)
+        enough = min(TIES * count, int(np.count_nonzero(np.isfinite(time))))
+        if enough == 0:
+            return []
+        near = np.flatnonzero(time <= np.partition(time, enough - 1)[enough - 1])
+        found = {(time[i], self.reserved_bytes[i]): int(i) for i in near[np.argsort(time[near], kind="stable")][::-1]}
+        return list(found.values())[::-1][:count]
+
+    def smallest(self, among: NDArray[np.bool_] | None = None) -> int | None:
+        """The layout that needs the least memory, whether it fits or not."""
+        size = self.reserved_bytes if among is None else np.where(among, self.reserved_bytes, np.inf)
+        return int(np.argmin(size)) if len(size) and np.isfinite(size).any() else None
+
+    def layout(self, index: int) -> Layout:
+        row = int(self.split[index])
+        return self.choices[int(self.choice[index])].layout({k: int(c[row]) for k, c in self.columns.items()})
+
+    def prediction(self, index: int, *, site: Site | None = None, notes: tuple[str, ...] = ()) -> Prediction:
+        """One layout through `predict`, with the memory of the mode that was searched."""
+        chosen = self.choices[int(self.choice[index])]
+        found = predict(
+            spec=self.space.spec, machine=self.space.machine, layout=self.layout(index), recipe=chosen.recipe,
+            stack=chosen.stack, site=site, site_notes=notes,
+        )  # fmt: skip
+        return in_mode(found, self.space.mode)
+
+    def best(self, count: int, objective: Objective, *, site: Site | None = None, notes: tuple[str, ...] = ()
+             ) -> list[Prediction]:  # fmt: skip
+        """The layouts with the least of the objective on these devices.
+
+        Devices are the same for all, so GPU-hours and money rank as time does. Energy at equal recomputed work grows
+        with time, so the fastest of each recompute level and precision hold the least energy between them.
+        """
+        if objective != "energy":
+            return [self.prediction(i, site=site, notes=notes) for i in self.fastest(count)]
+        groups = {(c.recompute, c.recipe.name) for c in self.choices}
+        levels, recipes = self.named("recompute"), self.named("precision")
+        near = [i for r, p in sorted(groups) for i in self.fastest(count, (levels == r) & (recipes == p))]
+        found = [self.prediction(i, site=site, notes=notes) for i in near]
+        return sorted(found, key=lambda p: objective_value(p, objective))[:count]
+
+
+def search(space: Space) -> SearchResult:
+    """Cost every layout of the space."""
+    check_space(space)
+    every, choices = space.splits(), space.choices()
+    left, fallen = divides(every, space)
+    columns = {name: column[left] for name, column in every.items()}
+    rejected = {key: count * len(choices) for key, count in fallen.items()}
+    whole, in_groups = np.arange(len(columns["tp"])), np.flatnonzero(columns["tp"] > 1)
+    alone = (len(whole) - len(in_groups)) * sum(c.sp for c in choices)
+    if alone:
+        rejected[NO_TENSOR_GROUP] = alone
+    roots = _roots(columns)
+    parts = [_costed(space, choice, columns, roots, in_groups if choice.sp else whole) for choice in choices]
+    split = np.concatenate([rows for rows, _, _ in parts]) if parts else whole[:0]
+    time = np.concatenate([t for _, _, t in parts]) if parts else np.empty(0)
+    if too_large := int(np.count_nonzero(np.isinf(time))):
+        rejected[TOO_LARGE] = too_large
+    return SearchResult(
+        space=space, columns=columns, choices=choices, considered=len(every["tp"]) * len(choices), rejected=rejected,
+        split=split,
+        choice=np.repeat(np.arange(len(choices)), [len(rows) for rows, _, _ in parts]),
+        reserved_bytes=np.concatenate([r for _, r, _ in parts]) if parts else np.empty(0),
+        step_time_s=time,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Roots:
+    """Of all splits that differ in micro-batch and interleaving only: the one with the least of both."""
+
+    rows: Ints
+    of: Ints
+    """Of each split: the place of its root in `rows`."""
+
+
+def _roots(columns: Columns) -> _Roots:
+    key = np.zeros(len(columns["tp"]), dtype=np.int64)
+    for name in ("tp", "pp", "cp", "ep"):  # the rest of the devices is dp
+        key = key * (int(columns[name].max(initial=0)) + 1) + columns[name]
+    _, rows, of = np.unique(key, return_index=True, return_inverse=True)  # the first of each: `splits` counts upwards
+    return _Roots(rows=rows, of=of)
+
+
+def _costed(space: Space, choice: Choice, columns: Columns, roots: _Roots, rows: Ints) -> tuple[Ints, Floats, Floats]:
+    """Reserved memory of every row, and time of those that fit.
+
+    Memory never falls with the micro-batch or with interleaving, so a root that does not fit stands for all its rows:
+    they keep its memory, which is a bound from below.
+    """
+
+    def over(some: Ints, ask: Callable[[Setting], FloatLike]) -> Floats:
+        parts = [np.broadcast_to(ask(setting), len(here)) for here, setting in _chunks(space, choice, columns, some)]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def reserved_by(setting: Setting) -> FloatLike:
+        return reserved_bytes(setting, memory_in(setting, space.mode).total)
+
+    room, of = space.machine.memory_bytes, roots.of.take(rows)
+    used = np.flatnonzero(columns["tp"].take(roots.rows) > 1) if choice.sp else np.arange(len(roots.rows))
+    least = np.full(len(roots.rows), np.inf)
+    least[used] = over(roots.rows.take(used), reserved_by)
+    reserved = least.take(of)
+    near = np.flatnonzero(reserved <= room)
+    reserved[near] = over(rows.take(near), reserved_by)
+    fits = near[reserved[near] <= room]
+    time = np.full(len(rows), np.inf)
+    time[fits] = over(rows.take(fits), lambda s: step_time(s).total)
+    return rows, reserved, time
+
+
+def _chunks(space: Space, choice: Choice, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Setting]]:
+    for start in range(0, len(rows), CHUNK):
+        here = rows[start : start + CHUNK]
+        layout = choice.layout({name: column.take(here) for name, column in columns.items()})
+        yield here, space.setting(choice, layout)
+
+
+def memory_in(setting: Setting, mode: Mode) -> Breakdown:
+    """A training step's peak in a mode, for one layout or columns of them."""
+    used = step_memory(setting)
+    return used if mode == "full" else update_memory(setting, used, mode=mode, reference=False)
+
+
+def in_mode(prediction: Prediction, mode: Mode) -> Prediction:
+    """A prediction with the memory of a mode in place of that of full training."""
+    if mode == "full":
+        return prediction
+    setting = prediction.setting
+    used = memory_in(setting, mode)
+    reserved = float(reserved_bytes(setting, used.total))
+    cost = replace(
+        prediction.cost, memory=used, reserved_bytes=reserved, fits=float(reserved <= setting.machine.memory_bytes)
+    )
+    return replace(prediction, cost=cost)
+
+
+def objective_value(prediction: Prediction, objective: Objective) -> float:
+    """What a step costs in the unit of the objective: s, GPU-hours, J or USD."""
+    time_s, num_gpus = float(prediction.cost.time.total), int(prediction.layout.num_gpus)
+    if objective == "time":
+        return time_s
+    if objective == "gpu-hours":
+        return time_s * num_gpus / 3600.0
+    used = prediction.footprint
+    assert used is not None
+    if objective == "energy":
+        return float(used.energy.total)
+    if used.cost_usd is None:
+        device = prediction.machine.accelerator.id
+        raise ConfigError(f"objective money needs a price of {device}: add one to the catalogue or take gpu-hours")
+    return used.cost_usd
+
+
+def check_space(space: Space) -> None:
+    """Refuse what no layout could answer: models not covered, machines too small."""
+    reason = why_not_expressed(space.spec)
+    if reason is not None:
+        raise NotExpressedError(f"{space.spec.id}: {reason}")
+    machine = space.machine
+    if space.num_gpus > machine.gpus_per_node and machine.network_bytes_per_s_per_gpu is None:
+        raise ConfigError(f"{space.num_gpus} devices: {machine.name} is one node of {machine.gpus_per_node}")
+    if machine.num_nodes is not None and space.num_nodes > machine.num_nodes:
+        raise LayoutError(f"{space.num_nodes} nodes: {machine.name} has {machine.num_nodes}, use fewer")

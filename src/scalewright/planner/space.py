@@ -1,0 +1,158 @@
+"""Space: every layout that a question allows, as whole-number columns under each combination of the other knobs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.catalog.types import Stack, TransformerShape
+from scalewright.costs.machine import Machine
+from scalewright.costs.setting import Setting
+from scalewright.costs.stage import Mode
+from scalewright.errors import ConfigError
+from scalewright.workload.grammar import assignments
+from scalewright.workload.layout import COLUMNS, KEYS, Layout, Recompute, parse_layout
+from scalewright.workload.model import ModelSpec
+from scalewright.workload.precision import Recipe
+
+if TYPE_CHECKING:
+    from scalewright.catalog.library import Catalog
+
+Columns = dict[str, NDArray[np.int64]]
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+ZERO = (0, 1, 2, 3)
+MAX_SPLITS = 4_000_000
+"""Whole-number rows one search enumerates at most: beyond it the columns no longer fit a login node's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One value of each knob that is not a number."""
+
+    recipe: Recipe
+    stack: Stack
+    recompute: Recompute
+    zero: int
+    sp: bool
+
+    def layout(self, columns: Mapping[str, NDArray[np.int64] | int]) -> Layout:
+        return Layout(**columns, zero=self.zero, sp=self.sp, recompute=self.recompute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """Knobs that the user has decided: `tp=8,pp=4,recompute=full`. The others are searched."""
+
+    values: Mapping[str, int | str] = field(default_factory=dict)
+
+    def options(self, knob: str, searched: tuple[int, ...]) -> tuple[int, ...]:
+        value = self.values.get(knob)
+        return searched if value is None else (int(value),)
+
+    def __str__(self) -> str:
+        return ",".join(f"{k}={v}" for k, v in self.values.items())
+
+
+def parse_fixed(text: str | None) -> Fixed:
+    """Part of a layout; values are checked as those of a whole one."""
+    if not text:
+        return Fixed()
+    written = assignments(text, allowed=KEYS, what="--fix")
+    whole = parse_layout(text).as_dict()
+    return Fixed(values={k: whole[k] if k == "recompute" else int(whole[k]) for k in written})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What is searched: a model on so many devices with one global batch."""
+
+    spec: ModelSpec
+    machine: Machine
+    num_gpus: int
+    global_batch: int
+    recipes: tuple[Recipe, ...]
+    stack_of: Callable[[int], Stack]
+    """The software stack for a ZeRO stage."""
+    fixed: Fixed = Fixed()
+    mode: Mode = "full"
+    """What training keeps on the devices."""
+
+    @property
+    def shape(self) -> TransformerShape:
+        return self.spec.transformer
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_gpus // self.machine.gpus_per_node)
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Every combination of the other knobs, the simplest first; of equal layouts the first one wins."""
+        levels = RECOMPUTE
+        if "recompute" in self.fixed.values:
+            levels = tuple(r for r in RECOMPUTE if r == self.fixed.values["recompute"])
+        stages, sequence = self.fixed.options("zero", ZERO), self.fixed.options("sp", (0, 1))
+        return tuple(
+            Choice(recipe=recipe, stack=self.stack_of(zero), recompute=recompute, zero=zero, sp=bool(sp))
+            for recipe, recompute, zero, sp in itertools.product(self.recipes, levels, stages, sequence)
+        )
+
+    def splits(self) -> Columns:
+        """Every way to factor the devices and the batch, whether or not it divides the model."""
+        fixed, shape = self.fixed, self.shape
+        degrees = np.array(list(self._degrees()), dtype=np.int64).reshape(-1, 4)
+        experts = divisors(shape.moe.num_experts) if shape.moe is not None else (1,)
+        others = list(
+            itertools.product(
+                fixed.options("vpp", divisors(shape.layers)),
+                fixed.options("ep", experts),
+                fixed.options("mbs", divisors(self.global_batch)),
+            )
+        )
+        if len(degrees) * len(others) > MAX_SPLITS:
+            raise ConfigError(
+                f"{len(degrees) * len(others):,} splits of {self.num_gpus} devices and a batch of {self.global_batch} "
+                f"are more than the {MAX_SPLITS:,} one search takes: fix a knob, such as --fix mbs=1"
+            )
+        rows = np.repeat(degrees, len(others), axis=0)
+        rest = np.tile(np.array(others, dtype=np.int64).reshape(-1, 3), (len(degrees), 1))
+        batch = np.full(len(rows), self.global_batch, dtype=np.int64)
+        found = (rows[:, 0], rows[:, 1], rest[:, 0], rows[:, 2], rest[:, 1], rows[:, 3], rest[:, 2], batch)
+        return {name: np.ascontiguousarray(column) for name, column in zip(COLUMNS, found, strict=True)}
+
+    def _degrees(self) -> list[tuple[int, int, int, int]]:
+        """tp, pp, cp and dp whose product is the number of devices."""
+        fixed, n = self.fixed, self.num_gpus
+        found = []
+        for tp in fixed.options("tp", divisors(n)):
+            for pp in fixed.options("pp", divisors(n)):
+                for cp in fixed.options("cp", divisors(n)):
+                    if n % (tp * pp * cp) == 0:
+                        dp = n // (tp * pp * cp)
+                        if fixed.options("dp", (dp,)) == (dp,):
+                            found.append((tp, pp, cp, dp))
+        return found
+
+    def setting(self, choice: Choice, layout: Layout) -> Setting:
+        return Setting(shape=self.shape, machine=self.machine, layout=layout, recipe=choice.recipe, stack=choice.stack)
+
+    def on(self, num_gpus: int, *, global_batch: int | None = None) -> Space:
+        """The same question on another number of devices."""
+        return replace(self, num_gpus=num_gpus, global_batch=global_batch or self.global_batch)
+
+
+def divisors(n: int) -> tuple[int, ...]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+def stacks_by_zero(name: str, catalog: Catalog, machine: Machine) -> Callable[[int], Stack]:
+    """The stack `predict` takes for each ZeRO stage; each is looked up once."""
+    from scalewright.planner.predict import resolve_stack
+
+    found = {zero: resolve_stack(name, catalog, Layout(zero=zero), machine) for zero in ZERO}
+    return found.__getitem__
