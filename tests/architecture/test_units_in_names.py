@@ -44,6 +44,12 @@ DIMENSIONLESS = {
     "memory.attention_widths": "elements per token",
     "interval.WIDENING": "a power of a ratio",
     "shards.first_expert_stage": "a stage's number",
+    "language_run.learning_rate": "a step of Adam over its direction",
+    "language_run.beta_1": "Adam's symbol",
+    "language_run.beta_2": "Adam's symbol",
+    "language_run.epsilon": "Adam's symbol",
+    "language_run.weight_decay": "a factor per step",
+    "language_run.clip_norm": "the norm of a gradient, in the loss's own unit",
 }
 # Parallel degrees and positions in them are plain numbers everywhere.
 DEGREES = {"tp", "pp", "vpp", "cp", "ep", "dp", "stage", "stride", "expert_tp", "norm_split", "micro_batch"}
