@@ -30,6 +30,10 @@ class EnvName:
     """User folder of catalogue entries and calibrations; default: $XDG_CONFIG_HOME/scalewright."""
     SYSTEM = "SCALEWRIGHT_SYSTEM"
     """System that `here` means."""
+    LAUNCHER = "SCALEWRIGHT_LAUNCHER"
+    """Set by our launcher for the ranks it starts."""
+    JOB = "SCALEWRIGHT_JOB"
+    """Id of the job that a rank belongs to, where no scheduler gives one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

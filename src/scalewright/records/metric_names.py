@@ -1,0 +1,88 @@
+"""Names of what a run measures, each with its unit. Writers and readers of events both take them from here."""
+
+from __future__ import annotations
+
+# Per rank and step.
+STEP_TIME = "step_time"
+"""Wall time of one optimizer step."""
+LOSS = "loss"
+TOKENS_PER_S = "tokens_per_s"
+"""Of the whole job."""
+FLOP_PER_S = "flop_per_s"
+"""Model FLOP/s of one device."""
+MFU = "mfu"
+"""Model FLOP/s of one device over its dense peak."""
+COMPUTE_TIME = "compute_time"
+COMMUNICATION_TIME = "communication_time"
+"""Exposed: time in which the device only waited for bytes."""
+DATA_WAIT = "data_wait"
+IDLE_TIME = "idle_time"
+"""What of the step none of the others explain: pipeline bubbles, the host, waiting for slower ranks."""
+PEAK_MEMORY = "peak_memory"
+GRAD_NORM = "grad_norm"
+CHECKPOINT_BLOCK = "checkpoint_block"
+"""Time that training stood still for a checkpoint."""
+PREFLIGHT = "preflight"
+
+# Per node and sample. Counters only grow; a reader takes differences.
+CPU_USE = "cpu_use"
+HOST_MEMORY = "host_memory"
+DISK_READ = "disk_read"
+DISK_WRITTEN = "disk_written"
+GPU_USE = "gpu_use"
+GPU_MEMORY = "gpu_memory"
+GPU_POWER = "gpu_power"
+GPU_TEMPERATURE = "gpu_temperature"
+GPU_ENERGY = "gpu_energy"
+CPU_ENERGY = "cpu_energy"
+NODE_ENERGY = "node_energy"
+NETWORK_SENT = "network_sent"
+NETWORK_RECEIVED = "network_received"
+SAMPLER_CPU_TIME = "sampler_cpu_time"
+"""CPU time that sampling itself took so far on this node."""
+
+UNITS: dict[str, str] = {
+    STEP_TIME: "s",
+    LOSS: "1",
+    TOKENS_PER_S: "tokens/s",
+    FLOP_PER_S: "FLOP/s",
+    MFU: "1",
+    COMPUTE_TIME: "s",
+    COMMUNICATION_TIME: "s",
+    DATA_WAIT: "s",
+    IDLE_TIME: "s",
+    PEAK_MEMORY: "bytes",
+    GRAD_NORM: "1",
+    CHECKPOINT_BLOCK: "s",
+    PREFLIGHT: "s",
+    CPU_USE: "1",
+    HOST_MEMORY: "bytes",
+    DISK_READ: "bytes",
+    DISK_WRITTEN: "bytes",
+    GPU_USE: "1",
+    GPU_MEMORY: "bytes",
+    GPU_POWER: "W",
+    GPU_TEMPERATURE: "degC",
+    GPU_ENERGY: "J",
+    CPU_ENERGY: "J",
+    NODE_ENERGY: "J",
+    NETWORK_SENT: "bytes",
+    NETWORK_RECEIVED: "bytes",
+    SAMPLER_CPU_TIME: "s",
+}
+SPLIT = (COMPUTE_TIME, COMMUNICATION_TIME, DATA_WAIT, IDLE_TIME)
+"""The parts that a step's wall time is measured as."""
+COUNTERS = (DISK_READ, DISK_WRITTEN, GPU_ENERGY, CPU_ENERGY, NODE_ENERGY, NETWORK_SENT, NETWORK_RECEIVED)
+
+# Things that happen, with a text beside them.
+EVENT_NAN = "event_nan_loss"
+EVENT_FROZEN = "event_frozen_loss"
+EVENT_IMPOSSIBLE = "event_impossible_flop_per_s"
+EVENT_STALL = "event_stall"
+EVENT_STOP = "event_stop_requested"
+EVENT_RESUME = "event_resumed"
+EVENT_CHECKPOINT = "event_checkpoint"
+EVENT_NO_SENSOR = "event_no_sensor"
+EVENT_PLACE = "event_place"
+"""Where a node sits in the network, as the scheduler tells."""
+EVENT_PREFIX = "event_"

@@ -1,0 +1,266 @@
+"""The run directory: one class owns its layout. It is the only interface between launch, run, observe and report.
+
+run.json          id, kind, when, and the ids of plan, point and study
+config.json       the resolved configuration; the same one resumes, another one is refused
+plan.json         the plan it was made from, if any
+prediction.json   what was predicted before the run started (prediction/1)
+script.sh         the command or job script that started it
+environment.json  variables of the scheduler and the libraries, of the latest attempt
+provenance.json   per attempt: commit, dirty state, versions, driver, container
+exit_info.json    how the latest attempt ended: code, reason, last checkpoint
+rollup.jsonl      per minute: p50, p95, mean of every metric
+logs/rank-N.log   events/rank-N.jsonl   events/node-HOST.jsonl   stacks/rank-N.txt   traces/   checkpoints/step-N/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.records.documents import digest, document, read_document, write_document
+
+MANIFEST = "manifest.json"
+_STEP = re.compile(r"^step-(\d+)$")
+_RANK = re.compile(r"^rank-(\d+)\.jsonl$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitInfo:
+    """How an attempt ended."""
+
+    code: int
+    reason: str
+    """One sentence; `finished` when every step was done."""
+    job: str
+    attempt: int
+    rank: int
+    last_checkpoint: str | None
+    """Folder of the newest whole checkpoint, relative to the run directory."""
+    time: float
+
+    @property
+    def finished(self) -> bool:
+        return self.code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    path: Path
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def prediction(self) -> Path:
+        return self.path / "prediction.json"
+
+    @property
+    def script(self) -> Path:
+        return self.path / "script.sh"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def provenance(self) -> Path:
+        return self.path / "provenance.json"
+
+    @property
+    def exit_info(self) -> Path:
+        return self.path / "exit_info.json"
+
+    @property
+    def rollup(self) -> Path:
+        return self.path / "rollup.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def traces(self) -> Path:
+        return self.path / "traces"
+
+    @property
+    def stacks(self) -> Path:
+        return self.path / "stacks"
+
+    @property
+    def stack_request(self) -> Path:
+        """Written by the rank whose watchdog fired first; every other rank then writes its stacks and ends."""
+        return self.stacks / "request.json"
+
+    def log(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank}.log"
+
+    def rank_events(self, rank: int) -> Path:
+        return self.events / f"rank-{rank}.jsonl"
+
+    def node_events(self, host: str) -> Path:
+        return self.events / f"node-{re.sub(r'[^A-Za-z0-9.-]', '_', host)}.jsonl"
+
+    def stack(self, rank: int) -> Path:
+        return self.stacks / f"rank-{rank}.txt"
+
+    def trace(self, *, rank: int, step: int) -> Path:
+        return self.traces / f"rank-{rank}-step-{step}.json.gz"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
+
+    def all_rank_events(self) -> dict[int, Path]:
+        """Event files by rank."""
+        found = {int(m.group(1)): p for p in self.events.glob("rank-*.jsonl") if (m := _RANK.match(p.name))}
+        return dict(sorted(found.items()))
+
+    def all_node_events(self) -> list[Path]:
+        return sorted(self.events.glob("node-*.jsonl"))
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps whose checkpoint is whole: the manifest is written last."""
+        found = ((_STEP.match(p.name), p) for p in self.checkpoints.glob("step-*"))
+        return sorted(int(m.group(1)) for m, p in found if m and (p / MANIFEST).is_file())
+
+    def last_checkpoint(self) -> Path | None:
+        steps = self.checkpoint_steps()
+        return self.checkpoint(steps[-1]) if steps else None
+
+    @classmethod
+    def create_or_resume(
+        cls,
+        path: Path,
+        config_document: dict[str, Any],
+        *,
+        plan_id: str = "",
+        point_id: str = "",
+        study_id: str = "",
+    ) -> RunDirectory:
+        """A new run directory, or the one that is there if it holds the same resolved configuration."""
+        directory = cls(path)
+        kind = str(config_document["schema"]).removeprefix("scalewright.").partition("/")[0]
+        if directory.config.exists():
+            found = read_document(directory.config, kind)
+            if digest(found) != digest(config_document):
+                raise ConfigError(
+                    f"{path}: holds a run with another configuration ({_difference(found, config_document)}): "
+                    "choose another --run-dir, or give the same options to resume"
+                )
+            return directory
+        _make_folder(path)
+        ids = {"plan": plan_id, "point": point_id, "study": study_id}
+        body = {"id": path.resolve().name, "kind": kind, "created": datetime.now(UTC).isoformat(), **ids}
+        with _environment_errors(path):
+            write_document(directory.run, document("run", body))
+            for folder in (directory.logs, directory.events, directory.checkpoints):
+                folder.mkdir(exist_ok=True)
+            write_document(directory.config, config_document)  # last: with it the directory counts as a run
+        return directory
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """A run directory that exists."""
+        directory = cls(path)
+        if not directory.config.is_file():
+            raise ConfigError(f"{path}: is not a run directory: it has no {directory.config.name}; check the path")
+        return directory
+
+    def read_exit_info(self) -> ExitInfo | None:
+        if not self.exit_info.exists():
+            return None
+        body = {k: v for k, v in read_document(self.exit_info, "exit-info").items() if k != "schema"}
+        return ExitInfo(**body)
+
+    def write_exit_info(self, info: ExitInfo) -> None:
+        """Record an end. Of one attempt the first cause stays: what it drags down ends later."""
+        with contextlib.suppress(ConfigError, TypeError):
+            earlier = self.read_exit_info()
+            same = earlier is not None and (earlier.job, earlier.attempt) == (info.job, info.attempt)
+            if same and earlier is not None and not earlier.finished:
+                return
+        write_document(self.exit_info, document("exit-info", asdict(info)))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Refuse a second launcher in the same directory while this one runs."""
+        lock = self.path / ".lock"
+        with _environment_errors(self.path):
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise ConfigError(
+                        f"{self.path}: another run is going on in it: wait for it or choose another --run-dir"
+                    ) from error
+            yield  # a file system without locks cannot refuse, and that is no reason not to run
+        finally:
+            os.close(handle)
+
+
+def new_run_id(slug: str, *, now: datetime | None = None) -> str:
+    """UTC time and a word to find it by."""
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    return f"{stamp}-{re.sub(r'[^a-z0-9.]+', '-', slug.lower()).strip('-')}"
+
+
+def _make_folder(path: Path) -> None:
+    if path.is_file():
+        raise ConfigError(f"{path}: is a file: name a folder with --run-dir")
+    with _environment_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        strangers = sorted(p.name for p in path.iterdir() if p.name != ".lock")
+    if strangers and "run.json" not in strangers:
+        raise ConfigError(
+            f"{path}: is not empty ({strangers[0]}) and not a run directory: choose a new or empty --run-dir"
+        )
+
+
+@contextlib.contextmanager
+def _environment_errors(path: Path) -> Iterator[None]:
+    """A full or read-only disk is the machine's fault, not the input's."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentFailedError(
+            f"{path}: the run directory cannot be written: {error.strerror}; choose another --run-dir"
+        ) from error
+
+
+def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """The first key that differs, with both values."""
+    for key in sorted(set(found) | set(wanted)):
+        old, new = found.get(key), wanted.get(key)
+        if old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            return f"{key}.{_difference(old, new)}"
+        return f"{key} is {old}, not {new}"
+    return "it differs"

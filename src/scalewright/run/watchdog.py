@@ -1,0 +1,220 @@
+"""The watchdog: a run that no longer steps says where every rank stands, then asks to be queued again.
+
+It also notes what a healthy run never shows: a loss that is no number, a loss that does not move, and work done faster
+than the device can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import math
+import os
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalewright.records.documents import document, write_document
+from scalewright.records.metric_names import EVENT_FROZEN, EVENT_IMPOSSIBLE, EVENT_NAN, EVENT_STALL
+from scalewright.records.run_directory import ExitInfo, RunDirectory
+from scalewright.records.types import ExitCode
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.world import World
+
+START_LIMIT_S = 1800.0
+"""Before the first step: imports on a cold file system, compilation, the first collectives."""
+NUM_REMEMBERED = 64
+NUM_FROZEN = 20
+"""Steps in a row with the very same loss: rounding alone moves the loss of a model that learns."""
+STACKS_WAIT_S = 10.0
+MAX_POLL_S = 1.0
+GUARD_FACTOR = 2.0
+
+
+class Watchdog:
+    """Watches one rank from a thread. Use as a context manager around the training loop."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        world: World,
+        metrics: MetricWriter,
+        *,
+        factor: float,
+        minimum_s: float,
+        start_limit_s: float = START_LIMIT_S,
+    ) -> None:
+        self._directory, self._world, self._metrics = directory, world, metrics
+        self._factor, self._minimum_s, self._start_limit_s = factor, minimum_s, max(start_limit_s, minimum_s)
+        self._poll_s = min(MAX_POLL_S, minimum_s / 4)
+        self._durations_s: deque[float] = deque(maxlen=NUM_REMEMBERED)
+        self._step = -1
+        self._last_s = time.monotonic()
+        self._num_suspended = 0
+        self._same_loss: tuple[float | None, int] = (None, 0)
+        self._noted: set[str] = set()
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._started_s = time.time()
+
+    def __enter__(self) -> Watchdog:
+        self._last_s = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        faulthandler.cancel_dump_traceback_later()
+
+    @property
+    def limit_s(self) -> float:
+        """Longest time without a step that is still believed in."""
+        if not self._durations_s:
+            return self._start_limit_s
+        return max(self._minimum_s, self._factor * statistics.median(self._durations_s))
+
+    def step_done(
+        self,
+        *,
+        step: int,
+        seconds_s: float,
+        loss: float | None,
+        flop_per_s: float,
+        peak_flop_per_s: float | None = None,
+    ) -> None:
+        with self._lock:
+            self._step, self._last_s = step, time.monotonic()
+            self._durations_s.append(seconds_s)
+        if loss is not None:
+            self._check_loss(step, loss)
+        too_fast = peak_flop_per_s is not None and flop_per_s > peak_flop_per_s
+        detail = (
+            f"{flop_per_s:.3e} FLOP/s is above the device's {peak_flop_per_s or 0:.3e}: the time or the work is wrong"
+        )
+        self._note(EVENT_IMPOSSIBLE, too_fast, step=step, detail=detail)
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Around what may take long and is no step: saving or loading a checkpoint, an evaluation."""
+        with self._lock:
+            self._num_suspended += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_suspended -= 1
+                self._last_s = time.monotonic()
+
+    def _check_loss(self, step: int, loss: float) -> None:
+        self._note(EVENT_NAN, not math.isfinite(loss), step=step, detail=f"the loss is {loss}")
+        before, count = self._same_loss
+        count = count + 1 if loss == before else 1
+        self._same_loss = (loss, count)
+        detail = f"the loss has been {loss!r} for {NUM_FROZEN} steps: no gradient reaches the weights"
+        self._note(EVENT_FROZEN, count >= NUM_FROZEN, step=step, detail=detail)
+
+    def _note(self, name: str, is_so: bool, *, step: int, detail: str) -> None:
+        """One event when a state begins, not one per step while it lasts."""
+        if is_so and name not in self._noted:
+            self._metrics.event(step=step, name=name, detail=detail)
+            self._noted.add(name)
+        elif not is_so:
+            self._noted.discard(name)
+
+    def _watch(self) -> None:
+        guard = self._open_guard()
+        while not self._done.wait(self._poll_s):
+            if guard is not None:
+                # This thread needs the interpreter's lock; a rank that never gives it back is dumped by a C thread.
+                faulthandler.dump_traceback_later(GUARD_FACTOR * self.limit_s, exit=False, file=guard)
+            if self._others_asked():
+                self._dump()
+                self._leave()
+            with self._lock:
+                waited_s = time.monotonic() - self._last_s
+                overdue = self._num_suspended == 0 and waited_s > self.limit_s
+            if overdue:
+                self._stall(waited_s)
+
+    def _open_guard(self) -> int | None:
+        try:
+            self._directory.stacks.mkdir(parents=True, exist_ok=True)
+            return os.open(self._directory.stack(self._world.rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError:
+            return None
+
+    def _others_asked(self) -> bool:
+        try:
+            asked = json.loads(self._directory.stack_request.read_text())
+        except (OSError, ValueError):
+            return False
+        return float(asked.get("time", 0.0)) >= self._started_s
+
+    def _stall(self, waited_s: float) -> None:
+        after = f"after step {self._step}" if self._step >= 0 else "before the first step"
+        reason = (
+            f"no step for {waited_s:.1f} s {after} (limit {self.limit_s:.1f} s): "
+            f"see stacks/ for where each rank stands; resume from the last checkpoint"
+        )
+        with contextlib.suppress(Exception):  # a full disk must not keep a dead run alive
+            self._metrics.event(step=self._step, name=EVENT_STALL, detail=reason)
+        with contextlib.suppress(Exception):
+            write_end(self._directory, self._world, code=ExitCode.REQUEUE, reason=reason)
+            body = {"rank": self._world.rank, "reason": reason, "time": time.time()}
+            write_document(self._directory.stack_request, document("stack-request", body))
+        self._dump()
+        self._wait_for_stacks()
+        self._leave()
+
+    def _dump(self) -> None:
+        with contextlib.suppress(OSError), self._directory.stack(self._world.rank).open("a") as file:
+            file.write(f"rank {self._world.rank} on {self._world.host}, after step {self._step}\n")
+            file.flush()
+            faulthandler.dump_traceback(file=file, all_threads=True)
+            file.write("end of stacks\n")
+
+    def _wait_for_stacks(self) -> None:
+        deadline_s = time.monotonic() + STACKS_WAIT_S
+        missing = set(range(self._world.world_size)) - {self._world.rank}
+        while missing and time.monotonic() < deadline_s:
+            missing = {rank for rank in missing if not _is_dumped(self._directory.stack(rank), self._started_s)}
+            time.sleep(self._poll_s)
+
+    def _leave(self) -> None:
+        """The main thread is stuck, so the process ends here and now."""
+        with contextlib.suppress(Exception):
+            self._metrics.flush()
+        os._exit(ExitCode.REQUEUE)
+
+
+def _is_dumped(path: Path, since_s: float) -> bool:
+    try:
+        return path.stat().st_mtime >= since_s and path.read_text(errors="replace").endswith("end of stacks\n")
+    except OSError:
+        return False
+
+
+def write_end(directory: RunDirectory, world: World, *, code: int, reason: str) -> None:
+    """Record how this rank ended; of one attempt the first cause stays."""
+    checkpoint = directory.last_checkpoint()
+    directory.write_exit_info(
+        ExitInfo(
+            code=int(code),
+            reason=" ".join(reason.split()),
+            job=world.job_id,
+            attempt=world.attempt,
+            rank=world.rank,
+            last_checkpoint=None if checkpoint is None else str(checkpoint.relative_to(directory.path)),
+            time=time.time(),
+        )
+    )
