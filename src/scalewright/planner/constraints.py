@@ -1,4 +1,4 @@
-"""Constraints: which layouts cannot be, and why. Each rule says it for one layout in words and for columns as a mask."""
+"""Constraints: which layouts cannot be, and why: in words for one layout, as masks for columns of them."""
 
 from __future__ import annotations
 
@@ -34,49 +34,63 @@ def _spans(c: Columns, space: Space) -> Mask:
     if "tp" in space.fixed.values:  # the user has decided; the time of it is counted, and predict warns
         return np.zeros(len(c["tp"]), dtype=np.bool_)
     per_node = space.machine.gpus_per_node
-    inside = per_node % np.minimum(c["tp"], per_node) == 0
-    return (c["tp"] > per_node) | ~inside
+    broken: Mask = (c["tp"] > per_node) | (per_node % np.minimum(c["tp"], per_node) != 0)
+    return broken
 
 
 def _heads(c: Columns, space: Space) -> Mask:
     shape, tp = space.shape, c["tp"]
     groups = np.maximum(shape.kv_heads, tp) % np.minimum(shape.kv_heads, tp)
-    return (shape.heads % tp != 0) | (groups != 0)
+    broken: Mask = (shape.heads % tp != 0) | (groups != 0)
+    return broken
 
 
 def _stages(c: Columns, space: Space) -> Mask:
     return c["pp"] > space.shape.layers
 
 
-def _chunks(c: Columns, space: Space) -> Mask:
-    interleaved = c["vpp"] > 1
-    return interleaved & ((c["pp"] == 1) | (space.shape.layers % (c["pp"] * c["vpp"]) != 0))
-
-
 def _sequence(c: Columns, space: Space) -> Mask:
     seq, cp = space.shape.seq, c["cp"]
-    return (seq % cp != 0) | ((cp > 1) & (seq % (2 * cp) != 0))
+    broken: Mask = (seq % cp != 0) | ((cp > 1) & (seq % (2 * cp) != 0))
+    return broken
+
+
+def _copies(c: Columns, space: Space) -> Mask:
+    broken: Mask = space.global_batch % c["dp"] != 0
+    return broken
+
+
+def _chunks(c: Columns, space: Space) -> Mask:
+    unequal: Mask = (c["vpp"] > 1) & ((c["pp"] == 1) | (space.shape.layers % (c["pp"] * c["vpp"]) != 0))
+    return unequal
 
 
 def _batch(c: Columns, space: Space) -> Mask:
-    return c["gbs"] % (c["dp"] * c["mbs"]) != 0
+    broken: Mask = space.global_batch % (c["dp"] * c["mbs"]) != 0
+    return broken
 
 
 def _rounds(c: Columns, space: Space) -> Mask:
-    return (c["vpp"] > 1) & ((c["gbs"] // (c["dp"] * c["mbs"])) % c["pp"] != 0)
+    broken: Mask = (c["vpp"] > 1) & ((space.global_batch // (c["dp"] * c["mbs"])) % c["pp"] != 0)
+    return broken
 
 
 def _experts(c: Columns, space: Space) -> Mask:
     num = space.shape.moe.num_experts if space.shape.moe is not None else 1
-    return ((c["dp"] * c["cp"] * c["tp"]) % c["ep"] != 0) | (num % c["ep"] != 0)
+    broken: Mask = ((c["dp"] * c["cp"] * c["tp"]) % c["ep"] != 0) | (num % c["ep"] != 0)
+    return broken
 
 
-RULES: tuple[Rule, ...] = (
+DEGREE_RULES: tuple[Rule, ...] = (
     Rule(key="tp spans nodes", breaks=_spans),
     Rule(key="tp does not divide the attention heads", breaks=_heads),
     Rule(key="more stages than layers", breaks=_stages),
-    Rule(key="chunks of layers are not equal", breaks=_chunks),
     Rule(key="cp does not split the sequence", breaks=_sequence),
+    Rule(key="batch is not a multiple of dp", breaks=_copies),
+)
+"""What tp, pp, cp and dp must meet by themselves: asked before the other knobs are multiplied in."""
+SPLIT_RULES: tuple[Rule, ...] = (
+    Rule(key="chunks of layers are not equal", breaks=_chunks),
     Rule(key="batch is not a multiple of dp x mbs", breaks=_batch),
     Rule(key="micro-batches are not a multiple of the stages", breaks=_rounds),
     Rule(key="ep does not divide experts and devices", breaks=_experts),
@@ -85,16 +99,16 @@ NO_TENSOR_GROUP = "sequence parallel without tensor parallel"
 TOO_LARGE = "does not fit the device memory"
 
 
-def divides(columns: Columns, space: Space) -> tuple[Mask, dict[str, int]]:
-    """Which splits break no rule, and how many fell to each rule first."""
+def kept(columns: Columns, space: Space, rules: tuple[Rule, ...]) -> tuple[Columns, dict[str, int]]:
+    """The rows that break no rule, and how many fell to each rule first."""
     left = np.ones(len(columns["tp"]), dtype=np.bool_)
     rejected: dict[str, int] = {}
-    for rule in RULES:
+    for rule in rules:
         falls = left & rule.breaks(columns, space)
         if count := int(np.count_nonzero(falls)):
             rejected[rule.key] = count
         left &= ~falls
-    return left, rejected
+    return {name: column[left] for name, column in columns.items()}, rejected
 
 
 def reasons(layout: Layout, space: Space) -> list[str]:

@@ -6,7 +6,7 @@ by the functions `predict` calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,7 +20,7 @@ from scalewright.costs.setting import Setting
 from scalewright.costs.stage import Mode
 from scalewright.costs.step import step_time, why_not_expressed
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
-from scalewright.planner.constraints import NO_TENSOR_GROUP, TOO_LARGE, divides
+from scalewright.planner.constraints import DEGREE_RULES, NO_TENSOR_GROUP, SPLIT_RULES, TOO_LARGE, kept
 from scalewright.planner.predict import Prediction, predict
 from scalewright.planner.space import Choice, Columns, Space
 from scalewright.planner.stage_memory import update_memory
@@ -121,27 +121,68 @@ class SearchResult:
 
 def search(space: Space) -> SearchResult:
     """Cost every layout of the space."""
-    check_space(space)
-    every, choices = space.splits(), space.choices()
-    left, fallen = divides(every, space)
-    columns = {name: column[left] for name, column in every.items()}
-    rejected = {key: count * len(choices) for key, count in fallen.items()}
-    whole, in_groups = np.arange(len(columns["tp"])), np.flatnonzero(columns["tp"] > 1)
-    alone = (len(whole) - len(in_groups)) * sum(c.sp for c in choices)
-    if alone:
-        rejected[NO_TENSOR_GROUP] = alone
-    roots = _roots(columns)
-    parts = [_costed(space, choice, columns, roots, in_groups if choice.sp else whole) for choice in choices]
-    split = np.concatenate([rows for rows, _, _ in parts]) if parts else whole[:0]
-    time = np.concatenate([t for _, _, t in parts]) if parts else np.empty(0)
-    if too_large := int(np.count_nonzero(np.isinf(time))):
-        rejected[TOO_LARGE] = too_large
+    return search_each([space])[0]
+
+
+def search_each(spaces: Sequence[Space]) -> list[SearchResult]:
+    """Search several spaces in the same columns: one model and machine, other numbers of devices or batches."""
+    for space in spaces:
+        check_space(space)
+    first, choices = spaces[0], spaces[0].choices()
+    grids = [_grid(space, len(choices)) for space in spaces]
+    together = {name: np.concatenate([g.columns[name] for g in grids]) for name in grids[0].columns}
+    starts = np.cumsum([0, *(g.num_splits for g in grids)])
+    problem = np.repeat(np.arange(len(grids)), np.diff(starts))
+    roots = _roots(together, problem)
+    whole, in_groups = np.arange(len(problem)), np.flatnonzero(together["tp"] > 1)
+    parts = [_costed(first, choice, together, roots, in_groups if choice.sp else whole) for choice in choices]
+    return [
+        _result(space, grid, choices, parts, int(start))
+        for space, grid, start in zip(spaces, grids, starts, strict=False)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grid:
+    """The splits of one space that divide, and what fell before."""
+
+    columns: Columns
+    considered: int
+    rejected: dict[str, int]
+
+    @property
+    def num_splits(self) -> int:
+        return len(self.columns["tp"])
+
+
+def _grid(space: Space, num_choices: int) -> _Grid:
+    degrees, num_others = space.degrees(), len(space.others())
+    considered = len(degrees["tp"]) * num_others * num_choices
+    degrees, first = kept(degrees, space, DEGREE_RULES)
+    columns, second = kept(space.splits(degrees), space, SPLIT_RULES)
+    rejected = {key: count * num_others * num_choices for key, count in first.items()}
+    rejected |= {key: count * num_choices for key, count in second.items()}
+    return _Grid(columns=columns, considered=considered, rejected=rejected)
+
+
+Part = tuple[Ints, Floats, Floats]
+"""Rows, their reserved memory and their time, under one choice."""
+
+
+def _result(space: Space, grid: _Grid, choices: tuple[Choice, ...], parts: list[Part], start: int) -> SearchResult:
+    """What of the common columns belongs to one space, which begins at row `start`."""
+    own = []
+    for rows, reserved, time in parts:
+        here = slice(*np.searchsorted(rows, (start, start + grid.num_splits)))
+        own.append((rows[here] - start, reserved[here], time[here]))
+    split, reserved, time = (np.concatenate([part[i] for part in own]) for i in range(3))
+    alone = int(np.count_nonzero(grid.columns["tp"] == 1)) * sum(c.sp for c in choices)
+    too_large = int(np.count_nonzero(np.isinf(time)))
+    late = {key: count for key, count in ((NO_TENSOR_GROUP, alone), (TOO_LARGE, too_large)) if count}
     return SearchResult(
-        space=space, columns=columns, choices=choices, considered=len(every["tp"]) * len(choices), rejected=rejected,
-        split=split,
-        choice=np.repeat(np.arange(len(choices)), [len(rows) for rows, _, _ in parts]),
-        reserved_bytes=np.concatenate([r for _, r, _ in parts]) if parts else np.empty(0),
-        step_time_s=time,
+        space=space, columns=grid.columns, choices=choices, considered=grid.considered,
+        rejected=grid.rejected | late, split=split.astype(np.int64), reserved_bytes=reserved, step_time_s=time,
+        choice=np.repeat(np.arange(len(choices)), [len(rows) for rows, _, _ in own]),
     )  # fmt: skip
 
 
@@ -154,15 +195,15 @@ class _Roots:
     """Of each split: the place of its root in `rows`."""
 
 
-def _roots(columns: Columns) -> _Roots:
-    key = np.zeros(len(columns["tp"]), dtype=np.int64)
+def _roots(columns: Columns, problem: Ints) -> _Roots:
+    key = problem.copy()
     for name in ("tp", "pp", "cp", "ep"):  # the rest of the devices is dp
         key = key * (int(columns[name].max(initial=0)) + 1) + columns[name]
     _, rows, of = np.unique(key, return_index=True, return_inverse=True)  # the first of each: `splits` counts upwards
     return _Roots(rows=rows, of=of)
 
 
-def _costed(space: Space, choice: Choice, columns: Columns, roots: _Roots, rows: Ints) -> tuple[Ints, Floats, Floats]:
+def _costed(space: Space, choice: Choice, columns: Columns, roots: _Roots, rows: Ints) -> Part:
     """Reserved memory of every row, and time of those that fit.
 
     Memory never falls with the micro-batch or with interleaving, so a root that does not fit stands for all its rows:

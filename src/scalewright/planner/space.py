@@ -101,41 +101,45 @@ class Space:
             for recipe, recompute, zero, sp in itertools.product(self.recipes, levels, stages, sequence)
         )
 
-    def splits(self) -> Columns:
-        """Every way to factor the devices and the batch, whether or not it divides the model."""
-        fixed, shape = self.fixed, self.shape
-        degrees = np.array(list(self._degrees()), dtype=np.int64).reshape(-1, 4)
-        experts = divisors(shape.moe.num_experts) if shape.moe is not None else (1,)
-        others = list(
+    def degrees(self) -> Columns:
+        """Every tp, pp, cp and dp whose product is the number of devices."""
+        fixed, n = self.fixed, self.num_gpus
+        every = divisors(n)
+        rows = [
+            (tp, pp, cp, n // (tp * pp * cp))
+            for tp in fixed.options("tp", every)
+            for pp in fixed.options("pp", every)
+            for cp in fixed.options("cp", every)
+            if n % (tp * pp * cp) == 0 and n // (tp * pp * cp) in fixed.options("dp", every)
+        ]
+        table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+        return {name: table[:, i] for i, name in enumerate(("tp", "pp", "cp", "dp"))}
+
+    def others(self) -> list[tuple[int, int, int]]:
+        """Every interleaving, spread of experts and micro-batch, counting upwards."""
+        fixed, moe = self.fixed, self.shape.moe
+        return list(
             itertools.product(
-                fixed.options("vpp", divisors(shape.layers)),
-                fixed.options("ep", experts),
+                fixed.options("ep", divisors(moe.num_experts) if moe is not None else (1,)),
+                fixed.options("vpp", divisors(self.shape.layers)),
                 fixed.options("mbs", divisors(self.global_batch)),
             )
         )
-        if len(degrees) * len(others) > MAX_SPLITS:
+
+    def splits(self, degrees: Columns) -> Columns:
+        """Each of the degrees with every other whole-number knob; some may not divide the model."""
+        others = self.others()
+        num = len(degrees["tp"])
+        if num * len(others) > MAX_SPLITS:
             raise ConfigError(
-                f"{len(degrees) * len(others):,} splits of {self.num_gpus} devices and a batch of {self.global_batch} "
+                f"{num * len(others):,} splits of {self.num_gpus} devices and a batch of {self.global_batch} "
                 f"are more than the {MAX_SPLITS:,} one search takes: fix a knob, such as --fix mbs=1"
             )
-        rows = np.repeat(degrees, len(others), axis=0)
-        rest = np.tile(np.array(others, dtype=np.int64).reshape(-1, 3), (len(degrees), 1))
-        batch = np.full(len(rows), self.global_batch, dtype=np.int64)
-        found = (rows[:, 0], rows[:, 1], rest[:, 0], rows[:, 2], rest[:, 1], rows[:, 3], rest[:, 2], batch)
-        return {name: np.ascontiguousarray(column) for name, column in zip(COLUMNS, found, strict=True)}
-
-    def _degrees(self) -> list[tuple[int, int, int, int]]:
-        """tp, pp, cp and dp whose product is the number of devices."""
-        fixed, n = self.fixed, self.num_gpus
-        found = []
-        for tp in fixed.options("tp", divisors(n)):
-            for pp in fixed.options("pp", divisors(n)):
-                for cp in fixed.options("cp", divisors(n)):
-                    if n % (tp * pp * cp) == 0:
-                        dp = n // (tp * pp * cp)
-                        if fixed.options("dp", (dp,)) == (dp,):
-                            found.append((tp, pp, cp, dp))
-        return found
+        table = np.array(others, dtype=np.int64)
+        spread = {name: np.repeat(column, len(others)) for name, column in degrees.items()}
+        spread |= {name: np.tile(table[:, i], num) for i, name in enumerate(("ep", "vpp", "mbs"))}
+        spread["gbs"] = np.full(num * len(others), self.global_batch, dtype=np.int64)
+        return {name: spread[name] for name in COLUMNS}
 
     def setting(self, choice: Choice, layout: Layout) -> Setting:
         return Setting(shape=self.shape, machine=self.machine, layout=layout, recipe=choice.recipe, stack=choice.stack)
