@@ -7,11 +7,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from scalewright.catalog.caches import Caches
+from scalewright.catalog.entry import Entry as Entry  # noqa: PLC0414
+from scalewright.catalog.entry import require_positive
 from scalewright.catalog.facts import (
     Bytes,
     BytesPerS,
     Count,
-    Fact,
     FlopPerS,
     Fraction,
     Hertz,
@@ -22,40 +24,20 @@ from scalewright.catalog.facts import (
     Seconds,
     Source,
     Strict,
-    TransfersPerS,
     UsdPerS,
     Watts,
 )
+from scalewright.catalog.network import Fabric as Fabric  # noqa: PLC0414
+from scalewright.catalog.network import Link as Link  # noqa: PLC0414
+from scalewright.catalog.network import NodeNetwork
+from scalewright.catalog.network import Transport as Transport  # noqa: PLC0414
 from scalewright.catalog.stage_constants import StageConstants
+from scalewright.catalog.vision_constants import VisionConstants
 
 Precision = Literal["fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"]
-Topology = Literal["fat-tree", "dragonfly", "dragonfly-plus", "torus-3d", "switch"]
 
 
-class Entry(Strict):
-    """What every entry has."""
-
-    schema_: str = Field(alias="schema")
-    id: Id
-    name: str
-    aliases: tuple[str, ...] = ()
-    """Other spellings people and papers use; matched without case, spaces, `_` or `-`."""
-    sources: dict[str, Source]
-    notes: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    """Figures elsewhere that disagree with this entry, and why this one stands."""
-
-
-def require_positive(name: str, fact: Fact | None, *, whole: bool = False) -> None:
-    if fact is None:
-        return
-    if fact.value <= 0:
-        raise ValueError(f"{name} is {fact.text}: it must be above zero")
-    if whole and fact.value != int(fact.value):
-        raise ValueError(f"{name} is {fact.text}: it must be a whole number")
-
-
-class Accelerator(Entry):
+class Accelerator(Entry, Caches):
     """One device as frameworks count it: a GPU, a GCD of a two-die card, a TPU chip, a CPU socket."""
 
     kind: Literal["gpu", "apu", "cpu", "tpu", "hpu"]
@@ -80,9 +62,6 @@ class Accelerator(Entry):
     """SMs, CUs, tensor processor cores."""
     clock_base: Hertz | None = None
     clock_boost: Hertz | None = None
-    l1_per_compute_unit: Bytes | None = None
-    l2: Bytes | None = None
-    last_level_cache: Bytes | None = None
     registers_per_compute_unit: Bytes | None = None
     shared_memory_per_compute_unit: Bytes | None = None
     max_threads_per_compute_unit: Count | None = None
@@ -110,73 +89,7 @@ class Accelerator(Entry):
         return self
 
 
-class Signalling(Strict):
-    """How a serial link makes its rate: transfers x bits x encoding x lanes."""
-
-    rate_per_lane: TransfersPerS
-    bits_per_transfer: Count
-    """1 for NRZ, 2 for PAM4 when the rate counts symbols."""
-    payload_bits: int
-    line_bits: int
-    num_lanes: Count
-
-
-class Link(Entry):
-    """A wire: one port or one bonded link, one direction."""
-
-    family: Literal[
-        "pcie",
-        "nvlink",
-        "nvlink-c2c",
-        "infinity-fabric",
-        "infiniband",
-        "slingshot",
-        "omni-path",
-        "ethernet",
-        "ici",
-        "cpu-socket",
-    ]
-    span: Literal["node", "network"]
-    signalling: Signalling | None = None
-    bandwidth: BytesPerS | None = None
-    """One direction, one link. Absent where it is computed from `signalling`."""
-    latency: Seconds | None = None
-
-    @model_validator(mode="after")
-    def _one_rate(self) -> Link:
-        if (self.signalling is None) == (self.bandwidth is None):
-            raise ValueError("give either bandwidth or [signalling], not both and not neither")
-        require_positive("bandwidth", self.bandwidth)
-        return self
-
-
-class Transport(Entry):
-    """How bytes cross the network: what software path, and how much of the wire it reaches."""
-
-    families: tuple[str, ...]
-    """Link families it runs on."""
-    achievable: Fraction
-    """Share of the line rate that large collectives reach."""
-    latency: Seconds
-    """Added to each network hop of a collective step."""
-    library: str
-    """NCCL, RCCL, Gloo plug-in or setting that selects it."""
-
-
-class Fabric(Entry):
-    """A network: its link, its topology and what it keeps at the middle."""
-
-    topology: Topology
-    link: Id
-    transports: tuple[Id, ...] = Field(min_length=1)
-    """Best first."""
-    bisection_share: Fraction
-    """Bisection bandwidth over injection bandwidth: 1 for a full fat tree, less when tapered."""
-    hop_latency: Seconds
-    max_hops: Count
-
-
-class Partition(Strict):
+class Partition(NodeNetwork):
     """Nodes of one kind in a system."""
 
     id: Id
@@ -192,13 +105,6 @@ class Partition(Strict):
     local_storage: Bytes | None = None
     scale_up_bandwidth: BytesPerS | None = None
     """One direction per device between devices of a node; absent: links x link rate of the accelerator."""
-    fabric: Id | None = None
-    """Absent for a single machine."""
-    nics_per_node: Count | None = None
-    nic_link: Id | None = None
-    """Where the NIC differs from the fabric's own link."""
-    nodes_per_group: Count | None = None
-    """Nodes under one leaf group of a Dragonfly, or one pod."""
     default: bool = False
     notes: tuple[str, ...] = ()
 
@@ -206,7 +112,6 @@ class Partition(Strict):
     def _something_to_run_on(self) -> Partition:
         require_positive("num_nodes", self.num_nodes, whole=True)
         require_positive("accelerators_per_node", self.accelerators_per_node, whole=True)
-        require_positive("nics_per_node", self.nics_per_node)
         require_positive("scale_up_bandwidth", self.scale_up_bandwidth)
         return self
 
@@ -402,7 +307,7 @@ class Stack(Entry):
     """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
 
 
-class Constants(Entry, StageConstants):
+class Constants(Entry, StageConstants, VisionConstants):
     """Numbers the cost models need that belong to no single device: measured, fitted or assumed, never literals."""
 
     memory_bandwidth_share: Fraction
@@ -463,6 +368,8 @@ class Constants(Entry, StageConstants):
     """Slowdown of compute for each second of exchange it hides: both want memory, units and power."""
     straggler_growth: Fraction
     """Slowdown for each doubling of the node count: all wait for the slowest."""
+    congestion_share: Fraction
+    """Share of a machine at which a job sees half of its fabric's `congestion`."""
     step_overhead: Seconds
     """Host work once per step: data, clipping, logging."""
     device_reserve: Bytes

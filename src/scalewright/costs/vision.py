@@ -1,4 +1,4 @@
-"""One training step of a bottleneck ResNet on one device: convolutions, norms, layout changes, update."""
+"""One training step of a bottleneck ResNet on one device: convolutions, norms, layout changes, update, and memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from scalewright.catalog.types import ConvShape
 from scalewright.costs.breakdown import Breakdown, FloatLike
+from scalewright.costs.interval import WIDENING
 from scalewright.costs.machine import Machine
 from scalewright.workload.precision import Recipe
 from scalewright.workload.vision import Conv, resnet_convs, resnet_params
@@ -32,6 +33,12 @@ NUM_POOL_PASSES = 3
 NUM_UPDATE_PASSES = 5
 """SGD with momentum: weight, gradient and momentum read, weight and momentum written, in 32 bit."""
 FP32_BYTES = 4.0
+INDEX_BYTES = 8.0
+"""Of a position that max pooling keeps for the backward pass."""
+NUM_PASSES = 2
+"""Forward and backward: what the host issues for each convolution."""
+NORM_BACKWARD_FRAC = {False: 8.0 / 13.0, True: 5.0 / 8.0}
+"""Part of the norms' passes that the backward pass has, eager and compiled: what gradient exchange can hide behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +52,21 @@ class VisionSetting:
     compiled: bool
     channels_last: bool
 
+    @property
+    def on_vector_units(self) -> bool:
+        """32-bit products without TF32 leave the matrix units."""
+        return self.recipe.matmul == "fp32"
+
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class PlacedConv:
     """A convolution with the side of the square it reads and its place in the network."""
 
     conv: Conv
     in_size: int
     is_first: bool
     ends_block: bool
+    is_projection: bool
 
 
 def conv_product_time_s(
@@ -62,11 +75,13 @@ def conv_product_time_s(
 ) -> FloatLike:  # fmt: skip
     """One of a convolution's three products, as an implicit matrix product on a roofline.
 
-    Equation  t = max(min over tiles r x c of 2 ceil(m/r) r ceil(n/c) c (k + k0) / (F e), w E / B)
-    Source    Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) for the product; williams2009 for the roofline
+    Equation  matrix units: t = max(t_work, w E / B) / s;  vector units: t = max(t_work / g, w E / B)
+              t_work = min over tiles r x c of 2 ceil(m/r) r ceil(n/c) c (k + k0) / (F e);  g = 1 channels last
+    Source    Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) for the product; williams2009 for the roofline; lavin2016
+              for fewer multiplications on vector units; s and g fitted (benchmarks/fit_vision.py)
     Assumes   patches are formed on chip, so that each activation crosses memory once: E elements of w bytes; tiles
               fill the device, by splitting the depth where there are few
-    Checked   tests/costs/test_vision.py: never below the arithmetic nor below the traffic
+    Checked   tests/costs/test_vision.py: never below the traffic; on matrix units never below the arithmetic
     """
     machine, constants, w = setting.machine, setting.machine.constants, setting.recipe.activation_bytes
     rate, k = machine.sustained_flop_per_s(setting.recipe.matmul), num_depth + constants.depth_overhead.value
@@ -77,7 +92,11 @@ def conv_product_time_s(
         time = 2.0 * padded * k / (rate * share.value)
         best = time if best is None else np.minimum(best, time)
     assert best is not None
-    return np.maximum(best, w * num_elements / machine.hbm_bytes_per_s)
+    traffic = w * num_elements / machine.hbm_bytes_per_s
+    if setting.on_vector_units:
+        gain = 1.0 if setting.channels_last else constants.vector_convolution_gain.value
+        return np.maximum(best / gain, traffic)
+    return np.maximum(best, traffic) / constants.matrix_convolution_share.value
 
 
 def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: bool) -> tuple[FloatLike, FloatLike]:
@@ -90,8 +109,7 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: b
     """
     b, s, i = setting.num_images, conv.out_size, in_size
     kernel = float(conv.kernel**2)
-    read, written = b * i**2 * conv.channels_in, b * s**2 * conv.channels_out
-    elements = read + written + conv.num_weights
+    elements = conv_elements(setting=setting, conv=conv, in_size=in_size)
     forward = conv_product_time_s(
         setting=setting, num_rows=b * s**2, num_columns=conv.channels_out, num_depth=kernel * conv.channels_in,
         num_elements=elements,
@@ -108,6 +126,29 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: b
     return forward, backward
 
 
+def conv_elements(*, setting: VisionSetting, conv: Conv, in_size: int) -> FloatLike:
+    """What one of a convolution's products reads and writes, in elements."""
+    b = setting.num_images
+    return b * in_size**2 * conv.channels_in + b * conv.out_size**2 * conv.channels_out + conv.num_weights
+
+
+def move_time_s(*, setting: VisionSetting, num_elements: FloatLike) -> FloatLike:
+    """Time to pass elements through memory outside the convolutions: norms, activations, layout changes.
+
+    Equation  t = max(w E / (B s), E / (u f r)),  the second where channels come first: u units, f cycles a second
+    Source    s and r fitted to measured rates (benchmarks/fit_vision.py)
+    Assumes   channels-first kernels take elements one at a time, so that 16-bit elements are no faster than 32-bit
+              ones where memory is fast; no such limit where a device's clock or units are not catalogued
+    Checked   tests/costs/test_vision.py: binds on an H200 in 16 bit, not on a V100
+    """
+    machine, c = setting.machine, setting.machine.constants
+    time = setting.recipe.activation_bytes * num_elements / (machine.hbm_bytes_per_s * c.norm_bandwidth_share.value)
+    units, clock = machine.accelerator.num_compute_units, machine.accelerator.clock_boost
+    if setting.channels_last or units is None or clock is None:
+        return time
+    return np.maximum(time, num_elements / (units.value * clock.value * c.channels_first_rate.value))
+
+
 def norm_bytes_per_sample(*, shape: ConvShape, compiled: bool, width_bytes: float) -> float:
     """Memory traffic of batch norm, ReLU and shortcuts for one image, forward and backward.
 
@@ -118,7 +159,7 @@ def norm_bytes_per_sample(*, shape: ConvShape, compiled: bool, width_bytes: floa
     """
     norm = NUM_NORM_PASSES_COMPILED if compiled else NUM_NORM_PASSES_EAGER
     add = NUM_ADD_PASSES_COMPILED if compiled else NUM_ADD_PASSES_EAGER
-    total = sum(_outputs(p.conv) * (norm + (add if p.ends_block else 0)) for p in _placed(shape))
+    total = sum(outputs(p.conv) * (norm + (add if p.ends_block else 0)) for p in placed_convs(shape))
     return width_bytes * total
 
 
@@ -132,43 +173,171 @@ def layout_bytes_per_sample(*, shape: ConvShape, recipe: Recipe, channels_last: 
     """
     if channels_last or recipe.matmul == "fp32":
         return 0.0
-    elements = sum(_outputs(p.conv) + p.conv.channels_in * p.in_size**2 for p in _placed(shape))
+    elements = sum(outputs(p.conv) + p.conv.channels_in * p.in_size**2 for p in placed_convs(shape))
     return recipe.activation_bytes * NUM_LAYOUT_PASSES * elements / 2.0
 
 
-def vision_step_time(setting: VisionSetting, *, all_reduce_s: FloatLike = 0.0) -> Breakdown:
+def cast_bytes(setting: VisionSetting) -> FloatLike:
+    """What automatic mixed precision moves to change widths: weights forward, their gradients backward, the images.
+
+    Equation  (4 + w) (2 N + b 3 s^2) where w < 4, else nothing
+    Source    micikevicius2017 (Mixed Precision Training, arXiv:1710.03740), section 3.1: 32-bit master weights
+    Assumes   autocast keeps a cast weight until the step ends; activations are born in 16 bit
+    Checked   tests/costs/test_vision.py: nothing in 32 bit; below 1 % of a step of 256 images
+    """
+    w = setting.recipe.activation_bytes
+    if w >= FP32_BYTES:
+        return 0.0
+    pixels = setting.num_images * 3.0 * setting.shape.image_size**2
+    return (FP32_BYTES + w) * (2.0 * sum(resnet_params(setting.shape).values()) + pixels)
+
+
+def host_time_s(setting: VisionSetting) -> float:
+    """Host work of a step: what a small batch waits for.
+
+    Equation  2 c h,  c convolutions, h to issue one with its norm and activation
+    Source    NVIDIA DeepLearningExamples, ResNet-50: a forward pass takes 10.2 ms for one image and for two
+    Assumes   the backward pass asks as much of the host as the forward; compiled stacks the same, an upper bound
+    Checked   tests/costs/test_vision.py: binds for 8 images on an H200, not for 512
+    """
+    num_convs = sum(1 for _ in placed_convs(setting.shape))
+    return NUM_PASSES * num_convs * setting.machine.constants.convolution_host_time.value
+
+
+def exposed_exchange_s(
+    *, all_reduce_s: FloatLike, last_bucket_s: FloatLike, backward_s: FloatLike, machine: Machine
+) -> FloatLike:  # fmt: skip
+    """What the gradients' all-reduce adds to a step.
+
+    Equation  max(t - o t_b, min(t, t_last)) + d min(t, o t_b)
+    Source    li2020 (PyTorch Distributed, arXiv:2006.15704), section 3.2: buckets beside the backward pass
+    Assumes   the last bucket has nothing left to hide behind; hidden exchange slows compute by d per second
+    Checked   tests/costs/test_vision.py: all of it when there is nothing to hide behind; the last bucket when hidden
+    """
+    c = machine.constants
+    cover = c.gradient_overlap.value * backward_s
+    visible = np.maximum(all_reduce_s - cover, np.minimum(all_reduce_s, last_bucket_s))
+    return visible + c.overlap_cost.value * np.minimum(all_reduce_s, cover)
+
+
+def vision_step_time(
+    setting: VisionSetting, *, all_reduce_s: FloatLike = 0.0, last_bucket_s: FloatLike = 0.0, num_nodes: FloatLike = 1.0
+) -> Breakdown:
     """Seconds of one training step of one device's batch; over n devices, with the gradients' all-reduce given.
 
-    Equation  t = sum of convolutions + (norms + layout + pool) / B + update / B + max(t_dp - o t_backward, 0)
+    Equation  t = (convolutions + norms + layout + pool + casts + update + exchange) (1 + g log2 nodes) + host wait
     Source    he2015 (arXiv:1512.03385), Table 1, for the convolutions
-    Assumes   the host keeps up; data waits in memory; the all-reduce runs beside the backward convolutions
-    Checked   tests/costs/test_vision.py: four rates measured on one H200; ours over measured 0.93 in 32 bit, 1.22 in
-              16 bit compiled with channels last, 1.57 eager with channels first, where kernels do not stream
+    Assumes   data waits in memory; the all-reduce runs beside the backward pass
+    Checked   tests/golden/test_vision_rates.py: published rates of H200, A100 and V100
     """
     shape, machine, w = setting.shape, setting.machine, setting.recipe.activation_bytes
-    placed = list(_placed(shape))
+    placed = list(placed_convs(shape))
     times = [conv_time_s(setting=setting, conv=p.conv, in_size=p.in_size, is_first=p.is_first) for p in placed]
     forward, backward = (sum((t[i] for t in times), start=0.0) for i in range(2))
-    norms = norm_bytes_per_sample(shape=shape, compiled=setting.compiled, width_bytes=w)
-    turned = layout_bytes_per_sample(shape=shape, recipe=setting.recipe, channels_last=setting.channels_last)
-    pool = NUM_POOL_PASSES * w * _outputs(placed[0].conv)
-    update = NUM_UPDATE_PASSES * FP32_BYTES * sum(resnet_params(shape).values())
-    exposed = np.maximum(all_reduce_s - machine.constants.gradient_overlap.value * backward, 0.0)
+    b, speed = setting.num_images, machine.hbm_bytes_per_s
+    norm = norm_bytes_per_sample(shape=shape, compiled=setting.compiled, width_bytes=w) / w
+    turned = layout_bytes_per_sample(shape=shape, recipe=setting.recipe, channels_last=setting.channels_last) / w
+    norms = move_time_s(setting=setting, num_elements=b * norm)
+    update = NUM_UPDATE_PASSES * FP32_BYTES * sum(resnet_params(shape).values()) / speed
+    exposed = exposed_exchange_s(
+        all_reduce_s=all_reduce_s, last_bucket_s=last_bucket_s, machine=machine,
+        backward_s=backward + NORM_BACKWARD_FRAC[setting.compiled] * norms,
+    )  # fmt: skip
 
     def term(name: str, value: FloatLike, formula: str) -> Breakdown:
         return Breakdown(name=name, unit="s", value=value, formula=f"vision.{formula}")
 
-    b, speed = setting.num_images, machine.hbm_bytes_per_s
-    parts = (
+    pool = move_time_s(setting=setting, num_elements=b * NUM_POOL_PASSES * outputs(placed[0].conv))
+    busy = (
         term("convolution_forward", forward, "conv_time_s"),
         term("convolution_backward", backward, "conv_time_s"),
-        term("norm_and_activation", b * norms / speed, "norm_bytes_per_sample"),
-        term("layout_change", b * turned / speed, "layout_bytes_per_sample"),
-        term("pool", b * pool / speed, "vision_step_time"),
-        term("update", update / speed, "vision_step_time"),
-        term("gradient_exchange", exposed, "vision_step_time"),
+        term("norm_and_activation", norms, "norm_bytes_per_sample"),
+        term("layout_change", move_time_s(setting=setting, num_elements=b * turned), "layout_bytes_per_sample"),
+        term("pool", pool, "move_time_s"),
+        term("casts", cast_bytes(setting) / speed, "cast_bytes"),
+        term("update", update, "vision_step_time"),
+        term("gradient_exchange", exposed, "exposed_exchange_s"),
     )
-    return Breakdown(name="step", unit="s", formula="vision.vision_step_time", parts=parts)
+    device = sum((part.total for part in busy), start=0.0)
+    slowest = machine.constants.straggler_growth.value * np.log2(np.maximum(num_nodes, 1.0))
+    waiting = (
+        term("host", np.maximum(host_time_s(setting) - device, 0.0), "host_time_s"),
+        term("stragglers", device * slowest, "vision_step_time"),
+    )
+    return Breakdown(name="step", unit="s", formula="vision.vision_step_time", parts=(*busy, *waiting))
+
+
+def activation_bytes_per_sample(*, shape: ConvShape, recipe: Recipe) -> float:
+    """What the forward pass keeps of one image until the backward pass.
+
+    Equation  w (2 sum of outputs - outputs of projections + p) + 8 p,  p elements after pooling
+    Source    he2015 (arXiv:1512.03385), Table 1, for the tensors; PyTorch's autograd for which of them are kept
+    Assumes   a norm keeps its input, a convolution its input; ReLU and the shortcut's sum work in place, so a
+              projection's norm keeps no output; pooling keeps 8-byte positions
+    Checked   tests/costs/test_vision.py: PyTorch's own memory tracker, 85.3 MB in 32 bit, 43.5 MB under autocast
+    """
+    placed = list(placed_convs(shape))
+    kept = sum(outputs(p.conv) * (1 if p.is_projection else 2) for p in placed)
+    pooled = outputs(placed[0].conv) // 4
+    return recipe.activation_bytes * (kept + pooled) + INDEX_BYTES * pooled
+
+
+def vision_memory(setting: VisionSetting, *, dp: int | FloatLike = 1) -> Breakdown:
+    """Peak allocated bytes of a device, at the turn from forward to backward.
+
+    Equation  8 N + [4 N buckets when dp > 1] + b activations + images + [w N cast weights under autocast] + working set
+    Source    PyTorch's memory tracker on the network itself (benchmarks/vision_memory.py); li2020 for the buckets
+    Assumes   SGD with momentum in 32 bit, gradients freed after the update; workspaces of the convolution library
+              count to the reserve
+    Checked   tests/costs/test_vision.py: 22.4 and 11.7 GB for 256 images, within 2 %
+    """
+    shape, recipe, b = setting.shape, setting.recipe, setting.num_images
+    params, w = float(sum(resnet_params(shape).values())), recipe.activation_bytes
+    casts = w < FP32_BYTES
+    pixels = 3.0 * shape.image_size**2
+
+    def term(name: str, value: FloatLike, formula: str = "vision_memory") -> Breakdown:
+        return Breakdown(name=name, unit="bytes", value=value, formula=f"vision.{formula}")
+
+    largest = max(outputs(p.conv) for p in placed_convs(shape))
+    return Breakdown(
+        name="peak_allocated",
+        unit="bytes",
+        formula="vision.vision_memory",
+        parts=(
+            term("weights", FP32_BYTES * params),
+            term("optimizer", FP32_BYTES * params),
+            term("gradient_buckets", FP32_BYTES * params * np.asarray(np.asarray(dp) > 1, dtype=np.float64)[()]),
+            term("activations", b * activation_bytes_per_sample(shape=shape, recipe=recipe),
+                 "activation_bytes_per_sample"),
+            term("images", b * pixels * (FP32_BYTES + (w if casts else 0.0))),
+            term("cast_weights", w * params if casts else 0.0),
+            term("working_set", b * w * largest / 4.0),
+        ),
+    )  # fmt: skip
+
+
+def vision_interval_s(*, time_s: FloatLike, setting: VisionSetting, num_unseen: int) -> tuple[FloatLike, FloatLike]:
+    """The 90 % interval of a predicted vision step.
+
+    Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things that no fitted run shares
+    Source    published rates, each source left out of the fit in turn (benchmarks/fit_vision.py)
+    Assumes   tomorrow's run is like one of a source drawn at random from those
+    Checked   tests/golden/test_vision_rates.py: coverage; never narrower for the unseen
+    """
+    c, power = setting.machine.constants, 1.0 + WIDENING * num_unseen
+    return time_s * c.vision_interval_low.value**power, time_s * c.vision_interval_high.value**power
+
+
+def unseen_vision(setting: VisionSetting) -> list[str]:
+    """What about a request lies outside the runs that the vision constants were fitted to."""
+    c, accelerator = setting.machine.constants, setting.machine.accelerator.id
+    found = []
+    if accelerator not in c.vision_seen_accelerators:
+        found.append(f"no fitted vision run used {accelerator}")
+    if setting.recipe.name not in c.vision_seen_precisions:
+        found.append(f"no fitted vision run trained in {setting.recipe.name}")
+    return found
 
 
 def num_images_per_s(*, step: Breakdown, num_images: int | FloatLike, dp: int | FloatLike = 1) -> FloatLike:
@@ -193,21 +362,23 @@ def gradient_bytes(shape: ConvShape) -> float:
     return FP32_BYTES * sum(resnet_params(shape).values())
 
 
-def _outputs(conv: Conv) -> int:
+def outputs(conv: Conv) -> int:
     """Elements a convolution writes for one image."""
     return conv.channels_out * conv.out_size**2
 
 
-def _placed(shape: ConvShape) -> Iterator[_Placed]:
+def placed_convs(shape: ConvShape) -> Iterator[PlacedConv]:
     """Convolutions with what they read: the stem the image, a projection what its block's first one reads."""
     size, block_size, before = shape.image_size, 0, None
     for conv in resnet_convs(shape):
         ends_block = before is not None and before.kernel == 3
         if before is not None and before.kernel == conv.kernel == 1 and before.channels_out == conv.channels_out:
-            yield _Placed(conv, block_size, is_first=False, ends_block=False)  # the projection, beside the block
+            yield PlacedConv(
+                conv, block_size, is_first=False, ends_block=False, is_projection=True
+            )  # the projection, beside the block
             continue
         if conv.kernel == 1 and not ends_block:
             block_size = size
-        yield _Placed(conv, size, is_first=before is None, ends_block=ends_block)
+        yield PlacedConv(conv, size, is_first=before is None, ends_block=ends_block, is_projection=False)
         size = conv.out_size // 2 if before is None else conv.out_size
         before = conv

@@ -70,9 +70,15 @@ class VisionPrediction:
 
 
 def predict_vision(
-    *, spec: ModelSpec, machine: Machine, layout: Layout, recipe: Recipe, stack: Stack
+    *,
+    spec: ModelSpec,
+    machine: Machine,
+    layout: Layout,
+    recipe: Recipe,
+    stack: Stack,
+    channels_last: bool | None = None,
 ) -> VisionPrediction:
-    """`layout.mbs` images a device on `layout.dp` devices; compiled stacks use channels last, eager ones do not."""
+    """`layout.mbs` images a device on `layout.dp` devices; `channels_last` None: as the stack has it."""
     assert isinstance(spec.shape, ConvShape)
     split = [name for name in NOT_SPLIT if int(getattr(layout, name)) > 1]
     if split or layout.gbs != layout.dp * layout.mbs:
@@ -80,14 +86,19 @@ def predict_vision(
         raise ConfigError(
             f"{spec.id} is trained data parallel, one batch a step: {what} does not apply; set dp and mbs"
         )
-    compiled = stack.compiled
+    last = stack.compiled if channels_last is None else channels_last
     setting = VisionSetting(
-        shape=spec.shape, machine=machine, recipe=recipe, num_images=int(layout.mbs), compiled=compiled,
-        channels_last=compiled,
+        shape=spec.shape, machine=machine, recipe=recipe, num_images=int(layout.mbs), compiled=stack.compiled,
+        channels_last=last,
     )  # fmt: skip
     path = collectives.group_path(machine, num_ranks=layout.dp, stride=1)
-    exchange = collectives.all_reduce_time_s(size_bytes=gradient_bytes(spec.shape), path=path)
+    size, bucket = gradient_bytes(spec.shape), machine.constants.gradient_bucket.value
+    time = vision_step_time(
+        setting,
+        all_reduce_s=collectives.all_reduce_time_s(size_bytes=size, path=path),
+        last_bucket_s=collectives.all_reduce_time_s(size_bytes=min(size, bucket), path=path),
+        num_nodes=max(int(layout.dp) / machine.gpus_per_node, 1.0),
+    )
     return VisionPrediction(
-        spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, channels_last=compiled,
-        time=vision_step_time(setting, all_reduce_s=exchange),
+        spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, channels_last=last, time=time,
     )  # fmt: skip
