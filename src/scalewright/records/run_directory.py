@@ -197,14 +197,17 @@ class RunDirectory:
         body = {k: v for k, v in read_document(self.exit_info, "exit-info").items() if k != "schema"}
         return ExitInfo(**body)
 
-    def write_exit_info(self, info: ExitInfo) -> None:
-        """Record an end. Of one attempt the first cause stays: what it drags down ends later."""
-        with contextlib.suppress(ConfigError, TypeError):
+    def write_exit_info(self, info: ExitInfo, *, is_cause: bool = False) -> None:
+        """Record an end. Of one attempt the first cause stays: what it drags down ends later.
+
+        `is_cause`: this is known to be the cause, whatever a rank wrote that it dragged down.
+        """
+        earlier: ExitInfo | None = None
+        with contextlib.suppress(ConfigError, TypeError):  # of another version or broken: it is replaced
             earlier = self.read_exit_info()
-            same = earlier is not None and (earlier.job, earlier.attempt) == (info.job, info.attempt)
-            if same and earlier is not None and not earlier.finished:
-                return
-        write_document(self.exit_info, document("exit-info", asdict(info)))
+        same = earlier is not None and (earlier.job, earlier.attempt) == (info.job, info.attempt)
+        if earlier is None or not same or earlier.finished or is_cause:
+            write_document(self.exit_info, document("exit-info", asdict(info)))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

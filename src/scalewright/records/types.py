@@ -34,6 +34,10 @@ class EnvName:
     """Set by our launcher for the ranks it starts."""
     JOB = "SCALEWRIGHT_JOB"
     """Id of the job that a rank belongs to, where no scheduler gives one."""
+    WATCHDOG_FACTOR = "SCALEWRIGHT_WATCHDOG_FACTOR"
+    """How many median steps a run may go without a step."""
+    WATCHDOG_S = "SCALEWRIGHT_WATCHDOG_S"
+    """The shortest such time in seconds, for runs of short steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,176 @@
+"""The machine at hand as cost models see it: a catalogued GPU where there is one, else what a short probe measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Accelerator
+from scalewright.costs.machine import Machine, machine_from_hardware
+from scalewright.errors import ConfigError, EnvironmentFailedError, NotExpressedError, UnknownNameError
+from scalewright.records.documents import check_schema
+from scalewright.records.types import ExitCode
+
+PROBE_TIMEOUT_S = 120.0
+SMI_TIMEOUT_S = 10.0
+CPU_W = 15.0
+"""Power per rank written into a probed CPU: nothing is computed from it, but an entry must have one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a second or two of measuring found."""
+
+    device: str
+    name: str
+    num_devices: int
+    num_cores: int
+    precision: str
+    matmul_flop_per_s: float
+    memory_bytes_per_s: float
+    memory_bytes: float
+    import_s: float
+    """Time that importing PyTorch took: most of a small run's start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """This machine, and where its numbers come from."""
+
+    machine: Machine
+    device: str
+    start_s: float
+    """What passes before the first step."""
+    basis: str
+    """One phrase: the catalogue, or a probe."""
+
+
+def visible_gpus() -> list[str]:
+    """Names of the NVIDIA GPUs that this process may use; AMD's are found by PyTorch, in the probe."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+def run_probe(*, device: str, precision: str) -> Probe:
+    """Measure in a process of its own: PyTorch is not loaded here, and a crash in a kernel ends only the probe."""
+    command = [sys.executable, "-m", "scalewright.run", "probe", "--device", device, "--precision", precision]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFailedError(
+            f"measuring this machine took more than {PROBE_TIMEOUT_S:.0f} s: name a catalogued one with --system"
+        ) from error
+    if done.returncode < 0:
+        raise EnvironmentFailedError(
+            f"PyTorch died (signal {-done.returncode}) in a {precision} product here: choose another --precision"
+        )
+    if done.returncode != ExitCode.YES:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("error: ")
+        raise EnvironmentFailedError(last)
+    doc = json.loads(done.stdout)
+    check_schema(doc.pop("schema"), "probe", where="the probe")
+    return Probe(**doc)
+
+
+def machine_here(catalog: Catalog, *, num_ranks: int, precision: str, device: str) -> Here:
+    """`device` auto takes GPUs where there are enough, else the CPU; cuda where there are none is refused."""
+    gpus = visible_gpus() if device in ("auto", "cuda") else []
+    if device == "cuda" and not gpus:
+        probe = run_probe(device="cuda", precision=precision)  # AMD's, or the reason that there is none
+        return _from_probe(catalog, probe, num_ranks=num_ranks)
+    if gpus and device == "auto" and num_ranks > len(gpus):
+        raise ConfigError(
+            f"--ranks {num_ranks} is more than the {len(gpus)} GPUs here: use at most {len(gpus)}, or --device cpu"
+        )
+    if gpus:
+        found = _from_catalogue(catalog, gpus)
+        return found or _from_probe(catalog, run_probe(device="cuda", precision=precision), num_ranks=num_ranks)
+    return _from_probe(catalog, run_probe(device="cpu", precision=precision), num_ranks=num_ranks)
+
+
+def _from_catalogue(catalog: Catalog, gpus: list[str]) -> Here | None:
+    try:
+        machine = machine_from_hardware(
+            catalog,
+            gpu=gpus[0],
+            gpus_per_node=len(gpus),
+            scale_up_bytes_per_s=None,
+            network_bytes_per_s_per_gpu=None,
+        )
+    except (UnknownNameError, NotExpressedError):
+        return None
+    return Here(machine=machine, device="cuda", start_s=20.0, basis=f"catalogue entry {machine.accelerator.id}")
+
+
+def _from_probe(catalog: Catalog, probe: Probe, *, num_ranks: int) -> Here:
+    """Ranks on a CPU share its cores and its memory; on GPUs each has its own."""
+    share = num_ranks if probe.device == "cpu" else 1
+    accelerator = _probed_accelerator(probe, share)
+    constants = catalog.constants()
+    link = catalog.link("loopback")
+    machine = Machine(
+        name=f"this machine, probed ({probe.name})",
+        accelerator=accelerator,
+        constants=constants,
+        gpus_per_node=max(num_ranks, probe.num_devices),
+        num_nodes=1,
+        memory_bytes=accelerator.memory.value,
+        hbm_bytes_per_s=accelerator.memory_bandwidth.value,
+        scale_up_bytes_per_s=accelerator.memory_bandwidth.value / 2.0,
+        scale_up_latency_s=0.0 if link.latency is None else link.latency.value,
+        network_bytes_per_s_per_gpu=None,
+        network_latency_s=0.0,
+        transport="none",
+        assumptions=("rates of a short probe of this machine, not of a calibration: an outlook, not a promise",),
+    )
+    crowding = max(1.0, num_ranks / probe.num_cores)
+    return Here(
+        machine=machine,
+        device=probe.device,
+        start_s=2.0 * probe.import_s * crowding + 2.0,
+        basis=f"probe of {probe.name}, {probe.num_cores} cores",
+    )
+
+
+def _probed_accelerator(probe: Probe, share: int) -> Accelerator:
+    source = {"kind": "measured", "text": "short probe on this machine", "checked": date.today()}
+
+    def fact(value: float, unit: str) -> dict[str, Any]:
+        return {"value": f"{value:.6g} {unit}", "source": source}
+
+    rate = fact(probe.matmul_flop_per_s / share, "FLOP/s")
+    return Accelerator.model_validate(
+        {
+            "schema": "scalewright.accelerator/1",
+            "id": "probed-cpu" if probe.device == "cpu" else "probed-gpu",
+            "name": probe.name,
+            "kind": "cpu" if probe.device == "cpu" else "gpu",
+            "vendor": "this machine",
+            "architecture": "probed",
+            "released": date.today().year,
+            "memory": fact(probe.memory_bytes / share, "B"),
+            "memory_type": "probed",
+            "memory_bandwidth": fact(probe.memory_bytes_per_s / share, "B/s"),
+            "peak": {probe.precision: rate},
+            "best_matmul": {probe.precision: rate},
+            "tdp": fact(CPU_W, "W"),
+            "sources": {"probe": source},
+        }
+    )
+
+
+def num_cores() -> int:
+    """Cores that this process may run on, which a scheduler or container may have cut down."""
+    return len(os.sched_getaffinity(0))

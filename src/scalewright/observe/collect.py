@@ -1,0 +1,147 @@
+"""One run from its directory: steps of every rank, counters of every node, what happened, and a summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.errors import ConfigError, DocumentError
+from scalewright.records import metric_names as names
+from scalewright.records.documents import parse_json, read_document, read_text
+from scalewright.records.events import Event, read_events
+from scalewright.records.run_directory import ExitInfo, RunDirectory
+
+NUM_WARMUP_STEPS = 3
+"""Steps left out of a summary: compilation, first collectives, allocators that grow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A counter of one device or port of one node, as it grew over the run."""
+
+    name: str
+    host: str
+    of: str
+    grown: float
+    over_s: float
+
+
+@dataclass(frozen=True)
+class CollectedRun:
+    """Everything that a run directory holds about what was measured."""
+
+    directory: RunDirectory
+    config: dict[str, Any]
+    prediction: dict[str, Any] | None
+    exit_info: ExitInfo | None
+    steps: dict[str, dict[int, dict[int, float]]]
+    """metric -> step -> rank -> value; a step that a resumed run repeated counts once, as it was last."""
+    counters: list[Counter]
+    samples: dict[str, list[float]]
+    """Readings of nodes that are no counters."""
+    happenings: list[Event]
+
+    @cached_property
+    def step_numbers(self) -> list[int]:
+        return sorted(self.steps.get(names.STEP_TIME, {}))
+
+    @cached_property
+    def steady_steps(self) -> list[int]:
+        """Steps a summary is made of: without the first few, if enough remain."""
+        every = self.step_numbers
+        return every[NUM_WARMUP_STEPS:] if len(every) > 2 * NUM_WARMUP_STEPS else every
+
+    @property
+    def num_ranks(self) -> int:
+        return max((len(ranks) for ranks in self.steps.get(names.STEP_TIME, {}).values()), default=0)
+
+    def series(self, name: str, *, slowest: bool = False) -> NDArray[np.float64]:
+        """A metric over the steady steps: the mean of the ranks, or the largest of them."""
+        table = self.steps.get(name, {})
+        reduce = max if slowest else _mean
+        return np.array([reduce(table[step].values()) for step in self.steady_steps if table.get(step)])
+
+    def median(self, name: str, *, slowest: bool = False) -> float | None:
+        values = self.series(name, slowest=slowest)
+        return float(np.median(values)) if values.size else None
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return math.fsum(found) / len(found)
+
+
+def collect(directory: RunDirectory) -> CollectedRun:
+    """Read a run directory; a run that is still going on, or was killed, is read as far as it got."""
+    ranks = directory.all_rank_events()
+    if not ranks:
+        raise ConfigError(f"{directory.path}: has no events yet: start the run, or look into logs/ for why it did not")
+    steps: dict[str, dict[int, dict[int, float]]] = {}
+    happenings: list[Event] = []
+    for rank, path in ranks.items():
+        for event in read_events(path):
+            if event.name.startswith(names.EVENT_PREFIX):
+                happenings.append(event)
+            elif event.step >= 0 and event.value is not None:
+                steps.setdefault(event.name, {}).setdefault(event.step, {})[rank] = event.value
+    node_events = [event for path in directory.all_node_events() for event in read_events(path)]
+    happenings += [event for event in node_events if event.name.startswith(names.EVENT_PREFIX)]
+    return CollectedRun(
+        directory=directory,
+        config=_config(directory),
+        prediction=_prediction(directory),
+        exit_info=directory.read_exit_info(),
+        steps=steps,
+        counters=_counters(node_events),
+        samples=_samples(node_events),
+        happenings=sorted(happenings, key=lambda event: event.time),
+    )
+
+
+def _config(directory: RunDirectory) -> dict[str, Any]:
+    doc = parse_json(read_text(directory.config), where=str(directory.config))
+    if not isinstance(doc, dict) or "schema" not in doc:
+        raise DocumentError(f"{directory.config}: is not a configuration of a run; check the path")
+    return doc
+
+
+def _prediction(directory: RunDirectory) -> dict[str, Any] | None:
+    return read_document(directory.prediction, "prediction") if directory.prediction.exists() else None
+
+
+def _counters(events: list[Event]) -> list[Counter]:
+    """Growth of every counter, added up over attempts: after a reboot or driver restart a counter starts anew."""
+    last: dict[tuple[str, str, str], Event] = {}
+    grown: dict[tuple[str, str, str], float] = {}
+    over_s: dict[tuple[str, str, str], float] = {}
+    for event in events:
+        if event.name not in names.COUNTERS or event.value is None:
+            continue
+        key = (event.name, event.host, event.detail)
+        before = last.get(key)
+        last[key] = event
+        grown.setdefault(key, 0.0)
+        over_s.setdefault(key, 0.0)
+        if before is None or before.value is None or before.job != event.job or event.value < before.value:
+            continue
+        grown[key] += event.value - before.value
+        over_s[key] += event.time - before.time
+    return [
+        Counter(name=name, host=host, of=of, grown=grown[name, host, of], over_s=over_s[name, host, of])
+        for name, host, of in grown
+    ]
+
+
+def _samples(events: list[Event]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for event in events:
+        is_sample = event.name not in names.COUNTERS and not event.name.startswith(names.EVENT_PREFIX)
+        if is_sample and event.value is not None:
+            found.setdefault(event.name, []).append(event.value)
+    return found

@@ -1,0 +1,166 @@
+"""What a run came to: split, throughput, memory, energy and network, with the prediction beside each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scalewright.observe.collect import CollectedRun
+from scalewright.records import metric_names as names
+from scalewright.records.documents import document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One number, measured and predicted."""
+
+    name: str
+    unit: str
+    measured: float | None
+    predicted: float | None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def ratio_frac(self) -> float | None:
+        """Measured over predicted."""
+        if self.measured is None or not self.predicted:
+            return None
+        return self.measured / self.predicted
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measurement lies in the predicted interval."""
+        if self.interval is None or self.measured is None:
+            return None
+        return self.interval[0] <= self.measured <= self.interval[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    run: str
+    num_steps: int
+    num_ranks: int
+    comparisons: tuple[Comparison, ...]
+    split_s: dict[str, float]
+    """Of the profiled steps, the mean of all ranks."""
+    split_of_s: float | None
+    """Step time of the steps that the split was measured on."""
+    num_split_steps: int
+    tokens_per_j: float | None
+    energy_j: float | None
+    """Of the devices that have a counter, over the time that was sampled."""
+    energy_of: str
+    network_bytes_per_s: float | None
+    """Received by all nodes together, over the time that was sampled."""
+    sampling_frac: float | None
+    """CPU time of sampling over the time sampled, for one core."""
+    losses: tuple[float, float] | None
+    """First and last."""
+    end: str
+    confidence: str
+
+    def compared(self, name: str) -> Comparison:
+        return next(c for c in self.comparisons if c.name == name)
+
+    def as_document(self) -> dict[str, Any]:
+        body = asdict(self)
+        body["comparisons"] = [{**asdict(c), "ratio_frac": c.ratio_frac, "inside": c.inside} for c in self.comparisons]
+        return document("run-summary", body)
+
+
+def summarize(run: CollectedRun) -> RunSummary:
+    steps = run.step_numbers
+    energy_j, energy_of, over_s = _energy(run)
+    tokens_per_s = run.median(names.TOKENS_PER_S)
+    tokens_per_j = tokens_per_s * over_s / energy_j if tokens_per_s and energy_j else None
+    split_steps = _split_steps(run)
+    losses = [value for step in steps for value in run.steps.get(names.LOSS, {}).get(step, {}).values()]
+    info = run.exit_info
+    return RunSummary(
+        run=run.directory.path.name,
+        num_steps=len(steps),
+        num_ranks=run.num_ranks,
+        comparisons=_comparisons(run),
+        split_s={name: _mean_at(run, name, split_steps) for name in names.SPLIT} if split_steps else {},
+        split_of_s=_mean_at(run, names.STEP_TIME, split_steps) if split_steps else None,
+        num_split_steps=len(split_steps),
+        tokens_per_j=tokens_per_j,
+        energy_j=energy_j,
+        energy_of=energy_of,
+        network_bytes_per_s=_network(run),
+        sampling_frac=_sampling(run),
+        losses=(losses[0], losses[-1]) if losses else None,
+        end="still running, or killed before it could say" if info is None else info.reason,
+        confidence=str((run.prediction or {}).get("confidence", "")),
+    )
+
+
+def _comparisons(run: CollectedRun) -> tuple[Comparison, ...]:
+    told = run.prediction or {}
+    interval = told.get("step_time_interval_s")
+    num_gpus = told.get("num_gpus", 1)
+    per_gpu = told.get("tokens_per_s_per_gpu")
+    flop, time_s = told.get("model_flop"), told.get("step_time_s")
+    rate = flop / time_s / num_gpus if flop and time_s else None
+    return (
+        Comparison(
+            name=names.STEP_TIME,
+            unit="s",
+            measured=run.median(names.STEP_TIME, slowest=True),
+            predicted=time_s,
+            interval=None if interval is None else (interval[0], interval[1]),
+        ),
+        Comparison(
+            name=names.TOKENS_PER_S,
+            unit="tokens/s",
+            measured=run.median(names.TOKENS_PER_S),
+            predicted=None if per_gpu is None else per_gpu * num_gpus,
+        ),
+        Comparison(name=names.FLOP_PER_S, unit="FLOP/s", measured=run.median(names.FLOP_PER_S), predicted=rate),
+        Comparison(name=names.MFU, unit="1", measured=run.median(names.MFU), predicted=told.get("mfu_frac")),
+        Comparison(
+            name=names.PEAK_MEMORY,
+            unit="bytes",
+            measured=_largest(run, names.PEAK_MEMORY),
+            predicted=told.get("memory_bytes"),
+        ),
+    )
+
+
+def _largest(run: CollectedRun, name: str) -> float | None:
+    values = [value for ranks in run.steps.get(name, {}).values() for value in ranks.values()]
+    return max(values, default=None)
+
+
+def _split_steps(run: CollectedRun) -> list[int]:
+    """Steps that were profiled on every rank that reported."""
+    tables = [run.steps.get(name, {}) for name in names.SPLIT]
+    return [step for step in run.step_numbers if all(step in table for table in tables)]
+
+
+def _mean_at(run: CollectedRun, name: str, steps: list[int]) -> float:
+    values = [value for step in steps for value in run.steps.get(name, {}).get(step, {}).values()]
+    return math.fsum(values) / len(values)
+
+
+def _energy(run: CollectedRun) -> tuple[float | None, str, float]:
+    """Joules, of what, and over how long: a whole node's counter where there is one, else GPUs plus CPUs."""
+    for chosen, title in (((names.NODE_ENERGY,), "whole nodes"), ((names.GPU_ENERGY, names.CPU_ENERGY), "")):
+        found = [counter for counter in run.counters if counter.name in chosen]
+        if found:
+            kinds = sorted({c.name.removesuffix("_energy").upper() + "s" for c in found})
+            over_s = max(counter.over_s for counter in found)
+            return math.fsum(counter.grown for counter in found), title or " and ".join(kinds), over_s
+    return None, "no energy counter on these nodes", 0.0
+
+
+def _network(run: CollectedRun) -> float | None:
+    found = [c for c in run.counters if c.name == names.NETWORK_RECEIVED and c.over_s > 0]
+    return math.fsum(c.grown / c.over_s for c in found) if found else None
+
+
+def _sampling(run: CollectedRun) -> float | None:
+    spent = run.samples.get(names.SAMPLER_CPU_TIME, [])
+    sampled_s = max((c.over_s for c in run.counters), default=0.0)
+    return (spent[-1] - spent[0]) / sampled_s if len(spent) > 1 and sampled_s > 0 and spent[-1] >= spent[0] else None

@@ -1,0 +1,184 @@
+"""The one door: `python -m scalewright.run KIND --run-dir DIR`, started by our launcher, srun, torchrun or a pod.
+
+Whatever happens, the run directory says afterwards how it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from scalewright.errors import ConfigError, MissingExtraError, ScalewrightError
+from scalewright.records.documents import read_document
+from scalewright.records.metric_names import EVENT_STOP
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import EnvName, ExitCode
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.provenance import record_start
+from scalewright.run.sampler import NodeSampler
+from scalewright.run.signals import StopSignals
+from scalewright.run.watchdog import Watchdog, write_end
+from scalewright.run.world import World
+
+WATCHDOG_FACTOR = 10.0
+WATCHDOG_MINIMUM_S = 120.0
+INTERRUPTED = 130
+PR_SET_PDEATHSIG = 1
+
+
+def _language(
+    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
+) -> ExitCode:
+    try:
+        from scalewright.run.language.train import run_language
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "torch":
+            raise MissingExtraError("run", "torch") from error
+        raise
+    from scalewright.workload import language_run
+
+    where = str(directory.config)
+    config = language_run.from_document(read_document(directory.config, language_run.KIND), where=where)
+    return run_language(config, directory, world, metrics, stop, watchdog)
+
+
+Kind = Callable[[RunDirectory, World, MetricWriter, StopSignals, Watchdog], ExitCode]
+KINDS: dict[str, Kind] = {"language": _language}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m scalewright.run", description=__doc__)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    for name in KINDS:
+        kinds.add_parser(name).add_argument("--run-dir", type=Path, required=True)
+    probe = kinds.add_parser("probe", help="measure this machine for a second or two and print it as JSON")
+    probe.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    probe.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), default="fp32")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.kind == "probe":
+            from scalewright.run.probe import print_probe
+
+            print_probe(device=chosen.device, precision=chosen.precision)
+            return ExitCode.YES
+        world = World.from_environment(os.environ)
+        directory = RunDirectory.open(chosen.run_dir)
+    except ScalewrightError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return error.exit_code
+    return execute(KINDS[chosen.kind], directory, world)
+
+
+def execute(kind: Kind, directory: RunDirectory, world: World) -> int:
+    """Run `kind` and record how it ended."""
+    if world.launcher == "local":
+        _end_with_the_launcher()
+    screen = os.dup(2)
+    stop = StopSignals()
+    try:
+        _redirect_output(directory.log(world.rank))
+        with stop:
+            code, reason = _guarded(kind, directory, world, stop)
+    except BaseException as error:
+        traceback.print_exc()
+        code, reason = describe(error, world)
+    if code != ExitCode.YES or world.is_first:
+        with contextlib.suppress(Exception):  # on a full disk the exit code and the sentence below must do
+            write_end(directory, world, code=code, reason=reason)
+    if code not in (ExitCode.YES, ExitCode.REQUEUE):
+        os.write(screen, f"error: rank {world.rank}: {' '.join(reason.split())}\n".encode())
+    return int(code)
+
+
+def _guarded(kind: Kind, directory: RunDirectory, world: World, stop: StopSignals) -> tuple[int, str]:
+    if world.is_first:
+        directory.exit_info.unlink(missing_ok=True)
+        record_start(directory, world, os.environ)
+    factor, minimum_s = (
+        _setting(EnvName.WATCHDOG_FACTOR, WATCHDOG_FACTOR),
+        _setting(EnvName.WATCHDOG_S, WATCHDOG_MINIMUM_S),
+    )
+    with (
+        contextlib.closing(MetricWriter(directory, world)) as metrics,
+        NodeSampler(directory, world),
+        Watchdog(directory, world, metrics, factor=factor, minimum_s=minimum_s) as watchdog,
+    ):
+        code = kind(directory, world, metrics, stop, watchdog)
+        if stop.requested is not None:
+            metrics.event(step=-1, name=EVENT_STOP, detail=stop.requested)
+    if code == ExitCode.YES:
+        return code, "finished"
+    if stop.requested is not None:
+        return code, f"stopped by {stop.requested} between two steps: run it again to resume"
+    return code, f"ended with exit code {int(code)}"
+
+
+def describe(error: BaseException, world: World) -> tuple[int, str]:
+    """Exit code and one sentence for whatever ended a run."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ScalewrightError):
+        return error.exit_code, text
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted: run it again to resume"
+    if isinstance(error, SystemExit):
+        return (error.code if isinstance(error.code, int) else ExitCode.ENVIRONMENT), f"left with {error.code}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return (
+            ExitCode.ENVIRONMENT,
+            f"{error.filename or 'the run directory'}: {error.strerror}; free space, then resume",
+        )
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return ExitCode.NO, f"does not fit in memory: use more ranks, a smaller model or recompute=full ({text[:200]})"
+    if "EADDRINUSE" in text or "ddress already in use" in text:
+        return (
+            ExitCode.ENVIRONMENT,
+            f"port {world.master_port} of {world.master_addr} is in use: set MASTER_PORT to another",
+        )
+    return ExitCode.ENVIRONMENT, f"{type(error).__name__}: {text[:400]}; see logs/rank-{world.rank}.log"
+
+
+def _setting(name: str, default: float) -> float:
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value > 0:
+        raise ConfigError(f"{name} is {text!r}: it must be a number above 0")
+    return value
+
+
+def _redirect_output(path: Path) -> None:
+    """Send what this rank prints to its own log; a resumed run adds to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(log, stream.fileno())
+    os.close(log)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+
+
+def _end_with_the_launcher() -> None:
+    """A launcher that is killed takes its ranks along: the kernel sends them TERM, and they stop between two steps."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
