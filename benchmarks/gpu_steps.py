@@ -40,8 +40,31 @@ SHAPES = (
     (16, 4096, 32, 8, 14336, 128256, 4096, 1, True, "full"),
     (12, 2048, 16, 16, 8192, 50304, 32768, 1, False, "full"),
     (24, 1024, 16, 16, 4096, 50304, 256, 2, False, "none"),
+    # from here on: measured once, never fitted to (results/h200_held_out.jsonl)
+    (20, 1280, 20, 20, 5120, 50304, 1024, 12, False, "none"),
+    (10, 4096, 32, 8, 14336, 128256, 8192, 1, True, "none"),
+    (12, 3584, 28, 4, 18944, 152064, 4096, 1, True, "none"),
+    (22, 2048, 32, 4, 5632, 32000, 2048, 8, True, "none"),
+    (28, 1536, 12, 2, 8960, 151936, 4096, 2, True, "none"),
+    (8, 4096, 32, 32, 11008, 32000, 4096, 2, True, "none"),
+    (16, 2560, 32, 32, 10240, 50304, 2048, 4, False, "none"),
+    (12, 3072, 32, 32, 8192, 32064, 4096, 2, True, "none"),
+    (24, 1024, 16, 16, 4096, 50304, 512, 16, False, "none"),
+    (6, 6144, 48, 48, 24576, 51200, 2048, 2, False, "none"),
+    (8, 2048, 16, 16, 8192, 50304, 16384, 1, False, "none"),
+    (16, 1024, 16, 16, 4096, 32000, 512, 1, False, "none"),
+    (4, 8192, 64, 8, 28672, 128256, 4096, 1, True, "none"),
+    (16, 2048, 16, 16, 8192, 50304, 2048, 8, False, "full"),
+    (12, 2048, 8, 8, 16384, 65536, 2048, 4, True, "none"),
+    (36, 1280, 20, 20, 5120, 50304, 2048, 2, False, "none"),
 )
 WARM_UP, TIMED = 5, 12
+KINDS = {
+    "attention": ("flash", "fmha", "cudnn_generated", "sdpa"),
+    "matmul": ("gemm", "nvjet", "cutlass", "xmma"),
+    "optimizer": ("adam", "multi_tensor"),
+}
+"""What a kernel belongs to, by what its name holds, the first that fits; the rest is memory traffic."""
 
 
 class Block(nn.Module):
@@ -106,7 +129,34 @@ class Model(nn.Module):
         return self.loss(self.norm(x_BLD), targets_BL)
 
 
-def measure(index: int, *, compiled: bool) -> dict[str, object]:
+def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor) -> None:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(tokens[:, :-1], tokens[:, 1:].contiguous())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def profiled_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor
+) -> dict[str, dict[str, float]]:
+    """Device time and number of kernels of one step, by what they do."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
+        training_step(model, optimizer, tokens)
+        torch.cuda.synchronize()
+    found: dict[str, dict[str, float]] = {}
+    for event in trace.events():
+        if event.device_type != torch.autograd.DeviceType.CUDA:
+            continue
+        name = event.name.lower()
+        kind = next((k for k, marks in KINDS.items() if any(m in name for m in marks)), "memory")
+        sums = found.setdefault(kind, {"time_s": 0.0, "num_kernels": 0})
+        sums["time_s"] += event.device_time / 1e6
+        sums["num_kernels"] += 1
+    return found
+
+
+def measure(index: int, *, compiled: bool, profile: bool) -> dict[str, object]:
     layers, hidden, heads, kv_heads, ffn, vocab, seq, micro_batch, gated, recompute = SHAPES[index]
     torch.manual_seed(0)
     torch._dynamo.reset()
@@ -123,14 +173,11 @@ def measure(index: int, *, compiled: bool) -> dict[str, object]:
             torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(tokens[:, :-1], tokens[:, 1:].contiguous())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        training_step(model, optimizer, tokens)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     peak = torch.cuda.max_memory_allocated()
+    kernels = profiled_step(model, optimizer, tokens) if profile else {}
     name = f"{layers}x{hidden}-s{seq}-b{micro_batch}{'-gated' if gated else ''}{'-full' if recompute == 'full' else ''}"
     row = {
         "id": f"gpu-steps-{name}-{'compiled' if compiled else 'eager'}",
@@ -148,6 +195,8 @@ def measure(index: int, *, compiled: bool) -> dict[str, object]:
         "measured": {"step_time_s": statistics.median(times[WARM_UP:]), "memory_gib": peak / 2**30},
         "spread_s": [min(times[WARM_UP:]), max(times[WARM_UP:])],
     }  # fmt: skip
+    if profile:
+        row["kernels"] = kernels
     del model, optimizer
     gc.collect()  # compiled modules sit in cycles: without this the next shape's peak would count their weights
     torch.cuda.empty_cache()
@@ -167,6 +216,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="", help="indices of SHAPES, separated by commas")
     parser.add_argument("--mode", choices=("eager", "compiled", "both"), default="both")
+    parser.add_argument("--profile", action="store_true", help="also the device time by kind of kernel")
     args = parser.parse_args()
     chosen = [int(i) for i in args.only.split(",")] if args.only else range(len(SHAPES))
     print(torch.cuda.get_device_name(), versions(), flush=True)
@@ -174,7 +224,7 @@ def main() -> None:
         for compiled in {"eager": (False,), "compiled": (True,), "both": (False, True)}[args.mode]:
             for index in chosen:
                 try:
-                    row = measure(index, compiled=compiled)
+                    row = measure(index, compiled=compiled, profile=args.profile)
                 except torch.OutOfMemoryError as error:
                     print(f"shape {index}: out of memory: {error}", flush=True)
                     torch.cuda.empty_cache()
