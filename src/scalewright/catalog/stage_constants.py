@@ -1,4 +1,4 @@
-"""Constants of generation, energy and host memory; part of `Constants`."""
+"""Constants of generation, energy, host memory, storage and failures; part of `Constants`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Seconds
 
 
 class StageConstants(Strict):
-    """What serving, power and host-memory models need that belongs to no single device."""
+    """What serving, power, host-memory and whole-run models need that belongs to no single device."""
 
     decode_layer_time: Seconds
     """What one layer of a decode step takes beyond its memory traffic: starts and ends of its kernels, in a graph."""
@@ -32,3 +32,27 @@ class StageConstants(Strict):
     """Host memory of one training process: interpreter, libraries, communication buffers."""
     loader_worker_memory: Bytes
     """Host memory of one data-loader worker."""
+    host_link_share: Fraction
+    """Share of the link to the host that copies of state reach."""
+    host_memory_share: Fraction
+    """Share of a processor's memory bandwidth that an optimizer on the host reaches."""
+    token_bytes: Bytes
+    """A token of text on disk."""
+    token_loader_time: Seconds
+    """One loader worker's time to read, pack and hand over one token of text that is already tokenised."""
+    image_loader_time: Seconds
+    """One loader worker's time to decode and augment one image of ImageNet's mean size."""
+    image_bytes: Bytes
+    """An image on disk."""
+    shared_storage_share: Fraction
+    """Share of a shared file system's published rate that one job can count on."""
+    storage_client_bandwidth: BytesPerS
+    """Rate at which one node reads or writes a shared file system."""
+    device_mttf: Seconds
+    """Mean time to failure of one device with its share of node, network and software."""
+    restart_time: Seconds
+    """From a failure to the first step again, without reading the checkpoint: detection, a spare node, start-up."""
+    startup_time: Seconds
+    """From the start of a job to its first step, without reading the checkpoint."""
+    walltime_margin: Fraction
+    """What a request for time or memory holds above the prediction."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
     from scalewright.catalog.types import Stack
     from scalewright.costs.machine import Machine
-    from scalewright.costs.stage import Mode
     from scalewright.workload.layout import Layout
     from scalewright.workload.model import ModelSpec
     from scalewright.workload.precision import Recipe
+    from scalewright.workload.training import Feed, TrainingMode
 
 ModelName = Annotated[
     str,
@@ -30,7 +30,9 @@ SystemName = Annotated[str, typer.Option(help="Catalogue name of the machine.", 
 LayoutText = Annotated[
     str, typer.Option(help="tp=4,pp=16,vpp=2,dp=8,mbs=1,gbs=1536,zero=1,sp=1,recompute=full", show_default=False)
 ]
-PrecisionName = Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, or auto.")]
+PrecisionName = Annotated[
+    str, typer.Option(help="fp32, tf32, fp16, bf16, bf16-lean, bf16-pure, fp8, mxfp8, nvfp4, or auto.")
+]
 StackName = Annotated[str, typer.Option(help="Software stack (see: catalog stacks), or auto.")]
 SeqLength = Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")]
 PartitionName = Annotated[str | None, typer.Option(help="Partition of the system; default: its main one.")]
@@ -39,8 +41,15 @@ GenerateText = Annotated[
     str | None, typer.Option(help="Generation instead: prompt=2048,response=256; the layout's tp, dp and gbs count.")
 ]
 RlText = Annotated[
-    str | None, typer.Option(help="One GRPO step instead: prompts=128,samples=8,prompt=512,response=1024,mode=offload.")
+    str | None, typer.Option(help="One GRPO step instead: prompts=128,samples=8,prompt=512,response=1024.")
 ]
+ModeText = Annotated[str, typer.Option(help="full, offload (optimizer on the hosts) or lora (adapters).")]
+LoraRank = Annotated[int | None, typer.Option(help="Rank of the adapters in mode lora; default: 16.")]
+OptimizerText = Annotated[str, typer.Option(help="adam or sgd (with momentum).")]
+StorageName = Annotated[
+    str | None, typer.Option(help="Where samples are read from (see: catalog storage); default: the system's first.")
+]
+CheckpointText = Annotated[str, typer.Option(help="sync, or async: one copy of the state waits in host memory.")]
 PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw roofline, time and memory: .png, .svg or .pdf.")
 ]
@@ -57,6 +66,11 @@ def run(
     transport: TransportName = None,
     generate: GenerateText = None,
     rl: RlText = None,
+    mode: ModeText = "full",
+    lora_rank: LoraRank = None,
+    optimizer: OptimizerText = "adam",
+    storage: StorageName = None,
+    checkpoint: CheckpointText = "sync",
     explain: Explain = False,
     as_json: AsJson = False,
     out: OutFile = None,
@@ -77,6 +91,9 @@ def run(
         raise ConfigError("--generate, --rl and --plot exclude each other: --plot draws training steps only")
     library = open_catalog(catalog)
     question = resolve(library, model, system, layout, precision, stack, seq, partition, transport)
+    question = with_training(
+        library, question, mode=mode, lora_rank=lora_rank, optimizer=optimizer, storage=storage, checkpoint=checkpoint
+    )
     answer = answer_of(library, question, generate=generate, rl=rl)
     if plot is not None:
         if question.spec.is_vision:
@@ -101,7 +118,8 @@ class Question:
     layout: Layout
     recipe: Recipe
     stack: Stack
-    host_memory_bytes: float
+    mode: TrainingMode
+    feed: Feed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +136,10 @@ def resolve(
     library: Catalog, model: str, system: str, layout: str, precision: str, stack: str, seq: int | None,
     partition: str | None, transport: str | None,
 ) -> Question:  # fmt: skip
-    from scalewright.costs.machine import machine_from_system, pick_partition
+    from scalewright.costs.machine import machine_from_system
     from scalewright.planner.predict import resolve_recipe, resolve_stack
     from scalewright.workload.layout import parse_layout
+    from scalewright.workload.training import FULL, TEXT
 
     spec = resolve_model(library, model)
     if seq is not None:
@@ -134,7 +153,28 @@ def resolve(
         layout=split,
         recipe=resolve_recipe(precision, machine),
         stack=resolve_stack(stack, library, split, machine, is_vision=spec.is_vision),
-        host_memory_bytes=pick_partition(library.system(system), partition).host_memory.value,
+        mode=FULL,
+        feed=TEXT,
+    )
+
+
+def with_training(
+    library: Catalog, q: Question, *, mode: str, lora_rank: int | None, optimizer: str, storage: str | None,
+    checkpoint: str,
+) -> Question:  # fmt: skip
+    """The question with what is trained, by which optimizer, and where samples and checkpoints live."""
+    from scalewright.errors import ConfigError
+    from scalewright.workload.training import Feed, training_mode
+
+    if checkpoint not in ("sync", "async"):
+        raise ConfigError(f"there is no checkpoint kind {checkpoint!r}: choose sync or async")
+    own = library.system(q.system).storage
+    name = storage or (own[0] if own else None)
+    return replace(
+        q,
+        recipe=q.recipe.with_optimizer(optimizer),
+        mode=training_mode(mode, lora_rank=lora_rank),
+        feed=Feed(storage=None if name is None else library.storage(name), async_checkpoint=checkpoint == "async"),
     )
 
 
@@ -152,7 +192,7 @@ def answer_of(library: Catalog, q: Question, *, generate: str | None, rl: str | 
     site, notes = site_of(library, q.system, q.machine.accelerator.id)
     prediction = predict(
         spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack, site=site,
-        site_notes=tuple(notes),
+        site_notes=tuple(notes), mode=q.mode, feed=q.feed,
     )  # fmt: skip
 
     def show(console: Console, explain: bool) -> None:
@@ -207,8 +247,7 @@ def _rl_step(q: Question, text: str) -> Answer:
     found = predict_rl(
         spec=q.spec, machine=q.machine, stack=q.stack, recipe=q.recipe, layout=q.layout, rollout_recipe=q.recipe,
         rollout_tp=request.tp, num_prompts=request.prompts, num_responses=request.samples, prompt_len=request.prompt,
-        response_len=request.response, longest_len=request.longest, mode=cast("Mode", request.mode),
-        host_memory_bytes=q.host_memory_bytes,
+        response_len=request.response, longest_len=request.longest, mode=q.mode,
     )  # fmt: skip
     return Answer(
         prediction=found,

@@ -95,14 +95,34 @@ def _product(setting: Setting, flop_per_s: float, m: FloatLike, n: FloatLike, k:
     )  # fmt: skip
 
 
-def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: float) -> PassTimes:
-    """Forward product, and backward the products for the gradients of input and weight."""
+def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: float, has_adapters: bool = True) -> PassTimes:
+    """Forward product, and backward the products for the gradients of input and weight.
+
+    A frozen weight has no gradient of its own; beside it run the two thin products of its adapter, both ways.
+    """
     m = setting.num_tokens
     forward: FloatLike = 0.0
     backward: FloatLike = 0.0
     for n, k in gemms.values():
         forward = forward + _product(setting, flop_per_s, m, n, k)
-        backward = backward + _product(setting, flop_per_s, m, k, n) + _product(setting, flop_per_s, n, k, m)
+        backward = backward + _product(setting, flop_per_s, m, k, n)
+        if not setting.mode.is_lora:
+            backward = backward + _product(setting, flop_per_s, n, k, m)
+        elif has_adapters:
+            adapter = _adapter_times(setting, flop_per_s, n, k)
+            forward, backward = forward + adapter.forward_s, backward + adapter.backward_s
+    return PassTimes(forward_s=forward, backward_s=backward)
+
+
+def _adapter_times(setting: Setting, flop_per_s: float, n: FloatLike, k: FloatLike) -> PassTimes:
+    """Two thin products through a rank: down from depth k, up to n columns."""
+    m, r = setting.num_tokens, float(setting.mode.lora_rank)
+    forward: FloatLike = 0.0
+    backward: FloatLike = 0.0
+    for columns, depth in ((r, k), (n, r)):
+        forward = forward + _product(setting, flop_per_s, m, columns, depth)
+        backward = backward + _product(setting, flop_per_s, m, depth, columns)
+        backward = backward + _product(setting, flop_per_s, columns, depth, m)
     return PassTimes(forward_s=forward, backward_s=backward)
 
 
@@ -137,7 +157,7 @@ def expert_times(setting: Setting, *, flop_per_s: float) -> PassTimes:
 
     Equation  rows per expert = T k e / E, padded to 128; one product of all of a device's experts at rate g F
     Source    gale2022 (MegaBlocks, arXiv:2211.15841), section 5
-    Assumes   even routing; backward costs twice forward
+    Assumes   even routing; backward costs twice forward, once where experts are frozen
     Checked   `scalewright validate`, the mixture-of-experts rows
     """
     moe = setting.shape.moe
@@ -157,7 +177,7 @@ def expert_times(setting: Setting, *, flop_per_s: float) -> PassTimes:
             time = time + tiled_product_time_s(
                 m=rows, n=n, k=k, flop_per_s=rate, num_units=units.value, constants=setting.constants
             )
-    return PassTimes(forward_s=time, backward_s=2.0 * time)
+    return PassTimes(forward_s=time, backward_s=time if setting.mode.is_lora else 2.0 * time)
 
 
 def feed_forward_times(setting: Setting, *, flop_per_s: float) -> PassTimes:
@@ -310,7 +330,7 @@ def head_times(setting: Setting) -> PassTimes:
     shape, layout = setting.shape, setting.layout
     rate = setting.machine.sustained_flop_per_s(setting.recipe.head)
     gemm = {"head": (shape.vocab / layout.tp, float(shape.hidden))}
-    products = matmul_times(setting, gemm, flop_per_s=rate)
+    products = matmul_times(setting, gemm, flop_per_s=rate, has_adapters=False)
     scores = setting.num_tokens * shape.vocab / layout.tp * setting.recipe.activation_bytes
     loss = setting.constants.logits_passes.value * scores / setting.machine.hbm_bytes_per_s
     return products + PassTimes(forward_s=loss / 2.0, backward_s=loss / 2.0)

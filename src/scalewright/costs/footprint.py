@@ -15,6 +15,7 @@ from scalewright.costs.shards import (
     num_expert_copies,
     num_expert_layer_params,
     stage_shards,
+    trained_shards,
 )
 
 
@@ -61,6 +62,7 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     """Peak allocated bytes on a device of one pipeline stage."""
     layout, recipe, shape = setting.layout, setting.recipe, setting.shape
     shards, copies = stage_shards(setting, stage), num_expert_copies(setting) if shape.moe else 1.0
+    trained = trained_shards(setting, stage)
     layers, frac = setting.num_layers_on(stage), setting.stage_moe_frac(stage)
     dense = memory.state_bytes_per_param(recipe=recipe, num_shards=layout.dp * layout.cp, zero=layout.zero)
     routed = memory.state_bytes_per_param(recipe=recipe, num_shards=copies, zero=layout.zero)
@@ -90,16 +92,21 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     whole = np.asarray((layout.zero == 2) & (np.asarray(layout.pp) > 1))
 
     def state(name: str) -> Breakdown:
-        value = shards.num_dense * dense[name]
+        held = shards if name == "weights" else trained
+        value = held.num_dense * dense[name]
         if shape.moe is not None:
-            value = value + shards.num_routed * routed[name]
+            value = value + held.num_routed * routed[name]
+        if name == "weights" and setting.mode.is_lora:
+            value = value + trained.num_dense * dense[name]
+        if name == "optimizer" and setting.mode.is_offload:
+            value = 0.0 * value  # on the host
         if name == "gradients" and np.any(whole):
-            value = np.where(whole, shards.num_params * recipe.gradient_bytes, value)[()]
+            value = np.where(whole, held.num_params * recipe.gradient_bytes, value)[()]
         if name == "gradients" and not setting.stack.keeps_gradients:
             # they take the place of activations as the backward pass frees them: only the excess adds to the peak
             value = np.maximum(value - activations - logits, 0.0)
         return term(
-            name, value, "memory.state_bytes_per_param", num_params=shards.num_params, bytes_per_param=dense[name]
+            name, value, "memory.state_bytes_per_param", num_params=held.num_params, bytes_per_param=dense[name]
         )
 
     return Breakdown(

@@ -15,7 +15,8 @@ from scalewright.workload.layout import Layout
 from scalewright.workload.model import expert_params
 from scalewright.workload.precision import Recipe
 
-STORED_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5}
+STORED_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "bf16-lean": 2.0, "bf16-pure": 2.0, "fp8": 1.0,
+                "mxfp8": 1.0, "nvfp4": 0.5}  # fmt: skip
 """Bytes of a stored weight by recipe; training keeps narrow recipes in 16 bit, serving does not."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from scalewright.catalog.derive import link_bytes_per_s, usable_memory_bytes
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.types import Accelerator, Constants, Link, Partition, Precision, System, Transport
+from scalewright.catalog.types import Accelerator, Constants, Fabric, Link, Partition, Precision, System, Transport
+from scalewright.costs.network import HOPS_IN_GROUP, Network, exit_frac
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
 
 
@@ -29,8 +31,21 @@ class Machine:
     network_bytes_per_s_per_gpu: float | None
     """Reachable per device between nodes; None where the machine is one node."""
     network_latency_s: float
+    """Of one message between nodes, without the switches that `network` counts."""
     transport: str
     assumptions: tuple[str, ...] = ()
+    host_memory_bytes: float | None = None
+    """Memory of a node's hosts; None where unknown, or where devices and hosts share one memory."""
+    host_link_bytes_per_s: float | None = None
+    """Reachable between a device and its host; None where unknown."""
+    host_memory_bytes_per_s: float | None = None
+    """A device's share of what an optimizer on the host reaches; None where unknown."""
+    network: Network | None = None
+    """The fabric's tiers; None where only a rate between nodes is known."""
+    library: str = "nccl"
+    """Whose collectives run: it has the algorithms that `collectives` lists."""
+    in_switch_bytes_per_s: float | None = None
+    """Data summed per second by the switch between a node's devices; None where it does not sum."""
 
     def as_input(self) -> dict[str, str | int | float | None]:
         """What of the machine a prediction depends on; part of its id."""
@@ -41,6 +56,8 @@ class Machine:
             "scale_up_bytes_per_s": self.scale_up_bytes_per_s,
             "network_bytes_per_s_per_gpu": self.network_bytes_per_s_per_gpu,
             "transport": self.transport,
+            "fabric": None if self.network is None else self.network.fabric,
+            "library": self.library,
         }
 
     def peak_flop_per_s(self, precision: Precision) -> float:
@@ -112,7 +129,10 @@ def machine_from_system(
         network_bytes_per_s_per_gpu=None,
         network_latency_s=0.0,
         transport="none",
+        library=_library(accelerator),
+        in_switch_bytes_per_s=None if partition.in_switch_reduction is None else partition.in_switch_reduction.value,
     )
+    machine = _with_host(machine, catalog, partition)
     if partition.fabric is None or partition.nics_per_node is None:
         return machine
     fabric = catalog.fabric(partition.fabric)
@@ -122,9 +142,38 @@ def machine_from_system(
     return replace(
         machine,
         network_bytes_per_s_per_gpu=per_gpu * transport.achievable.value,
-        network_latency_s=transport.latency.value + fabric.hop_latency.value * fabric.max_hops.value,
+        network_latency_s=transport.latency.value,
         transport=transport.id,
+        network=_network(fabric, partition),
     )
+
+
+def _network(fabric: Fabric, partition: Partition) -> Network:
+    """The fabric with what the partition says of its own part of it."""
+    leaf, whole = partition.nodes_per_leaf or fabric.nodes_per_leaf, fabric.max_hops.value
+    group = partition.nodes_per_group
+    share = (partition.bisection_share or fabric.bisection_share).value
+    return Network(
+        fabric=fabric.id,
+        hop_latency_s=fabric.hop_latency.value,
+        num_hops=(1.0, min(whole, HOPS_IN_GROUP[fabric.topology]), whole),
+        nodes_per_leaf=math.inf if leaf is None else leaf.value,
+        nodes_per_group=math.inf if group is None else group.value,
+        num_nodes=partition.num_nodes.value,
+        exit_frac=exit_frac(topology=fabric.topology, bisection_share=share),
+        collisions=fabric.collisions.value,
+        congestion=(partition.congestion or fabric.congestion).value,
+        is_compact=partition.placement == "compact",
+        is_rail_optimised=fabric.rail_optimised,
+        reduces=partition.in_network_reduction,
+    )
+
+
+def _library(accelerator: Accelerator) -> str:
+    """NCCL's place is taken by RCCL on AMD's devices and by Gloo on processors."""
+    if accelerator.kind == "cpu":
+        return "gloo"
+    return "rccl" if accelerator.vendor.upper().startswith("AMD") else "nccl"
 
 
 def _pick_transport(catalog: Catalog, offered: tuple[str, ...], wanted: str | None) -> Transport:
@@ -157,6 +206,23 @@ def _scale_up(catalog: Catalog, accelerator: Accelerator, partition: Partition, 
     return link_bytes_per_s(link) * num_links, latency
 
 
+def _with_host(machine: Machine, catalog: Catalog, partition: Partition | None) -> Machine:
+    """The machine with its hosts' memory and the ways to it, as far as known; a processor is its own host."""
+    accelerator, constants = machine.accelerator, machine.constants
+    if accelerator.kind in ("cpu", "apu"):
+        return machine
+    if accelerator.host_link is not None:
+        rate = link_bytes_per_s(catalog.link(accelerator.host_link)) * constants.host_link_share.value
+        machine = replace(machine, host_link_bytes_per_s=rate)
+    if partition is None:
+        return machine
+    if partition.cpu is not None and partition.cpu_sockets_per_node is not None:
+        sockets = partition.cpu_sockets_per_node.value / machine.gpus_per_node
+        rate = catalog.accelerator(partition.cpu).memory_bandwidth.value * sockets * constants.host_memory_share.value
+        machine = replace(machine, host_memory_bytes_per_s=rate)
+    return replace(machine, host_memory_bytes=partition.host_memory.value)
+
+
 def _latency_s(link: Link) -> float:
     return 0.0 if link.latency is None else link.latency.value
 
@@ -183,7 +249,7 @@ def machine_from_hardware(
         scale_up_bytes_per_s = link_bytes_per_s(link) * accelerator.num_scale_up_links.value
         assumptions.append("scale-up bandwidth from the catalogue")
     reachable = network_bytes_per_s_per_gpu
-    return Machine(
+    machine = Machine(
         name=f"{accelerator.id} x {gpus_per_node}",
         accelerator=accelerator,
         constants=constants,
@@ -197,4 +263,6 @@ def machine_from_hardware(
         network_latency_s=transport.latency.value,
         transport=transport.id,
         assumptions=tuple(assumptions),
+        library=_library(accelerator),
     )
+    return _with_host(machine, catalog, None)

@@ -11,6 +11,7 @@ from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.machine import Machine
 from scalewright.workload.layout import Layout
 from scalewright.workload.precision import Recipe
+from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,10 @@ class Setting:
     layout: Layout
     recipe: Recipe
     stack: Stack
+    mode: TrainingMode = FULL
+    """What is trained, and where its state lives."""
+    feed: Feed = TEXT
+    """Where samples come from and checkpoints go."""
 
     @property
     def constants(self) -> Constants:

@@ -1,23 +1,14 @@
-"""What an RL step has beside generation and training: scoring passes, weight sync, memory by mode."""
+"""What an RL step has beside generation and training: scoring passes and weight sync."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.machine import Machine
 from scalewright.workload.model import num_moe_layers
-from scalewright.workload.precision import Recipe
 
-Mode = Literal["full", "offload", "lora"]
-"""How weights are trained: Adam over all on the devices; Adam's state on the hosts; adapters beside frozen weights."""
 Sync = Literal["gather_broadcast", "peer_to_peer"]
-MODE_TITLES: dict[Mode, str] = {
-    "full": "all weights, gradients and Adam's state on the devices",
-    "offload": "all weights; Adam's state, and the reference model in RL, on the hosts",
-    "lora": "frozen 16-bit weights; adapters with their gradients and Adam's state",
-}
 
 
 def scoring_time_s(
@@ -75,57 +66,3 @@ def peer_to_peer_time_s(
         bandwidth = min(bandwidth, machine.network_bytes_per_s_per_gpu)
     received, sent = weights_bytes / tp, weights_bytes * num_generators / tp / num_trainers
     return max(received, sent) / bandwidth + num_tensors / tp * machine.constants.collective_offset.value
-
-
-def num_lora_params(*, shape: TransformerShape, rank: int) -> float:
-    """Parameters of low-rank adapters on every dense matrix of a layer.
-
-    Equation  l r (sum of rows and columns of query, key, value, output and feed-forward matrices)
-    Source    hu2021 (LoRA, arXiv:2106.09685), section 4.1
-    Assumes   experts carry none; latent attention counted as plain heads
-    Checked   tests/costs/test_stage.py: Llama 3 8B with rank 16 has 41.9 M
-    """
-    h, a, k, d = shape.hidden, shape.heads, shape.kv_heads, shape.head_dim
-    attention = (h + a * d) + 2 * (h + k * d) + (a * d + h)
-    feed_forward = 0 if shape.moe is not None else (3 if shape.gated else 2) * (h + shape.ffn_hidden)
-    return float(shape.layers * rank * (attention + feed_forward))
-
-
-def trained_state(*, num_params: FloatLike, num_adapter_params: FloatLike, recipe: Recipe, mode: Mode) -> Breakdown:
-    """Bytes a device keeps for its share of the weights that are trained.
-
-    Equation  full: N (w + g + o); offload: N (w + g); lora: N w + A (w + g + o)
-    Source    rajbhandari2020 (arXiv:1910.02054), section 3.1; ren2021 (ZeRO-Offload, arXiv:2101.06840); hu2021
-    Assumes   even shards of all of it over the devices
-    Checked   tests/costs/test_stage.py: 70e9 parameters x 16 bytes = 1120 GB
-    """
-    trained = num_adapter_params if mode == "lora" else num_params
-    held = 0.0 if mode == "offload" else trained * recipe.optimizer_bytes
-
-    def term(name: str, value: FloatLike) -> Breakdown:
-        return Breakdown(name=name, unit="bytes", value=value, formula="stage.trained_state", inputs={"mode": mode})
-
-    adapters = trained * recipe.weight_bytes if mode == "lora" else 0.0
-    return Breakdown(
-        name="trained_state",
-        unit="bytes",
-        formula="stage.trained_state",
-        parts=(
-            term("weights", num_params * recipe.weight_bytes + adapters),
-            term("gradients", trained * recipe.gradient_bytes),
-            term("optimizer", held),
-        ),
-    )
-
-
-def offloaded_bytes(*, num_params: float, recipe: Recipe, mode: Mode, num_weight_copies: int) -> float:
-    """Bytes of a device's share that live on its host.
-
-    Equation  N (o + c w) in offload mode, c copies of the weights; else nothing
-    Source    ren2021 (ZeRO-Offload, arXiv:2101.06840), section 4.1; sheng2024 (HybridFlow, arXiv:2409.19256)
-    Assumes   in RL the trainer's weights wait on the host during rollout, and the reference model always (c = 2)
-    Checked   tests/costs/test_stage.py: 70B with Adam on the hosts asks for 847 GB
-    """
-    if mode != "offload":
-        return 0.0
-    return num_params * (recipe.optimizer_bytes + num_weight_copies * recipe.weight_bytes)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.costs import collectives, compute, interval, pipeline
+from scalewright.costs import collectives, compute, hostmem, interval, pipeline, storage
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.compute import PassTimes
 from scalewright.costs.footprint import reserved_bytes, step_memory
-from scalewright.costs.layer import LayerTimes, distinct_layers, layer_times, spread
+from scalewright.costs.layer import (
+    LayerTimes,
+    context_path,
+    distinct_layers,
+    layer_times,
+    spread,
+    tensor_bytes,
+    tensor_path,
+)
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import Shards, busiest_shards, num_expert_copies, num_spread_params
+from scalewright.costs.shards import Shards, busiest_shards, busiest_trained, num_expert_copies, num_spread_params
 from scalewright.errors import NotExpressedError
 from scalewright.workload.flop import training_flop_per_sample, transformer_forward_flop
 from scalewright.workload.layout import Layout
@@ -30,10 +38,14 @@ class StepCost:
     time: Breakdown
     memory: Breakdown
     """Peak allocated on the worst rank."""
+    host_memory: Breakdown
+    """What the processes of one node hold in its host memory."""
     interval_s: tuple[FloatLike, FloatLike]
     reserved_bytes: FloatLike
     fits: FloatLike
-    """1 where the reserved memory is within the device's."""
+    """1 where the reserved memory is within the device's, and the hosts' within theirs where that is known."""
+    fits_host: FloatLike
+    """1 where the hosts' memory suffices, or is not known."""
     model_flop: FloatLike
     hardware_flop: FloatLike
     """Model work plus what is computed again, attention over the full square by convention."""
@@ -47,9 +59,11 @@ class StepCost:
         return StepCost(
             time=self.time.at(index),
             memory=self.memory.at(index),
+            host_memory=self.host_memory.at(index),
             interval_s=(pick(self.interval_s[0]), pick(self.interval_s[1])),
             reserved_bytes=pick(self.reserved_bytes),
             fits=pick(self.fits),
+            fits_host=pick(self.fits_host),
             model_flop=pick(self.model_flop),
             hardware_flop=pick(self.hardware_flop),
             mfu_frac=pick(self.mfu_frac),
@@ -77,7 +91,10 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     used = step_memory(setting)
     total_s = time.total
     reserved = reserved_bytes(setting, used.total)
-    model_flop = training_flop_per_sample(spec) * layout.gbs
+    host = hostmem.training_host_memory(setting)
+    room = np.inf if machine.host_memory_bytes is None else machine.host_memory_bytes
+    fits_host = np.asarray(host.total <= room, dtype=np.float64)[()]
+    model_flop = training_flop_per_sample(spec, frozen=setting.mode.is_lora) * layout.gbs
     hardware_flop = model_flop + recompute_flop_per_sample(setting.shape, layout) * layout.gbs
     executed_flop = hardware_flop - skipped_flop_per_sample(setting) * layout.gbs
     bound_s = executed_flop / (layout.num_gpus * machine.peak_flop_per_s(setting.recipe.matmul))
@@ -86,9 +103,11 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     return StepCost(
         time=time,
         memory=used,
+        host_memory=host,
         interval_s=(np.minimum(np.maximum(low_s, bound_s), total_s), high_s),  # nothing runs above peak
         reserved_bytes=reserved,
-        fits=np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)[()],
+        fits=np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)[()] * fits_host,
+        fits_host=fits_host,
         model_flop=model_flop,
         hardware_flop=hardware_flop,
         mfu_frac=model_flop / rate,
@@ -120,8 +139,8 @@ def step_time(setting: Setting) -> Breakdown:
     Equation  t = (m (t_layers + t_head + t_pp) + bubble) (1 + stragglers) + exposed t_dp + t_optimizer + t_host
     Source    narayanan2021 (arXiv:2104.04473), section 3
     Assumes   a layer takes the longer of device and host; the head, and multi-token-prediction modules, weigh on the
-              last stage, which may have fewer layers; stragglers grow with the logarithm of the node count; no data
-              wait
+              last stage, which may have fewer layers; stragglers grow with the logarithm of the node count; samples
+              are prepared beside the step before
     Checked   `scalewright validate`, published training runs
     """
     layout = setting.layout
@@ -134,13 +153,33 @@ def step_time(setting: Setting) -> Breakdown:
     visible_head_s = np.maximum(head_s - spare_s, 0.0)
     micro_batch_s = layers * layer.total_s + visible_head_s
     shards = busiest_shards(setting)
-    parts = (
-        _compute_terms(setting, layer, head_s=head_s, visible_head_s=visible_head_s),
-        _communication_terms(setting, layer, _data_parallel(setting, shards, micro_batch_s=micro_batch_s)),
-        _waiting_terms(setting, layer, micro_batch_s=micro_batch_s),
-        _update(setting, shards),
+    computing = _compute_terms(setting, layer, head_s=head_s, visible_head_s=visible_head_s)
+    data_parallel = _data_parallel(setting, shards, layer, micro_batch_s=micro_batch_s)
+    tensor_way = collectives.all_reduce_algorithm(
+        size_bytes=tensor_bytes(few), path=tensor_path(few), in_pieces=layout.sp
     )
-    return Breakdown(name="step", unit="s", formula="step.step_time", parts=parts)
+    tensor_way = tensor_way if back is None else np.asarray(tensor_way)[back]
+    talking = _communication_terms(setting, layer, data_parallel, tensor_way=tensor_way)
+    waiting = _waiting_terms(setting, layer, micro_batch_s=micro_batch_s)
+    update = _update(setting)
+    data = _data_wait(setting, computing.total + talking.total + waiting.total + update.total)
+    waiting = replace(waiting, parts=(*waiting.parts, data))
+    return Breakdown(name="step", unit="s", formula="step.step_time", parts=(computing, talking, waiting, update))
+
+
+def _data_wait(setting: Setting, step_s: FloatLike) -> Breakdown:
+    """Text for one step: read from storage and packed by the loaders of each device."""
+    layout, feed, c = setting.layout, setting.feed, setting.constants
+    num_tokens = layout.gbs * float(setting.shape.seq)
+    nodes = np.maximum(layout.num_gpus / setting.machine.gpus_per_node, 1.0)
+    rate: FloatLike = np.inf
+    if feed.storage is not None:
+        rate = storage.job_bytes_per_s(storage=feed.storage, direction="read", num_nodes=nodes, constants=c)
+    wait = storage.data_wait_s(
+        step_s=step_s, bytes_per_step=num_tokens * c.token_bytes.value, read_bytes_per_s=rate,
+        loader_s_per_device=num_tokens / layout.dp * c.token_loader_time.value, num_loaders_per_device=feed.num_loaders,
+    )  # fmt: skip
+    return _term("data", wait, "storage.data_wait_s", num_tokens=num_tokens, num_loaders=feed.num_loaders)
 
 
 def _term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
@@ -170,18 +209,47 @@ def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, vi
     )
 
 
-def _communication_terms(setting: Setting, layer: LayerTimes, data: Breakdown) -> Breakdown:
+def _communication_terms(setting: Setting, layer: LayerTimes, data: Breakdown, *, tensor_way: FloatLike) -> Breakdown:
     """Transfers that the step waits for, after overlap."""
     layout, m = setting.layout, setting.num_micro_batches
     per_step = m * setting.num_layers
+    expert = collectives.group_path(setting.machine, num_ranks=layout.ep, stride=1, job_devices=layout.num_gpus)
     return Breakdown(
         name="communication",
         unit="s",
         parts=(
-            _term("tensor_parallel", per_step * _sum(layer.tensor), "collectives.all_reduce_time_s", tp=layout.tp),
-            _term("context_parallel", per_step * _sum(layer.context), "collectives.send_time_s", cp=layout.cp),
-            _term("expert_parallel", per_step * _sum(layer.expert), "collectives.all_to_all_time_s", ep=layout.ep),
-            _term("pipeline_transfer", m * _pipeline_transfer(setting), "collectives.send_time_s", pp=layout.pp),
+            _term(
+                "tensor_parallel",
+                per_step * _sum(layer.tensor),
+                "collectives.all_reduce_time_s",
+                tp=layout.tp,
+                algorithm=tensor_way,
+                span=tensor_path(setting).span,
+            ),
+            _term(
+                "context_parallel",
+                per_step * _sum(layer.context),
+                "collectives.send_time_s",
+                cp=layout.cp,
+                algorithm="messages",
+                span=context_path(setting).span,
+            ),
+            _term(
+                "expert_parallel",
+                per_step * _sum(layer.expert),
+                "collectives.all_to_all_time_s",
+                ep=layout.ep,
+                algorithm="all to all",
+                span=expert.span,
+            ),
+            _term(
+                "pipeline_transfer",
+                m * _pipeline_transfer(setting),
+                "collectives.send_time_s",
+                pp=layout.pp,
+                algorithm="messages",
+                span=_pipeline_path(setting).span,
+            ),
             data,
         ),
     )
@@ -212,62 +280,91 @@ def _sum(times: PassTimes) -> FloatLike:
     return times.forward_s + times.backward_s
 
 
-def _update(setting: Setting, shards: Shards) -> Breakdown:
+def _update(setting: Setting) -> Breakdown:
     """The optimizer's pass over this device's share, and the host's work once per step."""
-    recipe, layout = setting.recipe, setting.layout
+    recipe, layout, machine = setting.recipe, setting.layout, setting.machine
+    shards = busiest_trained(setting)
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
     updated = num_spread_params(setting, shards) if layout.zero >= 1 else shards.num_params
-    adam = compute.optimizer_time_s(
-        num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=setting.machine.hbm_bytes_per_s
-    )
     once = setting.constants.step_overhead.value
+    moved: FloatLike = 0.0
+    rate: float | None = machine.hbm_bytes_per_s
+    if setting.mode.is_offload:  # the optimizer runs on the host, over the share that is left when all is spread
+        updated, rate = num_spread_params(setting, shards), machine.host_memory_bytes_per_s
+        moved = hostmem.offload_transfer_s(
+            num_params=updated, recipe=recipe, host_bytes_per_s=machine.host_link_bytes_per_s
+        )
+    adam = compute.optimizer_time_s(
+        num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=np.inf if rate is None else rate
+    )
     return Breakdown(
         name="update",
         unit="s",
         parts=(
-            Breakdown(
-                name="optimizer",
-                unit="s",
-                value=adam,
-                formula="compute.optimizer_time_s",
-                inputs={"num_params": updated},
-            ),
-            Breakdown(name="host_per_step", unit="s", value=once, formula="step.step_time"),
+            _term("optimizer", adam, "compute.optimizer_time_s", num_params=updated),
+            _term("offload_transfer", moved, "hostmem.offload_transfer_s", num_params=updated),
+            _term("host_per_step", once, "step.step_time"),
         ),
     )
+
+
+def _pipeline_path(setting: Setting) -> collectives.Path:
+    layout = setting.layout
+    stride = layout.tp * layout.cp * layout.dp
+    return collectives.group_path(setting.machine, num_ranks=layout.pp, stride=stride, job_devices=layout.num_gpus)
 
 
 def _pipeline_transfer(setting: Setting) -> FloatLike:
     """Activations forward and gradients back between neighbouring stages, once per virtual stage."""
     layout = setting.layout
-    path = collectives.group_path(setting.machine, num_ranks=layout.pp, stride=layout.tp * layout.cp * layout.dp)
+    path = _pipeline_path(setting)
     size = setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes / setting.norm_split
     once = collectives.send_time_s(size_bytes=size, path=path)
     return 2.0 * layout.vpp * once * setting.constants.transfer_exposure.value
 
 
-def _data_parallel(setting: Setting, shards: Shards, *, micro_batch_s: FloatLike) -> Breakdown:
+def _taken_s(setting: Setting, layer: LayerTimes, path: collectives.Path) -> FloatLike:
+    """Time of one backward pass in which the links that gradients want belong to somebody else.
+
+    Equation  t = [ring enters a node more than once] L t_tp + [ring leaves the node] t_pp / 2
+    Source    narayanan2021 (arXiv:2104.04473), section 3.3: which exchange runs over which link
+    Assumes   visible transfers come first: tensor-parallel sums have the links inside a node, messages between stages
+              the adapters; gradients wait while they last, and hide behind the rest of the pass
+    Checked   tests/costs/test_contention.py: tensor parallelism takes cover from gradients that share its links only
+    """
+    tensor = setting.num_layers * layer.tensor.backward_s * (np.asarray(path.num_here) > 1)
+    return tensor + path.spans_nodes * _pipeline_transfer(setting) / 2.0
+
+
+def _data_parallel(setting: Setting, shards: Shards, layer: LayerTimes, *, micro_batch_s: FloatLike) -> Breakdown:
     """What gradient and weight exchange adds to the step after overlap."""
     layout, recipe, constants = setting.layout, setting.recipe, setting.constants
     sharded = layout.zero >= 3
-    path = collectives.group_path(setting.machine, num_ranks=layout.dp * layout.cp, stride=layout.tp)
+    devices = layout.num_gpus
+    path = collectives.group_path(
+        setting.machine, num_ranks=layout.dp * layout.cp, stride=layout.tp, job_devices=devices
+    )
     calls = setting.num_layers * setting.stack.gathers_per_layer if sharded else 1.0
 
-    def gather(width_bytes: float) -> FloatLike:
+    def gather(width_bytes: float, shards: Shards) -> FloatLike:
         dense = collectives.gather_time_s(size_bytes=shards.num_dense * width_bytes, path=path, num_calls=calls)
-        if setting.shape.moe is None:
+        if setting.shape.moe is None or not np.any(shards.num_routed):
             return dense
         copies = num_expert_copies(setting)
-        expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=layout.ep * setting.expert_tp)
+        stride = layout.ep * setting.expert_tp
+        expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=stride, job_devices=devices)
         routed = shards.num_routed * width_bytes
         return dense + collectives.gather_time_s(size_bytes=routed, path=expert_path, num_calls=calls)
 
-    weights, gradients = gather(recipe.weight_bytes), gather(recipe.communication_bytes)
-    cover_s = constants.gradient_overlap.value * BACKWARD_FRAC * micro_batch_s
+    trained = busiest_trained(setting)
+    weights = gather(recipe.weight_bytes, shards if sharded else trained)
+    gradients = gather(recipe.communication_bytes, trained)
+    taken_s = _taken_s(setting, layer, path)
+    cover_s = constants.gradient_overlap.value * np.maximum(BACKWARD_FRAC * micro_batch_s - taken_s, 0.0)
     after: FloatLike = 0.0
     if sharded:
         calls_per_step, exchange = setting.num_micro_batches, 2.0 * weights + gradients
-        cover_s = constants.shard_overlap.value * micro_batch_s
+        cover_s = constants.shard_overlap.value * np.maximum(micro_batch_s - 2.0 * taken_s, 0.0)
     elif layout.zero == 2:  # without a pipeline, gradients are sharded as each micro-batch brings them
         calls_per_step = np.where(np.asarray(layout.pp) == 1, setting.num_micro_batches, 1.0)[()]
         exchange, after = gradients, weights
@@ -280,5 +377,13 @@ def _data_parallel(setting: Setting, shards: Shards, *, micro_batch_s: FloatLike
         unit="s",
         value=exposed,
         formula="collectives.gather_time_s",
-        inputs={"dp": layout.dp, "zero": layout.zero, "num_params": shards.num_params, "bytes_per_s": path.bytes_per_s},
+        inputs={
+            "dp": layout.dp,
+            "zero": layout.zero,
+            "num_params": shards.num_params,
+            "bytes_per_s": path.bytes_per_s,
+            "algorithm": "ring",
+            "span": path.span,
+            "slowdown": path.slowdown,
+        },  # fmt: skip
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scalewright import __version__
@@ -13,7 +13,9 @@ from scalewright.costs.energy import Site
 from scalewright.costs.interval import unseen
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
+from scalewright.costs.shards import trained_shards
 from scalewright.costs.step import StepCost, step_cost
+from scalewright.costs.storage import checkpoint_bytes
 from scalewright.errors import ConfigError, LayoutError
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.records.documents import digest, document
@@ -21,6 +23,7 @@ from scalewright.records.types import Confidence
 from scalewright.workload.layout import Layout, check_divides
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe, recipe
+from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode
 
 MIN_EFFICIENT_HEAD_DIM_MULTIPLE = 8
 
@@ -38,6 +41,8 @@ class Prediction:
     site: Site | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
     site_notes: tuple[str, ...] = ()
+    mode: TrainingMode = FULL
+    feed: Feed = TEXT
 
     @property
     def footprint(self) -> Footprint | None:
@@ -61,8 +66,20 @@ class Prediction:
     @property
     def setting(self) -> Setting:
         return Setting(
-            shape=self.spec.transformer, machine=self.machine, layout=self.layout, recipe=self.recipe, stack=self.stack
-        )
+            shape=self.spec.transformer, machine=self.machine, layout=self.layout, recipe=self.recipe, stack=self.stack,
+            mode=self.mode, feed=self.feed,
+        )  # fmt: skip
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """What training can go on from: weights and optimizer state, or those of the adapters."""
+        params = float(self.spec.num_params)
+        alone = replace(self.setting, layout=replace(self.layout, tp=1, pp=1))
+        trained = float(trained_shards(alone, 0).num_params) if self.mode.is_lora else params
+        return checkpoint_bytes(
+            num_params=params, num_trained=trained, weight_bytes=self.recipe.weight_bytes,
+            optimizer_bytes=self.recipe.optimizer_bytes,
+        )  # fmt: skip
 
     @property
     def confidence(self) -> Confidence:
@@ -81,6 +98,10 @@ class Prediction:
             "layout": self.layout.as_dict(),
             "precision": self.recipe.name,
             "stack": self.stack.id,
+            "optimizer": self.recipe.optimizer,
+            "mode": str(self.mode),
+            "storage": None if self.feed.storage is None else self.feed.storage.id,
+            "checkpoint": "async" if self.feed.async_checkpoint else "sync",
         }
 
     def warnings(self) -> list[str]:
@@ -96,8 +117,22 @@ class Prediction:
             found.append(f"head size {shape.head_dim} is not a multiple of 8: it leaves the matrix units or is padded")
         if int(self.layout.tp) > machine.gpus_per_node:
             found.append(f"tp={self.layout.tp} spans nodes of {machine.gpus_per_node} devices")
+        found += self._host_warnings()
         wider = [f"{reason}: the interval is wider" for reason in unseen(self.setting)]
         return [*found, *wider, *machine.assumptions, *self.site_notes]
+
+    def _host_warnings(self) -> list[str]:
+        machine, cost, found = self.machine, self.cost, []
+        if self.mode.name != "full":
+            found.append(f"mode {self.mode}: {self.mode.title}")
+        if self.mode.is_offload and machine.host_link_bytes_per_s is None:
+            found.append(f"{machine.name}: link to the host unknown, moving state is not timed")
+        if self.mode.is_offload and machine.host_memory_bytes_per_s is None:
+            found.append(f"{machine.name}: memory rate of the hosts unknown, the optimizer there is not timed")
+        if not cost.fits_host and machine.host_memory_bytes is not None:
+            largest = max(cost.host_memory.parts, key=lambda part: float(part.total)).name.replace("_", " ")
+            found.append(f"host memory of a node is too small: most of it goes to {largest}; use more nodes")
+        return found
 
     @property
     def num_nodes(self) -> int:
@@ -134,12 +169,18 @@ class Prediction:
                 "memory_bytes": float(cost.memory.total),
                 "reserved_bytes": float(cost.reserved_bytes),
                 "device_memory_bytes": self.machine.memory_bytes,
+                "host_memory_bytes_per_node": float(cost.host_memory.total),
+                "host_memory_available_bytes_per_node": self.machine.host_memory_bytes,
                 "fits": bool(cost.fits),
+                "fits_host": bool(cost.fits_host),
+                "checkpoint_bytes": self.checkpoint_bytes,
+                "data_wait_s": float(cost.time.part("data").total),
                 "confidence": self.confidence,
                 **self._energy(),
                 "warnings": self.warnings(),
                 "time": cost.time.as_dict(),
                 "memory": cost.memory.as_dict(),
+                "host_memory": cost.host_memory.as_dict(),
             },
         )
 
@@ -153,6 +194,8 @@ def predict(
     stack: Stack,
     site: Site | None = None,
     site_notes: tuple[str, ...] = (),
+    mode: TrainingMode = FULL,
+    feed: Feed = TEXT,
 ) -> Prediction:
     """Check that the layout divides the model, then cost it."""
     shape = spec.transformer
@@ -170,7 +213,7 @@ def predict(
             f"layout {layout.brief} needs {layout.num_gpus} devices, "
             f"but {machine.name} is one node of {machine.gpus_per_node}"
         )
-    setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)
+    setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack, mode=mode, feed=feed)
     num_nodes = -(-int(layout.num_gpus) // machine.gpus_per_node)
     if machine.num_nodes is not None and num_nodes > machine.num_nodes:
         raise LayoutError(
@@ -179,7 +222,7 @@ def predict(
     cost = step_cost(spec=spec, setting=setting)
     return Prediction(
         spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, cost=cost, site=site,
-        site_notes=site_notes,
+        site_notes=site_notes, mode=mode, feed=feed,
     )  # fmt: skip
 
 

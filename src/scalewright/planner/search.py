@@ -7,23 +7,30 @@ by the functions `predict` calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.costs.breakdown import Breakdown, FloatLike
+from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.energy import Site
 from scalewright.costs.footprint import reserved_bytes, step_memory
+from scalewright.costs.hostmem import training_host_memory
 from scalewright.costs.setting import Setting
-from scalewright.costs.stage import Mode
 from scalewright.costs.step import step_time, why_not_expressed
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
-from scalewright.planner.constraints import DEGREE_RULES, NO_TENSOR_GROUP, SPLIT_RULES, TOO_LARGE, kept
+from scalewright.planner.constraints import (
+    BEATEN,
+    DEGREE_RULES,
+    NO_HOST_MEMORY,
+    NO_TENSOR_GROUP,
+    SPLIT_RULES,
+    TOO_LARGE,
+    kept,
+)
 from scalewright.planner.predict import Prediction, predict
 from scalewright.planner.space import Choice, Columns, Space
-from scalewright.planner.stage_memory import update_memory
 from scalewright.workload.layout import Layout
 
 Objective = Literal["time", "gpu-hours", "energy", "money"]
@@ -97,11 +104,10 @@ class SearchResult:
     def prediction(self, index: int, *, site: Site | None = None, notes: tuple[str, ...] = ()) -> Prediction:
         """One layout through `predict`, with the memory of the mode that was searched."""
         chosen = self.choices[int(self.choice[index])]
-        found = predict(
+        return predict(
             spec=self.space.spec, machine=self.space.machine, layout=self.layout(index), recipe=chosen.recipe,
-            stack=chosen.stack, site=site, site_notes=notes,
+            stack=chosen.stack, site=site, site_notes=notes, mode=self.space.mode,
         )  # fmt: skip
-        return in_mode(found, self.space.mode)
 
     def best(self, count: int, objective: Objective, *, site: Site | None = None, notes: tuple[str, ...] = ()
              ) -> list[Prediction]:  # fmt: skip
@@ -124,22 +130,40 @@ def search(space: Space) -> SearchResult:
     return search_each([space])[0]
 
 
-def search_each(spaces: Sequence[Space]) -> list[SearchResult]:
-    """Search several spaces in the same columns: one model and machine, other numbers of devices or batches."""
+def search_each(spaces: Sequence[Space], *, only_best: bool = False) -> list[SearchResult]:
+    """Search several spaces in the same columns: one model and machine, other numbers of devices or batches.
+
+    With `only_best`, layouts that another beats in both time and memory are left out: the fastest stays, not its rivals.
+    """
     for space in spaces:
         check_space(space)
     first, choices = spaces[0], spaces[0].choices()
     grids = [_grid(space, len(choices)) for space in spaces]
     together = {name: np.concatenate([g.columns[name] for g in grids]) for name in grids[0].columns}
     starts = np.cumsum([0, *(g.num_splits for g in grids)])
-    problem = np.repeat(np.arange(len(grids)), np.diff(starts))
-    roots = _roots(together, problem)
-    whole, in_groups = np.arange(len(problem)), np.flatnonzero(together["tp"] > 1)
-    parts = [_costed(first, choice, together, roots, in_groups if choice.sp else whole) for choice in choices]
+    roots = _roots(together, np.repeat(np.arange(len(grids)), np.diff(starts)))
+    parts = []
+    for choice in choices:
+        wanted = _wanted(choice, together, choices if only_best else ())
+        parts.append(_costed(first, choice, together, roots, wanted))
     return [
-        _result(space, grid, choices, parts, int(start))
-        for space, grid, start in zip(spaces, grids, starts, strict=False)
+        _result(space, grid, choices, parts, int(at)) for space, grid, at in zip(spaces, grids, starts, strict=False)
     ]
+
+
+def _wanted(choice: Choice, columns: Columns, rivals: tuple[Choice, ...]) -> Ints:
+    """Splits to look at under a choice: sequence parallel needs tensor parallel, and among `rivals` some always win.
+
+    Sequence parallelism keeps less and passes less on; ZeRO-2 behind a pipeline keeps what ZeRO-1 does and hides less.
+    """
+    keep = np.ones(len(columns["tp"]), dtype=np.bool_)
+    if choice.sp:
+        keep &= columns["tp"] > 1
+    elif any(rival.sp for rival in rivals):
+        keep &= columns["tp"] == 1
+    if choice.zero == 2 and any(rival.zero == 1 for rival in rivals):
+        keep &= columns["pp"] == 1
+    return np.flatnonzero(keep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +201,11 @@ def _result(space: Space, grid: _Grid, choices: tuple[Choice, ...], parts: list[
         own.append((rows[here] - start, reserved[here], time[here]))
     split, reserved, time = (np.concatenate([part[i] for part in own]) for i in range(3))
     alone = int(np.count_nonzero(grid.columns["tp"] == 1)) * sum(c.sp for c in choices)
-    too_large = int(np.count_nonzero(np.isinf(time)))
-    late = {key: count for key, count in ((NO_TENSOR_GROUP, alone), (TOO_LARGE, too_large)) if count}
+    beaten = grid.num_splits * len(choices) - alone - len(split)
+    large = reserved > space.machine.memory_bytes
+    too_large, no_host = (int(np.count_nonzero(np.isinf(time) & mask)) for mask in (large, ~large))
+    late = {NO_TENSOR_GROUP: alone, BEATEN: beaten, TOO_LARGE: too_large, NO_HOST_MEMORY: no_host}
+    late = {key: count for key, count in late.items() if count}
     return SearchResult(
         space=space, columns=grid.columns, choices=choices, considered=grid.considered,
         rejected=grid.rejected | late, split=split.astype(np.int64), reserved_bytes=reserved, step_time_s=time,
@@ -215,7 +242,7 @@ def _costed(space: Space, choice: Choice, columns: Columns, roots: _Roots, rows:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def reserved_by(setting: Setting) -> FloatLike:
-        return reserved_bytes(setting, memory_in(setting, space.mode).total)
+        return reserved_bytes(setting, step_memory(setting).total)
 
     room, of = space.machine.memory_bytes, roots.of.take(rows)
     used = np.flatnonzero(columns["tp"].take(roots.rows) > 1) if choice.sp else np.arange(len(roots.rows))
@@ -225,6 +252,9 @@ def _costed(space: Space, choice: Choice, columns: Columns, roots: _Roots, rows:
     near = np.flatnonzero(reserved <= room)
     reserved[near] = over(rows.take(near), reserved_by)
     fits = near[reserved[near] <= room]
+    if space.machine.host_memory_bytes is not None:
+        on_host = over(rows.take(fits), lambda s: training_host_memory(s).total)
+        fits = fits[on_host <= space.machine.host_memory_bytes]
     time = np.full(len(rows), np.inf)
     time[fits] = over(rows.take(fits), lambda s: step_time(s).total)
     return rows, reserved, time
@@ -235,25 +265,6 @@ def _chunks(space: Space, choice: Choice, columns: Columns, rows: Ints) -> Itera
         here = rows[start : start + CHUNK]
         layout = choice.layout({name: column.take(here) for name, column in columns.items()})
         yield here, space.setting(choice, layout)
-
-
-def memory_in(setting: Setting, mode: Mode) -> Breakdown:
-    """A training step's peak in a mode, for one layout or columns of them."""
-    used = step_memory(setting)
-    return used if mode == "full" else update_memory(setting, used, mode=mode, reference=False)
-
-
-def in_mode(prediction: Prediction, mode: Mode) -> Prediction:
-    """A prediction with the memory of a mode in place of that of full training."""
-    if mode == "full":
-        return prediction
-    setting = prediction.setting
-    used = memory_in(setting, mode)
-    reserved = float(reserved_bytes(setting, used.total))
-    cost = replace(
-        prediction.cost, memory=used, reserved_bytes=reserved, fits=float(reserved <= setting.machine.memory_bytes)
-    )
-    return replace(prediction, cost=cost)
 
 
 def objective_value(prediction: Prediction, objective: Objective) -> float:

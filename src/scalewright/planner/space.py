@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from scalewright.catalog.types import Stack, TransformerShape
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
-from scalewright.costs.stage import Mode
 from scalewright.errors import ConfigError
 from scalewright.workload.grammar import assignments
 from scalewright.workload.layout import COLUMNS, KEYS, Layout, Recompute, parse_layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
+from scalewright.workload.training import FULL, TrainingMode
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
@@ -79,7 +79,7 @@ class Space:
     stack_of: Callable[[int], Stack]
     """The software stack for a ZeRO stage."""
     fixed: Fixed = Fixed()
-    mode: Mode = "full"
+    mode: TrainingMode = FULL
     """What training keeps on the devices."""
 
     @property
@@ -142,7 +142,10 @@ class Space:
         return {name: spread[name] for name in COLUMNS}
 
     def setting(self, choice: Choice, layout: Layout) -> Setting:
-        return Setting(shape=self.shape, machine=self.machine, layout=layout, recipe=choice.recipe, stack=choice.stack)
+        return Setting(
+            shape=self.shape, machine=self.machine, layout=layout, recipe=choice.recipe, stack=choice.stack,
+            mode=self.mode,
+        )  # fmt: skip
 
     def on(self, num_gpus: int, *, global_batch: int | None = None) -> Space:
         """The same question on another number of devices."""

@@ -3,167 +3,202 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from scalewright.catalog.types import Stack
-from scalewright.costs import generation, hostmem, stage
-from scalewright.costs.breakdown import Breakdown, FloatLike
-from scalewright.costs.footprint import step_memory
+from scalewright.costs import generation, hostmem
+from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.footprint import reserved_bytes, step_memory
 from scalewright.costs.generation import Serving
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import busiest_shards, num_spread_params
-from scalewright.costs.stage import MODE_TITLES, Mode
 from scalewright.errors import ConfigError
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
+from scalewright.workload.training import ModeName, TrainingMode, training_mode
 
 MAX_GPUS = 2**16
-LOADERS_PER_DEVICE = 2
-PREFETCHED = 2
-LORA_RANK = 16
 StageName = Literal["sft", "rl", "generate"]
+STATE = ("weights", "gradients", "optimizer")
 
 
-def num_shared_params(setting: Setting) -> float:
-    """Parameters of the worst device's share when everything is spread over all copies."""
-    return float(num_spread_params(setting, busiest_shards(setting)))
-
-
-def held_memory(setting: Setting, used: Breakdown, *, mode: Mode, reference: bool) -> Breakdown:
+def held_memory(setting: Setting, used: Breakdown, *, reference: bool) -> Breakdown:
     """What stays on a device while it generates: the trainer's state and the reference model."""
-    names = ("weights", "gradients", "optimizer")
-    if mode == "full":
-        parts = tuple(replace(used.part(n), name=f"trainer_{n}") for n in names)
-    else:
-        state = _state(setting, used, mode)
-        parts = tuple(replace(state.part(n), name=f"trainer_{n}") for n in names)
-        if mode == "offload":  # engines move weights and gradients too while the generator runs
-            parts = tuple(replace(p, value=0.0) for p in parts)
-    return Breakdown(name="held", unit="bytes", parts=(*parts, _reference(setting, mode=mode, reference=reference)))
+    parts = tuple(replace(used.part(n), name=f"trainer_{n}") for n in STATE)
+    if setting.mode.is_offload:  # engines move weights and gradients too while the generator runs
+        parts = tuple(replace(p, value=0.0) for p in parts)
+    return Breakdown(name="held", unit="bytes", parts=(*parts, _reference(setting, reference=reference)))
 
 
-def _reference(setting: Setting, *, mode: Mode, reference: bool) -> Breakdown:
+def _reference(setting: Setting, *, reference: bool) -> Breakdown:
     # with adapters the frozen weights are the reference; in offload mode it waits on the host
-    on_device = reference and mode == "full"
-    size = num_shared_params(setting) * setting.recipe.weight_bytes if on_device else 0.0
-    return Breakdown(name="reference", unit="bytes", value=size, formula="stage.offloaded_bytes")
-
-
-def _state(setting: Setting, used: Breakdown, mode: Mode) -> Breakdown:
-    """Trained state in a mode, of as many parameters as the layout leaves on the worst device."""
-    here = used.part("weights").total / setting.recipe.weight_bytes
-    return stage.trained_state(num_params=here, num_adapter_params=_adapters(setting), recipe=setting.recipe, mode=mode)
-
-
-def _adapters(setting: Setting, rank: int = LORA_RANK) -> FloatLike:
-    return stage.num_lora_params(shape=setting.shape, rank=rank) / setting.layout.num_gpus
-
-
-def update_memory(setting: Setting, used: Breakdown, *, mode: Mode, reference: bool) -> Breakdown:
-    """The training step's memory with the state of a mode in place of Adam's, and the reference model; columns too."""
-    names = ("weights", "gradients", "optimizer")
-    if mode == "full":
-        parts = used.parts
-    else:
-        state = _state(setting, used, mode)
-        parts = (*state.parts, *(p for p in used.parts if p.name not in names))
-    return replace(used, parts=(*parts, _reference(setting, mode=mode, reference=reference)))
-
-
-def host_memory_of_node(setting: Setting, *, mode: Mode, num_weight_copies: int) -> Breakdown:
-    each = stage.offloaded_bytes(
-        num_params=num_shared_params(setting), recipe=setting.recipe, mode=mode, num_weight_copies=num_weight_copies
+    on_device = reference and setting.mode.name == "full"
+    here = float(num_spread_params(setting, busiest_shards(setting))) if on_device else 0.0
+    return Breakdown(
+        name="reference", unit="bytes", value=here * setting.recipe.weight_bytes, formula="hostmem.offloaded_bytes"
     )
-    tokens = float(setting.shape.seq) * int(setting.layout.mbs)
-    return hostmem.host_memory(
-        num_devices=min(setting.machine.gpus_per_node, int(setting.layout.num_gpus)),
-        offloaded_bytes_per_device=each,
-        checkpoint_bytes_per_device=0.0,
-        num_loaders=LOADERS_PER_DEVICE,
-        batch_bytes=8.0 * tokens,
-        num_prefetched=PREFETCHED,
-        constants=setting.constants,
-    )
+
+
+def update_memory(setting: Setting, used: Breakdown, *, reference: bool) -> Breakdown:
+    """The training step's memory and the reference model."""
+    return replace(used, parts=(*used.parts, _reference(setting, reference=reference)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumGpus:
     """The fewest devices a stage fits on, in a mode that is named."""
 
-    stage: StageName
-    mode: Mode | Literal["serve"]
+    stage: str
+    model: str
+    mode: TrainingMode | Literal["serve"]
     num_gpus: int
     tp: int
     """Tensor parallelism of the generator; 1 for SFT."""
     memory: Breakdown
     host_memory: Breakdown | None
-    fits_host: bool
+    limit: str
+    """What half as many devices lack."""
 
     @property
     def assumption(self) -> str:
-        return "weights and one sequence's cache" if self.mode == "serve" else MODE_TITLES[self.mode]
+        if isinstance(self.mode, TrainingMode):
+            return self.mode.title
+        return "weights and one sequence's cache"
+
+    @property
+    def mode_name(self) -> str:
+        return self.mode if isinstance(self.mode, str) else self.mode.name
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "model": self.model,
+            "mode": self.mode_name,
+            "assumption": self.assumption,
+            "num_gpus": self.num_gpus,
+            "tp": self.tp,
+            "memory_bytes": float(self.memory.total),
+            **({} if self.host_memory is None else {"host_memory_bytes_per_node": float(self.host_memory.total)}),
+            "limit": self.limit,
+        }
 
 
 def minimum_gpus(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, stage_name: StageName,
-    seq: int, mode: Mode = "full", host_memory_bytes: float | None = None, max_gpus: int = MAX_GPUS,
+    seq: int, mode: TrainingMode | ModeName = "full", max_gpus: int = MAX_GPUS,
 ) -> MinimumGpus:  # fmt: skip
-    """The smallest power of two of devices on which the stage fits, weights sharded over all of them (ZeRO-3)."""
-    num = 1
+    """The smallest power of two of devices on which the stage fits, weights sharded over all of them (ZeRO-3).
+
+    Host memory counts where the machine says what a node has.
+    """
+    how = training_mode(mode) if isinstance(mode, str) else mode
+    asked = _Asked(spec=spec.with_seq(seq), machine=machine, stack=stack, recipe=recipe, stage=stage_name, mode=how)
+    num, lacking = 1, "one device is enough"
     while num <= max_gpus:
-        found = _try(spec.with_seq(seq), machine, stack, recipe, stage_name, num, mode, host_memory_bytes)
-        if found is not None:
+        found = _try(asked, num, lacking)
+        if isinstance(found, MinimumGpus):
             return found
-        num *= 2
-    raise ConfigError(f"{spec.id} does not fit {max_gpus} x {machine.accelerator.id} for {stage_name} in mode {mode}")
+        lacking, num = found, num * 2
+    raise ConfigError(
+        f"{spec.id} does not fit {max_gpus} x {machine.accelerator.id} for {stage_name} in mode {how.name}: {lacking}"
+    )
 
 
-def _try(
-    spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, name: StageName, num: int,
-    mode: Mode, host_memory_bytes: float | None,
-) -> MinimumGpus | None:  # fmt: skip
-    shape = spec.transformer
-    if name == "generate":
-        copy = _smallest_copy(spec, machine, stack, recipe, num, 0.0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    spec: ModelSpec
+    machine: Machine
+    stack: Stack
+    recipe: Recipe
+    stage: StageName
+    mode: TrainingMode
+
+
+def _try(asked: _Asked, num: int, limit: str) -> MinimumGpus | str:
+    """The answer on so many devices, or what they lack."""
+    spec, machine, shape = asked.spec, asked.machine, asked.spec.transformer
+    if asked.stage == "generate":
+        copy = _smallest_copy(asked, num, 0.0)
         if copy is None:
-            return None
+            return f"{num} devices have no room for weights and one sequence's cache"
         used = generation.serving_memory(copy, num_sequences=1, total_len=shape.seq)
         return MinimumGpus(
-            stage=name, mode="serve", num_gpus=num, tp=copy.tp, memory=used, host_memory=None, fits_host=True
-        )
+            stage=asked.stage, model=spec.id, mode="serve", num_gpus=num, tp=copy.tp, memory=used, host_memory=None,
+            limit=limit,
+        )  # fmt: skip
     layout = Layout(dp=num, mbs=1, gbs=num, zero=3, recompute="full")
-    setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)
-    c, trained, reference = machine.constants, step_memory(setting), name == "rl"
-    used = update_memory(setting, trained, mode=mode, reference=reference)
-    if float(used.total) * (1.0 + c.allocator_overhead.value) + c.device_reserve.value > machine.memory_bytes:
-        return None
-    host = host_memory_of_node(setting, mode=mode, num_weight_copies=2 if reference else 0)
-    on_host = host_memory_bytes is None or float(host.total) <= host_memory_bytes
-    if not on_host:
-        return None
+    setting = Setting(
+        shape=shape, machine=machine, layout=layout, recipe=asked.recipe, stack=asked.stack, mode=asked.mode
+    )
+    trained, reference = step_memory(setting), asked.stage == "rl"
+    used = update_memory(setting, trained, reference=reference)
+    if float(reserved_bytes(setting, used.total)) > machine.memory_bytes:
+        largest = max(used.parts, key=lambda part: float(part.total))
+        return f"{num} devices lack memory, most of it for {largest.name.replace('_', ' ')}"
+    host = hostmem.training_host_memory(setting, num_weight_copies=2 if reference else 0)
+    if machine.host_memory_bytes is not None and float(host.total) > machine.host_memory_bytes:
+        return f"{num} devices lack host memory for the state moved there"
     tp = 1
     if reference:
-        held = held_memory(setting, trained, mode=mode, reference=True)
-        copy = _smallest_copy(spec, machine, stack, recipe, num, float(held.total))
+        held = held_memory(setting, trained, reference=True)
+        copy = _smallest_copy(asked, num, float(held.total))
         if copy is None:
-            return None
+            return f"{num} devices have no room for the generator beside the trainer"
         tp = copy.tp
-    return MinimumGpus(stage=name, mode=mode, num_gpus=num, tp=tp, memory=used, host_memory=host, fits_host=on_host)
+    return MinimumGpus(
+        stage=asked.stage, model=spec.id, mode=asked.mode, num_gpus=num, tp=tp, memory=used, host_memory=host,
+        limit=limit,
+    )  # fmt: skip
 
 
-def _smallest_copy(
-    spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, num_gpus: int, taken_bytes: float
-) -> Serving | None:
+def _smallest_copy(asked: _Asked, num_gpus: int, taken_bytes: float) -> Serving | None:
     """The generator split over the fewest devices that leave room for one sequence."""
-    tp = 1
-    while tp <= num_gpus and spec.transformer.heads % tp == 0:
+    tp, shape = 1, asked.spec.transformer
+    while tp <= num_gpus and shape.heads % tp == 0:
         copy = Serving(
-            shape=spec.transformer, machine=machine, stack=stack, recipe=recipe, tp=tp,
-            weight_bytes=generation.STORED_BYTES[recipe.name], cache_bytes=recipe.activation_bytes,
+            shape=shape, machine=asked.machine, stack=asked.stack, recipe=asked.recipe, tp=tp,
+            weight_bytes=generation.STORED_BYTES[asked.recipe.name], cache_bytes=asked.recipe.activation_bytes,
         )  # fmt: skip
-        if generation.num_sequences_that_fit(copy, total_len=spec.transformer.seq, taken_bytes=taken_bytes) >= 1:
+        if generation.num_sequences_that_fit(copy, total_len=shape.seq, taken_bytes=taken_bytes) >= 1:
             return copy
         tp *= 2
     return None
+
+
+def stage_answers(
+    *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, stage_name: str, seq: int,
+    modes: tuple[TrainingMode, ...] = (), teacher: ModelSpec | None = None, max_gpus: int = MAX_GPUS,
+) -> list[MinimumGpus]:  # fmt: skip
+    """Fewest devices for a stage, in each mode that can be named; a mode that fits nowhere is left out.
+
+    sft and rl: one answer for each mode. generate: the model is served. distill: the teacher generates (served) and
+    the student, `spec`, is trained on what it wrote.
+    """
+    asked: dict[str, Any] = {
+        "machine": machine, "stack": stack, "recipe": recipe, "seq": seq, "max_gpus": max_gpus,
+    }  # fmt: skip
+    names: tuple[ModeName, ...] = get_args(ModeName)
+    wanted = modes or tuple(TrainingMode(name=name) for name in names)
+    found: list[MinimumGpus] = []
+    if stage_name == "generate":
+        return [minimum_gpus(spec=spec, stage_name="generate", **asked)]
+    if stage_name == "distill":
+        if teacher is None:
+            raise ConfigError("distillation needs a teacher: name the model that generates")
+        found.append(replace(minimum_gpus(spec=teacher, stage_name="generate", **asked), stage="distill: teacher"))
+    elif stage_name not in ("sft", "rl"):
+        raise ConfigError(f"stage {stage_name!r} has no minimum: choose sft, rl, generate or distill")
+    trains: StageName = "rl" if stage_name == "rl" else "sft"
+    lacking = ""
+    for mode in wanted:
+        try:
+            one = minimum_gpus(spec=spec, stage_name=trains, mode=mode, **asked)
+        except ConfigError as error:
+            lacking = str(error)
+            continue
+        found.append(replace(one, stage="distill: student") if stage_name == "distill" else one)
+    if not any(isinstance(f.mode, TrainingMode) for f in found):
+        raise ConfigError(lacking)
+    return found

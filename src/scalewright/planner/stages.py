@@ -7,20 +7,21 @@ from typing import Any
 
 from scalewright import __version__
 from scalewright.catalog.types import Stack
-from scalewright.costs import compute, generation, stage
+from scalewright.costs import compute, generation, hostmem, stage
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.layer import layer_times
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
-from scalewright.costs.stage import MODE_TITLES, Mode, Sync
+from scalewright.costs.stage import Sync
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.errors import ConfigError
 from scalewright.planner.serving import GenerationPrediction, predict_generation
-from scalewright.planner.stage_memory import held_memory, host_memory_of_node, update_memory
+from scalewright.planner.stage_memory import held_memory, update_memory
 from scalewright.records.documents import digest, document
 from scalewright.workload.layout import Layout, check_divides
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
+from scalewright.workload.training import ModeName, TrainingMode, training_mode
 
 __all__ = ["GenerationPrediction", "RlPrediction", "predict_generation", "predict_rl"]
 
@@ -34,7 +35,7 @@ class RlPrediction:
     layout: Layout
     recipe: Recipe
     stack: Stack
-    mode: Mode
+    mode: TrainingMode
     sync: Sync
     rollout: GenerationPrediction
     update: StepCost
@@ -46,8 +47,6 @@ class RlPrediction:
     memory_update: Breakdown
     host_memory: Breakdown
     """One node."""
-    host_memory_bytes: float | None
-    """What a node has; None where unknown."""
 
     @property
     def num_gpus(self) -> int:
@@ -57,8 +56,12 @@ class RlPrediction:
     def fits(self) -> bool:
         c, room = self.machine.constants, self.machine.memory_bytes
         updating = float(self.memory_update.total) * (1.0 + c.allocator_overhead.value) + c.device_reserve.value
-        on_host = self.host_memory_bytes is None or float(self.host_memory.total) <= self.host_memory_bytes
-        return self.rollout.fits and updating <= room and on_host
+        return self.rollout.fits and updating <= room and self.fits_host
+
+    @property
+    def fits_host(self) -> bool:
+        room = self.machine.host_memory_bytes
+        return room is None or float(self.host_memory.total) <= room
 
     def resolved_input(self) -> dict[str, Any]:
         return {
@@ -68,7 +71,7 @@ class RlPrediction:
             "layout": self.layout.as_dict(),
             "precision": self.recipe.name,
             "stack": self.stack.id,
-            "mode": self.mode,
+            "mode": str(self.mode),
             "sync": self.sync,
             "num_prompts": self.num_prompts,
             "num_responses": self.num_responses,
@@ -76,12 +79,12 @@ class RlPrediction:
         }
 
     def warnings(self) -> list[str]:
-        found = [f"mode {self.mode}: {MODE_TITLES[self.mode]}", *self.rollout.warnings()]
-        if self.mode == "lora":
-            found.append("the update is timed as if all weights were trained: an upper bound for adapters")
-        if self.mode == "offload":
-            found.append("moving state between host and device, and Adam on the host, take time that is not counted")
-        if self.host_memory_bytes is not None and float(self.host_memory.total) > self.host_memory_bytes:
+        found = [f"mode {self.mode}: {self.mode.title}", *self.rollout.warnings()]
+        if self.mode.is_offload:
+            found.append("moving the trainer's weights to the host for the rollout takes time that is not counted")
+            if self.machine.host_memory_bytes_per_s is None:
+                found.append(f"{self.machine.name}: memory rate of the hosts unknown, the optimizer there is not timed")
+        if not self.fits_host:
             found.append("a node's host memory is too small for what is moved off its devices")
         return list(dict.fromkeys(found))
 
@@ -113,8 +116,8 @@ class RlPrediction:
 def predict_rl(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, layout: Layout, rollout_recipe: Recipe,
     rollout_tp: int, num_prompts: int, num_responses: int, prompt_len: int, response_len: int,
-    longest_len: int | None = None, reward_s: float = 0.0, reference: bool = True, mode: Mode = "full",
-    sync: Sync = "gather_broadcast", host_memory_bytes: float | None = None,
+    longest_len: int | None = None, reward_s: float = 0.0, reference: bool = True,
+    mode: TrainingMode | ModeName = "full", sync: Sync = "gather_broadcast",
 ) -> RlPrediction:  # fmt: skip
     """One on-policy GRPO step: trainer and generator take turns on the same devices.
 
@@ -132,9 +135,10 @@ def predict_rl(
     )
     if num_sequences % int(layout.gbs):
         raise ConfigError(f"{num_sequences} answers are not whole mini-batches of gbs={layout.gbs}")
-    setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack)
+    how = training_mode(mode) if isinstance(mode, str) else mode
+    setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack, mode=how)
     update = step_cost(spec=spec, setting=setting)
-    held = held_memory(setting, update.memory, mode=mode, reference=reference)
+    held = held_memory(setting, update.memory, reference=reference)
     rollout = predict_generation(
         spec=spec, machine=machine, stack=stack, recipe=rollout_recipe, num_gpus=int(layout.num_gpus), tp=rollout_tp,
         batch=num_sequences, prompt_len=prompt_len, response_len=response_len, longest_len=longest_len,
@@ -150,15 +154,14 @@ def predict_rl(
         replace(generation.scaled(update.time, num_updates), name="update"),
         _leaf("weight_sync", _sync_s(spec, rollout, sync), f"stage.{sync}_time_s", sync=sync),
     )
-    memory_update = update_memory(setting, update.memory, mode=mode, reference=reference)
+    memory_update = update_memory(setting, update.memory, reference=reference)
     return RlPrediction(
-        spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, mode=mode, sync=sync, rollout=rollout,
+        spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, mode=how, sync=sync, rollout=rollout,
         update=update, num_prompts=num_prompts, num_responses=num_responses,
         time=Breakdown(name="rl_step", unit="s", parts=parts),
         memory_rollout=replace(rollout.memory, name="rollout", parts=(*rollout.memory.parts, held)),
         memory_update=memory_update,
-        host_memory=host_memory_of_node(setting, mode=mode, num_weight_copies=2 if reference else 1),
-        host_memory_bytes=host_memory_bytes,
+        host_memory=hostmem.training_host_memory(setting, num_weight_copies=2 if reference else 1),
     )  # fmt: skip
 
 

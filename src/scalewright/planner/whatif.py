@@ -219,6 +219,7 @@ def _asking(prediction: Prediction, **changed: object) -> Callable[[], Predictio
     """The same question with some of its parts replaced."""
     p = prediction
     question = {"spec": p.spec, "machine": p.machine, "layout": p.layout, "recipe": p.recipe, "stack": p.stack}
+    question |= {"mode": p.mode, "feed": p.feed}
     return lambda: predict(**(question | changed))  # type: ignore[arg-type]
 
 

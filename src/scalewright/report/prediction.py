@@ -26,11 +26,14 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
         f"[bold]{escape(prediction.spec.id)}[/] on {layout.num_gpus} x {escape(machine.accelerator.id)} "
         f"({escape(machine.name)}, {prediction.num_nodes} node{'s' if prediction.num_nodes > 1 else ''})"
     )
-    console.print(f"{prediction.recipe.name}, stack {escape(prediction.stack.id)}")
+    how = "" if prediction.mode.name == "full" else f", mode {prediction.mode}"
+    optimizer = "" if prediction.recipe.optimizer == "adam" else f" with {prediction.recipe.optimizer}"
+    console.print(f"{prediction.recipe.name}{optimizer}, stack {escape(prediction.stack.id)}{how}")
     console.print(f"layout {layout.brief}, sequences of {prediction.spec.transformer.seq}")
     _print_answer(console, prediction)
     _print_terms(console, "where the step goes", prediction.cost.time, units.SECONDS)
     _print_terms(console, "where the memory goes", prediction.cost.memory, units.BYTES)
+    _print_terms(console, "where a node's host memory goes", prediction.cost.host_memory, units.BYTES)
     for warning in prediction.warnings():
         console.print(f"[yellow]note[/] {escape(warning)}")
 
@@ -50,6 +53,8 @@ def _print_answer(console: Console, prediction: Prediction) -> None:
     reserved = units.format(float(cost.reserved_bytes), units.BYTES)
     device = units.format(prediction.machine.memory_bytes, units.BYTES)
     table.add_row("memory", peak, f"worst rank; {reserved} reserved of {device}: {verdict}")
+    table.add_row("host memory", *_host_row(prediction))
+    table.add_row("data", *_data_row(prediction))
     used = prediction.footprint
     if used is not None:
         energy, each = units.format(float(used.energy.total), units.JOULES), f"{used.num_tokens_per_j:.3g} tokens/J"
@@ -58,6 +63,26 @@ def _print_answer(console: Console, prediction: Prediction) -> None:
         table.add_row("a step costs", energy, f"{each}{money}{carbon}")
     table.add_row("confidence", prediction.confidence, "formulas and catalogue values; not measured here")
     console.print(table)
+
+
+def _host_row(prediction: Prediction) -> tuple[str, str]:
+    """What a node's processes hold, and whether it has that much."""
+    room = prediction.machine.host_memory_bytes
+    used = units.format(float(prediction.cost.host_memory.total), units.BYTES)
+    if room is None:
+        return used, "a node; what it has is not known"
+    verdict = "[green]fits[/]" if prediction.cost.fits_host else "[bold red]does not fit[/]"
+    return used, f"a node, of {units.format(room, units.BYTES)}: {verdict}"
+
+
+def _data_row(prediction: Prediction) -> tuple[str, str]:
+    """What the step waits for its samples, and where they come from."""
+    feed, c = prediction.feed, prediction.machine.constants
+    wait = float(prediction.cost.time.part("data").total)
+    rate = prediction.num_tokens_per_step * c.token_bytes.value / float(prediction.cost.time.total)
+    source = "" if feed.storage is None else f" from {escape(feed.storage.id)}"
+    said = "no wait" if wait == 0.0 else f"waits {units.format(wait, units.SECONDS)}"
+    return said, f"text at {units.format(rate, units.BYTES_PER_S)}{source}, {feed.num_loaders} loaders a device"
 
 
 def _hfu_note(prediction: Prediction) -> str:
@@ -119,7 +144,7 @@ def _print_equations(console: Console, prediction: Prediction) -> None:
     console.print("[bold]equations[/]")
     keys = dict.fromkeys(
         term.formula
-        for breakdown in (prediction.cost.time, prediction.cost.memory)
+        for breakdown in (prediction.cost.time, prediction.cost.memory, prediction.cost.host_memory)
         for _, term in breakdown.walk()
         if term.formula and float(term.total) != 0.0
     )

@@ -61,7 +61,7 @@ def print_rl(console: Console, prediction: RlPrediction, *, explain: bool) -> No
     table.add_row("throughput", f"{tokens / total / prediction.num_gpus:,.0f} tokens/s each", "prompts and answers")
     table.add_row("rollout memory", _b(float(prediction.memory_rollout.total)), f"of {_b(machine.memory_bytes)}")
     table.add_row("update memory", _b(float(prediction.memory_update.total)), _verdict(prediction.fits))
-    has = "" if prediction.host_memory_bytes is None else f"of {_b(prediction.host_memory_bytes)} "
+    has = "" if machine.host_memory_bytes is None else f"of {_b(machine.host_memory_bytes)} "
     table.add_row("host memory", _b(float(prediction.host_memory.total)), f"{has}a node")
     console.print(table)
     _print_terms(console, "where the step goes", prediction.time, units.SECONDS)
@@ -102,7 +102,7 @@ def minimum_table(found: Iterable[MinimumGpus]) -> Table:
     table = plain_table("stage", "mode", "devices", "tp", "memory", "assumes", right=("devices", "tp", "memory"))
     for row in found:
         memory = _b(float(row.memory.total))
-        table.add_row(row.stage, row.mode, str(row.num_gpus), str(row.tp), memory, row.assumption)
+        table.add_row(row.stage, row.mode_name, str(row.num_gpus), str(row.tp), memory, row.assumption)
     return table
 
 

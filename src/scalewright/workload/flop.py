@@ -67,9 +67,16 @@ def score_flop(shape: TransformerShape) -> float:
     return 2.0 * s * s * shape.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
 
 
-def training_flop_per_sample(spec: ModelSpec) -> float:
-    """Model FLOP of one sample's forward and backward pass: three times the forward pass; recompute not counted."""
-    return 3.0 * sum(forward_flop_by_part(spec).values())
+def training_flop_per_sample(spec: ModelSpec, *, frozen: bool = False) -> float:
+    """Model FLOP of one sample's forward and backward pass: three times the forward pass; recompute not counted.
+
+    Frozen weights have no gradient: twice the forward pass, but for attention scores, which have no weights. Adapters
+    are not counted.
+    """
+    parts = forward_flop_by_part(spec)
+    if not frozen:
+        return 3.0 * sum(parts.values())
+    return 2.0 * sum(parts.values()) + parts.get("attention_scores", 0.0)
 
 
 def six_nd_flop(*, num_params: float, num_tokens: float) -> float:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, cast, get_args
 
 from scalewright.catalog.types import Precision
-from scalewright.errors import UnknownNameError
+from scalewright.errors import ConfigError, UnknownNameError
+
+OptimizerName = Literal["adam", "sgd"]
+NUM_MOMENTS: dict[OptimizerName, int] = {"adam": 2, "sgd": 1}
+"""What an optimizer remembers of each parameter: Adam's two moments, SGD's momentum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A training recipe with Adam.
+    """A training recipe.
 
     Source  rajbhandari2020 (arXiv:1910.02054), section 3.1: 2 + 2 + 12 bytes per parameter in mixed precision
     """
@@ -24,12 +29,25 @@ class Recipe:
     """Precision of the output layer, which 8-bit recipes keep higher."""
     weight_bytes: float
     gradient_bytes: float
-    optimizer_bytes: float
-    """Adam's two moments, plus the fp32 master copy where the weights are shorter."""
+    master_bytes: float
+    """The fp32 copy of weights that are shorter; 0 where there is none."""
+    moment_bytes: float
+    """One moment of the optimizer."""
     activation_bytes: float
     communication_bytes: float
     """Width of a gradient element on the wire."""
     title: str
+    optimizer: OptimizerName = "adam"
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """State per parameter: the moments, plus the master copy."""
+        return self.master_bytes + NUM_MOMENTS[self.optimizer] * self.moment_bytes
+
+    def with_optimizer(self, name: str) -> Recipe:
+        if name not in get_args(OptimizerName):
+            raise ConfigError(f"there is no optimizer {name!r}: choose {', '.join(get_args(OptimizerName))}")
+        return replace(self, optimizer=cast(OptimizerName, name))
 
     @property
     def is_narrow(self) -> bool:
@@ -37,15 +55,19 @@ class Recipe:
         return self.matmul in ("fp8", "fp6", "fp4")
 
 
-def _mixed(name: str, matmul: Precision, wide: Precision, title: str) -> Recipe:
+def _mixed(
+    name: str, matmul: Precision, wide: Precision, title: str, *, gradient_bytes: float = 4.0,
+    master_bytes: float = 4.0, moment_bytes: float = 4.0,
+) -> Recipe:  # fmt: skip
     return Recipe(
         name=name,
         matmul=matmul,
         attention=wide,
         head=wide,
         weight_bytes=2.0,
-        gradient_bytes=4.0,
-        optimizer_bytes=12.0,
+        gradient_bytes=gradient_bytes,
+        master_bytes=master_bytes,
+        moment_bytes=moment_bytes,
         activation_bytes=2.0,
         communication_bytes=2.0,
         title=title,
@@ -62,7 +84,8 @@ RECIPES: dict[str, Recipe] = {
             head="fp32",
             weight_bytes=4.0,
             gradient_bytes=4.0,
-            optimizer_bytes=8.0,
+            master_bytes=0.0,
+            moment_bytes=4.0,
             activation_bytes=4.0,
             communication_bytes=4.0,
             title="everything in 32 bit on the vector units",
@@ -74,24 +97,26 @@ RECIPES: dict[str, Recipe] = {
             head="tf32",
             weight_bytes=4.0,
             gradient_bytes=4.0,
-            optimizer_bytes=8.0,
+            master_bytes=0.0,
+            moment_bytes=4.0,
             activation_bytes=4.0,
             communication_bytes=4.0,
             title="32-bit tensors, products rounded to TF32",
         ),
-        Recipe(
-            name="fp16",
-            matmul="fp16",
-            attention="fp16",
-            head="fp16",
-            weight_bytes=2.0,
-            gradient_bytes=2.0,
-            optimizer_bytes=12.0,
-            activation_bytes=2.0,
-            communication_bytes=2.0,
-            title="fp16 weights and gradients, fp32 master copy and moments",
-        ),
+        _mixed("fp16", "fp16", "fp16", "fp16 weights and gradients, fp32 master copy and moments", gradient_bytes=2.0),
         _mixed("bf16", "bf16", "bf16", "bf16 weights, fp32 gradients, master copy and moments"),
+        _mixed(
+            "bf16-lean", "bf16", "bf16", "bf16 weights and gradients, fp32 master copy and moments", gradient_bytes=2.0
+        ),
+        _mixed(
+            "bf16-pure",
+            "bf16",
+            "bf16",
+            "bf16 weights, gradients and moments, no master copy",
+            gradient_bytes=2.0,
+            master_bytes=0.0,
+            moment_bytes=2.0,
+        ),
         _mixed("fp8", "fp8", "bf16", "linear layers in fp8, the rest as bf16"),
         _mixed("mxfp8", "fp8", "bf16", "linear layers in block-scaled fp8, the rest as bf16"),
         _mixed("nvfp4", "fp4", "bf16", "linear layers in block-scaled fp4, the rest as bf16"),

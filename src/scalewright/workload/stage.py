@@ -58,7 +58,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlRequest:
-    """`prompts=128,samples=8,prompt=512,response=1024[,longest=,tp=1,mode=offload]`: one GRPO step."""
+    """`prompts=128,samples=8,prompt=512,response=1024[,longest=,tp=1]`: one GRPO step."""
 
     prompts: int
     samples: int
@@ -67,11 +67,6 @@ class RlRequest:
     longest: int | None = None
     tp: int = 1
     """Tensor parallelism of the generator, which may differ from the trainer's."""
-    mode: str = "full"
-    """What is kept while training: full (all Adam state), offload (to the host), lora."""
-
-
-MODES = ("full", "offload", "lora")
 
 
 def parse_generate(text: str) -> GenerateRequest:
@@ -80,12 +75,7 @@ def parse_generate(text: str) -> GenerateRequest:
 
 def parse_rl(text: str) -> RlRequest:
     needed, optional = ("prompts", "samples", "prompt", "response"), ("longest", "tp")
-    written = assignments(text, allowed=(*needed, *optional, "mode"), what="rl")
-    mode = written.pop("mode", "full")
-    if mode not in MODES:
-        raise ConfigError(f"rl has mode={mode}: choose {', '.join(MODES)}")
-    rest = ",".join(f"{k}={v}" for k, v in written.items())
-    return RlRequest(**_numbers(rest, "rl", needed=needed, optional=optional), mode=mode)
+    return RlRequest(**_numbers(text, "rl", needed=needed, optional=optional))
 
 
 def _numbers(text: str, what: str, *, needed: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, int]:

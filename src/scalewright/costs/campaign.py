@@ -1,0 +1,199 @@
+"""The whole run: from one step to days, checkpoints, failures, slices of a queue, energy, money and carbon."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scalewright.costs import failures
+from scalewright.costs.breakdown import Breakdown
+from scalewright.errors import ConfigError
+
+MINUTE_S = 60.0
+LARGE_REQUEST_S = 512 * 3600.0
+"""Device time above which a request deserves a second look: 512 GPU-hours."""
+MAX_SAVE_OVER_MTTF = 5
+"""A job that fails this often while it saves and restarts once does not come forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What one checkpoint of this run is and costs."""
+
+    size_bytes: float
+    write_s: float
+    """Until it is on disk."""
+    stall_s: float
+    """For which training stops."""
+    read_s: float
+    """To restore it."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Time after the stall during which the checkpoint is not yet on disk, so that a failure loses it."""
+        return max(self.write_s - self.stall_s, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruptions:
+    """How often the job stops, and how long it takes to come back."""
+
+    mttf_s: float
+    restart_s: float
+    """Without reading the checkpoint."""
+    startup_s: float
+    """Of a planned job, without reading the checkpoint."""
+
+
+def save_every_s(*, saving: Saving, mttf_s: float, step_s: float, work_s: float) -> float:
+    """Work between two checkpoints, in whole steps.
+
+    Equation  Daly's interval for the stall, at least the time one checkpoint takes to write, at most the whole run
+    Source    daly2006 (FGCS 22), equation 37
+    Assumes   one checkpoint is being written at a time
+    Checked   tests/costs/test_campaign.py: whole steps; never shorter than a write; nothing better nearby
+    """
+    best = failures.daly_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s)
+    wanted = min(max(best, saving.write_s, step_s), max(work_s, step_s))
+    return max(round(wanted / step_s), 1) * step_s
+
+
+def run_time(
+    *, num_steps: float, step_s: float, every_s: float, saving: Saving, interruptions: Interruptions, num_jobs: int,
+    num_epochs: float = 0.0, epoch_fixed_s: float = 0.0,
+) -> Breakdown:  # fmt: skip
+    """Expected time on the machine from the first job's start to the last one's end.
+
+    Equation  T = M e^(R/M) (e^((t + C)/M) - 1) W / t + jobs x (start + restore + last checkpoint),  W = steps + epochs
+    Source    daly2006 (FGCS 22), equation 20
+    Assumes   a failure loses the work since the last checkpoint on disk; waiting in the queue is not counted
+    Checked   tests/costs/test_campaign.py: parts add up; a run without failures is its steps and stalls
+    """
+    c, w = saving, interruptions
+    work = num_steps * step_s + num_epochs * epoch_fixed_s
+    again_s = w.restart_s + c.read_s + c.exposed_s
+    if again_s + c.stall_s > MAX_SAVE_OVER_MTTF * w.mttf_s:
+        raise ConfigError(
+            f"a failure every {w.mttf_s:,.0f} s leaves no time to save ({c.stall_s:,.0f} s) and restart "
+            f"({again_s:,.0f} s): use fewer devices or faster storage"
+        )
+    wall = failures.wall_time(
+        work_s=work, interval_s=min(every_s, work), checkpoint_s=c.stall_s, restart_s=again_s, mttf_s=w.mttf_s
+    )
+    undone_s = wall.restart_s * c.exposed_s / again_s if again_s else 0.0
+
+    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
+        return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
+
+    parts = (
+        term("steps", num_steps * step_s, "campaign.run_time", num_steps=num_steps, step_s=step_s),
+        term("epoch_ends", num_epochs * epoch_fixed_s, "storage.epoch_time_s", num_epochs=num_epochs),
+        term("checkpoint_stalls", wall.saving_s, "storage.stall_time_s", every_s=every_s, stall_s=c.stall_s),
+        term("lost_work", wall.lost_s + undone_s, "failures.wall_time", num_failures=wall.num_failures),
+        term("restarts", wall.restart_s - undone_s, "failures.wall_time", restart_s=w.restart_s + c.read_s),
+        term("job_starts", num_jobs * (w.startup_s + c.read_s), "campaign.run_time", num_jobs=num_jobs),
+        term("last_checkpoints", num_jobs * c.write_s, "storage.write_time_s", num_jobs=num_jobs),
+    )
+    return Breakdown(name="whole_run", unit="s", formula="campaign.run_time", parts=parts)
+
+
+def num_failures(*, time_s: float, mttf_s: float) -> float:
+    """Interruptions to expect.
+
+    Equation  n = T / M
+    Source    kokolis2024 (arXiv:2410.21680), section IV
+    Assumes   constant hazard
+    Checked   tests/costs/test_campaign.py: Llama 3's 419 in 54 days
+    """
+    return time_s / mttf_s
+
+
+def slice_parts(*, limit_s: float, saving: Saving, interruptions: Interruptions, margin_frac: float) -> Breakdown:
+    """What one job of a queue with a time limit is made of.
+
+    Equation  L = start + restore + work + last checkpoint + margin
+    Source    the guides of the catalogued sites: request what is expected plus 10 to 20 %
+    Assumes   every job restores; the last checkpoint is written before the limit, so nothing is lost between jobs
+    Checked   tests/costs/test_campaign.py: parts add up to the limit; a limit too short is refused
+    """
+    start, margin = interruptions.startup_s, limit_s * margin_frac / (1.0 + margin_frac)
+    work = limit_s - margin - start - saving.read_s - saving.write_s
+    if work <= 0.0:
+        raise ConfigError(
+            f"a limit of {limit_s:,.0f} s leaves no time to work: start, restore, last checkpoint and margin take "
+            f"{limit_s - work:,.0f} s; ask for a longer queue or faster storage"
+        )
+    parts = {
+        "start_up": start,
+        "restore": saving.read_s,
+        "work": work,
+        "last_checkpoint": saving.write_s,
+        "margin": margin,
+    }
+    terms = tuple(Breakdown(name=n, unit="s", value=v, formula="campaign.slice_parts") for n, v in parts.items())
+    return Breakdown(name="slice", unit="s", formula="campaign.slice_parts", parts=terms)
+
+
+def walltime_request_s(*, expected_s: float, margin_frac: float) -> float:
+    """Time to ask a queue for.
+
+    Equation  ceil(t (1 + m)) to a whole minute
+    Source    the guides of the catalogued sites: steps x time per step plus 10 to 20 %
+    Assumes   the margin covers what the prediction does not
+    Checked   tests/golden/test_budget.py: 1000 steps of 2.7 s ask for 50 min
+    """
+    minutes = expected_s * (1.0 + margin_frac) / MINUTE_S
+    return math.ceil(round(minutes, 6)) * MINUTE_S
+
+
+def memory_request_bytes(*, peak_bytes: float, margin_frac: float) -> float:
+    """Memory to ask a queue for.
+
+    Equation  M (1 + m)
+    Source    the guides of the catalogued sites: peak plus 10 to 20 %
+    Assumes   the margin covers what the prediction does not
+    Checked   tests/golden/test_budget.py: between 1.1 and 1.2 times the peak
+    """
+    return peak_bytes * (1.0 + margin_frac)
+
+
+def device_time_s(*, num_nodes: float, devices_per_node: float, time_s: float) -> float:
+    """What an allocation is charged: device-seconds, printed as GPU-hours.
+
+    Equation  nodes x devices x time
+    Source    the accounting of the catalogued sites: whole nodes are charged
+    Assumes   nodes are not shared
+    Checked   tests/golden/test_budget.py: 4 nodes of 8 for 6 h are 192 GPU-hours
+    """
+    return num_nodes * devices_per_node * time_s
+
+
+def run_energy(
+    *, time: Breakdown, num_devices: float, busy_w: float, waiting_w: float, overhead_w: float, pue_frac: float
+) -> Breakdown:  # fmt: skip
+    """Joules of the whole run.
+
+    Equation  E = [n (P_busy T_busy + P_idle T_rest) + P_node T] PUE,  busy while steps run, for the first time or again
+    Source    patterson2021 (arXiv:2104.10350), section 2
+    Assumes   devices draw idle power while state is saved, restored or jobs start; lost work draws that of steps
+    Checked   tests/costs/test_campaign.py: equals the energy of its steps when there is nothing else
+    """
+    busy_s = sum(float(time.part(name).total) for name in ("steps", "lost_work"))
+    total_s = float(time.total)
+    devices = num_devices * (busy_w * busy_s + waiting_w * (total_s - busy_s))
+    nodes = overhead_w * total_s
+
+    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
+        return Breakdown(name=name, unit="j", value=value, formula=formula, inputs=inputs)
+
+    return Breakdown(
+        name="energy",
+        unit="j",
+        formula="campaign.run_energy",
+        parts=(
+            term("steps", num_devices * busy_w * busy_s, "energy.board_power_w", power_w=busy_w),
+            term("waiting", num_devices * waiting_w * (total_s - busy_s), "energy.board_power_w", power_w=waiting_w),
+            term("nodes", nodes, "energy.node_overhead_w", power_w=overhead_w),
+            term("facility", (devices + nodes) * (pue_frac - 1.0), "energy.energy_use", pue_frac=pue_frac),
+        ),
+    )

@@ -1,0 +1,369 @@
+"""The whole run: tokens or steps to days, GPU-hours, energy, money, carbon, checkpoints, failures and queue slices.
+
+    run = whole_run(work=step_work(prediction), num_tokens=15e12, storage=catalog.storage("lumi-f"))
+
+`step_work` takes what is needed from a prediction; a measured step can fill a `StepWork` by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalewright import __version__
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Constants, Storage
+from scalewright.costs import campaign, energy, failures, storage
+from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.campaign import Interruptions, Saving
+from scalewright.costs.storage import CheckpointKind
+from scalewright.errors import ConfigError
+from scalewright.planner.predict import Prediction, predict
+from scalewright.records.documents import document
+from scalewright.units import BYTES_PER_S, SECONDS
+from scalewright.units import format as shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What one step of a run is: its time, the devices it holds, the tokens it brings and the state it leaves."""
+
+    name: str
+    step_time_s: float
+    interval_s: tuple[float, float]
+    """90 % interval of the step time."""
+    num_gpus: int
+    gpus_per_node: int
+    num_tokens_per_step: float
+    checkpoint_bytes: float
+    constants: Constants
+    host_link_bytes_per_s: float | None = None
+    busy_w: float | None = None
+    """Mean power of one device while steps run; None: no energy figure."""
+    idle_w: float = 0.0
+    overhead_w: float = 0.0
+    """Hosts, NICs and fans of all nodes."""
+    site: energy.Site | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_gpus // self.gpus_per_node)
+
+
+def step_work(prediction: Prediction) -> StepWork:
+    """A predicted step as the unit of a whole run."""
+    machine, cost, used = prediction.machine, prediction.cost, prediction.footprint
+    tdp, num_gpus = machine.accelerator.tdp.value, int(prediction.layout.num_gpus)
+    return StepWork(
+        name=f"{prediction.spec.id} on {num_gpus} x {machine.accelerator.id} ({machine.name})",
+        step_time_s=float(cost.time.total),
+        interval_s=(float(cost.interval_s[0]), float(cost.interval_s[1])),
+        num_gpus=num_gpus,
+        gpus_per_node=min(machine.gpus_per_node, num_gpus),
+        num_tokens_per_step=prediction.num_tokens_per_step,
+        checkpoint_bytes=prediction.checkpoint_bytes,
+        constants=machine.constants,
+        host_link_bytes_per_s=machine.host_link_bytes_per_s,
+        busy_w=None if used is None else used.board_w,
+        idle_w=energy.board_power_w(tdp_w=tdp, activity_frac=0.0, memory_frac=0.0, constants=machine.constants),
+        overhead_w=energy.node_overhead_w(tdp_w=tdp, num_devices=num_gpus, constants=machine.constants),
+        site=prediction.site,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """A run cut into jobs of a queue with a time limit."""
+
+    limit_s: float
+    num_jobs: int
+    one: Breakdown
+    """A full job, part by part."""
+    last_request_s: float
+    """Time to ask for the last, shorter one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRun:
+    """What a run costs from its first step to its last, with everything that went in."""
+
+    work: StepWork
+    num_steps: int
+    saving: Saving
+    checkpoint: CheckpointKind
+    storage_id: str
+    every_s: float
+    """Work between two checkpoints."""
+    young_s: float
+    interruptions: Interruptions
+    time: Breakdown
+    interval_s: tuple[float, float]
+    """90 % interval of the time, from that of the step."""
+    energy: Breakdown | None
+    slices: Slices | None
+    notes: tuple[str, ...]
+
+    @property
+    def time_s(self) -> float:
+        return float(self.time.total)
+
+    @property
+    def num_tokens(self) -> float:
+        return self.num_steps * self.work.num_tokens_per_step
+
+    @property
+    def num_failures(self) -> float:
+        return campaign.num_failures(time_s=self.time_s, mttf_s=self.interruptions.mttf_s)
+
+    @property
+    def goodput_frac(self) -> float:
+        """Share of the time that steps take which are not done again."""
+        return float(self.time.part("steps").total) / self.time_s
+
+    @property
+    def device_time_s(self) -> float:
+        """Whole nodes are charged."""
+        work = self.work
+        return campaign.device_time_s(
+            num_nodes=work.num_nodes, devices_per_node=work.gpus_per_node, time_s=self.time_s
+        )  # fmt: skip
+
+    @property
+    def num_gpu_hours(self) -> float:
+        return self.device_time_s / 3600.0
+
+    @property
+    def steps_between_checkpoints(self) -> int:
+        return round(self.every_s / self.work.step_time_s)
+
+    @property
+    def request_s(self) -> float:
+        """Time to ask for: of one job, where no limit cuts the run."""
+        margin = self.work.constants.walltime_margin.value
+        return campaign.walltime_request_s(expected_s=self.time_s, margin_frac=margin)
+
+    @property
+    def cost_usd(self) -> float | None:
+        site = self.work.site
+        if site is None or site.usd_per_s_per_gpu is None:
+            return None
+        return self.device_time_s * site.usd_per_s_per_gpu
+
+    @property
+    def carbon_kgco2e(self) -> float | None:
+        site = self.work.site
+        if self.energy is None or site is None or site.kgco2e_per_j is None:
+            return None
+        return energy.carbon_kgco2e(energy_j=float(self.energy.total), kgco2e_per_j=site.kgco2e_per_j)
+
+    def as_dict(self) -> dict[str, Any]:
+        """SI values with their unit in the key; part of a plan, or a document of its own."""
+        money, carbon, cut = self.cost_usd, self.carbon_kgco2e, self.slices
+        return {
+            "name": self.work.name,
+            "num_steps": self.num_steps,
+            "num_tokens": self.num_tokens,
+            "num_gpus": self.work.num_gpus,
+            "num_nodes": self.work.num_nodes,
+            "step_time_s": self.work.step_time_s,
+            "time_s": self.time_s,
+            "time_interval_s": list(self.interval_s),
+            "device_time_s": self.device_time_s,
+            "num_gpu_hours": self.num_gpu_hours,
+            "goodput_frac": self.goodput_frac,
+            "mttf_s": self.interruptions.mttf_s,
+            "num_failures": self.num_failures,
+            "checkpoint": {
+                "kind": self.checkpoint,
+                "storage": self.storage_id,
+                "size_bytes": self.saving.size_bytes,
+                "write_s": self.saving.write_s,
+                "stall_s": self.saving.stall_s,
+                "read_s": self.saving.read_s,
+                "every_s": self.every_s,
+                "every_num_steps": self.steps_between_checkpoints,
+                "young_interval_s": self.young_s,
+            },
+            "walltime_request_s": self.request_s,
+            **({} if self.energy is None else {"energy_j": float(self.energy.total)}),
+            **({} if money is None else {"cost_usd": money}),
+            **({} if carbon is None else {"carbon_kgco2e": carbon}),
+            **({} if cut is None else {"slices": _slices_dict(cut)}),
+            "notes": list(self.notes),
+            "time": self.time.as_dict(),
+            **({} if self.energy is None else {"energy": self.energy.as_dict()}),
+        }
+
+    def as_document(self) -> dict[str, Any]:
+        return document("whole-run", {"scalewright": __version__, **self.as_dict()})
+
+
+def _slices_dict(cut: Slices) -> dict[str, Any]:
+    return {
+        "limit_s": cut.limit_s,
+        "num_jobs": cut.num_jobs,
+        "last_request_s": cut.last_request_s,
+        "one": cut.one.as_dict(),
+    }
+
+
+def whole_run(
+    *, work: StepWork, storage_entry: Storage, num_tokens: float | None = None, num_steps: int | None = None,
+    checkpoint: CheckpointKind = "async", limit_s: float | None = None, num_epochs: float = 0.0,
+    epoch_fixed_s: float = 0.0, every_s: float | None = None,
+) -> WholeRun:  # fmt: skip
+    """Steps to days: give tokens or steps.
+
+    `limit_s` is the queue's longest job; `every_s` is work between checkpoints, else Daly's interval; `epoch_fixed_s`
+    is what each of `num_epochs` adds.
+    """
+    steps = _num_steps(work, num_tokens, num_steps)
+    saving = _saving(work, storage_entry, checkpoint)
+    c = work.constants
+    mttf_s = failures.job_mttf_s(device_mttf_s=c.device_mttf.value, num_devices=work.num_gpus)
+    stops = Interruptions(mttf_s=mttf_s, restart_s=c.restart_time.value, startup_s=c.startup_time.value)
+    work_s = steps * work.step_time_s
+    chosen = every_s or campaign.save_every_s(
+        saving=saving, mttf_s=mttf_s, step_s=work.step_time_s, work_s=work_s
+    )  # fmt: skip
+
+    def time_with(step_s: float, num_jobs: int) -> Breakdown:
+        return campaign.run_time(
+            num_steps=steps, step_s=step_s, every_s=chosen, saving=saving, interruptions=stops, num_jobs=num_jobs,
+            num_epochs=num_epochs, epoch_fixed_s=epoch_fixed_s,
+        )  # fmt: skip
+
+    def cut_time(step_s: float) -> tuple[Breakdown, Slices | None]:
+        alone = time_with(step_s, 1)
+        if limit_s is None:
+            return alone, None
+        cut = _slices(work, saving, stops, limit_s, float(alone.total))
+        return time_with(step_s, cut.num_jobs), cut
+
+    time, cut = cut_time(work.step_time_s)
+    low, high = (float(cut_time(s)[0].total) for s in work.interval_s)
+    return WholeRun(
+        work=work, num_steps=steps, saving=saving, checkpoint=checkpoint, storage_id=storage_entry.id, every_s=chosen,
+        young_s=failures.young_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s), interruptions=stops, time=time,
+        interval_s=(low, high), energy=_energy(work, time), slices=cut,
+        notes=_notes(work, storage_entry, float(time.total)),
+    )  # fmt: skip
+
+
+def _num_steps(work: StepWork, num_tokens: float | None, num_steps: int | None) -> int:
+    if (num_tokens is None) == (num_steps is None):
+        raise ConfigError("a whole run is so many tokens or so many steps: give one of them")
+    if num_steps is None:
+        assert num_tokens is not None
+        num_steps = math.ceil(num_tokens / work.num_tokens_per_step)
+    if num_steps < 1:
+        raise ConfigError(f"a run of {num_steps} steps has nothing to do: give at least one step")
+    return num_steps
+
+
+def _saving(work: StepWork, entry: Storage, kind: CheckpointKind) -> Saving:
+    rates = {
+        way: float(storage.job_bytes_per_s(
+            storage=entry, direction=way, num_nodes=work.num_nodes, constants=work.constants
+        ))
+        for way in ("read", "write")
+    }  # fmt: skip
+    if math.isinf(rates["write"]):
+        raise ConfigError(f"storage {entry.id} has no write rate in the catalogue: name another")
+    latency = 0.0 if entry.latency is None else entry.latency.value
+    write_s = storage.write_time_s(
+        size_bytes=work.checkpoint_bytes, bytes_per_s=rates["write"], latency_s=latency
+    )  # fmt: skip
+    stall_s = storage.stall_time_s(
+        kind=kind, write_s=write_s, state_bytes_per_device=work.checkpoint_bytes / work.num_gpus,
+        host_bytes_per_s=work.host_link_bytes_per_s,
+    )  # fmt: skip
+    return Saving(
+        size_bytes=work.checkpoint_bytes, write_s=write_s, stall_s=stall_s,
+        read_s=latency + work.checkpoint_bytes / rates["read"],
+    )  # fmt: skip
+
+
+def _slices(work: StepWork, saving: Saving, stops: Interruptions, limit_s: float, alone_s: float) -> Slices:
+    margin = work.constants.walltime_margin.value
+    one = campaign.slice_parts(limit_s=limit_s, saving=saving, interruptions=stops, margin_frac=margin)
+    each_s, around_s = float(one.part("work").total), stops.startup_s + saving.read_s + saving.write_s
+    if each_s < work.step_time_s:
+        raise ConfigError(f"a limit of {limit_s:,.0f} s leaves no time for one step of {work.step_time_s:,.1f} s")
+    needed_s = max(alone_s - around_s, 0.0)
+    num_jobs = max(math.ceil(needed_s / each_s), 1)
+    rest_s = needed_s - (num_jobs - 1) * each_s + around_s
+    last = min(campaign.walltime_request_s(expected_s=rest_s, margin_frac=margin), limit_s)
+    return Slices(limit_s=limit_s, num_jobs=num_jobs, one=one, last_request_s=last)
+
+
+def _energy(work: StepWork, time: Breakdown) -> Breakdown | None:
+    if work.busy_w is None or work.site is None:
+        return None
+    return campaign.run_energy(
+        time=time, num_devices=work.num_gpus, busy_w=work.busy_w, waiting_w=work.idle_w, overhead_w=work.overhead_w,
+        pue_frac=work.site.pue_frac,
+    )  # fmt: skip
+
+
+def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
+    c, found = work.constants, ["waiting in the queue is not counted"]
+    mttf = shown(c.device_mttf.value / work.num_gpus, SECONDS)
+    found.append(f"a failure every {mttf}, from Llama 3's rate per device: this machine's own may differ")
+    if entry.kind in ("parallel", "object"):
+        rate = shown(c.storage_client_bandwidth.value, BYTES_PER_S)
+        found.append(f"a node writes at most {rate}, a job {c.shared_storage_share.value:.0%} of {entry.id}'s rate")
+    if entry.kind == "memory" or (entry.kind == "node-local" and work.num_nodes > 1):
+        found.append(f"{entry.id} is lost with its node: a checkpoint there needs a copy elsewhere")
+    used_s = work.num_gpus * time_s
+    if used_s > campaign.LARGE_REQUEST_S:
+        found.append(f"above {campaign.LARGE_REQUEST_S / 3600:.0f} GPU-hours: try a short job first")
+    return tuple(found)
+
+
+def other_node_counts(
+    prediction: Prediction, run: WholeRun, storage_entry: Storage, *, factors: Sequence[float] = (0.5, 2.0, 4.0)
+) -> list[WholeRun]:
+    """The same tokens on fewer or more nodes: dp scaled, the batch kept, where that divides and exists."""
+    found = []
+    for factor in factors:
+        dp = int(prediction.layout.dp) * factor
+        if dp < 1 or dp != int(dp):
+            continue
+        try:
+            other = _again(prediction, layout=replace(prediction.layout, dp=int(dp)))
+        except ConfigError:
+            continue  # the batch does not divide or the machine has no such size: not an option
+        if other.cost.fits:
+            found.append(_same_run(run, other, storage_entry))
+    return found
+
+
+def _again(prediction: Prediction, **changed: Any) -> Prediction:
+    p = prediction
+    question: dict[str, Any] = {
+        "spec": p.spec, "machine": p.machine, "layout": p.layout, "recipe": p.recipe, "stack": p.stack,
+        "site": p.site, "site_notes": p.site_notes, "mode": p.mode, "feed": p.feed,
+    }  # fmt: skip
+    return predict(**(question | changed))
+
+
+def _same_run(run: WholeRun, other: Prediction, storage_entry: Storage) -> WholeRun:
+    limit_s = None if run.slices is None else run.slices.limit_s
+    return whole_run(
+        work=step_work(other), storage_entry=storage_entry, num_tokens=run.num_tokens, checkpoint=run.checkpoint,
+        limit_s=limit_s,
+    )  # fmt: skip
+
+
+def storage_of(catalog: Catalog, system_name: str, name: str | None = None) -> Storage:
+    """The storage of that name, or the first of the system's own that has a write rate."""
+    if name is not None:
+        return catalog.storage(name)
+    entries = [catalog.storage(s) for s in catalog.system(system_name).storage]
+    for entry in entries:
+        if entry.write_bandwidth is not None:
+            return entry
+    raise ConfigError(f"{system_name} has no storage with a write rate in the catalogue: name one (catalog storage)")
