@@ -1,0 +1,98 @@
+"""DeepSpeed: its JSON file; what belongs to the training script is in the notes, as Megatron-DeepSpeed's arguments."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from scalewright.planner.emit.request import Emitted, Request, refusal
+
+NAME = "DeepSpeed"
+VERSION = "0.19.8"
+FILENAME = "ds_config.json"
+SCRIPT_ARGUMENTS = "arguments of Megatron-DeepSpeed's pretrain_gpt.py (commit 207b2d5a): "
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+def emit(request: Request) -> Emitted:
+    refuse_what_it_lacks(request)
+    text = json.dumps(config(request), indent=2) + "\n"
+    return Emitted(framework="deepspeed", version=VERSION, filename=FILENAME, text=text, notes=_notes(request))
+
+
+def needs_script(request: Request) -> bool:
+    """A pipeline is built, and a sequence split, by the training script; the JSON has no key for either."""
+    return int(request.layout.pp) > 1 or request.layout.sp
+
+
+def refuse_what_it_lacks(request: Request) -> None:
+    layout, recipe = request.layout, request.recipe
+    if recipe.name not in PRECISIONS:
+        raise refusal(NAME, f"precision {recipe.name}", "it trains in 16 or 32 bit", f"use {', '.join(PRECISIONS)}")
+    if int(layout.cp) > 1:
+        why = "its sequence parallelism trades heads, not blocks of keys"
+        raise refusal(NAME, f"cp={layout.cp}", why, "use cp=1, or --emit megatron")
+    if int(layout.vpp) > 1:
+        raise refusal(NAME, f"vpp={layout.vpp}", "its pipeline is not interleaved", "use vpp=1, or --emit megatron")
+    if layout.recompute not in ("none", "full"):
+        why = "it checkpoints whole layers"
+        raise refusal(NAME, f"recompute={layout.recompute}", why, "use recompute=none or full, or --emit megatron")
+    if int(layout.pp) > 1 and layout.zero >= 2:
+        why = "its pipeline accumulates whole gradients"
+        raise refusal(NAME, f"zero={layout.zero} with pp={layout.pp}", why, "use zero=1, or pp=1")
+    if request.shape.layers % int(layout.pp):
+        why = f"Megatron-DeepSpeed deals {request.shape.layers} layers to stages in its own way"
+        raise refusal(NAME, f"pp={layout.pp}", why, "use a divisor of the layers, or --emit megatron")
+    if request.shape.moe is not None and needs_script(request):
+        why = "it spreads experts of models without pipeline and sequence parallelism"
+        raise refusal(NAME, f"pp={layout.pp},sp={int(layout.sp)} with experts", why, "use pp=1,sp=0 or --emit megatron")
+    if request.shape.moe is not None and int(layout.tp) > 1 and int(layout.ep) == 1:
+        why = "tensor parallelism beside experts needs expert parallelism"
+        raise refusal(NAME, f"tp={layout.tp},ep=1 with experts", why, "use ep above 1, or tp=1")
+
+
+def config(request: Request) -> dict[str, Any]:
+    layout = request.layout
+    found: dict[str, Any] = {
+        "train_batch_size": int(layout.gbs),
+        "train_micro_batch_size_per_gpu": int(layout.mbs),
+        "gradient_accumulation_steps": request.num_micro_batches,
+        "zero_optimization": {"stage": layout.zero, **({"overlap_comm": True} if layout.zero >= 2 else {})},
+        "bf16": {"enabled": request.recipe.name == "bf16"},
+        "fp16": {"enabled": request.recipe.name == "fp16"},
+        "gradient_clipping": 1.0,
+    }
+    if layout.recompute == "full":
+        found["activation_checkpointing"] = {"number_checkpoints": request.shape.layers}
+    if int(layout.tp) > 1 and not needs_script(request):
+        found["tensor_parallel"] = {"autotp_size": int(layout.tp)}
+    if request.shape.moe is not None and int(layout.ep) > 1:
+        found["expert_parallel"] = {"enabled": True, "autoep_size": int(layout.ep)}
+    return found
+
+
+def script_arguments(request: Request) -> list[str]:
+    layout = request.layout
+    found = ["--deepspeed", "--deepspeed_config", FILENAME, "--zero-stage", str(layout.zero)]
+    found += ["--tensor-model-parallel-size", str(layout.tp), "--pipeline-model-parallel-size", str(layout.pp)]
+    found += ["--micro-batch-size", str(layout.mbs), "--global-batch-size", str(layout.gbs)]
+    found += ["--sequence-parallel"] if layout.sp else []
+    found += ["--no-pipeline-parallel"] if int(layout.pp) == 1 else []
+    if layout.recompute == "full":
+        found += ["--checkpoint-activations", "--deepspeed-activation-checkpointing"]
+    return found
+
+
+def _notes(request: Request) -> tuple[str, ...]:
+    layout = request.layout
+    notes = [
+        f"deepspeed --num_nodes {request.num_nodes} --num_gpus {request.num_local_gpus} train.py "
+        f"--deepspeed_config {FILENAME}",
+        "the model, data, optimizer and learning rate come from the training script",
+    ]
+    if needs_script(request):
+        notes.append(SCRIPT_ARGUMENTS + shlex.join(script_arguments(request)))
+    elif layout.recompute == "full":
+        notes.append("turn on checkpointing of every layer in the model; the JSON only says how it is done")
+    return tuple(notes)

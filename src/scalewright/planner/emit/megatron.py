@@ -1,0 +1,267 @@
+"""Megatron-LM: an array of command-line arguments for `pretrain_gpt.py`, as its own example scripts keep them."""
+
+from __future__ import annotations
+
+import shlex
+
+from scalewright.catalog.types import MoeShape
+from scalewright.planner.emit.request import Emitted, Request, refusal
+
+NAME = "Megatron-LM"
+VERSION = "core 0.16 line, commit 000c4ac2"
+"""megatron/training/arguments.py as it was read; no wheel carries that parser."""
+FILENAME = "megatron_args.sh"
+ARRAY = "MEGATRON_ARGS"
+VOCAB_MULTIPLE = 128
+"""Megatron-LM's own default of --make-vocab-size-divisible-by."""
+LEAST_VOCAB_MULTIPLE = 8
+"""A table whose rows are no multiple of this leaves the matrix units."""
+
+Arguments = list[tuple[str, ...]]
+
+PRECISIONS: dict[str, Arguments] = {
+    "fp32": [],
+    "fp16": [("--fp16",)],
+    "bf16": [("--bf16",)],
+    "fp8": [("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")],
+    "mxfp8": [("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")],
+    "nvfp4": [("--bf16",), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")],
+}
+RECOMPUTE: dict[str, Arguments] = {
+    "none": [],
+    "selective": [("--recompute-granularity", "selective"), ("--recompute-modules", "core_attn")],
+    "full": [
+        ("--recompute-granularity", "full"),
+        ("--recompute-method", "uniform"),
+        ("--recompute-num-layers", "1"),
+    ],
+}
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+"""Megatron FSDP's strategies; ZeRO-1 is the distributed optimizer."""
+
+
+def emit(request: Request) -> Emitted:
+    refuse_what_it_lacks(request)
+    arguments = [
+        *model_arguments(request),
+        *parallel_arguments(request),
+        *sharding_arguments(request),
+        *RECOMPUTE[request.layout.recompute],
+        *PRECISIONS[request.recipe.name],
+    ]
+    lines = [f"# {line}" for line in [f"{NAME} arguments ({VERSION}); source this file in a bash job script.",
+                                      *request.header]]  # fmt: skip
+    lines += [*_environment(request), f"{ARRAY}=("]
+    lines += [f"    {shlex.join(argument)}" for argument in arguments]
+    lines += [")", f'# {request.torchrun} pretrain_gpt.py "${{{ARRAY}[@]}}"']
+    return Emitted(
+        framework="megatron", version=VERSION, filename=FILENAME, text="\n".join(lines) + "\n", notes=_notes(request)
+    )
+
+
+def refuse_what_it_lacks(request: Request) -> None:
+    shape, layout = request.shape, request.layout
+    if not shape.causal or shape.encoder_layers:
+        why = "pretrain_gpt.py trains decoders"
+        raise refusal(NAME, f"model {request.spec.id}", why, "choose --emit deepspeed or --emit fsdp for an encoder")
+    if shape.positions not in ("learned", "rotary"):
+        why = "its position embeddings are learned, rope and relative"
+        raise refusal(NAME, f"{shape.positions} positions", why, "choose a model with rotary or learned positions")
+    if shape.embedding_norm or not shape.final_norm:
+        why = "it puts a norm after the last layer and none after the embedding"
+        raise refusal(NAME, "the norms of this model", why, "choose --emit deepspeed or --emit fsdp")
+    if shape.norm == "layernorm" and not shape.norm_bias:
+        raise refusal(NAME, "LayerNorm without bias", "its LayerNorm has one", "choose --emit deepspeed or --emit fsdp")
+    if request.recipe.name not in PRECISIONS:
+        why = "no argument sets how 32-bit products are rounded"
+        raise refusal(NAME, f"precision {request.recipe.name}", why, f"choose {', '.join(PRECISIONS)}")
+    if layout.recompute not in RECOMPUTE:
+        why = "it recomputes attention or whole layers, not every second product"
+        instead = "use recompute=selective or recompute=full, or --emit torchtitan"
+        raise refusal(NAME, f"recompute={layout.recompute}", why, instead)
+    if layout.sp and request.seq_len % (int(layout.tp) * int(layout.cp)):
+        why = f"sequences of {request.seq_len} do not divide by tp x cp"
+        raise refusal(NAME, f"sp=1 with tp={layout.tp},cp={layout.cp}", why, "change tp, cp or the sequence length")
+    if layout.zero >= 2 and int(layout.pp) > 1:
+        why = "Megatron FSDP is documented for tensor, context and expert parallelism only"
+        raise refusal(NAME, f"zero={layout.zero} with pp={layout.pp}", why, "use zero=1, or pp=1")
+    if shape.moe is not None:
+        _refuse_experts(request, shape.moe)
+    bias_arguments(request)
+
+
+def _refuse_experts(request: Request, moe: MoeShape) -> None:
+    layout = request.layout
+    if moe.shared_gate:
+        instead = "choose --emit deepspeed or --emit fsdp"
+        raise refusal(NAME, "a gate on the shared expert", "no argument turns one on", instead)
+    if int(layout.tp) > 1 and not layout.sp:
+        why = "its experts need sequence parallelism beside tensor parallelism"
+        raise refusal(NAME, f"tp={layout.tp},sp=0 with experts", why, "set sp=1")
+    if int(layout.ep) > 1 and request.recipe.name == "fp16":
+        raise refusal(NAME, f"ep={layout.ep} in fp16", "its expert parallelism needs bf16", "use --precision bf16")
+
+
+def model_arguments(request: Request) -> Arguments:
+    shape = request.shape
+    found: Arguments = [
+        ("--num-layers", str(shape.layers)),
+        ("--hidden-size", str(shape.hidden)),
+        ("--ffn-hidden-size", str(shape.ffn_hidden)),
+        ("--num-attention-heads", str(shape.heads)),
+        *attention_arguments(request),
+        ("--seq-length", str(request.seq_len)),
+        ("--max-position-embeddings", str(max(shape.num_positions, request.seq_len))),
+        ("--position-embedding-type", "rope" if shape.positions == "rotary" else "learned_absolute"),
+        ("--normalization", "RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm"),
+        *bias_arguments(request),
+        # The prediction keeps no dropout masks; Megatron-LM's default of 0.1 would.
+        ("--attention-dropout", "0.0"),
+        ("--hidden-dropout", "0.0"),
+        ("--vocab-size", str(shape.vocab)),
+        ("--make-vocab-size-divisible-by", str(vocab_multiple(request))),
+    ]
+    if shape.gated:
+        found.append(("--swiglu",))
+    if not shape.tied_embeddings:
+        found.append(("--untie-embeddings-and-output-weights",))
+    if shape.num_mtp_layers:
+        found.append(("--mtp-num-layers", str(shape.num_mtp_layers)))
+    return [*found, *expert_arguments(request)]
+
+
+def attention_arguments(request: Request) -> Arguments:
+    shape, mla = request.shape, request.shape.mla
+    if mla is not None:
+        return [
+            ("--multi-latent-attention",),
+            *([("--q-lora-rank", str(mla.q_lora_rank))] if mla.q_lora_rank else []),
+            ("--kv-lora-rank", str(mla.kv_lora_rank)),
+            ("--qk-head-dim", str(mla.qk_nope_head_dim)),
+            ("--qk-pos-emb-head-dim", str(mla.qk_rope_head_dim)),
+            ("--v-head-dim", str(mla.v_head_dim)),
+            ("--qk-layernorm",),  # the norms of the latents
+        ]
+    grouped: Arguments = [("--group-query-attention",), ("--num-query-groups", str(shape.kv_heads))]
+    return [
+        ("--kv-channels", str(shape.head_dim)),
+        *(grouped if shape.kv_heads < shape.heads else []),
+        *([("--qk-layernorm",)] if shape.qk_norm else []),
+    ]
+
+
+def bias_arguments(request: Request) -> Arguments:
+    shape = request.shape
+    biases = shape.qkv_bias, shape.out_bias, shape.ffn_bias
+    known: dict[tuple[bool, bool, bool], Arguments] = {
+        (True, True, True): [],
+        (False, False, False): [("--disable-bias-linear",)],
+        (True, False, False): [("--disable-bias-linear",), ("--add-qkv-bias",)],
+    }
+    if biases not in known:
+        why = "it has them everywhere, nowhere, or on query, key and value only"
+        raise refusal(NAME, "the biases of this model", why, "choose --emit deepspeed or --emit fsdp")
+    return known[biases]
+
+
+def expert_arguments(request: Request) -> Arguments:
+    shape, layout, moe = request.shape, request.layout, request.shape.moe
+    if moe is None:
+        return []
+    found: Arguments = [
+        ("--num-experts", str(moe.num_experts)),
+        ("--moe-ffn-hidden-size", str(moe.expert_ffn)),
+        ("--moe-router-topk", str(moe.top_k)),
+        ("--moe-token-dispatcher-type", "alltoall"),
+        ("--expert-model-parallel-size", str(layout.ep)),
+        # Whole experts once they are spread; else split like every other matrix.
+        ("--expert-tensor-parallel-size", str(1 if int(layout.ep) > 1 else layout.tp)),
+    ]
+    if moe.num_dense_layers:
+        dense, routed = moe.num_dense_layers, shape.layers - moe.num_dense_layers
+        found.append(("--moe-layer-freq", f"([0]*{dense}+[1]*{routed})"))
+    if moe.num_shared:
+        width = moe.num_shared * (moe.shared_ffn or moe.expert_ffn)
+        found.append(("--moe-shared-expert-intermediate-size", str(width)))
+    if moe.top_k == 1 and not moe.router_bias:
+        found.append(("--moe-router-pre-softmax",))  # one score after the softmax would always be 1
+    if moe.router_bias and not shape.ffn_bias:  # beside linear biases the router has one of its own
+        found += [("--moe-router-score-function", "sigmoid"), ("--moe-router-enable-expert-bias",)]
+    if request.recipe.name not in ("fp32", "fp16"):
+        found.append(("--moe-grouped-gemm",))
+    return found
+
+
+def parallel_arguments(request: Request) -> Arguments:
+    layout = request.layout
+    found: Arguments = [
+        ("--tensor-model-parallel-size", str(layout.tp)),
+        ("--pipeline-model-parallel-size", str(layout.pp)),
+    ]
+    if int(layout.vpp) > 1:
+        found.append(("--num-virtual-stages-per-pipeline-rank", str(layout.vpp)))
+    elif request.shape.layers % int(layout.pp):
+        found.append(("--pipeline-model-parallel-layout", uneven_stages(request)))
+    if int(layout.cp) > 1:
+        found.append(("--context-parallel-size", str(layout.cp)))
+    if layout.sp:
+        found.append(("--sequence-parallel",))
+    return [*found, ("--micro-batch-size", str(layout.mbs)), ("--global-batch-size", str(layout.gbs))]
+
+
+def uneven_stages(request: Request) -> str:
+    """Embedding, layers, extra prediction layers and loss per stage, in Megatron-LM's own notation."""
+    stages = [f"t*{layers}" for layers in request.layers_of_stages()]
+    extra = f"m*{request.shape.num_mtp_layers}" if request.shape.num_mtp_layers else ""
+    return f"E{'|'.join(stages)}{extra}L"
+
+
+def sharding_arguments(request: Request) -> Arguments:
+    layout = request.layout
+    reduces = int(layout.dp) * int(layout.cp) > 1
+    found: Arguments = [("--overlap-grad-reduce",)] if reduces else []
+    if layout.zero >= 1:
+        found.append(("--use-distributed-optimizer",))
+        found += [("--overlap-param-gather",)] if reduces else []
+    if layout.zero >= 2:
+        found += [
+            ("--use-megatron-fsdp",),
+            ("--data-parallel-sharding-strategy", SHARDING[layout.zero]),
+            ("--no-gradient-accumulation-fusion",),
+            ("--ckpt-format", "fsdp_dtensor"),
+        ]
+    return found
+
+
+def vocab_multiple(request: Request) -> int:
+    """The largest power of two that pads nothing, as the prediction assumes; else Megatron-LM's default."""
+    power, tp = VOCAB_MULTIPLE, int(request.layout.tp)
+    while power >= LEAST_VOCAB_MULTIPLE:
+        if request.shape.vocab % (power * tp) == 0:
+            return power
+        power //= 2
+    return VOCAB_MULTIPLE
+
+
+def _environment(request: Request) -> list[str]:
+    layout = request.layout
+    if layout.zero >= 2:
+        return ["unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron FSDP refuses 1"]
+    if int(layout.tp) > 1 or int(layout.cp) > 1:
+        return ["export CUDA_DEVICE_MAX_CONNECTIONS=1  # asked for with tensor or context parallelism"]
+    return []
+
+
+def _notes(request: Request) -> tuple[str, ...]:
+    shape, layout = request.shape, request.layout
+    notes = [
+        "add data, tokenizer, learning rate, length of training and checkpoints: they are not part of a layout",
+        "only sizes are known of the model: rotary base, attention windows and router losses are yours to set",
+        f"data parallelism is no argument: {request.num_gpus} processes make dp={layout.dp}, "
+        f"{request.num_micro_batches} micro-batches of {layout.mbs}",
+    ]
+    step = vocab_multiple(request) * int(layout.tp)
+    padded = -(-shape.vocab // step) * step
+    if padded != shape.vocab:
+        notes.append(f"the vocabulary of {shape.vocab} is padded to {padded}; the prediction has no padding")
+    return tuple(notes)
