@@ -1,0 +1,103 @@
+"""AdamW on the tensors a rank holds: fp32 master weights where the model's are shorter, state by parameter name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils import swap_tensors
+
+from scalewright.workload.language_run import OptimizerSettings
+
+NUM_SCALARS = 4
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a distributed tensor that this rank stores; any other tensor as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def update(
+    master: Tensor, weight: Tensor | None, mean: Tensor, square: Tensor, grad: Tensor, scalars: Tensor,
+    beta_1: float, beta_2: float, epsilon: float, decay: float,
+) -> None:  # fmt: skip
+    """One AdamW step in place.
+
+    Equation  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  w = w (1 - a d) - a m/c1 / (sqrt(v/c2) + e)
+    Source    loshchilov2019 (arXiv:1711.05101), algorithm 2
+    """
+    rate, mean_scale, root_scale, grad_scale = scalars.unbind()
+    g = grad.float() * grad_scale
+    mean.lerp_(g, 1.0 - beta_1)
+    square.mul_(beta_2).addcmul_(g, g, value=1.0 - beta_2)
+    step = mean * mean_scale / (square.sqrt() * root_scale + epsilon)
+    master.mul_(1.0 - rate * decay).sub_(rate * step)
+    if weight is not None:
+        weight.copy_(master)
+
+
+class AdamW:
+    """Master weights and moments live beside the parameters, split the same way."""
+
+    def __init__(
+        self, params: Mapping[str, nn.Parameter], settings: OptimizerSettings, *, weights: torch.dtype
+    ) -> None:
+        self.settings = settings
+        self.params = dict(params)
+        self.num_updates = 0
+        short = weights != torch.float32
+        self.masters: dict[str, Tensor] = {n: p.detach().clone() for n, p in params.items()} if short else {}
+        self.means = {n: torch.zeros_like(p.detach()) for n, p in params.items()}
+        self.squares = {n: torch.zeros_like(p.detach()) for n, p in params.items()}
+        if short:
+            for param in params.values():
+                _cast(param, weights)
+        device = local(next(iter(params.values()))).device
+        self.scalars = torch.zeros(NUM_SCALARS, device=device)
+        # On a GPU the compiled update is one kernel per tensor, which reads and writes each number once.
+        self._update: Callable[..., None] = torch.compile(update, dynamic=True) if device.type == "cuda" else update
+
+    def set_scalars(self) -> None:
+        """Learning rate and bias corrections of the coming update; the gradient's factor stays as it is."""
+        s, number = self.settings, self.num_updates + 1
+        rate = s.learning_rate * min(1.0, number / s.warmup_steps) if s.warmup_steps else s.learning_rate
+        values = (rate, 1.0 / (1.0 - s.beta_1**number), (1.0 - s.beta_2**number) ** -0.5)
+        self.scalars[:3].copy_(torch.tensor(values, dtype=torch.float32))
+
+    @torch.no_grad()
+    def apply(self, grads: Mapping[str, Tensor], grad_scale: Tensor) -> None:
+        """Update every parameter from its local gradient times a factor."""
+        s = self.settings
+        self.scalars[3:].copy_(grad_scale.reshape(1))
+        for name, param in self.params.items():
+            master = local(self.masters.get(name, param.detach()))
+            weight = local(param.detach()).view(-1) if name in self.masters else None
+            decay = s.weight_decay if param.dim() > 1 else 0.0
+            self._update(
+                master.view(-1), weight, local(self.means[name]).view(-1), local(self.squares[name]).view(-1),
+                grads[name].reshape(-1), self.scalars, s.beta_1, s.beta_2, s.epsilon, decay,
+            )  # fmt: skip
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold, by name; the tensors themselves, so that loading fills them in place."""
+        weights = self.masters or {n: p.detach() for n, p in self.params.items()}
+        return {
+            **{f"weight.{n}": t for n, t in weights.items()},
+            **{f"mean.{n}": t for n, t in self.means.items()},
+            **{f"square.{n}": t for n, t in self.squares.items()},
+        }
+
+    @torch.no_grad()
+    def refresh_weights(self) -> None:
+        """Round the master weights into the model again, after loading them."""
+        for name, master in self.masters.items():
+            local(self.params[name].detach()).copy_(local(master))
+
+
+def _cast(param: nn.Parameter, weights: torch.dtype) -> None:
+    if isinstance(param.data, DTensor):
+        swap_tensors(param, nn.Parameter(param.detach().to(weights)))  # type: ignore[no-untyped-call]
+    else:
+        param.data = param.data.to(weights)

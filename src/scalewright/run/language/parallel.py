@@ -1,0 +1,187 @@
+"""Split a model over ranks with PyTorch's own distributed package.
+
+| layout | by |
+|---|---|
+| tp, sp | `parallelize_module`: columns, then rows, of each pair of products; rows of tables; norms |
+| cp | `context_parallel` (ring attention) on GPUs; elsewhere keys and values are gathered |
+| pp, vpp | `torch.distributed.pipelining`: 1F1B, or interleaved 1F1B with vpp > 1 |
+| zero=0 | DDP where a rank holds the whole model; otherwise gradients are all-reduced after the last micro-batch |
+| zero=1 | FSDP2, weights kept gathered through a step, gradients reduce-scattered once: a distributed optimizer |
+| zero=2 | FSDP2, weights kept gathered, gradients reduce-scattered after every micro-batch (once behind a pipeline) |
+| zero=3 | FSDP2, weights gathered again for the backward pass |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from scalewright.run.language.model import Block, Transformer
+from scalewright.run.language.place import GatherTokens, Place, causal_mask, local_positions, stage_layers
+from scalewright.run.language.precision import Numbers
+from scalewright.workload.language_run import LanguageRun
+
+
+@dataclass(slots=True, kw_only=True)
+class SplitModel:
+    """The stages of this rank, each as it is called and as it was built."""
+
+    place: Place
+    stages: list[Transformer]
+    callables: list[nn.Module]
+    """What runs a stage: the stage, or DDP around it."""
+    stage_indices: list[int]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Parameters are shards that FSDP gathers, in fp32."""
+        return any(isinstance(stage, FSDPModule) for stage in self.stages)
+
+    @property
+    def reduces_itself(self) -> bool:
+        """Gradients arrive averaged over replicas, without our doing."""
+        return self.is_sharded or any(isinstance(module, DistributedDataParallel) for module in self.callables)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """By the name in the whole model; a name is on several ranks only as copies or shards of one tensor."""
+        found: dict[str, nn.Parameter] = {}
+        for stage in self.stages:
+            found |= stage.whole_model_parameters()
+        return found
+
+
+def split_model(run: LanguageRun, place: Place, numbers: Numbers) -> SplitModel:
+    """Build, initialise and split this rank's stages, block by block: no rank ever holds the whole model."""
+    pp, vpp = int(run.layout.pp), int(run.layout.vpp)
+    ranges = stage_layers(run.shape.layers, num_stages=pp * vpp)
+    indices = [place.pp_rank + chunk * pp for chunk in range(vpp)]
+    stages = [build_stage(run, place, numbers, ranges[index]) for index in indices]
+    return SplitModel(place=place, stages=stages, callables=list(stages), stage_indices=indices)
+
+
+def wrap_in_ddp(split: SplitModel, run: LanguageRun, numbers: Numbers) -> None:
+    """Replicate with DDP where that fits; after the weights have their final type, which its buckets take over."""
+    place = split.place
+    if uses_ddp(run, place, numbers):
+        ids = [place.device.index] if place.device.type == "cuda" else None
+        split.callables = [
+            DistributedDataParallel(
+                stage,
+                device_ids=ids,
+                process_group=place.replica_group,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+            )
+            for stage in split.stages
+        ]
+
+
+def uses_ddp(run: LanguageRun, place: Place, numbers: Numbers) -> bool:
+    """DDP reduces while the backward pass runs, in the type of the weights: not where that would lose digits of an
+    accumulated gradient, and not with tensors that are split already."""
+    whole = int(run.layout.tp) == 1 and int(run.layout.pp) == 1
+    short_sum = numbers.weights != torch.float32 and int(run.layout.num_micro_batches) > 1
+    return place.num_replicas > 1 and run.layout.zero == 0 and whole and not short_sum
+
+
+def build_stage(run: LanguageRun, place: Place, numbers: Numbers, layers: range) -> Transformer:
+    shape, layout, device = run.shape, run.layout, place.device
+    cp = int(layout.cp)
+    positions = local_positions(shape.seq, cp=cp, cp_rank=place.cp_rank, device=device)
+    gathers = cp > 1 and device.type != "cuda"
+    mask = causal_mask(shape.seq, cp=cp, cp_rank=place.cp_rank, device=device) if gathers else None
+    with torch.device("meta"):
+        model = Transformer(
+            shape, layers=layers, positions_L=positions, mask_LK=mask, recompute=layout.recompute, linear=numbers.linear
+        )
+    sharded = layout.zero >= 1 and place.num_replicas > 1
+    parts: list[tuple[str, nn.Module]] = [(f"layers.{name}", block) for name, block in model.layers.items()]
+    parts += [(name, part) for name, part in (("embedding", model.embedding), ("head", model.head)) if part is not None]
+    for name, part in parts:
+        model.materialise(part, name, seed=run.seed, layers=shape.layers, device=device)
+        if int(layout.tp) > 1:
+            parallelize_module(part, place.mesh["tp"], tensor_plan(part, sp=layout.sp), src_data_rank=None)
+        if isinstance(part, Block):
+            if gathers:
+                part.attention.gather_keys = partial(_gather, group=place.context_group)
+            if run.compile != "off":
+                part.compile(**numbers.compile_options(run.compile))
+            if sharded:
+                _shard(part, run, place, numbers)
+    model.tie()
+    if sharded:
+        _shard(model, run, place, numbers)
+    return model
+
+
+def _gather(x: torch.Tensor, *, group: torch.distributed.ProcessGroup) -> torch.Tensor:
+    gathered: torch.Tensor = GatherTokens.apply(x, group)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def _shard(module: nn.Module, run: LanguageRun, place: Place, numbers: Numbers) -> None:
+    policy = MixedPrecisionPolicy(
+        param_dtype=numbers.compute if numbers.compute != torch.float32 else None,
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,  # the tables of rotary positions stay fp32
+    )
+    fully_shard(module, mesh=place.mesh["replica"], mp_policy=policy, reshard_after_forward=run.layout.zero == 3)
+
+
+def tensor_plan(part: nn.Module, *, sp: bool) -> dict[str, ParallelStyle]:
+    """How the products of a part are cut: the first of a pair by columns, the second by rows.
+
+    Source  shoeybi2019 (arXiv:1909.08053); sequence parallelism by korthikanti2022 (arXiv:2205.05198)
+    """
+    spread = Shard(1) if sp else Replicate()  # of the residual stream between products
+    if not isinstance(part, Block):
+        return _ends_plan(part, sp=sp)
+    plan: dict[str, ParallelStyle] = {
+        "attention.qkv": ColwiseParallel(),
+        "attention.out": RowwiseParallel(output_layouts=spread),
+        "feed_forward.up": ColwiseParallel(),
+        "feed_forward.down": RowwiseParallel(output_layouts=spread),
+    }
+    if part.feed_forward.gate is not None:
+        plan["feed_forward.gate"] = ColwiseParallel()
+    if part.attention.query_norm is not None:  # one weight for all heads, which are spread over ranks
+        plan["attention.query_norm"] = SequenceParallel(sequence_dim=2, use_local_output=True)
+        plan["attention.key_norm"] = SequenceParallel(sequence_dim=2, use_local_output=True)
+    if sp:
+        plan |= {
+            "norm_1": SequenceParallel(),
+            "norm_2": SequenceParallel(),
+            "attention": PrepareModuleInput(
+                input_layouts=(Shard(1), None, None), desired_input_layouts=(Replicate(), None, None)
+            ),
+            "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        }
+    return plan
+
+
+def _ends_plan(part: nn.Module, *, sp: bool) -> dict[str, ParallelStyle]:
+    """Embedding and head: rows of the vocabulary over ranks; scores stay split for the loss."""
+    spread = Shard(1) if sp else Replicate()
+    rows = RowwiseParallel(input_layouts=Replicate(), output_layouts=spread)
+    plan: dict[str, ParallelStyle] = {
+        "tokens": rows,
+        "positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=spread),
+        "output": ColwiseParallel(input_layouts=spread, output_layouts=Shard(-1)),
+    }
+    if sp:
+        plan["norm"] = SequenceParallel(use_local_output=hasattr(part, "tokens"))
+    return {name: style for name, style in plan.items() if getattr(part, name, None) is not None}
