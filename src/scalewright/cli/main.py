@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from scalewright import __version__
-from scalewright.cli import catalog, doctor, predict, validate
+from scalewright.cli import bench, catalog, doctor, predict, report, validate
 from scalewright.errors import ScalewrightError
 from scalewright.records.types import ExitCode
 
@@ -44,6 +44,8 @@ app.command("catalog")(catalog.run)
 app.command("doctor")(doctor.run)
 app.command("predict")(predict.run)
 app.command("validate")(validate.run)
+app.add_typer(bench.app, name="bench")
+app.command("report")(report.run)
 
 
 def main() -> NoReturn:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from scalewright.catalog.library import Catalog
@@ -19,6 +20,9 @@ from scalewright.records.types import ExitCode
 
 PROBE_TIMEOUT_S = 120.0
 SMI_TIMEOUT_S = 10.0
+AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+GPU_START_S = 20.0
+"""Start-up with a GPU: imports, context and the first collectives."""
 CPU_W = 15.0
 """Power per rank written into a probed CPU: nothing is computed from it, but an entry must have one."""
 
@@ -52,15 +56,24 @@ class Here:
 
 
 def visible_gpus() -> list[str]:
-    """Names of the NVIDIA GPUs that this process may use; AMD's are found by PyTorch, in the probe."""
+    """Names of the GPUs of this node: NVIDIA's by their tool, AMD's (which go by number) by the kernel's topology."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
             capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False,
         )  # fmt: skip
+        found = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+        found = []
+    return found or [f"amd gpu {path.parent.name}" for path in sorted(AMD_NODES.glob("*/gpu_id")) if _is_gpu(path)]
+
+
+def _is_gpu(path: Path) -> bool:
+    """CPUs are nodes of the topology as well, with the number 0."""
+    try:
+        return path.read_text().strip() not in ("", "0")
+    except OSError:
+        return False
 
 
 def run_probe(*, device: str, precision: str) -> Probe:
@@ -84,20 +97,25 @@ def run_probe(*, device: str, precision: str) -> Probe:
     return Probe(**doc)
 
 
+def device_here(wanted: str, *, num_ranks: int) -> str:
+    """cpu or cuda; `auto` takes GPUs where there are any. Asking for more than there are is refused."""
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device {wanted!r} is not known: choose cpu, cuda or auto")
+    num_gpus = 0 if wanted == "cpu" else len(visible_gpus())
+    if wanted == "cuda" and not num_gpus:
+        raise EnvironmentFailedError("no GPU is visible here: use --device cpu, or start this on a node that has one")
+    if 0 < num_gpus < num_ranks:
+        raise ConfigError(f"{num_ranks} ranks on {num_gpus} GPUs: use at most one rank per GPU, or --device cpu")
+    return "cuda" if num_gpus else "cpu"
+
+
 def machine_here(catalog: Catalog, *, num_ranks: int, precision: str, device: str) -> Here:
-    """`device` auto takes GPUs where there are enough, else the CPU; cuda where there are none is refused."""
-    gpus = visible_gpus() if device in ("auto", "cuda") else []
-    if device == "cuda" and not gpus:
-        probe = run_probe(device="cuda", precision=precision)  # AMD's, or the reason that there is none
-        return _from_probe(catalog, probe, num_ranks=num_ranks)
-    if gpus and device == "auto" and num_ranks > len(gpus):
-        raise ConfigError(
-            f"--ranks {num_ranks} is more than the {len(gpus)} GPUs here: use at most {len(gpus)}, or --device cpu"
-        )
-    if gpus:
-        found = _from_catalogue(catalog, gpus)
-        return found or _from_probe(catalog, run_probe(device="cuda", precision=precision), num_ranks=num_ranks)
-    return _from_probe(catalog, run_probe(device="cpu", precision=precision), num_ranks=num_ranks)
+    """This machine: its GPU's catalogue entry, else what a probe measures."""
+    if device == "cuda":
+        found = _from_catalogue(catalog, visible_gpus())
+        if found is not None:
+            return found
+    return _from_probe(catalog, run_probe(device=device, precision=precision), num_ranks=num_ranks)
 
 
 def _from_catalogue(catalog: Catalog, gpus: list[str]) -> Here | None:
@@ -111,7 +129,7 @@ def _from_catalogue(catalog: Catalog, gpus: list[str]) -> Here | None:
         )
     except (UnknownNameError, NotExpressedError):
         return None
-    return Here(machine=machine, device="cuda", start_s=20.0, basis=f"catalogue entry {machine.accelerator.id}")
+    return Here(machine=machine, device="cuda", start_s=GPU_START_S, basis=f"catalogue entry {machine.accelerator.id}")
 
 
 def _from_probe(catalog: Catalog, probe: Probe, *, num_ranks: int) -> Here:

@@ -164,14 +164,8 @@ class RunDirectory:
     ) -> RunDirectory:
         """A new run directory, or the one that is there if it holds the same resolved configuration."""
         directory = cls(path)
-        kind = str(config_document["schema"]).removeprefix("scalewright.").partition("/")[0]
-        if directory.config.exists():
-            found = read_document(directory.config, kind)
-            if digest(found) != digest(config_document):
-                raise ConfigError(
-                    f"{path}: holds a run with another configuration ({_difference(found, config_document)}): "
-                    "choose another --run-dir, or give the same options to resume"
-                )
+        kind = _kind(config_document)
+        if directory.holds(config_document):
             return directory
         _make_folder(path)
         ids = {"plan": plan_id, "point": point_id, "study": study_id}
@@ -182,6 +176,18 @@ class RunDirectory:
                 folder.mkdir(exist_ok=True)
             write_document(directory.config, config_document)  # last: with it the directory counts as a run
         return directory
+
+    def holds(self, config_document: dict[str, Any]) -> bool:
+        """Whether this run was made from that configuration; false where there is no run; another one is refused."""
+        if not self.config.exists():
+            return False
+        found = read_document(self.config, _kind(config_document))
+        if digest(found) != digest(config_document):
+            raise ConfigError(
+                f"{self.path}: holds a run with another configuration ({_difference(found, config_document)}): "
+                "choose another --run-dir, or give the same options to resume"
+            )
+        return True
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -232,6 +238,10 @@ def new_run_id(slug: str, *, now: datetime | None = None) -> str:
     """UTC time and a word to find it by."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     return f"{stamp}-{re.sub(r'[^a-z0-9.]+', '-', slug.lower()).strip('-')}"
+
+
+def _kind(config_document: dict[str, Any]) -> str:
+    return str(config_document["schema"]).removeprefix("scalewright.").partition("/")[0]
 
 
 def _make_folder(path: Path) -> None:

@@ -99,6 +99,8 @@ class LanguageRun:
     protocol: Protocol = "steady"
     profile_steps: int = 2
     """Steps that are profiled to split their time into compute, exposed communication, data wait and idle."""
+    keep_trace: bool = False
+    """Keep the Kineto traces of the profiled steps in the run directory."""
     device: DeviceKind = "auto"
 
     def __post_init__(self) -> None:

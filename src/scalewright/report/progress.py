@@ -1,0 +1,79 @@
+"""A run while it goes on: a live bar on a terminal, a line now and then elsewhere. Always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from scalewright import units
+from scalewright.records import metric_names as names
+from scalewright.records.events import Event
+
+LINE_EVERY_S = 10.0
+SMOOTHING_FRAC = 0.2
+"""Weight of the newest step in the time per step that the rest is reckoned with."""
+
+
+class RunProgress:
+    """Shows steps, throughput, MFU, loss and the time that remains, from the events as they come."""
+
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self._done = 0
+        self._last: dict[str, float] = {}
+        self._step_s: float | None = None
+        self._line_s = time.monotonic()
+        console = Console(stderr=True)
+        self._live = console.is_terminal
+        self._bar = Progress(
+            TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"),
+            console=console, transient=True, disable=not self._live,
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting", total=num_steps)
+
+    def __enter__(self) -> RunProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def see(self, events: list[Event]) -> None:
+        for event in events:
+            if event.value is None or event.step < 0:
+                continue
+            self._last[event.name] = event.value
+            self._done = max(self._done, min(event.step, self._num_steps))
+            if event.name == names.STEP_TIME and event.rank == 0:
+                before = event.value if self._step_s is None else self._step_s
+                self._step_s = before + SMOOTHING_FRAC * (event.value - before)
+        if self._live:
+            self._bar.update(self._task, completed=self._done, description=self._words())
+        elif events and time.monotonic() - self._line_s >= LINE_EVERY_S:
+            self._line_s = time.monotonic()
+            self.say(f"step {self._done} of {self._num_steps}: {self._words()}")
+
+    def say(self, text: str) -> None:
+        if self._live:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            sys.stderr.write(f"{text}\n")
+
+    def _words(self) -> str:
+        parts = []
+        if names.TOKENS_PER_S in self._last:
+            parts.append(f"{self._last[names.TOKENS_PER_S]:,.0f} tokens/s")
+        if names.MFU in self._last:
+            parts.append(f"MFU {self._last[names.MFU]:.1%}")
+        if names.LOSS in self._last:
+            parts.append(f"loss {self._last[names.LOSS]:.3f}")
+        if self._step_s is not None:
+            left_s = self._step_s * (self._num_steps - self._done)
+            parts.append(f"{units.format(left_s, units.SECONDS)} left")
+        return ", ".join(parts) or "starting"

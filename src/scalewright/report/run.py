@@ -1,0 +1,197 @@
+"""One run for people: measured beside predicted, where the step goes, energy and network, and what happened."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from scalewright import units
+from scalewright.observe.collect import CollectedRun
+from scalewright.observe.summary import Comparison, RunSummary
+from scalewright.records import metric_names as names
+from scalewright.records.documents import write_bytes
+from scalewright.report.console import bar_mark, plain_table
+from scalewright.report.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BAR_WIDTH = 20
+MAX_HAPPENINGS = 12
+SIZE_INCH = (7.0, 4.2)
+DIMENSIONS = {"s": units.SECONDS, "FLOP/s": units.FLOP_PER_S, "1": units.FRACTION, "bytes": units.BYTES}
+TITLES = {
+    names.STEP_TIME: "step time",
+    names.TOKENS_PER_S: "throughput",
+    names.FLOP_PER_S: "rate per device",
+    names.MFU: "MFU",
+    names.PEAK_MEMORY: "peak memory",
+    names.COMPUTE_TIME: "compute",
+    names.COMMUNICATION_TIME: "exposed communication",
+    names.DATA_WAIT: "data wait",
+    names.IDLE_TIME: "idle",
+}
+
+
+def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
+    ranks = f"{summary.num_ranks} rank{'s' if summary.num_ranks != 1 else ''}"
+    console.print(f"[bold]{escape(summary.run)}[/]: {summary.num_steps} steps on {ranks}; {escape(summary.end)}")
+    console.print(escape(_what(run.config)))
+    _print_comparisons(console, summary)
+    _print_split(console, summary)
+    _print_use(console, summary)
+    _print_happenings(console, run)
+
+
+def _what(config: dict[str, Any]) -> str:
+    known = (str(config[key]) for key in ("model_id", "precision", "layout") if key in config)
+    return ", ".join(known)
+
+
+def _print_comparisons(console: Console, summary: RunSummary) -> None:
+    numbers = ("measured", "predicted", "ratio")
+    table = plain_table("", *numbers, "", right=numbers)
+    for compared in summary.comparisons:
+        ratio = "" if compared.ratio_frac is None else f"{compared.ratio_frac:.2f}"
+        shown = (_format(compared.measured, compared.unit), _format(compared.predicted, compared.unit))
+        table.add_row(TITLES[compared.name], f"[bold]{shown[0]}[/]", shown[1], ratio, _interval(compared))
+    console.print(table)
+    if summary.losses is not None:
+        console.print(f"loss {summary.losses[0]:.4f} at first, {summary.losses[1]:.4f} at last")
+
+
+def _interval(compared: Comparison) -> str:
+    if compared.interval is None or compared.inside is None:
+        return ""
+    low, high = (_format(value, compared.unit) for value in compared.interval)
+    return f"{'inside' if compared.inside else '[yellow]outside[/]'} 90 % interval {low} to {high}"
+
+
+def _format(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if unit in DIMENSIONS:
+        return units.format(value, DIMENSIONS[unit])
+    return f"{value:,.0f} {unit}"
+
+
+def _print_split(console: Console, summary: RunSummary) -> None:
+    if not summary.split_s or not summary.split_of_s:
+        console.print("no step was profiled: the split of the step is not known")
+        return
+    many = f"{summary.num_split_steps} profiled step{'s' if summary.num_split_steps != 1 else ''}"
+    table = plain_table("part", "time", "share", "", title=f"where the step goes ({many}, mean of the ranks)",
+                        right=("time", "share"), header=False)  # fmt: skip
+    mark = bar_mark(console)
+    for name, value in summary.split_s.items():
+        share = value / summary.split_of_s
+        table.add_row(
+            TITLES[name], units.format(value, units.SECONDS), f"{share:.1%}", mark * max(round(share * BAR_WIDTH), 0)
+        )
+    table.add_row("[bold]step[/]", f"[bold]{units.format(summary.split_of_s, units.SECONDS)}[/]", "", "")
+    console.print()
+    console.print(table)
+
+
+def _print_use(console: Console, summary: RunSummary) -> None:
+    table = plain_table("", "", "", header=False)
+    if summary.energy_j is None:
+        table.add_row("energy", "not known", summary.energy_of)
+    else:
+        each = "" if summary.tokens_per_j is None else f", {summary.tokens_per_j:.3g} tokens/J"
+        table.add_row("energy", units.format(summary.energy_j, units.JOULES), f"{summary.energy_of}{each}")
+    if summary.network_bytes_per_s is not None:
+        rate = units.format(summary.network_bytes_per_s, units.BYTES_PER_S)
+        table.add_row("network", rate, "received by all nodes, whole run")
+    if summary.sampling_frac is not None:
+        table.add_row("sampling", f"{summary.sampling_frac:.3%}", "of one core")
+    console.print()
+    console.print(table)
+
+
+def _print_happenings(console: Console, run: CollectedRun) -> None:
+    table = plain_table("time", "rank", "what", "", title="what happened", header=False)
+    for event in run.happenings[-MAX_HAPPENINGS:]:
+        at = datetime.fromtimestamp(event.time, UTC).strftime("%H:%M:%S")
+        who = str(event.rank) if event.rank >= 0 else event.host
+        table.add_row(at, escape(who), event.name.removeprefix(names.EVENT_PREFIX).replace("_", " "),
+                      escape(event.detail))  # fmt: skip
+    if table.row_count:
+        console.print()
+        console.print(table)
+
+
+def plot_run(path: Path, run: CollectedRun, summary: RunSummary) -> None:
+    """Draw a run into a PNG, SVG or PDF file: time per step, loss, split, memory and samples."""
+    check_plot(path)
+    import matplotlib as mpl
+
+    kind = path.suffix.lower().removeprefix(".")
+    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        draw(run, summary).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
+    write_bytes(path, buffer.getvalue())
+
+
+def draw(run: CollectedRun, summary: RunSummary) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_INCH, layout="constrained")
+    (times, split), (losses, compared) = figure.subplots(2, 2, width_ratios=(2, 1))
+    _draw_times(times, run, summary)
+    _draw_split(split, summary)
+    _draw_loss(losses, run)
+    _draw_compared(compared, summary)
+    figure.suptitle(f"{summary.run}: {_what(run.config)}", fontsize=7)
+    return figure
+
+
+def _draw_times(axes: Axes, run: CollectedRun, summary: RunSummary) -> None:
+    table = run.steps.get(names.STEP_TIME, {})
+    for rank in sorted({rank for ranks in table.values() for rank in ranks})[: len(COLOURS)]:
+        steps = [step for step in run.step_numbers if rank in table[step]]
+        axes.plot(
+            steps, [table[step][rank] for step in steps], linewidth=0.8, color=COLOURS[rank], label=f"rank {rank}"
+        )
+    told = summary.compared(names.STEP_TIME)
+    if told.predicted is not None:
+        axes.axhline(told.predicted, color=REST, linewidth=0.8, linestyle="--", label="predicted")
+        if told.interval is not None:
+            axes.axhspan(*told.interval, color=REST, alpha=0.15, linewidth=0)
+    axes.set(xlabel="step", ylabel="step time (s)")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=6)
+
+
+def _draw_split(axes: Axes, summary: RunSummary) -> None:
+    bottom = 0.0
+    for colour, (name, value) in zip(COLOURS, summary.split_s.items(), strict=False):
+        axes.bar([0], [value], bottom=[bottom], color=colour, width=0.5, label=TITLES[name])
+        bottom += value
+    axes.set(xticks=[], ylabel="profiled step (s)")
+    if summary.split_s:
+        axes.legend(frameon=False, fontsize=6)
+    else:
+        axes.text(0.5, 0.5, "no step was profiled", ha="center", transform=axes.transAxes)
+
+
+def _draw_loss(axes: Axes, run: CollectedRun) -> None:
+    table = run.steps.get(names.LOSS, {})
+    steps = sorted(table)
+    axes.plot(steps, [sum(table[s].values()) / len(table[s]) for s in steps], linewidth=0.8, color=COLOURS[0])
+    axes.set(xlabel="step", ylabel="loss")
+
+
+def _draw_compared(axes: Axes, summary: RunSummary) -> None:
+    """Measured over predicted, one bar each; 1 is a perfect prediction."""
+    known = [c for c in summary.comparisons if c.ratio_frac is not None]
+    axes.barh([TITLES[c.name] for c in known], [c.ratio_frac or 0.0 for c in known], color=COLOURS[0], height=0.5)
+    axes.axvline(1.0, color=REST, linewidth=0.8)
+    axes.set(xlabel="measured / predicted")
