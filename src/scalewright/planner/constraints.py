@@ -96,7 +96,9 @@ SPLIT_RULES: tuple[Rule, ...] = (
     Rule(key="ep does not divide experts and devices", breaks=_experts),
 )
 NO_TENSOR_GROUP = "sequence parallel without tensor parallel"
+BEATEN = "another is better in time and memory"
 TOO_LARGE = "does not fit the device memory"
+NO_HOST_MEMORY = "does not fit the host memory of a node"
 
 
 def kept(columns: Columns, space: Space, rules: tuple[Rule, ...]) -> tuple[Columns, dict[str, int]]:

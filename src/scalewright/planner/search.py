@@ -106,7 +106,7 @@ class SearchResult:
         chosen = self.choices[int(self.choice[index])]
         return predict(
             spec=self.space.spec, machine=self.space.machine, layout=self.layout(index), recipe=chosen.recipe,
-            stack=chosen.stack, site=site, site_notes=notes, mode=self.space.mode,
+            stack=chosen.stack, site=site, site_notes=notes, mode=self.space.mode, feed=self.space.feed,
         )  # fmt: skip
 
     def best(self, count: int, objective: Objective, *, site: Site | None = None, notes: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ def search(space: Space) -> SearchResult:
 def search_each(spaces: Sequence[Space], *, only_best: bool = False) -> list[SearchResult]:
     """Search several spaces in the same columns: one model and machine, other numbers of devices or batches.
 
-    With `only_best`, layouts that another beats in both time and memory are left out: the fastest stays, not its rivals.
+    With `only_best`, layouts that another beats in both time and memory are left out: the fastest is the same.
     """
     for space in spaces:
         check_space(space)
@@ -291,6 +291,6 @@ def check_space(space: Space) -> None:
         raise NotExpressedError(f"{space.spec.id}: {reason}")
     machine = space.machine
     if space.num_gpus > machine.gpus_per_node and machine.network_bytes_per_s_per_gpu is None:
-        raise ConfigError(f"{space.num_gpus} devices: {machine.name} is one node of {machine.gpus_per_node}")
+        raise LayoutError(f"{space.num_gpus} devices: {machine.name} is one node of {machine.gpus_per_node}")
     if machine.num_nodes is not None and space.num_nodes > machine.num_nodes:
         raise LayoutError(f"{space.num_nodes} nodes: {machine.name} has {machine.num_nodes}, use fewer")

@@ -18,7 +18,7 @@ from scalewright.workload.grammar import assignments
 from scalewright.workload.layout import COLUMNS, KEYS, Layout, Recompute, parse_layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
-from scalewright.workload.training import FULL, TrainingMode
+from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Columns = dict[str, NDArray[np.int64]]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 ZERO = (0, 1, 2, 3)
+KNOBS = ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs", "zero", "sp", "recompute")
+"""What a search varies unless it is fixed; ep only with experts."""
 MAX_SPLITS = 4_000_000
 """Whole-number rows one search enumerates at most: beyond it the columns no longer fit a login node's memory."""
 
@@ -58,10 +60,13 @@ class Fixed:
         return ",".join(f"{k}={v}" for k, v in self.values.items())
 
 
+NOTHING_FIXED = Fixed()
+
+
 def parse_fixed(text: str | None) -> Fixed:
     """Part of a layout; values are checked as those of a whole one."""
     if not text:
-        return Fixed()
+        return NOTHING_FIXED
     written = assignments(text, allowed=KEYS, what="--fix")
     whole = parse_layout(text).as_dict()
     return Fixed(values={k: whole[k] if k == "recompute" else int(whole[k]) for k in written})
@@ -78,9 +83,11 @@ class Space:
     recipes: tuple[Recipe, ...]
     stack_of: Callable[[int], Stack]
     """The software stack for a ZeRO stage."""
-    fixed: Fixed = Fixed()
+    fixed: Fixed = NOTHING_FIXED
     mode: TrainingMode = FULL
     """What training keeps on the devices."""
+    feed: Feed = TEXT
+    """Where samples come from and checkpoints go."""
 
     @property
     def shape(self) -> TransformerShape:
@@ -144,7 +151,7 @@ class Space:
     def setting(self, choice: Choice, layout: Layout) -> Setting:
         return Setting(
             shape=self.shape, machine=self.machine, layout=layout, recipe=choice.recipe, stack=choice.stack,
-            mode=self.mode,
+            mode=self.mode, feed=self.feed,
         )  # fmt: skip
 
     def on(self, num_gpus: int, *, global_batch: int | None = None) -> Space:

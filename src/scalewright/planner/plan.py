@@ -1,0 +1,320 @@
+"""Plan: the layouts worth taking for a request, why the others lost, and what the whole run costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from scalewright import __version__, units
+from scalewright.errors import ConfigError, LayoutError
+from scalewright.planner.constraints import NO_TENSOR_GROUP
+from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
+from scalewright.planner.losers import Loser, differences, losers
+from scalewright.planner.pareto import (
+    Recommended,
+    ScalingRow,
+    counts_around,
+    recommended,
+    scaling,
+    search_counts,
+    why_none,
+)
+from scalewright.planner.predict import Prediction, resolve_recipe
+from scalewright.planner.request import BUDGETS, Request, check_request
+from scalewright.planner.search import SearchResult, objective_value, search
+from scalewright.planner.smallest_change import Fix, fixes
+from scalewright.planner.space import KNOBS, Fixed, Space, parse_fixed
+from scalewright.planner.stage_memory import MinimumGpus, stage_answers
+from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
+from scalewright.records.documents import digest, document
+from scalewright.workload.grammar import assignments, whole_number
+from scalewright.workload.layout import KEYS
+
+if TYPE_CHECKING:
+    from scalewright.catalog.library import Catalog
+
+SCALING_ROWS_MIN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The best layout under another condition, beside the plan's own."""
+
+    text: str
+    prediction: Prediction
+    terms: tuple[tuple[str, float], ...]
+    """Seconds more than the plan's best on each term."""
+
+    def as_dict(self, best: Prediction) -> dict[str, Any]:
+        return {
+            "change": self.text,
+            "step_time_difference_s": float(self.prediction.cost.time.total) - float(best.cost.time.total),
+            "memory_difference_bytes": float(self.prediction.cost.memory.total) - float(best.cost.memory.total),
+            "terms_s": dict(self.terms),
+            "best": prediction_body(self.prediction),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One system of a comparison."""
+
+    request: Request
+    num_gpus: int
+    best: Prediction | None
+    run: WholeRun | None
+    reason: str
+    """Why there is no best."""
+
+    def as_dict(self) -> dict[str, Any]:
+        machine = self.request.machine
+        body: dict[str, Any] = {
+            "system": self.request.system,
+            "accelerator": machine.accelerator.id,
+            "num_gpus": self.num_gpus,
+            "num_nodes": -(-self.num_gpus // machine.gpus_per_node),
+            "fits": self.best is not None,
+        }
+        if self.best is None:
+            return body | {"reason": self.reason}
+        body["best"] = prediction_body(self.best)
+        return body | ({} if self.run is None else {"whole_run": self.run.as_dict()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer to a request. `best` is None where nothing fits; `fixes` then says what would."""
+
+    request: Request
+    result: SearchResult
+    best: Prediction | None
+    run: WholeRun | None
+    batch: BatchVerdict
+    minimum: tuple[MinimumGpus, ...]
+    notes: tuple[str, ...]
+    alternatives: tuple[Prediction, ...] = ()
+    losers: tuple[Loser, ...] = ()
+    rows: tuple[ScalingRow, ...] = ()
+    recommended: Recommended | None = None
+    fixes: tuple[Fix, ...] = ()
+    reason: str = ""
+    """Why nothing fits."""
+
+    @property
+    def id(self) -> str:
+        return digest(self.request.resolved())
+
+    @property
+    def fits(self) -> bool:
+        return self.best is not None
+
+    def as_document(self) -> dict[str, Any]:
+        result, machine = self.result, self.request.machine
+        searched = [k for k in KNOBS if k not in self.request.fixed.values and (k != "ep" or result.space.shape.moe)]
+        return document(
+            "plan",
+            {
+                "id": self.id,
+                "scalewright": __version__,
+                "request": self.request.resolved(),
+                "system": machine.name,
+                "accelerator": machine.accelerator.id,
+                "device_memory_bytes": machine.memory_bytes,
+                "num_gpus": result.space.num_gpus,
+                "num_nodes": result.space.num_nodes,
+                "fits": self.fits,
+                "best": None if self.best is None else prediction_body(self.best),
+                "alternatives": [prediction_body(p) for p in self.alternatives],
+                "searched": searched,
+                "considered": result.considered,
+                "feasible": result.feasible,
+                "costed": result.costed,
+                "rejected": result.rejected,
+                "why_others_lost": [loser.as_dict() for loser in self.losers],
+                "scaling": [row.as_dict() for row in self.rows],
+                "recommended": None if self.recommended is None else self.recommended.as_dict(),
+                "whole_run": None if self.run is None else self.run.as_dict(),
+                "batch": self.batch.as_dict(),
+                "minimum_gpus": [m.as_dict() for m in self.minimum],
+                "reason": self.reason,
+                "fixes": [fix.as_dict() for fix in self.fixes],
+                "warnings": list(self.notes),
+            },
+        )
+
+
+def prediction_body(prediction: Prediction) -> dict[str, Any]:
+    """A `prediction/1` object with its layout in sight."""
+    body = prediction.as_document()
+    return body | {"layout": prediction.layout.as_dict(), "layout_text": prediction.layout.brief}
+
+
+def make_plan(catalog: Catalog, request: Request, *, quick: bool = False) -> Plan:
+    """Search every node count asked for, choose by the objective, and explain. `quick` leaves the table out."""
+    check_request(request)
+    results = [search(request.space(catalog, count)) for count in request.counts]
+    for result in results:
+        check_divides_at_all(result, request)
+    chosen, best, run, notes = choose(catalog, request, results)
+    batch = batch_verdict(request.spec, global_batch=request.global_batch, num_tokens=request.work.num_tokens)
+    if batch.warning is not None:
+        notes = (*notes, batch.warning)
+    found: dict[str, Any] = {
+        "request": request, "result": chosen, "best": best, "run": run, "batch": batch,
+        "minimum": tuple(_minimum(catalog, request)), "notes": notes,
+    }  # fmt: skip
+    if best is None:
+        return Plan(**found, fixes=tuple(fixes(chosen.space)), reason=why_none(chosen))
+    rows = [] if quick else _rows(results, chosen, best, request)
+    ranked = chosen.best(request.top, request.objective, site=request.site, notes=request.site_notes)
+    return Plan(
+        **found, alternatives=tuple(ranked[1:]), losers=tuple(losers(chosen, best)), rows=tuple(rows),
+        recommended=recommended(rows),
+    )  # fmt: skip
+
+
+def _rows(
+    results: Sequence[SearchResult], chosen: SearchResult, best: Prediction, request: Request
+) -> list[ScalingRow]:
+    counts = request.counts if len(request.counts) >= SCALING_ROWS_MIN else tuple(counts_around(chosen.space))
+    around = search_counts(_free(chosen.space), counts, results)
+    return scaling(around, best, objective=request.objective, site=request.site)
+
+
+def _free(space: Space) -> Space:
+    """Other node counts cannot keep a fixed number of copies."""
+    return replace(space, fixed=Fixed(values={k: v for k, v in space.fixed.values.items() if k != "dp"}))
+
+
+def choose(
+    catalog: Catalog, request: Request, results: Sequence[SearchResult]
+) -> tuple[SearchResult, Prediction | None, WholeRun | None, tuple[str, ...]]:
+    """The node count and layout with the least of the objective that keep to the budget."""
+    offers: list[tuple[float, SearchResult, Prediction, WholeRun | None]] = []
+    over: list[tuple[float, str]] = []
+    notes: tuple[str, ...] = ()
+    for result in results:
+        for best in result.best(1, request.objective, site=request.site, notes=request.site_notes):
+            run, notes = run_of(catalog, request, best)
+            broken = [] if run is None else request.budget.broken(run)
+            if broken:
+                over.append((objective_value(best, request.objective), _over_budget(request, best, broken[0])))
+            else:
+                offers.append((objective_value(best, request.objective), result, best, run))
+    if offers:
+        _, result, best, run = min(offers, key=lambda offer: offer[0])
+        return result, best, run, notes
+    if over:
+        raise ConfigError(min(over)[1])
+    return results[-1], None, None, notes
+
+
+def _over_budget(request: Request, best: Prediction, broken: tuple[str, float]) -> str:
+    name, needs = broken
+    dimension = BUDGETS[name]
+    limit, value = (units.format(v, dimension) for v in (request.budget.limits[name], needs))
+    tokens = units.format(request.work.num_tokens, units.COUNT)
+    return (
+        f"--budget {name}={limit} and {tokens} tokens conflict: the best choice, {best.num_nodes} nodes with "
+        f"{best.layout.brief}, needs {value}; train on fewer tokens or raise the budget"
+    )
+
+
+def run_of(catalog: Catalog, request: Request, best: Prediction) -> tuple[WholeRun | None, tuple[str, ...]]:
+    """The whole run with a layout; None, and a note, where the system has no storage to save to."""
+    work = request.work
+    try:
+        entry = storage_of(catalog, request.system)
+    except ConfigError as error:
+        if request.budget.limits:
+            raise
+        return None, (f"whole run left out: {error}",)
+    found = whole_run(
+        work=step_work(best), storage_entry=entry, limit_s=request.limit_s,
+        num_tokens=None if work.num_steps is not None else work.num_tokens, num_steps=work.num_steps,
+    )  # fmt: skip
+    return found, ()
+
+
+def _minimum(catalog: Catalog, request: Request) -> list[MinimumGpus]:
+    """Fewest devices in each mode; none where no number the machine has is enough."""
+    machine = request.machine
+    most = machine.gpus_per_node * (machine.num_nodes or 1)
+    if machine.network_bytes_per_s_per_gpu is None:
+        most = machine.gpus_per_node
+    try:
+        return stage_answers(
+            spec=request.spec, machine=machine, stack=request.space(catalog, 1).stack_of(3), recipe=request.recipes[0],
+            stage_name="sft", seq=request.spec.transformer.seq, max_gpus=most,
+        )  # fmt: skip
+    except ConfigError:
+        return []
+
+
+def check_divides_at_all(result: SearchResult, request: Request) -> None:
+    """No layout divides: name the rule that rejects the most of what is left, and what it conflicts with."""
+    if len(result.split):
+        return
+    space, fallen = result.space, {k: v for k, v in result.rejected.items() if k != NO_TENSOR_GROUP}
+    rule = max(fallen, key=lambda k: fallen[k]) if fallen else "nothing is left to search"
+    devices = f"{space.num_gpus} devices with a global batch of {space.global_batch}"
+    what = f"--fix {request.fixed} and {devices}" if request.fixed.values else f"{request.spec.id} and {devices}"
+    raise LayoutError(f"{what} conflict: no layout divides, mostly because {rule}; change one of them")
+
+
+WHAT_IF_KEYS = (*KEYS, "precision", "stack", "nodes")
+
+
+def what_if(catalog: Catalog, plan: Plan, text: str) -> WhatIf:
+    """The best layout with some knobs, precision, stack or nodes set otherwise; everything else is searched again."""
+    written = assignments(text, allowed=WHAT_IF_KEYS, what="--what-if")
+    best, request = plan.best, plan.request
+    if best is None:
+        raise ConfigError(f"--what-if {text} has nothing to differ from: no layout of the plan fits")
+    count = plan.result.space.num_gpus
+    if "nodes" in written:
+        count = whole_number(written["nodes"], key="nodes", what="--what-if") * request.machine.gpus_per_node
+    knobs = parse_fixed(",".join(f"{k}={v}" for k, v in written.items() if k in KEYS))
+    asked = replace(
+        request,
+        fixed=Fixed(values={**request.fixed.values, **knobs.values}),
+        stack=written.get("stack", request.stack),
+        counts=(count,),
+        global_batch=int(knobs.values.get("gbs", request.global_batch)),
+    )
+    if "precision" in written:
+        asked = replace(asked, recipes=(resolve_recipe(written["precision"], request.machine),))
+    check_request(asked)
+    result = search(asked.space(catalog, count))
+    check_divides_at_all(result, asked)
+    found = result.best(1, request.objective, site=request.site, notes=request.site_notes)
+    if not found:
+        raise ConfigError(f"--what-if {text} does not fit: it {why_none(result)}")
+    return WhatIf(text=text, prediction=found[0], terms=tuple(differences(best, found[0])))
+
+
+def compare(catalog: Catalog, requests: Sequence[Request]) -> list[Compared]:
+    """Each request's best on its own system, the fastest first, those that do not fit last."""
+    found = [_compared(catalog, request) for request in requests]
+    return sorted(found, key=_rank)
+
+
+def _compared(catalog: Catalog, request: Request) -> Compared:
+    def nothing(reason: str) -> Compared:
+        return Compared(request=request, num_gpus=request.counts[0], best=None, run=None, reason=reason)
+
+    try:
+        check_request(request)
+        results = search_counts(request.space(catalog, request.counts[0]), request.counts)
+        chosen, best, run, _ = choose(catalog, request, results)
+    except LayoutError as error:
+        return nothing(str(error))
+    if best is None:
+        return nothing(why_none(chosen))
+    return Compared(request=request, num_gpus=chosen.space.num_gpus, best=best, run=run, reason="")
+
+
+def _rank(compared: Compared) -> tuple[bool, float]:
+    best = compared.best
+    return (True, 0.0) if best is None else (False, objective_value(best, compared.request.objective))
