@@ -21,6 +21,25 @@ from scalewright.workload.precision import recipe
 
 CATALOG = Catalog((packaged_data(),))
 ARGUMENTS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "megatron_arguments.toml").read_text())
+SEQ_LEN = 4096
+EXPRESSED: list[tuple[Framework, str, str, str]] = [
+    ("megatron", "gpt3-175b", "tp=8,pp=8,vpp=2,dp=8,mbs=1,gbs=512,zero=1,sp=1,recompute=full", "bf16"),
+    ("megatron", "llama3-405b", "tp=8,pp=16,cp=2,dp=4,mbs=1,gbs=256,zero=1,sp=1", "mxfp8"),
+    ("megatron", "deepseek-v3", "tp=2,pp=16,ep=64,dp=32,mbs=1,gbs=4096,zero=1,sp=1,recompute=selective", "fp8"),
+    ("megatron", "llama3-8b", "dp=8,mbs=1,gbs=64,zero=3", "bf16"),
+    ("megatron", "llama3-8b", "dp=8,mbs=1,gbs=64,zero=2", "nvfp4"),
+    ("torchtitan", "llama3-70b", "tp=8,pp=4,vpp=2,dp=4,mbs=1,gbs=64,zero=2,sp=1,recompute=operators", "bf16"),
+    ("torchtitan", "llama3-8b", "dp=8,mbs=2,gbs=64,zero=3,recompute=full", "fp8"),
+    ("torchtitan", "qwen3-30b-a3b", "tp=2,dp=8,ep=8,mbs=1,gbs=64,zero=3,sp=1", "mxfp8"),
+    ("torchtitan", "llama3-8b", "dp=8,mbs=2,gbs=64,zero=0", "fp32"),
+    ("deepspeed", "gpt3-175b", "tp=4,pp=16,dp=2,mbs=1,gbs=640,zero=1,recompute=full", "fp16"),
+    ("deepspeed", "llama3-8b", "tp=2,dp=8,mbs=2,gbs=64,zero=3", "bf16"),
+    ("deepspeed", "qwen3-30b-a3b", "tp=2,dp=8,ep=4,mbs=1,gbs=64,zero=2", "bf16"),
+    ("fsdp", "llama3-8b", "tp=2,cp=2,dp=8,mbs=1,gbs=64,zero=3,recompute=full", "bf16"),
+    ("fsdp", "llama2-70b", "dp=64,mbs=1,gbs=128,zero=2", "fp8"),
+    ("fsdp", "bert-large", "dp=8,mbs=4,gbs=64,zero=3", "fp16"),
+]  # fmt: skip
+"""Layouts that a framework must take: framework, model, layout and precision."""
 TYPES = {"int": int, "float": float, "str": str}
 
 
@@ -29,7 +48,7 @@ def model(name: str) -> ModelSpec:
 
 
 def emitted(
-    framework: Framework, name: str, layout: str | Layout, *, precision: str = "bf16", seq_len: int = 4096
+    framework: Framework, name: str, layout: str | Layout, *, precision: str = "bf16", seq_len: int = SEQ_LEN
 ) -> Emitted:
     chosen = parse_layout(layout) if isinstance(layout, str) else layout
     num_gpus = int(chosen.num_gpus)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.emitting import emitted, layout_of, megatron_arguments, model
+from planner.emitting import EXPRESSED, SEQ_LEN, emitted, layout_of, megatron_arguments, model
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
 from scalewright.planner.emit import Emitted, Framework, emit
 from scalewright.workload.layout import Layout, Recompute, divisibility_problems, parse_layout
@@ -23,7 +23,6 @@ MODELS = (
     "mixtral-8x7b", "qwen1.5-moe-a2.7b", "deepseek-v2-lite", "deepseek-v3", "gpt-oss-20b", "bloom-7b1", "bert-large",
 )  # fmt: skip
 SMALL = st.sampled_from([1, 2, 4, 8])
-SEQ_LEN = 4096
 
 
 @st.composite
@@ -66,25 +65,6 @@ def test_a_layout_is_refused_or_comes_back_whole(framework: Framework, case: tup
         assert found.startswith(f"{label[framework]} cannot express ")
     else:
         assert layout_of(found, int(layout.num_gpus)) == layout
-
-
-EXPRESSED: list[tuple[Framework, str, str, str]] = [
-    ("megatron", "gpt3-175b", "tp=8,pp=8,vpp=2,dp=8,mbs=1,gbs=512,zero=1,sp=1,recompute=full", "bf16"),
-    ("megatron", "llama3-405b", "tp=8,pp=16,cp=2,dp=4,mbs=1,gbs=256,zero=1,sp=1", "mxfp8"),
-    ("megatron", "deepseek-v3", "tp=2,pp=16,ep=64,dp=32,mbs=1,gbs=4096,zero=1,sp=1,recompute=selective", "fp8"),
-    ("megatron", "llama3-8b", "dp=8,mbs=1,gbs=64,zero=3", "bf16"),
-    ("megatron", "llama3-8b", "dp=8,mbs=1,gbs=64,zero=2", "nvfp4"),
-    ("torchtitan", "llama3-70b", "tp=8,pp=4,vpp=2,dp=4,mbs=1,gbs=64,zero=2,sp=1,recompute=operators", "bf16"),
-    ("torchtitan", "llama3-8b", "dp=8,mbs=2,gbs=64,zero=3,recompute=full", "fp8"),
-    ("torchtitan", "qwen3-30b-a3b", "tp=2,dp=8,ep=8,mbs=1,gbs=64,zero=3,sp=1", "mxfp8"),
-    ("torchtitan", "llama3-8b", "dp=8,mbs=2,gbs=64,zero=0", "fp32"),
-    ("deepspeed", "gpt3-175b", "tp=4,pp=16,dp=2,mbs=1,gbs=640,zero=1,recompute=full", "fp16"),
-    ("deepspeed", "llama3-8b", "tp=2,dp=8,mbs=2,gbs=64,zero=3", "bf16"),
-    ("deepspeed", "qwen3-30b-a3b", "tp=2,dp=8,ep=4,mbs=1,gbs=64,zero=2", "bf16"),
-    ("fsdp", "llama3-8b", "tp=2,cp=2,dp=8,mbs=1,gbs=64,zero=3,recompute=full", "bf16"),
-    ("fsdp", "llama2-70b", "dp=64,mbs=1,gbs=128,zero=2", "fp8"),
-    ("fsdp", "bert-large", "dp=8,mbs=4,gbs=64,zero=3", "fp16"),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("framework", "name", "layout", "precision"), EXPRESSED)
