@@ -18,6 +18,7 @@ from scalewright.planner.emit.deepspeed import SCRIPT_ARGUMENTS
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog
 from scalewright.workload.precision import recipe
+from scalewright.workload.training import training_mode
 
 CATALOG = Catalog((packaged_data(),))
 ARGUMENTS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "megatron_arguments.toml").read_text())
@@ -48,13 +49,19 @@ def model(name: str) -> ModelSpec:
 
 
 def emitted(
-    framework: Framework, name: str, layout: str | Layout, *, precision: str = "bf16", seq_len: int = SEQ_LEN
+    framework: Framework,
+    name: str,
+    layout: str | Layout,
+    *,
+    precision: str = "bf16",
+    seq_len: int = SEQ_LEN,
+    mode: str = "full",
 ) -> Emitted:
     chosen = parse_layout(layout) if isinstance(layout, str) else layout
     num_gpus = int(chosen.num_gpus)
     return emit(
         framework=framework, spec=model(name), layout=chosen, recipe=recipe(precision), seq_len=seq_len,
-        gpus_per_node=8, num_gpus=num_gpus,
+        gpus_per_node=8, num_gpus=num_gpus, mode=training_mode(mode),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -197,3 +198,21 @@ def test_devices_and_nodes_must_agree() -> None:
         emitted("megatron", "llama3-8b", "dp=13,gbs=13")
     with pytest.raises(LayoutError, match="tp=3"):
         emitted("megatron", "llama3-8b", "tp=3,gbs=1")
+
+
+def test_training_modes_are_expressed_or_refused() -> None:
+    moved = json.loads(emitted("deepspeed", "llama3-8b", "dp=8,gbs=8,zero=2", mode="offload").text)
+    assert moved["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    args = megatron_arguments(emitted("megatron", "llama3-8b", "dp=8,gbs=8,zero=1", mode="offload").text)
+    assert args["optimizer_cpu_offload"]
+    for framework in ("deepspeed", "fsdp"):
+        found = emitted(framework, "llama3-8b", "dp=8,gbs=8,zero=3", mode="lora")
+        assert any("adapters of rank 16" in note for note in found.notes)
+    for framework, mode in (
+        ("megatron", "lora"),
+        ("torchtitan", "lora"),
+        ("torchtitan", "offload"),
+        ("fsdp", "offload"),
+    ):
+        with pytest.raises(NotExpressedError, match="cannot express"):
+            emitted(framework, "llama3-8b", "dp=8,gbs=8,zero=3", mode=mode)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from scalewright.planner.emit.request import Emitted, Request
 from scalewright.workload.layout import Layout, check_divides
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
+from scalewright.workload.training import FULL, TrainingMode
 
 Framework = Literal["megatron", "torchtitan", "deepspeed", "fsdp"]
 
@@ -29,6 +30,7 @@ def emit(
     seq_len: int,
     gpus_per_node: int,
     num_gpus: int,
+    mode: TrainingMode = FULL,
 ) -> Emitted:
     """The framework's file for this layout; what it cannot express is an error that says what to change."""
     shape = spec.transformer
@@ -41,6 +43,7 @@ def emit(
         num_experts=shape.moe.num_experts if shape.moe else 0,
     )
     request = Request(
-        spec=spec, layout=layout, recipe=recipe, seq_len=seq_len, gpus_per_node=gpus_per_node, num_gpus=num_gpus
-    )
+        spec=spec, layout=layout, recipe=recipe, seq_len=seq_len, gpus_per_node=gpus_per_node, num_gpus=num_gpus,
+        mode=mode,
+    )  # fmt: skip
     return EMITTERS[framework](request)

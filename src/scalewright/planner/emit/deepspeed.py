@@ -33,6 +33,8 @@ def refuse_what_it_lacks(request: Request) -> None:
     if int(layout.cp) > 1:
         why = "its sequence parallelism trades heads, not blocks of keys"
         raise refusal(NAME, f"cp={layout.cp}", why, "use cp=1, or --emit megatron")
+    if request.mode.is_offload and layout.zero == 0:
+        raise refusal(NAME, "optimizer offload with zero=0", "ZeRO moves the optimizer", "use zero=1, 2 or 3")
     if int(layout.vpp) > 1:
         raise refusal(NAME, f"vpp={layout.vpp}", "its pipeline is not interleaved", "use vpp=1, or --emit megatron")
     if layout.recompute not in ("none", "full"):
@@ -58,7 +60,7 @@ def config(request: Request) -> dict[str, Any]:
         "train_batch_size": int(layout.gbs),
         "train_micro_batch_size_per_gpu": int(layout.mbs),
         "gradient_accumulation_steps": request.num_micro_batches,
-        "zero_optimization": {"stage": layout.zero, **({"overlap_comm": True} if layout.zero >= 2 else {})},
+        "zero_optimization": zero_section(request),
         "bf16": {"enabled": request.recipe.name == "bf16"},
         "fp16": {"enabled": request.recipe.name == "fp16"},
         "gradient_clipping": 1.0,
@@ -70,6 +72,15 @@ def config(request: Request) -> dict[str, Any]:
     if request.shape.moe is not None and int(layout.ep) > 1:
         found["expert_parallel"] = {"enabled": True, "autoep_size": int(layout.ep)}
     return found
+
+
+def zero_section(request: Request) -> dict[str, Any]:
+    section: dict[str, Any] = {"stage": request.layout.zero}
+    if request.layout.zero >= 2:
+        section["overlap_comm"] = True
+    if request.mode.is_offload:
+        section["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    return section
 
 
 def script_arguments(request: Request) -> list[str]:
@@ -95,4 +106,6 @@ def _notes(request: Request) -> tuple[str, ...]:
         notes.append(SCRIPT_ARGUMENTS + shlex.join(script_arguments(request)))
     elif layout.recompute == "full":
         notes.append("turn on checkpointing of every layer in the model; the JSON only says how it is done")
+    if request.mode.is_lora:
+        notes.append(f"adapters of rank {request.mode.lora_rank} are added to the model by the training script")
     return tuple(notes)

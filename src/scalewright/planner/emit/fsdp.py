@@ -36,6 +36,9 @@ def refuse_what_it_lacks(request: Request) -> None:
     if layout.recompute not in ("none", "full"):
         why = "accelerate checkpoints whole layers"
         raise refusal(NAME, f"recompute={layout.recompute}", why, "use recompute=none or full, or --emit torchtitan")
+    if request.mode.is_offload:
+        why = "its offload takes weights and gradients to the host as well"
+        raise refusal(NAME, "optimizer offload", why, "use mode full, or --emit deepspeed")
     if recipe.name not in PRECISIONS:
         raise refusal(NAME, f"precision {recipe.name}", "accelerate has no name for it", f"use {', '.join(PRECISIONS)}")
 
@@ -81,11 +84,13 @@ def yaml_lines(keys: dict[str, Any], indent: str = "") -> list[str]:
 
 
 def _notes(request: Request) -> tuple[str, ...]:
-    layout = request.layout
+    layout, mode = request.layout, request.mode
+    adapters = (f"adapters of rank {mode.lora_rank} are added to the model by the training script",)
     return (
         f"accelerate launch --config_file {FILENAME} --machine_rank RANK --main_process_ip HOST "
         "--main_process_port PORT train.py",
         f"batch sizes belong to the trainer: per_device_train_batch_size={layout.mbs}, "
         f"gradient_accumulation_steps={request.num_micro_batches}",
         f"sequences of {request.seq_len} tokens are the trainer's as well",
+        *(adapters if mode.is_lora else ()),
     )

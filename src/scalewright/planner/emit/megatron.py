@@ -82,6 +82,12 @@ def refuse_what_it_lacks(request: Request) -> None:
     if layout.sp and request.seq_len % (int(layout.tp) * int(layout.cp)):
         why = f"sequences of {request.seq_len} do not divide by tp x cp"
         raise refusal(NAME, f"sp=1 with tp={layout.tp},cp={layout.cp}", why, "change tp, cp or the sequence length")
+    if request.mode.is_lora:
+        instead = "choose --emit deepspeed or --emit fsdp with adapters in the training script"
+        raise refusal(NAME, str(request.mode), "pretrain_gpt.py trains all weights", instead)
+    if request.mode.is_offload and layout.zero != 1:
+        why = "the optimizer it moves to the host is the distributed one"
+        raise refusal(NAME, f"optimizer offload with zero={layout.zero}", why, "use zero=1, or --emit deepspeed")
     if layout.zero >= 2 and int(layout.pp) > 1:
         why = "Megatron FSDP is documented for tensor, context and expert parallelism only"
         raise refusal(NAME, f"zero={layout.zero} with pp={layout.pp}", why, "use zero=1, or pp=1")
@@ -230,6 +236,8 @@ def sharding_arguments(request: Request) -> Arguments:
             ("--no-gradient-accumulation-fusion",),
             ("--ckpt-format", "fsdp_dtensor"),
         ]
+    if request.mode.is_offload:
+        found += [("--optimizer-cpu-offload",), ("--use-precision-aware-optimizer",)]
     return found
 
 

@@ -10,6 +10,7 @@ from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
+from scalewright.workload.training import FULL, TrainingMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Request:
     seq_len: int
     gpus_per_node: int
     num_gpus: int
+    mode: TrainingMode = FULL
 
     def __post_init__(self) -> None:
         if self.layout.is_column:
@@ -73,7 +75,7 @@ class Request:
         """Lines for a comment; never more than one line each, whatever a model is called."""
         return [
             f"Written by scalewright {__version__} for {one_line(self.spec.id)}, sequence {self.seq_len}, "
-            f"{self.recipe.name}",
+            f"{self.recipe.name}" + ("" if self.mode == FULL else f", {self.mode}"),
             f"layout {self.layout}",
         ]
 

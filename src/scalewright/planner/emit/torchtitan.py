@@ -74,6 +74,9 @@ def refuse_what_it_lacks(request: Request) -> None:
         raise refusal(NAME, "multi-token prediction", "its models have none", "choose --emit megatron")
     if request.recipe.name not in PRECISIONS:
         raise refusal(NAME, f"precision {request.recipe.name}", "it has no key for it", f"use {', '.join(PRECISIONS)}")
+    if request.mode.name != "full":
+        why = "it trains all weights, and its offload takes weights and gradients along"
+        raise refusal(NAME, f"mode {request.mode}", why, "use mode full, or --emit deepspeed")
     if layout.recompute not in MODES:
         why = "its fused attention keeps no scores that could be recomputed alone"
         raise refusal(NAME, "recompute=selective", why, "use recompute=none, operators or full, or --emit megatron")
