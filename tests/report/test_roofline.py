@@ -14,7 +14,10 @@ from matplotlib.text import Annotation
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
-from scalewright.report.roofline import SIZE_INCH, draw, memory_segments, points, time_segments
+from scalewright.planner.serving import predict_generation
+from scalewright.planner.vision import predict_vision
+from scalewright.report.pictures import Drawable, picture_of, points
+from scalewright.report.roofline import SIZE_INCH, draw, memory_segments, time_segments
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog
 
@@ -29,6 +32,28 @@ CASES = {
     "one-gpu": ("llama3-8b", "generic-h200", "zero=3", "compiled"),
 }
 FITS = ["predict", "--model", "gpt3-6.7b", "--system", "selene", "--layout", "tp=8,gbs=8"]
+
+
+STAGES = ("vision", "generation", "generation of experts")
+
+
+def ask_stage(name: str) -> Drawable:
+    if name == "vision":
+        machine = machine_from_system(CATALOG, "generic-h200")
+        return predict_vision(
+            spec=from_catalog(CATALOG.model("resnet-50")), machine=machine, recipe=resolve_recipe("bf16", machine),
+            stack=CATALOG.stack("eager"), layout=parse_layout("dp=8,mbs=256,gbs=2048"),
+        )  # fmt: skip
+    machine = machine_from_system(CATALOG, "generic-mi300x")
+    return predict_generation(
+        spec=from_catalog(CATALOG.model("mixtral-8x7b" if "experts" in name else "llama3-70b")), machine=machine,
+        recipe=resolve_recipe("bf16", machine), stack=CATALOG.stack("megatron-core"), num_gpus=8, tp=4, batch=64,
+        prompt_len=512, response_len=256,
+    )  # fmt: skip
+
+
+def ask_any(name: str) -> Drawable:
+    return ask(name) if name in CASES else ask_stage(name)
 
 
 def ask(name: str) -> Prediction:
@@ -105,15 +130,20 @@ def test_missing_matplotlib_names_the_extra(cli: Cli, refused: Refused, tmp_path
 def test_segments_add_up(name: str) -> None:
     prediction = ask(name)
     cost = prediction.cost
-    assert sum(s.value for s in time_segments(prediction)) == pytest.approx(float(cost.time.total))
-    assert sum(s.value for s in memory_segments(prediction)) == pytest.approx(float(cost.reserved_bytes))
-    for segments in (time_segments(prediction), memory_segments(prediction)):
+    picture = picture_of(prediction)
+    assert sum(s.value for s in time_segments(picture)) == pytest.approx(float(cost.time.total))
+    assert sum(s.value for s in memory_segments(picture)) == pytest.approx(float(cost.reserved_bytes))
+    for segments in (time_segments(picture), memory_segments(picture)):
         assert len({s.colour for s in segments}) == len(segments)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_points_are_the_largest_operations(name: str) -> None:
-    found = points(ask(name))
+@pytest.mark.parametrize("name", [*CASES, *STAGES])
+def test_points_are_the_largest_operations_under_their_roofs(name: str) -> None:
+    picture = picture_of(ask_any(name))
+    found = points(picture)
+    for point in found:
+        assert point.cache_intensity_flop_per_byte <= point.intensity_flop_per_byte * (1 + 1e-9)
+        assert point.placement.attainable_flop_per_s <= picture.machine.peak_flop_per_s(picture.precision)
     assert 3 <= len(found) <= 9
     assert [p.share_frac for p in found] == sorted((p.share_frac for p in found), reverse=True)
 
@@ -123,9 +153,13 @@ def texts(figure: Figure) -> Iterator[Annotation]:
         yield from (t for t in axes.texts if isinstance(t, Annotation) and t.get_text() and t.get_rotation() == 0)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *STAGES])
 def test_no_label_covers_another_or_leaves_the_figure(name: str) -> None:
-    figure = draw(ask(name))
+    figure = draw(picture_of(ask_any(name)))
+    for axes in figure.axes[1:]:
+        legend = axes.get_legend()
+        assert legend is not None
+        assert legend.get_window_extent().x1 <= figure.bbox.x1
     assert tuple(figure.get_size_inches()) == SIZE_INCH
     figure.canvas.draw()
     boxes = {t.get_text(): t.get_window_extent() for t in texts(figure)}

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from scalewright.catalog.types import Stack, TransformerShape
 from scalewright.costs import collectives, compute, memory
-from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.machine import Machine
+from scalewright.costs.roofline import Kind, Operation, Phase, product_cache_bytes
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import stage_shards
 from scalewright.workload.layout import Layout
@@ -222,6 +223,52 @@ def prefill(serving: Serving, *, num_sequences: int, prompt_len: int) -> Breakdo
         name="prompt_engine", unit="s", value=chunks * c.engine_step_time.value, formula="generation.prefill"
     )
     return Breakdown(name="prefill", unit="s", formula="generation.prefill", parts=(*parts, engine))
+
+
+def decode_operations(
+    serving: Serving, *, num_sequences: float, num_context: float, num_steps: float
+) -> list[Operation]:
+    """What a device does in the decode steps of a batch: the points of a roofline."""
+    rows, layers = max(round(num_sequences), 1), float(serving.shape.layers)
+    given = serving.setting(num_sequences=rows, seq=1)
+    gemms = dict(compute.attention_gemms(given))
+    frac, moe = given.moe_frac, serving.shape.moe
+    if frac < 1.0:
+        gemms |= compute.ffn_gemms(given, serving.shape.ffn_hidden)
+    found = [_product(serving, given, name, size, calls=layers * num_steps) for name, size in gemms.items()]
+    head = float(serving.shape.vocab / serving.tp), float(serving.shape.hidden)
+    found.append(_product(serving, given, "head", head, calls=num_steps, kind="head"))
+    context = num_sequences * num_context
+    moved = context * cache_bytes_per_token(shape=serving.shape, tp=serving.tp, width_bytes=serving.cache_bytes)
+    time = cached_attention_time_s(serving=serving, num_sequences=num_sequences, num_context=num_context)
+    work = context * layers * 4.0 * serving.shape.heads * serving.shape.head_dim / serving.tp
+    found.append(_decode("cache", "attention", work, moved, time, calls=num_steps))
+    if moe is not None:
+        time = expert_product_time_s(serving=serving, num_sequences=num_sequences)
+        expert = expert_params(serving.shape, moe.expert_ffn) / serving.tp * (layers - moe.num_dense_layers)
+        touched = num_experts_touched(num_experts=moe.num_experts, top_k=moe.top_k, num_tokens=num_sequences)
+        work, moved = 2.0 * num_sequences * moe.top_k * expert, touched * expert * serving.weight_bytes
+        found.append(_decode("experts", "matmul", work, moved, time, calls=num_steps))
+    return [op for op in found if op.time_s > 0.0]
+
+
+def _product(
+    serving: Serving, given: Setting, name: str, size: tuple[FloatLike, FloatLike], *, calls: float,
+    kind: Kind = "matmul", phase: Phase = "decode",
+) -> Operation:  # fmt: skip
+    m, n, k, w = float(given.num_tokens), float(size[0]), float(size[1]), serving.weight_bytes
+    through = product_cache_bytes(num_rows=m, num_columns=n, num_depth=k, width_bytes=w)
+    return Operation(
+        name=name, phase=phase, kind=kind, flop=2.0 * m * n * k, traffic_bytes=w * (m * k + k * n + m * n),
+        cache_bytes=through, time_s=_products(serving, given, {name: (n, k)}), num_per_step=calls,
+    )  # fmt: skip
+
+
+def _decode(name: str, kind: Kind, work: float, moved_bytes: float, time_s: float, *, calls: float) -> Operation:
+    return Operation(
+        name=name, phase="decode", kind=kind, flop=work, traffic_bytes=moved_bytes, cache_bytes=moved_bytes,
+        time_s=time_s, num_per_step=calls,
+    )  # fmt: skip
 
 
 def serving_memory(serving: Serving, *, num_sequences: int, total_len: int) -> Breakdown:

@@ -4,74 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from scalewright.costs import compute
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.compute import Gemms, PassTimes
+from scalewright.costs.roofline import QUERY_TILE, Kind, Operation, Phase, product_cache_bytes
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import busiest_shards, num_spread_params
 from scalewright.workload.flop import score_flop
 
-Kind = Literal["matmul", "attention", "elementwise", "head", "optimizer"]
-Phase = Literal["forward", "backward", "input_gradient", "weight_gradient", "update"]
-
 ADAM_FLOP_PER_PARAM = 14.0
 """Two moments (3 + 4), two bias corrections, root, sum, quotient, product and difference (Adam's Algorithm 1)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One kernel, or a run of alike ones, as often as a device repeats it in a step."""
-
-    name: str
-    phase: Phase
-    kind: Kind
-    """The group of the step's compute terms that its time is part of."""
-    flop: float
-    """Useful work of one call: no padding; half of the square for causal attention."""
-    traffic_bytes: float
-    """What one call moves through the device's memory at least."""
-    time_s: float
-    """Of one call."""
-    num_per_step: float
-    """Calls per step; a fraction where an average layer has a fraction of it."""
-    shape: str = ""
-    """`m x n x k` of a matrix product."""
-
-    @property
-    def total_s(self) -> float:
-        """Time of all calls of a step.
-
-        Equation  T = t c, c calls
-        Source    the definition
-        Assumes   every call takes the same time
-        Checked   tests/costs/test_operations.py: their sum is the step's compute terms
-        """
-        return self.time_s * self.num_per_step
-
-    @property
-    def intensity_flop_per_byte(self) -> float:
-        """Arithmetic intensity.
-
-        Equation  I = W / Q
-        Source    williams2009 (Roofline, CACM 52(4))
-        Assumes   each operand crosses memory once
-        Checked   tests/costs/test_operations.py: a product's is 2 m n k over its three matrices
-        """
-        return self.flop / self.traffic_bytes
-
-    @property
-    def achieved_flop_per_s(self) -> float:
-        """Rate of useful work.
-
-        Equation  P = W / t
-        Source    williams2009 (Roofline, CACM 52(4))
-        Assumes   nothing of its own: t is the cost model's
-        Checked   tests/costs/test_operations.py: never above the device's peak
-        """
-        return self.flop / self.time_s
 
 
 def operations(setting: Setting) -> list[Operation]:
@@ -102,6 +45,11 @@ def _work_and_traffic(setting: Setting, m: float, n: float, k: float) -> tuple[f
     return ask(1.0, math.inf), ask(math.inf, 1.0)
 
 
+def _through_cache(setting: Setting, m: float, n: float, k: float) -> float:
+    width_bytes = setting.recipe.activation_bytes
+    return product_cache_bytes(num_rows=m, num_columns=n, num_depth=k, width_bytes=width_bytes)
+
+
 def _products(setting: Setting, gemms: Gemms, *, rate: float, calls: float, kind: Kind) -> Iterator[Operation]:
     """Three operations per matrix: forward, gradient of the input, gradient of the weight."""
     m = float(setting.num_tokens)
@@ -120,8 +68,9 @@ def _products(setting: Setting, gemms: Gemms, *, rate: float, calls: float, kind
         for phase, time, shape in parts:
             work, traffic = _work_and_traffic(setting, *shape)
             yield Operation(
-                name=name, phase=phase, kind=kind, flop=work, traffic_bytes=traffic, time_s=float(time),
-                num_per_step=calls, shape=" x ".join(f"{side:g}" for side in map(round, shape)),
+                name=name, phase=phase, kind=kind, flop=work, traffic_bytes=traffic,
+                cache_bytes=_through_cache(setting, *shape), time_s=float(time), num_per_step=calls,
+                shape=" x ".join(f"{side:g}" for side in map(round, shape)),
             )  # fmt: skip
 
 
@@ -148,20 +97,21 @@ def _experts(setting: Setting, per_step: float) -> Iterator[Operation]:
     width, fan = moe.expert_ffn / float(setting.expert_tp), 2 if setting.shape.gated else 1
     up, down = (_work_and_traffic(setting, rows, n, k) for n, k in ((fan * width, h), (h, width)))
     once = num_here * (up[0] + down[0]), num_here * (up[1] + down[1])
+    through = num_here * sum(_through_cache(setting, rows, n, k) for n, k in ((fan * width, h), (h, width)))
     calls, shape = per_step * setting.moe_frac, f"{num_here:g} of {rows:.0f} x {fan * width:.0f} x {h:.0f}, and down"
     yield from _both("experts", "matmul", times, work=(once[0], 2.0 * once[0]), traffic=(once[1], 2.0 * once[1]),
-                     calls=calls, shape=shape)  # fmt: skip
+                     cache=(through, 2.0 * through), calls=calls, shape=shape)  # fmt: skip
 
 
 def _both(
-    name: str, kind: Kind, times: PassTimes, *, work: tuple[float, float], traffic: tuple[float, float], calls: float,
-    shape: str = "",
+    name: str, kind: Kind, times: PassTimes, *, work: tuple[float, float], traffic: tuple[float, float],
+    cache: tuple[float, float], calls: float, shape: str = "",
 ) -> Iterator[Operation]:  # fmt: skip
     passes: tuple[tuple[Phase, FloatLike], ...] = (("forward", times.forward_s), ("backward", times.backward_s))
     for i, (phase, time) in enumerate(passes):
         yield Operation(
-            name=name, phase=phase, kind=kind, flop=work[i], traffic_bytes=traffic[i], time_s=float(time),
-            num_per_step=calls, shape=shape,
+            name=name, phase=phase, kind=kind, flop=work[i], traffic_bytes=traffic[i], cache_bytes=cache[i],
+            time_s=float(time), num_per_step=calls, shape=shape,
         )  # fmt: skip
 
 
@@ -174,6 +124,9 @@ def _attention(setting: Setting, per_step: float) -> Iterator[Operation]:
         work = forward, forward * compute.FLASH_BACKWARD_OVER_FORWARD
         once = fused_attention_bytes(setting)
         traffic = once, once * compute.FLASH_BACKWARD_OVER_FORWARD
+        # keys and values pass once per tile of queries: two operations and a multiply-add per element and query row
+        passing = once + forward / (2.0 * QUERY_TILE) * setting.recipe.activation_bytes
+        cache = passing, passing * compute.FLASH_BACKWARD_OVER_FORWARD
     else:
         work = forward, 2.0 * forward
         moved = compute.unfused_attention_times(
@@ -181,9 +134,9 @@ def _attention(setting: Setting, per_step: float) -> Iterator[Operation]:
             head_dim=compute.head_dim_sum(shape), flop_per_s=math.inf, bytes_per_s=1.0,
             passes=setting.constants.unfused_attention_passes.value, width_bytes=setting.recipe.activation_bytes,
         )  # fmt: skip
-        traffic = float(moved.forward_s), float(moved.backward_s)
+        traffic = cache = float(moved.forward_s), float(moved.backward_s)
     times = compute.attention_times(setting)
-    yield from _both("attention", "attention", times, work=work, traffic=traffic, calls=per_step)
+    yield from _both("attention", "attention", times, work=work, traffic=traffic, cache=cache, calls=per_step)
 
 
 def fused_attention_bytes(setting: Setting) -> float:
@@ -205,7 +158,7 @@ def _elementwise(setting: Setting, per_step: float) -> Iterator[Operation]:
     times, width_bytes = compute.elementwise_times(setting), setting.recipe.activation_bytes
     moved = tuple(float(t) * setting.machine.hbm_bytes_per_s for t in (times.forward_s, times.backward_s))
     work, traffic = (moved[0] / width_bytes, moved[1] / width_bytes), (moved[0], moved[1])
-    yield from _both("elementwise", "elementwise", times, work=work, traffic=traffic, calls=per_step)
+    yield from _both("elementwise", "elementwise", times, work=work, traffic=traffic, cache=traffic, calls=per_step)
 
 
 def _head(setting: Setting) -> Iterator[Operation]:
@@ -218,7 +171,8 @@ def _head(setting: Setting) -> Iterator[Operation]:
     loss = PassTimes(forward_s=whole.forward_s - products.forward_s, backward_s=whole.backward_s - products.backward_s)
     moved = tuple(float(t) * setting.machine.hbm_bytes_per_s for t in (loss.forward_s, loss.backward_s))
     work = moved[0] / setting.recipe.activation_bytes, moved[1] / setting.recipe.activation_bytes
-    yield from _both("loss", "head", loss, work=work, traffic=(moved[0], moved[1]), calls=calls)
+    traffic = moved[0], moved[1]
+    yield from _both("loss", "head", loss, work=work, traffic=traffic, cache=traffic, calls=calls)
 
 
 def _optimizer(setting: Setting) -> Operation:
@@ -232,5 +186,5 @@ def _optimizer(setting: Setting) -> Operation:
 
     return Operation(
         name="optimizer", phase="update", kind="optimizer", flop=ADAM_FLOP_PER_PARAM * updated,
-        traffic_bytes=time(1.0), time_s=time(setting.machine.hbm_bytes_per_s), num_per_step=1.0,
+        traffic_bytes=time(1.0), cache_bytes=time(1.0), time_s=time(setting.machine.hbm_bytes_per_s), num_per_step=1.0,
     )  # fmt: skip

@@ -11,6 +11,7 @@ from scalewright.catalog.types import ConvShape
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.interval import WIDENING
 from scalewright.costs.machine import Machine
+from scalewright.costs.roofline import Kind, Operation, Phase, product_cache_bytes
 from scalewright.workload.precision import Recipe
 from scalewright.workload.vision import Conv, resnet_convs, resnet_params
 
@@ -265,6 +266,42 @@ def vision_step_time(
         term("stragglers", device * slowest, "vision_step_time"),
     )
     return Breakdown(name="step", unit="s", formula="vision.vision_step_time", parts=(*busy, *waiting))
+
+
+def vision_operations(setting: VisionSetting) -> list[Operation]:
+    """What a device does in a step, each kind of convolution with its place: the points of a roofline."""
+    found: list[Operation] = []
+    for placed in placed_convs(setting.shape):
+        found += _conv_operations(setting, placed)
+    shape, w, b = setting.shape, setting.recipe.activation_bytes, float(setting.num_images)
+    norm = b * norm_bytes_per_sample(shape=shape, compiled=setting.compiled, width_bytes=w)
+    turned = b * layout_bytes_per_sample(shape=shape, recipe=setting.recipe, channels_last=setting.channels_last)
+    moved: tuple[tuple[str, Kind, float], ...] = (("norms", "elementwise", norm), ("layout change", "layout", turned))
+    for name, kind, size in moved:
+        if size > 0.0:
+            time = float(move_time_s(setting=setting, num_elements=size / w))
+            found.append(Operation(
+                name=name, phase="forward", kind=kind, flop=size / w, traffic_bytes=size, cache_bytes=size,
+                time_s=time, num_per_step=1.0,
+            ))  # fmt: skip
+    return found
+
+
+def _conv_operations(setting: VisionSetting, placed: PlacedConv) -> Iterator[Operation]:
+    conv, b, w = placed.conv, float(setting.num_images), setting.recipe.activation_bytes
+    times = conv_time_s(setting=setting, conv=conv, in_size=placed.in_size, is_first=placed.is_first)
+    once = w * float(conv_elements(setting=setting, conv=conv, in_size=placed.in_size))
+    through = product_cache_bytes(
+        num_rows=b * conv.out_size**2, num_columns=conv.channels_out, num_depth=conv.kernel**2 * conv.channels_in,
+        width_bytes=w,
+    )  # fmt: skip
+    passes: tuple[tuple[Phase, float], ...] = (("forward", 1.0), ("backward", 1.0 if placed.is_first else 2.0))
+    for (phase, count), time in zip(passes, times, strict=True):
+        yield Operation(
+            name=f"{conv.kernel}x{conv.kernel} {conv.part}", phase=phase, kind="convolution",
+            flop=count * b * conv.forward_flop, traffic_bytes=count * once, cache_bytes=count * max(through, once),
+            time_s=float(time), num_per_step=1.0,
+        )  # fmt: skip
 
 
 def activation_bytes_per_sample(*, shape: ConvShape, recipe: Recipe) -> float:

@@ -42,6 +42,15 @@ class GenerationPrediction:
     """First token of a prompt that arrives alone."""
     itl_s: float
     """Between two tokens of a sequence, the batch half through."""
+    num_running: float
+    """Sequences of a copy that a decode step serves, on average."""
+    num_steps: float
+    """Decode steps until the last answer."""
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens a running sequence attends to, on average."""
+        return self.prompt_len + self.response_len / 2.0
 
     @property
     def fits(self) -> bool:
@@ -168,6 +177,8 @@ def predict_generation(
         memory=generation.serving_memory(serving, num_sequences=alive, total_len=prompt_len + response_len),
         ttft_s=float(alone.total),
         itl_s=float(step.total),
+        num_running=running,
+        num_steps=steps,
     )
 
 

@@ -10,7 +10,15 @@ from scalewright.catalog.types import ConvShape, Stack
 from scalewright.costs import collectives
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.machine import Machine
-from scalewright.costs.vision import VisionSetting, gradient_bytes, num_images_per_s, vision_step_time
+from scalewright.costs.vision import (
+    VisionSetting,
+    gradient_bytes,
+    num_images_per_s,
+    unseen_vision,
+    vision_interval_s,
+    vision_memory,
+    vision_step_time,
+)
 from scalewright.errors import ConfigError
 from scalewright.records.documents import digest, document
 from scalewright.workload.flop import training_flop_per_sample
@@ -32,6 +40,33 @@ class VisionPrediction:
     stack: Stack
     channels_last: bool
     time: Breakdown
+    memory: Breakdown
+    """Peak allocated on a device."""
+
+    @property
+    def setting(self) -> VisionSetting:
+        assert isinstance(self.spec.shape, ConvShape)
+        return VisionSetting(
+            shape=self.spec.shape, machine=self.machine, recipe=self.recipe, num_images=int(self.layout.mbs),
+            compiled=self.stack.compiled, channels_last=self.channels_last,
+        )  # fmt: skip
+
+    @property
+    def reserved_bytes(self) -> float:
+        """With the allocator's slack and what libraries hold."""
+        c = self.machine.constants
+        return float(self.memory.total) * (1.0 + c.allocator_overhead.value) + c.device_reserve.value
+
+    @property
+    def fits(self) -> bool:
+        return self.reserved_bytes <= self.machine.memory_bytes
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Of the step's time."""
+        total, strange = float(self.time.total), len(unseen_vision(self.setting))
+        low, high = vision_interval_s(time_s=total, setting=self.setting, num_unseen=strange)
+        return float(low), float(high)
 
     @property
     def num_images_per_s(self) -> float:
@@ -101,4 +136,5 @@ def predict_vision(
     )
     return VisionPrediction(
         spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, channels_last=last, time=time,
+        memory=vision_memory(setting, dp=int(layout.dp)),
     )  # fmt: skip

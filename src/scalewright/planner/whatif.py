@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
+from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.machine import machine_from_system, pick_partition
 from scalewright.errors import ConfigError
 from scalewright.planner.predict import MIN_EFFICIENT_HEAD_DIM_MULTIPLE, Prediction, predict
@@ -62,19 +63,24 @@ class Change:
         return bool(self.prediction.cost.fits)
 
 
-def limits(prediction: Prediction) -> list[Limit]:
-    """The terms of the step, largest first; forward and backward of one kind count as one."""
-    total = float(prediction.cost.time.total)
+def term_times(time: Breakdown) -> list[tuple[str, float]]:
+    """The terms of a time, largest first; forward and backward of one kind count as one."""
     times: dict[str, float] = {}
-    for _, term in prediction.cost.time.walk():
+    for _, term in time.walk():
         if not term.parts:
             name = term.name
             for suffix in PASSES:
                 name = name.removesuffix(suffix)
             times[name] = times.get(name, 0.0) + float(term.total)
-    ranked = sorted(((time, name) for name, time in times.items() if time > 0.0), reverse=True)
+    return sorted(((name, time) for name, time in times.items() if time > 0.0), key=lambda item: (-item[1], item[0]))
+
+
+def limits(prediction: Prediction) -> list[Limit]:
+    """The terms of the step, largest first, each with why it is there."""
+    total = float(prediction.cost.time.total)
     return [
-        Limit(name=name, time_s=time, share_frac=time / total, reason=reason(name, prediction)) for time, name in ranked
+        Limit(name=name, time_s=time, share_frac=time / total, reason=reason(name, prediction))
+        for name, time in term_times(prediction.cost.time)
     ]
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright import units
-from scalewright.costs.operations import Operation, operations
+from scalewright.costs.roofline import Roof, roofs
 from scalewright.errors import ConfigError, MissingExtraError
-from scalewright.planner.predict import Prediction
-from scalewright.planner.whatif import limits
 from scalewright.records.documents import write_bytes
+from scalewright.report.pictures import MIN_SHARE_FRAC, Drawable, Picture, Point, Terms, picture_of, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 SIZE_INCH = (7.0, 3.5)
 DOTS_PER_INCH = 200
-NUM_POINTS = 9
-MIN_SHARE_FRAC = 0.005
-"""Of the step, below which an operation is no point, unless it is among the first three."""
 POINTS_PER_INCH = 72.0
 LABEL_STEP = 8.0
 """Between two names of a stair, in points."""
@@ -35,8 +32,14 @@ LABEL_ROOM = 45.0
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
 REST = "#999999"
 NUM_SEGMENTS = 7
-KIND_COLOURS = dict(zip(("matmul", "attention", "elementwise", "head", "optimizer"), COLOURS, strict=False))
+KIND_COLOURS = {
+    **dict(zip(("matmul", "attention", "elementwise", "head", "optimizer"), COLOURS, strict=False)),
+    "convolution": COLOURS[0], "norm_and_activation": COLOURS[2], "layout": COLOURS[4], "layout_change": COLOURS[4],
+    "weights": COLOURS[0], "cache": COLOURS[1],
+}  # fmt: skip
 """The same in both panels; the head's term of the step has its loss in it."""
+LEVEL_STYLES = {"memory": ("black", 1.0), "last-level cache": ("#7a7a7a", 0.8), "L2": ("#7a7a7a", 0.8)}
+"""Colour and width of each level's slope."""
 STYLE: dict[Any, Any] = {
     "font.size": 7.0,
     "axes.labelsize": 7.0,
@@ -49,18 +52,6 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "scalewright",  # the same prediction gives the same file
     "pdf.fonttype": 42,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One operation, its passes together."""
-
-    name: str
-    kind: str
-    intensity_flop_per_byte: float
-    achieved_flop_per_s: float
-    share_frac: float
-    """Of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +89,7 @@ def check_plot(path: Path) -> None:
         raise MissingExtraError("report", "matplotlib") from error
 
 
-def plot_prediction(path: Path, prediction: Prediction) -> None:
+def plot_prediction(path: Path, prediction: Drawable) -> None:
     """Draw a prediction into a PNG, SVG or PDF file."""
     check_plot(path)
     import matplotlib as mpl
@@ -107,80 +98,61 @@ def plot_prediction(path: Path, prediction: Prediction) -> None:
     stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
-        draw(prediction).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
+        draw(picture_of(prediction)).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
     write_bytes(path, buffer.getvalue())
 
 
-def points(prediction: Prediction) -> list[Point]:
-    """The operations that take the most time, largest first; a head that other stages hide is still one."""
-    p = prediction
-    by_name: dict[str, list[Operation]] = {}
-    for op in operations(p.setting):
-        by_name.setdefault(op.name, []).append(op)
-    found = [_point(name, ops, float(p.cost.time.total)) for name, ops in by_name.items()]
-    ranked = sorted(found, key=lambda point: point.share_frac, reverse=True)
-    return [point for i, point in enumerate(ranked[:NUM_POINTS]) if i < 3 or point.share_frac >= MIN_SHARE_FRAC]
+def time_segments(picture: Picture) -> list[Segment]:
+    """The terms of the time; those that are operations have the colour of their points."""
+    return _segments(picture.time_terms, KIND_COLOURS)
 
 
-def _point(name: str, ops: list[Operation], step_s: float) -> Point:
-    work = sum(op.flop * op.num_per_step for op in ops)
-    time = sum(op.total_s for op in ops)
-    return Point(
-        name=name.replace("_", " "),
-        kind=ops[0].kind,
-        intensity_flop_per_byte=work / sum(op.traffic_bytes * op.num_per_step for op in ops),
-        achieved_flop_per_s=work / time,
-        share_frac=time / step_s,
-    )
-
-
-def time_segments(prediction: Prediction) -> list[Segment]:
-    """The step's terms; those that are operations have the colour of their points."""
-    return _segments([(limit.name, limit.time_s) for limit in limits(prediction)], KIND_COLOURS)
-
-
-def memory_segments(prediction: Prediction) -> list[Segment]:
+def memory_segments(picture: Picture) -> list[Segment]:
     """The allocated terms, and what the allocator and the libraries hold beside them."""
-    cost = prediction.cost
-    terms = [(term.name, float(term.total)) for term in cost.memory.parts]
-    return _segments([*terms, ("reserve", float(cost.reserved_bytes) - float(cost.memory.total))], {})
+    return _segments(picture.memory_terms, {})
 
 
-def _segments(terms: list[tuple[str, float]], fixed: dict[str, str]) -> list[Segment]:
+def _segments(terms: Terms, fixed: dict[str, str]) -> list[Segment]:
     """The largest terms in colours, the rest as one."""
     ranked = sorted(((value, name) for name, value in terms if value > 0.0), reverse=True)
-    shown = [(name, value, fixed.get(name.removesuffix("_and_loss"))) for value, name in ranked[:NUM_SEGMENTS]]
+    visible = MIN_SHARE_FRAC * sum(value for value, _ in ranked)
+    num_shown = min(sum(value >= visible for value, _ in ranked), NUM_SEGMENTS)
+    shown = [(name, value, fixed.get(name.removesuffix("_and_loss"))) for value, name in ranked[:num_shown]]
     free = iter([colour for colour in COLOURS if colour not in {c for _, _, c in shown}])
     found = [Segment(name=n.replace("_", " "), value=value, colour=c or next(free)) for n, value, c in shown]
-    rest = sum(value for value, _ in ranked[NUM_SEGMENTS:])
+    rest = sum(value for value, _ in ranked[num_shown:])
     return [*found, Segment(name="other", value=rest, colour=REST)] if rest > 0.0 else found
 
 
-def draw(prediction: Prediction) -> Figure:
+def draw(picture: Picture) -> Figure:
     """The figure: roofline to the left, bars of time and memory to the right."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCH)
     FigureCanvasAgg(figure)
-    _draw_roofline(figure.add_axes((0.078, 0.13, 0.47, 0.84)), prediction)
-    _draw_time(figure.add_axes((0.60, 0.66, 0.385, 0.14)), prediction)
-    _draw_memory(figure.add_axes((0.60, 0.13, 0.385, 0.14)), prediction)
+    _draw_roofline(figure.add_axes((0.078, 0.13, 0.47, 0.84)), picture)
+    _draw_time(figure.add_axes((0.60, 0.66, 0.385, 0.14)), picture)
+    _draw_memory(figure.add_axes((0.60, 0.13, 0.385, 0.14)), picture)
     return figure
 
 
-def _draw_roofline(axes: Axes, prediction: Prediction) -> None:
+def _draw_roofline(axes: Axes, picture: Picture) -> None:
     from matplotlib.ticker import EngFormatter
 
-    machine, precision = prediction.machine, prediction.recipe.matmul
+    machine, precision = picture.machine, picture.precision
     peak, best = machine.peak_flop_per_s(precision), machine.matmul_flop_per_s(precision)
-    shown = points(prediction)
+    shown, levels = points(picture), roofs(machine)
     ridge = peak / machine.hbm_bytes_per_s
     intensities = [p.intensity_flop_per_byte for p in shown]
     x_low, x_high = min(*intensities, ridge) / 3.0, max(*intensities, ridge) * 4.0
     lowest = min(p.achieved_flop_per_s for p in shown)
     axes.set(xscale="log", yscale="log", xlim=(x_low, x_high), ylim=(lowest / 6.0, peak * 2.5))
-    axes.plot([x_low, ridge], [x_low * machine.hbm_bytes_per_s, peak], color="black", linewidth=1.0)
+    for level in levels:
+        top = peak / level.bytes_per_s
+        if top > x_low:
+            style = LEVEL_STYLES[level.name]
+            axes.plot([x_low, top], [x_low * level.bytes_per_s, peak], color=style[0], linewidth=style[1], zorder=1.5)
     axes.plot([x_low, x_high], [peak, peak], color="black", linewidth=1.0)
     axes.plot([x_low, x_high], [best, best], color="black", linewidth=0.8, linestyle=(0, (4, 2)))
     axes.set_xlabel("arithmetic intensity (FLOP per byte)")
@@ -188,39 +160,68 @@ def _draw_roofline(axes: Axes, prediction: Prediction) -> None:
     axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.tick_params(which="minor", length=1.5, width=0.4)
-    _name_roofs(axes, prediction, peak=peak, best=best, x_low=x_low)
+    _name_flat_roofs(axes, picture, peak=peak, best=best)
+    _name_rings(axes, shown)
+    _name_slopes(axes, levels, peak=peak)
     _draw_points(axes, shown)
-    roofs = _roof_boxes(axes, best=best, bytes_per_s=machine.hbm_bytes_per_s)
-    _place_labels(axes, shown, roofs, ridge_flop_per_byte=ridge)
+    taken = [box for level in levels for box in _slope_boxes(axes, level.bytes_per_s)]
+    _place_labels(axes, shown, [_above(axes, best), *taken], ridge_flop_per_byte=ridge)
 
 
-def _name_roofs(axes: Axes, prediction: Prediction, *, peak: float, best: float, x_low: float) -> None:
-    """The flat roofs are named at the left, where nothing can be above the slope."""
-    machine, precision = prediction.machine, prediction.recipe.matmul
+def _name_flat_roofs(axes: Axes, picture: Picture, *, peak: float, best: float) -> None:
+    """Both named above the upper one, where nothing else can be."""
+    machine, precision = picture.machine, picture.precision
     published = "best" if machine.matmul_is_published(precision) else "assumed best"
-    flat: dict[str, Any] = {"fontsize": 6.0, "xycoords": "data", "textcoords": "offset points"}
     dense = f"dense {precision} peak {units.format(peak, units.FLOP_PER_S)}"
-    axes.annotate(dense, (x_low, peak), xytext=(3, 2), va="bottom", **flat)
-    matmul = f"{published} matmul {units.format(best, units.FLOP_PER_S)}"
-    axes.annotate(matmul, (x_low, best), xytext=(3, -2), va="top", **flat)
-    ridge = peak / machine.hbm_bytes_per_s
-    left = max(x_low, axes.get_ylim()[0] / machine.hbm_bytes_per_s)
-    middle = (left * ridge) ** 0.5
-    (x0, y0), (x1, y1) = (axes.transData.transform((x, x * machine.hbm_bytes_per_s)) for x in (left, ridge))
+    matmul = f"dashed: {published} matmul {units.format(best, units.FLOP_PER_S)}"
     axes.annotate(
-        f"memory {units.format(machine.hbm_bytes_per_s, units.BYTES_PER_S)}",
-        (middle, middle * machine.hbm_bytes_per_s), xytext=(-3.5, 3.5), textcoords="offset points", fontsize=6.0,
-        rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", ha="center", va="bottom",
+        f"{dense}; {matmul}", (axes.get_xlim()[1], peak), xytext=(-2, 2), textcoords="offset points", ha="right",
+        va="bottom", fontsize=6.0,
     )  # fmt: skip
 
 
+def _name_rings(axes: Axes, shown: list[Point]) -> None:
+    if any(_has_ring(point) for point in shown):
+        axes.annotate(
+            "rings: bytes through L2", (1.0, 0.0), xycoords="axes fraction", xytext=(-2, 3), fontsize=6.0,
+            textcoords="offset points", ha="right", va="bottom", color="#555555",
+        )  # fmt: skip
+
+
+def _name_slopes(axes: Axes, levels: Sequence[Roof], *, peak: float) -> None:
+    """Each slope carries its name above it, a third of the way up, where slopes are apart."""
+    x_low, y_low = axes.get_xlim()[0], axes.get_ylim()[0]
+    for level in levels:
+        top = peak / level.bytes_per_s
+        left = max(x_low, y_low / level.bytes_per_s)
+        if top < left * 4.0:
+            continue
+        (x0, y0), (x1, y1) = (axes.transData.transform((x, x * level.bytes_per_s)) for x in (left, top))
+        at = left * (top / left) ** 0.45
+        axes.annotate(
+            f"{level.name} {units.format(level.bytes_per_s, units.BYTES_PER_S)}", (at, at * level.bytes_per_s),
+            xytext=(-2.5, 2.5), textcoords="offset points", fontsize=6.0, color=LEVEL_STYLES[level.name][0],
+            rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", ha="center", va="bottom",
+        )  # fmt: skip
+
+
 def _draw_points(axes: Axes, shown: list[Point]) -> None:
+    """A point at its intensity over memory; a small ring at that over the second-level cache, where it differs."""
     for point in shown:
+        if _has_ring(point):
+            axes.scatter(
+                [point.cache_intensity_flop_per_byte], [point.achieved_flop_per_s], s=7.0, facecolors="white",
+                edgecolors=KIND_COLOURS[point.kind], linewidths=0.7, zorder=2.5,
+            )  # fmt: skip
         axes.scatter(
             [point.intensity_flop_per_byte], [point.achieved_flop_per_s],
             s=(2.0 * _radius(point)) ** 2, color=KIND_COLOURS[point.kind], alpha=0.85, linewidths=0.4,
             edgecolors="white", zorder=3,
         )  # fmt: skip
+
+
+def _has_ring(point: Point) -> bool:
+    return point.cache_intensity_flop_per_byte < 0.8 * point.intensity_flop_per_byte
 
 
 def _radius(point: Point) -> float:
@@ -330,13 +331,18 @@ def _box(centre: tuple[float, float], width: float, height: float) -> Bbox:
     return Bbox.from_bounds(centre[0] - width / 2.0, centre[1] - height / 2.0, width, height)
 
 
-def _roof_boxes(axes: Axes, *, best: float, bytes_per_s: float) -> list[Bbox]:
-    """The slope and all that is above the best product, for the labels to keep clear of."""
+def _above(axes: Axes, best: float) -> Bbox:
+    """All that is above the best product, for the labels to keep clear of."""
     from matplotlib.transforms import Bbox
 
-    (x_low, x_high), inside = axes.get_xlim(), axes.get_window_extent()
-    roof = float(axes.transData.transform((x_low, best))[1])
-    found = [Bbox.from_extents(inside.x0, roof - 3.0, inside.x1, inside.y1)]
+    inside = axes.get_window_extent()
+    roof = float(axes.transData.transform((axes.get_xlim()[0], best))[1])
+    return Bbox.from_extents(inside.x0, roof - 3.0, inside.x1, inside.y1)
+
+
+def _slope_boxes(axes: Axes, bytes_per_s: float) -> list[Bbox]:
+    """A slope as small boxes, for the labels to keep clear of."""
+    (x_low, x_high), found = axes.get_xlim(), []
     for step in range(101):
         x = x_low * (x_high / x_low) ** (step / 100.0)
         across, up = axes.transData.transform((x, x * bytes_per_s))
@@ -344,20 +350,18 @@ def _roof_boxes(axes: Axes, *, best: float, bytes_per_s: float) -> list[Bbox]:
     return found
 
 
-def _draw_time(axes: Axes, prediction: Prediction) -> None:
-    from matplotlib.ticker import EngFormatter
+def _draw_time(axes: Axes, picture: Picture) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    segments = time_segments(prediction)
-    total = float(prediction.cost.time.total)
-    _draw_bar(axes, segments, total)
-    axes.set_xlim(0.0, total)
+    _draw_bar(axes, time_segments(picture), picture.total_s)
+    axes.set_xlim(0.0, picture.total_s)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(EngFormatter(unit="s", sep=" "))
-    axes.set_xlabel(f"step time: {units.format(total, units.SECONDS)}")
+    axes.set_xlabel(f"{picture.time_title}: {units.format(picture.total_s, units.SECONDS)}")
 
 
-def _draw_memory(axes: Axes, prediction: Prediction) -> None:
-    segments, device = memory_segments(prediction), prediction.machine.memory_bytes
-    reserved = float(prediction.cost.reserved_bytes)
+def _draw_memory(axes: Axes, picture: Picture) -> None:
+    segments, device, reserved = memory_segments(picture), picture.machine.memory_bytes, picture.reserved_bytes
     widest = max(reserved, device)
     prefix = max((p for p, scale in units.BINARY.items() if widest >= scale), key=units.BINARY.__getitem__)
     scale = units.BINARY[prefix]
@@ -369,7 +373,7 @@ def _draw_memory(axes: Axes, prediction: Prediction) -> None:
         xytext=(0, 1), textcoords="offset points", ha=side, va="bottom", fontsize=6.0,
     )  # fmt: skip
     axes.set_xlim(0.0, 1.02 * widest / scale)
-    verdict = "fits" if prediction.cost.fits else "does not fit"
+    verdict = "fits" if picture.fits else "does not fit"
     axes.set_xlabel(f"memory of the worst device ({prefix}B): {units.format(reserved, units.BYTES)}, {verdict}")
 
 
@@ -386,7 +390,12 @@ def _draw_bar(axes: Axes, segments: list[Segment], total: float) -> None:
     axes.set_yticks([])
     axes.set_ylim(-0.5, 0.5)
     axes.spines["left"].set_visible(False)
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(-0.02, 1.28), ncols=3, frameon=False, fontsize=6.0, handlelength=0.9,
-        handleheight=0.9, columnspacing=0.9, handletextpad=0.4, borderaxespad=0.0, labelspacing=0.35,
-    )  # fmt: skip
+    for columns in (3, 2):  # three where the names leave room
+        legend = axes.legend(
+            loc="lower left", bbox_to_anchor=(-0.02, 1.28), ncols=columns, frameon=False, fontsize=6.0,
+            handlelength=0.9, handleheight=0.9, columnspacing=0.9, handletextpad=0.4, borderaxespad=0.0,
+            labelspacing=0.35,
+        )  # fmt: skip
+        axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+        if legend.get_window_extent().x1 <= axes.figure.bbox.x1:
+            break
