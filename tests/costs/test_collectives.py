@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from properties.cases import MACHINES
-from scalewright.costs.collectives import all_to_all_time_s, group_path
+from scalewright.costs.collectives import (
+    LIBRARIES,
+    all_reduce_algorithm,
+    all_reduce_time_s,
+    all_to_all_time_s,
+    group_path,
+)
+from scalewright.costs.machine import Machine
 from scalewright.errors import NotExpressedError
 
 # Eight devices a node; round numbers so that every expectation can be worked out by hand.
@@ -19,6 +26,7 @@ MACHINE = replace(
     scale_up_latency_s=2e-6,
     network_bytes_per_s_per_gpu=20e9,
     network_latency_s=10e-6,
+    network=None,
 )
 FACTOR = MACHINE.constants.latency_factor.value
 
@@ -81,3 +89,57 @@ def test_all_to_all_sends_each_part_over_its_own_link() -> None:
     time = all_to_all_time_s(size_bytes=16e9, machine=MACHINE, num_ranks=16)
     start = MACHINE.constants.collective_offset.value
     assert time == pytest.approx(start + 7e9 / 200e9 + 8e9 / 20e9)
+
+
+def start_s(machine: Machine) -> float:
+    return machine.constants.collective_offset.value
+
+
+def test_small_sums_go_up_a_tree_and_the_library_says_so() -> None:
+    path = group_path(MACHINE, num_ranks=64, stride=8)
+    names = [all_reduce_algorithm(size_bytes=size, path=path) for size in (8.0, 1e9)]
+    assert names == ["tree", "tree"]  # same wire time as a ring, six steps instead of 64
+    assert all_reduce_algorithm(size_bytes=8.0, path=group_path(MACHINE, num_ranks=8, stride=1)) == "ring"
+    assert all_reduce_algorithm(size_bytes=8.0, path=group_path(MACHINE, num_ranks=1, stride=1)) == "none"
+
+
+def test_switch_of_a_node_sums_for_all_of_its_devices_only() -> None:
+    summing = replace(MACHINE, in_switch_bytes_per_s=275e9)
+    whole, half = (group_path(summing, num_ranks=n, stride=1) for n in (8, 4))
+    assert all_reduce_algorithm(size_bytes=1e9, path=whole) == "in-switch"
+    assert all_reduce_time_s(size_bytes=1e9, path=whole) == pytest.approx(
+        start_s(summing) + 1e9 / 275e9 + 2 * 2e-6 * FACTOR
+    )
+    assert all_reduce_algorithm(size_bytes=1e9, path=half) == "ring"
+    assert all_reduce_algorithm(size_bytes=1e9, path=whole, in_pieces=True) == "ring"
+    assert all_reduce_algorithm(size_bytes=1e9, path=replace(whole, library="rccl")) == "ring"
+
+
+def test_switches_between_nodes_halve_what_crosses_the_network() -> None:
+    summing = replace(MACHINES["selene"], scale_up_bytes_per_s=200e9, network_bytes_per_s_per_gpu=20e9)
+    path = group_path(summing, num_ranks=64, stride=8)  # one device a node
+    plain = replace(path, reduces=False)
+    assert all_reduce_algorithm(size_bytes=1e9, path=path) == "in-network"
+    ratio = all_reduce_time_s(size_bytes=1e9, path=plain) / all_reduce_time_s(size_bytes=1e9, path=path)
+    assert ratio == pytest.approx(2.0 * 63 / 64, rel=0.01)
+
+
+def test_gloo_works_node_by_node_where_steps_are_dear() -> None:
+    """8 nodes of 8: 2 x 7/8 S / 200 GB/s inside, 2 x 7/8 S / (8 x 20 GB/s) between, and 2 x (3 + 7) steps."""
+    cpu = replace(MACHINE, library="gloo")
+    path = group_path(cpu, num_ranks=64, stride=1)
+    assert all_reduce_algorithm(size_bytes=8.0, path=path) == "hierarchical"
+    assert all_reduce_algorithm(size_bytes=1e10, path=path) == "ring"
+    steps = 2 * (3 * 10e-6 + 7 * 2e-6) * FACTOR
+    expected = start_s(cpu) + 2 * 7 / 8 * 1e6 / 200e9 + 2 * 7 / 8 * 1e6 / 160e9 + steps
+    assert all_reduce_time_s(size_bytes=1e6, path=path) == pytest.approx(expected)
+
+
+def test_algorithms_of_a_column_are_those_of_each() -> None:
+    ranks, sizes = np.array([1, 8, 64, 64]), np.array([1e6, 1e6, 8.0, 1e10])
+    for library in LIBRARIES:
+        machine = replace(MACHINE, library=library)
+        together = all_reduce_algorithm(size_bytes=sizes, path=group_path(machine, num_ranks=ranks, stride=1))
+        for index, (num_ranks, size) in enumerate(zip(ranks, sizes, strict=True)):
+            alone = group_path(machine, num_ranks=int(num_ranks), stride=1)
+            assert together[index] == all_reduce_algorithm(size_bytes=float(size), path=alone)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from properties.cases import MACHINES
 from scalewright.costs.collectives import (
+    LIBRARIES,
     Path,
     all_reduce_time_s,
     all_to_all_time_s,
@@ -17,15 +18,27 @@ from scalewright.costs.collectives import (
     group_path,
     send_time_s,
 )
+from scalewright.costs.machine import Machine
 
 MANY = settings(deadline=None, max_examples=100)
 SIZES = st.floats(1.0, 1e11)
 RANKS = st.integers(2, 512)
 NAMES = st.sampled_from(sorted(MACHINES))
+CONGESTED: dict[str, Machine] = {
+    name: replace(machine, network=replace(machine.network, congestion=8.0, collisions=1.2))
+    for name, machine in MACHINES.items()
+    if machine.network is not None
+}
+"""The same machines with other jobs around, which not all of the catalogue's have."""
 
 
 def path_of(name: str, num_ranks: int, stride: int = 1) -> Path:
     return group_path(MACHINES[name], num_ranks=num_ranks, stride=stride)
+
+
+def silent(path: Path) -> Path:
+    """Without starts and latencies, and without switches that sum."""
+    return replace(path, offset_s=0.0, inside_latency_s=0.0, between_latency_s=0.0, library="rccl")
 
 
 @given(name=NAMES, num_ranks=RANKS, stride=st.integers(1, 16), size=SIZES, more=SIZES)
@@ -34,7 +47,7 @@ def test_gather_moves_half_of_what_an_all_reduce_moves(
     name: str, num_ranks: int, stride: int, size: float, more: float
 ) -> None:
     path = path_of(name, num_ranks, stride)
-    quiet = replace(path, offset_s=0.0, ring_latency_s=0.0, tree_latency_s=0.0)
+    quiet = silent(path)
     gathered, reduced = gather_time_s(size_bytes=size, path=quiet), all_reduce_time_s(size_bytes=size, path=quiet)
     assert gathered == pytest.approx(reduced / 2)
     assert gathered == pytest.approx((num_ranks - 1) / num_ranks * size / path.bytes_per_s)
@@ -96,15 +109,70 @@ def test_larger_messages_never_take_less(name: str, num_ranks: int, size: float,
 @given(name=NAMES, num_ranks=st.integers(1000, 100_000))
 @MANY
 def test_ring_all_reduce_tends_to_twice_the_bytes(name: str, num_ranks: int) -> None:
-    path = replace(path_of(name, num_ranks), offset_s=0.0, ring_latency_s=0.0, tree_latency_s=0.0)
+    path = silent(path_of(name, num_ranks))
     moved = all_reduce_time_s(size_bytes=1e9, path=path) * path.bytes_per_s
     assert moved == pytest.approx(2e9, rel=2e-3)
     assert moved < 2e9
 
 
-@given(name=NAMES, num_ranks=RANKS, stride=st.integers(1, 16))
+@given(name=NAMES, num_ranks=RANKS, stride=st.integers(1, 16), size=SIZES)
 @MANY
-def test_tree_is_only_ever_a_help(name: str, num_ranks: int, stride: int) -> None:
+def test_every_further_algorithm_is_only_ever_a_help(name: str, num_ranks: int, stride: int, size: float) -> None:
     path = path_of(name, num_ranks, stride)
-    ring_only = replace(path, tree_latency_s=path.ring_latency_s)
-    assert all_reduce_time_s(size_bytes=1e6, path=path) <= all_reduce_time_s(size_bytes=1e6, path=ring_only)
+    ring_s = 2.0 * gather_time_s(size_bytes=size, path=path) - path.offset_s
+    for library in LIBRARIES:
+        time = all_reduce_time_s(size_bytes=size, path=replace(path, library=library))
+        assert time <= ring_s * (1 + 1e-12)
+        assert time > path.offset_s
+
+
+JOBS = st.integers(1, 100_000)
+
+
+@given(name=NAMES, num_ranks=RANKS, stride=st.integers(1, 16), job=JOBS, more=JOBS, size=SIZES)
+@MANY
+def test_larger_jobs_and_wider_groups_are_never_faster(
+    name: str, num_ranks: int, stride: int, job: int, more: int, size: float
+) -> None:
+    machine = CONGESTED[name]
+
+    def path(ranks: int, devices: int) -> Path:
+        return group_path(machine, num_ranks=ranks, stride=stride, num_job_devices=max(devices, ranks * stride))
+
+    small, large = path(num_ranks, job), path(num_ranks, job + more)
+    assert large.slowdown >= small.slowdown >= 1.0
+    assert large.tier >= small.tier
+    for cost in (all_reduce_time_s, gather_time_s, send_time_s):
+        assert cost(size_bytes=size, path=large) >= cost(size_bytes=size, path=small)
+    wide = group_path(machine, num_ranks=num_ranks, stride=2 * stride, num_job_devices=job + 4 * num_ranks * stride)
+    near = group_path(machine, num_ranks=num_ranks, stride=stride, num_job_devices=job + 4 * num_ranks * stride)
+    assert wide.tier >= near.tier
+    assert gather_time_s(size_bytes=size, path=wide) >= gather_time_s(size_bytes=size, path=near) * (1 - 1e-12)
+
+
+@given(name=NAMES, num_ranks=RANKS, job=JOBS, more=JOBS, size=SIZES)
+@MANY
+def test_all_to_all_is_never_faster_in_a_larger_job(
+    name: str, num_ranks: int, job: int, more: int, size: float
+) -> None:
+    first, second = (
+        all_to_all_time_s(size_bytes=size, machine=CONGESTED[name], num_ranks=num_ranks, num_job_devices=devices)
+        for devices in (job, job + more)
+    )
+    assert second >= first
+
+
+@given(name=NAMES, num_ranks=st.integers(2, 64), job=st.integers(64, 100_000), size=SIZES)
+@MANY
+def test_inside_a_leaf_nothing_depends_on_the_rest_of_the_machine(
+    name: str, num_ranks: int, job: int, size: float
+) -> None:
+    """Compact jobs only: a scattered job has no leaf of its own."""
+    machine = CONGESTED[name]
+    assert machine.network is not None
+    compact = replace(machine, network=replace(machine.network, is_compact=True))
+    path = group_path(compact, num_ranks=num_ranks, stride=1, num_job_devices=max(job, num_ranks))
+    assert num_ranks <= machine.gpus_per_node * machine.network.num_leaf_nodes
+    assert path.slowdown == 1.0
+    quiet = group_path(compact, num_ranks=num_ranks, stride=1)
+    assert all_reduce_time_s(size_bytes=size, path=path) == all_reduce_time_s(size_bytes=size, path=quiet)

@@ -115,8 +115,9 @@ def fabric_bisection_bytes_per_s(partition: Partition, fabric: Fabric, nic: Link
 
     Equation  (nodes / 2) x NICs x rate x share
     Source    dally2004 (Principles and Practices of Interconnection Networks), section 3.3
-    Assumes   all nodes of the partition under one fabric; the share is the catalogue's `bisection_share`
+    Assumes   all nodes of the partition under one fabric, whose `bisection_share` holds where the partition has none
     Checked   a full fat tree of n nodes gives n/2 times a node's injection bandwidth
     """
     per_node = injection_bytes_per_s_per_node(partition, nic)
-    return partition.num_nodes.value / 2 * per_node * fabric.bisection_share.value
+    share = partition.bisection_share or fabric.bisection_share
+    return partition.num_nodes.value / 2 * per_node * share.value

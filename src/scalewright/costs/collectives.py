@@ -1,14 +1,28 @@
-"""Collectives by alpha-beta: a start, latency per step, and the bandwidth of the slowest link a ring crosses."""
+"""Collectives by alpha-beta: which links a group crosses, and the fastest algorithm its library has for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.machine import Machine
+from scalewright.costs.network import GROUP, LEAF, TIERS, WHOLE, Tier, hops_latency_s, slowdown, tier_frac, tier_of
 from scalewright.errors import NotExpressedError
+
+Name = str | NDArray[np.str_]
+"""A word for people, or a column of them."""
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "nccl": ("ring", "tree", "in-switch", "in-network"),
+    "rccl": ("ring", "tree"),
+    "gloo": ("ring", "hierarchical"),
+}
+"""Algorithms for a sum, by library; each takes the fastest. NCCL's and RCCL's tree is a chain inside a node and a
+double binary tree between nodes; Gloo's cube of cubes works node by node."""
+IN_PIECES = ("ring", "tree")
+"""What remains where a sum is split into a reduce-scatter and an all-gather, for which switches do not sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,70 +30,181 @@ class Path:
     """What a group of ranks has between its members."""
 
     num_ranks: FloatLike
-    bytes_per_s: FloatLike
-    offset_s: float
-    """To start one collective."""
-    ring_latency_s: FloatLike
-    """Once around the ring."""
-    tree_latency_s: FloatLike
-    """Once up a tree: across nodes by halves, inside a node in turn."""
-    hop_latency_s: FloatLike
-    """Between two neighbours."""
+    num_here: FloatLike
+    """Members that share a node."""
+    num_nodes: FloatLike
+    """Nodes with members."""
     spans_nodes: FloatLike
     """1 where the group leaves a node, else 0."""
+    tier: Tier
+    """How far apart they are: a place in `network.TIERS`."""
+    inside_bytes_per_s: float
+    quiet_bytes_per_s: FloatLike
+    """Between nodes, per member, with nobody else in the way."""
+    slowdown: FloatLike
+    """Of bulk exchange between nodes, by collisions and congestion."""
+    offset_s: float
+    """To start one collective."""
+    inside_latency_s: float
+    between_latency_s: FloatLike
+    library: str
+    reduces: bool
+    """Switches between nodes sum."""
+    in_switch_bytes_per_s: float
+    """Data summed per second by the switch between all devices of a node; 0 where there is none that sums."""
+    num_in_switch: float
+    """Devices of a node."""
 
     @property
     def is_real(self) -> FloatLike:
         """1 where there is anybody to talk to."""
         return np.asarray(np.asarray(self.num_ranks) > 1, dtype=np.float64)[()]
 
+    @property
+    def span(self) -> Name:
+        """The tier's name, for people."""
+        return TIERS[self.tier]
 
-def group_path(machine: Machine, *, num_ranks: FloatLike, stride: FloatLike) -> Path:
+    @property
+    def network_bytes_per_s(self) -> FloatLike:
+        """Between nodes, per member, in bulk."""
+        return self.quiet_bytes_per_s / self.slowdown
+
+    @property
+    def bytes_per_s(self) -> FloatLike:
+        """Of a ring through all of them, in bulk, while all other groups do the same."""
+        across = np.minimum(self.inside_bytes_per_s, self.num_here * self.network_bytes_per_s)
+        return np.where(np.asarray(self.spans_nodes) > 0, across, self.inside_bytes_per_s)[()]
+
+    @property
+    def message_bytes_per_s(self) -> FloatLike:
+        """Of single messages between neighbours, which congestion spares."""
+        across = np.minimum(self.inside_bytes_per_s, self.num_here * self.quiet_bytes_per_s)
+        return np.where(np.asarray(self.spans_nodes) > 0, across, self.inside_bytes_per_s)[()]
+
+    @property
+    def ring_latency_s(self) -> FloatLike:
+        """Once around the ring; inside one node the last step back is not waited for."""
+        between = self.num_nodes * self.between_latency_s * self.spans_nodes
+        return (self.num_ranks - self.num_nodes) * self.inside_latency_s + between
+
+    @property
+    def tree_latency_s(self) -> FloatLike:
+        """Once up a tree: across nodes by halves, inside a node in turn."""
+        up = np.ceil(np.log2(self.num_nodes)) * self.between_latency_s
+        return up + (self.num_here - 1.0) * self.inside_latency_s
+
+    @property
+    def hop_latency_s(self) -> FloatLike:
+        """Between two neighbours."""
+        return np.where(np.asarray(self.spans_nodes) > 0, self.between_latency_s, self.inside_latency_s)[()]
+
+
+def group_path(
+    machine: Machine, *, num_ranks: FloatLike, stride: FloatLike, num_job_devices: FloatLike | None = None
+) -> Path:
     """Bandwidth and latency inside a group whose members are `stride` devices apart.
 
-    Equation  inside a node: the scale-up link; across nodes: min(scale-up, q x network per device), q members a node
+    Equation  inside a node: the scale-up link; across nodes: min(scale-up, q x network per device x tier / slowdown),
+              q members a node
     Source    nccl2019 (Massively Scale Your Deep Learning Training with NCCL 2.4), rings over all NICs of a node
     Assumes   devices numbered tensor first, then context, data, pipeline; all groups of a node are busy at once and
-              share its NICs equally; latencies of a running job are a constant times those of a quiet link
+              share its NICs equally; latencies of a running job are a constant times those of a quiet link; without
+              `num_job_devices` the group is the job
     Checked   tests/costs/test_collectives.py: tensor parallel inside and across nodes, data parallel of both kinds
     """
-    constants, n = machine.constants, np.asarray(num_ranks, dtype=np.float64)
+    n = np.asarray(num_ranks, dtype=np.float64)
     here = np.clip(machine.gpus_per_node // np.asarray(stride), 1, n)
-    spans = np.asarray(here < n, dtype=np.float64)
-    across = np.asarray(machine.scale_up_bytes_per_s)
-    if machine.network_bytes_per_s_per_gpu is None:
-        if np.any(spans):
-            raise NotExpressedError(f"{machine.name} has no network, but the layout needs more than one node")
-    else:
-        across = np.minimum(machine.scale_up_bytes_per_s, here * machine.network_bytes_per_s_per_gpu)
-    factor = constants.latency_factor.value
-    inside_s, between_s = machine.scale_up_latency_s * factor, machine.network_latency_s * factor
-    nodes = np.ceil(n / here)
-    ring = np.where(spans > 0, (n - nodes) * inside_s + nodes * between_s, (n - 1.0) * inside_s)
-    tree = np.where(spans > 0, np.ceil(np.log2(nodes)) * between_s, 0.0) + (here - 1.0) * inside_s
+    spans = here < n
+    rate = machine.network_bytes_per_s_per_gpu
+    if rate is None and np.any(spans):
+        raise NotExpressedError(f"{machine.name} has no network, but the layout needs more than one node")
+    quiet: FloatLike = 0.0 if rate is None else rate
+    slow: FloatLike = 1.0
+    between: FloatLike = machine.network_latency_s
+    tier = WHOLE * spans
+    if machine.network is not None:
+        network, per_node = machine.network, float(machine.gpus_per_node)
+        extent = np.ceil(((n - 1.0) * stride + 1.0) / per_node)
+        job = extent if num_job_devices is None else np.ceil(num_job_devices / per_node)
+        reach = np.where(spans, np.maximum(extent, 2.0), 1.0)
+        tier = tier_of(network, num_span_nodes=reach, num_job_nodes=job, one_per_node=here == 1)
+        half = machine.constants.congestion_share.value
+        slow = slowdown(network, tier=tier, num_job_nodes=job, half_frac=half)
+        quiet = quiet * tier_frac(network, tier)
+        between = between + hops_latency_s(network, tier)
+    factor, switch = machine.constants.latency_factor.value, machine.in_switch_bytes_per_s
     return Path(
         num_ranks=n[()],
-        bytes_per_s=np.where(spans > 0, across, machine.scale_up_bytes_per_s)[()],
-        offset_s=constants.collective_offset.value,
-        ring_latency_s=ring[()],
-        tree_latency_s=tree[()],
-        hop_latency_s=np.where(spans > 0, between_s, inside_s)[()],
-        spans_nodes=spans[()],
+        num_here=here[()],
+        num_nodes=np.ceil(n / here)[()],
+        spans_nodes=np.asarray(spans, dtype=np.float64)[()],
+        tier=tier,
+        inside_bytes_per_s=machine.scale_up_bytes_per_s,
+        quiet_bytes_per_s=quiet,
+        slowdown=slow,
+        offset_s=machine.constants.collective_offset.value,
+        inside_latency_s=machine.scale_up_latency_s * factor,
+        between_latency_s=between * factor,
+        library=machine.library,
+        reduces=machine.network is not None and machine.network.reduces,
+        in_switch_bytes_per_s=0.0 if switch is None else switch,
+        num_in_switch=float(machine.gpus_per_node),
     )
 
 
-def all_reduce_time_s(*, size_bytes: FloatLike, path: Path) -> FloatLike:
-    """Sum on every rank.
+def all_reduce_time_s(*, size_bytes: FloatLike, path: Path, in_pieces: bool = False) -> FloatLike:
+    """Sum on every rank, by the fastest algorithm the library has; `in_pieces` as reduce-scatter and all-gather.
 
-    Equation  t = a0 + 2 (n-1)/n S/B + 2 min(ring, tree) latency
-    Source    thakur2005 (Optimization of Collective Communication Operations in MPICH), section 4.5
-    Assumes   ring for bandwidth; the library takes a tree where its latency is lower
+    Equation  ring, tree     t = a0 + 2 (n-1)/n S/B + 2 latency of the ring, of the tree
+              hierarchical   t = a0 + 2 (q-1)/q S/B_in + 2 (m-1)/m S/(q B_net) + 2 tree latency
+              in-switch      t = a0 + S/A + 2 latency,  A what the node's switch sums
+              in-network     t = a0 + max(2 (q-1)/q S/B_in, S/(q B_net)) + 2 latency of the node and of one hop
+    Source    thakur2005 (Optimization of Collective Communication Operations in MPICH), section 4.5; nccl2019 for
+              trees; graham2016 (SHARP) for sums in switches
+    Assumes   n ranks, q in each of m nodes; phases of the hierarchical one follow one another, those in the network
+              overlap; libraries choose right
     Checked   tests/golden/test_all_reduce_tables.py: 7 tables of 2 to 8 A100 and one of 8 H100 on two nodes
     """
-    n = path.num_ranks
-    latency = np.minimum(path.ring_latency_s, path.tree_latency_s)
-    time = path.offset_s + 2.0 * (n - 1.0) / n * size_bytes / path.bytes_per_s + 2.0 * latency
-    return time * path.is_real
+    times = _all_reduce_times(size_bytes, path, in_pieces=in_pieces)
+    best = times[0][1]
+    for _, time in times[1:]:
+        best = np.minimum(best, time)
+    return best * path.is_real
+
+
+def all_reduce_algorithm(*, size_bytes: FloatLike, path: Path, in_pieces: bool = False) -> Name:
+    """Name of the algorithm that `all_reduce_time_s` took; `none` for one rank."""
+    times = _all_reduce_times(size_bytes, path, in_pieces=in_pieces)
+    together = np.stack(np.broadcast_arrays(*(time for _, time in times)))
+    names = np.array([name for name, _ in times])
+    return np.where(np.asarray(path.num_ranks) > 1, names[np.argmin(together, axis=0)], "none")[()]
+
+
+def _all_reduce_times(size: FloatLike, path: Path, *, in_pieces: bool) -> list[tuple[str, FloatLike]]:
+    n, q, m = path.num_ranks, path.num_here, path.num_nodes
+    ring = path.offset_s + 2.0 * (n - 1.0) / n * size / path.bytes_per_s
+    inside = 2.0 * (q - 1.0) / q * size / path.inside_bytes_per_s
+    times: list[tuple[str, FloatLike]] = []
+    for name in IN_PIECES if in_pieces else LIBRARIES[path.library]:
+        if name == "ring":
+            times.append((name, ring + 2.0 * path.ring_latency_s))
+        elif name == "tree":
+            times.append((name, ring + 2.0 * path.tree_latency_s))
+        elif name == "hierarchical":
+            between = 2.0 * (m - 1.0) / m * size / np.maximum(q * path.network_bytes_per_s, 1.0)
+            times.append((name, path.offset_s + inside + between + 2.0 * path.tree_latency_s))
+        elif name == "in-switch":
+            if path.in_switch_bytes_per_s:
+                sums = path.offset_s + size / path.in_switch_bytes_per_s + 2.0 * path.inside_latency_s
+                whole = (np.asarray(q) == path.num_in_switch) & (np.asarray(n) == q)
+                times.append((name, np.where(whole, sums, np.inf)))
+        elif path.reduces:
+            shard = size / np.maximum(q * path.network_bytes_per_s, 1.0)
+            latency = (q - 1.0) * path.inside_latency_s + path.between_latency_s
+            sums = path.offset_s + np.maximum(inside, shard) + 2.0 * latency
+            times.append((name, np.where(np.asarray(path.spans_nodes) > 0, sums, np.inf)))
+    return times
 
 
 def gather_time_s(*, size_bytes: FloatLike, path: Path, num_calls: FloatLike = 1.0) -> FloatLike:
@@ -95,24 +220,43 @@ def gather_time_s(*, size_bytes: FloatLike, path: Path, num_calls: FloatLike = 1
     return time * path.is_real
 
 
-def all_to_all_time_s(*, size_bytes: FloatLike, machine: Machine, num_ranks: FloatLike) -> FloatLike:
+def all_to_all_time_s(
+    *, size_bytes: FloatLike, machine: Machine, num_ranks: FloatLike, num_job_devices: FloatLike | None = None
+) -> FloatLike:
     """Every rank sends an equal part of `size_bytes` to every other.
 
-    Equation  t = a0 + S (r-1)/n / B_in + S (n-r)/n / B_out,  r ranks of the group in a node
+    Equation  t = a0 + S/n ((r_0 - 1) / B_in + sum over tiers of (r_i - r_(i-1)) k_i / (B_net s_i)),  r_i ranks within
+              tier i (node, leaf, group, machine), of which s_i of the injection and 1/k_i of that is left
     Source    thakur2005 (Optimization of Collective Communication Operations in MPICH), section 4.4
-    Assumes   the group fills nodes in turn; inside and outside traffic follow one another
+    Assumes   the group fills nodes in turn, and where jobs are compact leaves and groups as well; what leaves a node of
+              a scattered job goes as far as the job does; traffic of the tiers follows one another
     Checked   tests/properties/test_collectives.py: nothing for one rank; more when it leaves the node
     """
     n = np.asarray(num_ranks, dtype=np.float64)
     here = np.minimum(n, machine.gpus_per_node)
-    outside = np.maximum(n - here, 0.0) / n
-    inside = (here - 1.0) / n
-    network = machine.network_bytes_per_s_per_gpu
-    if network is None and np.any(outside):
+    rate, network = machine.network_bytes_per_s_per_gpu, machine.network
+    if rate is None and np.any(n > here):
         raise NotExpressedError(f"{machine.name} has no network, but the layout spreads experts over several nodes")
-    time = machine.constants.collective_offset.value + size_bytes * inside / machine.scale_up_bytes_per_s
-    if network is not None:
-        time = time + size_bytes * outside / network
+    time = machine.constants.collective_offset.value + size_bytes / n * (here - 1.0) / machine.scale_up_bytes_per_s
+    if rate is None:
+        return (time * (n > 1))[()]
+    if network is None:
+        return ((time + size_bytes / n * (n - here) / rate) * (n > 1))[()]
+    per_node, half = float(machine.gpus_per_node), machine.constants.congestion_share.value
+    extent = np.ceil(n / per_node)
+    job = extent if num_job_devices is None else np.maximum(np.ceil(np.asarray(num_job_devices) / per_node), extent)
+    if network.is_compact:
+        leaf = np.maximum(np.minimum(n, network.num_leaf_nodes * per_node), here)
+        group = np.maximum(np.minimum(n, network.num_group_nodes * per_node), leaf)
+        parts: list[tuple[FloatLike, Tier]] = [
+            (leaf - here, np.full((), LEAF)), (group - leaf, np.full((), GROUP)), (n - group, np.full((), WHOLE)),
+        ]  # fmt: skip
+    else:
+        wide = tier_of(network, num_span_nodes=np.maximum(extent, 2.0), num_job_nodes=job, one_per_node=False)
+        parts = [(n - here, wide)]
+    for ranks, tier in parts:
+        slow = slowdown(network, tier=tier, num_job_nodes=job, half_frac=half)
+        time = time + size_bytes / n * ranks * slow / (rate * tier_frac(network, tier))
     return (time * (n > 1))[()]
 
 
@@ -124,4 +268,4 @@ def send_time_s(*, size_bytes: FloatLike, path: Path) -> FloatLike:
     Assumes   nothing else on the wire
     Checked   tests/properties/test_collectives.py: linear in size, never below the latency
     """
-    return (path.offset_s + path.hop_latency_s + size_bytes / path.bytes_per_s) * path.is_real
+    return (path.offset_s + path.hop_latency_s + size_bytes / path.message_bytes_per_s) * path.is_real

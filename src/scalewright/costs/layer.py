@@ -12,6 +12,7 @@ from scalewright.costs import collectives, compute
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.compute import PassTimes
 from scalewright.costs.setting import Setting
+from scalewright.workload.layout import COLUMNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,27 +90,46 @@ def spread(times: PassTimes, back: NDArray[np.int64] | None) -> PassTimes:
 
 
 LAYER_KNOBS = ("tp", "cp", "ep", "mbs")
-"""All that one layer's time depends on among the whole-number knobs."""
+"""What one layer's time depends on among the whole-number knobs, beside the number of devices."""
 
 
 def distinct_layers(setting: Setting) -> tuple[Setting, NDArray[np.int64] | None]:
     """The different layers among columns of layouts, and which of them each layout has; one layout stays itself."""
-    columns = [np.asarray(getattr(setting.layout, name)) for name in LAYER_KNOBS]
+    layout = setting.layout
+    columns = [np.asarray(getattr(layout, name)) for name in (*LAYER_KNOBS, "num_gpus")]
     if not any(c.ndim for c in columns):
         return setting, None
     key = np.zeros((), dtype=np.int64)
     for column in columns:
         key = key * (int(column.max()) + 1) + column
     _, first, back = np.unique(key, return_index=True, return_inverse=True)
-    few: dict[str, Any] = {name: c[first] if c.ndim else int(c) for name, c in zip(LAYER_KNOBS, columns, strict=True)}
+    every = {name: np.asarray(getattr(layout, name)) for name in COLUMNS}
+    few: dict[str, Any] = {name: c[first] if c.ndim else int(c) for name, c in every.items()}
     return replace(setting, layout=replace(setting.layout, **few)), back
+
+
+def tensor_path(setting: Setting) -> collectives.Path:
+    layout = setting.layout
+    return collectives.group_path(setting.machine, num_ranks=layout.tp, stride=1, num_job_devices=layout.num_gpus)
+
+
+def tensor_bytes(setting: Setting) -> FloatLike:
+    """What one sum over a tensor-parallel group adds up: the activations of a micro-batch."""
+    return setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes
+
+
+def context_path(setting: Setting) -> collectives.Path:
+    layout = setting.layout
+    return collectives.group_path(
+        setting.machine, num_ranks=layout.cp, stride=layout.tp, num_job_devices=layout.num_gpus
+    )
 
 
 def _tensor_parallel(setting: Setting) -> PassTimes:
     """Two sums of the activations each way; a stack that overlaps them leaves a part visible."""
-    path = collectives.group_path(setting.machine, num_ranks=setting.layout.tp, stride=1)
-    size = setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes
-    once = collectives.all_reduce_time_s(size_bytes=size, path=path)
+    once = collectives.all_reduce_time_s(
+        size_bytes=tensor_bytes(setting), path=tensor_path(setting), in_pieces=setting.layout.sp
+    )
     exposed = setting.constants.tensor_exposure.value if setting.stack.overlaps_tensor else 1.0
     return PassTimes(forward_s=2.0 * once * exposed, backward_s=2.0 * once * exposed)
 
@@ -117,7 +137,7 @@ def _tensor_parallel(setting: Setting) -> PassTimes:
 def _context_parallel(setting: Setting, attention: PassTimes) -> PassTimes:
     """Keys and values travel around the context-parallel ring beside attention, which hides what it can."""
     shape, layout = setting.shape, setting.layout
-    path = collectives.group_path(setting.machine, num_ranks=layout.cp, stride=layout.tp)
+    path = context_path(setting)
     width = 2.0 * np.maximum(shape.kv_heads / layout.tp, 1) * shape.head_dim
     size = setting.num_tokens * width * setting.recipe.activation_bytes
     ring = (layout.cp - 1) * collectives.send_time_s(size_bytes=size, path=path)
@@ -131,6 +151,8 @@ def _expert_parallel(setting: Setting) -> PassTimes:
     if setting.shape.moe is None:
         return compute.NOTHING
     size = setting.num_routed_tokens * setting.shape.hidden * setting.recipe.activation_bytes
-    once = collectives.all_to_all_time_s(size_bytes=size, machine=setting.machine, num_ranks=setting.layout.ep)
+    once = collectives.all_to_all_time_s(
+        size_bytes=size, machine=setting.machine, num_ranks=setting.layout.ep, num_job_devices=setting.layout.num_gpus
+    )
     visible = setting.moe_frac * setting.constants.all_to_all_exposure.value * 2.0 * once
     return PassTimes(forward_s=visible, backward_s=visible)

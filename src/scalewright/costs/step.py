@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.costs import collectives, compute, hostmem, interval, pipeline, storage
@@ -154,13 +155,17 @@ def step_time(setting: Setting) -> Breakdown:
     micro_batch_s = layers * layer.total_s + visible_head_s
     shards = busiest_shards(setting)
     computing = _compute_terms(setting, layer, head_s=head_s, visible_head_s=visible_head_s)
-    data_parallel = _data_parallel(setting, shards, layer, micro_batch_s=micro_batch_s)
-    tensor_way = collectives.all_reduce_algorithm(
-        size_bytes=tensor_bytes(few), path=tensor_path(few), in_pieces=layout.sp
+    pipe = _pipeline_path(setting)
+    transfer_s = _pipeline_transfer(setting, pipe)
+    talking = _communication_terms(
+        setting,
+        layer,
+        _ways(few, back),
+        pipe,
+        transfer_s=transfer_s,
+        data=_data_parallel(setting, shards, layer, micro_batch_s=micro_batch_s, transfer_s=transfer_s),
     )
-    tensor_way = tensor_way if back is None else np.asarray(tensor_way)[back]
-    talking = _communication_terms(setting, layer, data_parallel, tensor_way=tensor_way)
-    waiting = _waiting_terms(setting, layer, micro_batch_s=micro_batch_s)
+    waiting = _waiting_terms(setting, layer, micro_batch_s=micro_batch_s, transfer_s=transfer_s)
     update = _update(setting)
     data = _data_wait(setting, computing.total + talking.total + waiting.total + update.total)
     waiting = replace(waiting, parts=(*waiting.parts, data))
@@ -176,7 +181,7 @@ def _data_wait(setting: Setting, step_s: FloatLike) -> Breakdown:
     if feed.storage is not None:
         rate = storage.job_bytes_per_s(storage=feed.storage, direction="read", num_nodes=nodes, constants=c)
     wait = storage.data_wait_s(
-        step_s=step_s, bytes_per_step=num_tokens * c.token_bytes.value, read_bytes_per_s=rate,
+        step_s=step_s, step_bytes=num_tokens * c.token_bytes.value, read_bytes_per_s=rate,
         loader_s_per_device=num_tokens / layout.dp * c.token_loader_time.value, num_loaders_per_device=feed.num_loaders,
     )  # fmt: skip
     return _term("data", wait, "storage.data_wait_s", num_tokens=num_tokens, num_loaders=feed.num_loaders)
@@ -209,61 +214,60 @@ def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, vi
     )
 
 
-def _communication_terms(setting: Setting, layer: LayerTimes, data: Breakdown, *, tensor_way: FloatLike) -> Breakdown:
+def _ways(few: Setting, back: NDArray[np.int64] | None) -> dict[str, dict[str, object]]:
+    """How the exchange of each kind inside a layer goes: algorithm and span, for people."""
+    layout = few.layout
+    nobody: dict[str, object] = {"algorithm": "none", "span": "none"}
+    sum_by = collectives.all_reduce_algorithm(size_bytes=tensor_bytes(few), path=tensor_path(few), in_pieces=layout.sp)
+    ways: dict[str, dict[str, object]] = {
+        "tensor": {"algorithm": sum_by, "span": tensor_path(few).span},
+        "context": nobody,
+        "expert": nobody,
+    }
+    if np.max(layout.cp) > 1:
+        ways["context"] = {"algorithm": "messages", "span": context_path(few).span}
+    if few.shape.moe is not None:
+        expert = collectives.group_path(few.machine, num_ranks=layout.ep, stride=1, num_job_devices=layout.num_gpus)
+        ways["expert"] = {"algorithm": "all to all", "span": expert.span}
+    if back is None:
+        return ways
+    return {k: {n: v[back] if isinstance(v, np.ndarray) else v for n, v in way.items()} for k, way in ways.items()}
+
+
+def _communication_terms(
+    setting: Setting,
+    layer: LayerTimes,
+    ways: dict[str, dict[str, object]],
+    pipe: collectives.Path,
+    *,
+    transfer_s: FloatLike,
+    data: Breakdown,
+) -> Breakdown:
     """Transfers that the step waits for, after overlap."""
     layout, m = setting.layout, setting.num_micro_batches
     per_step = m * setting.num_layers
-    expert = collectives.group_path(setting.machine, num_ranks=layout.ep, stride=1, job_devices=layout.num_gpus)
-    return Breakdown(
-        name="communication",
-        unit="s",
-        parts=(
-            _term(
-                "tensor_parallel",
-                per_step * _sum(layer.tensor),
-                "collectives.all_reduce_time_s",
-                tp=layout.tp,
-                algorithm=tensor_way,
-                span=tensor_path(setting).span,
-            ),
-            _term(
-                "context_parallel",
-                per_step * _sum(layer.context),
-                "collectives.send_time_s",
-                cp=layout.cp,
-                algorithm="messages",
-                span=context_path(setting).span,
-            ),
-            _term(
-                "expert_parallel",
-                per_step * _sum(layer.expert),
-                "collectives.all_to_all_time_s",
-                ep=layout.ep,
-                algorithm="all to all",
-                span=expert.span,
-            ),
-            _term(
-                "pipeline_transfer",
-                m * _pipeline_transfer(setting),
-                "collectives.send_time_s",
-                pp=layout.pp,
-                algorithm="messages",
-                span=_pipeline_path(setting).span,
-            ),
-            data,
-        ),
+    tensor, context, expert = (per_step * _sum(times) for times in (layer.tensor, layer.context, layer.expert))
+    messages = {"algorithm": "messages", "span": pipe.span}
+    parts = (
+        _term("tensor_parallel", tensor, "collectives.all_reduce_time_s", tp=layout.tp, **ways["tensor"]),
+        _term("context_parallel", context, "collectives.send_time_s", cp=layout.cp, **ways["context"]),
+        _term("expert_parallel", expert, "collectives.all_to_all_time_s", ep=layout.ep, **ways["expert"]),
+        _term("pipeline_transfer", m * transfer_s, "collectives.send_time_s", pp=layout.pp, **messages),
+        data,
     )
+    return Breakdown(name="communication", unit="s", parts=parts)
 
 
-def _waiting_terms(setting: Setting, layer: LayerTimes, *, micro_batch_s: FloatLike) -> Breakdown:
+def _waiting_terms(
+    setting: Setting, layer: LayerTimes, *, micro_batch_s: FloatLike, transfer_s: FloatLike
+) -> Breakdown:
     """Time in which the device has nothing to do: for its host, for other stages, for slower nodes."""
     layout, m = setting.layout, setting.num_micro_batches
-    transfer = _pipeline_transfer(setting)
     even = setting.shape.layers / layout.pp * layer.total_s
-    bubble = pipeline.bubble_time_s(micro_batch_time_s=even + transfer, pp=layout.pp, vpp=layout.vpp)
+    bubble = pipeline.bubble_time_s(micro_batch_time_s=even + transfer_s, pp=layout.pp, vpp=layout.vpp)
     nodes = np.maximum(layout.num_gpus / setting.machine.gpus_per_node, 1.0)
     straggle = setting.constants.straggler_growth.value * np.log2(nodes)
-    repeated = m * (micro_batch_s + transfer) + bubble
+    repeated = m * (micro_batch_s + transfer_s) + bubble
     host = m * setting.num_layers * layer.host_wait_s
     return Breakdown(
         name="waiting",
@@ -311,19 +315,18 @@ def _update(setting: Setting) -> Breakdown:
 def _pipeline_path(setting: Setting) -> collectives.Path:
     layout = setting.layout
     stride = layout.tp * layout.cp * layout.dp
-    return collectives.group_path(setting.machine, num_ranks=layout.pp, stride=stride, job_devices=layout.num_gpus)
+    return collectives.group_path(setting.machine, num_ranks=layout.pp, stride=stride, num_job_devices=layout.num_gpus)
 
 
-def _pipeline_transfer(setting: Setting) -> FloatLike:
+def _pipeline_transfer(setting: Setting, path: collectives.Path) -> FloatLike:
     """Activations forward and gradients back between neighbouring stages, once per virtual stage."""
     layout = setting.layout
-    path = _pipeline_path(setting)
     size = setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes / setting.norm_split
     once = collectives.send_time_s(size_bytes=size, path=path)
     return 2.0 * layout.vpp * once * setting.constants.transfer_exposure.value
 
 
-def _taken_s(setting: Setting, layer: LayerTimes, path: collectives.Path) -> FloatLike:
+def _taken_s(setting: Setting, layer: LayerTimes, path: collectives.Path, *, transfer_s: FloatLike) -> FloatLike:
     """Time of one backward pass in which the links that gradients want belong to somebody else.
 
     Equation  t = [ring enters a node more than once] L t_tp + [ring leaves the node] t_pp / 2
@@ -333,16 +336,18 @@ def _taken_s(setting: Setting, layer: LayerTimes, path: collectives.Path) -> Flo
     Checked   tests/costs/test_contention.py: tensor parallelism takes cover from gradients that share its links only
     """
     tensor = setting.num_layers * layer.tensor.backward_s * (np.asarray(path.num_here) > 1)
-    return tensor + path.spans_nodes * _pipeline_transfer(setting) / 2.0
+    return tensor + path.spans_nodes * transfer_s / 2.0
 
 
-def _data_parallel(setting: Setting, shards: Shards, layer: LayerTimes, *, micro_batch_s: FloatLike) -> Breakdown:
+def _data_parallel(
+    setting: Setting, shards: Shards, layer: LayerTimes, *, micro_batch_s: FloatLike, transfer_s: FloatLike
+) -> Breakdown:
     """What gradient and weight exchange adds to the step after overlap."""
     layout, recipe, constants = setting.layout, setting.recipe, setting.constants
     sharded = layout.zero >= 3
     devices = layout.num_gpus
     path = collectives.group_path(
-        setting.machine, num_ranks=layout.dp * layout.cp, stride=layout.tp, job_devices=devices
+        setting.machine, num_ranks=layout.dp * layout.cp, stride=layout.tp, num_job_devices=devices
     )
     calls = setting.num_layers * setting.stack.gathers_per_layer if sharded else 1.0
 
@@ -352,14 +357,14 @@ def _data_parallel(setting: Setting, shards: Shards, layer: LayerTimes, *, micro
             return dense
         copies = num_expert_copies(setting)
         stride = layout.ep * setting.expert_tp
-        expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=stride, job_devices=devices)
+        expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=stride, num_job_devices=devices)
         routed = shards.num_routed * width_bytes
         return dense + collectives.gather_time_s(size_bytes=routed, path=expert_path, num_calls=calls)
 
     trained = busiest_trained(setting)
     weights = gather(recipe.weight_bytes, shards if sharded else trained)
     gradients = gather(recipe.communication_bytes, trained)
-    taken_s = _taken_s(setting, layer, path)
+    taken_s = _taken_s(setting, layer, path, transfer_s=transfer_s)
     cover_s = constants.gradient_overlap.value * np.maximum(BACKWARD_FRAC * micro_batch_s - taken_s, 0.0)
     after: FloatLike = 0.0
     if sharded:
@@ -385,5 +390,5 @@ def _data_parallel(setting: Setting, shards: Shards, layer: LayerTimes, *, micro
             "algorithm": "ring",
             "span": path.span,
             "slowdown": path.slowdown,
-        },  # fmt: skip
+        },
     )

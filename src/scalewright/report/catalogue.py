@@ -182,7 +182,7 @@ def _system_figures(catalog: Catalog, system: System) -> Iterator[Derived]:
             value=middle,
             unit="bytes_per_s",
             shown=units.format(middle, units.BYTES_PER_S),
-            arithmetic=f"{p.num_nodes.value:,.0f} nodes / 2 x injection x {fabric.bisection_share}",
+            arithmetic=f"{p.num_nodes.value:,.0f} nodes / 2 x injection x {p.bisection_share or fabric.bisection_share}",
         )
 
 
