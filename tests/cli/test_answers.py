@@ -21,16 +21,40 @@ FITS = ["predict", "--model", "gpt3-6.7b", "--system", "selene", "--layout", "tp
 DOES_NOT_FIT = ["predict", "--model", "gpt3-175b", "--system", "selene", "--layout", "dp=8,gbs=8"]
 FLAGS = {
     (): ["--debug", "--help", "--version"],
+    ("bench",): ["--help"],
+    ("bench", "language"): [
+        "--budget",
+        "--catalog",
+        "--checkpoint-every",
+        "--data",
+        "--device",
+        "--help",
+        "--json",
+        "--layout",
+        "--model",
+        "--precision",
+        "--profile",
+        "--ranks",
+        "--run-dir",
+        "--scaling",
+        "--seq",
+        "--steps",
+        "--system",
+    ],
     ("catalog",): ["--catalog", "--explain", "--help", "--json"],
     ("doctor",): ["--help", "--json"],
     ("predict",): [
         "--catalog",
+        "--checkpoint",
         "--explain",
         "--generate",
         "--help",
         "--json",
         "--layout",
+        "--lora-rank",
+        "--mode",
         "--model",
+        "--optimizer",
         "--out",
         "--partition",
         "--plot",
@@ -38,9 +62,11 @@ FLAGS = {
         "--rl",
         "--seq",
         "--stack",
+        "--storage",
         "--system",
         "--transport",
     ],
+    ("report",): ["--help", "--json", "--out", "--plot"],
     ("validate",): ["--catalog", "--help", "--json", "--out", "--record"],
 }
 
@@ -54,7 +80,7 @@ def test_flags_are_these_and_growth_is_a_decision(cli: Cli, command: tuple[str, 
 
 def test_commands_are_these(cli: Cli) -> None:
     listed = cli("--help").stdout.partition("Commands:")[2]
-    assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == ["catalog", "doctor", "predict", "validate"]
+    assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == ["catalog", "doctor", "predict", "validate", "bench", "report"]
 
 
 def test_version(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""What an RL step adds: scoring passes, weight sync, state by mode, host memory."""
+"""What an RL step adds: scoring passes and weight sync."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from properties.cases import MODELS, setting
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs import compute, layer, stage, step
-from scalewright.costs.hostmem import host_memory, pinned_bytes
 from scalewright.costs.machine import Machine, machine_from_hardware
-from scalewright.workload.model import from_catalog
-from scalewright.workload.precision import recipe
 
 CATALOG = Catalog((packaged_data(),))
-CONSTANTS = CATALOG.constants()
 
 
 def cluster(network_bytes_per_s: float = 50e9) -> Machine:
@@ -83,59 +79,3 @@ def test_sync_is_never_slower_on_a_faster_network(size: float, faster: float) ->
         stage.peer_to_peer_time_s(num_trainers=64, num_generators=64, tp=8, machine=m, **asked) for m in (slow, fast)
     ]
     assert both[1] <= both[0]
-
-
-def test_adapters_of_llama_3_8b() -> None:
-    # rank 16 on all seven matrices of a layer: 41,943,040, as PEFT prints.
-    assert stage.num_lora_params(shape=MODELS["llama3-8b"].transformer, rank=16) == 41_943_040
-
-
-def test_full_state_of_70b_does_not_fit_four_80_gb_devices() -> None:
-    state = stage.trained_state(num_params=70e9, num_adapter_params=0.0, recipe=recipe("fp16"), mode="full")
-    assert float(state.total) == 1120e9
-    assert float(state.total) > 4 * 80e9
-
-
-def test_modes_keep_less_in_their_order() -> None:
-    adapters = stage.num_lora_params(shape=from_catalog(CATALOG.model("llama3-70b")).transformer, rank=16)
-    sizes = [
-        float(stage.trained_state(num_params=70e9, num_adapter_params=adapters, recipe=recipe("bf16"), mode=m).total)
-        for m in ("full", "offload", "lora")
-    ]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] == pytest.approx(140e9, rel=0.05)
-
-
-def test_adam_of_70b_on_the_host_does_not_fit_a_perlmutter_node() -> None:
-    params = from_catalog(CATALOG.model("llama3-70b")).num_params
-    share = stage.offloaded_bytes(num_params=params / 4, recipe=recipe("bf16"), mode="offload", num_weight_copies=0)
-    assert 4 * share == pytest.approx(847e9, rel=1e-3)
-    node = next(p for p in CATALOG.system("perlmutter").partitions if p.id == "gpu-80")
-    asked = host_memory(
-        num_devices=4, offloaded_bytes_per_device=share, checkpoint_bytes_per_device=0.0, num_loaders=2,
-        batch_bytes=0.0, num_prefetched=2, constants=CONSTANTS,
-    )  # fmt: skip
-    assert float(asked.total) > node.host_memory.value
-    others = ("full", "lora")
-    assert {
-        stage.offloaded_bytes(num_params=1e9, recipe=recipe("bf16"), mode=m, num_weight_copies=2) for m in others
-    } == {0.0}  # type: ignore[arg-type]
-
-
-@settings(deadline=None)
-@given(num=st.integers(1, 8), moved=st.floats(0, 1e12), kept=st.floats(0, 1e12), loaders=st.integers(0, 8))
-def test_host_memory_is_that_of_its_devices(num: int, moved: float, kept: float, loaders: int) -> None:
-    def asked(devices: int) -> float:
-        return float(
-            host_memory(
-                num_devices=devices, offloaded_bytes_per_device=moved, checkpoint_bytes_per_device=kept,
-                num_loaders=loaders, batch_bytes=1e6, num_prefetched=2, constants=CONSTANTS,
-            ).total
-        )  # fmt: skip
-
-    assert asked(num) == pytest.approx(num * asked(1))
-    assert asked(1) >= moved + kept
-
-
-def test_pinned_batches_are_linear_in_what_is_prefetched() -> None:
-    assert pinned_bytes(batch_bytes=1e6, num_prefetched=2, num_loaders=4) == 8e6

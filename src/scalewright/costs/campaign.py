@@ -157,7 +157,7 @@ def memory_request_bytes(*, peak_bytes: float, margin_frac: float) -> float:
     return peak_bytes * (1.0 + margin_frac)
 
 
-def device_time_s(*, num_nodes: float, devices_per_node: float, time_s: float) -> float:
+def device_time_s(*, num_nodes: float, num_devices_per_node: float, time_s: float) -> float:
     """What an allocation is charged: device-seconds, printed as GPU-hours.
 
     Equation  nodes x devices x time
@@ -165,7 +165,7 @@ def device_time_s(*, num_nodes: float, devices_per_node: float, time_s: float) -
     Assumes   nodes are not shared
     Checked   tests/golden/test_budget.py: 4 nodes of 8 for 6 h are 192 GPU-hours
     """
-    return num_nodes * devices_per_node * time_s
+    return num_nodes * num_devices_per_node * time_s
 
 
 def run_energy(

@@ -98,10 +98,10 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
             value = value + held.num_routed * routed[name]
         if name == "weights" and setting.mode.is_lora:
             value = value + trained.num_dense * dense[name]
-        if name == "optimizer" and setting.mode.is_offload:
-            value = 0.0 * value  # on the host
         if name == "gradients" and np.any(whole):
             value = np.where(whole, held.num_params * recipe.gradient_bytes, value)[()]
+        if setting.mode.is_offload and (name == "optimizer" or (name == "gradients" and layout.zero >= 2)):
+            value = 0.0 * value  # on the host; sharded gradients go there as they appear
         if name == "gradients" and not setting.stack.keeps_gradients:
             # they take the place of activations as the backward pass frees them: only the excess adds to the peak
             value = np.maximum(value - activations - logits, 0.0)

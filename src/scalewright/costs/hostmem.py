@@ -32,10 +32,11 @@ def offloaded_bytes(
     """Bytes of a device's share that live on its host.
 
     Equation  N (o + g + c w) in offload mode, c copies of the weights; else nothing
-    Source    ren2021 (ZeRO-Offload, arXiv:2101.06840), section 4.1; sheng2024 (HybridFlow, arXiv:2409.19256)
+    Source    ren2021 (ZeRO-Offload, arXiv:2101.06840), section 4.1, and DeepSpeed's estimate of 16 bytes a parameter;
+              sheng2024 (HybridFlow, arXiv:2409.19256)
     Assumes   gradients land in a host buffer; in RL the trainer's weights wait on the host during rollout, and the
               reference model always (c = 2)
-    Checked   tests/costs/test_hostmem.py: 70B with Adam on the hosts asks for 847 GB beside its gradients
+    Checked   tests/costs/test_hostmem.py: 70B with Adam on the hosts asks for 16 bytes a parameter
     """
     if not mode.is_offload:
         return 0.0 * num_params

@@ -86,7 +86,7 @@ def num_spread_params(setting: Setting, shards: Shards) -> FloatLike:
     return shards.num_dense / (setting.layout.dp * setting.layout.cp) + shards.num_routed / num_expert_copies(setting)
 
 
-def stage_adapters(setting: Setting, stage: FloatLike) -> FloatLike:
+def num_stage_adapters(setting: Setting, stage: FloatLike) -> FloatLike:
     """Parameters of low-rank adapters on a device of pipeline stage `stage`.
 
     Equation  l r (sum over query, key, value, output and feed-forward matrices of their rows and columns), the side
@@ -106,7 +106,7 @@ def trained_shards(setting: Setting, stage: FloatLike) -> Shards:
     """Parameters of a stage that have gradients and optimizer state: all, or the adapters alone."""
     if not setting.mode.is_lora:
         return stage_shards(setting, stage)
-    return Shards(num_dense=stage_adapters(setting, stage), num_routed=0.0)
+    return Shards(num_dense=num_stage_adapters(setting, stage), num_routed=0.0)
 
 
 def busiest_trained(setting: Setting) -> Shards:

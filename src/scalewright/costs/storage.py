@@ -72,7 +72,7 @@ def stall_time_s(
 
 
 def data_wait_s(
-    *, step_s: FloatLike, bytes_per_step: FloatLike, read_bytes_per_s: FloatLike, loader_s_per_device: FloatLike,
+    *, step_s: FloatLike, step_bytes: FloatLike, read_bytes_per_s: FloatLike, loader_s_per_device: FloatLike,
     num_loaders_per_device: int,
 ) -> FloatLike:  # fmt: skip
     """What a step waits for its data, prepared beside the step before.
@@ -82,12 +82,12 @@ def data_wait_s(
     Assumes   reading, decoding and computing overlap, so only the slowest is seen; files are not cached
     Checked   tests/costs/test_storage.py: nothing while both are faster than the step; text is
     """
-    reading = bytes_per_step / read_bytes_per_s - step_s
+    reading = step_bytes / read_bytes_per_s - step_s
     preparing = loader_s_per_device / max(num_loaders_per_device, 1) - step_s
     return np.maximum(np.maximum(reading, preparing), 0.0)
 
 
-def epoch_time_s(*, num_samples: float, batch: FloatLike, step_s: FloatLike, fixed_s: float) -> FloatLike:
+def epoch_time_s(*, num_samples: float, num_per_batch: FloatLike, step_s: FloatLike, fixed_s: float) -> FloatLike:
     """Time of one pass over a data set.
 
     Equation  t = ceil(D / b) t_step + c
@@ -96,7 +96,7 @@ def epoch_time_s(*, num_samples: float, batch: FloatLike, step_s: FloatLike, fix
               number of devices
     Checked   tests/costs/test_storage.py: 90 % at 16 nodes and 77 % at 64, EPICURE's Leonardo, within 6 points
     """
-    return np.ceil(num_samples / batch) * step_s + fixed_s
+    return np.ceil(num_samples / num_per_batch) * step_s + fixed_s
 
 
 def epoch_efficiency_frac(*, serial_frac: float, growth: FloatLike) -> FloatLike:

@@ -119,10 +119,12 @@ class _Asked:
 def _try(asked: _Asked, num: int, limit: str) -> MinimumGpus | str:
     """The answer on so many devices, or what they lack."""
     spec, machine, shape = asked.spec, asked.machine, asked.spec.transformer
+    they, have = ("one device", "has") if num == 1 else (f"{num} devices", "have")
+    lack = "lacks" if num == 1 else "lack"
     if asked.stage == "generate":
         copy = _smallest_copy(asked, num, 0.0)
         if copy is None:
-            return f"{num} devices have no room for weights and one sequence's cache"
+            return f"{they} {have} no room for weights and one sequence's cache"
         used = generation.serving_memory(copy, num_sequences=1, total_len=shape.seq)
         return MinimumGpus(
             stage=asked.stage, model=spec.id, mode="serve", num_gpus=num, tp=copy.tp, memory=used, host_memory=None,
@@ -136,16 +138,16 @@ def _try(asked: _Asked, num: int, limit: str) -> MinimumGpus | str:
     used = update_memory(setting, trained, reference=reference)
     if float(reserved_bytes(setting, used.total)) > machine.memory_bytes:
         largest = max(used.parts, key=lambda part: float(part.total))
-        return f"{num} devices lack memory, most of it for {largest.name.replace('_', ' ')}"
+        return f"{they} {lack} memory, most of it for {largest.name.replace('_', ' ')}"
     host = hostmem.training_host_memory(setting, num_weight_copies=2 if reference else 0)
     if machine.host_memory_bytes is not None and float(host.total) > machine.host_memory_bytes:
-        return f"{num} devices lack host memory for the state moved there"
+        return f"{they} {lack} host memory for the state moved there"
     tp = 1
     if reference:
         held = held_memory(setting, trained, reference=True)
         copy = _smallest_copy(asked, num, float(held.total))
         if copy is None:
-            return f"{num} devices have no room for the generator beside the trainer"
+            return f"{they} {have} no room for the generator beside the trainer"
         tp = copy.tp
     return MinimumGpus(
         stage=asked.stage, model=spec.id, mode=asked.mode, num_gpus=num, tp=tp, memory=used, host_memory=host,

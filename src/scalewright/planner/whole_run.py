@@ -1,6 +1,6 @@
 """The whole run: tokens or steps to days, GPU-hours, energy, money, carbon, checkpoints, failures and queue slices.
 
-    run = whole_run(work=step_work(prediction), num_tokens=15e12, storage=catalog.storage("lumi-f"))
+    run = whole_run(work=step_work(prediction), num_tokens=15e12, storage_entry=catalog.storage("lumi-f"))
 
 `step_work` takes what is needed from a prediction; a measured step can fill a `StepWork` by hand.
 """
@@ -18,8 +18,10 @@ from scalewright.catalog.types import Constants, Storage
 from scalewright.costs import campaign, energy, failures, storage
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.campaign import Interruptions, Saving
+from scalewright.costs.machine import machine_from_system
 from scalewright.costs.storage import CheckpointKind
 from scalewright.errors import ConfigError
+from scalewright.planner.energy_use import site_of
 from scalewright.planner.predict import Prediction, predict
 from scalewright.records.documents import document
 from scalewright.units import BYTES_PER_S, SECONDS
@@ -31,6 +33,7 @@ class StepWork:
     """What one step of a run is: its time, the devices it holds, the tokens it brings and the state it leaves."""
 
     name: str
+    machine: str
     step_time_s: float
     interval_s: tuple[float, float]
     """90 % interval of the step time."""
@@ -57,7 +60,8 @@ def step_work(prediction: Prediction) -> StepWork:
     machine, cost, used = prediction.machine, prediction.cost, prediction.footprint
     tdp, num_gpus = machine.accelerator.tdp.value, int(prediction.layout.num_gpus)
     return StepWork(
-        name=f"{prediction.spec.id} on {num_gpus} x {machine.accelerator.id} ({machine.name})",
+        name=prediction.spec.id,
+        machine=machine.name,
         step_time_s=float(cost.time.total),
         interval_s=(float(cost.interval_s[0]), float(cost.interval_s[1])),
         num_gpus=num_gpus,
@@ -127,7 +131,7 @@ class WholeRun:
         """Whole nodes are charged."""
         work = self.work
         return campaign.device_time_s(
-            num_nodes=work.num_nodes, devices_per_node=work.gpus_per_node, time_s=self.time_s
+            num_nodes=work.num_nodes, num_devices_per_node=work.gpus_per_node, time_s=self.time_s
         )  # fmt: skip
 
     @property
@@ -162,7 +166,8 @@ class WholeRun:
         """SI values with their unit in the key; part of a plan, or a document of its own."""
         money, carbon, cut = self.cost_usd, self.carbon_kgco2e, self.slices
         return {
-            "name": self.work.name,
+            "model": self.work.name,
+            "machine": self.work.machine,
             "num_steps": self.num_steps,
             "num_tokens": self.num_tokens,
             "num_gpus": self.work.num_gpus,
@@ -341,6 +346,23 @@ def other_node_counts(
     return found
 
 
+def other_machines(
+    prediction: Prediction, run: WholeRun, catalog: Catalog, *, system_names: Sequence[str]
+) -> list[WholeRun]:
+    """The same tokens with the same layout on other systems; those it does not run or fit on are left out."""
+    found = []
+    for name in system_names:
+        try:
+            machine = machine_from_system(catalog, name)
+            site, notes = site_of(catalog, name, machine.accelerator.id)
+            other = _again(prediction, machine=machine, site=site, site_notes=tuple(notes))
+            if other.cost.fits:
+                found.append(_same_run(run, other, storage_of(catalog, name)))
+        except ConfigError:
+            continue  # another number of devices, no such precision, no storage: not an option
+    return found
+
+
 def _again(prediction: Prediction, **changed: Any) -> Prediction:
     p = prediction
     question: dict[str, Any] = {
@@ -359,11 +381,8 @@ def _same_run(run: WholeRun, other: Prediction, storage_entry: Storage) -> Whole
 
 
 def storage_of(catalog: Catalog, system_name: str, name: str | None = None) -> Storage:
-    """The storage of that name, or the first of the system's own that has a write rate."""
-    if name is not None:
-        return catalog.storage(name)
-    entries = [catalog.storage(s) for s in catalog.system(system_name).storage]
-    for entry in entries:
-        if entry.write_bandwidth is not None:
-            return entry
-    raise ConfigError(f"{system_name} has no storage with a write rate in the catalogue: name one (catalog storage)")
+    """The storage of that name, or the system's first."""
+    own = catalog.system(system_name).storage
+    if name is None and not own:
+        raise ConfigError(f"{system_name} has no storage in the catalogue: name one (see: catalog storage)")
+    return catalog.storage(own[0] if name is None else name)

@@ -1,0 +1,125 @@
+"""The whole run from one step: parts that add up, nothing for nothing, and published totals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.campaign import (
+    Interruptions,
+    Saving,
+    num_failures,
+    run_energy,
+    run_time,
+    save_every_s,
+    slice_parts,
+)
+from scalewright.costs.energy import energy_use
+from scalewright.errors import ConfigError
+
+HOUR_S, DAY_S = 3600.0, 86400.0
+SAVING = Saving(size_bytes=2.3e12, write_s=40.0, stall_s=40.0, read_s=60.0)
+STOPS = Interruptions(mttf_s=5 * DAY_S, restart_s=600.0, startup_s=180.0)
+FREE = Saving(size_bytes=0.0, write_s=0.0, stall_s=0.0, read_s=0.0)
+NEVER = Interruptions(mttf_s=1e15, restart_s=0.0, startup_s=0.0)
+
+
+def run(**changed: Any) -> Breakdown:
+    asked: dict[str, Any] = {
+        "num_steps": 10_000, "step_s": 100.0, "every_s": 6000.0, "saving": SAVING, "interruptions": STOPS,
+        "num_jobs": 1,
+    }  # fmt: skip
+    return run_time(**(asked | changed))
+
+
+def test_a_run_without_failures_is_its_steps_and_stalls() -> None:
+    found = run(interruptions=NEVER)
+    assert float(found.part("steps").total) == 1e6
+    assert float(found.part("checkpoint_stalls").total) == pytest.approx(1e6 / 6000 * 40, rel=1e-6)
+    assert float(found.part("lost_work").total) == pytest.approx(0.0, abs=0.1)
+    assert float(found.total) == pytest.approx(1e6 * (1 + 40 / 6000) + 60 + 40, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(
+    mttf=st.floats(DAY_S / 2, 1000 * DAY_S),
+    stall=st.floats(0.5, 300),
+    write=st.floats(1, 300),
+    steps=st.integers(1, 10**6),
+)
+def test_parts_add_up_and_are_never_negative(mttf: float, stall: float, write: float, steps: int) -> None:
+    saving = Saving(size_bytes=1e12, write_s=max(write, stall), stall_s=stall, read_s=write)
+    stops = Interruptions(mttf_s=mttf, restart_s=600.0, startup_s=180.0)
+    every = save_every_s(saving=saving, mttf_s=mttf, step_s=2.0, work_s=2.0 * steps)
+    found = run(num_steps=steps, step_s=2.0, every_s=every, saving=saving, interruptions=stops)
+    assert float(found.total) == pytest.approx(sum(float(p.total) for p in found.parts))
+    assert min(float(p.total) for p in found.parts) >= 0.0
+    assert float(found.total) >= 2.0 * steps
+
+
+@settings(deadline=None)
+@given(stall=st.floats(0.5, 300), longer=st.floats(1, 10), mttf=st.floats(HOUR_S, 100 * DAY_S), step=st.floats(0.1, 60))
+def test_saving_is_every_whole_step_and_never_before_the_last_is_written(
+    stall: float, longer: float, mttf: float, step: float
+) -> None:
+    saving = Saving(size_bytes=1e12, write_s=stall * longer, stall_s=stall, read_s=1.0)
+    every = save_every_s(saving=saving, mttf_s=mttf, step_s=step, work_s=1e9)
+    assert every / step == pytest.approx(round(every / step))
+    assert every >= saving.write_s - step
+
+
+def test_no_other_number_of_steps_between_checkpoints_is_better() -> None:
+    every = save_every_s(saving=SAVING, mttf_s=STOPS.mttf_s, step_s=100.0, work_s=1e6)
+    least = min(float(run(every_s=100.0 * n).total) for n in range(1, 1000))
+    assert float(run(every_s=every).total) <= least * 1.001
+
+
+def test_saving_beside_training_stops_less_and_loses_more_at_each_failure() -> None:
+    beside = Saving(size_bytes=2.3e12, write_s=40.0, stall_s=2.0, read_s=60.0)
+    waiting, going_on = run(), run(saving=beside)
+    assert float(going_on.part("checkpoint_stalls").total) < float(waiting.part("checkpoint_stalls").total)
+    assert float(going_on.part("lost_work").total) > float(waiting.part("lost_work").total) * 0.99
+
+
+def test_epochs_add_their_fixed_cost() -> None:
+    extra = float(run(num_epochs=90, epoch_fixed_s=30.0).part("epoch_ends").total)
+    assert extra == 2700.0
+
+
+def test_llama_3_is_interrupted_as_often_as_published() -> None:
+    assert num_failures(time_s=54 * DAY_S, mttf_s=2111.5 * DAY_S / 16384) == pytest.approx(419, rel=1e-3)
+
+
+def test_a_job_that_fails_while_it_saves_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leaves no time to save"):
+        run(interruptions=Interruptions(mttf_s=60.0, restart_s=600.0, startup_s=180.0))
+
+
+def test_a_slice_is_its_limit() -> None:
+    one = slice_parts(limit_s=20 * HOUR_S, saving=SAVING, interruptions=STOPS, margin_frac=0.1)
+    assert float(one.total) == pytest.approx(20 * HOUR_S)
+    assert [p.name for p in one.parts] == ["start_up", "restore", "work", "last_checkpoint", "margin"]
+    assert float(one.part("margin").total) == pytest.approx(0.1 * (20 * HOUR_S - float(one.part("margin").total)))
+
+
+def test_a_limit_too_short_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leaves no time to work"):
+        slice_parts(limit_s=300.0, saving=SAVING, interruptions=STOPS, margin_frac=0.1)
+
+
+def test_energy_of_nothing_but_steps_is_that_of_its_steps() -> None:
+    time = run(saving=FREE, interruptions=NEVER, every_s=1e6)
+    found = run_energy(time=time, num_devices=8, busy_w=400.0, waiting_w=70.0, overhead_w=1000.0, pue_frac=1.2)
+    steps = energy_use(time_s=1e6, num_devices=8, device_w=400.0, overhead_w=1000.0, pue_frac=1.2)
+    assert float(found.total) == pytest.approx(float(steps.total), rel=1e-6)
+
+
+def test_waiting_draws_less_than_working() -> None:
+    asked = {"num_devices": 8, "waiting_w": 70.0, "overhead_w": 0.0, "pue_frac": 1.0}
+    found = run_energy(time=run(), busy_w=400.0, **asked)
+    assert float(found.total) < 8 * 400.0 * float(run().total)
+    assert float(found.total) > 8 * 400.0 * 1e6
