@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright import units
-from scalewright.planner.space import Columns, Space
+from scalewright.planner.space import Choice, Columns, Space
 from scalewright.workload.layout import Layout, divisibility_problems
 
 if TYPE_CHECKING:
@@ -96,9 +96,22 @@ SPLIT_RULES: tuple[Rule, ...] = (
     Rule(key="ep does not divide experts and devices", breaks=_experts),
 )
 NO_TENSOR_GROUP = "sequence parallel without tensor parallel"
+NO_COPIES = "ZeRO with one copy of the model"
 BEATEN = "another is better in time and memory"
 TOO_LARGE = "does not fit the device memory"
 NO_HOST_MEMORY = "does not fit the host memory of a node"
+
+
+def no_tensor_group(columns: Columns, choice: Choice) -> Mask:
+    alone: Mask = (columns["tp"] == 1) & choice.sp
+    return alone
+
+
+def no_copies(columns: Columns, choice: Choice, space: Space) -> Mask:
+    """State sharded over one copy is not sharded; who fixes the ZeRO stage may have it all the same."""
+    searched = choice.zero > 0 and "zero" not in space.fixed.values
+    alone: Mask = (columns["dp"] * columns["cp"] == 1) & searched
+    return alone
 
 
 def kept(columns: Columns, space: Space, rules: tuple[Rule, ...]) -> tuple[Columns, dict[str, int]]:

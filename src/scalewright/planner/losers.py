@@ -81,7 +81,10 @@ def differences(winner: Prediction, other: Prediction) -> list[tuple[str, float]
 
 def losers(result: SearchResult, winner: Prediction) -> list[Loser]:
     """Rival families, the closest first, then those that cannot be."""
-    found = [_loser(result, winner, knob, value) for knob, value in _rivals(result.space, winner)]
+    rivals = [_loser(result, winner, knob, value) for knob, value in _rivals(result.space, winner)]
+    found = [
+        rival for rival in rivals if rival.prediction is None or rival.terms
+    ]  # the rest do the same by another name
     return sorted(found, key=lambda loser: (loser.loss_s, loser.knob, loser.value))
 
 
@@ -116,7 +119,7 @@ def _neighbours(values: tuple[int, ...], chosen: int) -> tuple[int, ...]:
 
 
 def _loser(result: SearchResult, winner: Prediction, knob: str, value: str) -> Loser:
-    among = result.named(knob) == value if knob in ("recompute", "precision") else result.column(knob) == int(value)
+    among = result.having(knob, value if knob in ("recompute", "precision") else int(value))
     fastest = result.fastest(1, among)
     if fastest:
         other = result.prediction(fastest[0])

@@ -23,11 +23,14 @@ from scalewright.errors import ConfigError, LayoutError, NotExpressedError
 from scalewright.planner.constraints import (
     BEATEN,
     DEGREE_RULES,
+    NO_COPIES,
     NO_HOST_MEMORY,
     NO_TENSOR_GROUP,
     SPLIT_RULES,
     TOO_LARGE,
     kept,
+    no_copies,
+    no_tensor_group,
 )
 from scalewright.planner.predict import Prediction, predict
 from scalewright.planner.space import Choice, Columns, Space
@@ -70,17 +73,13 @@ class SearchResult:
         """Layouts whose time was computed: all that fit."""
         return self.feasible
 
-    def column(self, knob: str) -> Ints:
-        """A knob's value in every layout, choices as their number."""
+    def having(self, knob: str, value: int | str) -> NDArray[np.bool_]:
+        """Which layouts have a knob at a value."""
         if knob in self.columns:
-            return self.columns[knob].take(self.split)
-        values = {"zero": [c.zero for c in self.choices], "sp": [int(c.sp) for c in self.choices]}
-        return np.array(values[knob], dtype=np.int64).take(self.choice)
-
-    def named(self, knob: str) -> NDArray[np.str_]:
-        """A knob with names in every layout: recompute or precision."""
-        values = [c.recompute if knob == "recompute" else c.recipe.name for c in self.choices]
-        return np.array(values).take(self.choice)
+            among: NDArray[np.bool_] = (self.columns[knob] == int(value)).take(self.split)
+            return among
+        found = [c.recipe.name if knob == "precision" else getattr(c, knob) for c in self.choices]
+        return np.array([v == value for v in found], dtype=np.bool_).take(self.choice)
 
     def fastest(self, count: int, among: NDArray[np.bool_] | None = None) -> list[int]:
         """Layouts that fit, fastest first; of those equal in time and memory the simplest only."""
@@ -119,8 +118,11 @@ class SearchResult:
         if objective != "energy":
             return [self.prediction(i, site=site, notes=notes) for i in self.fastest(count)]
         groups = {(c.recompute, c.recipe.name) for c in self.choices}
-        levels, recipes = self.named("recompute"), self.named("precision")
-        near = [i for r, p in sorted(groups) for i in self.fastest(count, (levels == r) & (recipes == p))]
+        near = [
+            i
+            for level, recipe in sorted(groups)
+            for i in self.fastest(count, self.having("recompute", level) & self.having("precision", recipe))
+        ]
         found = [self.prediction(i, site=site, notes=notes) for i in near]
         return sorted(found, key=lambda p: objective_value(p, objective))[:count]
 
@@ -144,22 +146,20 @@ def search_each(spaces: Sequence[Space], *, only_best: bool = False) -> list[Sea
     roots = _roots(together, np.repeat(np.arange(len(grids)), np.diff(starts)))
     parts = []
     for choice in choices:
-        wanted = _wanted(choice, together, choices if only_best else ())
+        wanted = _wanted(choice, together, first, choices if only_best else ())
         parts.append(_costed(first, choice, together, roots, wanted))
     return [
         _result(space, grid, choices, parts, int(at)) for space, grid, at in zip(spaces, grids, starts, strict=False)
     ]
 
 
-def _wanted(choice: Choice, columns: Columns, rivals: tuple[Choice, ...]) -> Ints:
-    """Splits to look at under a choice: sequence parallel needs tensor parallel, and among `rivals` some always win.
+def _wanted(choice: Choice, columns: Columns, space: Space, rivals: tuple[Choice, ...]) -> Ints:
+    """Splits to look at under a choice. Among `rivals` some always win, and the splits they win on are left out.
 
     Sequence parallelism keeps less and passes less on; ZeRO-2 behind a pipeline keeps what ZeRO-1 does and hides less.
     """
-    keep = np.ones(len(columns["tp"]), dtype=np.bool_)
-    if choice.sp:
-        keep &= columns["tp"] > 1
-    elif any(rival.sp for rival in rivals):
+    keep = ~(no_tensor_group(columns, choice) | no_copies(columns, choice, space))
+    if not choice.sp and any(rival.sp for rival in rivals):
         keep &= columns["tp"] == 1
     if choice.zero == 2 and any(rival.zero == 1 for rival in rivals):
         keep &= columns["pp"] == 1
@@ -200,17 +200,27 @@ def _result(space: Space, grid: _Grid, choices: tuple[Choice, ...], parts: list[
         here = slice(*np.searchsorted(rows, (start, start + grid.num_splits)))
         own.append((rows[here] - start, reserved[here], time[here]))
     split, reserved, time = (np.concatenate([part[i] for part in own]) for i in range(3))
-    alone = int(np.count_nonzero(grid.columns["tp"] == 1)) * sum(c.sp for c in choices)
-    beaten = grid.num_splits * len(choices) - alone - len(split)
-    large = reserved > space.machine.memory_bytes
-    too_large, no_host = (int(np.count_nonzero(np.isinf(time) & mask)) for mask in (large, ~large))
-    late = {NO_TENSOR_GROUP: alone, BEATEN: beaten, TOO_LARGE: too_large, NO_HOST_MEMORY: no_host}
-    late = {key: count for key, count in late.items() if count}
     return SearchResult(
         space=space, columns=grid.columns, choices=choices, considered=grid.considered,
-        rejected=grid.rejected | late, split=split.astype(np.int64), reserved_bytes=reserved, step_time_s=time,
+        rejected=grid.rejected | _late(space, grid, choices, reserved, time), split=split.astype(np.int64),
+        reserved_bytes=reserved, step_time_s=time,
         choice=np.repeat(np.arange(len(choices)), [len(rows) for rows, _, _ in own]),
     )  # fmt: skip
+
+
+def _late(space: Space, grid: _Grid, choices: tuple[Choice, ...], reserved: Floats, time: Floats) -> dict[str, int]:
+    """How many layouts fell after their split was found to divide, by reason."""
+    alone = [no_tensor_group(grid.columns, choice) for choice in choices]
+    single = [no_copies(grid.columns, c, space) & ~none for c, none in zip(choices, alone, strict=True)]
+    large = reserved > space.machine.memory_bytes
+    fallen = {
+        NO_TENSOR_GROUP: np.count_nonzero(alone),
+        NO_COPIES: np.count_nonzero(single),
+        TOO_LARGE: np.count_nonzero(large),
+        NO_HOST_MEMORY: np.count_nonzero(np.isinf(time) & ~large),
+    }
+    fallen[BEATEN] = grid.num_splits * len(choices) - fallen[NO_TENSOR_GROUP] - fallen[NO_COPIES] - len(time)
+    return {key: int(count) for key, count in fallen.items() if count}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
