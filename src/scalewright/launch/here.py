@@ -115,7 +115,7 @@ def machine_here(catalog: Catalog, *, num_ranks: int, precision: str, device: st
         found = _from_catalogue(catalog, visible_gpus())
         if found is not None:
             return found
-    return _from_probe(catalog, run_probe(device=device, precision=precision), num_ranks=num_ranks)
+    return machine_from_probe(catalog, run_probe(device=device, precision=precision), num_ranks=num_ranks)
 
 
 def _from_catalogue(catalog: Catalog, gpus: list[str]) -> Here | None:
@@ -132,7 +132,7 @@ def _from_catalogue(catalog: Catalog, gpus: list[str]) -> Here | None:
     return Here(machine=machine, device="cuda", start_s=GPU_START_S, basis=f"catalogue entry {machine.accelerator.id}")
 
 
-def _from_probe(catalog: Catalog, probe: Probe, *, num_ranks: int) -> Here:
+def machine_from_probe(catalog: Catalog, probe: Probe, *, num_ranks: int) -> Here:
     """Ranks on a CPU share its cores and its memory; on GPUs each has its own."""
     share = num_ranks if probe.device == "cpu" else 1
     accelerator = _probed_accelerator(probe, share)

@@ -1,0 +1,111 @@
+"""However a run ends, its directory says so: code and one sentence, which its starter sees as well."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from scalewright.records import metric_names as names
+from scalewright.records.events import read_events
+from scalewright.records.run_directory import RunDirectory
+
+StartRanks = Callable[..., list[subprocess.Popen[bytes]]]
+
+
+def happened(directory: RunDirectory, name: str) -> list[tuple[int, str]]:
+    return [(e.step, e.detail) for e in read_events(directory.rank_events(0)) if e.name == name]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "words"),
+    [
+        ("finish", 0, "finished"),
+        ("refuse", 2, "seq 7 does not divide: use 8"),
+        ("full", 3, "checkpoints/step-5: No space left on device; free space"),
+        ("bug", 3, "ZeroDivisionError: division by zero; see logs/rank-0.log"),
+        ("memory", 1, "does not fit in memory"),
+        ("port", 3, "port 20000 of 127.0.0.1 is in use: set MASTER_PORT"),
+    ],
+)
+def test_end_is_recorded(
+    directory: RunDirectory, start_ranks: StartRanks, behaviour: str, code: int, words: str
+) -> None:
+    (rank,) = start_ranks(behaviour)
+    _, screen = rank.communicate(timeout=60)
+    assert rank.returncode == code
+    info = directory.read_exit_info()
+    assert info is not None
+    assert (info.code, info.rank, info.job) == (code, 0, "j")
+    assert words in info.reason
+    assert (words in screen.decode()) == (code != 0)
+    log = directory.log(0).read_text()
+    assert ("Traceback" in log) == (code != 0)
+
+
+def test_attempts_add_to_the_provenance_and_secrets_stay_out(directory: RunDirectory, start_ranks: StartRanks) -> None:
+    for _ in range(2):
+        (rank,) = start_ranks("finish", NCCL_DEBUG="WARN", SLURM_JWT="s3cret", MY_PASSWORD="s3cret", HF_TOKEN="s3cret")
+        assert rank.wait(timeout=60) == 0
+        assert rank.stderr is not None
+        rank.stderr.close()
+    attempts = json.loads(directory.provenance.read_text())["attempts"]
+    assert len(attempts) == 2
+    assert attempts[0]["packages"]["scalewright"]
+    assert len(attempts[0]["source"]["commit"]) == 40
+    text = directory.environment.read_text()
+    assert json.loads(text)["variables"]["NCCL_DEBUG"] == "WARN"
+    assert "s3cret" not in text
+
+
+def test_signal_stops_between_two_steps_and_asks_for_a_requeue(
+    directory: RunDirectory, start_ranks: StartRanks
+) -> None:
+    (rank,) = start_ranks("endless")
+    while not directory.rank_events(0).exists():
+        time.sleep(0.02)
+    rank.send_signal(signal.SIGUSR1)
+    assert rank.wait(timeout=60) == 75
+    rank.communicate()
+    info = directory.read_exit_info()
+    assert info is not None
+    assert (info.code, "SIGUSR1" in info.reason) == (75, True)
+    assert happened(directory, names.EVENT_STOP) == [(-1, "SIGUSR1")]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "name", "step", "words"),
+    [
+        ("nan", names.EVENT_NAN, 21, "the loss is nan"),
+        ("frozen", names.EVENT_FROZEN, 20, "the loss has been 3.0 for 20 steps"),
+        ("impossible", names.EVENT_IMPOSSIBLE, 1, "above the device's"),
+    ],
+)
+def test_what_no_healthy_run_shows_is_one_event(
+    directory: RunDirectory, start_ranks: StartRanks, behaviour: str, name: str, step: int, words: str
+) -> None:
+    (rank,) = start_ranks(behaviour)
+    rank.communicate(timeout=60)
+    ((found_step, detail),) = happened(directory, name)
+    assert found_step == step
+    assert words in detail
+    others = {names.EVENT_NAN, names.EVENT_FROZEN, names.EVENT_IMPOSSIBLE} - {name}
+    assert not any(happened(directory, other) for other in others)
+
+
+def test_what_may_take_long_does_not_wake_the_watchdog(directory: RunDirectory, start_ranks: StartRanks) -> None:
+    (rank,) = start_ranks("suspended", SCALEWRIGHT_WATCHDOG_S="0.5")
+    rank.communicate(timeout=60)
+    assert rank.returncode == 0
+    assert happened(directory, names.EVENT_STALL) == []
+
+
+def test_watchdog_setting_that_is_no_number_is_refused(directory: RunDirectory, start_ranks: StartRanks) -> None:
+    (rank,) = start_ranks("finish", SCALEWRIGHT_WATCHDOG_S="soon")
+    _, screen = rank.communicate(timeout=60)
+    assert rank.returncode == 2
+    assert b"SCALEWRIGHT_WATCHDOG_S is 'soon'" in screen
