@@ -127,7 +127,8 @@ def _blocks(settings: list[Setting]) -> tuple[Block, ...]:
         shape = s.shape.model_dump_json(exclude={"source"})
         machine = (s.machine.accelerator.id, s.machine.gpus_per_node, s.machine.scale_up_bytes_per_s,
                    s.machine.network_bytes_per_s_per_gpu)  # fmt: skip
-        members[shape, machine, s.recipe.name, s.stack.id, s.layout.zero, s.layout.sp, s.layout.recompute].append(i)
+        how = (s.recipe.name, s.mode, s.stack.id, s.layout.zero, s.layout.sp, s.layout.recompute)
+        members[shape, machine, how].append(i)
     blocks = []
     for rows in members.values():
         layouts = [settings[i].layout for i in rows]

@@ -35,6 +35,7 @@ NOT_A_FORMULA = {
     "num_dense_layer_params": "a count of the shape's own numbers",
     "num_expert_layer_params": "a count of the shape's own numbers",
     "num_expert_copies": "a quotient of degrees",
+    "num_dense_mtp_params": "a count of the shape's own numbers",
     "first_expert_stage": "a stage's number",
     "num_spread_params": "a quotient of counts",
     "skipped_flop_per_sample": "half of a part of the forward work",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from properties.cases import MODELS, changed, setting
-from scalewright.costs.footprint import step_memory
+from scalewright.costs.footprint import stage_memory, step_memory
 from scalewright.costs.memory import (
     activation_bytes_per_layer,
     gathered_weight_bytes,
@@ -114,3 +114,14 @@ def test_scores_of_unfused_attention_are_kept_unless_recomputed() -> None:
     assert score_bytes_per_layer(setting(model="gpt3-6.7b", stack="megatron-core", tp=8, mbs=4, gbs=4)) == 0.0
     kept = {r: float(step_memory(changed(plain, recompute=r)).part("activations").total) for r in ("none", "selective")}
     assert kept["none"] - kept["selective"] == pytest.approx(scores * shape.layers)
+
+
+def test_a_prediction_module_keeps_a_layer_and_scores_of_its_own() -> None:
+    plain = setting(model="llama3-8b", precision="bf16", pp=4, gbs=4)
+    more = replace(plain, shape=plain.shape.model_copy(update={"num_mtp_layers": 1}))
+    last, before = stage_memory(more, 3), stage_memory(plain, 3)
+    assert float(last.part("logits").total) == 2 * float(before.part("logits").total)
+    layers = plain.shape.layers // 4
+    kept = float(last.part("activations").total) / float(before.part("activations").total)
+    assert kept == pytest.approx((layers + 1) / layers)
+    assert float(stage_memory(more, 1).total) == float(stage_memory(plain, 1).total)

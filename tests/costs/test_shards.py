@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from properties.cases import DENSE, EXPERTS, MODELS, SMALL, experts_divide, setting
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import busiest_shards, num_expert_copies, num_spread_params, stage_shards
+from scalewright.workload.model import transformer_params
 
 ROTARY = ("llama3-8b", *EXPERTS)
 
@@ -60,6 +63,17 @@ def test_all_stages_together_hold_a_model_with_tables(model: str, pp: int) -> No
 def test_devices_that_repeat_the_same_experts(layout: dict[str, int], copies: int) -> None:
     case = setting(model="mixtral-8x7b", gbs=layout["dp"], **layout)
     assert num_expert_copies(case) == copies
+
+
+@pytest.mark.parametrize("pp", [1, 4, 16])
+@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v3"])
+def test_prediction_modules_are_on_the_last_stage(model: str, pp: int) -> None:
+    plain = setting(model=model, pp=pp, dp=8, ep=8 if model == "deepseek-v3" else 1, gbs=8)
+    shape = plain.shape.model_copy(update={"num_mtp_layers": 1})
+    more = added_up(replace(plain, shape=shape)) - added_up(plain)
+    assert more == pytest.approx(transformer_params(shape)["mtp"], rel=1e-9)
+    others = [float(stage_shards(replace(plain, shape=shape), i).num_params) for i in range(pp - 1)]
+    assert others == [float(stage_shards(plain, i).num_params) for i in range(pp - 1)]
 
 
 def test_everything_spread_over_all_devices_is_about_the_model() -> None:

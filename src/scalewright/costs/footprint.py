@@ -76,6 +76,7 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     elif layout.recompute == "selective":
         working = memory.score_bytes_per_layer(setting)
     is_last = np.asarray(np.asarray(stage) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
+    beside = is_last * shape.num_mtp_layers  # multi-token-prediction modules: a layer and scores of its own each
     unit = num_dense_layer_params(shape, frac) / layout.tp + num_expert_layer_params(shape, frac) / (
         layout.ep * setting.expert_tp
     )
@@ -86,7 +87,8 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
         return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
 
-    activations, logits = held * layers * stored, is_last * memory.logits_bytes(setting)
+    activations = held * (layers + beside) * stored
+    logits = (is_last + beside) * memory.logits_bytes(setting)
 
     # a pipeline keeps gradients whole until its last micro-batch, so ZeRO-2 does not shard them there
     whole = np.asarray((layout.zero == 2) & (np.asarray(layout.pp) > 1))

@@ -9,7 +9,7 @@ import numpy as np
 from scalewright.catalog.types import TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.setting import Setting
-from scalewright.workload.model import attention_params, expert_params, router_params
+from scalewright.workload.model import attention_params, expert_params, mtp_layer_params, router_params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,19 @@ def num_expert_layer_params(shape: TransformerShape, moe_frac: FloatLike) -> Flo
     return moe_frac * shape.moe.num_experts * expert_params(shape, shape.moe.expert_ffn)
 
 
+def num_dense_mtp_params(shape: TransformerShape) -> float:
+    """Parameters of one multi-token-prediction module that every data-parallel rank repeats."""
+    norm = shape.hidden * (2 if shape.norm == "layernorm" and shape.norm_bias else 1)
+    experts = num_expert_layer_params(shape, 1.0)
+    return float(mtp_layer_params(shape, norm) - experts)
+
+
 def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
     """Parameters on a device of pipeline stage `stage`.
 
     Equation  (layers x dense + tables) / t + positions + layers x experts / (e t_e); tables: V h on the first stage
-              and again on the last, once where both are one stage and the weights are tied; positions on the first
+              and again on the last, once where both are one stage and the weights are tied; positions on the first;
+              multi-token-prediction modules, which share both tables, on the last
     Source    narayanan2021 (arXiv:2104.04473), section 2.3; experts spread whole as in fedus2021 (arXiv:2101.03961)
     Assumes   the vocabulary is split by tensor parallelism; norms too, which is below 0.1 % of a layer
     Checked   tests/costs/test_shards.py: over all devices they add up to the model
@@ -58,11 +66,13 @@ def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
     positions = float(shape.num_positions * shape.hidden) if shape.positions == "learned" else 0.0
     first, last = _flag(np.asarray(stage) == 0), _flag(np.asarray(stage) == np.asarray(layout.pp) - 1)
     tables = first * table + last * table * (1.0 - first * shape.tied_embeddings)
+    tables = tables + last * shape.num_mtp_layers * num_dense_mtp_params(shape)
     dense = (layers * num_dense_layer_params(shape, frac) + tables) / layout.tp + first * positions
     if shape.moe is None:
         return Shards(num_dense=dense, num_routed=0.0)
-    experts = layers * num_expert_layer_params(shape, frac) / (layout.ep * setting.expert_tp)
-    return Shards(num_dense=dense, num_routed=experts)
+    experts = layers * num_expert_layer_params(shape, frac)
+    experts = experts + last * shape.num_mtp_layers * num_expert_layer_params(shape, 1.0)
+    return Shards(num_dense=dense, num_routed=experts / (layout.ep * setting.expert_tp))
 
 
 def first_expert_stage(setting: Setting) -> FloatLike:

@@ -23,6 +23,7 @@ from scalewright.workload.flop import training_flop_per_sample
 from scalewright.workload.layout import Layout, Recompute
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import RECIPES
+from scalewright.workload.training import TrainingMode
 
 RULE_HFU_FRAC = 0.5
 """The rule of thumb everybody can beat us with: every job runs at half of the dense peak."""
@@ -85,7 +86,8 @@ def _validate(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
     setting, cost = with_recompute(run, case)
     spec, layout, recipe, machine = case.spec, setting.layout, setting.recipe, setting.machine
     memory_gib = run.measured.memory_gib
-    work = (training_flop_per_sample(spec) + recompute_flop_per_sample(setting.shape, layout)) * int(layout.gbs)
+    forward_and_back = training_flop_per_sample(spec, frozen=setting.mode.is_lora)
+    work = (forward_and_back + recompute_flop_per_sample(setting.shape, layout)) * int(layout.gbs)
     rule = work / (RULE_HFU_FRAC * machine.peak_flop_per_s(recipe.matmul) * int(layout.num_gpus))
     assumed = [*case.assumed, *machine.assumptions]
     if run.layout.recompute == "unstated":
@@ -118,7 +120,7 @@ def express(catalog: Catalog, run: PublishedRun) -> Case:
     recipe = RECIPES.get(run.dtype)
     if recipe is None:
         raise NotInScopeError(f"dtype {run.dtype!r} is not one of {', '.join(RECIPES)}")
-    if run.task not in ("pretrain", "sft"):
+    if run.task not in ("pretrain", "sft", "lora"):
         raise NotInScopeError(f"{run.task} is not covered yet")
     layout, assumed = _layout(run, spec)
     setting = Setting(
@@ -127,6 +129,7 @@ def express(catalog: Catalog, run: PublishedRun) -> Case:
         layout=layout,
         recipe=recipe,
         stack=catalog.stack(stack_of(run)),
+        mode=TrainingMode(name="lora" if run.task == "lora" else "full"),
     )
     return Case(spec=spec, setting=setting, assumed=tuple(assumed))
 
