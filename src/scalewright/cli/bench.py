@@ -81,7 +81,7 @@ def language(
         "steps": steps,
         "precision": ("bf16" if found_device == "cuda" else "fp32") if precision == "auto" else precision,
         "checkpoint_every": int(checkpoint_every) if checkpoint_every.isdigit() else checkpoint_every,
-        "data": data,
+        "data": settle_data(data),
         "device": found_device,
         "keep_trace": profile,
     }
@@ -123,6 +123,18 @@ def settle_ranks(ranks: int | None, layout: str | None) -> tuple[Layout, int]:
             f"use --ranks {needed}, or another layout"
         )
     return split, needed
+
+
+def settle_data(data: str) -> str:
+    """The data set by its full path, so that the same one resumes from any folder."""
+    from scalewright.errors import ConfigError
+    from scalewright.workload.language_run import SYNTHETIC
+
+    if data == SYNTHETIC:
+        return data
+    if not Path(data).is_file():
+        raise ConfigError(f"--data {data!r}: no such file: give a .npy file of token ids, or leave it out")
+    return str(Path(data).resolve())
 
 
 def _num_nodes() -> int:

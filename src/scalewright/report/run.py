@@ -17,6 +17,7 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import write_bytes
 from scalewright.report.console import bar_mark, plain_table
 from scalewright.report.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
+from scalewright.workload.layout import parse_layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +51,9 @@ def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
 
 
 def _what(config: dict[str, Any]) -> str:
-    known = (str(config[key]) for key in ("model_id", "precision", "layout") if key in config)
+    known = [str(config[key]) for key in ("model_id", "precision") if key in config]
+    if "layout" in config:
+        known.append(f"layout {parse_layout(str(config['layout'])).brief}")
     return ", ".join(known)
 
 
@@ -101,9 +104,7 @@ def _print_split(console: Console, summary: RunSummary) -> None:
 
 def _print_use(console: Console, summary: RunSummary) -> None:
     table = plain_table("", "", "", header=False)
-    if summary.energy_j is None:
-        table.add_row("energy", "not known", summary.energy_of)
-    else:
+    if summary.energy_j is not None:
         each = "" if summary.tokens_per_j is None else f", {summary.tokens_per_j:.3g} tokens/J"
         table.add_row("energy", units.format(summary.energy_j, units.JOULES), f"{summary.energy_of}{each}")
     if summary.network_bytes_per_s is not None:
@@ -116,8 +117,11 @@ def _print_use(console: Console, summary: RunSummary) -> None:
 
 
 def _print_happenings(console: Console, run: CollectedRun) -> None:
+    for text in dict.fromkeys(e.detail for e in run.happenings if e.name == names.EVENT_NO_SENSOR):
+        console.print(f"not measured: {escape(text)}")
     table = plain_table("time", "rank", "what", "", title="what happened", header=False)
-    for event in run.happenings[-MAX_HAPPENINGS:]:
+    told = [event for event in run.happenings if event.name != names.EVENT_NO_SENSOR]
+    for event in told[-MAX_HAPPENINGS:]:
         at = datetime.fromtimestamp(event.time, UTC).strftime("%H:%M:%S")
         who = str(event.rank) if event.rank >= 0 else event.host
         table.add_row(at, escape(who), event.name.removeprefix(names.EVENT_PREFIX).replace("_", " "),

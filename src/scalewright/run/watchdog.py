@@ -61,9 +61,11 @@ class Watchdog:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._started_s = time.time()
+        self._guard: int | None = None
 
     def __enter__(self) -> Watchdog:
         self._last_s = time.monotonic()
+        self._guard = self._open_guard()
         self._thread.start()
         return self
 
@@ -75,6 +77,13 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join()
         faulthandler.cancel_dump_traceback_later()
+        if self._guard is not None:
+            os.close(self._guard)
+            self._guard = None
+            path = self._directory.stack(self._world.rank)
+            with contextlib.suppress(OSError):
+                if path.stat().st_size == 0:
+                    path.unlink()
 
     @property
     def limit_s(self) -> float:
@@ -132,11 +141,10 @@ class Watchdog:
             self._noted.discard(name)
 
     def _watch(self) -> None:
-        guard = self._open_guard()
         while not self._done.wait(self._poll_s):
-            if guard is not None:
+            if self._guard is not None:
                 # This thread needs the interpreter's lock; a rank that never gives it back is dumped by a C thread.
-                faulthandler.dump_traceback_later(GUARD_FACTOR * self.limit_s, exit=False, file=guard)
+                faulthandler.dump_traceback_later(GUARD_FACTOR * self.limit_s, exit=False, file=self._guard)
             if self._others_asked():
                 self._dump()
                 self._leave()
