@@ -109,12 +109,12 @@ def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: float, has_adapt
         if not setting.mode.is_lora:
             backward = backward + _product(setting, flop_per_s, n, k, m)
         elif has_adapters:
-            adapter = _adapter_times(setting, flop_per_s, n, k)
+            adapter = adapter_times(setting, flop_per_s=flop_per_s, n=n, k=k)
             forward, backward = forward + adapter.forward_s, backward + adapter.backward_s
     return PassTimes(forward_s=forward, backward_s=backward)
 
 
-def _adapter_times(setting: Setting, flop_per_s: float, n: FloatLike, k: FloatLike) -> PassTimes:
+def adapter_times(setting: Setting, *, flop_per_s: float, n: FloatLike, k: FloatLike) -> PassTimes:
     """Two thin products through a rank: down from depth k, up to n columns."""
     m, r = setting.num_tokens, float(setting.mode.lora_rank)
     forward: FloatLike = 0.0

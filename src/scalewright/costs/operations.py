@@ -10,7 +10,7 @@ from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.compute import Gemms, PassTimes
 from scalewright.costs.roofline import QUERY_TILE, Kind, Operation, Phase, product_cache_bytes
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import busiest_shards, num_spread_params
+from scalewright.costs.shards import busiest_trained, num_spread_params
 from scalewright.workload.flop import score_flop
 
 ADAM_FLOP_PER_PARAM = 14.0
@@ -27,7 +27,7 @@ def operations(setting: Setting) -> list[Operation]:
         *_attention(setting, per_step),
         *_elementwise(setting, per_step),
         *_head(setting),
-        _optimizer(setting),
+        *(() if setting.mode.is_offload else (_optimizer(setting),)),  # on the host: no work of the device
     ]
     return [op for op in found if op.time_s > 0.0 and op.num_per_step > 0.0]
 
@@ -51,27 +51,42 @@ def _through_cache(setting: Setting, m: float, n: float, k: float) -> float:
 
 
 def _products(setting: Setting, gemms: Gemms, *, rate: float, calls: float, kind: Kind) -> Iterator[Operation]:
-    """Three operations per matrix: forward, gradient of the input, gradient of the weight."""
+    """Three operations per matrix: forward, gradient of the input, gradient of the weight, which a frozen one lacks."""
     m = float(setting.num_tokens)
     for name, (columns, depth) in gemms.items():
         n, k = float(columns), float(depth)
         if n * k == 0.0:
             continue
-        times = compute.matmul_times(setting, {name: (n, k)}, flop_per_s=rate)
+        times = compute.matmul_times(setting, {name: (n, k)}, flop_per_s=rate, has_adapters=False)
         # the gradient of the input is a product like the forward one with columns and depth exchanged
-        swapped = compute.matmul_times(setting, {name: (k, n)}, flop_per_s=rate).forward_s
+        swapped = compute.matmul_times(setting, {name: (k, n)}, flop_per_s=rate, has_adapters=False).forward_s
         parts: tuple[tuple[Phase, FloatLike, tuple[float, float, float]], ...] = (
             ("forward", times.forward_s, (m, n, k)),
             ("input_gradient", swapped, (m, k, n)),
             ("weight_gradient", times.backward_s - swapped, (n, k, m)),
         )
-        for phase, time, shape in parts:
+        for phase, time, shape in parts[:2] if setting.mode.is_lora else parts:
             work, traffic = _work_and_traffic(setting, *shape)
             yield Operation(
                 name=name, phase=phase, kind=kind, flop=work, traffic_bytes=traffic,
                 cache_bytes=_through_cache(setting, *shape), time_s=float(time), num_per_step=calls,
                 shape=" x ".join(f"{side:g}" for side in map(round, shape)),
             )  # fmt: skip
+        if setting.mode.is_lora and kind == "matmul":
+            yield from _adapter(setting, name, n, k, rate=rate, calls=calls)
+
+
+def _adapter(setting: Setting, name: str, n: float, k: float, *, rate: float, calls: float) -> Iterator[Operation]:
+    """The two thin products beside a frozen one; backward both gradients of each."""
+    m, r = float(setting.num_tokens), float(setting.mode.lora_rank)
+    thin = [(m, r, k), (m, n, r)]
+    work, traffic = (sum(column) for column in zip(*(_work_and_traffic(setting, *s) for s in thin), strict=True))
+    through = sum(_through_cache(setting, *s) for s in thin)
+    yield from _both(
+        f"{name}_adapter", "matmul", compute.adapter_times(setting, flop_per_s=rate, n=n, k=k),
+        work=(work, 2.0 * work), traffic=(traffic, 2.0 * traffic), cache=(through, 2.0 * through), calls=calls,
+        shape=f"{m:g} x {n:g} x {k:g} through {r:g}",
+    )  # fmt: skip
 
 
 def _layer_products(setting: Setting, per_step: float) -> Iterator[Operation]:
@@ -99,8 +114,9 @@ def _experts(setting: Setting, per_step: float) -> Iterator[Operation]:
     once = num_here * (up[0] + down[0]), num_here * (up[1] + down[1])
     through = num_here * sum(_through_cache(setting, rows, n, k) for n, k in ((fan * width, h), (h, width)))
     calls, shape = per_step * setting.moe_frac, f"{num_here:g} of {rows:.0f} x {fan * width:.0f} x {h:.0f}, and down"
-    yield from _both("experts", "matmul", times, work=(once[0], 2.0 * once[0]), traffic=(once[1], 2.0 * once[1]),
-                     cache=(through, 2.0 * through), calls=calls, shape=shape)  # fmt: skip
+    back = 1.0 if setting.mode.is_lora else 2.0
+    yield from _both("experts", "matmul", times, work=(once[0], back * once[0]), traffic=(once[1], back * once[1]),
+                     cache=(through, back * through), calls=calls, shape=shape)  # fmt: skip
 
 
 def _both(
@@ -167,7 +183,7 @@ def _head(setting: Setting) -> Iterator[Operation]:
     gemm = {"head": (setting.shape.vocab / setting.layout.tp, float(setting.shape.hidden))}
     calls = float(setting.num_micro_batches)
     yield from _products(setting, gemm, rate=rate, calls=calls, kind="head")
-    products, whole = compute.matmul_times(setting, gemm, flop_per_s=rate), compute.head_times(setting)
+    products, whole = compute.matmul_times(setting, gemm, flop_per_s=rate, has_adapters=False), compute.head_times(setting)
     loss = PassTimes(forward_s=whole.forward_s - products.forward_s, backward_s=whole.backward_s - products.backward_s)
     moved = tuple(float(t) * setting.machine.hbm_bytes_per_s for t in (loss.forward_s, loss.backward_s))
     work = moved[0] / setting.recipe.activation_bytes, moved[1] / setting.recipe.activation_bytes
@@ -176,7 +192,7 @@ def _head(setting: Setting) -> Iterator[Operation]:
 
 
 def _optimizer(setting: Setting) -> Operation:
-    recipe, shards = setting.recipe, busiest_shards(setting)
+    recipe, shards = setting.recipe, busiest_trained(setting)
     updated = float(num_spread_params(setting, shards) if setting.layout.zero >= 1 else shards.num_params)
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
 
