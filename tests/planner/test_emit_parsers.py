@@ -28,7 +28,7 @@ TRAINER_ONLY = {
     "seq_length", "max_position_embeddings", "position_embedding_type", "vocab_size", "make_vocab_size_divisible_by",
     "untie_embeddings_and_output_weights", "micro_batch_size", "global_batch_size", "ckpt_format", "use_megatron_fsdp",
     "group_query_attention", "num_query_groups", "swiglu", "disable_bias_linear", "no_gradient_accumulation_fusion",
-    "num_experts", "num_virtual_stages_per_pipeline_rank", "fp8_format", "fp4_format",
+    "num_experts", "num_virtual_stages_per_pipeline_rank", "fp8_format", "fp4_format", "grad_reduce_in_bf16",
 }  # fmt: skip
 
 
@@ -170,7 +170,9 @@ def test_deepspeed_reads_its_json(packages: Path, tmp_path: Path) -> None:
         assert config["mbs"] == layout.mbs
         assert config["num_micro_batches"] == layout.num_micro_batches
         assert config["zero"] == layout.zero
-        assert (config["bf16"], config["fp16"]) == (precision == "bf16", precision == "fp16")
+        assert (config["bf16"], config["fp16"]) == (precision.startswith("bf16"), precision == "fp16")
+        assert config["gradients"] == {"bf16": "fp32"}.get(precision)
+        assert config["is_pure"] == (precision == "bf16-pure")
         assert config["ep"] == layout.ep
         in_json = "tensor_parallel" in json.loads(found.text)
         assert config["tp"] == (layout.tp if in_json else 1)

@@ -37,6 +37,8 @@ for pair in sys.argv[2:]:
             "num_micro_batches": config.gradient_accumulation_steps,
             "zero": int(config.zero_optimization_stage),
             "bf16": config.bfloat16_config.enabled,
+            "gradients": config.grad_accum_dtype,
+            "is_pure": config.bfloat16_config.bf16_optimizer_states,
             "fp16": config.float16_config.enabled,
             "tp": max(config.tensor_parallel_config.autotp_size, 1),
             "ep": config.expert_parallel_config.autoep_size if config.expert_parallel_config.enabled else 1,

@@ -12,7 +12,7 @@ NAME = "DeepSpeed"
 VERSION = "0.19.8"
 FILENAME = "ds_config.json"
 SCRIPT_ARGUMENTS = "arguments of Megatron-DeepSpeed's pretrain_gpt.py (commit 207b2d5a): "
-PRECISIONS = ("fp32", "fp16", "bf16")
+PRECISIONS = ("fp32", "fp16", "bf16", "bf16-lean", "bf16-pure")
 
 
 def emit(request: Request) -> Emitted:
@@ -30,6 +30,9 @@ def refuse_what_it_lacks(request: Request) -> None:
     layout, recipe = request.layout, request.recipe
     if recipe.name not in PRECISIONS:
         raise refusal(NAME, f"precision {recipe.name}", "it trains in 16 or 32 bit", f"use {', '.join(PRECISIONS)}")
+    if recipe.name in ("bf16", "bf16-pure") and layout.zero == 0:
+        why = "without ZeRO it keeps 16-bit gradients and an fp32 master copy"
+        raise refusal(NAME, f"precision {recipe.name} with zero=0", why, "use zero=1, or --precision bf16-lean")
     if int(layout.cp) > 1:
         why = "its sequence parallelism trades heads, not blocks of keys"
         raise refusal(NAME, f"cp={layout.cp}", why, "use cp=1, or --emit megatron")
@@ -61,10 +64,12 @@ def config(request: Request) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": int(layout.mbs),
         "gradient_accumulation_steps": request.num_micro_batches,
         "zero_optimization": zero_section(request),
-        "bf16": {"enabled": request.recipe.name == "bf16"},
+        "bf16": bf16_section(request.recipe.name),
         "fp16": {"enabled": request.recipe.name == "fp16"},
         "gradient_clipping": 1.0,
     }
+    if request.recipe.name == "bf16":
+        found["data_types"] = {"grad_accum_dtype": "fp32"}
     if layout.recompute == "full":
         found["activation_checkpointing"] = {"number_checkpoints": request.shape.layers}
     if int(layout.tp) > 1 and not needs_script(request):
@@ -72,6 +77,12 @@ def config(request: Request) -> dict[str, Any]:
     if request.shape.moe is not None and int(layout.ep) > 1:
         found["expert_parallel"] = {"enabled": True, "autoep_size": int(layout.ep)}
     return found
+
+
+def bf16_section(precision: str) -> dict[str, bool]:
+    if precision == "bf16-pure":
+        return {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    return {"enabled": precision in ("bf16", "bf16-lean")}
 
 
 def zero_section(request: Request) -> dict[str, Any]:

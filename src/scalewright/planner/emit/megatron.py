@@ -23,6 +23,7 @@ PRECISIONS: dict[str, Arguments] = {
     "fp32": [],
     "fp16": [("--fp16",)],
     "bf16": [("--bf16",)],
+    "bf16-lean": [("--bf16",), ("--grad-reduce-in-bf16",)],
     "fp8": [("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")],
     "mxfp8": [("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")],
     "nvfp4": [("--bf16",), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")],
@@ -73,7 +74,7 @@ def refuse_what_it_lacks(request: Request) -> None:
     if shape.norm == "layernorm" and not shape.norm_bias:
         raise refusal(NAME, "LayerNorm without bias", "its LayerNorm has one", "choose --emit deepspeed or --emit fsdp")
     if request.recipe.name not in PRECISIONS:
-        why = "no argument sets how 32-bit products are rounded"
+        why = "its weights are fp32, or 16 bit with an fp32 master copy"
         raise refusal(NAME, f"precision {request.recipe.name}", why, f"choose {', '.join(PRECISIONS)}")
     if layout.recompute not in RECOMPUTE:
         why = "it recomputes attention or whole layers, not every second product"

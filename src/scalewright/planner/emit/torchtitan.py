@@ -38,7 +38,7 @@ FLAVOURS: dict[Signature, tuple[str, str]] = {
 MODELS_WITHOUT_CONTEXT_PARALLEL = ("gpt_oss", "deepseek_v3")
 MODES = {"none": "none", "operators": "selective", "full": "full"}
 RESHARD = {2: "never", 3: "always"}
-PRECISIONS = ("fp32", "bf16", "fp8", "mxfp8")
+PRECISIONS = ("fp32", "bf16", "bf16-pure", "fp8", "mxfp8")
 
 
 def emit(request: Request) -> Emitted:
@@ -139,7 +139,7 @@ def training_section(request: Request) -> dict[str, Value]:
         "local_batch_size": local,
         "global_batch_size": int(layout.gbs),
         "seq_len": request.seq_len,
-        "dtype": "float32",
+        "dtype": "bfloat16" if request.recipe.name == "bf16-pure" else "float32",
         "mixed_precision_param": "float32" if request.recipe.name == "fp32" else "bfloat16",
     }
 
@@ -203,7 +203,7 @@ def _notes(request: Request) -> tuple[str, ...]:
         "set training.dataset, training.steps, model.hf_assets_path and the optimizer: they are not part of a layout",
         f"each step accumulates {request.num_micro_batches} micro-batches of {layout.mbs}",
     ]
-    if request.recipe.name != "fp32":
+    if request.recipe.name not in ("fp32", "bf16-pure"):
         notes.append("torchtitan keeps weights in fp32 and casts them as they are gathered; no second copy is kept")
     if request.recipe.is_narrow:
         notes.append("8-bit products need torchao, and torch.compile to be fast")
