@@ -69,6 +69,7 @@ def language(
     from scalewright.cli.predict import resolve_model
     from scalewright.launch.here import device_here
     from scalewright.launch.local import pick_port
+    from scalewright.records.documents import write_document
     from scalewright.records.run_directory import RunDirectory, new_run_id
     from scalewright.workload.language_run import resolve
 
@@ -100,6 +101,8 @@ def language(
     ahead = None if here is None else _look_ahead(library, config, here, make, budget_s)
     RunDirectory.create_or_resume(directory.path, config.document())
     with directory.held():
+        if here is not None and not directory.machine.exists():
+            write_document(directory.machine, here.as_document(config.precision))
         code = _run(directory, config, ahead, num_ranks)
     _finish(directory, code, as_json=as_json)
 

@@ -15,8 +15,9 @@ from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Accelerator
 from scalewright.costs.machine import Machine, machine_from_hardware
 from scalewright.errors import ConfigError, EnvironmentFailedError, NotExpressedError, UnknownNameError
-from scalewright.records.documents import check_schema
+from scalewright.records.documents import check_schema, document
 from scalewright.records.types import ExitCode
+from scalewright.workload.precision import recipe
 
 PROBE_TIMEOUT_S = 120.0
 SMI_TIMEOUT_S = 10.0
@@ -53,6 +54,20 @@ class Here:
     """What passes before the first step."""
     basis: str
     """One phrase: the catalogue, or a probe."""
+
+    def as_document(self, precision: str) -> dict[str, Any]:
+        """What a run keeps of it; its MFU is reckoned with this peak."""
+        peak = self.machine.accelerator.peak.get(recipe(precision).matmul)
+        return document(
+            "machine",
+            {
+                "name": self.machine.name,
+                "accelerator": self.machine.accelerator.id,
+                "basis": self.basis,
+                "peak_flop_per_s": None if peak is None else peak.value,
+                "memory_bytes": self.machine.memory_bytes,
+            },
+        )
 
 
 def visible_gpus() -> list[str]:

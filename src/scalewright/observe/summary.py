@@ -118,7 +118,7 @@ def _comparisons(run: CollectedRun) -> tuple[Comparison, ...]:
             predicted=None if per_gpu is None else per_gpu * num_gpus,
         ),
         Comparison(name=names.FLOP_PER_S, unit="FLOP/s", measured=run.median(names.FLOP_PER_S), predicted=rate),
-        Comparison(name=names.MFU, unit="1", measured=run.median(names.MFU), predicted=told.get("mfu_frac")),
+        Comparison(name=names.MFU, unit="1", measured=_mfu_frac(run), predicted=told.get("mfu_frac")),
         Comparison(
             name=names.PEAK_MEMORY,
             unit="bytes",
@@ -126,6 +126,14 @@ def _comparisons(run: CollectedRun) -> tuple[Comparison, ...]:
             predicted=told.get("memory_bytes"),
         ),
     )
+
+
+def _mfu_frac(run: CollectedRun) -> float | None:
+    """As the ranks reported it; else their rate over the peak that launching wrote down."""
+    told, rate, peak = run.median(names.MFU), run.median(names.FLOP_PER_S), run.directory.peak_flop_per_s()
+    if told is not None or rate is None or not peak:
+        return told
+    return rate / peak
 
 
 def _largest(run: CollectedRun, name: str) -> float | None:

@@ -73,6 +73,10 @@ class RunDirectory:
         return self.path / "prediction.json"
 
     @property
+    def machine(self) -> Path:
+        return self.path / "machine.json"
+
+    @property
     def script(self) -> Path:
         return self.path / "script.sh"
 
@@ -196,6 +200,13 @@ class RunDirectory:
         if not directory.config.is_file():
             raise ConfigError(f"{path}: is not a run directory: it has no {directory.config.name}; check the path")
         return directory
+
+    def peak_flop_per_s(self) -> float | None:
+        """Dense peak of one device in the run's precision; None where launching could not tell."""
+        if not self.machine.exists():
+            return None
+        peak = read_document(self.machine, "machine").get("peak_flop_per_s")
+        return None if peak is None else float(peak)
 
     def read_exit_info(self) -> ExitInfo | None:
         if not self.exit_info.exists():
