@@ -8,7 +8,7 @@ from scalewright.catalog.types import MoeShape
 from scalewright.planner.emit.request import Emitted, Request, refusal
 
 NAME = "Megatron-LM"
-VERSION = "core 0.16 line, commit 000c4ac2"
+VERSION = "commit 000c4ac2, between core 0.15 and 0.16"
 """megatron/training/arguments.py as it was read; no wheel carries that parser."""
 FILENAME = "megatron_args.sh"
 ARRAY = "MEGATRON_ARGS"
