@@ -49,6 +49,8 @@ DIMENSIONLESS = {
     "compute.factor": "a multiplier of both passes",
     "memory.attention_widths": "elements per token",
     "interval.WIDENING": "a power of a ratio",
+    "interval.congestion": "a ratio above 1, so not a share",
+    "interval.NOTICEABLE_SLOWDOWN": "a ratio above 1, so not a share",
     "shards.first_expert_stage": "a stage's number",
     "language_run.learning_rate": "a step of Adam over its direction",
     "language_run.beta_1": "Adam's symbol",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from properties.cases import CATALOG, changed, setting
 from scalewright.catalog.published import load_runs, packaged_runs
-from scalewright.costs.interval import interval_s, unseen
+from scalewright.costs.interval import interval_s, unseen, widened_by
 
 OWN_STEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_steps.jsonl"
 
@@ -43,3 +44,15 @@ def test_lists_of_what_was_seen_are_those_of_the_fitted_runs() -> None:
     timed = [r for r in runs if r.model.hidden is not None and r.layout.dp is not None and r.hardware.gpus is not None]
     assert {CATALOG.accelerator(r.hardware.gpu).id for r in timed} == set(constants.seen_accelerators)
     assert {r.dtype for r in timed} == set(constants.seen_precisions)
+
+
+def test_interval_is_wider_where_other_jobs_are_in_the_way() -> None:
+    """512 of LUMI's 2,978 nodes beside 16, which fit under one leaf; each layout of a column for itself."""
+    few, many = (changed(setting(machine="lumi"), dp=dp, gbs=dp) for dp in (128, 4096))
+    assert widened_by(few) == unseen(few)
+    assert "bulk exchange" in widened_by(many)[-1]
+    together = changed(few, dp=np.array([128, 4096]), gbs=np.array([128, 4096]))
+    low, high = interval_s(time_s=1.0, setting=together)
+    assert low[1] < low[0]
+    assert high[1] > high[0]
+    assert (low[0], high[0]) == pytest.approx(interval_s(time_s=1.0, setting=few))

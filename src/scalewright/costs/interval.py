@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.network import slowdown, tier_of
 from scalewright.costs.setting import Setting
 
 COVERAGE_FRAC = 0.90
@@ -12,6 +13,8 @@ WIDENING = 0.5
 """Growth of the interval's logarithm for each thing about a request that no fitted run shares."""
 MAX_FITTED_GPUS = 16384
 MAX_FITTED_SEQ = 1048576
+NOTICEABLE_SLOWDOWN = 1.5
+"""Congestion beyond this widens the interval: it is a rough figure."""
 
 
 def unseen(setting: Setting) -> list[str]:
@@ -33,15 +36,34 @@ def unseen(setting: Setting) -> list[str]:
     return found
 
 
+def congestion(setting: Setting) -> FloatLike:
+    """Slowdown of bulk exchange over all devices of the job, by other jobs and by itself."""
+    network = setting.machine.network
+    if network is None:
+        return 1.0
+    nodes = np.ceil(setting.layout.num_gpus / setting.machine.gpus_per_node)
+    tier = tier_of(network, num_span_nodes=nodes, num_job_nodes=nodes, one_per_node=False)
+    half = setting.constants.congestion_share.value
+    return slowdown(network, tier=tier, num_job_nodes=nodes, half_frac=half)
+
+
+def widened_by(setting: Setting) -> list[str]:
+    """Why one prediction's interval is wider than that of the fitted runs."""
+    slow = float(congestion(setting))
+    rough = f"other jobs slow bulk exchange {slow:.2g} times here, a figure that two published runs set"
+    return [*unseen(setting), *([rough] if slow > NOTICEABLE_SLOWDOWN else [])]
+
+
 def interval_s(*, time_s: FloatLike, setting: Setting) -> tuple[FloatLike, FloatLike]:
     """The 90 % interval of a predicted time.
 
-    Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things never seen in a fit
+    Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things never seen in a fit, and for congestion
     Source    the published runs shipped with the package, each source left out in turn and each (source, GPU, dtype)
               weighing the same (benchmarks/fit.py)
     Assumes   tomorrow's run is like a run of a source drawn at random from those
     Checked   `scalewright validate` prints the coverage; tests/costs/test_interval.py: never narrower for the unseen
     """
     constants = setting.constants
-    power = 1.0 + WIDENING * len(unseen(setting))
+    is_congested = np.asarray(congestion(setting)) > NOTICEABLE_SLOWDOWN
+    power = 1.0 + WIDENING * (len(unseen(setting)) + is_congested)
     return time_s * constants.interval_low.value**power, time_s * constants.interval_high.value**power

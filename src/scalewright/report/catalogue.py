@@ -177,12 +177,13 @@ def _system_figures(catalog: Catalog, system: System) -> Iterator[Derived]:
             arithmetic=f"{p.nics_per_node.value:.0f} x {nic.id}",
         )
         middle = derive.fabric_bisection_bytes_per_s(p, fabric, nic)
+        share = p.bisection_share or fabric.bisection_share
         yield Derived(
             name=f"{p.id}.bisection",
             value=middle,
             unit="bytes_per_s",
             shown=units.format(middle, units.BYTES_PER_S),
-            arithmetic=f"{p.num_nodes.value:,.0f} nodes / 2 x injection x {p.bisection_share or fabric.bisection_share}",
+            arithmetic=f"{p.num_nodes.value:,.0f} nodes / 2 x injection x {share}",
         )
 
 
