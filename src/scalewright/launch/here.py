@@ -65,6 +65,7 @@ class Here:
                 "accelerator": self.machine.accelerator.id,
                 "basis": self.basis,
                 "peak_flop_per_s": None if peak is None else peak.value,
+                "peak_kind": None if peak is None else peak.source.kind,
                 "memory_bytes": self.machine.memory_bytes,
             },
         )

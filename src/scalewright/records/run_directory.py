@@ -201,11 +201,13 @@ class RunDirectory:
             raise ConfigError(f"{path}: is not a run directory: it has no {directory.config.name}; check the path")
         return directory
 
+    def read_machine(self) -> dict[str, Any]:
+        """The devices as launching saw them; empty where it could not tell."""
+        return read_document(self.machine, "machine") if self.machine.exists() else {}
+
     def peak_flop_per_s(self) -> float | None:
         """Dense peak of one device in the run's precision; None where launching could not tell."""
-        if not self.machine.exists():
-            return None
-        peak = read_document(self.machine, "machine").get("peak_flop_per_s")
+        peak = self.read_machine().get("peak_flop_per_s")
         return None if peak is None else float(peak)
 
     def read_exit_info(self) -> ExitInfo | None:
