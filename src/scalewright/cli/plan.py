@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from scalewright.cli.predict import ModelName, ModeText, PartitionName, Precisio
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
+    from scalewright.planner.emit import Framework
     from scalewright.planner.plan import Plan
     from scalewright.planner.request import Request
 
@@ -30,6 +31,9 @@ TeacherName = Annotated[str | None, typer.Option(help="Model that generates, for
 CompareText = Annotated[str | None, typer.Option(help="More systems in one table: lumi,leonardo,jupiter.")]
 WhatIfText = Annotated[str | None, typer.Option(help="Set otherwise: tp=8, precision=fp8, stack=eager, nodes=64.")]
 EmitName = Annotated[str | None, typer.Option(help="Flags for megatron, torchtitan, deepspeed or fsdp.")]
+PlanPlot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw time, memory and scaling: .png, .svg or .pdf.")
+]
 TopCount = Annotated[int, typer.Option(help="How many layouts to list.")]
 
 
@@ -55,6 +59,7 @@ def run(
     compare: CompareText = None,
     what_if: WhatIfText = None,
     emit: EmitName = None,
+    plot: PlanPlot = None,
     top: TopCount = 5,
     explain: Explain = False,
     as_json: AsJson = False,
@@ -63,7 +68,11 @@ def run(
 ) -> None:
     """Choose layout and node count: what fits, how fast, why, and what the run costs. Exit 1: nothing fits."""
     from scalewright.catalog.library import open_catalog
+    from scalewright.report.plan_plot import plot_plan
+    from scalewright.report.roofline import check_plot
 
+    if plot is not None:
+        check_plot(plot)
     library = open_catalog(catalog)
     given: dict[str, Any] = {
         "model": model, "global_batch": global_batch, "partition": partition, "nodes": nodes, "gpus": gpus, "seq": seq,
@@ -74,6 +83,8 @@ def run(
     if stage in STAGES_WITHOUT_LAYOUT:
         _answer_stage(library, names[0], given, teacher, as_json=as_json, out=out)
     plan, document = plan_document(library, names, given, what_if_text=what_if, framework=emit)
+    if plot is not None and plan.fits:
+        plot_plan(plot, document)
     _finish(document, fits=plan.fits, explain=explain, as_json=as_json, out=out, plan=plan, library=library)
 
 
@@ -95,6 +106,7 @@ def plan_document(
     library: Catalog, names: list[str], given: dict[str, Any], *, what_if_text: str | None, framework: str | None
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan for the first system, and its document with whatever else was asked for."""
+    from scalewright.planner.expressed import express
     from scalewright.planner.plan import compare, make_plan, what_if
 
     if framework is not None:
@@ -113,7 +125,8 @@ def plan_document(
             "systems": [row.as_dict() for row in compare(library, requests)],
         }
     if framework is not None and plan.best is not None:
-        document["emitted"] = _emitted(plan, framework)
+        found = express(plan.result, plan.best, cast("Framework", framework), site=plan.request.site)
+        document["emitted"] = found.as_dict(plan.best)
     return plan, document
 
 
@@ -166,25 +179,6 @@ def _check_framework(name: str) -> None:
 
     if name not in EMITTERS:
         raise UnknownNameError("framework", name, EMITTERS, hint=f"choose {', '.join(EMITTERS)}")
-
-
-def _emitted(plan: Plan, framework: str) -> dict[str, Any]:
-    from scalewright.planner.emit import emit
-
-    best = plan.best
-    assert best is not None
-    found = emit(
-        framework=framework, spec=best.spec, layout=best.layout, recipe=best.recipe,  # type: ignore[arg-type]
-        seq_len=best.spec.transformer.seq, gpus_per_node=best.machine.gpus_per_node,
-        num_gpus=int(best.layout.num_gpus),
-    )  # fmt: skip
-    return {
-        "framework": found.framework,
-        "version": found.version,
-        "filename": found.filename,
-        "text": found.text,
-        "notes": list(found.notes),
-    }
 
 
 def _finish(

@@ -28,7 +28,7 @@ RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 ZERO = (0, 1, 2, 3)
 KNOBS = ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs", "zero", "sp", "recompute")
 """What a search varies unless it is fixed; ep only with experts."""
-MAX_SPLITS = 4_000_000
+MAX_SPLITS = 2_000_000
 """Whole-number rows one search enumerates at most: beyond it the columns no longer fit a login node's memory."""
 
 

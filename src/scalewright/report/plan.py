@@ -273,6 +273,7 @@ def _print_emitted(console: Console, emitted: Document) -> None:
     console.print(
         f"[bold]{escape(emitted['framework'])}[/] {escape(emitted['version'])}, {escape(emitted['filename'])}"
     )
+    console.print(escape(emitted["layout_text"]))
     console.print(escape(emitted["text"]), soft_wrap=True)
     for note in emitted["notes"]:
         console.print(f"[yellow]note[/] {escape(note)}")

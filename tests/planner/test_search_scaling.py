@@ -1,0 +1,127 @@
+"""Node counts: efficiencies, what is dominated, Amdahl's fit and the count it recommends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner_cases import CATALOG, request_for
+from scalewright.planner.pareto import Amdahl, counts_around, fit_amdahl, recommended, scaling, search_counts
+from scalewright.planner.plan import make_plan
+
+PARTS = st.floats(0.01, 100.0)
+
+
+@given(serial=PARTS, parallel=PARTS, first=st.integers(1, 64))
+def test_fit_finds_the_law_it_was_given(serial: float, parallel: float, first: int) -> None:
+    law = Amdahl(serial_s=serial, parallel_s=parallel)
+    nodes = [first * 2**i for i in range(5)]
+    found = fit_amdahl(nodes, [law.time_s(n) for n in nodes])
+    for n in nodes:
+        assert found.time_s(n) == pytest.approx(law.time_s(n), rel=1e-6)
+
+
+@given(serial=PARTS, parallel=PARTS)
+def test_doublings_pay_below_the_knee_and_not_above(serial: float, parallel: float) -> None:
+    law = Amdahl(serial_s=serial, parallel_s=parallel)
+
+    def costs_more_than_it_saves(nodes: float) -> bool:
+        ratio = law.time_s(2 * nodes) / law.time_s(nodes)
+        return 2 * ratio - 1 > 1 - ratio
+
+    assert not costs_more_than_it_saves(0.9 * law.num_nodes_at_knee)
+    assert costs_more_than_it_saves(1.1 * law.num_nodes_at_knee)
+
+
+def test_perfect_scaling_has_no_knee() -> None:
+    found = fit_amdahl([1, 2, 4, 8], [8.0, 4.0, 2.0, 1.0])
+    assert found.serial_s == pytest.approx(0.0, abs=1e-9)
+    assert fit_amdahl([1, 2, 4], [9.0, 4.0, 1.9]).num_nodes_at_knee == np.inf  # better than perfect counts as perfect
+
+
+PLAN = make_plan(CATALOG, request_for("gpt3-13b", "lumi", counts=(128,), global_batch=256))
+
+
+def test_efficiencies_are_relative_to_the_first_row_that_fits() -> None:
+    rows = [r for r in PLAN.rows if r.strong is not None]
+    first = rows[0]
+    assert first.strong_frac == 1.0
+    for row in rows[1:]:
+        assert row.strong is not None
+        assert first.strong is not None
+        speedup = float(first.strong.cost.time.total) / float(row.strong.cost.time.total)
+        assert row.strong_frac == pytest.approx(speedup * first.num_gpus / row.num_gpus)
+
+
+def test_weak_rows_keep_the_layout_and_the_batch_per_device() -> None:
+    assert PLAN.best is not None
+    best = PLAN.best.layout
+    weak = [r for r in PLAN.rows if r.weak is not None]
+    assert len(weak) >= 3
+    for row in weak:
+        assert row.weak is not None
+        assert int(row.weak.layout.gbs) * int(best.num_gpus) == int(best.gbs) * row.num_gpus
+        assert (row.weak.layout.tp, row.weak.layout.pp, row.weak.layout.mbs) == (best.tp, best.pp, best.mbs)
+    assert weak[0].weak_frac == 1.0
+
+
+def test_row_that_another_beats_in_time_and_cost_is_marked() -> None:
+    rows = [r for r in PLAN.rows if r.strong is not None]
+    for row in rows:
+        assert row.strong is not None
+        time, cost = float(row.strong.cost.time.total), row.gpu_s_per_step
+        beaten = any(
+            float(o.strong.cost.time.total) <= time and o.gpu_s_per_step <= cost
+            for o in rows
+            if o is not row and o.strong is not None
+        )
+        assert row.is_efficient == (not beaten)
+
+
+def test_asked_count_is_in_the_table_with_the_plans_own_best() -> None:
+    assert PLAN.best is not None
+    (row,) = [r for r in PLAN.rows if r.num_gpus == 128]
+    assert row.strong is not None
+    assert row.strong.layout == PLAN.best.layout
+
+
+def test_recommended_count_is_the_last_below_the_knee() -> None:
+    found = PLAN.recommended
+    assert found is not None
+    counts = [r.num_nodes for r in PLAN.rows if r.strong is not None]
+    below = [n for n in counts if n <= found.knee]
+    assert found.num_nodes == (below[-1] if below else counts[0])
+    assert found.knee_interval[0] <= found.knee <= found.knee_interval[1]
+    assert found.costs_frac == pytest.approx(2 * (1 - found.saves_frac) - 1)
+
+
+def test_two_rows_recommend_nothing() -> None:
+    assert recommended(PLAN.rows[:2]) is None
+
+
+def test_counts_stay_within_the_machine() -> None:
+    space = PLAN.result.space
+    most = space.machine.gpus_per_node * (space.machine.num_nodes or 0)
+    assert counts_around(space) == [32, 64, 128, 256, 512]
+    assert max(counts_around(space.on(most))) == most
+    assert counts_around(space.on(4)) == [1, 2, 4, 8, 16]
+
+
+def test_searches_already_made_are_not_repeated() -> None:
+    found = search_counts(PLAN.result.space, [64, 128], [PLAN.result])
+    assert found[0] is PLAN.result
+    assert [r.space.num_gpus for r in found] == [128, 64]
+
+
+def test_count_on_which_nothing_fits_says_what_it_lacks() -> None:
+    request = request_for("gpt3-175b", "lumi", counts=(64,), global_batch=64)
+    plan = make_plan(CATALOG, request)
+    (least, *_) = plan.rows
+    assert least.strong is None
+    assert least.reason.startswith("needs ")
+    assert least.as_dict()["fits"] is False
+    assert scaling([], replace(plan).best, objective="time", site=None) == []  # type: ignore[arg-type]
