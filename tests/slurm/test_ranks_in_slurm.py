@@ -1,0 +1,55 @@
+"""Ranks under a real srun find themselves; a batch script is told apart from its tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+
+ASK = """
+import json, os, sys
+from dataclasses import asdict
+from pathlib import Path
+from scalewright.launch.allocation import default_num_ranks, is_inside
+from scalewright.run.world import World
+found = {"inside": is_inside(os.environ), "num_ranks": default_num_ranks(os.environ)}
+try:
+    found["world"] = asdict(World.from_environment(os.environ))
+except Exception as error:
+    found["error"] = str(error)
+name = "batch" if found["inside"] else f"rank{os.environ['SLURM_PROCID']}"
+Path(sys.argv[1], name + ".json").write_text(json.dumps(found))
+"""
+
+
+def test_world_of_a_batch_script_and_of_its_tasks(slurm: Cluster, tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)  # noqa: PTH101  jobs may run as another user
+    ask = shlex.join([sys.executable, "-c", ASK, str(tmp_path)])
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/sh\n{ask}\nsrun {ask}\n")
+    done = slurm.run("sbatch", "--wait", "-N2", "-n3", "-o", str(tmp_path / "out"), str(script), timeout=120)
+    assert done.returncode == 0, done.stderr + (tmp_path / "out").read_text()
+    job = done.stdout.split()[-1]
+    batch = json.loads((tmp_path / "batch.json").read_text())
+    assert (batch["inside"], batch["num_ranks"]) == (True, 3)
+    assert "srun" in batch["error"]
+    worlds = [json.loads((tmp_path / f"rank{rank}.json").read_text())["world"] for rank in range(3)]
+    assert [world["rank"] for world in worlds] == [0, 1, 2]
+    assert {(w["world_size"], w["num_nodes"], w["job_id"], w["launcher"]) for w in worlds} == {(3, 2, job, "slurm")}
+    assert {world["host"] for world in worlds} == {"n1", "n2"}
+    assert {world["master_addr"] for world in worlds} == {"n1"}
+    assert len({world["master_port"] for world in worlds}) == 1
+    by_host = {host: [w for w in worlds if w["host"] == host] for host in ("n1", "n2")}
+    for ranks in by_host.values():
+        assert {world["local_world_size"] for world in ranks} == {len(ranks)}
+        assert sorted(world["local_rank"] for world in ranks) == list(range(len(ranks)))
