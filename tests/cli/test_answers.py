@@ -80,7 +80,14 @@ def test_flags_are_these_and_growth_is_a_decision(cli: Cli, command: tuple[str, 
 
 def test_commands_are_these(cli: Cli) -> None:
     listed = cli("--help").stdout.partition("Commands:")[2]
-    assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == ["catalog", "doctor", "predict", "validate", "bench", "report"]
+    assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == [
+        "catalog",
+        "doctor",
+        "predict",
+        "validate",
+        "bench",
+        "report",
+    ]
 
 
 def test_version(cli: Cli) -> None:
@@ -191,3 +198,41 @@ def test_money_and_carbon_are_left_out_where_nobody_published_them(cli: Cli) -> 
     assert "cost_usd" not in document
     assert document["carbon_kgco2e"] > 0
     assert any("no price" in warning for warning in document["warnings"])
+
+
+TRAIN = ["predict", "--model", "llama3-8b", "--system", "perlmutter", "--layout", "dp=16,gbs=64,zero=3,recompute=full"]
+
+
+def test_host_memory_data_and_stages_are_in_the_answer(cli: Cli) -> None:
+    body = json.loads(cli(*TRAIN, "--mode", "offload", "--checkpoint", "async", "--json").stdout)
+    assert body["input"]["mode"] == "offload"
+    assert body["host_memory_bytes_per_node"] == pytest.approx(body["host_memory"]["total_bytes"])
+    assert body["host_memory_bytes_per_node"] < body["host_memory_available_bytes_per_node"] == 256e9
+    named = {part["name"]: part["total_bytes"] for part in body["host_memory"]["parts"]}
+    assert {"processes", "loaders", "pinned", "offloaded_state", "checkpoint_copy"} == set(named)
+    assert named["offloaded_state"] > named["checkpoint_copy"] > 0
+    assert body["data_wait_s"] == 0.0
+    assert len(body["memory_bytes_per_stage"]) == 1
+    assert body["memory_bytes_per_stage"][0] == pytest.approx(body["memory_bytes"])
+    text = cli(*TRAIN).stdout
+    assert "host memory" in text
+    assert "no wait" in text
+
+
+def test_a_host_too_small_is_no_and_says_so(cli: Cli) -> None:
+    big = ["predict", "--model", "llama3-70b", "--system", "perlmutter", "--partition", "gpu-80", "--seq", "1536"]
+    result = cli(*big, "--layout", "dp=8,gbs=8,zero=3,recompute=full", "--mode", "offload")
+    assert result.returncode == 1
+    assert "host memory of a node is too small" in " ".join(result.stdout.split())
+
+
+def test_modes_and_optimizers_change_the_answer(cli: Cli) -> None:
+    asked = {
+        "full": [], "lora": ["--mode", "lora"], "more": ["--mode", "lora", "--lora-rank", "256"],
+        "sgd": ["--optimizer", "sgd"],
+    }  # fmt: skip
+    found = {name: json.loads(cli(*TRAIN, *flags, "--json").stdout) for name, flags in asked.items()}
+    assert found["lora"]["step_time_s"] < found["more"]["step_time_s"] < found["full"]["step_time_s"]
+    assert found["lora"]["memory_bytes"] < found["sgd"]["memory_bytes"] < found["full"]["memory_bytes"]
+    assert found["lora"]["checkpoint_bytes"] == 41_943_040 * 14
+    assert len({body["id"] for body in found.values()}) == 4

@@ -45,7 +45,7 @@ RlText = Annotated[
 ]
 ModeText = Annotated[str, typer.Option(help="full, offload (optimizer on the hosts) or lora (adapters).")]
 LoraRank = Annotated[int | None, typer.Option(help="Rank of the adapters in mode lora; default: 16.")]
-OptimizerText = Annotated[str, typer.Option(help="adam or sgd (with momentum).")]
+OptimizerText = Annotated[str | None, typer.Option(help="adam or sgd (with momentum); default: adam.")]
 StorageName = Annotated[
     str | None, typer.Option(help="Where samples are read from (see: catalog storage); default: the system's first.")
 ]
@@ -68,7 +68,7 @@ def run(
     rl: RlText = None,
     mode: ModeText = "full",
     lora_rank: LoraRank = None,
-    optimizer: OptimizerText = "adam",
+    optimizer: OptimizerText = None,
     storage: StorageName = None,
     checkpoint: CheckpointText = "sync",
     explain: Explain = False,
@@ -87,17 +87,21 @@ def run(
 
     if plot is not None:
         check_plot(plot)
-    if sum(x is not None for x in (generate, rl, plot)) > 1:
-        raise ConfigError("--generate, --rl and --plot exclude each other: --plot draws training steps only")
+    if generate is not None and rl is not None:
+        raise ConfigError("--generate and --rl exclude each other: an RL step holds its own generation")
+    if rl is not None and plot is not None:
+        raise ConfigError("--plot draws one stage and an RL step has several: plot its generation or its training step")
     library = open_catalog(catalog)
     question = resolve(library, model, system, layout, precision, stack, seq, partition, transport)
+    what = "generation trains nothing" if generate is not None else "vision models train all weights with momentum"
+    if generate is not None or question.spec.is_vision:
+        check_unused(what, mode=mode, lora_rank=lora_rank, optimizer=optimizer, checkpoint=checkpoint)
     question = with_training(
-        library, question, mode=mode, lora_rank=lora_rank, optimizer=optimizer, storage=storage, checkpoint=checkpoint
-    )
+        library, question, mode=mode, lora_rank=lora_rank, optimizer=optimizer or "adam", storage=storage,
+        checkpoint=checkpoint,
+    )  # fmt: skip
     answer = answer_of(library, question, generate=generate, rl=rl)
     if plot is not None:
-        if question.spec.is_vision:
-            raise ConfigError("--plot draws transformers only: leave it out for a vision model")
         plot_prediction(plot, answer.prediction)
     if out is not None:
         write_document(out, answer.document)
@@ -158,6 +162,21 @@ def resolve(
     )
 
 
+def check_unused(what: str, *, mode: str, lora_rank: int | None, optimizer: str | None, checkpoint: str) -> None:
+    """Refuse flags of training that the answer would not follow."""
+    from scalewright.errors import ConfigError
+
+    given = {
+        "--mode": mode != "full",
+        "--lora-rank": lora_rank is not None,
+        "--optimizer": optimizer is not None,
+        "--checkpoint": checkpoint != "sync",
+    }
+    unused = [flag for flag, is_given in given.items() if is_given]
+    if unused:
+        raise ConfigError(f"{unused[0]} means nothing here: {what}; leave it out")
+
+
 def with_training(
     library: Catalog, q: Question, *, mode: str, lora_rank: int | None, optimizer: str, storage: str | None,
     checkpoint: str,
@@ -183,13 +202,14 @@ def answer_of(library: Catalog, q: Question, *, generate: str | None, rl: str | 
     from scalewright.planner.predict import predict
     from scalewright.report.prediction import print_explanation, print_prediction
 
-    if generate is not None:
-        return _generation(q, generate)
-    if rl is not None:
-        return _rl_step(q, rl)
-    if q.spec.is_vision:
-        return _vision(q)
     site, notes = site_of(library, q.system, q.machine.accelerator.id)
+    around = {"site": site, "site_notes": tuple(notes)}
+    if generate is not None:
+        return _generation(library, q, generate, around)
+    if rl is not None:
+        return _rl_step(library, q, rl, around)
+    if q.spec.is_vision:
+        return _vision(library, q, around)
     prediction = predict(
         spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack, site=site,
         site_notes=tuple(notes), mode=q.mode, feed=q.feed,
@@ -203,7 +223,7 @@ def answer_of(library: Catalog, q: Question, *, generate: str | None, rl: str | 
     return Answer(prediction=prediction, document=prediction.as_document(), fits=bool(prediction.cost.fits), show=show)
 
 
-def _generation(q: Question, text: str) -> Answer:
+def _generation(library: Catalog, q: Question, text: str, around: dict[str, Any]) -> Answer:
     from scalewright.errors import ConfigError
     from scalewright.planner.stages import predict_generation
     from scalewright.report.stages import print_generation
@@ -216,29 +236,36 @@ def _generation(q: Question, text: str) -> Answer:
     found = predict_generation(
         spec=q.spec, machine=q.machine, stack=q.stack, recipe=q.recipe, num_gpus=tp * dp, tp=tp,
         batch=int(q.layout.gbs), prompt_len=request.prompt, response_len=request.response, longest_len=request.longest,
+        **around,
     )  # fmt: skip
     return Answer(
         prediction=found,
         document=found.as_document(),
         fits=found.fits,
-        show=lambda console, explain: print_generation(console, found, explain=explain),
+        show=lambda console, explain: print_generation(console, found, explain=explain, catalog=library),
     )
 
 
-def _vision(q: Question) -> Answer:
+def _vision(library: Catalog, q: Question, around: dict[str, Any]) -> Answer:
+    from scalewright.costs.machine import pick_partition
     from scalewright.planner.vision import predict_vision
     from scalewright.report.stages import print_vision
 
-    found = predict_vision(spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack)
+    cores = pick_partition(library.system(q.system), q.machine.name.partition("/")[2]).cpu_cores_per_node
+    loaders = q.feed.num_loaders if cores is None else max(int(cores.value) // q.machine.gpus_per_node, 1)
+    found = predict_vision(
+        spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack,
+        feed=replace(q.feed, num_loaders=loaders), **around,
+    )  # fmt: skip
     return Answer(
         prediction=found,
         document=found.as_document(),
-        fits=True,
-        show=lambda console, explain: print_vision(console, found, explain=explain),
+        fits=found.fits,
+        show=lambda console, explain: print_vision(console, found, explain=explain, catalog=library),
     )
 
 
-def _rl_step(q: Question, text: str) -> Answer:
+def _rl_step(library: Catalog, q: Question, text: str, around: dict[str, Any]) -> Answer:
     from scalewright.planner.stages import predict_rl
     from scalewright.report.stages import print_rl
     from scalewright.workload.stage import parse_rl
@@ -247,13 +274,13 @@ def _rl_step(q: Question, text: str) -> Answer:
     found = predict_rl(
         spec=q.spec, machine=q.machine, stack=q.stack, recipe=q.recipe, layout=q.layout, rollout_recipe=q.recipe,
         rollout_tp=request.tp, num_prompts=request.prompts, num_responses=request.samples, prompt_len=request.prompt,
-        response_len=request.response, longest_len=request.longest, mode=q.mode,
+        response_len=request.response, longest_len=request.longest, mode=q.mode, **around,
     )  # fmt: skip
     return Answer(
         prediction=found,
         document=found.as_document(),
         fits=found.fits,
-        show=lambda console, explain: print_rl(console, found, explain=explain),
+        show=lambda console, explain: print_rl(console, found, explain=explain, catalog=library),
     )
 
 

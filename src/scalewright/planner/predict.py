@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalewright import __version__
+import numpy as np
+
 from scalewright.catalog.derive import training_precision
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Stack
 from scalewright.costs.energy import Site
-from scalewright.costs.interval import unseen
+from scalewright.costs.footprint import stage_memory
+from scalewright.costs.interval import widened_by
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import trained_shards
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.costs.storage import checkpoint_bytes
 from scalewright.errors import ConfigError, LayoutError
+from scalewright.planner.answers import energy_keys, heading, num_nodes, timing
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.records.documents import digest, document
 from scalewright.records.types import Confidence
@@ -71,6 +74,13 @@ class Prediction:
         )  # fmt: skip
 
     @property
+    def memory_bytes_per_stage(self) -> list[float]:
+        """Peak allocated on a device of each pipeline stage, first to last."""
+        stages = np.arange(int(self.layout.pp))
+        sizes: list[float] = np.broadcast_to(stage_memory(self.setting, stages).total, stages.shape).tolist()
+        return sizes
+
+    @property
     def checkpoint_bytes(self) -> float:
         """What training can go on from: weights and optimizer state, or those of the adapters."""
         params = float(self.spec.num_params)
@@ -83,7 +93,14 @@ class Prediction:
 
     @property
     def confidence(self) -> Confidence:
-        return "model"
+        """Of the step's time: what is known of the machine's rates."""
+        return self.machine.confidence
+
+    @property
+    def bound_s(self) -> float:
+        """The model's arithmetic at peak on all devices, nothing else."""
+        peak = self.machine.peak_flop_per_s(self.recipe.matmul) * int(self.layout.num_gpus)
+        return float(self.cost.model_flop) / peak
 
     @property
     def num_tokens_per_step(self) -> int:
@@ -118,7 +135,7 @@ class Prediction:
         if int(self.layout.tp) > machine.gpus_per_node:
             found.append(f"tp={self.layout.tp} spans nodes of {machine.gpus_per_node} devices")
         found += self._host_warnings()
-        wider = [f"{reason}: the interval is wider" for reason in unseen(self.setting)]
+        wider = [f"{reason}: the interval is wider" for reason in widened_by(self.setting)]
         return [*found, *wider, *machine.assumptions, *self.site_notes]
 
     def _host_warnings(self) -> list[str]:
@@ -136,31 +153,16 @@ class Prediction:
 
     @property
     def num_nodes(self) -> int:
-        return -(-int(self.layout.num_gpus) // self.machine.gpus_per_node)
-
-    def _energy(self) -> dict[str, Any]:
-        used = self.footprint
-        if used is None:
-            return {}
-        return {
-            "energy_j": float(used.energy.total),
-            "energy_j_per_token": used.energy_j_per_token,
-            **({} if used.cost_usd is None else {"cost_usd": used.cost_usd}),
-            **({} if used.carbon_kgco2e is None else {"carbon_kgco2e": used.carbon_kgco2e}),
-        }
+        return num_nodes(self.machine, int(self.layout.num_gpus))
 
     def as_document(self) -> dict[str, Any]:
-        cost = self.cost
+        cost, used, asked, n = self.cost, self.footprint, self.resolved_input(), int(self.layout.num_gpus)
+        total, ends = float(cost.time.total), (float(cost.interval_s[0]), float(cost.interval_s[1]))
         return document(
             "prediction",
             {
-                "id": self.id,
-                "scalewright": __version__,
-                "input": self.resolved_input(),
-                "num_gpus": int(self.layout.num_gpus),
-                "num_nodes": self.num_nodes,
-                "step_time_s": float(cost.time.total),
-                "step_time_interval_s": [float(cost.interval_s[0]), float(cost.interval_s[1])],
+                **heading(stage="pretrain", spec=self.spec, machine=self.machine, resolved_input=asked, num_gpus=n),
+                **timing(machine=self.machine, step_s=total, interval_s=ends, bound_s=self.bound_s, used=used),
                 "tokens_per_s_per_gpu": self.num_tokens_per_step / float(cost.time.total) / int(self.layout.num_gpus),
                 "mfu_frac": float(cost.mfu_frac),
                 "hfu_frac": float(cost.hfu_frac),
@@ -169,14 +171,14 @@ class Prediction:
                 "memory_bytes": float(cost.memory.total),
                 "reserved_bytes": float(cost.reserved_bytes),
                 "device_memory_bytes": self.machine.memory_bytes,
+                "memory_bytes_per_stage": self.memory_bytes_per_stage,
                 "host_memory_bytes_per_node": float(cost.host_memory.total),
                 "host_memory_available_bytes_per_node": self.machine.host_memory_bytes,
                 "fits": bool(cost.fits),
                 "fits_host": bool(cost.fits_host),
                 "checkpoint_bytes": self.checkpoint_bytes,
                 "data_wait_s": float(cost.time.part("data").total),
-                "confidence": self.confidence,
-                **self._energy(),
+                **energy_keys(used),
                 "warnings": self.warnings(),
                 "time": cost.time.as_dict(),
                 "memory": cost.memory.as_dict(),

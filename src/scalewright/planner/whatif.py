@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
+from scalewright.catalog.types import Stack
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.machine import machine_from_system, pick_partition
+from scalewright.costs.machine import Machine, machine_from_system, pick_partition
 from scalewright.errors import ConfigError
 from scalewright.planner.predict import MIN_EFFICIENT_HEAD_DIM_MULTIPLE, Prediction, predict
 from scalewright.workload.layout import Recompute
@@ -164,9 +165,21 @@ def _stragglers(p: Prediction) -> str:
 
 
 def _optimizer(p: Prediction) -> str:
+    if p.mode.is_offload:
+        return "the optimizer runs at the host's memory rate: more devices share it, or keep the state on the devices"
     if p.layout.zero == 0 and int(p.layout.dp) > 1:
         return "each copy updates all of its parameters: zero=1 shares the update over dp"
     return "one pass over the optimizer state: more devices per parameter, or a larger batch per step"
+
+
+def _data_wait(p: Prediction) -> str:
+    place = "" if p.feed.storage is None else f" than {p.feed.storage.id}"
+    workers = f"more than {p.feed.num_loaders} loader workers a device"
+    return f"samples arrive slower than steps use them: {workers}, or faster storage{place}"
+
+
+def _offload(_: Prediction) -> str:
+    return "gradients go to the host and weights come back: more devices share it, or keep the state on the devices"
 
 
 def _host_per_step(_: Prediction) -> str:
@@ -189,6 +202,8 @@ REASONS: dict[str, Callable[[Prediction], str]] = {
     "stragglers": _stragglers,
     "optimizer": _optimizer,
     "host_per_step": _host_per_step,
+    "data": _data_wait,
+    "offload_transfer": _offload,
 }
 
 
@@ -213,12 +228,20 @@ Candidate = tuple[str, Callable[[], Prediction]]
 
 def _candidates(prediction: Prediction, catalog: Catalog) -> Iterator[Candidate]:
     for name, layout in _other_layouts(prediction.layout):
-        yield name, _asking(prediction, layout=layout)
+        if has_layout(prediction.stack, layout):
+            yield name, _asking(prediction, layout=layout)
     yield from _aligned_heads(prediction)
     yield from _other_transports(prediction, catalog)
     for stack_id in catalog.ids("stacks"):
-        if stack_id != prediction.stack.id:
-            yield f"stack {stack_id}", _asking(prediction, stack=catalog.stack(stack_id))
+        stack = catalog.stack(stack_id)
+        if stack_id != prediction.stack.id and has_layout(stack, prediction.layout):
+            yield f"stack {stack_id}", _asking(prediction, stack=stack)
+
+
+def has_layout(stack: Stack, layout: Layout) -> bool:
+    """Whether a stack splits a model in all the ways of a layout: what it lacks is no change to offer."""
+    split = [name for name in ("tp", "pp", "cp", "ep") if int(getattr(layout, name)) > 1]
+    return layout.zero <= stack.max_zero and all(name in stack.splits for name in split)
 
 
 def _asking(prediction: Prediction, **changed: object) -> Callable[[], Prediction]:
@@ -273,14 +296,17 @@ def _aligned_heads(prediction: Prediction) -> Iterator[Candidate]:
 
 
 def _other_transports(prediction: Prediction, catalog: Catalog) -> Iterator[Candidate]:
-    """Other ways over the same fabric; a machine that is no catalogued system has none."""
-    machine = prediction.machine
+    for name, machine in other_machines(prediction.machine, catalog, num_nodes=prediction.num_nodes):
+        yield f"transport {name}", _asking(prediction, machine=machine)
+
+
+def other_machines(machine: Machine, catalog: Catalog, *, num_nodes: int) -> Iterator[tuple[str, Machine]]:
+    """The same machine by other ways over its fabric; one that is no catalogued system has none."""
     system_name, _, partition_name = machine.name.partition("/")
-    if system_name not in catalog.ids("systems") or prediction.num_nodes == 1:
+    if system_name not in catalog.ids("systems") or num_nodes == 1:
         return
     partition = pick_partition(catalog.system(system_name), partition_name)
     offered = catalog.fabric(partition.fabric).transports if partition.fabric is not None else ()
     for name in offered:
         if name != machine.transport:
-            other = machine_from_system(catalog, system_name, partition_name=partition_name, transport_name=name)
-            yield f"transport {name}", _asking(prediction, machine=other)
+            yield name, machine_from_system(catalog, system_name, partition_name=partition_name, transport_name=name)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 
 from scalewright import units
-from scalewright.catalog.facts import Fact
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.stage_constants import StageConstants
-from scalewright.costs.breakdown import Breakdown
+from scalewright.catalog.vision_constants import VisionConstants
+from scalewright.planner.answers import CONFIDENCE_TITLES
 from scalewright.planner.predict import Prediction
 from scalewright.planner.whatif import changes, limits
-from scalewright.report.console import bar_mark, plain_table
-from scalewright.report.formulas import formula
+from scalewright.report.console import plain_table
+from scalewright.report.explain import (
+    interval_words,
+    print_equations,
+    print_facts,
+    print_limits,
+    print_operations,
+    print_terms,
+)
+from scalewright.report.pictures import picture_of
 
-BAR_WIDTH = 20
-NUM_LIMITS = 5
+MAX_STAGES_SHOWN = 8
 
 
 def print_prediction(console: Console, prediction: Prediction) -> None:
@@ -31,20 +37,22 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
     console.print(f"{prediction.recipe.name}{optimizer}, stack {escape(prediction.stack.id)}{how}")
     console.print(f"layout {layout.brief}, sequences of {prediction.spec.transformer.seq}")
     _print_answer(console, prediction)
-    _print_terms(console, "where the step goes", prediction.cost.time, units.SECONDS)
-    _print_terms(console, "where the memory goes", prediction.cost.memory, units.BYTES)
-    _print_terms(console, "where a node's host memory goes", prediction.cost.host_memory, units.BYTES)
+    print_terms(console, "where the step goes", prediction.cost.time, units.SECONDS)
+    print_terms(console, "where the memory goes", prediction.cost.memory, units.BYTES)
+    print_terms(console, "where a node's host memory goes", prediction.cost.host_memory, units.BYTES)
+    if int(prediction.layout.pp) > 1:
+        _print_stages(console, prediction)
     for warning in prediction.warnings():
         console.print(f"[yellow]note[/] {escape(warning)}")
 
 
 def _print_answer(console: Console, prediction: Prediction) -> None:
     cost, layout = prediction.cost, prediction.layout
-    low, high = cost.interval_s
+    ends, kind = (float(cost.interval_s[0]), float(cost.interval_s[1])), prediction.confidence
     seconds = units.format(float(cost.time.total), units.SECONDS)
     table = plain_table("", "predicted", "")
-    interval = f"90 % interval {units.format(float(low), units.SECONDS)} to {units.format(float(high), units.SECONDS)}"
-    table.add_row("step time", f"[bold]{seconds}[/]", interval)
+    table.add_row("step time", f"[bold]{seconds}[/]", interval_words(kind, ends))
+    table.add_row("at least", units.format(prediction.bound_s, units.SECONDS), "bound; the arithmetic at dense peak")
     rate = prediction.num_tokens_per_step / float(cost.time.total)
     table.add_row("throughput", f"{rate / int(layout.num_gpus):,.0f} tokens/s each", f"{rate:,.0f} tokens/s in all")
     table.add_row("MFU", units.format(float(cost.mfu_frac), units.FRACTION), _hfu_note(prediction))
@@ -52,7 +60,7 @@ def _print_answer(console: Console, prediction: Prediction) -> None:
     peak = units.format(float(cost.memory.total), units.BYTES)
     reserved = units.format(float(cost.reserved_bytes), units.BYTES)
     device = units.format(prediction.machine.memory_bytes, units.BYTES)
-    table.add_row("memory", peak, f"worst rank; {reserved} reserved of {device}: {verdict}")
+    table.add_row("memory", peak, f"model; worst rank; {reserved} reserved of {device}: {verdict}")
     table.add_row("host memory", *_host_row(prediction))
     table.add_row("data", *_data_row(prediction))
     used = prediction.footprint
@@ -60,9 +68,17 @@ def _print_answer(console: Console, prediction: Prediction) -> None:
         energy, each = units.format(float(used.energy.total), units.JOULES), f"{used.num_tokens_per_j:.3g} tokens/J"
         money = f"; {units.format(used.cost_usd, units.USD)}" if used.cost_usd is not None else ""
         carbon = f"; {units.format(used.carbon_kgco2e, units.KGCO2E)}" if used.carbon_kgco2e is not None else ""
-        table.add_row("a step costs", energy, f"{each}{money}{carbon}")
-    table.add_row("confidence", prediction.confidence, "formulas and catalogue values; not measured here")
+        table.add_row("a step costs", energy, f"model; {each}{money}{carbon}")
+    table.add_row("confidence", kind, CONFIDENCE_TITLES[kind])
     console.print(table)
+
+
+def _print_stages(console: Console, prediction: Prediction) -> None:
+    """Every stage of a short pipeline; of a long one the first, second and last, which are the extremes."""
+    sizes, which = prediction.memory_bytes_per_stage, "memory of each pipeline stage"
+    if len(sizes) > MAX_STAGES_SHOWN:
+        sizes, which = [*sizes[:2], sizes[-1]], "memory of the first, second and last pipeline stage"
+    console.print(f"{which}: {', '.join(units.format(size, units.BYTES) for size in sizes)}")
 
 
 def _host_row(prediction: Prediction) -> tuple[str, str]:
@@ -94,35 +110,15 @@ def _hfu_note(prediction: Prediction) -> str:
     return f"{note}; {units.format(float(prediction.cost.hfu_frac), units.FRACTION)} with recompute"
 
 
-def _print_terms(console: Console, title: str, breakdown: Breakdown, dimension: units.Dimension) -> None:
-    table = plain_table("term", "value", "share", "", title=title, right=("value", "share"), header=False)
-    total, mark = float(breakdown.total), bar_mark(console)
-    for depth, term in breakdown.walk():
-        if depth == 0 or float(term.total) == 0.0:
-            continue
-        share = float(term.total) / total
-        bar = mark * max(round(share * BAR_WIDTH), 0) if depth == 1 else ""
-        name = "  " * (depth - 1) + term.name.replace("_", " ")
-        table.add_row(name, units.format(float(term.total), dimension), f"{share:.1%}", bar)
-    table.add_row("[bold]total[/]", f"[bold]{units.format(total, dimension)}[/]", "", "")
-    console.print()
-    console.print(table)
-
-
 def print_explanation(console: Console, prediction: Prediction, catalog: Catalog) -> None:
     """From the total to the terms: what limits it, what one change would give, then equations, inputs and sources."""
-    _print_limits(console, prediction)
+    print_limits(console, limits(prediction))
+    print_operations(console, picture_of(prediction))
     _print_changes(console, prediction, catalog)
-    _print_equations(console, prediction)
+    _print_exchange(console, prediction)
+    cost = prediction.cost
+    print_equations(console, (cost.time, cost.memory, cost.host_memory), "interval.interval_s")
     _print_inputs(console, prediction)
-
-
-def _print_limits(console: Console, prediction: Prediction) -> None:
-    table = plain_table("term", "share", "why, and what would reduce it", title="what limits it", right=("share",))
-    for limit in limits(prediction)[:NUM_LIMITS]:
-        table.add_row(limit.name.replace("_", " "), f"{limit.share_frac:.1%}", escape(limit.reason))
-    console.print()
-    console.print(table)
 
 
 def _print_changes(console: Console, prediction: Prediction, catalog: Catalog) -> None:
@@ -138,24 +134,17 @@ def _print_changes(console: Console, prediction: Prediction, catalog: Catalog) -
     console.print(table if table.row_count else "[bold]one change at a time[/]\nno single change divides this model")
 
 
-def _print_equations(console: Console, prediction: Prediction) -> None:
-    """Every formula used, once: equation, source, assumptions, check."""
-    console.print()
-    console.print("[bold]equations[/]")
-    keys = dict.fromkeys(
-        term.formula
-        for breakdown in (prediction.cost.time, prediction.cost.memory, prediction.cost.host_memory)
-        for _, term in breakdown.walk()
-        if term.formula and float(term.total) != 0.0
-    )
-    for key in [*keys, "interval.interval_s"]:
-        found = formula(key)
-        console.print(f"[cyan]{key}[/]  {escape(found.summary)}")
-        table = plain_table("", "", header=False)
-        for name, text in found.sections.items():
-            # an equation's lines are its alternatives; the lines of a sentence are not
-            table.add_row(name, escape(text if name == "Equation" else " ".join(text.splitlines())))
-        console.print(Padding(table, (0, 0, 0, 2)))
+def _print_exchange(console: Console, prediction: Prediction) -> None:
+    """Which algorithm each transfer takes, how far it reaches, and what congestion makes of it."""
+    table = plain_table("transfer", "algorithm", "span", "slowdown", title="how it is exchanged", right=("slowdown",))
+    for term in prediction.cost.time.part("communication").parts:
+        if float(term.total) > 0:
+            slowdown = float(term.inputs.get("slowdown", 1.0))
+            words = (term.name.replace("_", " "), str(term.inputs["algorithm"]), str(term.inputs["span"]))
+            table.add_row(*(escape(w) for w in words), f"{slowdown:.3g}x" if slowdown > 1.0 else "")
+    if table.row_count:
+        console.print()
+        console.print(table)
 
 
 def _print_inputs(console: Console, prediction: Prediction) -> None:
@@ -163,24 +152,18 @@ def _print_inputs(console: Console, prediction: Prediction) -> None:
     constants, accelerator, recipe = machine.constants, machine.accelerator, prediction.recipe
     precision = recipe.matmul
     published = accelerator.best_matmul.get(precision) or accelerator.best_matmul.get("bf16")
-    used = [n for n in type(constants).model_fields if n not in StageConstants.model_fields]
-    facts = {
+    others = {*StageConstants.model_fields, *VisionConstants.model_fields}
+    used = [n for n in type(constants).model_fields if n not in others]
+    facts: dict[str, object] = {
         f"peak {precision}": accelerator.peak[precision],
         "memory": accelerator.usable_memory or accelerator.memory,
         "memory bandwidth": accelerator.memory_bandwidth,
+        "L2": accelerator.l2,
+        "L2 bandwidth": accelerator.l2_bandwidth,
         **({f"best matmul {precision}": published} if published and machine.matmul_is_published(precision) else {}),
         **{f"stack {n.replace('_', ' ')}": getattr(prediction.stack, n) for n in type(prediction.stack).model_fields},
         **{n.replace("_", " "): getattr(constants, n) for n in used},
     }
-    by_source: dict[str, list[str]] = {}
-    for name, fact in facts.items():
-        if isinstance(fact, Fact):
-            kind = fact.source.kind + (", recalled" if fact.source.recalled else "")
-            by_source.setdefault(f"[cyan]{kind}[/] {escape(fact.source.text)}", []).append(f"{name} {fact.text}")
-    console.print()
-    console.print("[bold]inputs[/]")
-    for source, values in by_source.items():
-        console.print(source)
-        console.print(Padding(escape("; ".join(values)), (0, 0, 0, 2)))
+    print_facts(console, facts)
     shape = prediction.spec.transformer
     console.print(f"[bold]shape[/] {escape(shape.source.text)} ({shape.source.kind})")
