@@ -28,12 +28,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from scalewright import costs
 from scalewright.catalog.verified import verified_paths
 from scalewright.cli.main import app
 from scalewright.report.formulas import Formula, parse_docstring
+from scalewright.workload.precision import RECIPES, OptimizerName
+from scalewright.workload.training import MODE_TITLES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -319,7 +321,27 @@ def example_files() -> str:
     return "\n".join(parts)
 
 
+def recipes() -> str:
+    """Bytes of a parameter by precision recipe and optimizer."""
+    rows = []
+    for found in RECIPES.values():
+        sums = []
+        for name in get_args(OptimizerName):
+            one = found.with_optimizer(name)
+            sums.append(f"{one.weight_bytes + one.gradient_bytes + one.optimizer_bytes:g}")
+        parts = (found.weight_bytes, found.gradient_bytes, found.master_bytes, found.moment_bytes)
+        rows.append((f"`{found.name}`", found.title, *(f"{part:g}" for part in parts), *sums))
+    head = ("recipe", "what it is", "weight", "gradient", "master", "moment", "Adam", "SGD")
+    return table(head, rows, left=2)
+
+
+def training_modes() -> str:
+    return table(("mode", "what is kept where"), [(f"`{name}`", title) for name, title in MODE_TITLES.items()], left=2)
+
+
 REGIONS = {
+    "recipes": recipes,
+    "training-modes": training_modes,
     "accuracy": accuracy,
     "accuracy-summary": accuracy_summary,
     "accuracy-groups": lambda: accuracy_groups(with_empty=True),
