@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalewright.costs import memory, pipeline
 from scalewright.costs.breakdown import Breakdown, FloatLike
@@ -17,6 +19,7 @@ from scalewright.costs.shards import (
     stage_shards,
     trained_shards,
 )
+from scalewright.workload.layout import COLUMNS
 
 
 def step_memory(setting: Setting) -> Breakdown:
@@ -27,6 +30,10 @@ def step_memory(setting: Setting) -> Breakdown:
     Assumes   stage i holds p - i micro-batches; stages between the second and the last need less than the second
     Checked   tests/golden/test_frontier_memory.py: 16 stages of a 175B run within 3 %
     """
+    few, back = _distinct(setting)
+    if back is not None:
+        found = step_memory(few)
+        return replace(found, parts=tuple(replace(p, value=np.asarray(p.total)[back]) for p in found.parts))
     pp = np.asarray(setting.layout.pp)
     candidates = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
     if setting.shape.moe is not None:
@@ -44,6 +51,30 @@ def step_memory(setting: Setting) -> Breakdown:
                 value = np.where(worst == i, leaf.total, value)
         parts.append(replace(leaves[0], value=np.broadcast_to(value, worst.shape), inputs={}))
     return replace(stages[0], parts=tuple(parts))
+
+
+def _distinct(setting: Setting) -> tuple[Setting, NDArray[np.int64] | None]:
+    """The layouts among columns whose memory differs, and which of them each has; None where most of them do.
+
+    The batch counts only as far as a stage holds its micro-batches, fewer than two for each stage.
+    """
+    layout = setting.layout
+    if not layout.is_column:
+        return setting, None
+    columns = {name: np.asarray(getattr(layout, name)) for name in COLUMNS}
+    held = np.minimum(layout.num_micro_batches, 2 * columns["pp"])
+    columns["gbs"] = held * columns["dp"] * columns["mbs"]
+    key, size = np.zeros((), dtype=np.int64), 1
+    for column in (*(c for name, c in columns.items() if name != "gbs"), held):
+        most = int(column.max()) + 1
+        key, size = key * most + column, size * most
+    if key.ndim == 0 or size >= 2**63:  # one layout after all, or a key that would wrap around
+        return setting, None
+    _, first, back = np.unique(key, return_index=True, return_inverse=True)
+    if 2 * len(first) > key.size:
+        return setting, None
+    few: dict[str, Any] = {name: c[first] if c.ndim else int(c) for name, c in columns.items()}
+    return replace(setting, layout=replace(layout, **few)), back
 
 
 def reserved_bytes(setting: Setting, used_bytes: FloatLike) -> FloatLike:
