@@ -6,9 +6,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,16 +15,11 @@ from scalewright.cli.options import AsJson, CatalogFolder
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
-    from scalewright.launch.here import Here
-    from scalewright.launch.outlook import Outlook
+    from scalewright.launch.language import Ready, Wanted
     from scalewright.records.run_directory import RunDirectory
-    from scalewright.workload.language_run import LanguageRun
-    from scalewright.workload.layout import Layout
-    from scalewright.workload.model import ModelSpec
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run a benchmark, predicted and measured.")
 
-DEFAULT_MICRO_BATCH = 4
 INTERRUPTED = 130
 
 
@@ -67,84 +61,38 @@ def language(
     from scalewright import units
     from scalewright.catalog.library import open_catalog
     from scalewright.cli.predict import resolve_model
-    from scalewright.launch.here import device_here
-    from scalewright.launch.local import pick_port
-    from scalewright.records.documents import write_document
+    from scalewright.launch.language import Wanted, settle, settle_data
     from scalewright.records.run_directory import RunDirectory, new_run_id
-    from scalewright.workload.language_run import resolve
 
     budget_s = units.parse(budget, units.SECONDS)
     library = open_catalog(catalog)
-    spec = resolve_model(library, model)
-    split, num_ranks = settle_ranks(ranks, layout)
-    found_device = device_here(device, num_ranks=num_ranks // _num_nodes())
-    options: dict[str, Any] = {
-        "steps": steps,
-        "precision": ("bf16" if found_device == "cuda" else "fp32") if precision == "auto" else precision,
-        "checkpoint_every": int(checkpoint_every) if checkpoint_every.isdigit() else checkpoint_every,
-        "data": settle_data(data),
-        "device": found_device,
-        "keep_trace": profile,
-    }
-
-    def make(chosen: ModelSpec) -> LanguageRun:
-        return resolve(chosen, split, seq_len=seq, scaling=scaling, **options)
-
-    config = make(spec)
-    directory = RunDirectory(run_dir or Path("runs") / new_run_id(f"language-{spec.id}-{num_ranks}"))
+    wanted = Wanted(
+        spec=resolve_model(library, model),
+        ranks=ranks,
+        layout=layout,
+        device=device,
+        precision=precision,
+        seq_len=seq,
+        scaling=scaling,
+        options={
+            "steps": steps,
+            "checkpoint_every": int(checkpoint_every) if checkpoint_every.isdigit() else checkpoint_every,
+            "data": settle_data(data),
+            "keep_trace": profile,
+        },
+    )
+    path = run_dir or Path("runs") / new_run_id(f"language-{wanted.spec.id}")
+    directory = RunDirectory(path)
+    config, _ = settle(wanted, directory)
     if directory.holds(config.document()) and _is_finished(directory):
-        typer.echo(f"{directory.path} is finished: nothing to run", err=True)
-        _answer(directory, as_json=as_json)
-        return
-    pick_port(os.environ)
-    here = _machine(library, system, config, num_ranks)
-    ahead = None if here is None else _look_ahead(library, config, here, make, budget_s)
-    RunDirectory.create_or_resume(directory.path, config.document())
-    with directory.held():
-        if here is not None and not directory.machine.exists():
-            write_document(directory.machine, here.as_document(config.precision))
-        code = _run(directory, config, ahead, num_ranks)
-    _finish(directory, code, as_json=as_json)
-
-
-def settle_ranks(ranks: int | None, layout: str | None) -> tuple[Layout, int]:
-    """The layout and how many processes it takes; either follows from the other, and both must agree."""
-    from scalewright.errors import ConfigError
-    from scalewright.launch.allocation import default_num_ranks, is_inside
-    from scalewright.workload.layout import parse_layout
-
-    if ranks is not None and ranks < 1:
-        raise ConfigError(f"--ranks {ranks} must be 1 or more")
-    if layout is None:
-        count = ranks or (default_num_ranks(os.environ) if is_inside(os.environ) else 1)
-        return parse_layout(f"dp={count},mbs={DEFAULT_MICRO_BATCH}"), count
-    split = parse_layout(layout)
-    needed = int(split.num_gpus)
-    if ranks is not None and ranks != needed:
-        raise ConfigError(
-            f"--ranks {ranks} does not match layout {split.brief}, whose tp x pp x cp x dp is {needed}: "
-            f"use --ranks {needed}, or another layout"
-        )
-    return split, needed
-
-
-def settle_data(data: str) -> str:
-    """The data set by its full path, so that the same one resumes from any folder."""
-    from scalewright.errors import ConfigError
-    from scalewright.workload.language_run import SYNTHETIC
-
-    if data == SYNTHETIC:
-        return data
-    if not Path(data).is_file():
-        raise ConfigError(f"--data {data!r}: no such file: give a .npy file of token ids, or leave it out")
-    return str(Path(data).resolve())
-
-
-def _num_nodes() -> int:
-    from scalewright.launch.allocation import is_inside
-
-    text = os.environ.get("SLURM_JOB_NUM_NODES", "1")
-    return int(text) if is_inside(os.environ) and text.isdigit() and int(text) > 0 else 1
+        typer.echo(f"{path} is finished: nothing to run", err=True)
+    else:
+        ready = _prepared(library, wanted, directory, system, budget_s)
+        RunDirectory.create_or_resume(path, ready.config.document())
+        with directory.held():
+            code = _run(directory, ready)
+        _refuse(directory, code)
+    _answer(directory, as_json=as_json)
 
 
 def _is_finished(directory: RunDirectory) -> bool:
@@ -152,55 +100,29 @@ def _is_finished(directory: RunDirectory) -> bool:
     return info is not None and info.finished
 
 
-def _machine(library: Catalog, system: str | None, config: LanguageRun, num_ranks: int) -> Here | None:
-    """The machine to predict for; None where nobody can say without a name: several nodes, and no --system."""
-    from scalewright.costs.machine import machine_from_system
-    from scalewright.launch.here import GPU_START_S, Here, machine_here
-
-    if system is not None:
-        machine = machine_from_system(library, system)
-        return Here(machine=machine, device=config.device, start_s=GPU_START_S, basis=f"system {system}")
-    if _num_nodes() > 1:
-        typer.echo("no prediction: name this machine with --system to have one", err=True)
-        return None
-    return machine_here(library, num_ranks=num_ranks, precision=config.precision, device=config.device)
-
-
-def _look_ahead(
-    library: Catalog,
-    config: LanguageRun,
-    here: Here,
-    make: Callable[[ModelSpec], LanguageRun],
-    budget_s: float,
-) -> Outlook | None:
-    """Predict before anything starts; over the budget or the memory, say what would fit and end with 1."""
+def _prepared(library: Catalog, wanted: Wanted, directory: RunDirectory, system: str | None, budget_s: float) -> Ready:
+    """The run made ready; over the budget or the memory, say what would fit and end with 1."""
     from scalewright import units
-    from scalewright.errors import NotExpressedError
-    from scalewright.launch.outlook import largest_that_fits, outlook
+    from scalewright.launch.language import OverBudgetError, prepare
+    from scalewright.launch.local import pick_port
     from scalewright.records.types import ExitCode
 
+    pick_port(os.environ)  # a port that is taken is refused before a second is spent on measuring
     try:
-        ahead = outlook(library, config, here.machine, start_s=here.start_s)
-    except NotExpressedError as error:
-        typer.echo(f"no prediction: {error}", err=True)
-        return None
-    duration, limit = (units.format(value, units.SECONDS) for value in (ahead.duration_s, budget_s))
-    if ahead.fits_memory and ahead.duration_s <= budget_s:
-        step = units.format(ahead.step_s, units.SECONDS)
-        typer.echo(f"predicted {duration}: {config.steps} steps of {step} ({here.basis})", err=True)
-        return ahead
-    best = largest_that_fits(library, here.machine, remake=make, start_s=here.start_s, budget_s=budget_s)
-    why = f"would take {duration}, over the budget of {limit}" if ahead.fits_memory else "does not fit in memory"
-    hint = (
-        "no preset fits: use fewer --steps or a larger --budget"
-        if best is None
-        else f"the largest preset that fits is {best[0]} ({units.format(best[1], units.SECONDS)})"
-    )
-    typer.echo(f"{config.model_id} {why} ({here.basis}): {hint}", err=True)
-    raise typer.Exit(ExitCode.NO)
+        ready = prepare(library, wanted, directory, system=system, budget_s=budget_s)
+    except OverBudgetError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(ExitCode.NO) from error
+    if ready.ahead is None or ready.here is None:
+        typer.echo(ready.note, err=True)
+        return ready
+    duration, step = (units.format(s, units.SECONDS) for s in (ready.ahead.duration_s, ready.ahead.step_s))
+    split = "" if wanted.layout else f", layout {ready.config.layout.brief}"
+    typer.echo(f"predicted {duration}: {ready.config.steps} steps of {step} ({ready.here.basis}){split}", err=True)
+    return ready
 
 
-def _run(directory: RunDirectory, config: LanguageRun, ahead: Outlook | None, num_ranks: int) -> int:
+def _run(directory: RunDirectory, ready: Ready) -> int:
     from scalewright.launch.allocation import is_inside, run_in_allocation
     from scalewright.launch.here import num_cores
     from scalewright.launch.local import run_ranks
@@ -208,11 +130,14 @@ def _run(directory: RunDirectory, config: LanguageRun, ahead: Outlook | None, nu
     from scalewright.records.documents import write_document, write_text
     from scalewright.report.progress import RunProgress
 
-    if ahead is not None and not directory.prediction.exists():
-        write_document(directory.prediction, ahead.prediction.as_document())
+    if ready.here is not None and not directory.machine.exists():
+        write_document(directory.machine, ready.here.as_document(ready.config.precision))
+    if ready.ahead is not None and not directory.prediction.exists():
+        write_document(directory.prediction, ready.ahead.prediction.as_document())
     if not directory.script.exists():
         write_text(directory.script, _script(directory))
-    with RunProgress(config.steps) as progress:
+    num_ranks = ready.num_ranks
+    with RunProgress(ready.config.steps) as progress:
         if is_inside(os.environ):
             code = run_in_allocation(
                 os.environ, directory, kind="language", num_ranks=num_ranks, on_events=progress.see
@@ -238,13 +163,12 @@ def _script(directory: RunDirectory) -> str:
     return f"#!/bin/sh\ncd {shlex.quote(str(Path.cwd()))} || exit 2\nexec {shlex.join(command)}\n"
 
 
-def _finish(directory: RunDirectory, code: int, *, as_json: bool) -> None:
-    """The run's answer, or in one sentence why there is none."""
+def _refuse(directory: RunDirectory, code: int) -> None:
+    """Where a run did not finish: in one sentence why, and its exit code."""
     from scalewright.errors import ConfigError, EnvironmentFailedError
     from scalewright.records.types import ExitCode
 
     if code == ExitCode.YES:
-        _answer(directory, as_json=as_json)
         return
     info = directory.read_exit_info()
     reason = "the run left no reason: see logs/" if info is None else info.reason

@@ -25,6 +25,11 @@ def is_inside(env: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in env and "SLURM_STEP_ID" not in env
 
 
+def num_nodes(env: Mapping[str, str]) -> int:
+    """Nodes of the allocation; 1 outside of any."""
+    return max(_count(env, "SLURM_JOB_NUM_NODES", 1), 1) if is_inside(env) else 1
+
+
 def default_num_ranks(env: Mapping[str, str]) -> int:
     """One per GPU of the allocation; without GPUs one per task that was asked for."""
     nodes, gpus = _count(env, "SLURM_JOB_NUM_NODES", 1), _count(env, "SLURM_GPUS_ON_NODE", 0)

@@ -1,0 +1,173 @@
+"""A language run made ready: ranks, layout and device settled, its length predicted, nothing started yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from scalewright import units
+from scalewright.catalog.library import Catalog
+from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
+from scalewright.launch.allocation import default_num_ranks, is_inside, num_nodes
+from scalewright.launch.here import GPU_START_S, Here, device_here, machine_here
+from scalewright.launch.outlook import Outlook, largest_that_fits, outlook
+from scalewright.planner.predict import resolve_recipe
+from scalewright.planner.search import search
+from scalewright.planner.space import Space
+from scalewright.records.documents import read_document
+from scalewright.records.run_directory import RunDirectory
+from scalewright.workload import language_run
+from scalewright.workload.language_run import SYNTHETIC, LanguageRun
+from scalewright.workload.layout import Layout, parse_layout
+from scalewright.workload.model import ModelSpec
+
+DEFAULT_MICRO_BATCH = 4
+NUM_TRIED = 64
+"""Layouts of a search that are tried, the fastest first, until one is found that the reference code can run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was asked for; None where it is left to us."""
+
+    spec: ModelSpec
+    ranks: int | None
+    layout: str | None
+    device: str
+    precision: str
+    seq_len: int
+    scaling: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of LanguageRun that need no settling."""
+
+    def run(self, spec: ModelSpec, split: Layout, device: str) -> LanguageRun:
+        chosen = ("bf16" if device == "cuda" else "fp32") if self.precision == "auto" else self.precision
+        return language_run.resolve(
+            spec, split, seq_len=self.seq_len, scaling=self.scaling, precision=chosen, device=device, **self.options
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A run that could start, and what is expected of it."""
+
+    config: LanguageRun
+    num_ranks: int
+    here: Here | None
+    """None where nobody can say what the machine is: several nodes and no name of the system."""
+    ahead: Outlook | None
+    note: str
+    """Why there is no prediction, if there is none."""
+
+
+class OverBudgetError(Exception):
+    """The honest answer is no: too long or too large. The message says what would fit."""
+
+
+def settle(wanted: Wanted, directory: RunDirectory) -> tuple[LanguageRun, int]:
+    """The configuration as far as it follows from what was asked, from the folder to resume in, and from this node."""
+    split, num_ranks = settle_ranks(wanted.ranks, wanted.layout)
+    if wanted.layout is None and directory.config.exists():
+        before = language_run.from_document(
+            read_document(directory.config, language_run.KIND), where=str(directory.config)
+        )
+        if int(before.layout.num_gpus) == num_ranks:
+            split = before.layout  # chosen by a search then, and kept
+    device = device_here(wanted.device, num_ranks=num_ranks // num_nodes(os.environ))
+    return wanted.run(wanted.spec, split, device), num_ranks
+
+
+def settle_ranks(ranks: int | None, layout: str | None) -> tuple[Layout, int]:
+    """The layout and how many processes it takes; either follows from the other, and both must agree."""
+    if ranks is not None and ranks < 1:
+        raise ConfigError(f"--ranks {ranks} must be 1 or more")
+    if layout is None:
+        count = ranks or (default_num_ranks(os.environ) if is_inside(os.environ) else 1)
+        return parse_layout(f"dp={count},mbs={DEFAULT_MICRO_BATCH}"), count
+    split = parse_layout(layout)
+    needed = int(split.num_gpus)
+    if ranks is not None and ranks != needed:
+        raise ConfigError(
+            f"--ranks {ranks} does not match layout {split.brief}, whose tp x pp x cp x dp is {needed}: "
+            f"use --ranks {needed}, or another layout"
+        )
+    return split, needed
+
+
+def settle_data(data: str) -> str:
+    """The data set by its full path, so that the same one resumes from any folder."""
+    if data == SYNTHETIC:
+        return data
+    if not Path(data).is_file():
+        raise ConfigError(f"--data {data!r}: no such file: give a .npy file of token ids, or leave it out")
+    return str(Path(data).resolve())
+
+
+def prepare(catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float) -> Ready:
+    """Predict before anything starts. A model that copies alone do not hold is split as the planner would."""
+    config, num_ranks = settle(wanted, directory)
+    here = _machine(catalog, system, config, num_ranks)
+    if here is None:
+        note = "no prediction: name this machine with --system to have one"
+        return Ready(config=config, num_ranks=num_ranks, here=None, ahead=None, note=note)
+    try:
+        ahead = outlook(catalog, config, here.machine, start_s=here.start_s)
+        if not ahead.fits_memory and wanted.layout is None and num_ranks > 1 and not directory.config.exists():
+            config = best_split(catalog, wanted, config, here.machine)
+            ahead = outlook(catalog, config, here.machine, start_s=here.start_s)
+    except NotExpressedError as error:
+        return Ready(config=config, num_ranks=num_ranks, here=here, ahead=None, note=f"no prediction: {error}")
+    if not ahead.fits_memory or ahead.duration_s > budget_s:
+        remake = _remake(wanted, config)
+        raise OverBudgetError(_what_would_fit(catalog, ahead, here, remake=remake, budget_s=budget_s))
+    return Ready(config=config, num_ranks=num_ranks, here=here, ahead=ahead, note="")
+
+
+def best_split(catalog: Catalog, wanted: Wanted, config: LanguageRun, machine: Machine) -> LanguageRun:
+    """The fastest layout that fits and that our reference code can run; the given one where there is none."""
+    space = Space(
+        spec=replace(wanted.spec, shape=config.shape),
+        machine=machine,
+        num_gpus=int(config.layout.num_gpus),
+        global_batch=int(config.layout.gbs),
+        recipes=(resolve_recipe(config.precision, machine),),
+        stack_of=lambda _: catalog.stack("eager"),
+    )
+    found = search(space)
+    for index in found.fastest(NUM_TRIED):
+        try:
+            return replace(config, layout=found.layout(index))
+        except ScalewrightError:
+            continue
+    return config
+
+
+def _machine(catalog: Catalog, system: str | None, config: LanguageRun, num_ranks: int) -> Here | None:
+    if system is not None:
+        machine = machine_from_system(catalog, system)
+        return Here(machine=machine, device=config.device, start_s=GPU_START_S, basis=f"system {system}")
+    if num_nodes(os.environ) > 1:
+        return None
+    return machine_here(catalog, num_ranks=num_ranks, precision=config.precision, device=config.device)
+
+
+def _remake(wanted: Wanted, config: LanguageRun) -> Callable[[ModelSpec], LanguageRun]:
+    return lambda spec: wanted.run(spec, config.layout, config.device)
+
+
+def _what_would_fit(
+    catalog: Catalog, ahead: Outlook, here: Here, *, remake: Callable[[ModelSpec], LanguageRun], budget_s: float
+) -> str:
+    duration, limit = (units.format(value, units.SECONDS) for value in (ahead.duration_s, budget_s))
+    why = f"would take {duration}, over the budget of {limit}" if ahead.fits_memory else "does not fit in memory"
+    best = largest_that_fits(catalog, here.machine, remake=remake, start_s=here.start_s, budget_s=budget_s)
+    hint = (
+        "no preset fits: use fewer --steps or a larger --budget"
+        if best is None
+        else f"the largest preset that fits is {best[0]} ({units.format(best[1], units.SECONDS)})"
+    )
+    return f"{ahead.prediction.spec.id} {why} ({here.basis}): {hint}"
