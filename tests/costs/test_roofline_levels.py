@@ -13,7 +13,8 @@ from scalewright.costs.roofline import Operation, place, product_cache_bytes, ro
 CATALOG = Catalog((packaged_data(),))
 H200 = machine_from_system(CATALOG, "generic-h200")
 STREAM = Operation(
-    name="copy", phase="forward", kind="elementwise", flop=1e9, traffic_bytes=2e9, cache_bytes=2e9, time_s=1e-3,
+    name="copy", phase="forward", kind="elementwise", flop=1e9, traffic_bytes=2e9, fresh_bytes=0.0, cache_bytes=2e9,
+    time_s=1e-3,
     num_per_step=1.0,
 )  # fmt: skip
 
@@ -47,6 +48,14 @@ def test_streaming_is_bound_by_memory_until_its_data_fits_a_cache() -> None:
     near = place(replace(STREAM, flop=1e6, traffic_bytes=2e6, cache_bytes=2e6), H200, "bf16")
     assert (near.roof, near.home) == ("L2", "L2")
     assert near.attainable_flop_per_s == pytest.approx(0.5 * 9.7e12)
+
+
+def test_weights_come_from_memory_even_where_a_product_fits_a_cache() -> None:
+    """Decoding: each layer's weights would fit, but the other layers' were there since."""
+    decode = replace(STREAM, flop=1.3e9, traffic_bytes=21e6, fresh_bytes=20e6, cache_bytes=22e6)
+    found = place(decode, H200, "fp8")
+    assert (found.roof, found.home) == ("memory", "L2")
+    assert found.attainable_flop_per_s == pytest.approx(1.3e9 / 20e6 * H200.hbm_bytes_per_s)
 
 
 def test_a_large_product_is_bound_by_the_units_or_the_cache_never_by_memory() -> None:

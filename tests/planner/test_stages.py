@@ -213,8 +213,8 @@ def test_documents_are_predictions_and_json(kind: str) -> None:
 def test_pages_are_80_columns_and_name_the_mode() -> None:
     console = Console(width=80, highlight=False, record=True, no_color=True, file=None, quiet=False)
     with console.capture() as captured:
-        print_generation(console, generation(), explain=True)
-        print_rl(console, rl("llama3-8b", parse_layout(SMALL), rollout_tp=1), explain=True)
+        print_generation(console, generation(), explain=True, catalog=CATALOG)
+        print_rl(console, rl("llama3-8b", parse_layout(SMALL), rollout_tp=1), explain=True, catalog=CATALOG)
         console.print(minimum_table([smallest("llama3-70b", "sft", "gpu-80", mode="lora")]))
     text = captured.get()
     assert max(len(line) for line in text.splitlines()) <= 80

@@ -92,8 +92,9 @@ def test_changes_of_a_dense_model_are_these() -> None:
         "transport rdma-host",
         "transport ipoib",
         "stack compiled",
-        "stack eager",
+        "stack megatron-bridge",
     } <= set(found)
+    assert not {"stack eager", "zero=2", "zero=3"} & set(found), "what a stack cannot do is not offered"
     assert "recompute=none" not in found, "one level at a time"
     assert not found["tp=4, dp=16"].fits
 

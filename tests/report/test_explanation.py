@@ -42,17 +42,30 @@ def section(text: str, start: str, end: str) -> str:
 
 def test_five_limits_with_reasons_and_a_table_of_changes(cli: Cli) -> None:
     text = cli("predict", *DENSE, "--explain").stdout
-    limits = section(text, "what limits it", "one change at a time")
+    limits = section(text, "what limits it", "under which roof")
     named = [line for line in limits.splitlines()[2:] if line and not line.startswith(" ")]
     assert len(named) == 5
     assert named[0].startswith("matmul")
-    changes = section(text, "one change at a time", "equations")
+    changes = section(text, "one change at a time", "how it is exchanged")
     rows = [line.split() for line in changes.splitlines()[2:] if line]
     assert len(rows) >= 10
     assert {row[-1] for row in rows} == {"yes", "no"}
     saved = [float(next(word for word in row if word.endswith("%")).rstrip("%")) for row in rows]
     assert saved == sorted(saved, reverse=True)
     assert saved[0] > 0 > saved[-1]
+
+
+def test_every_transfer_says_its_algorithm_and_how_far_it_reaches(cli: Cli) -> None:
+    """Selene: gradients on rails of eight nodes, stages across 64; Frontier: 256 nodes among other jobs."""
+    table = section(cli("predict", *DENSE, "--explain").stdout, "how it is exchanged", "equations")
+    rows = [line.split() for line in table.splitlines()[2:] if line]
+    assert [row[-2:] for row in rows] == [["ring", "node"], ["messages", "machine"], ["ring", "rail"]]
+    frontier = ["--model", "gpt3-175b", "--system", "frontier", "--layout", "tp=8,pp=8,dp=32,gbs=2048,recompute=full"]
+    text = cli("predict", *frontier, "--explain").stdout
+    last = section(text, "how it is exchanged", "equations").strip().splitlines()[-1].split()
+    assert last[:4] == ["data", "parallel", "ring", "machine"]
+    assert float(last[4].removesuffix("x")) > 1.5
+    assert "slow bulk exchange" in " ".join(text.split())
 
 
 def test_equation_keeps_its_lines(cli: Cli) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Seconds, Strict
+from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Id, Seconds, Strict
 
 
 class StageConstants(Strict):
@@ -18,6 +18,20 @@ class StageConstants(Strict):
     """Host work of a serving engine per iteration that the device waits for: scheduling, sampling, bookkeeping."""
     serving_memory_share: Fraction
     """Share of a device's memory a serving engine fills."""
+    generation_interval_low: Fraction
+    """Lower end of the 90 % interval of generation, as measured over predicted time."""
+    generation_interval_high: Fraction
+    first_token_interval_low: Fraction
+    """Lower end of the 90 % interval of the first token."""
+    first_token_interval_high: Fraction
+    rl_interval_low: Fraction
+    """Lower end of the 90 % interval of an RL step."""
+    rl_interval_high: Fraction
+    generation_seen_accelerators: tuple[Id, ...]
+    """Devices of the published rates behind those intervals; elsewhere they are wider."""
+    generation_seen_precisions: tuple[str, ...]
+    rl_seen_accelerators: tuple[Id, ...]
+    rl_seen_precisions: tuple[str, ...]
     prefill_tokens: Count
     """Prompt tokens a serving engine works on at once."""
     idle_power_share: Fraction

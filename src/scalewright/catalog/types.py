@@ -54,6 +54,8 @@ class Accelerator(Entry, Caches):
     """Dense peaks: matrix units where the device has them; fp32 and fp64 on the vector units."""
     best_matmul: dict[Precision, FlopPerS] = Field(default_factory=dict)
     """Fastest matrix product anyone published for this device, as delivered rate."""
+    sustained_matmul: dict[Precision, FlopPerS] = Field(default_factory=dict)
+    """Rate that large products hold for seconds on end, where somebody measured it; power limits it below the best."""
     num_cores: Count | None = None
     """FP32 lanes (CUDA cores, stream processors) or CPU cores."""
     flop_per_core_cycle: Count | None = None
@@ -305,6 +307,10 @@ class Stack(Entry):
     """Memory per output score: the layer's output, copies in fp32 and their gradients, unless the loss is fused."""
     gathers_per_layer: int = Field(gt=0)
     """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
+    splits: tuple[Literal["tp", "pp", "cp", "ep"], ...]
+    """Ways beside data parallelism in which it splits a model."""
+    max_zero: int = Field(ge=0, le=3)
+    """The highest ZeRO stage it has."""
 
 
 class Constants(Entry, StageConstants, VisionConstants):
@@ -320,6 +326,10 @@ class Constants(Entry, StageConstants, VisionConstants):
     """How fast sustained products slow down as peak per watt grows."""
     throttle_reference: FlopPerS
     """16-bit peak per watt at which no throttling is seen."""
+    device_spread: Fraction
+    """Spread of the product rate among devices of one kind that run at their power limit."""
+    misaligned_matmul_share: Fraction
+    """Rate of 16-bit products with a side that is no multiple of 8 elements, over that of aligned ones."""
     narrow_matmul_gain: Fraction
     """8-bit products over what the 16-bit throttling would leave them: they move fewer bits per operation."""
     depth_overhead: Count
@@ -329,7 +339,11 @@ class Constants(Entry, StageConstants, VisionConstants):
     tile_share: dict[str, Fraction]
     """Rate of smaller tiles over the largest, by `rows x columns`."""
     grouped_matmul_share: Fraction
-    """Rate of products grouped over experts against one product of the same size."""
+    """Rate of products grouped over experts against one product of the same size, for many rows an expert."""
+    grouped_rows_ramp: Count
+    """Rows of one expert at which grouped products reach half of that rate."""
+    expert_imbalance: Fraction
+    """Tokens of the busiest device's experts over the mean, less one, beyond what chance brings."""
     attention_seq_ramp: Count
     """Sequence length at which fused attention reaches half of its rate."""
     attention_head_ramp: Count
@@ -343,9 +357,19 @@ class Constants(Entry, StageConstants, VisionConstants):
     narrow_cast_passes: Count
     """Times activations cross memory to be cast to 8 bit, per layer, forward."""
     logits_passes: Count
-    """Times the output scores cross memory in the head and the loss."""
+    """Times the output scores cross memory in a loss of several kernels, forward and backward."""
+    fused_logits_share: Fraction
+    """Part of those crossings left where a compiler or a kernel of its own fuses the loss."""
+    gated_traffic: Count
+    """Element-wise traffic of a gated feed-forward over that of a plain one of the same width."""
     expert_host_factor: Count
     """Host work of a mixture-of-experts layer over a dense one: routing, permutation and its synchronisation."""
+    expert_cast_host: Fraction
+    """Host work of each expert a device holds, over a dense layer's, where every expert's tokens are cast alone."""
+    softmax_fallback_host: Fraction
+    """Host work that a softmax in several kernels adds to a layer's, where the fused kernel cannot run."""
+    host_spread: Fraction
+    """Growth of host time for each doubling of the hosts that a tensor-parallel group waits for."""
     host_blend: Count
     """Exponent p of (device^p + host^p)^(1/p): how sharply the slower of device and host takes over."""
     scale_up_share: Fraction

@@ -124,6 +124,8 @@ class Question:
     stack: Stack
     mode: TrainingMode
     feed: Feed
+    storage_named: bool = False
+    """Asked for by name: a vision step then waits for its images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +193,7 @@ def with_training(
     name = storage or (own[0] if own else None)
     return replace(
         q,
+        storage_named=storage is not None,
         recipe=q.recipe.with_optimizer(optimizer),
         mode=training_mode(mode, lora_rank=lora_rank),
         feed=Feed(storage=None if name is None else library.storage(name), async_checkpoint=checkpoint == "async"),
@@ -255,7 +258,7 @@ def _vision(library: Catalog, q: Question, around: dict[str, Any]) -> Answer:
     loaders = q.feed.num_loaders if cores is None else max(int(cores.value) // q.machine.gpus_per_node, 1)
     found = predict_vision(
         spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack,
-        feed=replace(q.feed, num_loaders=loaders), **around,
+        feed=replace(q.feed, num_loaders=loaders, storage=q.feed.storage if q.storage_named else None), **around,
     )  # fmt: skip
     return Answer(
         prediction=found,

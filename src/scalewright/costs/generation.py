@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from scalewright.catalog.types import Stack, TransformerShape
 from scalewright.costs import collectives, compute, memory
 from scalewright.costs.breakdown import Breakdown, FloatLike
+from scalewright.costs.interval import WIDENING
 from scalewright.costs.machine import Machine
 from scalewright.costs.roofline import Kind, Operation, Phase, product_cache_bytes
 from scalewright.costs.setting import Setting
@@ -260,13 +261,15 @@ def _product(
     through = product_cache_bytes(num_rows=m, num_columns=n, num_depth=k, width_bytes=w)
     return Operation(
         name=name, phase=phase, kind=kind, flop=2.0 * m * n * k, traffic_bytes=w * (m * k + k * n + m * n),
-        cache_bytes=through, time_s=_products(serving, given, {name: (n, k)}), num_per_step=calls,
+        fresh_bytes=w * k * n, cache_bytes=through, time_s=_products(serving, given, {name: (n, k)}),
+        num_per_step=calls,
     )  # fmt: skip
 
 
 def _decode(name: str, kind: Kind, work: float, moved_bytes: float, time_s: float, *, calls: float) -> Operation:
     return Operation(
-        name=name, phase="decode", kind=kind, flop=work, traffic_bytes=moved_bytes, cache_bytes=moved_bytes,
+        name=name, phase="decode", kind=kind, flop=work, traffic_bytes=moved_bytes, fresh_bytes=moved_bytes,
+        cache_bytes=moved_bytes,
         time_s=time_s, num_per_step=calls,
     )  # fmt: skip
 
@@ -329,6 +332,52 @@ def num_decode_steps(*, num_sequences: float, num_alive: float, num_mean: float,
     Checked   tests/costs/test_generation.py: the longest when all run at once
     """
     return num_sequences * num_mean / num_alive + num_longest - num_mean
+
+
+def generation_interval_s(*, time_s: float, serving: Serving, is_first_token: bool = False) -> tuple[float, float]:
+    """The 90 % interval of a predicted time of generation.
+
+    Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things that no published rate shares
+    Source    published rates, none of them fitted, each source weighing the same (benchmarks/stage_residuals.py)
+    Assumes   tomorrow's engine is like one of a source drawn at random from those; first tokens come from one source,
+              so their quantiles are widened once more
+    Checked   tests/golden/test_generation_table.py: coverage of each source by the others' quantiles
+    """
+    c, power = serving.machine.constants, 1.0 + WIDENING * len(unseen_generation(serving))
+    low, high = c.generation_interval_low.value, c.generation_interval_high.value
+    if is_first_token:
+        low, high = c.first_token_interval_low.value, c.first_token_interval_high.value
+    return time_s * low**power, time_s * high**power
+
+
+def unseen_generation(serving: Serving) -> list[str]:
+    """What about a request lies outside the published rates of generation."""
+    c, accelerator, found = serving.machine.constants, serving.machine.accelerator.id, []
+    if accelerator not in c.generation_seen_accelerators:
+        found.append(f"no published generation rate used {accelerator}")
+    if serving.recipe.name not in c.generation_seen_precisions:
+        found.append(f"no published generation rate is in {serving.recipe.name}")
+    if serving.tp > serving.machine.gpus_per_node:
+        found.append("no published generation rate splits a model over nodes")
+    return found
+
+
+def least_time_s(
+    *, serving: Serving, num_active_params: float, num_tokens: float, num_steps: float, num_copies: float
+) -> float:
+    """What no engine can beat: the arithmetic at peak, or the weights read once per step at the datasheet's rate.
+
+    Equation  max(2 N T / (c t F), n N w / (t B))
+    Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 2
+    Assumes   peak rates, no attention, no cache, no communication; active parameters of a mixture only
+    Checked   tests/planner/test_stages.py: never above the prediction
+    """
+    machine, t = serving.machine, serving.tp
+    arithmetic = (
+        2.0 * num_active_params * num_tokens / (num_copies * t * machine.peak_flop_per_s(serving.recipe.matmul))
+    )
+    speed = machine.accelerator.memory_bandwidth.value
+    return max(arithmetic, num_steps * num_active_params * serving.weight_bytes / (t * speed))
 
 
 def scaled(term: Breakdown, num_times: float) -> Breakdown:

@@ -10,6 +10,10 @@ from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Accelerator, Constants, Fabric, Link, Partition, Precision, System, Transport
 from scalewright.costs.network import HOPS_IN_GROUP, Network, exit_frac
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
+from scalewright.records.types import Confidence
+
+PRODUCT_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+"""What a training recipe can multiply in; devices list others beside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,8 @@ class Machine:
     """Whose collectives run: it has the algorithms that `collectives` lists."""
     in_switch_bytes_per_s: float | None = None
     """Data summed per second by the switch between a node's devices; None where it does not sum."""
+    confidence: Confidence = "model"
+    """How its rates are known: `calibrated` once a calibration measured here replaces them, else `model`."""
 
     def as_input(self) -> dict[str, str | int | float | None]:
         """What of the machine a prediction depends on; part of its id."""
@@ -63,7 +69,7 @@ class Machine:
     def peak_flop_per_s(self, precision: Precision) -> float:
         fact = self.accelerator.peak.get(precision)
         if fact is None:
-            has = ", ".join(self.accelerator.peak)
+            has = ", ".join(name for name in self.accelerator.peak if name in PRODUCT_PRECISIONS)
             raise NotExpressedError(f"{self.accelerator.id} has no {precision} units: choose a precision among {has}")
         return fact.value
 
@@ -78,19 +84,27 @@ class Machine:
     def sustained_flop_per_s(self, precision: Precision) -> float:
         """Rate of large products while a job runs.
 
-        Equation  F = best x s x min(1, (x / x0)^-g) [x gain in 8 bit], x = 16-bit peak / board power; never above best
+        Equation  F = best x s x min(1, (x / x0)^-g) [x gain in 8 bit], x = 16-bit peak / board power; never above best;
+                  as measured where the catalogue has it
         Source    fitted to the published training runs (benchmarks/fit.py)
         Assumes   devices with more peak per watt run further below their short-burst rate, which power limits
         Checked   `scalewright validate`, A100 400 W to B200 1000 W, and the 500 W H100
         """
         c, best = self.constants, self.matmul_flop_per_s(precision)
-        wide = self.accelerator.peak.get("bf16") or self.accelerator.peak.get("fp16")
-        throttle = 1.0
-        if wide is not None:
-            per_watt = wide.value / self.accelerator.tdp.value
-            throttle = min(1.0, (per_watt / c.throttle_reference.value) ** -c.throttle_exponent.value)
+        measured = self.accelerator.sustained_matmul.get("bf16" if precision == "fp16" else precision)
+        if measured is not None:
+            return measured.value
+        throttle = min(1.0, float(self.power_pressure**-c.throttle_exponent.value))
         gain = c.narrow_matmul_gain.value if precision in ("fp8", "fp6", "fp4", "int8") else 1.0
         return min(best, best * c.sustained_matmul_share.value * throttle * gain)
+
+    @property
+    def power_pressure(self) -> float:
+        """16-bit peak per watt over that of a device which does not throttle; above 1 power limits the products."""
+        wide = self.accelerator.peak.get("bf16") or self.accelerator.peak.get("fp16")
+        if wide is None:
+            return 1.0
+        return wide.value / self.accelerator.tdp.value / self.constants.throttle_reference.value
 
     def matmul_is_published(self, precision: Precision) -> bool:
         keys = ("bf16", "fp16") if precision == "fp16" else (precision,)

@@ -67,9 +67,11 @@ def _products(setting: Setting, gemms: Gemms, *, rate: float, calls: float, kind
         )
         for phase, time, shape in parts[:2] if setting.mode.is_lora else parts:
             work, traffic = _work_and_traffic(setting, *shape)
+            kept = m * k if phase == "weight_gradient" else n * k  # the input kept from the forward pass, or weights
             yield Operation(
                 name=name, phase=phase, kind=kind, flop=work, traffic_bytes=traffic,
-                cache_bytes=_through_cache(setting, *shape), time_s=float(time), num_per_step=calls,
+                fresh_bytes=kept * setting.recipe.activation_bytes, cache_bytes=_through_cache(setting, *shape),
+                time_s=float(time), num_per_step=calls,
                 shape=" x ".join(f"{side:g}" for side in map(round, shape)),
             )  # fmt: skip
         if setting.mode.is_lora and kind == "matmul":
@@ -90,7 +92,7 @@ def _adapter(setting: Setting, name: str, n: float, k: float, *, rate: float, ca
 
 
 def _layer_products(setting: Setting, per_step: float) -> Iterator[Operation]:
-    rate = setting.machine.sustained_flop_per_s(setting.recipe.matmul)
+    rate = float(compute.product_flop_per_s(setting, setting.recipe.matmul))
     frac, moe = setting.moe_frac, setting.shape.moe
     yield from _products(setting, compute.attention_gemms(setting), rate=rate, calls=per_step, kind="matmul")
     dense = compute.ffn_gemms(setting, setting.shape.ffn_hidden)
@@ -106,7 +108,7 @@ def _experts(setting: Setting, per_step: float) -> Iterator[Operation]:
     moe = setting.shape.moe
     if moe is None:
         return
-    times = compute.expert_times(setting, flop_per_s=setting.machine.sustained_flop_per_s(setting.recipe.matmul))
+    times = compute.expert_times(setting, flop_per_s=compute.product_flop_per_s(setting, setting.recipe.matmul))
     num_here = max(moe.num_experts / int(setting.layout.ep), 1.0)
     rows, h = float(setting.num_routed_tokens) / num_here, float(setting.shape.hidden)
     width, fan = moe.expert_ffn / float(setting.expert_tp), 2 if setting.shape.gated else 1
@@ -116,18 +118,19 @@ def _experts(setting: Setting, per_step: float) -> Iterator[Operation]:
     calls, shape = per_step * setting.moe_frac, f"{num_here:g} of {rows:.0f} x {fan * width:.0f} x {h:.0f}, and down"
     back = 1.0 if setting.mode.is_lora else 2.0
     yield from _both("experts", "matmul", times, work=(once[0], back * once[0]), traffic=(once[1], back * once[1]),
-                     cache=(through, back * through), calls=calls, shape=shape)  # fmt: skip
+                     cache=(through, back * through), fresh=(once[1], back * once[1]), calls=calls,
+                     shape=shape)  # fmt: skip
 
 
 def _both(
     name: str, kind: Kind, times: PassTimes, *, work: tuple[float, float], traffic: tuple[float, float],
-    cache: tuple[float, float], calls: float, shape: str = "",
+    cache: tuple[float, float], calls: float, fresh: tuple[float, float] = (0.0, 0.0), shape: str = "",
 ) -> Iterator[Operation]:  # fmt: skip
     passes: tuple[tuple[Phase, FloatLike], ...] = (("forward", times.forward_s), ("backward", times.backward_s))
     for i, (phase, time) in enumerate(passes):
         yield Operation(
             name=name, phase=phase, kind=kind, flop=work[i], traffic_bytes=traffic[i], cache_bytes=cache[i],
-            time_s=float(time), num_per_step=calls, shape=shape,
+            fresh_bytes=fresh[i], time_s=float(time), num_per_step=calls, shape=shape,
         )  # fmt: skip
 
 
@@ -152,7 +155,8 @@ def _attention(setting: Setting, per_step: float) -> Iterator[Operation]:
         )  # fmt: skip
         traffic = cache = float(moved.forward_s), float(moved.backward_s)
     times = compute.attention_times(setting)
-    yield from _both("attention", "attention", times, work=work, traffic=traffic, cache=cache, calls=per_step)
+    yield from _both("attention", "attention", times, work=work, traffic=traffic, cache=cache, calls=per_step,
+                     fresh=(0.0, traffic[1]))  # fmt: skip
 
 
 def fused_attention_bytes(setting: Setting) -> float:
@@ -179,11 +183,15 @@ def _elementwise(setting: Setting, per_step: float) -> Iterator[Operation]:
 
 def _head(setting: Setting) -> Iterator[Operation]:
     """The output layer's product, and the loss: what the head takes beyond it."""
-    rate = setting.machine.sustained_flop_per_s(setting.recipe.head)
-    gemm = {"head": (setting.shape.vocab / setting.layout.tp, float(setting.shape.hidden))}
+    rate = float(compute.product_flop_per_s(setting, setting.recipe.head))
+    columns = compute.padded_vocab(setting.shape.vocab, setting.layout.tp) / setting.layout.tp
+    gemm = {"head": (columns, float(setting.shape.hidden))}
     calls = float(setting.num_micro_batches)
     yield from _products(setting, gemm, rate=rate, calls=calls, kind="head")
-    products, whole = compute.matmul_times(setting, gemm, flop_per_s=rate, has_adapters=False), compute.head_times(setting)
+    products, whole = (
+        compute.matmul_times(setting, gemm, flop_per_s=rate, has_adapters=False),
+        compute.head_times(setting),
+    )
     loss = PassTimes(forward_s=whole.forward_s - products.forward_s, backward_s=whole.backward_s - products.backward_s)
     moved = tuple(float(t) * setting.machine.hbm_bytes_per_s for t in (loss.forward_s, loss.backward_s))
     work = moved[0] / setting.recipe.activation_bytes, moved[1] / setting.recipe.activation_bytes
@@ -202,5 +210,6 @@ def _optimizer(setting: Setting) -> Operation:
 
     return Operation(
         name="optimizer", phase="update", kind="optimizer", flop=ADAM_FLOP_PER_PARAM * updated,
-        traffic_bytes=time(1.0), cache_bytes=time(1.0), time_s=time(setting.machine.hbm_bytes_per_s), num_per_step=1.0,
+        traffic_bytes=time(1.0), cache_bytes=time(1.0), fresh_bytes=time(1.0),
+        time_s=time(setting.machine.hbm_bytes_per_s), num_per_step=1.0,
     )  # fmt: skip

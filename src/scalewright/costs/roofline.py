@@ -28,6 +28,8 @@ class Operation:
     """Useful work of one call: no padding; half of the square for causal attention."""
     traffic_bytes: float
     """What one call moves through the device's memory at least: also the set of data it works on."""
+    fresh_bytes: float
+    """Of the traffic, what no kernel before it left in a cache: weights, cached keys, activations kept for backward."""
     cache_bytes: float
     """What one call moves between the second-level cache and the compute units."""
     time_s: float
@@ -115,11 +117,12 @@ def roofs(machine: Machine) -> list[Roof]:
 def place(op: Operation, machine: Machine, precision: Precision) -> Placement:
     """The lowest roof over an operation.
 
-    Equation  P = min(F, I B_home, W/Q_2 B_2): peak, the level that holds the data, and the second-level cache
+    Equation  P = min(F, W/Q B_home, W/Q_f B, W/Q_2 B_2): peak, the level that holds the data, memory for what is
+              fresh, the second-level cache for what passes it
     Source    williams2009 (Roofline, CACM 52(4)); yang2019 (Hierarchical Roofline, arXiv:1910.08695) for one
               intensity per level
-    Assumes   data that fits a cache is still there from the kernel before; the cost model itself counts it as read
-              from memory, so its times are on the safe side there
+    Assumes   data that fits a cache and is not fresh is still there from the kernel before; the cost model itself
+              counts all as read from memory, so its times are on the safe side there
     Checked   tests/costs/test_roofline_levels.py: never above the peak; data that fits the cache is not bound by memory
     """
     levels = roofs(machine)
@@ -128,6 +131,8 @@ def place(op: Operation, machine: Machine, precision: Precision) -> Placement:
     )
     limits = {f"{precision} peak": machine.peak_flop_per_s(precision)}
     limits[home.name] = op.flop / op.traffic_bytes * home.bytes_per_s
+    if home.name != "memory" and op.fresh_bytes > 0.0:
+        limits["memory"] = op.flop / op.fresh_bytes * levels[0].bytes_per_s
     cache = next((r for r in levels if r.name == "L2"), None)
     if cache is not None:
         through = op.flop / op.cache_bytes * cache.bytes_per_s
@@ -142,7 +147,7 @@ def product_cache_bytes(*, num_rows: float, num_columns: float, num_depth: float
     Equation  w (ceil(n/c) m k + ceil(m/r) k n + m n), tiles of r x c
     Source    NVIDIA (Matrix Multiplication Background User's Guide), tiling; yang2019 (arXiv:1910.08695)
     Assumes   tiles of 256 x 128, nothing shared between the tiles of neighbouring units
-    Checked   tests/costs/test_roofline_levels.py: at least the operands once; 85 FLOP per byte for a large 16-bit product
+    Checked   tests/costs/test_roofline_levels.py: at least the operands once; 85 FLOP per byte of a large one
     """
     m, n, k = num_rows, num_columns, num_depth
     across, down = -(-n // TILE[1]), -(-m // TILE[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from scalewright.catalog.types import TransformerShape
+from scalewright.costs.interval import WIDENING
 from scalewright.costs.machine import Machine
 from scalewright.workload.model import num_moe_layers
 
@@ -66,3 +67,22 @@ def peer_to_peer_time_s(
         bandwidth = min(bandwidth, machine.network_bytes_per_s_per_gpu)
     received, sent = weights_bytes / tp, weights_bytes * num_generators / tp / num_trainers
     return max(received, sent) / bandwidth + num_tensors / tp * machine.constants.collective_offset.value
+
+
+def rl_interval_s(*, time_s: float, machine: Machine, num_unseen: int) -> tuple[float, float]:
+    """The 90 % interval of a predicted RL step.
+
+    Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things that no published step shares
+    Source    published GRPO steps of one project, none of them fitted (benchmarks/stage_residuals.py)
+    Assumes   other projects differ as its models do: one project, so the quantiles are widened once more
+    Checked   tests/planner/test_stages.py: holds the published steps
+    """
+    c, power = machine.constants, 1.0 + WIDENING * num_unseen
+    return time_s * c.rl_interval_low.value**power, time_s * c.rl_interval_high.value**power
+
+
+def unseen_rl(*, machine: Machine, precision: str) -> list[str]:
+    """What about a request lies outside the published RL steps."""
+    c, accelerator = machine.constants, machine.accelerator.id
+    found = [] if accelerator in c.rl_seen_accelerators else [f"no published RL step used {accelerator}"]
+    return found if precision in c.rl_seen_precisions else [*found, f"no published RL step is in {precision}"]

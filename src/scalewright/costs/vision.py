@@ -282,7 +282,7 @@ def vision_operations(setting: VisionSetting) -> list[Operation]:
             time = float(move_time_s(setting=setting, num_elements=size / w))
             found.append(Operation(
                 name=name, phase="forward", kind=kind, flop=size / w, traffic_bytes=size, cache_bytes=size,
-                time_s=time, num_per_step=1.0,
+                fresh_bytes=0.0, time_s=time, num_per_step=1.0,
             ))  # fmt: skip
     return found
 
@@ -295,12 +295,15 @@ def _conv_operations(setting: VisionSetting, placed: PlacedConv) -> Iterator[Ope
         num_rows=b * conv.out_size**2, num_columns=conv.channels_out, num_depth=conv.kernel**2 * conv.channels_in,
         width_bytes=w,
     )  # fmt: skip
-    passes: tuple[tuple[Phase, float], ...] = (("forward", 1.0), ("backward", 1.0 if placed.is_first else 2.0))
-    for (phase, count), time in zip(passes, times, strict=True):
+    kept = w * b * placed.in_size**2 * conv.channels_in
+    passes: tuple[tuple[Phase, float, float], ...] = (
+        ("forward", 1.0, w * conv.num_weights), ("backward", 1.0 if placed.is_first else 2.0, kept),
+    )  # fmt: skip
+    for (phase, count, fresh), time in zip(passes, times, strict=True):
         yield Operation(
             name=f"{conv.kernel}x{conv.kernel} {conv.part}", phase=phase, kind="convolution",
             flop=count * b * conv.forward_flop, traffic_bytes=count * once, cache_bytes=count * max(through, once),
-            time_s=float(time), num_per_step=1.0,
+            fresh_bytes=fresh, time_s=float(time), num_per_step=1.0,
         )  # fmt: skip
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from scalewright import __version__
 from scalewright.catalog.types import Stack
 from scalewright.costs import generation
 from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.energy import Site
 from scalewright.costs.generation import Serving
 from scalewright.costs.machine import Machine
 from scalewright.costs.step import why_not_expressed
 from scalewright.errors import ConfigError, NotExpressedError
-from scalewright.records.documents import digest, document
+from scalewright.planner.answers import energy_keys, heading, timing
+from scalewright.planner.energy_use import Footprint, footprint
+from scalewright.records.documents import document
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
 
@@ -46,6 +48,9 @@ class GenerationPrediction:
     """Sequences of a copy that a decode step serves, on average."""
     num_steps: float
     """Decode steps until the last answer."""
+    site: Site | None = None
+    """Building, grid and price; without them there is no energy, money or carbon."""
+    site_notes: tuple[str, ...] = ()
 
     @property
     def mean_context(self) -> float:
@@ -100,28 +105,61 @@ class GenerationPrediction:
             found.append(f"memory holds {self.num_alive} sequences a copy: {self.batch} prompts take turns")
         if self.serving.tp > machine.gpus_per_node:
             found.append(f"tp={self.serving.tp} spans nodes of {machine.gpus_per_node} devices")
-        found.append("of 23 published rates the prediction is 0.83 to 1.75 times; there is no interval")
-        return [*found, *machine.assumptions]
+        wider = [f"{reason}: the interval is wider" for reason in generation.unseen_generation(self.serving)]
+        return [*found, *wider, *machine.assumptions, *self.site_notes]
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Of the time until the last answer."""
+        return generation.generation_interval_s(time_s=float(self.time.total), serving=self.serving)
+
+    @property
+    def bound_s(self) -> float:
+        """What no engine can beat."""
+        copies = self.num_gpus // self.serving.tp
+        return generation.least_time_s(
+            serving=self.serving, num_active_params=self.spec.num_active_params, num_steps=self.num_steps,
+            num_tokens=self.batch * (self.prompt_len + self.response_len), num_copies=copies,
+        )  # fmt: skip
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """Energy, money and carbon of all answers; per generated token."""
+        if self.site is None:
+            return None
+        return footprint(
+            machine=self.serving.machine, recipe=self.serving.recipe, site=self.site, time_s=float(self.time.total),
+            num_gpus=self.num_gpus, num_tokens=self.batch * self.response_len, hardware_flop=self.hardware_flop,
+            memory_frac=self.memory_frac,
+        )  # fmt: skip
 
     def as_document(self) -> dict[str, Any]:
+        machine, used, total = self.serving.machine, self.footprint, float(self.time.total)
+        low, high = self.interval_s
+        first = generation.generation_interval_s(time_s=self.ttft_s, serving=self.serving, is_first_token=True)
         body = {
-            "id": digest(self.resolved_input()),
-            "scalewright": __version__,
-            "stage": "generate",
-            "input": self.resolved_input(),
-            "num_gpus": self.num_gpus,
-            "num_nodes": -(-self.num_gpus // self.serving.machine.gpus_per_node),
-            "step_time_s": float(self.time.total),
+            **heading(
+                stage="generate",
+                spec=self.spec,
+                machine=machine,
+                resolved_input=self.resolved_input(),
+                num_gpus=self.num_gpus,
+            ),
+            **timing(machine=machine, step_s=total, interval_s=(low, high), bound_s=self.bound_s, used=used),
             "tokens_per_s": self.num_generated_per_s,
             "tokens_per_s_per_gpu": self.num_generated_per_s / self.num_gpus,
+            "tokens_per_s_interval": [self.num_generated_per_s * total / end for end in (high, low)],
             "ttft_s": self.ttft_s,
+            "ttft_interval_s": list(first),
             "itl_s": self.itl_s,
+            "itl_interval_s": [self.itl_s * end / total for end in (low, high)],
             "num_alive_per_copy": self.num_alive,
             "num_fit_per_copy": self.num_fit,
             "memory_bytes": float(self.memory.total),
-            "device_memory_bytes": self.serving.machine.memory_bytes,
+            "reserved_bytes": float(self.memory.total),
+            "device_memory_bytes": machine.memory_bytes,
             "fits": self.fits,
-            "confidence": "model",
+            **energy_keys(used),
             "warnings": self.warnings(),
             "time": self.time.as_dict(),
             "memory": self.memory.as_dict(),
@@ -132,7 +170,7 @@ class GenerationPrediction:
 def predict_generation(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, num_gpus: int, tp: int, batch: int,
     prompt_len: int, response_len: int, longest_len: int | None = None, cache_bytes: float | None = None,
-    taken_bytes: float = 0.0,
+    taken_bytes: float = 0.0, site: Site | None = None, site_notes: tuple[str, ...] = (),
 ) -> GenerationPrediction:  # fmt: skip
     """Time, memory and rate of `batch` prompts over `num_gpus / tp` copies of the model.
 
@@ -179,6 +217,8 @@ def predict_generation(
         itl_s=float(step.total),
         num_running=running,
         num_steps=steps,
+        site=site,
+        site_notes=site_notes,
     )
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalewright import __version__
 from scalewright.catalog.types import Stack
 from scalewright.costs import compute, generation, hostmem, stage
 from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.energy import Site
 from scalewright.costs.layer import layer_times
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
 from scalewright.costs.stage import Sync
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.errors import ConfigError
+from scalewright.planner.answers import energy_keys, heading, timing
+from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.serving import GenerationPrediction, predict_generation
 from scalewright.planner.stage_memory import held_memory, update_memory
-from scalewright.records.documents import digest, document
+from scalewright.records.documents import document
 from scalewright.workload.layout import Layout, check_divides
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
@@ -47,10 +49,63 @@ class RlPrediction:
     memory_update: Breakdown
     host_memory: Breakdown
     """One node."""
+    site: Site | None = None
+    """Building, grid and price; without them there is no energy, money or carbon."""
+    site_notes: tuple[str, ...] = ()
 
     @property
     def num_gpus(self) -> int:
         return int(self.layout.num_gpus)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of a step: prompts and answers."""
+        return self.num_prompts * self.num_responses * (self.rollout.prompt_len + self.rollout.response_len)
+
+    @property
+    def unseen(self) -> list[str]:
+        return stage.unseen_rl(machine=self.machine, precision=self.recipe.name)
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        return stage.rl_interval_s(
+            time_s=float(self.time.total), machine=self.machine, num_unseen=len(self.unseen)
+        )  # fmt: skip
+
+    @property
+    def num_updates(self) -> int:
+        return self.num_prompts * self.num_responses // int(self.layout.gbs)
+
+    @property
+    def hardware_flop(self) -> float:
+        """Rollout, two scoring passes and the updates."""
+        scored = 2.0 * 2.0 * self.spec.num_active_params * self.num_tokens
+        return self.rollout.hardware_flop + scored + float(self.update.hardware_flop) * self.num_updates
+
+    @property
+    def bound_s(self) -> float:
+        """The rollout's own bound, and the updates' arithmetic at peak."""
+        peak = self.machine.peak_flop_per_s(self.recipe.matmul) * self.num_gpus
+        return self.rollout.bound_s + float(self.update.model_flop) * self.num_updates / peak
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """Energy, money and carbon of a step; per token of prompts and answers."""
+        if self.site is None:
+            return None
+        total = float(self.time.total)
+        streaming = self.rollout.memory_frac * float(self.rollout.time.total) / total
+        return footprint(
+            machine=self.machine, recipe=self.recipe, site=self.site, time_s=total, num_gpus=self.num_gpus,
+            num_tokens=self.num_tokens, hardware_flop=self.hardware_flop, memory_frac=streaming,
+        )  # fmt: skip
+
+    @property
+    def reserved_bytes(self) -> float:
+        """Of the fuller of the two phases, with the allocator's slack and what libraries hold."""
+        c = self.machine.constants
+        updating = float(self.memory_update.total) * (1.0 + c.allocator_overhead.value) + c.device_reserve.value
+        return max(float(self.memory_rollout.total), updating)
 
     @property
     def fits(self) -> bool:
@@ -86,24 +141,24 @@ class RlPrediction:
                 found.append(f"{self.machine.name}: memory rate of the hosts unknown, the optimizer there is not timed")
         if not self.fits_host:
             found.append("a node's host memory is too small for what is moved off its devices")
-        return list(dict.fromkeys(found))
+        found += [f"{reason}: the interval is wider" for reason in self.unseen]
+        return list(dict.fromkeys([*found, *self.site_notes]))
 
     def as_document(self) -> dict[str, Any]:
-        tokens = self.num_prompts * self.num_responses * (self.rollout.prompt_len + self.rollout.response_len)
+        total, used, asked, n = float(self.time.total), self.footprint, self.resolved_input(), self.num_gpus
+        bounds = self.interval_s, self.bound_s
         body = {
-            "id": digest(self.resolved_input()),
-            "scalewright": __version__,
-            "stage": "rl",
-            "input": self.resolved_input(),
-            "num_gpus": self.num_gpus,
-            "num_nodes": -(-self.num_gpus // self.machine.gpus_per_node),
-            "step_time_s": float(self.time.total),
-            "tokens_per_s_per_gpu": tokens / float(self.time.total) / self.num_gpus,
+            **heading(stage="rl", spec=self.spec, machine=self.machine, resolved_input=asked, num_gpus=n),
+            **timing(machine=self.machine, step_s=total, interval_s=bounds[0], bound_s=bounds[1], used=used),
+            "tokens_per_s_per_gpu": self.num_tokens / total / n,
             "memory_bytes": max(float(self.memory_rollout.total), float(self.memory_update.total)),
+            "reserved_bytes": self.reserved_bytes,
             "device_memory_bytes": self.machine.memory_bytes,
-            "host_bytes_per_node": float(self.host_memory.total),
+            "host_memory_bytes_per_node": float(self.host_memory.total),
+            "host_memory_available_bytes_per_node": self.machine.host_memory_bytes,
             "fits": self.fits,
-            "confidence": "model",
+            "fits_host": self.fits_host,
+            **energy_keys(used),
             "warnings": self.warnings(),
             "time": self.time.as_dict(),
             "memory": self.memory_update.as_dict(),
@@ -117,7 +172,8 @@ def predict_rl(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, layout: Layout, rollout_recipe: Recipe,
     rollout_tp: int, num_prompts: int, num_responses: int, prompt_len: int, response_len: int,
     longest_len: int | None = None, reward_s: float = 0.0, reference: bool = True,
-    mode: TrainingMode | ModeName = "full", sync: Sync = "gather_broadcast",
+    mode: TrainingMode | ModeName = "full", sync: Sync = "gather_broadcast", site: Site | None = None,
+    site_notes: tuple[str, ...] = (),
 ) -> RlPrediction:  # fmt: skip
     """One on-policy GRPO step: trainer and generator take turns on the same devices.
 
@@ -162,6 +218,7 @@ def predict_rl(
         memory_rollout=replace(rollout.memory, name="rollout", parts=(*rollout.memory.parts, held)),
         memory_update=memory_update,
         host_memory=hostmem.training_host_memory(setting, num_weight_copies=2 if reference else 1),
+        site=site, site_notes=site_notes,
     )  # fmt: skip
 
 

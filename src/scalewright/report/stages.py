@@ -9,92 +9,169 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.stage_constants import StageConstants
+from scalewright.catalog.vision_constants import VisionConstants
 from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.generation import generation_interval_s
 from scalewright.planner.energy_use import Footprint
+from scalewright.planner.stage_limits import StageChange, StagePrediction, stage_changes, stage_limits
 from scalewright.planner.stage_memory import MinimumGpus
 from scalewright.planner.stages import GenerationPrediction, RlPrediction
 from scalewright.planner.vision import VisionPrediction
-from scalewright.report.console import bar_mark, plain_table
-from scalewright.report.formulas import formula
+from scalewright.report.console import plain_table
+from scalewright.report.explain import (
+    interval_words,
+    print_equations,
+    print_facts,
+    print_limits,
+    print_operations,
+    print_terms,
+)
+from scalewright.report.pictures import picture_of
 
-BAR_WIDTH = 16
 
-
-def print_generation(console: Console, prediction: GenerationPrediction, *, explain: bool) -> None:
-    serving, count = prediction.serving, prediction.num_gpus
+def print_generation(
+    console: Console, prediction: GenerationPrediction, *, explain: bool, catalog: Catalog
+) -> None:  # fmt: skip
+    p, serving, count = prediction, prediction.serving, prediction.num_gpus
     console.print(
-        f"[bold]{escape(prediction.spec.id)}[/] generating on {count} x {serving.machine.accelerator.id} "
+        f"[bold]{escape(p.spec.id)}[/] generating on {count} x {serving.machine.accelerator.id} "
         f"({escape(serving.machine.name)}), {serving.recipe.name}, tp={serving.tp}"
     )
-    console.print(
-        f"{prediction.batch} prompts of {prediction.prompt_len} tokens, answers of {prediction.response_len}"
-        + (f", the longest {prediction.longest_len}" if prediction.longest_len != prediction.response_len else "")
-    )
-    table = plain_table("", "predicted", "")
-    rate = prediction.num_generated_per_s
-    table.add_row("throughput", f"[bold]{rate:,.0f} tokens/s[/]", f"{rate / count:,.0f} each; generated tokens only")
-    table.add_row("all answers", _s(float(prediction.time.total)), f"{prediction.num_alive} sequences a copy at once")
-    table.add_row("first token", _s(prediction.ttft_s), "of a prompt that arrives alone")
-    table.add_row("next token", _s(prediction.itl_s), "of a running sequence")
-    room = f"room for {prediction.num_fit} sequences a copy: {_verdict(prediction.fits)}"
-    table.add_row("memory", _b(float(prediction.memory.total)), f"of {_b(serving.machine.memory_bytes)}; {room}")
+    longest = f", the longest {p.longest_len}" if p.longest_len != p.response_len else ""
+    console.print(f"{p.batch} prompts of {p.prompt_len} tokens, answers of {p.response_len}{longest}")
+    table, rate, kind = plain_table("", "predicted", ""), p.num_generated_per_s, serving.machine.confidence
+    total, ends = float(p.time.total), p.interval_s
+    rates = f"{kind}; {rate * total / ends[1]:,.0f} to {rate * total / ends[0]:,.0f}; {rate / count:,.0f} each"
+    table.add_row("throughput", f"[bold]{rate:,.0f} tokens/s[/]", f"{rates}; generated tokens only")
+    table.add_row("all answers", _s(total), f"{interval_words(kind, ends)}; {p.num_alive} sequences a copy at once")
+    table.add_row("at least", _s(p.bound_s), "bound; weights once a step, or arithmetic at dense peak")
+    first = generation_interval_s(time_s=p.ttft_s, serving=serving, is_first_token=True)
+    table.add_row("first token", _s(p.ttft_s), f"{interval_words(kind, first)}; of a prompt that arrives alone")
+    each = p.itl_s * ends[0] / total, p.itl_s * ends[1] / total
+    table.add_row("next token", _s(p.itl_s), f"{interval_words(kind, each)}; of a running sequence")
+    room = f"room for {p.num_fit} sequences a copy: {_verdict(p.fits)}"
+    table.add_row("memory", _b(float(p.memory.total)), f"model; of {_b(serving.machine.memory_bytes)}; {room}")
+    _add_energy(table, p.footprint, "all answers cost", "tokens")
     console.print(table)
-    _print_terms(console, "where the time goes", prediction.time, units.SECONDS)
-    _print_terms(console, "where the memory goes", prediction.memory, units.BYTES)
-    _print_notes(console, prediction.warnings())
+    print_terms(console, "where the time goes", p.time, units.SECONDS, max_depth=2)
+    print_terms(console, "where the memory goes", p.memory, units.BYTES, max_depth=2)
+    _print_notes(console, p.warnings())
     if explain:
-        _print_formulas(console, (prediction.time, prediction.memory))
+        _explain(console, p, catalog, (p.time, p.memory), "generation.generation_interval_s", "generation.least_time_s")
 
 
-def print_rl(console: Console, prediction: RlPrediction, *, explain: bool) -> None:
-    machine, rollout = prediction.machine, prediction.rollout
+def print_rl(console: Console, prediction: RlPrediction, *, explain: bool, catalog: Catalog) -> None:
+    p, machine, rollout = prediction, prediction.machine, prediction.rollout
     console.print(
-        f"[bold]{escape(prediction.spec.id)}[/] GRPO step on {prediction.num_gpus} x {machine.accelerator.id} "
-        f"({escape(machine.name)}), {prediction.recipe.name}, mode {prediction.mode}"
+        f"[bold]{escape(p.spec.id)}[/] GRPO step on {p.num_gpus} x {machine.accelerator.id} "
+        f"({escape(machine.name)}), {p.recipe.name}, mode {p.mode}"
     )
-    console.print(f"trainer {prediction.layout.brief}; generator tp={rollout.serving.tp} {rollout.serving.recipe.name}")
-    table = plain_table("", "predicted", "")
-    answers = prediction.num_prompts * prediction.num_responses
-    tokens = answers * (rollout.prompt_len + rollout.response_len)
-    total = float(prediction.time.total)
-    table.add_row("step time", f"[bold]{_s(total)}[/]", f"{answers} answers, {prediction.sync.replace('_', ' ')} sync")
-    table.add_row("throughput", f"{tokens / total / prediction.num_gpus:,.0f} tokens/s each", "prompts and answers")
-    table.add_row("rollout memory", _b(float(prediction.memory_rollout.total)), f"of {_b(machine.memory_bytes)}")
-    table.add_row("update memory", _b(float(prediction.memory_update.total)), _verdict(prediction.fits))
+    console.print(f"trainer {p.layout.brief}; generator tp={rollout.serving.tp} {rollout.serving.recipe.name}")
+    table, total, kind = plain_table("", "predicted", ""), float(p.time.total), machine.confidence
+    answers = f"{p.num_prompts * p.num_responses} answers, {p.sync.replace('_', ' ')} sync"
+    table.add_row("step time", f"[bold]{_s(total)}[/]", f"{interval_words(kind, p.interval_s)}; {answers}")
+    table.add_row("at least", _s(p.bound_s), "bound; the rollout's, and the updates' arithmetic at dense peak")
+    table.add_row("throughput", f"{p.num_tokens / total / p.num_gpus:,.0f} tokens/s each", "prompts and answers")
+    room = f"model; of {_b(machine.memory_bytes)}"
+    table.add_row("rollout memory", _b(float(p.memory_rollout.total)), room)
+    table.add_row("update memory", _b(float(p.memory_update.total)), f"{room}; {_verdict(p.fits)}")
     has = "" if machine.host_memory_bytes is None else f"of {_b(machine.host_memory_bytes)} "
-    table.add_row("host memory", _b(float(prediction.host_memory.total)), f"{has}a node")
+    table.add_row("host memory", _b(float(p.host_memory.total)), f"model; {has}a node")
+    _add_energy(table, p.footprint, "a step costs", "tokens")
     console.print(table)
-    _print_terms(console, "where the step goes", prediction.time, units.SECONDS)
-    _print_terms(console, "memory during rollout", prediction.memory_rollout, units.BYTES)
-    _print_terms(console, "memory during the update", prediction.memory_update, units.BYTES)
-    _print_terms(console, "host memory of a node", prediction.host_memory, units.BYTES)
-    _print_notes(console, prediction.warnings())
+    print_terms(console, "where the step goes", p.time, units.SECONDS, max_depth=2)
+    print_terms(console, "memory during rollout", p.memory_rollout, units.BYTES, max_depth=2)
+    print_terms(console, "memory during the update", p.memory_update, units.BYTES, max_depth=2)
+    print_terms(console, "host memory of a node", p.host_memory, units.BYTES, max_depth=2)
+    _print_notes(console, p.warnings())
     if explain:
-        kinds = (prediction.time, prediction.memory_rollout, prediction.memory_update, prediction.host_memory)
-        _print_formulas(console, kinds)
+        _explain(
+            console, p, catalog, (p.time, p.memory_rollout, p.memory_update, p.host_memory), "stage.rl_interval_s"
+        )  # fmt: skip
 
 
-def print_vision(console: Console, prediction: VisionPrediction, *, explain: bool) -> None:
-    p, n = prediction, int(prediction.layout.dp)
+def print_vision(console: Console, prediction: VisionPrediction, *, explain: bool, catalog: Catalog) -> None:
+    p, n, total, kind = (
+        prediction,
+        int(prediction.layout.dp),
+        float(prediction.time.total),
+        prediction.machine.confidence,
+    )
     console.print(
         f"[bold]{escape(p.spec.id)}[/] on {n} x {escape(p.machine.accelerator.id)} ({escape(p.machine.name)})"
     )
-    console.print(f"{p.recipe.name}, stack {escape(p.stack.id)}, {p.layout.mbs} images each")
-    table = plain_table("", "predicted", "")
-    table.add_row("step time", _s(float(p.time.total)), "channels last" if p.channels_last else "channels first")
-    table.add_row("throughput", f"{p.num_images_per_s:,.0f} images/s", f"{p.num_images_per_s / n:,.0f} each")
+    order = "channels last" if p.channels_last else "channels first"
+    console.print(f"{p.recipe.name}, stack {escape(p.stack.id)}, {order}, {p.layout.mbs} images each")
+    table, rate = plain_table("", "predicted", ""), p.num_images_per_s
+    table.add_row("step time", f"[bold]{_s(total)}[/]", interval_words(kind, p.interval_s))
+    table.add_row("at least", _s(p.bound_s), "bound; the arithmetic at dense peak")
+    wait = float(p.time.part("data").total)
+    without = "" if wait == 0.0 else f"; {rate * total / (total - wait) / n:,.0f} if images were ready"
+    table.add_row("throughput", f"{rate:,.0f} images/s", f"{rate / n:,.0f} each{without}")
+    table.add_row("efficiency", units.format(p.efficiency_frac, units.FRACTION), "per batch, against one node")
+    table.add_row("an epoch", _s(p.epoch_s), "of ImageNet, without its start, end and validation")
     table.add_row("MFU", units.format(p.mfu_frac, units.FRACTION), f"of the dense {p.recipe.matmul} peak")
+    room = f"{_b(p.reserved_bytes)} reserved of {_b(p.machine.memory_bytes)}: {_verdict(p.fits)}"
+    table.add_row("memory", _b(float(p.memory.total)), f"model; {room}")
+    _add_energy(table, p.footprint, "a step costs", "images")
     console.print(table)
-    _print_terms(console, "where the step goes", p.time, units.SECONDS)
-    _print_notes(
-        console,
-        [
-            "memory is not predicted for vision models",
-            "against one H200 the model is 0.93 to 1.57 times the measured rate; there is no interval",
-        ],
-    )
+    print_terms(console, "where the step goes", p.time, units.SECONDS)
+    print_terms(console, "where the memory goes", p.memory, units.BYTES)
+    _print_notes(console, p.warnings())
     if explain:
-        _print_formulas(console, (p.time,))
+        _explain(console, p, catalog, (p.time, p.memory), "vision.move_time_s", "vision.vision_interval_s")
+
+
+def _add_energy(table: Table, used: Footprint | None, name: str, counted: str) -> None:
+    if used is None:
+        return
+    money = f"; {units.format(used.cost_usd, units.USD)}" if used.cost_usd is not None else ""
+    carbon = f"; {units.format(used.carbon_kgco2e, units.KGCO2E)}" if used.carbon_kgco2e is not None else ""
+    joules = units.format(float(used.energy.total), units.JOULES)
+    table.add_row(name, joules, f"model; {used.num_tokens_per_j:.3g} {counted}/J{money}{carbon}")
+
+
+def _explain(
+    console: Console, prediction: StagePrediction, catalog: Catalog, breakdowns: tuple[Breakdown, ...], *formulas: str
+) -> None:
+    """From the total to the terms: limits, roofs, single changes, then equations, inputs and sources."""
+    print_limits(console, stage_limits(prediction))
+    if not isinstance(prediction, RlPrediction):
+        print_operations(console, picture_of(prediction))
+    _print_changes(console, stage_changes(prediction, catalog))
+    print_equations(console, breakdowns, *formulas)
+    _print_inputs(console, prediction)
+
+
+def _print_changes(console: Console, found: list[StageChange]) -> None:
+    table = plain_table("change", "rate", "memory", "fits", title="one change at a time", right=("rate", "memory"))
+    for change in found:
+        verdict = "[green]yes[/]" if change.fits else "[bold red]no[/]"
+        table.add_row(escape(change.name), f"{change.rate_ratio_frac - 1.0:+.1%}", _b(change.memory_bytes), verdict)
+    if table.row_count:
+        console.print()
+        console.print(table)
+
+
+def _print_inputs(console: Console, prediction: StagePrediction) -> None:
+    if isinstance(prediction, GenerationPrediction):
+        machine, recipe, fields = prediction.serving.machine, prediction.serving.recipe, StageConstants.model_fields
+    elif isinstance(prediction, RlPrediction):
+        machine, recipe, fields = prediction.machine, prediction.recipe, StageConstants.model_fields
+    else:
+        machine, recipe, fields = prediction.machine, prediction.recipe, VisionConstants.model_fields
+    a, common = machine.accelerator, ("memory_bandwidth_share", "sustained_matmul_share", "depth_overhead")
+    facts: dict[str, object] = {
+        f"peak {recipe.matmul}": a.peak[recipe.matmul],
+        "memory": a.usable_memory or a.memory,
+        "memory bandwidth": a.memory_bandwidth,
+        "L2": a.l2,
+        "L2 bandwidth": a.l2_bandwidth,
+        **{n.replace("_", " "): getattr(machine.constants, n) for n in (*common, *fields)},
+    }
+    print_facts(console, facts)
 
 
 def minimum_table(found: Iterable[MinimumGpus]) -> Table:
@@ -117,7 +194,7 @@ def print_footprint(console: Console, footprint: Footprint) -> None:
     if footprint.carbon_kgco2e is not None:
         table.add_row("carbon", units.format(footprint.carbon_kgco2e, units.KGCO2E), "electricity only")
     console.print(table)
-    _print_terms(console, "where the energy goes", footprint.energy, units.JOULES)
+    print_terms(console, "where the energy goes", footprint.energy, units.JOULES)
 
 
 def _s(value: float) -> str:
@@ -132,33 +209,6 @@ def _verdict(fits: bool) -> str:
     return "[green]fits[/]" if fits else "[bold red]does not fit[/]"
 
 
-def _print_terms(console: Console, title: str, breakdown: Breakdown, dimension: units.Dimension) -> None:
-    table = plain_table("term", "value", "share", "", title=title, right=("value", "share"), header=False)
-    total, mark = float(breakdown.total), bar_mark(console)
-    for depth, term in breakdown.walk():
-        value = float(term.total)
-        if depth == 0 or depth > 2 or value == 0.0:
-            continue
-        bar = mark * max(round(value / total * BAR_WIDTH), 0) if depth == 1 else ""
-        name = "  " * (depth - 1) + term.name.replace("_", " ")
-        table.add_row(name, units.format(value, dimension), f"{value / total:.1%}", bar)
-    table.add_row("[bold]total[/]", f"[bold]{units.format(total, dimension)}[/]", "", "")
-    console.print()
-    console.print(table)
-
-
 def _print_notes(console: Console, notes: Iterable[str]) -> None:
     for note in notes:
         console.print(f"[yellow]note[/] {escape(note)}")
-
-
-def _print_formulas(console: Console, breakdowns: tuple[Breakdown, ...]) -> None:
-    """Every formula used, once: equation, source, assumptions, check."""
-    console.print()
-    console.print("[bold]equations[/]")
-    for key in dict.fromkeys(t.formula for b in breakdowns for _, t in b.walk() if t.formula):
-        found = formula(key)
-        console.print(f"[cyan]{key}[/]  {escape(found.summary)}")
-        for name, text in found.sections.items():
-            for i, line in enumerate(text.splitlines()):
-                console.print(f"  {name if i == 0 else '':<9} {escape(line)}")
