@@ -74,7 +74,7 @@ def refuse_what_it_lacks(request: Request) -> None:
     if shape.norm == "layernorm" and not shape.norm_bias:
         raise refusal(NAME, "LayerNorm without bias", "its LayerNorm has one", "choose --emit deepspeed or --emit fsdp")
     if request.recipe.name not in PRECISIONS:
-        why = "its weights are fp32, or 16 bit with an fp32 master copy"
+        why = "its weights are fp32, or 16 bit with an fp32 master copy, and no argument rounds 32-bit products"
         raise refusal(NAME, f"precision {request.recipe.name}", why, f"choose {', '.join(PRECISIONS)}")
     if layout.recompute not in RECOMPUTE:
         why = "it recomputes attention or whole layers, not every second product"

@@ -95,4 +95,4 @@ def one_line(text: str) -> str:
 
 def refusal(framework: str, knob: str, why: str, instead: str) -> NotExpressedError:
     """The sentence for what a framework cannot be told: nothing is dropped silently."""
-    return NotExpressedError(f"{framework} cannot express {knob}: {why}; {instead}")
+    return NotExpressedError(f"{framework} cannot express {one_line(knob)}: {why}; {instead}")
