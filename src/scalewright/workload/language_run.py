@@ -93,6 +93,8 @@ class LanguageRun:
     checkpoint_async: bool = True
     checkpoint_keep: int = 2
     """Newest whole checkpoints that are kept."""
+    start_from: str = ""
+    """Checkpoint folder of another run to start from, of the same model under any layout; empty: from the seed."""
     device_mttf_s: float = 50_000.0 * 3600.0
     """Mean time to failure of one device, for checkpoint_every=auto."""
     scaling: Scaling = "given"

@@ -12,6 +12,8 @@ from torch.utils import swap_tensors
 from scalewright.workload.language_run import OptimizerSettings
 
 NUM_SCALARS = 4
+MAX_SIZES = 64
+"""Different sizes of tensors that a kernel of its own is compiled for."""
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -56,8 +58,7 @@ class AdamW:
                 _cast(param, weights)
         device = local(next(iter(params.values()))).device
         self.scalars = torch.zeros(NUM_SCALARS, device=device)
-        # On a GPU the compiled update is one kernel per tensor, which reads and writes each number once.
-        self._update: Callable[..., None] = torch.compile(update, dynamic=True) if device.type == "cuda" else update
+        self._update: Callable[..., None] = _compiled_update() if device.type == "cuda" else update
 
     def set_scalars(self) -> None:
         """Learning rate and bias corrections of the coming update; the gradient's factor stays as it is."""
@@ -94,6 +95,13 @@ class AdamW:
         """Round the master weights into the model again, after loading them."""
         for name, master in self.masters.items():
             local(self.params[name].detach()).copy_(local(master))
+
+
+def _compiled_update() -> Callable[..., None]:
+    """One kernel per tensor, which reads and writes each number once; made anew for each of the few sizes."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_SIZES)
+    compiled: Callable[..., None] = torch.compile(update, dynamic=False, options={"coordinate_descent_tuning": True})
+    return compiled
 
 
 def _cast(param: nn.Parameter, weights: torch.dtype) -> None:

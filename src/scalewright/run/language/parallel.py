@@ -115,13 +115,12 @@ def build_stage(run: LanguageRun, place: Place, numbers: Numbers, layers: range)
         model.materialise(part, name, seed=run.seed, layers=shape.layers, device=device)
         if int(layout.tp) > 1:
             parallelize_module(part, place.mesh["tp"], tensor_plan(part, sp=layout.sp), src_data_rank=None)
-        if isinstance(part, Block):
-            if gathers:
-                part.attention.gather_keys = partial(_gather, group=place.context_group)
-            if run.compile != "off":
-                part.compile(**numbers.compile_options(run.compile))
-            if sharded:
-                _shard(part, run, place, numbers)
+        if gathers and isinstance(part, Block):
+            part.attention.gather_keys = partial(_gather, group=place.context_group)
+        if run.compile != "off" and (isinstance(part, Block) or int(layout.tp) == 1):
+            part.compile(**numbers.compile_options(run.compile))
+        if sharded and isinstance(part, Block):
+            _shard(part, run, place, numbers)
     model.tie()
     if sharded:
         _shard(model, run, place, numbers)

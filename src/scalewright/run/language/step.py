@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,11 +70,12 @@ class TrainStep:
         if run.compile != "off" and int(run.layout.tp) == 1:
             self._loss = torch.compile(loss_of_scores)
         self._num_tokens = 0
+        self.before_update: Callable[[], None] = lambda: None
+        """Called when gradients are there and the weights are about to change: a save may still need them."""
         self._schedule = self._pipeline() if int(run.layout.pp) > 1 else None
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> StepResult:
         """The samples of this rank, micro-batch after micro-batch."""
-        self._num_tokens = 0
         self.optimizer.set_scalars()
         with self._contexts():
             loss = self.forward_backward(tokens_BL, targets_BL)
@@ -82,6 +83,7 @@ class TrainStep:
 
     def forward_backward(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         """Leave gradients on the parameters and return the mean loss of this rank's samples."""
+        self._num_tokens = 0
         self.gradients.clear()
         if self._schedule is not None:
             return self._through_pipeline(tokens_BL, targets_BL)
@@ -106,6 +108,7 @@ class TrainStep:
         limit = self.run.optimizer.clip_norm
         factor = (limit / (grad_norm + 1e-6)).clamp(max=1.0) if limit else torch.ones_like(grad_norm)
         overflowed = self._scales and not math.isfinite(float(grad_norm))
+        self.before_update()
         if not overflowed:
             self.optimizer.apply(grads, factor * unscale)
             self.optimizer.num_updates += 1

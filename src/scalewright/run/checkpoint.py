@@ -1,0 +1,239 @@
+"""Save and load training state with `torch.distributed.checkpoint`: by every rank, to any layout, beside training.
+
+An asynchronous save copies the state to host memory while the next forward and backward passes run; only the next
+update waits for that copy. A thread then writes, and talks to the other ranks over a group of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
+from torch.distributed.tensor import DTensor
+
+from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError, ScalewrightError
+from scalewright.records.run_directory import RunDirectory
+from scalewright.run.checkpoint_files import CheckpointFolder, Manifest, file_sum, problem_with, read_manifest
+
+T = TypeVar("T")
+METADATA = ".metadata"
+OPTIONAL = "rank-"
+"""Names that belong to a rank and not to the model: another layout has other ranks, and goes without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What was found."""
+
+    folder: Path
+    manifest: Manifest
+    passed_over: tuple[str, ...]
+    """Newer checkpoints that were damaged, each with what was wrong."""
+
+
+class Checkpointer:
+    """Saves and loads the tensors it is given, in place. Every rank calls the same methods in the same order."""
+
+    def __init__(self, directory: RunDirectory, *, keep: int, layout: str) -> None:
+        self._folder = CheckpointFolder(directory, keep=keep)
+        self._layout = layout
+        self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
+        self._group = dist.new_group(backend="gloo")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[Path] | None = None
+        self._copies: dict[str, Tensor] = {}
+        self._copied = threading.Event()
+        self._copied.set()
+        self._stream: torch.cuda.Stream | None = None
+        self.last_write_s = 0.0
+        """How long the latest finished save took from request to name."""
+
+    def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> Path:
+        """Save and return when the checkpoint has its name."""
+        self.finish()
+        return self._write(step, tensors, state, time.perf_counter())
+
+    def save_async(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Begin a save. Before `tensors` change, call `before_update`; the one before must be done, else this waits."""
+        self.finish()
+        self.make_room(tensors)
+        after = None
+        if torch.cuda.is_available() and any(_local(t).is_cuda for t in tensors.values()):
+            self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            after = torch.cuda.current_stream().record_event()
+        self._copied.clear()
+        self._pending = self._thread.submit(self._copy_and_write, step, tensors, state, after, time.perf_counter())
+
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        """Take the host memory that copies need, which is slow; done once, best before training starts."""
+        if not self._copies:
+            self._copies = {name: _host_copy_of(tensor) for name, tensor in tensors.items()}
+
+    def before_update(self) -> None:
+        """Hold the coming update until the running save has its copy."""
+        self._copied.wait()
+
+    def finish(self) -> Path | None:
+        """Wait for the save that is under way; its failure is raised here."""
+        pending, self._pending = self._pending, None
+        return None if pending is None else pending.result()
+
+    @property
+    def is_writing(self) -> bool:
+        return self._pending is not None and not self._pending.done()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+    def load_newest(self, tensors: dict[str, Tensor]) -> Loaded | None:
+        """Fill `tensors` from the newest whole checkpoint of this run; None where there is none."""
+        damaged: list[str] = []
+        for folder in self._from_first_rank(self._folder.newest_first):
+            try:
+                manifest = self._verified(folder)
+            except DocumentError as error:
+                damaged.append(str(error))
+                continue
+            self._read(folder, tensors)
+            return Loaded(folder=folder, manifest=manifest, passed_over=tuple(damaged))
+        if damaged:
+            raise ConfigError(f"every checkpoint is damaged ({damaged[0]}): start again in another --run-dir")
+        return None
+
+    def load(self, folder: Path, tensors: dict[str, Tensor]) -> Loaded:
+        """Fill `tensors` from a checkpoint, perhaps of another run and layout."""
+        manifest = self._verified(folder)
+        self._read(folder, tensors)
+        return Loaded(folder=folder, manifest=manifest, passed_over=())
+
+    def _copy_and_write(
+        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], after: Any, started_s: float
+    ) -> Path:
+        try:
+            if after is not None and self._stream is not None:
+                self._stream.wait_event(after)
+                with torch.cuda.stream(self._stream):
+                    self._copy(tensors)
+                self._stream.synchronize()
+            else:
+                self._copy(tensors)
+        finally:
+            self._copied.set()
+        return self._write(step, self._copies, state, started_s)
+
+    @torch.no_grad()
+    def _copy(self, tensors: dict[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            _local(self._copies[name]).copy_(_local(tensor.detach()), non_blocking=True)
+
+    def _write(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], started_s: float) -> Path:
+        hidden = self._folder.saving(step)
+        try:
+            self._from_first_rank(lambda: self._folder.prepare(step))
+            writer = FileSystemWriter(hidden, single_file_per_rank=True, sync_files=True)
+            save_shards(dict(tensors), storage_writer=writer, process_group=self._group)
+            mine = f"__{self._rank}_*.distcp"
+            parts = self._from_every_rank(lambda: {p.name: file_sum(p) for p in hidden.glob(mine)})
+            files = {name: found for part in parts for name, found in part.items()}
+
+            def publish() -> Path:
+                files[METADATA] = file_sum(hidden / METADATA)
+                return self._folder.publish(
+                    Manifest(step=step, layout=self._layout, world_size=self._world_size, state=state, files=files)
+                )
+
+            final = self._from_first_rank(publish)
+        except (CheckpointException, OSError) as error:
+            raise EnvironmentFailedError(
+                f"{hidden.parent}: the checkpoint of step {step} was not saved: {_first_cause(error)}; "
+                "free space or choose another --run-dir, then resume; earlier checkpoints are untouched"
+            ) from error
+        self.last_write_s = time.perf_counter() - started_s
+        return final
+
+    def _read(self, folder: Path, tensors: dict[str, Tensor]) -> None:
+        reader = FileSystemReader(folder)
+        known = reader.read_metadata().state_dict_metadata
+        wanted = {n: t for n, t in tensors.items() if n in known or not n.startswith(OPTIONAL)}
+        missing = sorted(set(wanted) - set(known))
+        if missing:
+            raise ConfigError(f"{folder}: lacks {missing[0]}: it is of another model; choose a checkpoint of this one")
+        try:
+            load_in_place(wanted, storage_reader=reader, process_group=self._group)
+        except (CheckpointException, ValueError) as error:
+            raise ConfigError(f"{folder}: does not fit this model: {_first_cause(error)}") from error
+
+    def _verified(self, folder: Path) -> Manifest:
+        """The manifest, if every file is what it says. Ranks share the reading and agree on the answer."""
+        manifest = self._from_first_rank(lambda: read_manifest(folder))
+        share = slice(self._rank, None, self._world_size)
+        problems = self._from_every_rank(lambda: problem_with(folder, manifest, only=share))
+        if any(problems):
+            found = next(problem for problem in problems if problem)
+            raise DocumentError(f"{folder}: is damaged: {found}; use an earlier checkpoint")
+        return manifest
+
+    def _from_every_rank(self, work: Callable[[], T]) -> list[T]:
+        """Do it on every rank and tell all; an error of one is everybody's."""
+        own = _outcome(work)
+        outcomes: list[Any] = [own] * self._world_size
+        if self._world_size > 1:
+            dist.all_gather_object(outcomes, own, group=self._group)
+        for _, error in outcomes:
+            if error is not None:
+                raise error
+        return [value for value, _ in outcomes]
+
+    def _from_first_rank(self, work: Callable[[], T]) -> T:
+        """Do it on rank 0 and tell all; its error is everybody's, so that nobody waits for a rank that gave up."""
+        outcome: list[Any] = [_outcome(work) if self._rank == 0 else None]
+        if self._world_size > 1:
+            dist.broadcast_object_list(outcome, src=0, group=self._group)
+        value, error = outcome[0]
+        if error is not None:
+            raise error
+        found: T = value
+        return found
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return work(), None
+    except (ScalewrightError, OSError) as error:
+        return None, error
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _host_copy_of(tensor: Tensor) -> Tensor:
+    """Room for a tensor in host memory, split as it is; pinned where it comes from a GPU, so that copying overlaps."""
+    own = _local(tensor.detach())
+    room = torch.empty(own.shape, dtype=own.dtype, device="cpu", pin_memory=own.is_cuda)
+    if not own.is_cuda:
+        room.zero_()  # touch the pages now, not while training waits
+    if isinstance(tensor, DTensor):
+        return DTensor(room, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+    return room
+
+
+def _first_cause(error: BaseException) -> str:
+    """The first line that says something: DCP wraps the errors of every rank."""
+    if isinstance(error, CheckpointException) and error.failures:
+        inner: BaseException = next(iter(error.failures.values()))[0]
+        return _first_cause(inner)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,159 @@
+"""Checkpoints as files: published by one rename, described by a manifest, verified by checksum, kept by policy.
+
+A checkpoint is written under a hidden name. When every rank's files are on disk, the manifest with their sizes and
+SHA-256 goes in, and the folder gets its real name: a reader sees a whole checkpoint or none. What is to be deleted
+loses its real name first, for the same reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scalewright.errors import DocumentError, EnvironmentFailedError
+from scalewright.records.documents import document, read_document, write_document
+from scalewright.records.run_directory import MANIFEST, RunDirectory
+
+KIND = "checkpoint"
+SAVING, DELETING = ".saving-", ".deleting-"
+READ_BYTES = 2**22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSum:
+    """What a file of a checkpoint must look like."""
+
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a whole checkpoint says about itself."""
+
+    step: int
+    """Steps that were done when it was taken."""
+    layout: str
+    world_size: int
+    state: dict[str, Any]
+    """Numbers that belong to the state and are no tensors."""
+    files: dict[str, FileSum]
+
+    def document(self) -> dict[str, Any]:
+        files = {name: {"bytes": f.num_bytes, "sha256": f.sha256} for name, f in sorted(self.files.items())}
+        body = {
+            "step": self.step,
+            "created": datetime.now(UTC).isoformat(),
+            "layout": self.layout,
+            "world_size": self.world_size,
+            "state": self.state,
+            "files": files,
+        }
+        return document(KIND, body)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    doc = read_document(folder / MANIFEST, KIND)
+    try:
+        files = {n: FileSum(num_bytes=int(f["bytes"]), sha256=str(f["sha256"])) for n, f in doc["files"].items()}
+        return Manifest(
+            step=int(doc["step"]),
+            layout=str(doc["layout"]),
+            world_size=int(doc["world_size"]),
+            state=dict(doc["state"]),
+            files=files,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DocumentError(
+            f"{folder / MANIFEST}: is not a whole manifest ({error}); use another checkpoint"
+        ) from error
+
+
+def file_sum(path: Path) -> FileSum:
+    """Size and SHA-256 of a file, read back from where it was written."""
+    total, sha = 0, hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(READ_BYTES):
+            sha.update(block)
+            total += len(block)
+    return FileSum(num_bytes=total, sha256=sha.hexdigest())
+
+
+def problem_with(folder: Path, manifest: Manifest, *, only: slice = slice(None)) -> str | None:
+    """Why the files are not what the manifest says, or None. `only` picks a share, so that ranks divide the work."""
+    for name, wanted in sorted(manifest.files.items())[only]:
+        path = folder / name
+        try:
+            if path.stat().st_size != wanted.num_bytes:
+                return f"{name} has {path.stat().st_size} bytes, not {wanted.num_bytes}"
+            if file_sum(path) != wanted:
+                return f"{name} does not have the SHA-256 of the manifest"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+    return None
+
+
+class CheckpointFolder:
+    """The checkpoints of one run. One rank publishes and deletes; all ranks write and read."""
+
+    def __init__(self, directory: RunDirectory, *, keep: int) -> None:
+        self._directory, self._keep = directory, keep
+
+    def saving(self, step: int) -> Path:
+        """Where a checkpoint is written before it has its name."""
+        final = self._directory.checkpoint(step)
+        return final.with_name(SAVING + final.name)
+
+    def prepare(self, step: int) -> None:
+        """Make room for a save, clearing what a killed one left."""
+        try:
+            self._directory.checkpoints.mkdir(parents=True, exist_ok=True)
+            for left in self._directory.checkpoints.glob(".*"):
+                if left.name.startswith((SAVING, DELETING)):
+                    shutil.rmtree(left, ignore_errors=True)
+            self.saving(step).mkdir()
+        except OSError as error:
+            raise EnvironmentFailedError(
+                f"{self._directory.checkpoints}: no checkpoint can be written: {error.strerror}; "
+                "free space or choose another --run-dir"
+            ) from error
+
+    def publish(self, manifest: Manifest) -> Path:
+        """Give a written checkpoint its name, then delete those that the policy drops."""
+        hidden, final = self.saving(manifest.step), self._directory.checkpoint(manifest.step)
+        write_document(hidden / MANIFEST, manifest.document())
+        sync_folder(hidden)
+        if final.exists():
+            self._delete(final)  # saved before by an attempt that was stopped here and came back
+        hidden.rename(final)
+        sync_folder(final.parent)
+        for step in self._directory.checkpoint_steps()[: -self._keep]:
+            self._delete(self._directory.checkpoint(step))
+        return final
+
+    def discard(self, step: int) -> None:
+        shutil.rmtree(self.saving(step), ignore_errors=True)
+
+    def newest_first(self) -> list[Path]:
+        return [self._directory.checkpoint(step) for step in reversed(self._directory.checkpoint_steps())]
+
+    def _delete(self, folder: Path) -> None:
+        dying = folder.with_name(DELETING + folder.name)
+        shutil.rmtree(dying, ignore_errors=True)
+        folder.rename(dying)
+        sync_folder(folder.parent)
+        shutil.rmtree(dying, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's names on disk; a rename is only safe from a power cut after this."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
