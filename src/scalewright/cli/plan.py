@@ -206,17 +206,20 @@ def _finish(
 def _answer_stage(
     library: Catalog, system: str, given: dict[str, Any], teacher: str | None, *, as_json: bool, out: Path | None
 ) -> None:
-    """Stages that are not one training step: the fewest devices, by the mode assumed."""
+    """Stages that are not one training step: the fewest devices by mode, and whether those asked for suffice."""
     from scalewright.cli.predict import resolve_model
     from scalewright.costs.machine import machine_from_system
     from scalewright.planner.predict import resolve_recipe, resolve_stack
+    from scalewright.planner.request import parse_counts
     from scalewright.planner.stage_memory import stage_answers
     from scalewright.records.documents import document, to_json, write_document
+    from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.stages import minimum_table
     from scalewright.workload.layout import Layout
+    from scalewright.workload.training import training_mode
 
-    spec = resolve_model(library, given["model"])
+    spec, mode = resolve_model(library, given["model"]), training_mode(given["mode"])
     machine = machine_from_system(library, system, partition_name=given["partition"])
     found = stage_answers(
         spec=spec, machine=machine, stage_name=given["stage"], seq=given["seq"] or spec.transformer.seq,
@@ -224,13 +227,21 @@ def _answer_stage(
         recipe=resolve_recipe(given["precision"], machine),
         teacher=None if teacher is None else resolve_model(library, teacher),
     )  # fmt: skip
-    body = {"stage": given["stage"], "model": spec.id, "system": machine.name,
-            "minimum_gpus": [m.as_dict() for m in found]}  # fmt: skip
-    doc = document("stage-plan", body)
+    needed = [m.num_gpus for m in found if m.mode_name in (mode.name, "serve")]
+    counted = given["nodes"] is not None or given["gpus"] is not None
+    asked = max(parse_counts(given["nodes"], given["gpus"], machine)) if counted else None
+    fits = asked is None or (bool(needed) and asked >= max(needed))
+    doc = document("stage-plan", {
+        "stage": given["stage"], "model": spec.id, "system": machine.name, "mode": str(mode), "num_gpus": asked,
+        "fits": fits, "minimum_gpus": [m.as_dict() for m in found],
+    })  # fmt: skip
     if out is not None:
         write_document(out, doc)
     if as_json:
         typer.echo(to_json(doc), nl=False)
     else:
-        answer_console().print(minimum_table(found))
-    raise typer.Exit
+        console = answer_console()
+        console.print(minimum_table(found))
+        if asked is not None:
+            console.print(f"{asked} devices: {'enough' if fits else 'not enough'} in mode {mode.name}")
+    raise typer.Exit(ExitCode.YES if fits else ExitCode.NO)

@@ -93,7 +93,7 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     """Peak allocated bytes on a device of one pipeline stage."""
     layout, recipe, shape = setting.layout, setting.recipe, setting.shape
     shards, copies = stage_shards(setting, stage), num_expert_copies(setting) if shape.moe else 1.0
-    trained = trained_shards(setting, stage)
+    trained = trained_shards(setting, stage) if setting.mode.is_lora else shards
     layers, frac = setting.num_layers_on(stage), setting.stage_moe_frac(stage)
     dense = memory.state_bytes_per_param(recipe=recipe, num_shards=layout.dp * layout.cp, zero=layout.zero)
     routed = memory.state_bytes_per_param(recipe=recipe, num_shards=copies, zero=layout.zero)

@@ -94,13 +94,12 @@ def training_host_memory(setting: Setting, *, num_weight_copies: int = 0) -> Bre
     layout, recipe, feed = setting.layout, setting.recipe, setting.feed
     saved: FloatLike = 0.0
     if feed.async_checkpoint:
-        weights, trained = busiest_shards(setting), busiest_trained(setting)
-        kept = trained if setting.mode.is_lora else weights
-        saved = num_spread_params(setting, kept) * (recipe.weight_bytes + recipe.optimizer_bytes)
+        saved = num_spread_params(setting, busiest_trained(setting)) * (recipe.weight_bytes + recipe.optimizer_bytes)
     return host_memory(
         num_devices=np.minimum(setting.machine.gpus_per_node, layout.num_gpus),
         offloaded_bytes_per_device=offloaded_bytes(
-            num_params=num_spread_params(setting, busiest_shards(setting)), recipe=recipe, mode=setting.mode,
+            num_params=num_spread_params(setting, busiest_shards(setting)) if setting.mode.is_offload else 0.0,
+            recipe=recipe, mode=setting.mode,
             num_weight_copies=num_weight_copies,
         ),
         checkpoint_bytes_per_device=saved,

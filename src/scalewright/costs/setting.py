@@ -53,7 +53,8 @@ class Setting:
 
     def num_layers_before(self, stage: FloatLike) -> FloatLike:
         """Layers on the stages before this one."""
-        return self.shape.layers // self.layout.pp * stage + np.minimum(stage, self.shape.layers % self.layout.pp)
+        even = np.floor(self.shape.layers / self.layout.pp)  # in floats, as above
+        return even * stage + np.minimum(stage, self.shape.layers - even * self.layout.pp)
 
     def stage_moe_frac(self, stage: FloatLike) -> FloatLike:
         """Share of a stage's layers that are mixtures of experts; dense layers come first."""

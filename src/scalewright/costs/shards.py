@@ -119,9 +119,11 @@ def trained_shards(setting: Setting, stage: FloatLike) -> Shards:
     return Shards(num_dense=num_stage_adapters(setting, stage), num_routed=0.0)
 
 
-def busiest_trained(setting: Setting) -> Shards:
-    """What the slowest update waits for, of what is trained."""
-    return trained_shards(setting, 0) if setting.mode.is_lora else busiest_shards(setting)
+def busiest_trained(setting: Setting, whole: Shards | None = None) -> Shards:
+    """What the slowest update waits for, of what is trained; `whole` is `busiest_shards` where it is at hand."""
+    if setting.mode.is_lora:
+        return trained_shards(setting, 0)
+    return busiest_shards(setting) if whole is None else whole
 
 
 def _flag(condition: FloatLike) -> FloatLike:

@@ -166,7 +166,7 @@ def step_time(setting: Setting) -> Breakdown:
         data=_data_parallel(setting, shards, layer, micro_batch_s=micro_batch_s, transfer_s=transfer_s),
     )
     waiting = _waiting_terms(setting, layer, micro_batch_s=micro_batch_s, transfer_s=transfer_s)
-    update = _update(setting)
+    update = _update(setting, shards)
     data = _data_wait(setting, computing.total + talking.total + waiting.total + update.total)
     waiting = replace(waiting, parts=(*waiting.parts, data))
     return Breakdown(name="step", unit="s", formula="step.step_time", parts=(computing, talking, waiting, update))
@@ -284,10 +284,10 @@ def _sum(times: PassTimes) -> FloatLike:
     return times.forward_s + times.backward_s
 
 
-def _update(setting: Setting) -> Breakdown:
+def _update(setting: Setting, whole: Shards) -> Breakdown:
     """The optimizer's pass over this device's share, and the host's work once per step."""
     recipe, layout, machine = setting.recipe, setting.layout, setting.machine
-    shards = busiest_trained(setting)
+    shards = busiest_trained(setting, whole)
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
     updated = num_spread_params(setting, shards) if layout.zero >= 1 else shards.num_params
     once = setting.constants.step_overhead.value
@@ -361,7 +361,7 @@ def _data_parallel(
         routed = shards.num_routed * width_bytes
         return dense + collectives.gather_time_s(size_bytes=routed, path=expert_path, num_calls=calls)
 
-    trained = busiest_trained(setting)
+    trained = busiest_trained(setting, shards)
     weights = gather(recipe.weight_bytes, shards if sharded else trained)
     gradients = gather(recipe.communication_bytes, trained)
     taken_s = _taken_s(setting, layer, path, transfer_s=transfer_s)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from scalewright import __version__, units
 from scalewright.errors import ConfigError, LayoutError
-from scalewright.planner.constraints import NO_TENSOR_GROUP
+from scalewright.planner.constraints import NO_TENSOR_GROUP, reasons
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
+from scalewright.planner.fewest import Fewest, fewest_gpus
 from scalewright.planner.losers import Loser, differences, losers
 from scalewright.planner.pareto import (
     Recommended,
@@ -25,11 +27,10 @@ from scalewright.planner.request import BUDGETS, Request, check_request
 from scalewright.planner.search import SearchResult, objective_value, search
 from scalewright.planner.smallest_change import Fix, fixes
 from scalewright.planner.space import KNOBS, Fixed, Space, parse_fixed
-from scalewright.planner.stage_memory import MinimumGpus, stage_answers
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
 from scalewright.records.documents import digest, document
 from scalewright.workload.grammar import assignments, whole_number
-from scalewright.workload.layout import KEYS
+from scalewright.workload.layout import COLUMNS, KEYS, Layout
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
@@ -91,7 +92,7 @@ class Plan:
     best: Prediction | None
     run: WholeRun | None
     batch: BatchVerdict
-    minimum: tuple[MinimumGpus, ...]
+    minimum: tuple[Fewest, ...]
     notes: tuple[str, ...]
     alternatives: tuple[Prediction, ...] = ()
     losers: tuple[Loser, ...] = ()
@@ -155,14 +156,14 @@ def make_plan(catalog: Catalog, request: Request, *, quick: bool = False) -> Pla
     check_request(request)
     results = [search(request.space(catalog, count)) for count in request.counts]
     for result in results:
-        check_divides_at_all(result, request)
+        check_divides_at_all(result, asked=f"--fix {request.fixed}" if request.fixed.values else "")
     chosen, best, run, notes = choose(catalog, request, results)
     batch = batch_verdict(request.spec, global_batch=request.global_batch, num_tokens=request.work.num_tokens)
     if batch.warning is not None:
         notes = (*notes, batch.warning)
     found: dict[str, Any] = {
         "request": request, "result": chosen, "best": best, "run": run, "batch": batch,
-        "minimum": tuple(_minimum(catalog, request)), "notes": notes,
+        "minimum": tuple(fewest_gpus(chosen.space)), "notes": notes,
     }  # fmt: skip
     if best is None:
         return Plan(**found, fixes=tuple(fixes(chosen.space)), reason=why_none(chosen))
@@ -213,10 +214,11 @@ def choose(
 def _over_budget(request: Request, best: Prediction, broken: tuple[str, float]) -> str:
     name, needs = broken
     dimension = BUDGETS[name]
-    limit, value = (units.format(v, dimension) for v in (request.budget.limits[name], needs))
+    unit = " GPU-hours" if name == "gpu-hours" else ""
+    limit, value = (units.format(v, dimension) + unit for v in (request.budget.limits[name], needs))
     tokens = units.format(request.work.num_tokens, units.COUNT)
     return (
-        f"--budget {name}={limit} and {tokens} tokens conflict: the best choice, {best.num_nodes} nodes with "
+        f"--budget {name} of {limit} and {tokens} tokens conflict: the best choice, {best.num_nodes} nodes with "
         f"{best.layout.brief}, needs {value}; train on fewer tokens or raise the budget"
     )
 
@@ -237,30 +239,27 @@ def run_of(catalog: Catalog, request: Request, best: Prediction) -> tuple[WholeR
     return found, ()
 
 
-def _minimum(catalog: Catalog, request: Request) -> list[MinimumGpus]:
-    """Fewest devices in each mode; none where no number the machine has is enough."""
-    machine = request.machine
-    most = machine.gpus_per_node * (machine.num_nodes or 1)
-    if machine.network_bytes_per_s_per_gpu is None:
-        most = machine.gpus_per_node
-    try:
-        return stage_answers(
-            spec=request.spec, machine=machine, stack=request.space(catalog, 1).stack_of(3), recipe=request.recipes[0],
-            stage_name="sft", seq=request.spec.transformer.seq, max_gpus=most,
-        )  # fmt: skip
-    except ConfigError:
-        return []
-
-
-def check_divides_at_all(result: SearchResult, request: Request) -> None:
-    """No layout divides: name the rule that rejects the most of what is left, and what it conflicts with."""
+def check_divides_at_all(result: SearchResult, *, asked: str = "") -> None:
+    """No layout divides: name what was asked (`--fix tp=16`), what it conflicts with, and the rule."""
     if len(result.split):
         return
-    space, fallen = result.space, {k: v for k, v in result.rejected.items() if k != NO_TENSOR_GROUP}
-    rule = max(fallen, key=lambda k: fallen[k]) if fallen else "nothing is left to search"
+    space = result.space
     devices = f"{space.num_gpus} devices with a global batch of {space.global_batch}"
-    what = f"--fix {request.fixed} and {devices}" if request.fixed.values else f"{request.spec.id} and {devices}"
-    raise LayoutError(f"{what} conflict: no layout divides, mostly because {rule}; change one of them")
+    what = f"{asked} and {space.spec.id} on {devices}" if asked else f"{space.spec.id} and {devices}"
+    raise LayoutError(f"{what} conflict: {_rule_broken(result)}; change one of them")
+
+
+def _rule_broken(result: SearchResult) -> str:
+    """The first reason against the fixed knobs by themselves, or the rule that most layouts fall to."""
+    space, fixed = result.space, result.space.fixed.values
+    plain = {k: int(v) for k, v in fixed.items() if k in COLUMNS and k != "gbs"}
+    if "pp" in plain or "vpp" not in plain:  # interleaving alone says nothing: it needs a pipeline to be judged
+        rest = max(space.num_gpus // math.prod(plain.get(k, 1) for k in ("tp", "pp", "cp")), 1)
+        problems = reasons(replace(Layout(dp=rest), **plain, gbs=space.global_batch), space)  # type: ignore[arg-type]
+        if problems:
+            return problems[0].partition(";")[0]
+    fallen = {k: v for k, v in result.rejected.items() if k != NO_TENSOR_GROUP}
+    return f"no layout divides, mostly because {max(fallen, key=lambda k: fallen[k])}" if fallen else "nothing is left"
 
 
 WHAT_IF_KEYS = (*KEYS, "precision", "stack", "nodes")
@@ -287,7 +286,7 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> WhatIf:
         asked = replace(asked, recipes=(resolve_recipe(written["precision"], request.machine),))
     check_request(asked)
     result = search(asked.space(catalog, count))
-    check_divides_at_all(result, asked)
+    check_divides_at_all(result, asked=f"--what-if {text}")
     found = result.best(1, request.objective, site=request.site, notes=request.site_notes)
     if not found:
         raise ConfigError(f"--what-if {text} does not fit: it {why_none(result)}")

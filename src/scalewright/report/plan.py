@@ -15,6 +15,7 @@ Document = dict[str, Any]
 NUM_LOSERS = 8
 BAR_WIDTH = 14
 MAX_TERMS = 8
+MODE_WORDS = {"full": "with full state", "offload": "with offload", "lora": "with LoRA"}
 SMALLEST_SHOWN_FRAC = 1e-3
 """Differences below this part of a step are left out of a table; the document has them."""
 
@@ -196,9 +197,9 @@ def _print_scaling(console: Console, plan: Document) -> None:
 def _print_minimum(console: Console, plan: Document) -> None:
     if not plan["minimum_gpus"]:
         return
-    each = ", ".join(f"{m['num_gpus']} in mode {m['mode']}" for m in plan["minimum_gpus"])
+    each = ", ".join(f"{m['num_gpus']} {MODE_WORDS[m['mode']]}" for m in plan["minimum_gpus"])
     console.print()
-    console.print(f"fewest devices (ZeRO-3, full recompute, one sample each): {escape(each)}")
+    console.print(f"fewest devices that fit: {each}")
 
 
 def _print_search(console: Console, plan: Document, *, whole: bool) -> None:
