@@ -60,6 +60,7 @@ FLAGS = {
         "--plot",
         "--precision",
         "--rl",
+        "--samples",
         "--seq",
         "--stack",
         "--storage",
@@ -83,6 +84,8 @@ def test_commands_are_these(cli: Cli) -> None:
     assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == [
         "catalog",
         "doctor",
+        "plan",
+        "plan-show",
         "predict",
         "validate",
         "bench",

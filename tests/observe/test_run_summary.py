@@ -95,7 +95,7 @@ def test_report_prints_the_split_and_the_prediction_beside_the_measurement(tmp_p
     result = cli("report", str(directory.path))
     assert result.returncode == 0, result.stderr
     text = " ".join(result.stdout.split())
-    assert "step time 1.00 s 800 ms 1.25 inside 90 % interval" in text
+    assert "step time 1.00 s 800 ms 1.25 inside 500 ms to 2.00 s" in text
     assert "exposed communication 200 ms 20.0%" in text
     assert "tokens/J" in text
     assert max(map(len, result.stdout.splitlines())) <= 80

@@ -49,13 +49,13 @@ class RunProgress:
             if event.value is None or event.step < 0:
                 continue
             self._last[event.name] = event.value
-            self._done = max(self._done, min(event.step, self._num_steps))
+            self._done = max(self._done, min(event.step + 1, self._num_steps))
             if event.name == names.STEP_TIME and event.rank == 0:
                 before = event.value if self._step_s is None else self._step_s
                 self._step_s = before + SMOOTHING_FRAC * (event.value - before)
         if self._live:
             self._bar.update(self._task, completed=self._done, description=self._words())
-        elif events and time.monotonic() - self._line_s >= LINE_EVERY_S:
+        elif self._done and events and time.monotonic() - self._line_s >= LINE_EVERY_S:
             self._line_s = time.monotonic()
             self.say(f"step {self._done} of {self._num_steps}: {self._words()}")
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 20
 MAX_HAPPENINGS = 12
+SAME_S = 30.0
+MAX_NAMED_RANKS = 4
 SIZE_INCH = (7.0, 4.2)
 DIMENSIONS = {"s": units.SECONDS, "FLOP/s": units.FLOP_PER_S, "1": units.FRACTION, "bytes": units.BYTES}
 TITLES = {
@@ -44,7 +46,7 @@ def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
     ranks = f"{summary.num_ranks} rank{'s' if summary.num_ranks != 1 else ''}"
     console.print(f"[bold]{escape(summary.run)}[/]: {summary.num_steps} steps on {ranks}; {escape(summary.end)}")
     console.print(escape(_what(run.config)))
-    _print_comparisons(console, summary)
+    _print_comparisons(console, summary, on_cpu=run.config.get("device") == "cpu")
     _print_split(console, summary)
     _print_use(console, summary)
     _print_happenings(console, run)
@@ -57,14 +59,16 @@ def _what(config: dict[str, Any]) -> str:
     return ", ".join(known)
 
 
-def _print_comparisons(console: Console, summary: RunSummary) -> None:
+def _print_comparisons(console: Console, summary: RunSummary, *, on_cpu: bool) -> None:
     numbers = ("measured", "predicted", "ratio")
-    table = plain_table("", *numbers, "", right=numbers)
+    table = plain_table("", *numbers, "90 % interval", right=numbers)
     for compared in summary.comparisons:
         ratio = "" if compared.ratio_frac is None else f"{compared.ratio_frac:.2f}"
         shown = (_format(compared.measured, compared.unit), _format(compared.predicted, compared.unit))
         table.add_row(TITLES[compared.name], f"[bold]{shown[0]}[/]", shown[1], ratio, _interval(compared))
     console.print(table)
+    if on_cpu:
+        console.print("memory is what the process holds, PyTorch itself included; the prediction is the training alone")
     if summary.losses is not None:
         console.print(f"loss {summary.losses[0]:.4f} at first, {summary.losses[1]:.4f} at last")
 
@@ -73,7 +77,7 @@ def _interval(compared: Comparison) -> str:
     if compared.interval is None or compared.inside is None:
         return ""
     low, high = (_format(value, compared.unit) for value in compared.interval)
-    return f"{'inside' if compared.inside else '[yellow]outside[/]'} 90 % interval {low} to {high}"
+    return f"{'inside' if compared.inside else '[yellow]outside[/]'} {low} to {high}"
 
 
 def _format(value: float | None, unit: str) -> str:
@@ -89,7 +93,7 @@ def _print_split(console: Console, summary: RunSummary) -> None:
         console.print("no step was profiled: the split of the step is not known")
         return
     many = f"{summary.num_split_steps} profiled step{'s' if summary.num_split_steps != 1 else ''}"
-    table = plain_table("part", "time", "share", "", title=f"where the step goes ({many}, mean of the ranks)",
+    table = plain_table("part", "time", "share", "", title=f"where the step goes ({many})",
                         right=("time", "share"), header=False)  # fmt: skip
     mark = bar_mark(console)
     for name, value in summary.split_s.items():
@@ -120,15 +124,33 @@ def _print_happenings(console: Console, run: CollectedRun) -> None:
     for text in dict.fromkeys(e.detail for e in run.happenings if e.name == names.EVENT_NO_SENSOR):
         console.print(f"not measured: {escape(text)}")
     table = plain_table("time", "rank", "what", "", title="what happened", header=False)
-    told = [event for event in run.happenings if event.name != names.EVENT_NO_SENSOR]
-    for event in told[-MAX_HAPPENINGS:]:
-        at = datetime.fromtimestamp(event.time, UTC).strftime("%H:%M:%S")
-        who = str(event.rank) if event.rank >= 0 else event.host
-        table.add_row(at, escape(who), event.name.removeprefix(names.EVENT_PREFIX).replace("_", " "),
-                      escape(event.detail))  # fmt: skip
+    for at_s, who, name, detail in _told(run)[-MAX_HAPPENINGS:]:
+        at = datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
+        table.add_row(at, escape(who), name.removeprefix(names.EVENT_PREFIX).replace("_", " "), escape(detail))
     if table.row_count:
         console.print()
         console.print(table)
+
+
+def _told(run: CollectedRun) -> list[tuple[float, str, str, str]]:
+    """When, who, what: what several ranks say in the same words at about the same time is one row."""
+    rows: list[tuple[float, list[str], str, str]] = []
+    for event in run.happenings:
+        if event.name == names.EVENT_NO_SENSOR:
+            continue
+        who = str(event.rank) if event.rank >= 0 else event.host
+        same = [
+            r for r in rows if r[2:] == (event.name, event.detail) and event.time - r[0] < SAME_S and who not in r[1]
+        ]
+        if same:
+            same[-1][1].append(who)
+        else:
+            rows.append((event.time, [who], event.name, event.detail))
+    return [(at_s, _ranks(who), name, detail) for at_s, who, name, detail in rows]
+
+
+def _ranks(who: list[str]) -> str:
+    return ",".join(who) if len(who) <= MAX_NAMED_RANKS else f"{len(who)} ranks"
 
 
 def plot_run(path: Path, run: CollectedRun, summary: RunSummary) -> None:

@@ -1,0 +1,88 @@
+"""A rank is killed, or Ctrl-C pressed: the run says so, and the same command goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scalewright.records import metric_names as names
+from scalewright.records.events import read_events
+from scalewright.records.run_directory import RunDirectory
+
+NUM_STEPS = 400
+COMMAND = [
+    sys.executable, "-m", "scalewright", "bench", "language", "--model", "layers=1,hidden=16,heads=1,seq=16,vocab=32",
+    "--ranks", "2", "--device", "cpu", "--steps", str(NUM_STEPS), "--checkpoint-every", "10", "--budget", "60 min",
+    "--run-dir",
+]  # fmt: skip
+
+
+@contextmanager
+def running(path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([*COMMAND, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for_checkpoint(directory: RunDirectory, process: subprocess.Popen[str], *, after: int) -> None:
+    deadline = time.monotonic() + 120
+    while not any(step > after for step in directory.checkpoint_steps()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def pid_of_rank(directory: RunDirectory, rank: int) -> int:
+    """The process whose variables say that it is this rank of a run in this directory."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command, env = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(directory.path).encode() in command and f"\0RANK={rank}\0".encode() in b"\0" + env:
+            return int(entry.name)
+    raise AssertionError(f"rank {rank} is not running")
+
+
+@pytest.mark.kills
+def test_killed_rank_and_interrupted_run_go_on_where_they_were(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "r")
+    with running(directory.path) as process:
+        wait_for_checkpoint(directory, process, after=0)
+        os.kill(pid_of_rank(directory, 1), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    assert "rank 1 was ended by signal SIGKILL" in said.splitlines()[-1]
+    info = directory.read_exit_info()
+    assert info is not None
+    assert (info.code, info.rank) == (3, 1)
+    assert info.last_checkpoint is not None
+    killed_at = int(info.last_checkpoint[-8:])
+
+    with running(directory.path) as process:
+        wait_for_checkpoint(directory, process, after=killed_at)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "stopped by SIGINT" in said
+    stopped_at = directory.checkpoint_steps()[-1]
+
+    done = subprocess.run([*COMMAND, str(directory.path)], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    events = list(read_events(directory.rank_events(0)))
+    resumed = [event.detail for event in events if event.name == names.EVENT_RESUME]
+    assert resumed == [f"from step-{killed_at:08d}", f"from step-{stopped_at:08d}"]
+    steps = [event.step for event in events if event.name == names.STEP_TIME]
+    assert set(steps) == set(range(NUM_STEPS))
+    assert steps[-(NUM_STEPS - stopped_at) :] == list(range(stopped_at, NUM_STEPS)), "steps were done twice or skipped"
