@@ -62,6 +62,8 @@ def predict(model: str = "gpt3-6.7b", system: str = "selene", layout: str = "tp=
         (predict("gpt3-6.7b", "selene", "tp=8,gbs=8", "--mode", "lora", "--lora-rank", "0"), ["rank 0", "1 or more"]),
         (predict("gpt3-6.7b", "selene", "tp=8,gbs=8", "--optimizer", "lion"), ["lion", "adam, sgd"]),
         (predict("gpt3-6.7b", "selene", "tp=8,gbs=8", "--checkpoint", "never"), ["never", "sync or async"]),
+        (predict("resnet-50", "selene", "dp=8,mbs=8", "--samples", "files"), ["--storage"]),
+        (predict("gpt3-6.7b", "selene", "tp=8,gbs=8", "--samples", "tar"), ["tar", "shards or files"]),
         (predict("gpt3-6.7b", "selene", "tp=8,gbs=8", "--storage", "nvme-gen44"), ["nvme-gen44", "nvme-gen4"]),
         (predict("resnet-50", "selene", "dp=8,mbs=8", "--optimizer", "adam"), ["--optimizer", "leave it out"]),
         (predict("gpt3-6.7b", "selene", "tp=8,gbs=8", "--precision", "fp8"), ["fp8", "a100"]),

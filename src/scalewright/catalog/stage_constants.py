@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Id, Seconds, Strict
+from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Hertz, Id, Seconds, Strict
 
 
 class StageConstants(Strict):
@@ -60,6 +60,8 @@ class StageConstants(Strict):
     """An image on disk."""
     shared_storage_share: Fraction
     """Share of a shared file system's published rate that one job can count on."""
+    shared_file_rate: Hertz
+    """Small files a second that one job opens and reads on a shared file system whose own rate is not known."""
     storage_client_bandwidth: BytesPerS
     """Rate at which one node reads or writes a shared file system."""
     device_mttf: Seconds

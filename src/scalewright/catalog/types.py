@@ -254,6 +254,8 @@ class Storage(Entry):
     """Aggregate for a parallel file system, per device for node-local storage."""
     write_bandwidth: BytesPerS | None = None
     latency: Seconds | None = None
+    file_rate: Hertz | None = None
+    """Small files opened and read a second: of the whole file system, or of one device of node-local storage."""
 
 
 class Price(Entry):

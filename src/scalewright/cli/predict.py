@@ -49,6 +49,7 @@ OptimizerText = Annotated[str | None, typer.Option(help="adam or sgd (with momen
 StorageName = Annotated[
     str | None, typer.Option(help="Where samples are read from (see: catalog storage); default: the system's first.")
 ]
+SamplesText = Annotated[str, typer.Option(help="How samples lie there: shards, or files (one each).")]
 CheckpointText = Annotated[str, typer.Option(help="sync, or async: one copy of the state waits in host memory.")]
 PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw roofline, time and memory: .png, .svg or .pdf.")
@@ -70,6 +71,7 @@ def run(
     lora_rank: LoraRank = None,
     optimizer: OptimizerText = None,
     storage: StorageName = None,
+    samples: SamplesText = "shards",
     checkpoint: CheckpointText = "sync",
     explain: Explain = False,
     as_json: AsJson = False,
@@ -98,7 +100,7 @@ def run(
         check_unused(what, mode=mode, lora_rank=lora_rank, optimizer=optimizer, checkpoint=checkpoint)
     question = with_training(
         library, question, mode=mode, lora_rank=lora_rank, optimizer=optimizer or "adam", storage=storage,
-        checkpoint=checkpoint,
+        samples=samples, checkpoint=checkpoint,
     )  # fmt: skip
     answer = answer_of(library, question, generate=generate, rl=rl)
     if plot is not None:
@@ -181,12 +183,16 @@ def check_unused(what: str, *, mode: str, lora_rank: int | None, optimizer: str 
 
 def with_training(
     library: Catalog, q: Question, *, mode: str, lora_rank: int | None, optimizer: str, storage: str | None,
-    checkpoint: str,
+    samples: str, checkpoint: str,
 ) -> Question:  # fmt: skip
     """The question with what is trained, by which optimizer, and where samples and checkpoints live."""
     from scalewright.errors import ConfigError
     from scalewright.workload.training import Feed, training_mode
 
+    if samples not in ("shards", "files"):
+        raise ConfigError(f"samples do not lie in {samples!r}: choose shards or files")
+    if samples == "files" and storage is None and q.spec.is_vision:
+        raise ConfigError("--samples files needs a --storage to read them from: images are taken to be ready without one")
     if checkpoint not in ("sync", "async"):
         raise ConfigError(f"there is no checkpoint kind {checkpoint!r}: choose sync or async")
     own = library.system(q.system).storage
@@ -196,7 +202,11 @@ def with_training(
         storage_named=storage is not None,
         recipe=q.recipe.with_optimizer(optimizer),
         mode=training_mode(mode, lora_rank=lora_rank),
-        feed=Feed(storage=None if name is None else library.storage(name), async_checkpoint=checkpoint == "async"),
+        feed=Feed(
+            storage=None if name is None else library.storage(name),
+            one_file_each=samples == "files",
+            async_checkpoint=checkpoint == "async",
+        ),
     )
 
 

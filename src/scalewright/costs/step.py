@@ -178,11 +178,14 @@ def _data_wait(setting: Setting, step_s: FloatLike) -> Breakdown:
     num_tokens = layout.gbs * float(setting.shape.seq)
     nodes = np.maximum(layout.num_gpus / setting.machine.gpus_per_node, 1.0)
     rate: FloatLike = np.inf
+    files: FloatLike = np.inf
     if feed.storage is not None:
         rate = storage.job_bytes_per_s(storage=feed.storage, direction="read", num_nodes=nodes, constants=c)
+        files = storage.num_job_files_per_s(storage=feed.storage, num_nodes=nodes, constants=c)
     wait = storage.data_wait_s(
         step_s=step_s, step_bytes=num_tokens * c.token_bytes.value, read_bytes_per_s=rate,
         loader_s_per_device=num_tokens / layout.dp * c.token_loader_time.value, num_loaders_per_device=feed.num_loaders,
+        num_files=layout.gbs if feed.one_file_each else 0.0, num_files_per_s=files,
     )  # fmt: skip
     return _term("data", wait, "storage.data_wait_s", num_tokens=num_tokens, num_loaders=feed.num_loaders)
 

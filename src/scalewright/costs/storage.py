@@ -33,6 +33,21 @@ def job_bytes_per_s(
     return np.minimum(whole, n * constants.storage_client_bandwidth.value)[()]
 
 
+def num_job_files_per_s(*, storage: Storage, num_nodes: FloatLike, constants: Constants) -> FloatLike:
+    """Small files a second that a job opens and reads; infinite for node-local storage without a rate.
+
+    Equation  parallel or object: s F, or the usual rate of one job;  node-local or memory: n F
+    Source    the rates in the catalogue
+    Assumes   one job gets the share s of a shared file system; one metadata server, however many nodes ask it
+    Checked   tests/costs/test_storage.py: more nodes do not help a shared file system
+    """
+    fact, n = storage.file_rate, np.asarray(num_nodes, dtype=np.float64)
+    if storage.kind in ("node-local", "memory"):
+        return (n * (np.inf if fact is None else fact.value))[()]
+    shared = constants.shared_file_rate.value if fact is None else fact.value * constants.shared_storage_share.value
+    return (0.0 * n + shared)[()]
+
+
 def checkpoint_bytes(*, num_params: float, num_trained: float, weight_bytes: float, optimizer_bytes: float) -> float:
     """Size of a checkpoint that training can go on from.
 
@@ -73,16 +88,17 @@ def stall_time_s(
 
 def data_wait_s(
     *, step_s: FloatLike, step_bytes: FloatLike, read_bytes_per_s: FloatLike, loader_s_per_device: FloatLike,
-    num_loaders_per_device: int,
+    num_loaders_per_device: int, num_files: FloatLike = 0.0, num_files_per_s: FloatLike = np.inf,
 ) -> FloatLike:  # fmt: skip
     """What a step waits for its data, prepared beside the step before.
 
-    Equation  max(0, S / B - t, p / k - t),  p seconds of one worker per device and step, k workers
+    Equation  max(0, S / B - t, f / F - t, p / k - t),  f files of their own, p seconds of one worker per device and
+              step, k workers
     Source    PyTorch documentation, torch.utils.data: workers prefetch while the device computes
     Assumes   reading, decoding and computing overlap, so only the slowest is seen; files are not cached
     Checked   tests/costs/test_storage.py: nothing while both are faster than the step; text is
     """
-    reading = step_bytes / read_bytes_per_s - step_s
+    reading = np.maximum(step_bytes / read_bytes_per_s, num_files / num_files_per_s) - step_s
     preparing = loader_s_per_device / max(num_loaders_per_device, 1) - step_s
     return np.maximum(np.maximum(reading, preparing), 0.0)
 

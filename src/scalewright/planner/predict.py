@@ -118,6 +118,7 @@ class Prediction:
             "optimizer": self.recipe.optimizer,
             "mode": str(self.mode),
             "storage": None if self.feed.storage is None else self.feed.storage.id,
+            "samples": "files" if self.feed.one_file_each else "shards",
             "checkpoint": "async" if self.feed.async_checkpoint else "sync",
         }
 

@@ -234,6 +234,8 @@ def _with_data(setting: VisionSetting, feed: Feed, step: Breakdown, num_gpus: in
         found = storage.data_wait_s(
             step_s=step.total, step_bytes=images * num_gpus * c.image_bytes.value, read_bytes_per_s=read,
             loader_s_per_device=images * c.image_loader_time.value, num_loaders_per_device=feed.num_loaders,
+            num_files=images * num_gpus if feed.one_file_each else 0.0,
+            num_files_per_s=storage.num_job_files_per_s(storage=feed.storage, num_nodes=nodes, constants=c),
         )  # fmt: skip
         wait = float(found)
     data = Breakdown(name="data", unit="s", value=wait, formula="storage.data_wait_s")

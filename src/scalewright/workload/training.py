@@ -63,6 +63,8 @@ class Feed:
 
     storage: Storage | None = None
     """None: reading is taken to be faster than any step."""
+    one_file_each: bool = False
+    """Every sample is a file of its own; false: samples lie in shards."""
     num_loaders: int = 2
     """Loader workers for each device."""
     num_prefetched: int = 2
