@@ -56,11 +56,11 @@ def test_five_limits_with_reasons_and_a_table_of_changes(cli: Cli) -> None:
 
 
 def test_every_transfer_says_its_algorithm_and_how_far_it_reaches(cli: Cli) -> None:
-    """Selene: gradients on rails of eight nodes, stages across 64; Frontier: 256 nodes among other jobs."""
+    """Selene: gradients on rails of eight nodes, stages across 64; Frontier: 1,024 nodes among others."""
     table = section(cli("predict", *DENSE, "--explain").stdout, "how it is exchanged", "equations")
     rows = [line.split() for line in table.splitlines()[2:] if line]
     assert [row[-2:] for row in rows] == [["ring", "node"], ["messages", "machine"], ["ring", "rail"]]
-    frontier = ["--model", "gpt3-175b", "--system", "frontier", "--layout", "tp=8,pp=8,dp=32,gbs=2048,recompute=full"]
+    frontier = ["--model", "gpt3-175b", "--system", "frontier", "--layout", "tp=8,pp=8,dp=128,gbs=2048,recompute=full"]
     text = cli("predict", *frontier, "--explain").stdout
     last = section(text, "how it is exchanged", "equations").strip().splitlines()[-1].split()
     assert last[:4] == ["data", "parallel", "ring", "machine"]

@@ -88,7 +88,7 @@ def tier_frac(network: Network, tier: Tier) -> FloatLike:
 def slowdown(network: Network, *, tier: Tier, num_job_nodes: FloatLike, half_frac: float) -> FloatLike:
     """How much slower bulk exchange is than on a quiet network, by tier and by the job's share of the machine.
 
-    Equation  beyond a leaf: k (1 + (c - 1) x^2 / (x^2 + x0^2)),  x = job's nodes / machine's; else 1
+    Equation  beyond a leaf: k (1 + (c - 1) x^3 / (x^3 + x0^3)),  x = job's nodes / machine's; else 1
     Source    desensi2024 (arXiv:2408.14090) for noise by other jobs; epicure2026 for its growth with the part of the
               machine in use
     Assumes   one curve for all fabrics, each with its own k (flows that collide) and c (at the whole machine); all
@@ -98,6 +98,7 @@ def slowdown(network: Network, *, tier: Tier, num_job_nodes: FloatLike, half_fra
     """
     if network.collisions == network.congestion == 1.0:
         return 1.0
-    x2 = (np.asarray(num_job_nodes, dtype=np.float64) / network.num_nodes) ** 2
-    grown = 1.0 + (network.congestion - 1.0) * x2 / (x2 + half_frac**2)
+    x = np.asarray(num_job_nodes, dtype=np.float64) / network.num_nodes
+    cube = x * x * x
+    grown = 1.0 + (network.congestion - 1.0) * cube / (cube + half_frac**3)
     return np.where(np.asarray(tier) > LEAF, network.collisions * grown, 1.0)[()]
