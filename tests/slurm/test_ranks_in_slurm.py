@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scalewright.records.run_directory import RunDirectory
+
 if TYPE_CHECKING:
     from cluster import Cluster
 
@@ -53,3 +55,24 @@ def test_world_of_a_batch_script_and_of_its_tasks(slurm: Cluster, tmp_path: Path
     for ranks in by_host.values():
         assert {world["local_world_size"] for world in ranks} == {len(ranks)}
         assert sorted(world["local_rank"] for world in ranks) == list(range(len(ranks)))
+
+
+def test_bench_inside_an_allocation_starts_its_ranks_on_both_nodes(slurm: Cluster, tmp_path: Path) -> None:
+    bench = shlex.join(
+        [sys.executable, "-m", "scalewright", "bench", "language", "--device", "cpu", "--ranks", "2", "--steps", "4",
+         "--model", "layers=1,hidden=16,heads=1,seq=16,vocab=32", "--run-dir", str(tmp_path / "run"), "--json"]
+    )  # fmt: skip
+    script = tmp_path / "job.sh"
+    # both nodes are this host, which their names do not resolve to
+    script.write_text(f"#!/bin/sh\nexport MASTER_ADDR=127.0.0.1\n{bench} >{shlex.quote(str(tmp_path / 'answer'))}\n")
+    done = slurm.run("sbatch", "--wait", "-N2", "-n2", "-o", str(tmp_path / "out"), str(script), timeout=240)
+    assert done.returncode == 0, done.stderr + (tmp_path / "out").read_text()
+    job = done.stdout.split()[-1]
+    assert "name this machine with --system" in (tmp_path / "out").read_text()
+    summary = json.loads((tmp_path / "answer").read_text())
+    assert (summary["num_steps"], summary["num_ranks"], summary["end"]) == (4, 2, "finished")
+    directory = RunDirectory.open(tmp_path / "run")
+    assert [path.name for path in directory.all_node_events()] == ["node-n1.jsonl", "node-n2.jsonl"]
+    (attempt,) = json.loads(directory.provenance.read_text())["attempts"]
+    assert (attempt["job"], attempt["launcher"], attempt["num_nodes"]) == (job, "slurm", 2)
+    assert json.loads(directory.environment.read_text())["variables"]["SLURM_JOB_ID"] == job

@@ -10,7 +10,7 @@ import typer
 from scalewright.cli.options import AsJson, OutFile
 
 PlotFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw step times, split, loss and ratios: .png, .svg or .pdf.")
+    Path | None, typer.Option(metavar="FILE", help="Draw time, rate, split, memory, energy: .png, .svg or .pdf.")
 ]
 
 

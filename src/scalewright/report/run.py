@@ -27,7 +27,7 @@ BAR_WIDTH = 20
 MAX_HAPPENINGS = 12
 SAME_S = 30.0
 MAX_NAMED_RANKS = 4
-SIZE_INCH = (7.0, 4.2)
+SIZE_INCH = (7.2, 3.8)
 DIMENSIONS = {"s": units.SECONDS, "FLOP/s": units.FLOP_PER_S, "1": units.FRACTION, "bytes": units.BYTES}
 TITLES = {
     names.STEP_TIME: "step time",
@@ -154,7 +154,7 @@ def _ranks(who: list[str]) -> str:
 
 
 def plot_run(path: Path, run: CollectedRun, summary: RunSummary) -> None:
-    """Draw a run into a PNG, SVG or PDF file: time per step, loss, split, memory and samples."""
+    """Draw a run into a PNG, SVG or PDF file: step time, throughput, split, loss, memory and energy."""
     check_plot(path)
     import matplotlib as mpl
 
@@ -170,42 +170,41 @@ def draw(run: CollectedRun, summary: RunSummary) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCH, layout="constrained")
-    (times, split), (losses, compared) = figure.subplots(2, 2, width_ratios=(2, 1))
-    _draw_times(times, run, summary)
+    (times, rates, split), (losses, memory, energy) = figure.subplots(2, 3)
+    _draw_steps(times, run, summary.compared(names.STEP_TIME), label="step time (s)")
+    _draw_steps(rates, run, summary.compared(names.TOKENS_PER_S), label="tokens/s")
     _draw_split(split, summary)
     _draw_loss(losses, run)
-    _draw_compared(compared, summary)
+    _draw_memory(memory, run, summary.compared(names.PEAK_MEMORY))
+    _draw_energy(energy, run, summary)
     figure.suptitle(f"{summary.run}: {_what(run.config)}", fontsize=7)
     return figure
 
 
-def _draw_times(axes: Axes, run: CollectedRun, summary: RunSummary) -> None:
-    table = run.steps.get(names.STEP_TIME, {})
+def _draw_steps(axes: Axes, run: CollectedRun, compared: Comparison, *, label: str) -> None:
+    """A metric of each rank over the steps, and what was predicted of it."""
+    table = run.steps.get(compared.name, {})
     for rank in sorted({rank for ranks in table.values() for rank in ranks})[: len(COLOURS)]:
-        steps = [step for step in run.step_numbers if rank in table[step]]
-        axes.plot(
-            steps, [table[step][rank] for step in steps], linewidth=0.8, color=COLOURS[rank], label=f"rank {rank}"
-        )
-    told = summary.compared(names.STEP_TIME)
-    if told.predicted is not None:
-        axes.axhline(told.predicted, color=REST, linewidth=0.8, linestyle="--", label="predicted")
-        if told.interval is not None:
-            axes.axhspan(*told.interval, color=REST, alpha=0.15, linewidth=0)
-    axes.set(xlabel="step", ylabel="step time (s)")
+        steps = [step for step in sorted(table) if rank in table[step]]
+        values = [table[step][rank] for step in steps]
+        axes.plot(steps, values, linewidth=0.8, color=COLOURS[rank], label=f"rank {rank}")
+    if compared.predicted is not None:
+        axes.axhline(compared.predicted, color=REST, linewidth=0.8, linestyle="--", label="predicted")
+    if compared.interval is not None:
+        axes.axhspan(*compared.interval, color=REST, alpha=0.15, linewidth=0)
+    axes.set(xlabel="step", ylabel=label)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=6)
 
 
 def _draw_split(axes: Axes, summary: RunSummary) -> None:
-    bottom = 0.0
-    for colour, (name, value) in zip(COLOURS, summary.split_s.items(), strict=False):
-        axes.bar([0], [value], bottom=[bottom], color=colour, width=0.5, label=TITLES[name])
-        bottom += value
-    axes.set(xticks=[], ylabel="profiled step (s)")
-    if summary.split_s:
-        axes.legend(frameon=False, fontsize=6)
-    else:
+    axes.set(xlabel="profiled step (s)")
+    if not summary.split_s:
         axes.text(0.5, 0.5, "no step was profiled", ha="center", transform=axes.transAxes)
+        return
+    labels = [TITLES[name].replace("exposed ", "exposed\n") for name in summary.split_s]
+    axes.barh(labels, list(summary.split_s.values()), color=COLOURS[: len(labels)], height=0.6)
+    axes.invert_yaxis()
 
 
 def _draw_loss(axes: Axes, run: CollectedRun) -> None:
@@ -215,9 +214,28 @@ def _draw_loss(axes: Axes, run: CollectedRun) -> None:
     axes.set(xlabel="step", ylabel="loss")
 
 
-def _draw_compared(axes: Axes, summary: RunSummary) -> None:
-    """Measured over predicted, one bar each; 1 is a perfect prediction."""
-    known = [c for c in summary.comparisons if c.ratio_frac is not None]
-    axes.barh([TITLES[c.name] for c in known], [c.ratio_frac or 0.0 for c in known], color=COLOURS[0], height=0.5)
-    axes.axvline(1.0, color=REST, linewidth=0.8)
-    axes.set(xlabel="measured / predicted")
+def _draw_memory(axes: Axes, run: CollectedRun, compared: Comparison) -> None:
+    """The most that each rank held."""
+    peaks: dict[int, float] = {}
+    for ranks in run.steps.get(names.PEAK_MEMORY, {}).values():
+        for rank, value in ranks.items():
+            peaks[rank] = max(value, peaks.get(rank, 0.0))
+    axes.bar(list(peaks), [value / units.BINARY["Gi"] for value in peaks.values()], color=COLOURS[0], width=0.6)
+    if compared.predicted is not None:
+        axes.axhline(compared.predicted / units.BINARY["Gi"], color=REST, linewidth=0.8, linestyle="--")
+    axes.set(xlabel="rank", ylabel="peak memory (GiB)")
+    if len(peaks) <= len(COLOURS):
+        axes.set_xticks(list(peaks))
+
+
+def _draw_energy(axes: Axes, run: CollectedRun, summary: RunSummary) -> None:
+    """Joules of every counter, in the order of nodes and devices."""
+    found = [c for c in run.counters if c.name in (names.GPU_ENERGY, names.CPU_ENERGY, names.NODE_ENERGY)]
+    axes.set(ylabel="energy (kJ)")
+    if not found:
+        axes.text(0.5, 0.5, summary.energy_of, ha="center", transform=axes.transAxes, fontsize=6)
+        axes.set(xticks=[])
+        return
+    axes.bar(range(len(found)), [counter.grown / 1e3 for counter in found], color=COLOURS[1], width=0.6)
+    if len(found) <= len(COLOURS):
+        axes.set_xticks(range(len(found)), [counter.of or counter.host for counter in found], rotation=30)
