@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from properties.cases import MACHINES
+from scalewright.costs.breakdown import Words
 from scalewright.costs.collectives import (
     LIBRARIES,
     all_reduce_algorithm,
@@ -140,6 +141,7 @@ def test_algorithms_of_a_column_are_those_of_each() -> None:
     for library in LIBRARIES:
         machine = replace(MACHINE, library=library)
         together = all_reduce_algorithm(size_bytes=sizes, path=group_path(machine, num_ranks=ranks, stride=1))
+        assert isinstance(together, Words)
         for index, (num_ranks, size) in enumerate(zip(ranks, sizes, strict=True)):
             alone = group_path(machine, num_ranks=int(num_ranks), stride=1)
-            assert together[index] == all_reduce_algorithm(size_bytes=float(size), path=alone)
+            assert together.at(index) == all_reduce_algorithm(size_bytes=float(size), path=alone)

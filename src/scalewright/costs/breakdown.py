@@ -12,6 +12,21 @@ from numpy.typing import NDArray
 FloatLike = float | NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A column of names: each different one once, and which of them each layout has."""
+
+    names: NDArray[np.str_]
+    places: NDArray[Any]
+
+    def at(self, index: int) -> str:
+        return str(self.names[self.places[index]])
+
+    def spread(self, back: NDArray[np.int64]) -> Words:
+        """The names of each layout, where these are of each different one."""
+        return Words(self.names, self.places[back])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
     """A term, or a sum of terms of one unit. A leaf's value may be a column: one number per layout."""
@@ -46,6 +61,8 @@ class Breakdown:
         """The breakdown of one layout out of columns."""
 
         def pick(value: Any) -> Any:
+            if isinstance(value, Words):
+                return value.at(index)
             return value[index].item() if isinstance(value, np.ndarray) else value
 
         return replace(

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.breakdown import FloatLike, Words
 from scalewright.costs.machine import Machine
 from scalewright.costs.network import GROUP, LEAF, TIERS, WHOLE, Tier, hops_latency_s, slowdown, tier_frac, tier_of
 from scalewright.errors import NotExpressedError
 
-Name = str | NDArray[np.str_]
-"""A word for people, or a column of them."""
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "nccl": ("ring", "tree", "in-switch", "in-network"),
     "rccl": ("ring", "tree"),
@@ -61,9 +58,9 @@ class Path:
         return np.asarray(np.asarray(self.num_ranks) > 1, dtype=np.float64)[()]
 
     @property
-    def span(self) -> Name:
+    def span(self) -> str | Words:
         """The tier's name, for people."""
-        return TIERS[self.tier]
+        return str(TIERS[self.tier]) if np.ndim(self.tier) == 0 else Words(TIERS, self.tier)
 
     @property
     def network_bytes_per_s(self) -> FloatLike:
@@ -173,12 +170,13 @@ def all_reduce_time_s(*, size_bytes: FloatLike, path: Path, in_pieces: bool = Fa
     return best * path.is_real
 
 
-def all_reduce_algorithm(*, size_bytes: FloatLike, path: Path, in_pieces: bool = False) -> Name:
+def all_reduce_algorithm(*, size_bytes: FloatLike, path: Path, in_pieces: bool = False) -> str | Words:
     """Name of the algorithm that `all_reduce_time_s` took; `none` for one rank."""
     times = _all_reduce_times(size_bytes, path, in_pieces=in_pieces)
     together = np.stack(np.broadcast_arrays(*(time for _, time in times)))
-    names = np.array([name for name, _ in times])
-    return np.where(np.asarray(path.num_ranks) > 1, names[np.argmin(together, axis=0)], "none")[()]
+    names = np.array(["none", *(name for name, _ in times)])
+    places = np.where(np.asarray(path.num_ranks) > 1, 1 + np.argmin(together, axis=0), 0)
+    return str(names[places]) if places.ndim == 0 else Words(names, places)
 
 
 def _all_reduce_times(size: FloatLike, path: Path, *, in_pieces: bool) -> list[tuple[str, FloatLike]]:

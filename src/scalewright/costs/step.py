@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.costs import collectives, compute, hostmem, interval, pipeline, storage
-from scalewright.costs.breakdown import Breakdown, FloatLike
+from scalewright.costs.breakdown import Breakdown, FloatLike, Words
 from scalewright.costs.compute import PassTimes
 from scalewright.costs.footprint import reserved_bytes, step_memory
 from scalewright.costs.layer import (
@@ -234,7 +234,7 @@ def _ways(few: Setting, back: NDArray[np.int64] | None) -> dict[str, dict[str, o
         ways["expert"] = {"algorithm": "all to all", "span": expert.span}
     if back is None:
         return ways
-    return {k: {n: v[back] if isinstance(v, np.ndarray) else v for n, v in way.items()} for k, way in ways.items()}
+    return {k: {n: v.spread(back) if isinstance(v, Words) else v for n, v in w.items()} for k, w in ways.items()}
 
 
 def _communication_terms(
