@@ -1,0 +1,176 @@
+"""`plan` and `plan-show`: answers in 80 columns, one document, the same again from a file, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalewright.cli.main import main
+
+Here = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Here:
+    """The command in this process, in 80 columns, with a home of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["scalewright", *args])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(args, int(stop.value.code or 0), out, err)
+
+    return run
+
+
+def plan(*more: str, model: str = "gpt3-13b", system: str = "selene", nodes: str = "4") -> list[str]:
+    return ["plan", "--model", model, "--system", system, "--nodes", nodes, "--global-batch", "128", *more]
+
+
+EXAMPLE = ["plan", "--model", "gpt3-175b", "--system", "lumi", "--nodes", "128", "--global-batch", "1536"]
+MISFIT = plan(model="gpt3-175b", nodes="1")
+
+
+def test_example_answers_every_question_in_eighty_columns(here: Here) -> None:
+    done = here(*EXAMPLE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    flat = " ".join(done.stdout.split())
+    for words in (
+        "lumi-g, 128 nodes): fits", "best by time: tp=", "90 % interval", "MFU", "where the memory goes", "GPU-hours",
+        "carbon" if "carbon" in flat else "CO2e", "checkpoint", "best layouts", "why others lost",
+        "tp 16 spans two nodes of 8", "node counts", "recommended:", "fewest devices that fit", "considered",
+        "critical batch",
+    ):  # fmt: skip
+        assert words in flat, words
+    assert flat.index("best by time") < flat.index("why others lost")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        plan("--explain"),
+        plan("--what-if", "tp=8,recompute=full", "--compare", "lumi,jupiter,leonardo,marenostrum5"),
+        MISFIT,
+        plan("--nodes", "1-8", "--objective", "energy", "--top", "12", "--walltime", "12 h"),
+        plan("--stage", "rl"),
+        plan("--stage", "distill", "--teacher", "llama3-70b"),
+        ["plan", "--help"],
+        ["plan-show", "--help"],
+    ],
+    ids=lambda a: " ".join(a)[-60:],
+)
+def test_answer_fits_eighty_columns(here: Here, args: list[str]) -> None:
+    done = here(*args)
+    assert done.returncode in (0, 1), done.stderr
+    assert max((len(line) for line in done.stdout.splitlines()), default=0) <= 80
+
+
+def test_json_is_one_plan_with_units_in_its_keys(here: Here) -> None:
+    done = here(*plan("--json"))
+    document = json.loads(done.stdout)
+    assert next(iter(document.items())) == ("schema", "scalewright.plan/1")
+    for key in ("layout", "step_time_s", "step_time_interval_s", "memory_bytes", "mfu_frac", "time", "memory"):
+        assert key in document["best"], key
+    assert {
+        "alternatives",
+        "considered",
+        "feasible",
+        "costed",
+        "rejected",
+        "scaling",
+        "recommended",
+        "whole_run",
+    } <= set(document)
+    low, high = document["best"]["step_time_interval_s"]
+    assert low <= document["best"]["step_time_s"] <= high
+
+
+def test_best_is_what_predict_says_of_its_layout(here: Here) -> None:
+    best = json.loads(here(*plan("--json")).stdout)["best"]
+    alone = here("predict", "--model", "gpt3-13b", "--system", "selene", "--layout", best["layout_text"],
+                 "--checkpoint", "async", "--json")  # fmt: skip
+    predicted = json.loads(alone.stdout)
+    for key in ("id", "step_time_s", "step_time_interval_s", "memory_bytes", "mfu_frac", "time", "memory", "fits"):
+        assert best[key] == predicted[key], key
+
+
+def test_plan_that_does_not_fit_is_a_no_with_the_change_that_would(here: Here) -> None:
+    done = here(*MISFIT)
+    assert (done.returncode, done.stderr) == (1, "")
+    flat = " ".join(done.stdout.split())
+    assert "does not fit" in flat
+    change = re.search(r"smallest change that fits (\d+) nodes instead of 1", flat)
+    assert change is not None
+    again = here(*plan(model="gpt3-175b", nodes=change.group(1)))
+    assert again.returncode == 0
+
+
+@pytest.mark.parametrize("args", [plan(), MISFIT, plan("--emit", "megatron", "--what-if", "tp=1")], ids=str)
+def test_stored_plan_reads_as_the_fresh_one_did(here: Here, args: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    fresh = here(*args, "--out", str(file))
+    again = here("plan-show", str(file))
+    assert again.stdout == fresh.stdout
+    assert again.returncode == fresh.returncode
+    assert json.loads(here("plan-show", str(file), "--json").stdout) == json.loads(file.read_text())
+
+
+def test_explanation_walks_from_the_total_to_equations_and_sources(here: Here) -> None:
+    flat = " ".join(here(*plan("--explain")).stdout.split())
+    marks = ["where the step goes", "why others lost", "rejected because", "what limits it", "equations", "inputs"]
+    found = [flat.index(mark) for mark in marks]
+    assert found == sorted(found)
+
+
+def test_flags_are_written_for_the_framework(here: Here) -> None:
+    document = json.loads(here(*plan("--emit", "megatron", "--json")).stdout)
+    emitted, best = document["emitted"], document["best"]
+    assert emitted["framework"] == "megatron"
+    tp = best["layout"]["tp"]
+    assert f"--tensor-model-parallel-size {tp}" in emitted["text"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_plan_is_drawn(here: Here, tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"plan{suffix}"
+    assert here(*plan("--plot", str(file))).returncode == 0
+    start = file.read_bytes()[:200]
+    assert start.startswith(b"\x89PNG") if suffix == ".png" else b"<?xml" in start
+
+
+def test_comparison_says_what_was_kept_equal(here: Here) -> None:
+    by_nodes = json.loads(here(*plan("--compare", "lumi,jupiter", "--json")).stdout)["compared"]
+    assert by_nodes["basis"] == "4 nodes of each"
+    assert {row["num_nodes"] for row in by_nodes["systems"]} == {4}
+    by_devices = json.loads(
+        here("plan", "--model", "gpt3-13b", "--compare", "lumi,jupiter", "--gpus", "32", "--global-batch", "128",
+             "--json").stdout
+    )["compared"]  # fmt: skip
+    assert by_devices["basis"] == "32 devices of each"
+    assert {row["num_gpus"] for row in by_devices["systems"]} == {32}
+
+
+def test_stage_needs_as_many_devices_as_its_mode(here: Here) -> None:
+    enough, few = here(*plan("--stage", "rl")), here(*plan("--stage", "rl", model="llama3-70b", nodes="1"))
+    assert (enough.returncode, few.returncode) == (0, 1)
+    assert "32 devices: enough in mode full" in enough.stdout
+    document = json.loads(here(*plan("--stage", "rl", "--json")).stdout)
+    assert {row["mode"] for row in document["minimum_gpus"]} == {"full", "offload", "lora"}
+
+
+def test_beyond_the_critical_batch_there_is_a_warning(here: Here) -> None:
+    args = ["plan", "--model", "gpt2", "--system", "selene", "--nodes", "4", "--global-batch"]
+    assert "beyond the critical" in " ".join(here(*args, "65536", "--fix", "mbs=8").stdout.split())
+    assert "beyond the critical" not in " ".join(here(*args, "512", "--fix", "mbs=8").stdout.split())

@@ -1,0 +1,218 @@
+"""A plan: why others lost, what would fit, budgets, several systems, and a document that says it all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner_cases import CATALOG, request_for
+from scalewright.errors import ConfigError, LayoutError
+from scalewright.planner.expressed import express
+from scalewright.planner.fewest import fewest_gpus
+from scalewright.planner.losers import differences, term_times
+from scalewright.planner.plan import Plan, compare, make_plan, what_if
+from scalewright.planner.request import Budget, parse_budget, parse_counts, resolve_work
+from scalewright.planner.search import search
+from scalewright.planner.smallest_change import fixes
+from scalewright.workload.layout import parse_layout
+from scalewright.workload.training import TrainingMode
+
+PLAN = make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=256))
+MISFIT = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(32,), global_batch=64))
+
+
+def best_of(plan: Plan) -> Any:
+    assert plan.best is not None
+    return plan.best
+
+
+def test_nothing_listed_is_faster_than_the_best() -> None:
+    best = float(best_of(PLAN).cost.time.total)
+    times = [float(p.cost.time.total) for p in PLAN.alternatives]
+    assert times == sorted(times)
+    assert all(t >= best for t in times)
+    assert len(PLAN.alternatives) == 4
+
+
+def test_loser_differs_in_its_knob_and_its_terms_add_up_to_the_loss() -> None:
+    best = best_of(PLAN)
+    lost = [loser for loser in PLAN.losers if loser.prediction is not None]
+    assert {"tp", "pp", "recompute", "zero", "mbs"} <= {loser.knob for loser in lost}
+    for loser in lost:
+        assert loser.prediction is not None
+        value = getattr(loser.prediction.layout, loser.knob)
+        assert str(int(value) if isinstance(value, bool) else value) == loser.value
+        deltas = differences(best, loser.prediction)
+        assert sum(d for _, d in deltas) == pytest.approx(loser.loss_s, abs=1e-9)
+        assert loser.terms == tuple(deltas[: len(loser.terms)])
+        assert loser.sentence.startswith(f"{loser.knob}={loser.value} loses ")
+    losses = [loser.loss_s for loser in PLAN.losers]
+    assert losses == sorted(losses)
+    assert min(losses) >= 0
+
+
+def test_family_that_cannot_be_says_why() -> None:
+    plan = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(64,), global_batch=64), quick=True)
+    sentences = {(loser.knob, loser.value): loser.sentence for loser in plan.losers if loser.prediction is None}
+    assert sentences["tp", "16"] == "tp 16 spans two nodes of 8"
+    assert any("GiB of" in s and s.endswith("at least") for s in sentences.values())
+
+
+def test_terms_of_a_step_are_all_of_it() -> None:
+    time = best_of(PLAN).cost.time
+    assert sum(term_times(time).values()) == pytest.approx(float(time.total))
+
+
+def test_plan_that_does_not_fit_names_the_cheapest_change_that_would() -> None:
+    assert MISFIT.best is None
+    assert MISFIT.reason.startswith("needs ")
+    first = MISFIT.fixes[0]
+    assert first.change == "8 nodes instead of 4"
+    assert first.prediction.cost.fits
+    costs = [fix.gpu_s_per_step for fix in MISFIT.fixes if fix.same_training]
+    assert costs == sorted(costs)
+    assert [fix.same_training for fix in MISFIT.fixes] == sorted((f.same_training for f in MISFIT.fixes), reverse=True)
+
+
+@pytest.mark.parametrize("fix", ["zero=0", "mbs=64", "mbs=16,recompute=none"])
+def test_knob_that_is_fixed_too_high_is_let_go(fix: str) -> None:
+    text = f"tp=1,pp=1,cp=1,{fix}"
+    space = request_for("gpt3-6.7b", "selene", counts=(8,), global_batch=512, fix=text).space(CATALOG, 8)
+    assert not np.isfinite(search(space).step_time_s).any()
+    knob, _, value = fix.partition(",")[0].partition("=")
+    (released,) = [found for found in fixes(space) if found.change.startswith(f"{knob}=")]
+    assert released.change.endswith(f"instead of {value}")
+    assert released.prediction.cost.fits
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_fewest_devices_fit_and_half_of_them_do_not(mode: Any) -> None:
+    request = request_for("gpt3-13b", "selene", counts=(64,), global_batch=256)
+    (least,) = [f for f in fewest_gpus(request.space(CATALOG, 64)) if f.mode.name == mode]
+    space = replace(request.space(CATALOG, least.num_gpus), mode=TrainingMode(name=mode))
+    space = replace(space, feed=replace(space.feed, async_checkpoint=False))
+    assert search(space).feasible > 0
+    if least.num_gpus > 1:
+        assert search(space.on(least.num_gpus // 2)).feasible == 0
+
+
+def test_modes_that_keep_less_need_no_more_devices() -> None:
+    counts = {f.mode.name: f.num_gpus for f in PLAN.minimum}
+    assert counts["lora"] <= counts["offload"] <= counts["full"]
+
+
+def test_what_if_is_the_best_under_its_condition_and_its_terms_add_up() -> None:
+    best = best_of(PLAN)
+    found = what_if(CATALOG, PLAN, "tp=8,recompute=full")
+    assert (found.prediction.layout.tp, found.prediction.layout.recompute) == (8, "full")
+    delta = float(found.prediction.cost.time.total) - float(best.cost.time.total)
+    assert sum(d for _, d in found.terms) == pytest.approx(delta)
+    assert delta > 0
+
+
+def test_what_if_changes_nodes_precision_and_stack() -> None:
+    assert int(what_if(CATALOG, PLAN, "nodes=16").prediction.layout.num_gpus) == 128
+    assert what_if(CATALOG, PLAN, "precision=fp16").prediction.recipe.name == "fp16"
+    assert what_if(CATALOG, PLAN, "stack=eager").prediction.stack.id == "eager"
+
+
+def test_choice_among_node_counts_follows_the_objective() -> None:
+    counts = (16, 32, 64)
+    chosen = {
+        objective: make_plan(
+            CATALOG, request_for("gpt3-13b", "selene", counts=counts, global_batch=64, objective=objective)
+        ).result.space.num_gpus
+        for objective in ("time", "gpu-hours")
+    }
+    assert chosen["time"] == 64
+    assert chosen["gpu-hours"] < 64
+
+
+def test_budget_moves_the_choice_and_one_that_nobody_meets_is_refused() -> None:
+    counts = (16, 64)
+    request = request_for("gpt3-13b", "selene", counts=counts, global_batch=64, tokens="10B")
+    free = make_plan(CATALOG, request, quick=True)
+    assert free.run is not None
+    assert free.result.space.num_gpus == 64
+    tight = Budget(limits={"gpu-hours": 0.99 * free.run.num_gpu_hours})
+    held = make_plan(CATALOG, replace(request, budget=tight), quick=True)
+    assert held.result.space.num_gpus == 16
+    assert held.run is not None
+    assert held.run.num_gpu_hours <= tight.limits["gpu-hours"]
+    with pytest.raises(ConfigError, match=r"--budget gpu-hours of 1\.00 GPU-hours and 10\.0 B tokens conflict"):
+        make_plan(CATALOG, replace(request, budget=Budget(limits={"gpu-hours": 1.0})))
+
+
+def test_budgets_read_with_their_units() -> None:
+    found = parse_budget("gpu-hours=100k,energy=1 MWh,money=2 MUSD,time=30 d").limits
+    assert found == {"gpu-hours": 1e5, "energy": 3.6e9, "money": 2e6, "time": 30 * 86400.0}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "expected"),
+    [("8", None, (64,)), ("8", 64, (64,)), ("2,8", None, (16, 64)), ("2-16", None, (16, 32, 64, 128)), (None, 5, (5,))],
+)
+def test_node_counts_as_written(nodes: str | None, gpus: int | None, expected: tuple[int, ...]) -> None:
+    assert parse_counts(nodes, gpus, PLAN.request.machine) == expected
+
+
+def test_tokens_of_the_run_are_as_asked_or_twenty_a_parameter() -> None:
+    spec = PLAN.request.spec
+    assert resolve_work(spec, tokens="300B", steps=None, global_batch=8).num_tokens == 300e9
+    assert resolve_work(spec, tokens=None, steps=10, global_batch=8).num_tokens == 10 * 8 * 2048
+    assumed = resolve_work(spec, tokens=None, steps=None, global_batch=8)
+    assert assumed.num_tokens == 20 * spec.num_params
+    assert "20 per parameter" in assumed.origin
+
+
+def test_systems_are_compared_fastest_first_and_those_that_do_not_fit_last() -> None:
+    requests = [request_for("llama3-8b", name, counts=(16,), global_batch=64) for name in ("lumi", "jupiter", "selene")]
+    requests.append(request_for("gpt3-175b", "selene", counts=(8,), global_batch=64))
+    rows = compare(CATALOG, requests)
+    times = [float(row.best.cost.time.total) for row in rows if row.best is not None]
+    assert times == sorted(times)
+    assert rows[-1].best is None
+    assert "GiB of" in rows[-1].reason
+
+
+def test_plan_of_a_layout_that_nothing_divides_names_the_two_that_conflict() -> None:
+    with pytest.raises(LayoutError, match=r"--fix pp=16,vpp=4 and gpt3-13b .* 40 layers"):
+        make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=64, fix="pp=16,vpp=4"))
+
+
+def test_document_holds_predictions_of_the_shape_that_predict_gives() -> None:
+    document = PLAN.as_document()
+    best = best_of(PLAN).as_document()
+    assert document["schema"] == "scalewright.plan/1"
+    assert {k: v for k, v in document["best"].items() if k not in ("layout", "layout_text")} == best
+    assert document["best"]["layout"] == best["input"]["layout"]
+    assert parse_layout(document["best"]["layout_text"]) == best_of(PLAN).layout
+    assert document["considered"] == sum(document["rejected"].values()) + document["feasible"]
+    assert all(item["schema"] == "scalewright.prediction/1" for item in document["alternatives"])
+
+
+def test_id_depends_on_the_question_alone() -> None:
+    again = make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=256), quick=True)
+    other = make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=512), quick=True)
+    assert again.id == PLAN.id
+    assert other.id != PLAN.id
+
+
+@pytest.mark.parametrize("framework", ["megatron", "deepspeed", "fsdp"])
+def test_framework_gets_the_fastest_layout_that_it_can_express(framework: Any) -> None:
+    best = best_of(PLAN)
+    found = express(PLAN.result, best, framework)
+    assert found.emitted.framework == framework
+    assert found.prediction.cost.fits
+    assert float(found.prediction.cost.time.total) >= float(best.cost.time.total)
+    assert bool(found.refused) == (found.prediction.layout != best.layout)
+
+
+def test_search_of_a_mode_gives_predictions_in_that_mode() -> None:
+    request = request_for("gpt3-13b", "selene", counts=(8,), global_batch=64, mode="lora")
+    best = best_of(make_plan(CATALOG, request, quick=True))
+    assert best.mode.name == "lora"
+    assert np.isfinite(float(best.cost.time.total))
