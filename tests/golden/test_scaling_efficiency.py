@@ -2,9 +2,10 @@
 
 Kind: measured. Efficiency is throughput per device over that of the smallest run, as both define it for language; for
 vision it is a batch's time on one node over that on n. Nothing of these runs is in the fit, but the slowdown of bulk
-exchange in a large job (fabric entries, `congestion`) was set by two of these figures, 175B on LUMI (strong) and on
-MareNostrum 5; the others check it. Tolerance: 8 points, what single runs on shared machines are good for; the guide
-says that it could not repeat the large ones.
+exchange in a large job was set with EPICURE's language figures in view: its size (fabric entries, `congestion`) by 175B
+on LUMI (strong) and on MareNostrum 5, where it begins by the small models, which see none. So those say that one curve
+meets them all, not that it was foreseen; Frontier, Deucalion and vision are checks. Tolerance: 8 points, what single
+runs on shared machines are good for; the guide says that it could not repeat the large ones.
 
 Not public, hence assumed: EPICURE's split of 175B over 128 devices (tensor parallel within a node, the rest pipeline),
 its recomputation, and the software stack of the small model, for which the one is taken that meets its printed rate.
