@@ -68,10 +68,10 @@ def run(
 ) -> None:
     """Choose layout and node count: what fits, how fast, why, and what the run costs. Exit 1: nothing fits."""
     from scalewright.catalog.library import open_catalog
-    from scalewright.report.plan_plot import plot_plan
-    from scalewright.report.roofline import check_plot
 
     if plot is not None:
+        from scalewright.report.roofline import check_plot
+
         check_plot(plot)
     library = open_catalog(catalog)
     given: dict[str, Any] = {
@@ -84,6 +84,8 @@ def run(
         _answer_stage(library, names[0], given, teacher, as_json=as_json, out=out)
     plan, document = plan_document(library, names, given, what_if_text=what_if, framework=emit)
     if plot is not None and plan.fits:
+        from scalewright.report.plan_plot import plot_plan
+
         plot_plan(plot, document)
     _finish(document, fits=plan.fits, explain=explain, as_json=as_json, out=out, plan=plan, library=library)
 

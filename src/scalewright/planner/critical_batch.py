@@ -13,6 +13,8 @@ TOKENS_PER_PARAM = 20.0
 PARAMS_SCALE, PARAMS_EXPONENT = 6.4e13, 0.076
 TOKENS_SCALE, TOKENS_EXPONENT = 1.8e13, 0.103
 BATCH_SCALE, BATCH_EXPONENT = 2.0e8, 0.21
+LARGEST_PUBLISHED_TOKENS = 15360 * 4096.0
+"""The largest batch of a published pretraining run at hand: DeepSeek-V3 (arXiv:2412.19437), section 4.2."""
 
 
 def final_loss_nats(*, num_params: float, num_tokens: float) -> float:
@@ -67,9 +69,12 @@ class BatchVerdict:
             return None
         batch, critical = (units.format(v, units.COUNT) for v in (self.batch_tokens, self.critical_tokens))
         extra = extra_tokens_frac(batch_tokens=self.batch_tokens, critical_tokens=self.critical_tokens)
+        largest = units.format(LARGEST_PUBLISHED_TOKENS, units.COUNT)
+        seen = "beyond" if self.batch_tokens > LARGEST_PUBLISHED_TOKENS else "within"
         return (
             f"a batch of {batch} tokens is beyond the critical {critical} (Kaplan 2020): the same loss takes about "
-            f"{1.0 + extra:.1f} times the least tokens, so more devices buy less than the step time says"
+            f"{1.0 + extra:.1f} times the least tokens, so more devices buy less than the step time says; it is {seen} "
+            f"what published runs took ({largest}, DeepSeek-V3)"
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -20,6 +20,8 @@ PASSES = ("_forward", "_backward")
 NUM_TERMS = 3
 SMALLEST_TERM_FRAC = 0.05
 """Terms below this part of the largest difference are not worth a word."""
+SAME_FRAC = 1e-9
+"""A rival none of whose terms differs by more does the same by another name: ZeRO-2 behind a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +84,8 @@ def differences(winner: Prediction, other: Prediction) -> list[tuple[str, float]
 def losers(result: SearchResult, winner: Prediction) -> list[Loser]:
     """Rival families, the closest first, then those that cannot be."""
     rivals = [_loser(result, winner, knob, value) for knob, value in _rivals(result.space, winner)]
-    found = [
-        rival for rival in rivals if rival.prediction is None or rival.terms
-    ]  # the rest do the same by another name
+    least = SAME_FRAC * float(winner.cost.time.total)
+    found = [r for r in rivals if r.prediction is None or any(abs(delta) > least for _, delta in r.terms)]
     return sorted(found, key=lambda loser: (loser.loss_s, loser.knob, loser.value))
 
 

@@ -88,8 +88,10 @@ class SearchResult:
         if enough == 0:
             return []
         near = np.flatnonzero(time <= np.partition(time, enough - 1)[enough - 1])
-        found = {(time[i], self.reserved_bytes[i]): int(i) for i in near[np.argsort(time[near], kind="stable")][::-1]}
-        return list(found.values())[::-1][:count]
+        found: dict[tuple[str, str], int] = {}
+        for i in near[np.argsort(time[near], kind="stable")]:
+            found.setdefault((f"{time[i]:.10g}", f"{self.reserved_bytes[i]:.10g}"), int(i))
+        return list(found.values())[:count]
 
     def smallest(self, among: NDArray[np.bool_] | None = None) -> int | None:
         """The layout that needs the least memory, whether it fits or not."""
