@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,10 @@ from scalewright.cli.main import app
 from scalewright.report.formulas import Formula, parse_docstring
 from scalewright.workload.precision import RECIPES, OptimizerName
 from scalewright.workload.training import MODE_TITLES
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # the tables live beside this file, in no package
+
+from model_errors import ERRORS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -80,7 +85,8 @@ def run_cli(*args: str, columns: int = OUTPUT_COLUMNS) -> tuple[int, str]:
 def validation() -> dict[str, Any]:
     code, text = run_cli("validate", "--json")
     if code:
-        raise SystemExit(f"scalewright validate --json failed ({code}): {text}")
+        said = [line for line in text.splitlines() if line[:1].isalpha()]
+        raise SystemExit(f"scalewright validate --json failed ({code}): {' '.join(said)[:500]}")
     document: dict[str, Any] = json.loads(text)
     return document
 
@@ -260,13 +266,43 @@ def load(module: str) -> ModuleType:
     return importlib.import_module(f"scalewright.{module}")
 
 
-def model_page(title: str, modules: tuple[str, ...]) -> str:
+def model_page(page: str, title: str, modules: tuple[str, ...]) -> str:
     parts = [HEADER, f"# {title}\n"]
+    parts += [f"`scalewright.{name}`: {(inspect.getdoc(load(name)) or '').splitlines()[0]}\n" for name in modules]
+    parts += [error_section(page, modules), limits_section(page)]
     for name in modules:
-        module = load(name)
-        parts.append(f"`scalewright.{name}`: {(inspect.getdoc(module) or '').splitlines()[0]}\n")
-        parts += [formula_section(found) for found in formulas_of(module)]
-    return "\n".join(parts)
+        parts += [formula_section(found) for found in formulas_of(load(name))]
+    return "\n".join(part for part in parts if part)
+
+
+def error_section(page: str, modules: tuple[str, ...]) -> str:
+    """Published figures beside ours; where there are none, what the formulas are checked by."""
+    make = ERRORS.get(page)
+    if make is not None:
+        found = make(validation())
+        rows = [tuple(cell(c) if i == 0 else c for i, c in enumerate(row)) for row in found.rows]
+        return f"## Error\n\n{found.words}\n\n{table(found.head, rows)}"
+    checks = [
+        (f"`{f.key}`", cell(one_line(f.sections.get("Checked", "")))) for m in modules for f in formulas_of(load(m))
+    ]
+    words = "No published figure exercises this page alone. Its formulas are checked by:"
+    return f"## Error\n\n{words}\n\n{table(('formula', 'checked by'), checks, left=2)}"
+
+
+@functools.cache
+def written_limits() -> dict[str, list[str]]:
+    with (DOCS / "model_limits.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def limits_section(page: str) -> str:
+    """What a model leaves out, in words; what each formula assumes stands beside it."""
+    found = written_limits().get(page, [])
+    return "## Limits\n\n" + "".join(f"- {line}\n" for line in found) if found else ""
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def models_index(pages: dict[str, tuple[str, tuple[str, ...]]]) -> str:
@@ -409,7 +445,7 @@ def written_pages() -> list[Path]:
 @functools.cache
 def generated_pages() -> dict[Path, str]:
     models = model_modules()
-    pages = {DOCS / "models" / f"{page}.md": model_page(*content) for page, content in models.items()}
+    pages = {DOCS / "models" / f"{page}.md": model_page(page, *content) for page, content in models.items()}
     return pages | {
         DOCS / "models" / "index.md": models_index(models),
         DOCS / "reference" / "cli.md": cli_page(),

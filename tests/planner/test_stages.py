@@ -15,6 +15,7 @@ from scalewright.costs.machine import Machine, machine_from_hardware, machine_fr
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.planner.energy_use import footprint
 from scalewright.planner.stage_memory import MinimumGpus, minimum_gpus
+from scalewright.planner.stage_rows import StageRow, rl_rows
 from scalewright.planner.stages import GenerationPrediction, RlPrediction, predict_generation, predict_rl
 from scalewright.report.stages import minimum_table, print_footprint, print_generation, print_rl
 from scalewright.workload.layout import Layout, parse_layout
@@ -57,31 +58,26 @@ def rl(name: str, layout: Layout, *, rollout_tp: int, **changed: Any) -> RlPredi
 
 
 SMALL = "pp=2,dp=8,mbs=1,gbs=512,zero=1"
-# NVIDIA-NeMo/RL@06beed9 docs/about/performance-summary.md, version 0.4, H100, bf16, on policy: trainer, tp of the
-# generator, mean and longest sequence, answers, seconds. The row of 192 s is from another version of that page, whose
-# layout is taken to be the same. Assumed: prompts of 150 tokens, micro-batch 1, a reference model that scores too, no
-# time for rewards, state on the host during rollout, 400 Gbit/s a GPU.
-NEMO_RL = {
-    "llama3-8b": (SMALL, 1, 1060, 4096, 2048, 97.7),
-    "qwen3-30b-a3b": ("tp=2,ep=8,dp=16,mbs=1,gbs=512,zero=1,sp=1", 4, 3154, 4096, 2048, 225.0),
-    "qwen3-30b-a3b later": ("tp=2,ep=8,dp=16,mbs=1,gbs=512,zero=1,sp=1", 4, 3154, 4096, 2048, 192.0),
-    "qwen3-32b": ("tp=4,pp=4,dp=2,mbs=1,gbs=512,zero=1,sp=1", 4, 3206, 4096, 2048, 393.0),
-    "qwen3-235b-a22b": ("tp=2,cp=2,ep=16,pp=8,dp=4,mbs=1,gbs=512,zero=1,sp=1", 16, 5672, 8192, 512, 506.0),
-    "deepseek-v3": ("ep=16,pp=16,dp=16,mbs=1,gbs=512,zero=1", 32, 745, 1536, 512, 154.0),
-}
 
 
-@pytest.mark.parametrize("name", NEMO_RL)
-def test_grpo_steps_take_what_nemo_rl_publishes(name: str) -> None:
-    """Measured. On 2026-11-15: 0.71, 0.51, 0.60, 0.77, 1.03, 0.82. Low where rewards, padding and refit setup count:
-    they are not modelled; the experts of a real router are less even than assumed."""
-    layout, tp, mean, longest, answers, measured = NEMO_RL[name]
-    found = rl(
-        name.partition(" ")[0], parse_layout(layout), rollout_tp=tp, num_prompts=answers // 32,
-        response_len=mean - 150, longest_len=longest - 150,
-    )  # fmt: skip
-    assert found.fits
-    assert 0.45 <= float(found.time.total) / measured <= 1.25
+@pytest.mark.parametrize("row", rl_rows(CATALOG), ids=lambda row: f"{row.what} {row.published:g}")
+def test_grpo_steps_take_what_nemo_rl_publishes(row: StageRow) -> None:
+    """Measured (published/rl_runs.toml). On 2026-11-15: 0.73, 0.51, 0.60, 0.79, 1.03, 0.82. Low where rewards, padding
+    and refit setup count: they are not modelled; the experts of a real router are less even than assumed."""
+    assert 0.45 <= row.predicted / row.published <= 1.25
+
+
+def test_the_interval_of_an_rl_step_holds_the_published_ones() -> None:
+    c, rows = CATALOG.constants(), rl_rows(CATALOG)
+    inside = [c.rl_interval_low.value <= row.time_ratio <= c.rl_interval_high.value for row in rows]
+    assert sum(inside) >= len(rows) - 1
+
+
+def test_nothing_is_faster_than_physics() -> None:
+    for found in (generation(), generation(batch=1), generation(batch=2048, tp=2)):
+        assert found.bound_s < float(found.time.total)
+    step = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1)
+    assert step.rollout.bound_s < step.bound_s < float(step.time.total)
 
 
 def smallest(

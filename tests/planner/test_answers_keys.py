@@ -1,0 +1,72 @@
+"""Every prediction document has the same first keys, whatever was predicted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., CompletedProcess[str]]
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "prediction.md"
+TEXT = "--model", "llama3-8b", "--system", "generic-h100"
+ASKED = {
+    "pretrain": (*TEXT, "--layout", "dp=8,mbs=1,gbs=64,zero=1"),
+    "vision": ("--model", "resnet-50", "--system", "generic-h200", "--layout", "dp=8,mbs=256"),
+    "generate": (*TEXT, "--layout", "dp=2,gbs=64", "--generate", "prompt=512,response=128"),
+    "rl": (*TEXT, "--layout", "dp=8,mbs=1,gbs=64,zero=1", "--rl", "prompts=16,samples=8,prompt=256,response=256,tp=1"),
+}
+SHARED = [
+    "schema", "id", "scalewright", "stage", "model", "system", "input", "num_gpus", "num_nodes", "step_time_s",
+    "step_time_interval_s", "step_time_bound_s", "confidence", "confidence_of",
+]  # fmt: skip
+LATER = {"memory_bytes", "reserved_bytes", "device_memory_bytes", "fits", "energy_j", "warnings", "time", "memory"}
+
+
+def ask(cli: Cli, stage: str, *more: str) -> dict[str, Any]:
+    done = cli("predict", *ASKED[stage], "--json", *more)
+    assert done.returncode in (0, 1), done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("stage", ASKED)
+def test_keys_are_shared_and_documented(cli: Cli, stage: str) -> None:
+    found = ask(cli, stage)
+    assert list(found)[: len(SHARED)] == SHARED
+    assert set(found) >= LATER
+    assert found["stage"] == stage
+    low, high = found["step_time_interval_s"]
+    assert found["step_time_bound_s"] < found["step_time_s"]
+    assert low < found["step_time_s"] < high
+    assert found["confidence_of"] == {
+        "step_time": "model", "step_time_bound": "bound", "memory": "model", "energy": "model",
+    }  # fmt: skip
+    page = set(re.findall(r"`(\w+)`", REFERENCE.read_text(encoding="utf-8")))
+    assert set(SHARED) - {"scalewright"} <= page
+    assert page >= LATER
+
+
+@pytest.mark.parametrize("stage", ["vision", "generate", "rl"])
+def test_an_unseen_device_widens_the_interval_and_says_so(cli: Cli, stage: str) -> None:
+    def width(document: dict[str, Any]) -> float:
+        low, high = document["step_time_interval_s"]
+        return float(high / low)
+
+    seen = ask(cli, stage)
+    other = ask(cli, stage, "--system", "generic-mi355x")
+    assert width(other) > width(seen)
+    assert any("the interval is wider" in warning for warning in other["warnings"])
+    assert not any("the interval is wider" in warning for warning in seen["warnings"])
+
+
+@pytest.mark.parametrize("stage", ASKED)
+def test_confidence_stands_beside_the_numbers(cli: Cli, stage: str) -> None:
+    text = cli("predict", *ASKED[stage]).stdout
+    assert re.search(r"(step time|all answers) .*model; 90 % interval", text)
+    assert re.search(r"at least .*bound;", text)
+    assert re.search(r"memory .*model;", text)
