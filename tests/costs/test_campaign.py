@@ -70,6 +70,7 @@ def test_saving_is_every_whole_step_and_never_before_the_last_is_written(
     every = save_every_s(saving=saving, mttf_s=mttf, step_s=step, work_s=1e9)
     assert every / step == pytest.approx(round(every / step))
     assert every >= saving.write_s - step
+    assert every >= 10 * saving.exposed_s - step
 
 
 def test_no_other_number_of_steps_between_checkpoints_is_better() -> None:

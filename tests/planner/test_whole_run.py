@@ -124,6 +124,13 @@ def test_a_short_run_is_one_job_of_a_shorter_request() -> None:
     assert cut.last_request_s < HOUR_S
 
 
+def test_epochs_and_an_interval_of_ones_own_are_followed() -> None:
+    found = run(num_epochs=90, epoch_fixed_s=30.0, every_s=3600.0)
+    assert float(found.time.part("epoch_ends").total) == 2700.0
+    assert found.steps_between_checkpoints == 360
+    assert found.time_s > run().time_s
+
+
 def test_adapters_are_small_to_save() -> None:
     full, lora = predicted(), predicted(mode=TrainingMode(name="lora"))
     assert full.checkpoint_bytes == pytest.approx(14 * full.spec.num_params)
@@ -150,6 +157,7 @@ def test_a_predicted_step_makes_a_run_and_other_sizes_compare() -> None:
         ({"num_steps": None}, "give one of them"),
         ({"num_steps": 0}, "at least one step"),
         ({"limit_s": 200.0}, "leaves no time to work"),
+        ({"every_s": 0.0}, "leave it to Daly's interval"),
     ],
 )
 def test_impossible_runs_are_refused(changed: dict[str, Any], message: str) -> None:

@@ -12,6 +12,8 @@ from scalewright.errors import ConfigError
 MINUTE_S = 60.0
 LARGE_REQUEST_S = 512 * 3600.0
 """Device time above which a request deserves a second look: 512 GPU-hours."""
+MAX_WRITING_FRAC = 0.1
+"""Share of the time in which a checkpoint is written beside training, at most."""
 MAX_SAVE_OVER_MTTF = 5
 """A job that fails this often while it saves and restarts once does not come forward."""
 
@@ -48,13 +50,14 @@ class Interruptions:
 def save_every_s(*, saving: Saving, mttf_s: float, step_s: float, work_s: float) -> float:
     """Work between two checkpoints, in whole steps.
 
-    Equation  Daly's interval for the stall, at least the time one checkpoint takes to write, at most the whole run
+    Equation  Daly's interval for the stall, at least ten times what is written beside training, at most the whole run
     Source    daly2006 (FGCS 22), equation 37
-    Assumes   one checkpoint is being written at a time
+    Assumes   a job that writes beside training keeps a shared file system busy for a tenth of the time at most
     Checked   tests/costs/test_campaign.py: whole steps; never shorter than a write; nothing better nearby
     """
     best = failures.daly_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s)
-    wanted = min(max(best, saving.write_s, step_s), max(work_s, step_s))
+    least = max(saving.write_s, saving.exposed_s / MAX_WRITING_FRAC, step_s)
+    wanted = min(max(best, least), max(work_s, step_s))
     return max(round(wanted / step_s), 1) * step_s
 
 

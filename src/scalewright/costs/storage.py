@@ -11,8 +11,6 @@ from scalewright.costs.breakdown import FloatLike
 
 CheckpointKind = Literal["sync", "async"]
 """sync: training stops until the file is written; async: until the state is copied to host memory."""
-SAVED_STATE = ("weights", "optimizer")
-"""What a checkpoint holds of a parameter; gradients are not saved."""
 
 
 def job_bytes_per_s(

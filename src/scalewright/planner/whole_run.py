@@ -108,6 +108,9 @@ class WholeRun:
     energy: Breakdown | None
     slices: Slices | None
     notes: tuple[str, ...]
+    num_epochs: float = 0.0
+    epoch_fixed_s: float = 0.0
+    """What each epoch adds, however many devices there are."""
 
     @property
     def time_s(self) -> float:
@@ -230,6 +233,10 @@ def whole_run(
     mttf_s = failures.job_mttf_s(device_mttf_s=c.device_mttf.value, num_devices=work.num_gpus)
     stops = Interruptions(mttf_s=mttf_s, restart_s=c.restart_time.value, startup_s=c.startup_time.value)
     work_s = steps * work.step_time_s
+    if every_s is not None and every_s <= 0.0:
+        raise ConfigError(
+            f"{every_s:g} s of work between checkpoints is none: give more, or leave it to Daly's interval"
+        )
     chosen = every_s or campaign.save_every_s(
         saving=saving, mttf_s=mttf_s, step_s=work.step_time_s, work_s=work_s
     )  # fmt: skip
@@ -253,7 +260,7 @@ def whole_run(
         work=work, num_steps=steps, saving=saving, checkpoint=checkpoint, storage_id=storage_entry.id, every_s=chosen,
         young_s=failures.young_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s), interruptions=stops, time=time,
         interval_s=(low, high), energy=_energy(work, time), slices=cut,
-        notes=_notes(work, storage_entry, float(time.total)),
+        notes=_notes(work, storage_entry, float(time.total)), num_epochs=num_epochs, epoch_fixed_s=epoch_fixed_s,
     )  # fmt: skip
 
 
@@ -376,7 +383,7 @@ def _same_run(run: WholeRun, other: Prediction, storage_entry: Storage) -> Whole
     limit_s = None if run.slices is None else run.slices.limit_s
     return whole_run(
         work=step_work(other), storage_entry=storage_entry, num_tokens=run.num_tokens, checkpoint=run.checkpoint,
-        limit_s=limit_s,
+        limit_s=limit_s, num_epochs=run.num_epochs, epoch_fixed_s=run.epoch_fixed_s,
     )  # fmt: skip
 
 
