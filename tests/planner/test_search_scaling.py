@@ -89,12 +89,14 @@ def test_asked_count_is_in_the_table_with_the_plans_own_best() -> None:
     assert row.strong.layout == PLAN.best.layout
 
 
-def test_recommended_count_is_the_last_below_the_knee() -> None:
+def test_recommended_count_is_the_first_whose_doubling_does_not_pay() -> None:
     found = PLAN.recommended
     assert found is not None
     counts = [r.num_nodes for r in PLAN.rows if r.strong is not None]
-    below = [n for n in counts if n <= found.knee]
-    assert found.num_nodes == (below[-1] if below else counts[0])
+    for count in counts:
+        ratio = found.fit.time_s(2 * count) / found.fit.time_s(count)
+        pays = 2 * ratio - 1 < 1 - ratio
+        assert pays == (count < found.num_nodes) or (pays and found.beyond_table and count == counts[-1])
     assert found.knee_interval[0] <= found.knee <= found.knee_interval[1]
     assert found.costs_frac == pytest.approx(2 * (1 - found.saves_frac) - 1)
 

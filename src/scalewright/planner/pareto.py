@@ -228,7 +228,7 @@ class Recommended:
 
 
 def recommended(rows: Sequence[ScalingRow]) -> Recommended | None:
-    """The largest count in the table that the fit still calls worth its doubling; None with fewer than three rows."""
+    """The first count in the table whose doubling costs more than it saves; None with fewer than three rows."""
     seen = [(float(r.num_nodes), float(r.strong.cost.time.total)) for r in rows if r.strong is not None]
     if len(seen) < 3 or len({n for n, _ in seen}) < 3:
         return None
@@ -236,10 +236,10 @@ def recommended(rows: Sequence[ScalingRow]) -> Recommended | None:
     others = [fit_amdahl(*zip(*(seen[:i] + seen[i + 1 :]), strict=True)) for i in range(len(seen))]
     knees = sorted(f.num_nodes_at_knee for f in (fit, *others))
     knee = fit.num_nodes_at_knee
-    worth = [int(n) for n, _ in seen if n <= knee] or [int(seen[0][0])]
-    after = fit.time_s(2 * worth[-1]) / fit.time_s(worth[-1])
+    enough = next((n for n, _ in seen if n >= knee), seen[-1][0])
+    after = fit.time_s(2 * enough) / fit.time_s(enough)
     return Recommended(
-        num_nodes=worth[-1],
+        num_nodes=int(enough),
         fit=fit,
         knee=knee,
         knee_interval=(knees[0], knees[-1]),

@@ -145,8 +145,8 @@ def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
     if not shown:
         return
     table = plain_table("", "loses", "because", title="why others lost", right=("loses",))
-    for loser in shown:
-        name = f"{loser['knob']}={loser['value']}"
+    for names, loser in _by_layout(shown):
+        name = ", ".join(names)
         if "loss_s" not in loser:
             table.add_row(escape(name), "-", escape(loser["sentence"]))
             continue
@@ -154,6 +154,15 @@ def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
         table.add_row(escape(name), _s(loser["loss_s"]), escape(terms))
     console.print()
     console.print(table)
+
+
+def _by_layout(losers: list[Document]) -> list[tuple[list[str], Document]]:
+    """Families whose best member is the same layout share a line."""
+    found: dict[str, tuple[list[str], Document]] = {}
+    for loser in losers:
+        name = f"{loser['knob']}={loser['value']}"
+        found.setdefault(loser.get("layout", name), ([], loser))[0].append(name)
+    return list(found.values())
 
 
 def _closest(losers: list[Document]) -> list[Document]:
