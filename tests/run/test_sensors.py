@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from sys import modules as sys_modules
 
 import pytest
 
@@ -13,7 +15,15 @@ from scalewright.records.documents import document
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.sampler import NodeSampler
-from scalewright.run.sensors import EnergySensor, PortSensor, Reading, gpus_of_job, open_sensors
+from scalewright.run.sensors import (
+    AmdSensor,
+    EnergySensor,
+    NvidiaSensor,
+    PortSensor,
+    Reading,
+    gpus_of_job,
+    open_sensors,
+)
 from scalewright.run.world import World
 
 WORLD = World.from_environment({}, host="node1")
@@ -83,6 +93,67 @@ def test_node_without_sensors_says_what_is_missing(tmp_path: Path) -> None:
 )
 def test_devices_of_the_job(env: dict[str, str], local_world_size: int, chosen: list[int]) -> None:
     assert gpus_of_job(env, 8, local_world_size=local_world_size) == chosen
+
+
+PYNVML = """
+from types import SimpleNamespace
+NVML_TEMPERATURE_GPU = 0
+class NVMLError(Exception): ...
+def nvmlInit(): ...
+def nvmlDeviceGetCount(): return 4
+def nvmlDeviceGetHandleByIndex(i): return i
+def nvmlDeviceGetUtilizationRates(h): return SimpleNamespace(gpu=50)
+def nvmlDeviceGetMemoryInfo(h): return SimpleNamespace(used=1 << 30)
+def nvmlDeviceGetPowerUsage(h): return 300_000 + h
+def nvmlDeviceGetTemperature(h, kind): return 40
+def nvmlDeviceGetTotalEnergyConsumption(h):
+    if h == 3:
+        raise NVMLError("not supported")
+    return 5_000
+"""
+AMDSMI = """
+class AmdSmiException(Exception): ...
+def amdsmi_init(): ...
+def amdsmi_get_processor_handles(): return ["a", "b"]
+def amdsmi_get_gpu_activity(h): return {"gfx_activity": 25}
+def amdsmi_get_gpu_vram_usage(h): return {"vram_used": 2048}
+def amdsmi_get_power_info(h): return {"average_socket_power": "N/A" if h == "b" else 400}
+def amdsmi_get_energy_count(h): return {"energy_accumulator": 1_000_000, "counter_resolution": 15.3}
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Put a library of this name and text first on the path, as the vendor's would be."""
+
+    def install(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys_modules, name, raising=False)
+
+    return install
+
+
+def test_nvidia_gpus_of_the_job_in_si_units(library: Callable[[str, str], None]) -> None:
+    library("pynvml", PYNVML)
+    found = list(NvidiaSensor({"CUDA_VISIBLE_DEVICES": "2,3"}, local_world_size=2).read())
+    assert {reading.of for reading in found} == {"gpu2", "gpu3"}
+    values = {(reading.name, reading.of): reading.value for reading in found}
+    assert values[names.GPU_USE, "gpu2"] == 0.5
+    assert values[names.GPU_MEMORY, "gpu2"] == 2.0**30
+    assert values[names.GPU_POWER, "gpu2"] == pytest.approx(300.002)
+    assert values[names.GPU_ENERGY, "gpu2"] == pytest.approx(5.0)
+    assert (names.GPU_ENERGY, "gpu3") not in values
+
+
+def test_amd_gpus_in_si_units(library: Callable[[str, str], None]) -> None:
+    library("amdsmi", AMDSMI)
+    values = {(reading.name, reading.of): reading.value for reading in AmdSensor({}, local_world_size=2).read()}
+    assert values[names.GPU_USE, "gpu0"] == 0.25
+    assert values[names.GPU_MEMORY, "gpu1"] == 2.0**31
+    assert values[names.GPU_POWER, "gpu0"] == 400.0
+    assert values[names.GPU_ENERGY, "gpu0"] == pytest.approx(15.3)
+    assert (names.GPU_POWER, "gpu1") not in values
 
 
 def test_sampler_writes_once_per_node(tmp_path: Path, sys: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.errors import ScalewrightError
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
@@ -151,7 +153,8 @@ def _run(directory: RunDirectory, ready: Ready) -> int:
                 on_events=progress.see,
                 on_signal=lambda number: progress.say(f"{signal.Signals(number).name}: stopping after this step"),
             )
-    write_rollup(directory)
+    with contextlib.suppress(ScalewrightError, OSError):  # on a full disk, why the run ended is what matters
+        write_rollup(directory)
     return code
 
 

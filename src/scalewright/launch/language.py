@@ -13,7 +13,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
 from scalewright.launch.allocation import default_num_ranks, is_inside, num_nodes
-from scalewright.launch.here import GPU_START_S, Here, device_here, machine_here
+from scalewright.launch.here import GPU_START_S, Here, device_here, machine_here, visible_gpus
 from scalewright.launch.outlook import Outlook, largest_that_fits, outlook
 from scalewright.planner.predict import resolve_recipe
 from scalewright.planner.search import search
@@ -70,7 +70,7 @@ class OverBudgetError(Exception):
 
 def settle(wanted: Wanted, directory: RunDirectory) -> tuple[LanguageRun, int]:
     """The configuration as far as it follows from what was asked, from the folder to resume in, and from this node."""
-    split, num_ranks = settle_ranks(wanted.ranks, wanted.layout)
+    split, num_ranks = settle_ranks(wanted.ranks, wanted.layout, device=wanted.device)
     if wanted.layout is None and directory.config.exists():
         before = language_run.from_document(
             read_document(directory.config, language_run.KIND), where=str(directory.config)
@@ -81,12 +81,12 @@ def settle(wanted: Wanted, directory: RunDirectory) -> tuple[LanguageRun, int]:
     return wanted.run(wanted.spec, split, device), num_ranks
 
 
-def settle_ranks(ranks: int | None, layout: str | None) -> tuple[Layout, int]:
+def settle_ranks(ranks: int | None, layout: str | None, *, device: str) -> tuple[Layout, int]:
     """The layout and how many processes it takes; either follows from the other, and both must agree."""
     if ranks is not None and ranks < 1:
         raise ConfigError(f"--ranks {ranks} must be 1 or more")
     if layout is None:
-        count = ranks or (default_num_ranks(os.environ) if is_inside(os.environ) else 1)
+        count = ranks or _default_ranks(device)
         return parse_layout(f"dp={count},mbs={DEFAULT_MICRO_BATCH}"), count
     split = parse_layout(layout)
     needed = int(split.num_gpus)
@@ -96,6 +96,13 @@ def settle_ranks(ranks: int | None, layout: str | None) -> tuple[Layout, int]:
             f"use --ranks {needed}, or another layout"
         )
     return split, needed
+
+
+def _default_ranks(device: str) -> int:
+    """One per GPU of the allocation or of this machine; without GPUs, one."""
+    if is_inside(os.environ):
+        return default_num_ranks(os.environ)
+    return 1 if device == "cpu" else max(len(visible_gpus()), 1)
 
 
 def settle_data(data: str) -> str:

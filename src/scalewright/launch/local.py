@@ -110,14 +110,14 @@ def run_ranks(
     directory.exit_info.unlink(missing_ok=True)
     started: list[subprocess.Popen[bytes]] = []
     ranks = _Ranks(started)
-    with _signals_to(ranks, on_signal):
+    with _signals_to(ranks):
         try:
             for rank in range(num_ranks):
                 env = rank_environment(
                     os.environ, rank=rank, num_ranks=num_ranks, num_cores=num_cores, port=port, job=job
                 )
                 started.append(_start(directory, kind, rank, env))
-            first = _wait(ranks, lambda: on_events([event for tail in tails for event in tail.read()]))
+            first = _wait(ranks, lambda: on_events([event for tail in tails for event in tail.read()]), on_signal)
         finally:
             ranks.send(signal.SIGKILL)
             for process in started:
@@ -136,13 +136,16 @@ def _start(directory: RunDirectory, kind: str, rank: int, env: dict[str, str]) -
         )
 
 
-def _wait(ranks: _Ranks, look: Callable[[], None]) -> tuple[int, int] | None:
+def _wait(ranks: _Ranks, look: Callable[[], None], on_signal: Callable[[int], None]) -> tuple[int, int] | None:
     """Rank and status of the first to fail, once all have ended; None when none did."""
     first: tuple[int, int] | None = None
-    deadline_s = 0.0
+    deadline_s, num_told = 0.0, 0
     while ranks.running:
         time.sleep(POLL_S)
         look()
+        for number in ranks.asked[num_told:]:  # not in the handler, which may come in the middle of a write
+            on_signal(number)
+            num_told += 1
         if first is None and ranks.failed:
             first = _cause(ranks.failed)
             ranks.send(signal.SIGTERM)
@@ -183,7 +186,7 @@ def _verdict(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | No
 
 
 @contextlib.contextmanager
-def _signals_to(ranks: _Ranks, on_signal: Callable[[int], None]) -> Iterator[None]:
+def _signals_to(ranks: _Ranks) -> Iterator[None]:
     """Pass signals on to the ranks, which stop between two steps; a second Ctrl-C ends them at once."""
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -191,7 +194,6 @@ def _signals_to(ranks: _Ranks, on_signal: Callable[[int], None]) -> Iterator[Non
         again = number == signal.SIGINT and number in ranks.asked
         ranks.asked.append(number)
         ranks.send(signal.SIGKILL if again else number)
-        on_signal(number)
 
     before: dict[int, Any] = {number: signal.signal(number, forward) for number in FORWARDED}
     try:

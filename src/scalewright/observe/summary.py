@@ -10,6 +10,8 @@ from scalewright.observe.collect import CollectedRun
 from scalewright.records import metric_names as names
 from scalewright.records.documents import document
 
+ENERGY_OF = {names.NODE_ENERGY: "whole nodes", names.GPU_ENERGY: "GPUs", names.CPU_ENERGY: "CPUs"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -39,6 +41,7 @@ class Comparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     run: str
+    path: str
     num_steps: int
     num_ranks: int
     comparisons: tuple[Comparison, ...]
@@ -48,6 +51,7 @@ class RunSummary:
     """Step time of the steps that the split was measured on."""
     num_split_steps: int
     tokens_per_j: float | None
+    """Tokens of the steps that count over all energy, start-up and repeated steps included."""
     energy_j: float | None
     """Of the devices that have a counter, over the time that was sampled."""
     energy_of: str
@@ -71,21 +75,20 @@ class RunSummary:
 
 def summarize(run: CollectedRun) -> RunSummary:
     steps = run.step_numbers
-    energy_j, energy_of, over_s = _energy(run)
-    tokens_per_s = run.median(names.TOKENS_PER_S)
-    tokens_per_j = tokens_per_s * over_s / energy_j if tokens_per_s and energy_j else None
+    energy_j, energy_of = _energy(run)
     split_steps = _split_steps(run)
     losses = [value for step in steps for value in run.steps.get(names.LOSS, {}).get(step, {}).values()]
     info = run.exit_info
     return RunSummary(
-        run=run.directory.path.name,
+        run=run.directory.path.resolve().name,
+        path=str(run.directory.path.resolve()),
         num_steps=len(steps),
         num_ranks=run.num_ranks,
         comparisons=_comparisons(run),
         split_s={name: _mean_at(run, name, split_steps) for name in names.SPLIT} if split_steps else {},
         split_of_s=_mean_at(run, names.STEP_TIME, split_steps) if split_steps else None,
         num_split_steps=len(split_steps),
-        tokens_per_j=tokens_per_j,
+        tokens_per_j=_num_tokens(run) / energy_j if energy_j else None,
         energy_j=energy_j,
         energy_of=energy_of,
         network_bytes_per_s=_network(run),
@@ -152,15 +155,24 @@ def _mean_at(run: CollectedRun, name: str, steps: list[int]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _energy(run: CollectedRun) -> tuple[float | None, str, float]:
-    """Joules, of what, and over how long: a whole node's counter where there is one, else GPUs plus CPUs."""
-    for chosen, title in (((names.NODE_ENERGY,), "whole nodes"), ((names.GPU_ENERGY, names.CPU_ENERGY), "")):
+def _num_tokens(run: CollectedRun) -> float:
+    rates, times = run.steps.get(names.TOKENS_PER_S, {}), run.steps.get(names.STEP_TIME, {})
+    return math.fsum(
+        rates[step][rank] * seconds / len(ranks)
+        for step, ranks in times.items()
+        for rank, seconds in ranks.items()
+        if rank in rates.get(step, {})
+    )
+
+
+def _energy(run: CollectedRun) -> tuple[float | None, str]:
+    """Joules, and of what: a whole node's counter where there is one, else GPUs plus CPUs."""
+    for chosen in ((names.NODE_ENERGY,), (names.GPU_ENERGY, names.CPU_ENERGY)):
         found = [counter for counter in run.counters if counter.name in chosen]
         if found:
-            kinds = sorted({c.name.removesuffix("_energy").upper() + "s" for c in found})
-            over_s = max(counter.over_s for counter in found)
-            return math.fsum(counter.grown for counter in found), title or " and ".join(kinds), over_s
-    return None, "no energy counter on these nodes", 0.0
+            of = " and ".join(sorted({ENERGY_OF[counter.name] for counter in found}))
+            return math.fsum(counter.grown for counter in found), of
+    return None, "no energy counter on these nodes"
 
 
 def _network(run: CollectedRun) -> float | None:
