@@ -8,8 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from scalewright import __version__
@@ -18,11 +17,9 @@ from scalewright.catalog.types import Constants, Storage
 from scalewright.costs import campaign, energy, failures, storage
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.campaign import Interruptions, Saving
-from scalewright.costs.machine import machine_from_system
 from scalewright.costs.storage import CheckpointKind
 from scalewright.errors import ConfigError
-from scalewright.planner.energy_use import site_of
-from scalewright.planner.predict import Prediction, predict
+from scalewright.planner.predict import Prediction
 from scalewright.records.documents import document
 from scalewright.units import BYTES_PER_S, SECONDS
 from scalewright.units import format as shown
@@ -108,9 +105,6 @@ class WholeRun:
     energy: Breakdown | None
     slices: Slices | None
     notes: tuple[str, ...]
-    num_epochs: float = 0.0
-    epoch_fixed_s: float = 0.0
-    """What each epoch adds, however many devices there are."""
 
     @property
     def time_s(self) -> float:
@@ -183,6 +177,7 @@ class WholeRun:
             "goodput_frac": self.goodput_frac,
             "mttf_s": self.interruptions.mttf_s,
             "num_failures": self.num_failures,
+            "restart_s": self.interruptions.restart_s + self.saving.read_s,
             "checkpoint": {
                 "kind": self.checkpoint,
                 "storage": self.storage_id,
@@ -260,7 +255,7 @@ def whole_run(
         work=work, num_steps=steps, saving=saving, checkpoint=checkpoint, storage_id=storage_entry.id, every_s=chosen,
         young_s=failures.young_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s), interruptions=stops, time=time,
         interval_s=(low, high), energy=_energy(work, time), slices=cut,
-        notes=_notes(work, storage_entry, float(time.total)), num_epochs=num_epochs, epoch_fixed_s=epoch_fixed_s,
+        notes=_notes(work, storage_entry, float(time.total)),
     )  # fmt: skip
 
 
@@ -333,58 +328,6 @@ def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
     if used_s > campaign.LARGE_REQUEST_S:
         found.append(f"above {campaign.LARGE_REQUEST_S / 3600:.0f} GPU-hours: try a short job first")
     return tuple(found)
-
-
-def other_node_counts(
-    prediction: Prediction, run: WholeRun, storage_entry: Storage, *, factors: Sequence[float] = (0.5, 2.0, 4.0)
-) -> list[WholeRun]:
-    """The same tokens on fewer or more nodes: dp scaled, the batch kept, where that divides and exists."""
-    found = []
-    for factor in factors:
-        dp = int(prediction.layout.dp) * factor
-        if dp < 1 or dp != int(dp):
-            continue
-        try:
-            other = _again(prediction, layout=replace(prediction.layout, dp=int(dp)))
-        except ConfigError:
-            continue  # the batch does not divide or the machine has no such size: not an option
-        if other.cost.fits:
-            found.append(_same_run(run, other, storage_entry))
-    return found
-
-
-def other_machines(
-    prediction: Prediction, run: WholeRun, catalog: Catalog, *, system_names: Sequence[str]
-) -> list[WholeRun]:
-    """The same tokens with the same layout on other systems; those it does not run or fit on are left out."""
-    found = []
-    for name in system_names:
-        try:
-            machine = machine_from_system(catalog, name)
-            site, notes = site_of(catalog, name, machine.accelerator.id)
-            other = _again(prediction, machine=machine, site=site, site_notes=tuple(notes))
-            if other.cost.fits:
-                found.append(_same_run(run, other, storage_of(catalog, name)))
-        except ConfigError:
-            continue  # another number of devices, no such precision, no storage: not an option
-    return found
-
-
-def _again(prediction: Prediction, **changed: Any) -> Prediction:
-    p = prediction
-    question: dict[str, Any] = {
-        "spec": p.spec, "machine": p.machine, "layout": p.layout, "recipe": p.recipe, "stack": p.stack,
-        "site": p.site, "site_notes": p.site_notes, "mode": p.mode, "feed": p.feed,
-    }  # fmt: skip
-    return predict(**(question | changed))
-
-
-def _same_run(run: WholeRun, other: Prediction, storage_entry: Storage) -> WholeRun:
-    limit_s = None if run.slices is None else run.slices.limit_s
-    return whole_run(
-        work=step_work(other), storage_entry=storage_entry, num_tokens=run.num_tokens, checkpoint=run.checkpoint,
-        limit_s=limit_s, num_epochs=run.num_epochs, epoch_fixed_s=run.epoch_fixed_s,
-    )  # fmt: skip
 
 
 def storage_of(catalog: Catalog, system_name: str, name: str | None = None) -> Storage:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from scalewright import units
 from scalewright.report.console import bar_mark, plain_table
+from scalewright.report.whole_run import print_run_details
 
 Document = dict[str, Any]
 NUM_LOSERS = 8
@@ -27,6 +28,8 @@ def print_plan(console: Console, plan: Document, *, explain: bool = False) -> No
     else:
         _print_best(console, plan)
         _print_run(console, plan)
+        if explain and plan["whole_run"] is not None:
+            print_run_details(console, plan["whole_run"])
         _print_ranking(console, plan)
         _print_losers(console, plan, whole=explain)
         _print_scaling(console, plan)
@@ -124,9 +127,15 @@ def _print_run(console: Console, plan: Document) -> None:
     table.add_row("failures", f"{run['num_failures']:,.1f}", f"one each {_s(run['mttf_s'])} of this many devices")
     if "slices" in run:
         cut = run["slices"]
-        table.add_row("jobs", f"{cut['num_jobs']:,}", f"of at most {_s(cut['limit_s'])}, each resumes the one before")
+        table.add_row("jobs", f"{cut['num_jobs']:,}", _of_a_job(cut))
     console.print()
     console.print(table)
+
+
+def _of_a_job(cut: dict[str, Any]) -> str:
+    """A job that the limit cuts, in the time it works."""
+    work_s = next(part["total_s"] for part in cut["one"]["parts"] if part["name"] == "work")
+    return f"of {_s(cut['limit_s'])}: {_s(work_s)} work, else start, restore, save, margin"
 
 
 def _print_ranking(console: Console, plan: Document) -> None:
