@@ -1,14 +1,19 @@
 """Measure steps of the language benchmark on one GPU, as `scalewright bench language` runs them.
 
     PYTHONPATH=src python benchmarks/language_h200.py OUT.jsonl [--only large-graphs,small-graphs] [--profile NAME]
+    PYTHONPATH=src python benchmarks/language_h200.py OUT.jsonl --checkpoints FOLDER [--device cpu]
 
 Prints and stores TFLOP/s (model FLOP by narayanan2021), peak memory beside the predicted one, versions and mean power.
 Needs torch with CUDA and pydantic; power needs nvidia-ml-py. A step is timed with the device synchronised.
+
+With --checkpoints a run saves into FOLDER, once synchronously and once asynchronously. What a save costs training is
+what it held up directly plus all time by which later steps were slower than the median, per save.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import json
@@ -24,8 +29,13 @@ import torch
 from scalewright.catalog.library import open_catalog
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.predict import predict
+from scalewright.records.run_directory import RunDirectory
 from scalewright.run.language.device import allow_attention, choose_device, join_group
 from scalewright.run.language.session import open_session
+from scalewright.run.language.train import run_language
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.signals import StopSignals
+from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
 from scalewright.workload.language_run import LanguageRun, resolve
 from scalewright.workload.layout import parse_layout
@@ -119,7 +129,7 @@ def predicted_bytes(variant: Variant) -> float:
         machine=machine_from_system(catalog, "generic-h200"),
         layout=parse_layout(variant.layout),
         recipe=recipe(variant.precision),
-        stack=catalog.stack("eager" if variant.compile == "off" else "compiled"),
+        stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(variant.compile, "compiled")),
     )
     return float(prediction.as_document()["memory_bytes"])
 
@@ -131,12 +141,60 @@ def top_kernels(session: Any, tokens: torch.Tensor, targets: torch.Tensor) -> st
     return profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=28, max_name_column_width=90)
 
 
+CHECKPOINTED = {
+    "cuda": (SMALL, "mbs=1", "bf16", "graphs", 600),
+    "cpu": ("layers=8,hidden=512,heads=8,vocab=8192,seq=128", "mbs=2", "fp32", "off", 12),
+}
+"""Shape, layout, precision, compile mode and steps between two saves, by device; one save between steps and one at the end."""
+NUM_SAVES = 1
+
+
+def measure_checkpoints(folder: Path, device: str) -> list[dict[str, Any]]:
+    shape, layout, precision, compiled, every = CHECKPOINTED[device]
+    world = World.from_environment({})
+    rows = []
+    for name, is_async in (("sync", False), ("async", True)):
+        run = resolve(
+            from_shape(shape), parse_layout(layout), precision=precision, device=device, compile=compiled,
+            steps=(NUM_SAVES + 1) * every, checkpoint_every=every, checkpoint_async=is_async, profile_steps=0,
+        )  # fmt: skip
+        directory = RunDirectory.create_or_resume(folder / name, run.document())
+        with (
+            contextlib.closing(MetricWriter(directory, world)) as metrics,
+            Watchdog(directory, world, metrics, factor=1000.0, minimum_s=600.0) as watchdog,
+        ):
+            run_language(run, directory, world, metrics, StopSignals(), watchdog)
+        events = [json.loads(line) for line in directory.rank_events(0).read_text().splitlines()]
+        found = [(e["name"], e["step"], e["value"]) for e in events if "name" in e]
+        # the last save waits for the disk in both modes: what counts are those between steps
+        blocked_s = [v for n, step, v in found if n == "checkpoint_block" and step < run.steps - 1]
+        times_s = [v for n, step, v in found if n == "step_time" and step >= every]
+        usual_s = statistics.median(times_s)
+        slower_s = sum(max(t - usual_s, 0.0) for t in times_s)
+        manifest = json.loads((directory.checkpoint(run.steps) / "manifest.json").read_text())
+        rows.append({
+            "name": f"checkpoint-{name}", "shape": shape, "precision": precision, "device": device,
+            "checkpoint_bytes": sum(f["bytes"] for f in manifest["files"].values()), "median_step_s": usual_s,
+            "blocked_s_per_save": sum(blocked_s) / NUM_SAVES, "slower_steps_s_per_save": slower_s / NUM_SAVES,
+            "torch": torch.__version__,
+        })  # fmt: skip
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the language benchmark on one GPU.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default=",".join(VARIANTS))
     parser.add_argument("--profile", default="", help="variants whose kernels are listed")
+    parser.add_argument("--checkpoints", type=Path, help="measure saves into this folder instead")
+    parser.add_argument("--device", choices=tuple(CHECKPOINTED), default="cuda")
     args = parser.parse_args()
+    if args.checkpoints is not None:
+        with args.out.open("a", encoding="utf-8") as file:
+            for row in measure_checkpoints(args.checkpoints, args.device):
+                file.write(json.dumps(row) + "\n")
+                print(row, flush=True)
+        return
     world = World.from_environment({})
     device = choose_device("cuda", world)
     join_group(world, device)

@@ -43,7 +43,7 @@ def outlook(catalog: Catalog, run: LanguageRun, machine: Machine, *, start_s: fl
         machine=machine,
         layout=run.layout,
         recipe=resolve_recipe(run.precision, machine),
-        stack=catalog.stack("eager" if run.compile == "off" else "compiled"),
+        stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(run.compile, "compiled")),
     )
     return Outlook(prediction=prediction, start_s=start_s, num_steps=run.steps)
 
