@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,23 +25,27 @@ from numpy.typing import NDArray
 from scalewright.catalog.library import Catalog, open_catalog, packaged_data
 from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
 from scalewright.catalog.types import Constants, Stack
+from scalewright.costs.interval import COVERAGE_FRAC
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_time
 from scalewright.errors import ScalewrightError
 from scalewright.planner.error_table import residual_quantiles
-from scalewright.planner.validate import NotInScopeError, express, measured_step_s, with_recompute
+from scalewright.planner.validate import NotInScopeError, Part, express, measured_step_s, with_recompute
 from scalewright.workload.layout import COLUMNS
 
 Array = NDArray[np.float64]
 
 CONSTANTS = (
-    "sustained_matmul_share", "throttle_exponent", "narrow_matmul_gain", "depth_overhead", "wave_overhead",
-    "grouped_matmul_share", "unfused_attention_passes", "permute_passes", "narrow_cast_passes", "logits_passes",
-    "expert_host_factor", "host_blend", "collective_offset", "latency_factor", "tensor_exposure", "transfer_exposure",
-    "all_to_all_exposure", "gradient_overlap", "shard_overlap", "overlap_cost", "straggler_growth", "step_overhead",
+    "sustained_matmul_share", "throttle_exponent", "device_spread", "misaligned_matmul_share", "narrow_matmul_gain",
+    "depth_overhead", "wave_overhead", "grouped_matmul_share", "grouped_rows_ramp", "unfused_attention_passes",
+    "permute_passes", "narrow_cast_passes", "logits_passes", "expert_host_factor", "expert_cast_host",
+    "softmax_fallback_host", "host_spread", "host_blend", "collective_offset", "latency_factor", "tensor_exposure",
+    "transfer_exposure", "all_to_all_exposure", "gradient_overlap", "shard_overlap", "overlap_cost",
+    "straggler_growth", "step_overhead",
 )  # fmt: skip
-AT_MOST_ONE = {"sustained_matmul_share", "grouped_matmul_share", "tensor_exposure", "transfer_exposure",
-               "all_to_all_exposure", "gradient_overlap", "shard_overlap", "overlap_cost"}  # fmt: skip
+AT_MOST_ONE = {"sustained_matmul_share", "misaligned_matmul_share", "grouped_matmul_share", "tensor_exposure",
+               "transfer_exposure", "all_to_all_exposure", "gradient_overlap", "shard_overlap",
+               "overlap_cost"}  # fmt: skip
 FACTORS = ("host_time", "elementwise_passes", "attention_share")
 # stacks that share their factors with the first of the row: they differ in what overlaps, not in kernels
 FAMILIES = (
@@ -51,17 +56,18 @@ FAMILIES = (
     ("megatron-core", "megatron-bridge"),
 )
 PRIORS = {
-    "sustained_matmul_share": 0.9, "throttle_exponent": 0.3, "narrow_matmul_gain": 1.2, "depth_overhead": 100.0,
-    "wave_overhead": 1e-6, "grouped_matmul_share": 0.7, "unfused_attention_passes": 14.0, "permute_passes": 12.0,
-    "narrow_cast_passes": 6.0, "logits_passes": 12.0, "expert_host_factor": 10.0, "host_blend": 3.0,
-    "collective_offset": 20e-6,
-    "latency_factor": 1.5, "tensor_exposure": 0.6, "transfer_exposure": 0.7, "all_to_all_exposure": 0.9,
-    "gradient_overlap": 0.7, "shard_overlap": 0.8, "overlap_cost": 0.2, "straggler_growth": 0.02, "step_overhead": 5e-3,
+    "sustained_matmul_share": 0.9, "throttle_exponent": 0.3, "device_spread": 0.04, "misaligned_matmul_share": 0.33,
+    "narrow_matmul_gain": 1.2, "depth_overhead": 100.0, "wave_overhead": 1e-6, "grouped_matmul_share": 0.85,
+    "grouped_rows_ramp": 500.0, "unfused_attention_passes": 14.0, "permute_passes": 12.0, "narrow_cast_passes": 6.0,
+    "logits_passes": 16.0, "expert_host_factor": 10.0, "expert_cast_host": 0.5, "softmax_fallback_host": 0.25,
+    "host_spread": 0.04, "host_blend": 3.0, "collective_offset": 20e-6, "latency_factor": 1.5, "tensor_exposure": 0.6,
+    "transfer_exposure": 0.7, "all_to_all_exposure": 0.9, "gradient_overlap": 0.7, "shard_overlap": 0.8,
+    "overlap_cost": 0.2, "straggler_growth": 0.02, "step_overhead": 2e-3,
     "eager-unfused.host_time": 1e-3, "eager-unfused.elementwise_passes": 30.0, "eager-unfused.attention_share": 1.0,
     "eager-fused-loss.host_time": 0.4e-3, "eager-fused-loss.elementwise_passes": 28.0,
     "eager-fused-loss.attention_share": 0.4,
-    "eager.host_time": 0.4e-3, "eager.elementwise_passes": 28.0, "eager.attention_share": 0.75,
-    "compiled.host_time": 0.15e-3, "compiled.elementwise_passes": 12.0, "compiled.attention_share": 0.75,
+    "eager.host_time": 0.7e-3, "eager.elementwise_passes": 28.0, "eager.attention_share": 0.75,
+    "compiled.host_time": 0.6e-3, "compiled.elementwise_passes": 12.0, "compiled.attention_share": 0.75,
     "megatron-core.host_time": 0.2e-3, "megatron-core.elementwise_passes": 15.0, "megatron-core.attention_share": 0.6,
 }  # fmt: skip
 """Where every fit starts and what it is drawn to: round figures from kernel counts and vendors' documents; attention
@@ -69,6 +75,9 @@ rates from FlashAttention-2's comparison with its predecessor (arXiv:2307.08691)
 PRIOR_SIGMA = 0.7
 """Spread of a constant about its starting value, as a logarithm: a factor of two either way is one sigma."""
 NOISE_SIGMA = 0.08
+SLOPE_STEP = 1e-3
+MAX_EXPERT_POWER = 4.0
+MAX_MOVES = 25
 OWN_STEPS = Path(__file__).parent / "results" / "h200_steps.jsonl"
 SOFT_FRAC = 0.20
 """Residuals beyond this count linearly."""
@@ -80,6 +89,8 @@ class Block:
 
     setting: Setting
     index: NDArray[np.int64]
+    """The row each column belongs to; a row that recomputes a part of its layers has two columns."""
+    share_frac: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,9 @@ class Problem:
     measured_s: Array
     sources: NDArray[np.str_]
     groups: NDArray[np.int64]
+    names: tuple[tuple[str, str, str], ...]
+    """Source, GPU and dtype of each group."""
+    has_experts: NDArray[np.bool_]
     weights: Array
 
 
@@ -98,43 +112,60 @@ def fitted_runs() -> list[PublishedRun]:
 
 
 def build_problem(catalog: Catalog) -> Problem:
-    settings: list[Setting] = []
-    measured, sources, groups = [], [], []
+    parts: list[tuple[int, Part]] = []
+    measured: list[float] = []
+    sources, groups, experts = [], [], []
     for run in fitted_runs():
         try:
             case = express(catalog, run)
-            setting, _ = with_recompute(run, case)
+            found = with_recompute(run, case)
         except (NotInScopeError, ScalewrightError):
             continue
-        time = measured_step_s(run, case.spec, setting.layout)
+        time = measured_step_s(run, case.spec, case.setting.layout)
         if time is None:
             continue
-        settings.append(setting)
+        parts += [(len(measured), part) for part in found]
         measured.append(time)
         sources.append(run.document)
+        experts.append(run.model.moe is not None)
         groups.append((run.document, run.hardware.gpu, run.dtype))
     names = sorted(set(groups))
     group = np.array([names.index(g) for g in groups])
     weights = 1.0 / np.bincount(group)[group]
     return Problem(
-        _blocks(settings), np.array(measured), np.array(sources), group, weights * len(names) / weights.sum()
+        blocks=_blocks(parts),
+        measured_s=np.array(measured),
+        sources=np.array(sources),
+        groups=group,
+        names=tuple(names),
+        has_experts=np.array(experts),
+        weights=weights * len(names) / weights.sum(),
     )
 
 
-def _blocks(settings: list[Setting]) -> tuple[Block, ...]:
-    members: dict[object, list[int]] = defaultdict(list)
-    for i, s in enumerate(settings):
+def _blocks(parts: list[tuple[int, Part]]) -> tuple[Block, ...]:
+    members: dict[object, list[tuple[int, Part]]] = defaultdict(list)
+    for i, part in parts:
+        s = part.setting
         shape = s.shape.model_dump_json(exclude={"source"})
         machine = (s.machine.accelerator.id, s.machine.gpus_per_node, s.machine.scale_up_bytes_per_s,
                    s.machine.network_bytes_per_s_per_gpu)  # fmt: skip
         how = (s.recipe.name, s.mode, s.stack.id, s.layout.zero, s.layout.sp, s.layout.recompute)
-        members[shape, machine, how].append(i)
+        members[shape, machine, how].append((i, part))
     blocks = []
     for rows in members.values():
-        layouts = [settings[i].layout for i in rows]
-        columns = {name: np.array([getattr(layout, name) for layout in layouts], dtype=np.int64) for name in COLUMNS}
-        first = settings[rows[0]]
-        blocks.append(Block(replace(first, layout=replace(first.layout, **columns)), np.array(rows)))
+        layouts = [part.setting.layout for _, part in rows]
+        columns: dict[str, Any] = {
+            name: np.array([getattr(layout, name) for layout in layouts], dtype=np.int64) for name in COLUMNS
+        }
+        first = rows[0][1].setting
+        blocks.append(
+            Block(
+                replace(first, layout=replace(first.layout, **columns)),
+                np.array([i for i, _ in rows]),
+                np.array([part.share_frac for _, part in rows]),
+            )
+        )
     return tuple(blocks)
 
 
@@ -174,53 +205,80 @@ def with_parameters(values: Values, parameters: Array) -> Values:
 
 
 def predict_all(problem: Problem, values: Values) -> Array:
-    predicted = np.empty(len(problem.measured_s))
+    predicted = np.zeros(len(problem.measured_s))
     for block in problem.blocks:
         s = block.setting
         trial = replace(s, machine=replace(s.machine, constants=values.constants), stack=values.stacks[s.stack.id])
-        predicted[block.index] = np.broadcast_to(step_time(trial).total, len(block.index))
+        predicted[block.index] += block.share_frac * step_time(trial).total
     return predicted
 
 
-def fit(problem: Problem, shipped: Values, keep: NDArray[np.bool_], *, progress: Callable[[str], None]) -> Values:
-    """Damped Gauss-Newton on log residuals with a soft-L1 loss and log-normal priors."""
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Where a fit ended, and how every row moves with every parameter there."""
+
+    values: Values
+    logs: Array
+    jacobian: Array
+
+
+def fit(
+    problem: Problem,
+    shipped: Values,
+    keep: NDArray[np.bool_],
+    *,
+    progress: Callable[[str], None],
+    near: Fitted | None = None,
+) -> Fitted:
+    """Damped Gauss-Newton on log residuals with a soft-L1 loss and log-normal priors.
+
+    A fit to a part of the rows may start where the fit to all ended (`near`): it first moves along the derivatives
+    found there, then takes its own. Its end is that of the part's loss, which the start does not enter.
+    """
     start = with_parameters(shipped, np.array([PRIORS[name] for name in parameter_names()]))
     origin = np.log(starting_values(start))
     ceiling = np.array([0.0 if name in AT_MOST_ONE else np.inf for name in parameter_names()])
-    target = np.log(problem.measured_s[keep])
+    target = np.log(problem.measured_s)
     weights = problem.weights[keep] / NOISE_SIGMA**2
 
     def residuals(x: Array) -> Array:
-        return np.log(predict_all(problem, with_parameters(start, np.exp(x)))[keep]) - target
+        return np.log(predict_all(problem, with_parameters(start, np.exp(x)))) - target
+
+    def slopes(x: Array, r: Array) -> Array:
+        return np.stack([(residuals(x + SLOPE_STEP * e) - r) / SLOPE_STEP for e in np.eye(len(x))], axis=1)
 
     def loss(r: Array, x: Array) -> float:
-        soft = 2.0 * SOFT_FRAC**2 * (np.sqrt(1.0 + (r / SOFT_FRAC) ** 2) - 1.0)
+        soft = 2.0 * SOFT_FRAC**2 * (np.sqrt(1.0 + (r[keep] / SOFT_FRAC) ** 2) - 1.0)
         return float(np.sum(weights * soft) + np.sum(((x - origin) / PRIOR_SIGMA) ** 2))
 
-    x, damping = origin.copy(), 1e-2
-    r = residuals(x)
-    best = loss(r, x)
-    for iteration in range(25):
-        step = 1e-3
-        jacobian = np.stack([(residuals(x + step * e) - r) / step for e in np.eye(len(x))], axis=1)
-        w = weights / np.sqrt(1.0 + (r / SOFT_FRAC) ** 2)
-        normal = jacobian.T @ (w[:, None] * jacobian) + np.eye(len(x)) / PRIOR_SIGMA**2
-        gradient = jacobian.T @ (w * r) + (x - origin) / PRIOR_SIGMA**2
-        improved = False
+    x = origin.copy() if near is None else near.logs.copy()
+    r, damping = residuals(x), 1e-2
+    jacobian = None if near is None else near.jacobian
+    best, is_fresh = loss(r, x), False
+    for iteration in range(MAX_MOVES):
+        if jacobian is None:
+            jacobian, is_fresh = slopes(x, r), True
+        kept = jacobian[keep]
+        w = weights / np.sqrt(1.0 + (r[keep] / SOFT_FRAC) ** 2)
+        normal = kept.T @ (w[:, None] * kept) + np.eye(len(x)) / PRIOR_SIGMA**2
+        gradient = kept.T @ (w * r[keep]) + (x - origin) / PRIOR_SIGMA**2
+        gain = 0.0
         for _ in range(6):
             move = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
             trial = np.minimum(x + np.clip(move, -0.7, 0.7), ceiling)
             trial_r = residuals(trial)
             trial_loss = loss(trial_r, trial)
             if trial_loss < best:
-                gain, improved = best - trial_loss, True
-                x, r, best, damping = trial, trial_r, trial_loss, damping / 3.0
+                gain, x, r, best, damping = best - trial_loss, trial, trial_r, trial_loss, damping / 3.0
                 break
             damping *= 4.0
-        progress(f"iteration {iteration}: loss {best:.3f}")
-        if not improved or gain < 1e-3 * best:
+        progress(f"move {iteration}: loss {best:.3f}")
+        is_small = gain < 1e-3 * best
+        if is_small and is_fresh:
             break
-    return with_parameters(start, np.exp(x))
+        if is_small or near is None or is_fresh:
+            jacobian = None  # along old derivatives as long as they lead downhill, then along new ones
+    return Fitted(with_parameters(start, np.exp(x)), x, slopes(x, r) if near is None else near.jacobian)
 
 
 def balanced_mape_frac(problem: Problem, predicted: Array) -> float:
@@ -234,24 +292,67 @@ def summary(problem: Problem, predicted: Array) -> str:
     return f"balanced MAPE {100 * balanced:.1f} %, median APE {100 * float(np.median(error)):.1f} %"
 
 
-def leave_sources_out(problem: Problem, start: Values) -> Array:
-    """Predictions of each source by constants fitted to the others, from the same starting point."""
+def leave_sources_out(problem: Problem, start: Values, near: Fitted) -> Array:
+    """Predictions of each source by constants fitted to the others."""
     predicted = np.empty(len(problem.measured_s))
     for source in np.unique(problem.sources):
         out = problem.sources == source
-        values = fit(problem, start, ~out, progress=lambda _: None)
+        values = fit(problem, start, ~out, progress=lambda _: None, near=near).values
         predicted[out] = predict_all(problem, values)[out]
         error = np.abs(predicted[out] / problem.measured_s[out] - 1.0)
         print(f"  left out {source[:60]:60s} {out.sum():4d} rows  MAPE {100 * error.mean():5.1f} %", flush=True)
     return predicted
 
 
-def write(values: Values, quantiles: tuple[float, float] | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The 90 % interval: quantiles of dense models' residuals, and how much wider mixtures of experts scatter."""
+
+    low: float
+    high: float
+    expert_power: float
+
+    def covers(self, ratio: Array, has_experts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        power = np.where(has_experts, self.expert_power, 1.0)
+        return (ratio >= self.low**power) & (ratio <= self.high**power)
+
+
+def spread_of(problem: Problem, ratio: Array, keep: NDArray[np.bool_]) -> Spread:
+    """From measured over predicted in the rows kept, each group weighing the same."""
+
+    def by_group(rows: NDArray[np.bool_]) -> dict[tuple[str, str, str], Array]:
+        present = np.unique(problem.groups[rows])
+        return {problem.names[g]: ratio[rows & (problem.groups == g)] for g in present}
+
+    low, high = residual_quantiles(by_group(keep & ~problem.has_experts))
+    experts = by_group(keep & problem.has_experts)
+    power = 1.0
+    while experts and power < MAX_EXPERT_POWER:
+        inside = [np.mean((r >= low**power) & (r <= high**power)) for r in experts.values()]
+        if np.mean(inside) >= COVERAGE_FRAC:
+            break
+        power += 0.05
+    return Spread(low, high, power)
+
+
+def print_coverage(problem: Problem, ratio: Array) -> None:
+    """Share of each group's rows inside the interval that the other sources' left-out residuals give."""
+    shares = []
+    for g, (source, gpu, dtype) in enumerate(problem.names):
+        mine = problem.groups == g
+        spread = spread_of(problem, ratio, problem.sources != source)
+        shares.append(float(np.mean(spread.covers(ratio[mine], problem.has_experts[mine]))))
+        print(f"  {source[:44]:44s} {gpu[:14]:14s} {dtype:5s} {mine.sum():4d} rows  covered {shares[-1]:6.1%}")
+    print(f"covered on the mean of {len(shares)} groups: {np.mean(shares):.1%}")
+
+
+def write(values: Values, spread: Spread | None) -> None:
     """Put fitted values into the catalogue's files, line by line, and the hash of the data beside them."""
     digest = hashlib.sha256(packaged_runs().read_bytes() + OWN_STEPS.read_bytes()).hexdigest()[:12]
     new = {name: _shown(getattr(values.constants, name)) for name in CONSTANTS}
-    if quantiles is not None:
-        new |= {"interval_low": f"{quantiles[0]:.3g}", "interval_high": f"{quantiles[1]:.3g}"}
+    if spread is not None:
+        new |= {"interval_low": f"{spread.low:.3g}", "interval_high": f"{spread.high:.3g}"}
+        new |= {"expert_interval_power": f"{spread.expert_power:.3g}"}
     _rewrite(packaged_data() / "constants" / "engine.toml", new, digest)
     for family in FAMILIES:
         for stack in family:
@@ -294,21 +395,21 @@ def main() -> None:
         np.ones(len(problem.measured_s), dtype=bool),
         progress=lambda text: print(f"  {text}", flush=True),
     )
-    predicted = predict_all(problem, fitted)
-    for name, old, new in zip(parameter_names(), starting_values(start), starting_values(fitted), strict=True):
+    predicted = predict_all(problem, fitted.values)
+    for name, old, new in zip(parameter_names(), starting_values(start), starting_values(fitted.values), strict=True):
         print(f"  {name:40s} {old:12.5g} -> {new:12.5g}")
     print(f"fitted on all: {summary(problem, predicted)}")
-    quantiles = None
+    spread = None
     if not args.skip_left_out:
-        left = leave_sources_out(problem, start)
+        left = leave_sources_out(problem, start, fitted)
         print(f"left out: {summary(problem, left)}")
         ratio = problem.measured_s / left
-        quantiles = residual_quantiles(
-            {(str(g), "", ""): ratio[problem.groups == g] for g in np.unique(problem.groups)}
-        )
-        print(f"90 % interval: measured / predicted from {quantiles[0]:.3f} to {quantiles[1]:.3f}")
+        spread = spread_of(problem, ratio, np.ones(len(ratio), dtype=bool))
+        print(f"90 % interval: measured / predicted from {spread.low:.3f} to {spread.high:.3f}, ", end="")
+        print(f"for mixtures of experts to the power {spread.expert_power:.2f}")
+        print_coverage(problem, ratio)
     if args.write:
-        write(fitted, quantiles)
+        write(fitted.values, spread)
         print("written")
 
 

@@ -12,16 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from properties.cases import CATALOG, MODELS, changed, setting
+from scalewright.catalog.types import Stack
 from scalewright.costs.compute import (
     attention_times,
     elementwise_bytes_per_layer,
+    elementwise_times,
+    expected_largest,
+    expert_load,
     flash_attention_time_s,
     gemm_time_s,
     head_times,
+    host_times,
     host_wait_s,
     optimizer_time_s,
+    padded_vocab,
+    product_flop_per_s,
     tiled_product_time_s,
 )
+from scalewright.costs.machine import machine_from_system
+from scalewright.workload.precision import RECIPES
 
 CONSTANTS = CATALOG.constants()
 UNITS = 108.0
@@ -163,7 +172,8 @@ def test_head_is_linear_in_vocabulary() -> None:
 
 
 def test_head_of_a_split_vocabulary_takes_its_share() -> None:
-    whole, split = head_times(setting(mbs=4, gbs=4)), head_times(setting(mbs=4, gbs=4, tp=4))
+    shape = MODELS["gpt3-6.7b"].transformer.model_copy(update={"vocab": 51200})
+    whole, split = (head_times(replace(setting(mbs=4, gbs=4, tp=tp), shape=shape)) for tp in (1, 4))
     assert split.forward_s == pytest.approx(whole.forward_s / 4, rel=0.05)
 
 
@@ -201,3 +211,79 @@ def test_padded_head_costs_attention_of_the_padded_size() -> None:
     narrow = replace(case, shape=shape.model_copy(update={"head_dim": 80}))
     assert attention_times(narrow).forward_s == attention_times(case).forward_s
     assert attention_times(changed(case, tp=2)).forward_s == pytest.approx(attention_times(case).forward_s / 2)
+
+
+def test_odd_vocabulary_costs_more_than_the_next_multiple_of_128_and_is_filled_up_once_split() -> None:
+    """GPT-2's 50,257 entries beside 50,304."""
+
+    def head_s(vocab: int, tp: int) -> float:
+        case = setting(mbs=4, gbs=4, tp=tp)
+        times = head_times(replace(case, shape=case.shape.model_copy(update={"vocab": vocab})))
+        return float(times.forward_s + times.backward_s)
+
+    assert head_s(50257, 1) > 1.5 * head_s(50304, 1)
+    assert head_s(50257, 2) == pytest.approx(head_s(50432, 2))  # 2 x 128 divides 50,432
+    assert padded_vocab(50257, 1) == 50257
+    assert padded_vocab(50257, 8) == 51200
+
+
+def test_one_device_runs_at_its_rate_and_a_crowd_at_that_of_its_slowest() -> None:
+    hopper = setting(machine="generic-h100")
+    one, few, many = (float(product_flop_per_s(changed(hopper, dp=dp, gbs=dp), "bf16")) for dp in (1, 8, 1024))
+    assert one == hopper.machine.sustained_flop_per_s("bf16")
+    assert one > few > many > 0.8 * one
+    assert product_flop_per_s(changed(setting(), dp=1024, gbs=1024), "bf16") == setting().machine.sustained_flop_per_s(
+        "bf16"
+    )
+
+
+def test_sustained_rate_is_the_measured_one_where_there_is_one() -> None:
+    assert machine_from_system(CATALOG, "generic-h200").sustained_flop_per_s("bf16") == 664e12
+
+
+@pytest.mark.parametrize(("draws", "largest"), [(1000, 3.24), (100, 2.51), (10000, 3.85)])
+def test_largest_of_many_normal_draws(draws: int, largest: float) -> None:
+    assert expected_largest(draws) == pytest.approx(largest, rel=0.06)
+    assert expected_largest(1) == 0.0
+
+
+def test_busiest_experts_hold_up_a_group_the_more_the_more_devices_and_the_fewer_tokens() -> None:
+    shape = MODELS["deepseek-v3"].transformer
+    alone, few, many, long = (
+        float(expert_load(replace(setting(ep=ep, dp=256, mbs=mbs, gbs=256 * mbs), shape=shape)))
+        for ep, mbs in ((1, 1), (8, 1), (64, 1), (64, 16))
+    )
+    assert alone == 1.0
+    assert many > few > 1.0 + CONSTANTS.expert_imbalance.value
+    assert many > long
+
+
+def test_softmax_falls_back_where_score_matrices_do_not_come_by_four() -> None:
+    """Sixteen heads on eight ranks: two matrices for one sequence, four for two (Megatron-LM, fused_softmax.py)."""
+    shape = MODELS["gpt3-6.7b"].transformer.model_copy(update={"heads": 16})
+    unfused = CATALOG.stack("eager-unfused")
+
+    def host_s(mbs: int, stack: Stack) -> float:
+        return float(host_times(replace(setting(tp=8, mbs=mbs, gbs=mbs), shape=shape, stack=stack)).forward_s)
+
+    assert host_s(1, unfused) > 1.1 * host_s(2, unfused)
+    fused = CATALOG.stack("megatron-core")
+    assert host_s(1, fused) == host_s(2, fused)
+
+
+def test_gated_feed_forward_moves_more_than_a_plain_one() -> None:
+    case = setting(mbs=1, gbs=1)
+    plain = replace(case, shape=case.shape.model_copy(update={"gated": False}))
+    gated = replace(case, shape=case.shape.model_copy(update={"gated": True}))
+    assert elementwise_times(gated).forward_s > elementwise_times(plain).forward_s
+
+
+def test_experts_of_block_scaled_recipes_each_cost_the_host() -> None:
+    shape = MODELS["deepseek-v3"].transformer
+
+    def host_s(recipe: str, ep: int) -> float:
+        case = replace(setting(ep=ep, dp=64, gbs=64), shape=shape, recipe=RECIPES[recipe])
+        return float(host_times(case).forward_s)
+
+    assert host_s("mxfp8", 8) > host_s("mxfp8", 64) > host_s("fp8", 64)
+    assert host_s("fp8", 8) == host_s("fp8", 64)

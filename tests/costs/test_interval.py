@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from properties.cases import CATALOG, changed, setting
-from scalewright.catalog.published import load_runs, packaged_runs
-from scalewright.costs.interval import interval_s, unseen, widened_by
+from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
+from scalewright.costs.interval import FITTED_SHAPES, MAX_FITTED_EXPERTS, interval_s, unseen, widened_by
+from scalewright.planner.validate import Case, NotInScopeError, express
 
 OWN_STEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_steps.jsonl"
 
@@ -44,6 +45,31 @@ def test_lists_of_what_was_seen_are_those_of_the_fitted_runs() -> None:
     timed = [r for r in runs if r.model.hidden is not None and r.layout.dp is not None and r.hardware.gpus is not None]
     assert {CATALOG.accelerator(r.hardware.gpu).id for r in timed} == set(constants.seen_accelerators)
     assert {r.dtype for r in timed} == set(constants.seen_precisions)
+
+
+def test_ranges_of_shapes_are_those_of_the_fitted_runs() -> None:
+    runs = [*load_runs(packaged_runs()), *load_runs(OWN_STEPS)]
+    shapes = [case.spec.transformer for case in map(expressed, runs) if case is not None]
+    for name, (least, most, _) in FITTED_SHAPES.items():
+        values = [getattr(shape, name) for shape in shapes]
+        assert (min(values), max(values)) == (least, most)
+    assert max(shape.moe.num_experts for shape in shapes if shape.moe is not None) == MAX_FITTED_EXPERTS
+
+
+def expressed(run: PublishedRun) -> Case | None:
+    try:
+        return express(CATALOG, run)
+    except NotInScopeError:
+        return None
+
+
+@pytest.mark.parametrize("change", [{"seq": 2**21}, {"hidden": 65536}, {"vocab": 1_000_000}, {"head_dim": 256}])
+def test_shapes_outside_the_fitted_range_widen_the_interval_and_are_named(change: dict[str, int]) -> None:
+    here = setting()
+    there = replace(here, shape=here.shape.model_copy(update=change))
+    assert len(unseen(there)) == len(unseen(here)) + 1
+    assert str(next(iter(change.values()))) in unseen(there)[-1]
+    assert interval_s(time_s=1.0, setting=there)[1] > interval_s(time_s=1.0, setting=here)[1]
 
 
 def test_interval_is_wider_where_other_jobs_are_in_the_way() -> None:

@@ -54,6 +54,8 @@ class RunHardware(_Row):
 
 class RunLayout(_Row):
     dp: int | None = Field(default=None, gt=0)
+    dp_as_printed: int | None = Field(default=None, gt=0)
+    """What the source prints where `dp` was worked out from the device count and differs."""
     tp: int | None = Field(default=None, gt=0)
     pp: int | None = Field(default=None, gt=0)
     vpp: int | None = Field(default=None, gt=0)

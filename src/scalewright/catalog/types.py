@@ -406,6 +406,8 @@ class Constants(Entry, StageConstants, VisionConstants):
     """Lower end of the 90 % interval, as measured over predicted."""
     interval_high: Fraction
     """Upper end of the 90 % interval, as measured over predicted."""
+    expert_interval_power: Count
+    """Exponent on both ends for mixtures of experts, whose times scatter more from release to release."""
     seen_accelerators: tuple[Id, ...]
     """Devices of the runs that the fitted constants come from; a prediction elsewhere has a wider interval."""
     seen_precisions: tuple[str, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.catalog.types import Constants, TransformerShape
+from scalewright.catalog.types import Constants, Precision, TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.setting import Setting
 
@@ -23,6 +23,12 @@ REFERENCE_HEAD = 128.0
 MATRIX_UNIT_ALIGNMENT = 8
 """16-bit products whose depth is not a multiple of this leave the matrix units (NVIDIA tensor-core guide)."""
 HOST_BACKWARD_OVER_FORWARD = 1.5
+VOCAB_STEP = 128
+"""Rows of the output layer that tensor-parallel ranks hold a multiple of (Megatron-LM's default)."""
+SOFTMAX_BATCH = 4
+"""Score matrices a rank must have a multiple of for Megatron-LM's fused softmax kernel (fused_softmax.py)."""
+FUSED_LOSS_BYTES = 4.0
+"""A stack whose loss keeps no more than this per score computes it in one kernel."""
 GROUP_TILE_ROWS = 128.0
 """Rows an expert's tokens are padded to in a grouped product."""
 
@@ -47,7 +53,7 @@ NOTHING = PassTimes(forward_s=0.0, backward_s=0.0)
 
 
 def tiled_product_time_s(
-    *, m: FloatLike, n: FloatLike, k: FloatLike, flop_per_s: float, num_units: float, constants: Constants
+    *, m: FloatLike, n: FloatLike, k: FloatLike, flop_per_s: FloatLike, num_units: float, constants: Constants
 ) -> FloatLike:
     """Arithmetic of one matrix product C[m,n] = A[m,k] B[k,n], cut into tiles that run in waves.
 
@@ -68,8 +74,23 @@ def tiled_product_time_s(
     return best
 
 
+def alignment_share(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
+    """Rate of the products with a weight [n, k], by its alignment, over that of an aligned one.
+
+    Equation  1 where n and k are multiples of 8 elements (16 bytes in 16 bit), else the misaligned share
+    Source    nvidia2023 (Matrix Multiplication Background User's Guide), Tensor Core requirements
+    Assumes   one step, whichever side is odd: rows that do not start on 16 bytes cannot be loaded whole; processors
+              without matrix units do not mind
+    Checked   tests/costs/test_compute.py: an odd vocabulary costs more than the next multiple of 128
+    """
+    if setting.machine.accelerator.num_compute_units is None:
+        return 1.0
+    odd = (np.asarray(n) % MATRIX_UNIT_ALIGNMENT > 0) | (np.asarray(k) % MATRIX_UNIT_ALIGNMENT > 0)
+    return np.where(odd, setting.constants.misaligned_matmul_share.value, 1.0)[()]
+
+
 def gemm_time_s(
-    *, m: FloatLike, n: FloatLike, k: FloatLike, flop_per_s: float, bytes_per_s: float, width_bytes: float,
+    *, m: FloatLike, n: FloatLike, k: FloatLike, flop_per_s: FloatLike, bytes_per_s: float, width_bytes: float,
     num_units: float | None, constants: Constants,
 ) -> FloatLike:  # fmt: skip
     """One matrix product on a roofline.
@@ -86,7 +107,7 @@ def gemm_time_s(
     return np.maximum(work, traffic)
 
 
-def _product(setting: Setting, flop_per_s: float, m: FloatLike, n: FloatLike, k: FloatLike) -> FloatLike:
+def _product(setting: Setting, flop_per_s: FloatLike, m: FloatLike, n: FloatLike, k: FloatLike) -> FloatLike:
     units = setting.machine.accelerator.num_compute_units
     return gemm_time_s(
         m=m, n=n, k=k, flop_per_s=flop_per_s, bytes_per_s=setting.machine.hbm_bytes_per_s,
@@ -95,7 +116,7 @@ def _product(setting: Setting, flop_per_s: float, m: FloatLike, n: FloatLike, k:
     )  # fmt: skip
 
 
-def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: float, has_adapters: bool = True) -> PassTimes:
+def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: FloatLike, has_adapters: bool = True) -> PassTimes:
     """Forward product, and backward the products for the gradients of input and weight.
 
     A frozen weight has no gradient of its own; beside it run the two thin products of its adapter, both ways.
@@ -104,17 +125,18 @@ def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: float, has_adapt
     forward: FloatLike = 0.0
     backward: FloatLike = 0.0
     for n, k in gemms.values():
-        forward = forward + _product(setting, flop_per_s, m, n, k)
-        backward = backward + _product(setting, flop_per_s, m, k, n)
+        rate = flop_per_s * alignment_share(setting, n, k)
+        forward = forward + _product(setting, rate, m, n, k)
+        backward = backward + _product(setting, rate, m, k, n)
         if not setting.mode.is_lora:
-            backward = backward + _product(setting, flop_per_s, n, k, m)
+            backward = backward + _product(setting, rate, n, k, m)
         elif has_adapters:
             adapter = adapter_times(setting, flop_per_s=flop_per_s, n=n, k=k)
             forward, backward = forward + adapter.forward_s, backward + adapter.backward_s
     return PassTimes(forward_s=forward, backward_s=backward)
 
 
-def adapter_times(setting: Setting, *, flop_per_s: float, n: FloatLike, k: FloatLike) -> PassTimes:
+def adapter_times(setting: Setting, *, flop_per_s: FloatLike, n: FloatLike, k: FloatLike) -> PassTimes:
     """Two thin products through a rank: down from depth k, up to n columns."""
     m, r = setting.num_tokens, float(setting.mode.lora_rank)
     forward: FloatLike = 0.0
@@ -152,22 +174,66 @@ def ffn_gemms(setting: Setting, width: float) -> Gemms:
     return {"ffn_up": (fan * width / t, h), "ffn_down": (h, width / t)}
 
 
-def expert_times(setting: Setting, *, flop_per_s: float) -> PassTimes:
+def expert_load(setting: Setting) -> FloatLike:
+    """Tokens of the busiest device's experts over the mean: all devices of an expert-parallel group wait for it.
+
+    Equation  i = 1 + u + z(e) / sqrt(T k),  z(e) the expected largest of e standard normal draws; 1 without a group
+    Source    raab1998 (Balls into Bins, RANDOM 1998) for the part of chance; u, what the router leaves, assumed
+    Assumes   tokens choose independently: neighbours that agree make it worse
+    Checked   tests/costs/test_compute.py: 1 alone, more with devices, less with tokens
+    """
+    e = np.asarray(setting.layout.ep, dtype=np.float64)
+    chance = expected_largest(e) / np.sqrt(np.maximum(setting.num_routed_tokens, 1.0))
+    return np.where(e > 1, 1.0 + setting.constants.expert_imbalance.value + chance, 1.0)[()]
+
+
+def expected_largest(num_draws: FloatLike) -> FloatLike:
+    """Expected largest of so many standard normal draws.
+
+    Equation  z = a - (ln ln n + ln 4 pi) / (2 a),  a = sqrt(2 ln n); 0 for one
+    Source    cramer1946 (Mathematical Methods of Statistics), section 28.6
+    Assumes   many draws; 0.3 to 0.2 low for two to eight
+    Checked   tests/costs/test_compute.py: 3.24 for a thousand within 5 %
+    """
+    n = np.maximum(np.asarray(num_draws, dtype=np.float64), 2.0)
+    a = np.sqrt(2.0 * np.log(n))
+    z = np.maximum(a - (np.log(np.log(n)) + np.log(4.0 * np.pi)) / (2.0 * a), 0.0)
+    return np.where(np.asarray(num_draws) > 1, z, 0.0)[()]
+
+
+def product_flop_per_s(setting: Setting, precision: Precision) -> FloatLike:
+    """Rate of large products on the slowest device of a job, which all others wait for.
+
+    Equation  F / (1 + s z(n)),  n devices; s = 0 where power does not limit the products
+    Source    sinha2022 (Not All GPUs Are Created Equal, SC22): devices at their power limit differ in clock
+    Assumes   rates spread normally, and every step waits for every device
+    Checked   tests/costs/test_compute.py: one device runs at F, more run slower, an A100 does not
+    """
+    rate = setting.machine.sustained_flop_per_s(precision)
+    if setting.machine.power_pressure <= 1.0:
+        return rate
+    return rate / (1.0 + setting.constants.device_spread.value * expected_largest(setting.layout.num_gpus))
+
+
+def expert_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
     """Routed experts as grouped products.
 
-    Equation  rows per expert = T k e / E, padded to 128; one product of all of a device's experts at rate g F
+    Equation  r = T k e i / E rows per expert, padded to 128; one product of all of a device's experts at rate
+              g r/(r + r0) F; i the busiest device's tokens over the mean
     Source    gale2022 (MegaBlocks, arXiv:2211.15841), section 5
-    Assumes   even routing; backward costs twice forward, once where experts are frozen
+    Assumes   backward costs twice forward, once where experts are frozen
     Checked   `scalewright validate`, the mixture-of-experts rows
     """
     moe = setting.shape.moe
     if moe is None:
         return NOTHING
     experts_here = np.maximum(moe.num_experts / setting.layout.ep, 1)
-    rows = np.ceil(setting.num_routed_tokens / experts_here / GROUP_TILE_ROWS) * GROUP_TILE_ROWS * experts_here
+    per_expert = setting.num_routed_tokens * expert_load(setting) / experts_here
+    rows = np.ceil(per_expert / GROUP_TILE_ROWS) * GROUP_TILE_ROWS * experts_here
     width = moe.expert_ffn / setting.expert_tp
     fan = 2 if setting.shape.gated else 1
-    h, rate = float(setting.shape.hidden), flop_per_s * setting.constants.grouped_matmul_share.value
+    ramp = per_expert / (per_expert + setting.constants.grouped_rows_ramp.value)
+    h, rate = float(setting.shape.hidden), flop_per_s * setting.constants.grouped_matmul_share.value * ramp
     units = setting.machine.accelerator.num_compute_units
     time: FloatLike = 0.0
     for n, k in ((fan * width, h), (h, width)):
@@ -180,7 +246,7 @@ def expert_times(setting: Setting, *, flop_per_s: float) -> PassTimes:
     return PassTimes(forward_s=time, backward_s=time if setting.mode.is_lora else 2.0 * time)
 
 
-def feed_forward_times(setting: Setting, *, flop_per_s: float) -> PassTimes:
+def feed_forward_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
     """The feed-forward of an average layer: dense ones, routed and shared experts by their share of the layers."""
     frac, moe = setting.moe_frac, setting.shape.moe
     total = NOTHING
@@ -286,17 +352,17 @@ def attention_times(setting: Setting) -> PassTimes:
 
 def elementwise_bytes_per_layer(
     *, hidden: int, ffn_width: float, num_tokens: FloatLike, tp: FloatLike, norm_split: FloatLike, passes: float,
-    width_bytes: float,
+    width_bytes: float, gated_traffic: float = 1.0,
 ) -> FloatLike:  # fmt: skip
     """Memory traffic of everything in a layer that is not a product, forward.
 
-    Equation  c w T (h / t_s + f / 4t) / 2:  half of the crossings at the width of the model, half at that of the
-              feed-forward, split by t_s = t with sequence parallelism, else 1
+    Equation  c w T (h / t_s + g f / 4t) / 2:  half of the crossings at the width of the model, half at that of the
+              feed-forward, g times as many where it is gated; split by t_s = t with sequence parallelism, else 1
     Source    ivanov2021 (Data Movement Is All You Need, arXiv:2007.00072), Table A.1, norm and element-wise rows
     Assumes   c, the number of crossings, belongs to the software stack
     Checked   tests/costs/test_compute.py: linear in tokens, never more with sequence parallelism
     """
-    return passes * width_bytes * num_tokens * (hidden / norm_split + ffn_width / (4.0 * tp)) / 2.0
+    return passes * width_bytes * num_tokens * (hidden / norm_split + gated_traffic * ffn_width / (4.0 * tp)) / 2.0
 
 
 def elementwise_times(setting: Setting) -> PassTimes:
@@ -310,42 +376,68 @@ def elementwise_times(setting: Setting) -> PassTimes:
     traffic = elementwise_bytes_per_layer(
         hidden=h, ffn_width=width, num_tokens=setting.num_tokens, tp=t, norm_split=setting.norm_split,
         passes=setting.stack.elementwise_passes.value, width_bytes=recipe.activation_bytes,
+        gated_traffic=constants.gated_traffic.value if shape.gated else 1.0,
     )  # fmt: skip
     if recipe.is_narrow:
         casts = constants.narrow_cast_passes.value * recipe.activation_bytes
         traffic = traffic + casts * setting.num_tokens * (h + width / 2.0) / t
-    routed = constants.permute_passes.value * recipe.activation_bytes * setting.num_routed_tokens * h
+    tokens = setting.num_routed_tokens * expert_load(setting) if moe is not None else 0.0
+    routed = constants.permute_passes.value * recipe.activation_bytes * tokens * h
     forward = (traffic + frac * routed) / setting.machine.hbm_bytes_per_s
     return PassTimes(forward_s=forward, backward_s=2.0 * forward)
+
+
+def padded_vocab(vocab: int, tp: FloatLike) -> FloatLike:
+    """Rows of the output layer: the vocabulary, filled up to 128 a rank where tensor parallelism splits it."""
+    t = np.asarray(tp, dtype=np.float64)
+    return np.where(t > 1, np.ceil(vocab / (VOCAB_STEP * t)) * VOCAB_STEP * t, float(vocab))[()]
 
 
 def head_times(setting: Setting) -> PassTimes:
     """The output layer and the loss on the last stage.
 
-    Equation  products [T, V/t, h] + c w T V / (t B)
+    Equation  products [T, V/t, h] + c w T V / (t B); c a quarter where the loss is fused
     Source    shoeybi2019 (Megatron-LM, arXiv:1909.08053), section 3
-    Assumes   the vocabulary is split by tensor parallelism; scores cross memory c times, forward and backward
+    Assumes   the vocabulary is split by tensor parallelism, then padded to 128 a rank, else left as it is; scores
+              cross memory c times, forward and backward
     Checked   tests/costs/test_compute.py: linear in vocabulary
     """
-    shape, layout = setting.shape, setting.layout
-    rate = setting.machine.sustained_flop_per_s(setting.recipe.head)
-    gemm = {"head": (shape.vocab / layout.tp, float(shape.hidden))}
-    products = matmul_times(setting, gemm, flop_per_s=rate, has_adapters=False)
-    scores = setting.num_tokens * shape.vocab / layout.tp * setting.recipe.activation_bytes
-    loss = setting.constants.logits_passes.value * scores / setting.machine.hbm_bytes_per_s
+    shape, layout, constants, stack = setting.shape, setting.layout, setting.constants, setting.stack
+    columns = padded_vocab(shape.vocab, layout.tp) / layout.tp
+    rate = product_flop_per_s(setting, setting.recipe.head)
+    products = matmul_times(setting, {"head": (columns, float(shape.hidden))}, flop_per_s=rate, has_adapters=False)
+    is_fused = stack.compiled or stack.logits_bytes.value <= FUSED_LOSS_BYTES
+    passes = constants.logits_passes.value * (constants.fused_logits_share.value if is_fused else 1.0)
+    scores = setting.num_tokens * columns * setting.recipe.activation_bytes
+    loss = passes * scores / setting.machine.hbm_bytes_per_s
     return products + PassTimes(forward_s=loss / 2.0, backward_s=loss / 2.0)
+
+
+def softmax_falls_back(setting: Setting) -> FloatLike:
+    """1 where unfused attention's softmax needs several kernels: its fused one takes score matrices by four."""
+    if setting.stack.fused_attention:
+        return 0.0
+    num_matrices = np.asarray(setting.layout.mbs * setting.shape.heads / setting.layout.tp)
+    return np.asarray(num_matrices % SOFTMAX_BATCH > 0, dtype=np.float64)[()]
 
 
 def host_times(setting: Setting) -> PassTimes:
     """Host work to issue one layer: the floor under a device that is faster than its host.
 
-    Equation  t = h (1 + f (x - 1)), f the share of mixture-of-experts layers, x their factor; 3/2 of it backward
+    Equation  t = h (1 + f (x - 1 + y E/e)) (1 + z) (1 + j log2 t);  f the share of mixture-of-experts layers, x their
+              factor, y for each of E/e experts in block-scaled 8 bit, z where softmax falls back; 3/2 of it backward
     Source    vtrain2024 (Bang et al., arXiv:2312.12391), small models on 2 to 8 GPUs, where time is flat in batch
-    Assumes   one host thread issues all kernels of a device; nothing is captured in graphs
+    Assumes   one host thread issues all kernels of a device; nothing is captured in graphs; a tensor-parallel group
+              waits for its slowest host at every sum
     Checked   `scalewright validate`, 540 runs of models below 1.3 B parameters
     """
-    factor = 1.0 + setting.moe_frac * (setting.constants.expert_host_factor.value - 1.0)
-    forward = setting.stack.host_time.value * factor
+    constants, layout, moe = setting.constants, setting.layout, setting.shape.moe
+    more: FloatLike = constants.expert_host_factor.value - 1.0
+    if moe is not None and setting.recipe.is_block_scaled:
+        more = more + constants.expert_cast_host.value * np.maximum(moe.num_experts / layout.ep, 1)
+    slowest = 1.0 + constants.host_spread.value * np.log2(np.asarray(layout.tp, dtype=np.float64))
+    fallback = 1.0 + constants.softmax_fallback_host.value * softmax_falls_back(setting)
+    forward = setting.stack.host_time.value * (1.0 + setting.moe_frac * more) * slowest * fallback
     return PassTimes(forward_s=forward, backward_s=forward * HOST_BACKWARD_OVER_FORWARD)
 
 

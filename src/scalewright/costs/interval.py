@@ -12,7 +12,14 @@ COVERAGE_FRAC = 0.90
 WIDENING = 0.5
 """Growth of the interval's logarithm for each thing about a request that no fitted run shares."""
 MAX_FITTED_GPUS = 16384
-MAX_FITTED_SEQ = 1048576
+FITTED_SHAPES = {
+    "hidden": (512, 25600, "a width of"),
+    "seq": (256, 1048576, "sequences of"),
+    "vocab": (32000, 201088, "a vocabulary of"),
+    "head_dim": (40, 160, "heads of"),
+}
+"""Range of the fitted runs' shapes; what lies outside widens the interval."""
+MAX_FITTED_EXPERTS = 256
 NOTICEABLE_SLOWDOWN = 1.5
 """Congestion beyond this widens the interval: it is a rough figure."""
 
@@ -29,8 +36,12 @@ def unseen(setting: Setting) -> list[str]:
         found.append(f"no fitted run went over {setting.machine.transport}")
     if int(np.max(setting.layout.num_gpus)) > MAX_FITTED_GPUS:
         found.append(f"no fitted run used more than {MAX_FITTED_GPUS} devices")
-    if setting.shape.seq > MAX_FITTED_SEQ:
-        found.append(f"no fitted run had sequences above {MAX_FITTED_SEQ} tokens")
+    for name, (least, most, words) in FITTED_SHAPES.items():
+        value = getattr(setting.shape, name)
+        if not least <= value <= most:
+            found.append(f"no fitted run had {words} {value}: they lie between {least} and {most}")
+    if setting.shape.moe is not None and setting.shape.moe.num_experts > MAX_FITTED_EXPERTS:
+        found.append(f"no fitted run had more than {MAX_FITTED_EXPERTS} experts")
     if not setting.shape.causal:
         found.append("no fitted run trained an encoder")
     return found
@@ -57,7 +68,8 @@ def widened_by(setting: Setting) -> list[str]:
 def interval_s(*, time_s: FloatLike, setting: Setting) -> tuple[FloatLike, FloatLike]:
     """The 90 % interval of a predicted time.
 
-    Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things never seen in a fit, and for congestion
+    Equation  [q05, q95] x t, each quantile to the power p (1 + u/2) for u things never seen in a fit, and for
+              congestion; p = 1 for dense models
     Source    the published runs shipped with the package, each source left out in turn and each (source, GPU, dtype)
               weighing the same (benchmarks/fit.py)
     Assumes   tomorrow's run is like a run of a source drawn at random from those
@@ -66,4 +78,6 @@ def interval_s(*, time_s: FloatLike, setting: Setting) -> tuple[FloatLike, Float
     constants = setting.constants
     is_congested = np.asarray(congestion(setting)) > NOTICEABLE_SLOWDOWN
     power = 1.0 + WIDENING * (len(unseen(setting)) + is_congested)
+    if setting.shape.moe is not None:
+        power = power * constants.expert_interval_power.value
     return time_s * constants.interval_low.value**power, time_s * constants.interval_high.value**power

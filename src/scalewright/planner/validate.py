@@ -6,6 +6,7 @@ Nothing here looks at a row's source except to group the errors; prediction sees
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -14,6 +15,7 @@ from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.published import PublishedRun
 from scalewright.catalog.types import MlaShape, MoeShape, TransformerShape
+from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, recompute_flop_per_sample, step_cost
@@ -83,25 +85,31 @@ def validate_run(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
 
 def _validate(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
     case = express(catalog, run)
-    setting, cost = with_recompute(run, case)
-    spec, layout, recipe, machine = case.spec, setting.layout, setting.recipe, setting.machine
+    parts, setting, spec = with_recompute(run, case), case.setting, case.spec
+    layout, machine = setting.layout, setting.machine
+
+    def mean(figure: Callable[[Part], FloatLike]) -> float:
+        return sum(part.share_frac * float(figure(part)) for part in parts)
+
     memory_gib = run.measured.memory_gib
     forward_and_back = training_flop_per_sample(spec, frozen=setting.mode.is_lora)
-    work = (forward_and_back + recompute_flop_per_sample(setting.shape, layout)) * int(layout.gbs)
-    rule = work / (RULE_HFU_FRAC * machine.peak_flop_per_s(recipe.matmul) * int(layout.num_gpus))
+    again = mean(lambda part: recompute_flop_per_sample(part.setting.shape, part.setting.layout))
+    work = (forward_and_back + again) * int(layout.gbs)
+    rule = work / (RULE_HFU_FRAC * machine.peak_flop_per_s(setting.recipe.matmul) * int(layout.num_gpus))
     assumed = [*case.assumed, *machine.assumptions]
     if run.layout.recompute == "unstated":
-        assumed.append(f"recompute {layout.recompute}, the least that fits")
+        ways = " and ".join(f"{p.setting.layout.recompute} in {p.share_frac:.0%} of the layers" for p in parts)
+        assumed.append(f"recompute {ways}, the least that fits")
     return ValidatedRow(
         run=run,
         assumed=tuple(assumed),
-        predicted_step_s=float(cost.time.total),
-        interval_s=(float(cost.interval_s[0]), float(cost.interval_s[1])),
+        predicted_step_s=mean(lambda part: part.cost.time.total),
+        interval_s=(mean(lambda part: part.cost.interval_s[0]), mean(lambda part: part.cost.interval_s[1])),
         measured_step_s=measured_step_s(run, spec, layout),
         rule_step_s=rule,
-        predicted_memory_bytes=float(cost.memory.total),
+        predicted_memory_bytes=mean(lambda part: part.cost.memory.total),
         measured_memory_bytes=None if memory_gib is None else parse(f"{memory_gib} GiB", BYTES),
-        fits=bool(cost.fits),
+        fits=bool(parts[-1].cost.fits),
     )
 
 
@@ -226,9 +234,24 @@ def _assumed_vpp(run: PublishedRun, *, layers: int) -> int:
     return max(v for v in range(1, MAX_ASSUMED_VPP + 1) if per_stage % v == 0)
 
 
+def _as_printed(run: PublishedRun) -> tuple[PublishedRun, list[str]]:
+    """A row whose batch does not reach its data parallelism: the one its source prints, the rest splits sequences."""
+    given = run.layout
+    if not (given.dp and given.global_batch and given.dp_as_printed):
+        return run, []
+    per_copy, printed = given.micro_batch or 1, given.dp_as_printed
+    if given.global_batch >= given.dp * per_copy or given.dp % printed:
+        return run, []
+    cp = given.cp * given.dp // printed
+    layout = given.model_copy(update={"dp": printed, "cp": cp})
+    told = f"dp={printed} as printed and cp={cp}, since a batch of {given.global_batch} does not reach dp={given.dp}"
+    return run.model_copy(update={"layout": layout}), [told]
+
+
 def _layout(run: PublishedRun, spec: ModelSpec) -> tuple[Layout, list[str]]:
     """The row's layout; what the row leaves open is chosen the common way and listed."""
-    given, assumed = run.layout, []
+    run, assumed = _as_printed(run)
+    given = run.layout
     missing = [k for k in ("dp", "tp", "pp", "global_batch") if getattr(given, k) is None]
     if run.hardware.gpus is None:
         missing.append("gpus")
@@ -295,18 +318,34 @@ def _usual_machine(catalog: Catalog, run: PublishedRun) -> Machine:
     raise NotInScopeError(f"the row gives no network between nodes of {run.hardware.gpu}")
 
 
-def with_recompute(run: PublishedRun, case: Case) -> tuple[Setting, StepCost]:
-    """Cost with the recompute the row states; where it states none, the least that fits."""
-    setting = case.setting
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A setting, and the share of the layers that run that way."""
+
+    setting: Setting
+    cost: StepCost
+    share_frac: float
+
+
+def with_recompute(run: PublishedRun, case: Case) -> tuple[Part, ...]:
+    """Cost with the recompute the row states; where it states none, the least that fits: none, attention scores, or
+    as many whole layers as it takes, which frameworks let one count."""
+
+    def whole(recompute: Recompute) -> Part:
+        setting = replace(case.setting, layout=replace(case.setting.layout, recompute=recompute))
+        return Part(setting=setting, cost=step_cost(spec=case.spec, setting=setting), share_frac=1.0)
+
     if run.layout.recompute != "unstated":
-        return setting, step_cost(spec=case.spec, setting=setting)
-    choices: tuple[Recompute, ...] = ("none", "selective", "full")
-    for recompute in choices:
-        setting = replace(setting, layout=replace(setting.layout, recompute=recompute))
-        cost = step_cost(spec=case.spec, setting=setting)
-        if cost.fits:
-            break
-    return setting, cost
+        return (whole(case.setting.layout.recompute),)
+    none, selective = whole("none"), whole("selective")
+    if none.cost.fits or selective.cost.fits:
+        return (none if none.cost.fits else selective,)
+    full = whole("full")
+    if not full.cost.fits:
+        return (full,)
+    most, least = float(selective.cost.reserved_bytes), float(full.cost.reserved_bytes)
+    share = (most - case.setting.machine.memory_bytes) / (most - least)
+    return replace(selective, share_frac=1.0 - share), replace(full, share_frac=share)
 
 
 def measured_step_s(run: PublishedRun, spec: ModelSpec, layout: Layout) -> float | None:

@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from scalewright.planner.error_table import ErrorTable
+from scalewright.planner.scores import DIFFERENT_FRAC
 from scalewright.report.console import plain_table
 
 SOURCE_WIDTH = 25
+SHOWN_REGRETS = 5
 
 
 def percent(value: float | int | None, *, signed: bool = False) -> str:
@@ -41,10 +43,42 @@ def print_error_table(console: Console, table: ErrorTable) -> None:
     console.print(shown)
     console.print()
     _print_overall(console, table.overall)
+    _print_coverage(console, table)
+    _print_regrets(console, table)
     if table.reasons:
         console.print("[bold]rows not predicted, and why[/]")
         for reason, count in table.reasons.items():
             console.print(f"{count:5d}  {escape(reason)}")
+
+
+def _print_coverage(console: Console, table: ErrorTable) -> None:
+    shown = plain_table(
+        "source", "GPU", "dtype", "done", "shipped", "left out",
+        title="measured times inside the 90 % interval, %, and inside quantiles of the other sources",
+        right=("done", "shipped", "left out"), gap=1,
+    )  # fmt: skip
+    for (source, gpu, dtype), group in table.groups.items():
+        if group["num_timed"]:
+            shown.add_row(
+                escape(_short(source)), _short_gpu(gpu), dtype, str(group["num_timed"]),
+                percent(group["coverage_frac"]), percent(group["left_out_coverage_frac"]),
+            )  # fmt: skip
+    console.print(shown)
+
+
+def _print_regrets(console: Console, table: ErrorTable) -> None:
+    lost = [problem for problem in table.problems if problem.regret_frac > DIFFERENT_FRAC]
+    if not lost:
+        return
+    console.print(
+        f"[bold]our choice ran over {DIFFERENT_FRAC:.0%} slower than the best in {len(lost)} problems; worst:[/]"
+    )
+    for p in lost[:SHOWN_REGRETS]:
+        console.print(
+            f"{100 * p.regret_frac:5.1f} %  {escape(p.model)} on {p.num_gpus}, batch {p.global_batch}: "
+            f"chose {p.chosen}, best {p.best}, predicted {100 * p.gap_frac:.1f} % apart",
+            soft_wrap=True,
+        )
 
 
 def _row(group: Mapping[str, float | int | None]) -> tuple[str, ...]:

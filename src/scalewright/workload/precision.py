@@ -54,6 +54,11 @@ class Recipe:
         """Linear layers multiply in 8 bit or fewer, so activations are cast first."""
         return self.matmul in ("fp8", "fp6", "fp4")
 
+    @property
+    def is_block_scaled(self) -> bool:
+        """Every block of a tensor has a scale of its own, so each expert's tokens are cast alone."""
+        return self.name.startswith(("mx", "nv"))
+
 
 def _mixed(
     name: str, matmul: Precision, wide: Precision, title: str, *, gradient_bytes: float = 4.0,
