@@ -62,3 +62,17 @@ def check_files(directory: RunDirectory) -> None:
     assert len(traces) == 4
     with gzip.open(traces[0], "rt") as file:
         assert json.load(file)["traceEvents"]
+
+
+@pytest.mark.ranks
+def test_disk_that_takes_no_more_ends_the_run_with_one_sentence(tmp_path: Path, cli: Cli) -> None:
+    # The largest size of a file stands in for a full disk: writes fail in the same places.
+    command = [*SMALL, "--steps", "2000", "--checkpoint-every", "20", "--run-dir", "r", "--system", "discoverer"]
+    done = cli(*command, cwd=tmp_path, timeout=170, prefix=("prlimit", "--fsize=60000"))
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "File too large" in done.stderr.splitlines()[-1]
+    steps = [e.step for e in read_events(tmp_path / "r" / "events" / "rank-0.jsonl") if e.name == names.STEP_TIME]
+    assert steps == list(range(len(steps)))

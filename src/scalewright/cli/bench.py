@@ -174,7 +174,7 @@ def _refuse(directory: RunDirectory, code: int) -> None:
     if code == ExitCode.YES:
         return
     info = directory.read_exit_info()
-    reason = "the run left no reason: see logs/" if info is None else info.reason
+    reason = _last_words(directory) if info is None else info.reason
     if code == ExitCode.BAD_INPUT:
         raise ConfigError(reason)
     if code in (ExitCode.NO, ExitCode.REQUEUE, INTERRUPTED):
@@ -182,6 +182,16 @@ def _refuse(directory: RunDirectory, code: int) -> None:
         typer.echo(f"{directory.path}: {reason}{kept}", err=True)
         raise typer.Exit(code)
     raise EnvironmentFailedError(f"{directory.path}: {reason}")
+
+
+def _last_words(directory: RunDirectory) -> str:
+    """What a rank printed before it ended, where the disk had no room left for the reason."""
+    for path in sorted(directory.logs.glob("rank-*.log")):
+        lines = path.read_text(errors="replace").splitlines()
+        said = [line for line in lines if line.startswith("error: ")]
+        if said:
+            return said[-1].removeprefix("error: ")
+    return "the run left no reason: see logs/, and whether the disk is full"
 
 
 def _answer(directory: RunDirectory, *, as_json: bool) -> None:

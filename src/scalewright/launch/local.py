@@ -181,7 +181,8 @@ def _verdict(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | No
         last_checkpoint=None if checkpoint is None else str(checkpoint.relative_to(directory.path)),
         time=time.time(),
     )
-    directory.write_exit_info(info, is_cause=True)
+    with contextlib.suppress(OSError):  # a full disk may be why it ended
+        directory.write_exit_info(info, is_cause=True)
     return ExitCode.ENVIRONMENT
 
 
