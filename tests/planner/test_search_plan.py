@@ -55,7 +55,7 @@ def test_loser_differs_in_its_knob_and_its_terms_add_up_to_the_loss() -> None:
 
 
 def test_family_that_cannot_be_says_why() -> None:
-    plan = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(64,), global_batch=64), quick=True)
+    plan = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(64,), global_batch=64))
     sentences = {(loser.knob, loser.value): loser.sentence for loser in plan.losers if loser.prediction is None}
     assert sentences["tp", "16"] == "tp 16 spans two nodes of 8"
     assert any("GiB of" in s and s.endswith("at least") for s in sentences.values())
@@ -134,16 +134,22 @@ def test_choice_among_node_counts_follows_the_objective() -> None:
 def test_budget_moves_the_choice_and_one_that_nobody_meets_is_refused() -> None:
     counts = (16, 64)
     request = request_for("gpt3-13b", "selene", counts=counts, global_batch=64, tokens="10B")
-    free = make_plan(CATALOG, request, quick=True)
+    free = make_plan(CATALOG, request)
     assert free.run is not None
     assert free.result.space.num_gpus == 64
     tight = Budget(limits={"gpu-hours": 0.99 * free.run.num_gpu_hours})
-    held = make_plan(CATALOG, replace(request, budget=tight), quick=True)
+    held = make_plan(CATALOG, replace(request, budget=tight))
     assert held.result.space.num_gpus == 16
     assert held.run is not None
     assert held.run.num_gpu_hours <= tight.limits["gpu-hours"]
     with pytest.raises(ConfigError, match=r"--budget gpu-hours of 1\.00 GPU-hours and 10\.0 B tokens conflict"):
         make_plan(CATALOG, replace(request, budget=Budget(limits={"gpu-hours": 1.0})))
+
+
+def test_count_that_nothing_divides_does_not_spoil_the_others() -> None:
+    plan = make_plan(CATALOG, request_for("llama3-8b", "selene", counts=(8, 4480), global_batch=8))
+    assert plan.result.space.num_gpus == 8
+    assert plan.best is not None
 
 
 def test_budgets_read_with_their_units() -> None:
@@ -195,8 +201,8 @@ def test_document_holds_predictions_of_the_shape_that_predict_gives() -> None:
 
 
 def test_id_depends_on_the_question_alone() -> None:
-    again = make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=256), quick=True)
-    other = make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=512), quick=True)
+    again = make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=256))
+    other = make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=512))
     assert again.id == PLAN.id
     assert other.id != PLAN.id
 
@@ -213,6 +219,6 @@ def test_framework_gets_the_fastest_layout_that_it_can_express(framework: Any) -
 
 def test_search_of_a_mode_gives_predictions_in_that_mode() -> None:
     request = request_for("gpt3-13b", "selene", counts=(8,), global_batch=64, mode="lora")
-    best = best_of(make_plan(CATALOG, request, quick=True))
+    best = best_of(make_plan(CATALOG, request))
     assert best.mode.name == "lora"
     assert np.isfinite(float(best.cost.time.total))

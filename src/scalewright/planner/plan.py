@@ -24,7 +24,7 @@ from scalewright.planner.pareto import (
 )
 from scalewright.planner.predict import Prediction, resolve_recipe
 from scalewright.planner.request import BUDGETS, Request, check_request
-from scalewright.planner.search import SearchResult, objective_value, search
+from scalewright.planner.search import SearchResult, objective_value, search, search_each
 from scalewright.planner.smallest_change import Fix, fixes
 from scalewright.planner.space import KNOBS, Fixed, Space, parse_fixed
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
@@ -151,12 +151,12 @@ def prediction_body(prediction: Prediction) -> dict[str, Any]:
     return body | {"layout": prediction.layout.as_dict(), "layout_text": prediction.layout.brief}
 
 
-def make_plan(catalog: Catalog, request: Request, *, quick: bool = False) -> Plan:
-    """Search every node count asked for, choose by the objective, and explain. `quick` leaves the table out."""
+def make_plan(catalog: Catalog, request: Request) -> Plan:
+    """Search every node count asked for, choose by the objective, and explain."""
     check_request(request)
-    results = [search(request.space(catalog, count)) for count in request.counts]
-    for result in results:
-        check_divides_at_all(result, asked=f"--fix {request.fixed}" if request.fixed.values else "")
+    results = search_each([request.space(catalog, count) for count in request.counts])
+    if not any(len(result.split) for result in results):
+        check_divides_at_all(results[-1], asked=f"--fix {request.fixed}" if request.fixed.values else "")
     chosen, best, run, notes = choose(catalog, request, results)
     batch = batch_verdict(request.spec, global_batch=request.global_batch, num_tokens=request.work.num_tokens)
     if batch.warning is not None:
@@ -167,7 +167,7 @@ def make_plan(catalog: Catalog, request: Request, *, quick: bool = False) -> Pla
     }  # fmt: skip
     if best is None:
         return Plan(**found, fixes=tuple(fixes(chosen.space)), reason=why_none(chosen))
-    rows = [] if quick else _rows(results, chosen, best, request)
+    rows = _rows(results, chosen, best, request)
     ranked = chosen.best(request.top, request.objective, site=request.site, notes=request.site_notes)
     return Plan(
         **found, alternatives=tuple(ranked[1:]), losers=tuple(losers(chosen, best)), rows=tuple(rows),
