@@ -72,6 +72,8 @@ AS_IN_THE_FILE = {
     "published.hfu_pct",
     "published.tokens_per_s_per_gpu",
     "published.memory_gib",
+    "stage_runs.images_per_s",
+    "stage_runs.tokens_per_s",
 }
 
 

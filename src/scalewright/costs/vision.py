@@ -128,7 +128,13 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: b
 
 
 def conv_elements(*, setting: VisionSetting, conv: Conv, in_size: int) -> FloatLike:
-    """What one of a convolution's products reads and writes, in elements."""
+    """What one of a convolution's products reads and writes.
+
+    Equation  E = b i^2 c_in + b s^2 c_out + k^2 c_in c_out elements
+    Source    Chetlur et al. 2014 (cuDNN, arXiv:1410.0759), section 2
+    Assumes   each element once, whichever of the three is written
+    Checked   tests/costs/test_vision.py: bounds a thin convolution's time
+    """
     b = setting.num_images
     return b * in_size**2 * conv.channels_in + b * conv.out_size**2 * conv.channels_out + conv.num_weights
 
