@@ -52,6 +52,7 @@ DIMENSIONLESS = {
     "interval.congestion": "a ratio above 1, so not a share",
     "interval.NOTICEABLE_SLOWDOWN": "a ratio above 1, so not a share",
     "shards.first_expert_stage": "a stage's number",
+    "roofline.QUERY_TILE": "rows of queries",
     "language_run.learning_rate": "a step of Adam over its direction",
     "language_run.beta_1": "Adam's symbol",
     "language_run.beta_2": "Adam's symbol",

@@ -110,7 +110,7 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: b
     """
     b, s, i = setting.num_images, conv.out_size, in_size
     kernel = float(conv.kernel**2)
-    elements = conv_elements(setting=setting, conv=conv, in_size=in_size)
+    elements = num_conv_elements(setting=setting, conv=conv, in_size=in_size)
     forward = conv_product_time_s(
         setting=setting, num_rows=b * s**2, num_columns=conv.channels_out, num_depth=kernel * conv.channels_in,
         num_elements=elements,
@@ -127,7 +127,7 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: b
     return forward, backward
 
 
-def conv_elements(*, setting: VisionSetting, conv: Conv, in_size: int) -> FloatLike:
+def num_conv_elements(*, setting: VisionSetting, conv: Conv, in_size: int) -> FloatLike:
     """What one of a convolution's products reads and writes.
 
     Equation  E = b i^2 c_in + b s^2 c_out + k^2 c_in c_out elements
@@ -296,7 +296,7 @@ def vision_operations(setting: VisionSetting) -> list[Operation]:
 def _conv_operations(setting: VisionSetting, placed: PlacedConv) -> Iterator[Operation]:
     conv, b, w = placed.conv, float(setting.num_images), setting.recipe.activation_bytes
     times = conv_time_s(setting=setting, conv=conv, in_size=placed.in_size, is_first=placed.is_first)
-    once = w * float(conv_elements(setting=setting, conv=conv, in_size=placed.in_size))
+    once = w * float(num_conv_elements(setting=setting, conv=conv, in_size=placed.in_size))
     through = product_cache_bytes(
         num_rows=b * conv.out_size**2, num_columns=conv.channels_out, num_depth=conv.kernel**2 * conv.channels_in,
         width_bytes=w,
