@@ -70,7 +70,7 @@ PRIORS = {
     "compiled.host_time": 0.6e-3, "compiled.elementwise_passes": 12.0, "compiled.attention_share": 0.75,
     "megatron-core.host_time": 0.2e-3, "megatron-core.elementwise_passes": 15.0, "megatron-core.attention_share": 0.6,
 }  # fmt: skip
-"""Where every fit starts and what it is drawn to: round figures from kernel counts and vendors' documents; attention
+"""What every fit is drawn to: round figures from kernel counts and vendors' documents; attention
 rates from FlashAttention-2's comparison with its predecessor (arXiv:2307.08691) and from our H200 table."""
 PRIOR_SIGMA = 0.7
 """Spread of a constant about its starting value, as a logarithm: a factor of two either way is one sigma."""
@@ -78,6 +78,7 @@ NOISE_SIGMA = 0.08
 SLOPE_STEP = 1e-3
 MAX_EXPERT_POWER = 4.0
 MAX_MOVES = 25
+MAX_NEAR_MOVES = 8
 OWN_STEPS = Path(__file__).parent / "results" / "h200_steps.jsonl"
 SOFT_FRAC = 0.20
 """Residuals beyond this count linearly."""
@@ -204,9 +205,13 @@ def with_parameters(values: Values, parameters: Array) -> Values:
     return Values(values.constants.model_copy(update=update), stacks)
 
 
-def predict_all(problem: Problem, values: Values) -> Array:
+def predict_all(problem: Problem, values: Values, *, rows: NDArray[np.bool_] | None = None) -> Array:
+    """Step times of all rows, or of these rows and 1 for the others."""
     predicted = np.zeros(len(problem.measured_s))
     for block in problem.blocks:
+        if rows is not None and not rows[block.index].any():
+            predicted[block.index] = 1.0
+            continue
         s = block.setting
         trial = replace(s, machine=replace(s.machine, constants=values.constants), stack=values.stacks[s.stack.id])
         predicted[block.index] += block.share_frac * step_time(trial).total
@@ -230,10 +235,10 @@ def fit(
     progress: Callable[[str], None],
     near: Fitted | None = None,
 ) -> Fitted:
-    """Damped Gauss-Newton on log residuals with a soft-L1 loss and log-normal priors.
+    """Damped Gauss-Newton on log residuals with a soft-L1 loss and log-normal priors, from the shipped values on.
 
-    A fit to a part of the rows may start where the fit to all ended (`near`): it first moves along the derivatives
-    found there, then takes its own. Its end is that of the part's loss, which the start does not enter.
+    A fit to a part of the rows starts where the fit to all ended (`near`): it first moves along the derivatives found
+    there, then along its own. It ends where the loss of its part does, which neither start enters.
     """
     start = with_parameters(shipped, np.array([PRIORS[name] for name in parameter_names()]))
     origin = np.log(starting_values(start))
@@ -245,13 +250,19 @@ def fit(
         return np.log(predict_all(problem, with_parameters(start, np.exp(x)))) - target
 
     def slopes(x: Array, r: Array) -> Array:
-        return np.stack([(residuals(x + SLOPE_STEP * e) - r) / SLOPE_STEP for e in np.eye(len(x))], axis=1)
+        found = np.zeros((len(r), len(x)))
+        for i, e in enumerate(np.eye(len(x))):
+            moved = with_parameters(start, np.exp(x + SLOPE_STEP * e))
+            rows = None if near is None else near.jacobian[:, i] != 0  # what a constant never touched it still does not
+            change = np.log(predict_all(problem, moved, rows=rows)) - target - r
+            found[:, i] = np.where(True if rows is None else rows, change / SLOPE_STEP, 0.0)
+        return found
 
     def loss(r: Array, x: Array) -> float:
         soft = 2.0 * SOFT_FRAC**2 * (np.sqrt(1.0 + (r[keep] / SOFT_FRAC) ** 2) - 1.0)
         return float(np.sum(weights * soft) + np.sum(((x - origin) / PRIOR_SIGMA) ** 2))
 
-    x = origin.copy() if near is None else near.logs.copy()
+    x = np.log(starting_values(shipped)) if near is None else near.logs.copy()
     r, damping = residuals(x), 1e-2
     jacobian = None if near is None else near.jacobian
     best, is_fresh = loss(r, x), False
@@ -274,7 +285,7 @@ def fit(
             damping *= 4.0
         progress(f"move {iteration}: loss {best:.3f}")
         is_small = gain < 1e-3 * best
-        if is_small and is_fresh:
+        if is_fresh and (is_small or (near is not None and iteration >= MAX_NEAR_MOVES)):
             break
         if is_small or near is None or is_fresh:
             jacobian = None  # along old derivatives as long as they lead downhill, then along new ones

@@ -99,3 +99,15 @@ def test_reinforcement_learning_adds_two_forward_passes_to_training() -> None:
     assert stage("pretrain").num_forward_equivalents() == 3.0
     assert stage("rl").num_forward_equivalents() == 5.0
     assert stage("generate").num_forward_equivalents() == 1.0
+
+
+def test_prediction_modules_add_a_layer_a_head_and_a_projection_each() -> None:
+    """DeepSeek-V3's one module on its 61 layers: 1 layer of experts, 1 head, 2 h x h (arXiv:2412.19437, section 2.2)."""
+    spec = from_catalog(CATALOG.model("deepseek-v3"))
+    shape = spec.transformer
+    with_module = transformer_forward_flop(shape.model_copy(update={"num_mtp_layers": 1}))
+    deeper = transformer_forward_flop(shape.model_copy(update={"layers": shape.layers + 1}))
+    plain = transformer_forward_flop(shape)
+    layer = sum(deeper.values()) - sum(plain.values())
+    joined = 4.0 * shape.seq * shape.hidden**2
+    assert with_module["multi_token"] == pytest.approx(layer + plain["head"] + joined)

@@ -17,7 +17,8 @@ def forward_flop_by_part(spec: ModelSpec) -> dict[str, float]:
 def transformer_forward_flop(shape: TransformerShape) -> dict[str, float]:
     """Forward work of one sequence, by part.
 
-    Equation  2 s x (matrix parameters a token meets) + 4 s^2 a d per attention layer
+    Equation  2 s x (matrix parameters a token meets) + 4 s^2 a d per attention layer; each multi-token-prediction
+              module a layer, a head and a projection of 2 h to h more
     Source    narayanan2021 (arXiv:2104.04473), appendix; chowdhery2022 (arXiv:2204.02311), appendix B
     Assumes   attention counted over the full square, as those sources do, although causal kernels skip half;
               norms, softmax, biases and activation functions not counted (below 1 % for hidden >= 1024)
@@ -42,7 +43,20 @@ def transformer_forward_flop(shape: TransformerShape) -> dict[str, float]:
         moe_layers = shape.layers - dense_layers
         parts["experts"] = 2.0 * s * moe_layers * matrices * h * width
         parts["router"] = 2.0 * s * moe_layers * h * moe.num_experts
+    if shape.num_mtp_layers:
+        parts["multi_token"] = shape.num_mtp_layers * _prediction_module_flop(shape)
     return parts
+
+
+def _prediction_module_flop(shape: TransformerShape) -> float:
+    """Forward work of a multi-token-prediction module: a projection of two states to one, a layer and a head."""
+    s, h, moe, matrices = float(shape.seq), shape.hidden, shape.moe, 3 if shape.gated else 2
+    width = shape.ffn_hidden
+    if moe is not None:
+        width = moe.top_k * moe.expert_ffn + moe.num_shared * (moe.shared_ffn or moe.expert_ffn)
+    router = 0 if moe is None else h * moe.num_experts
+    met = 2 * h * h + attention_matrix_params(shape) + matrices * h * width + router + h * shape.vocab
+    return 2.0 * s * met + score_flop(shape)
 
 
 def attention_matrix_params(shape: TransformerShape) -> int:
