@@ -34,6 +34,8 @@ class EnvName:
     """Set by our launcher for the ranks it starts."""
     JOB = "SCALEWRIGHT_JOB"
     """Id of the job that a rank belongs to, where no scheduler gives one."""
+    DEVICE = "SCALEWRIGHT_DEVICE"
+    """Number of a rank's device, where the scheduler shows each rank one only; default: its local rank."""
     WATCHDOG_FACTOR = "SCALEWRIGHT_WATCHDOG_FACTOR"
     """How many median steps a run may go without a step."""
     WATCHDOG_S = "SCALEWRIGHT_WATCHDOG_S"

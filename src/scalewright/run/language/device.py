@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.records.types import EnvName
 from scalewright.run.world import World
 from scalewright.workload.language_run import Attention, DeviceKind
 
@@ -31,12 +32,13 @@ def choose_device(kind: DeviceKind, world: World) -> torch.device:
         raise EnvironmentFailedError(
             "device cuda was asked for, but PyTorch sees no GPU here: choose --device cpu, or check driver and PyTorch"
         )
-    if world.local_rank >= torch.cuda.device_count():
+    index = int(os.environ.get(EnvName.DEVICE, world.local_rank))
+    if index >= torch.cuda.device_count():
         raise ConfigError(
             f"local rank {world.local_rank} has no GPU: {world.local_world_size} ranks were started on a node with "
             f"{torch.cuda.device_count()}; start one rank per GPU"
         )
-    device = torch.device("cuda", world.local_rank)
+    device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return device
 

@@ -1,0 +1,202 @@
+"""Fixed pieces of a job script, in bash. Values are filled in by `slurm_script`, quoted, before these run.
+
+The shell must never wait on srun in the foreground: bash runs a trap only when the foreground command has ended,
+which would be after the job was killed. So srun runs in the background, and the shell waits for it.
+"""
+
+from __future__ import annotations
+
+SIGNALS = r"""
+say() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*" >&2; }
+
+step='' watcher='' interrupted=0 noticed=0 cancelled=0 ended=0 reason=''
+
+ask_ranks() {
+    kill -USR1 "$step" 2>/dev/null || true
+    (sleep "$grace_s" && kill -TERM "$step") >/dev/null 2>&1 &
+    watcher=$!
+}
+
+# Slurm's notice before the time limit, or before preemption: the ranks save and leave.
+on_notice() {
+    interrupted=1 noticed=1
+    say 'notice: asking the ranks to save and leave'
+    [[ -z $step ]] || ask_ranks
+}
+
+# TERM without a notice is scancel: pass it on, and do not queue again what somebody cancelled.
+on_term() {
+    interrupted=1
+    ((noticed)) || cancelled=1
+    say 'TERM: passing it on to the ranks'
+    [[ -z $step ]] || kill -TERM "$step" 2>/dev/null || true
+}
+
+# srun in the background: a signal ends `wait` early, and then the step is waited for again.
+run_step() {
+    local code=0
+    srun "$@" &
+    step=$!
+    ((noticed == 0)) || ask_ranks
+    while :; do
+        interrupted=0
+        if wait "$step"; then code=0; else code=$?; fi
+        ((interrupted)) || break
+    done
+    step=''
+    return "$code"
+}
+"""
+
+END = r"""
+# Once, whatever ends the job: how it ended, in a file that is whole or not there.
+record_end() {
+    ((ended == 0)) || return 0
+    ended=1
+    [[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
+@CLEAN@
+    [[ ! -e $run_dir/exit_info.json ]] || return 0
+    {
+        printf '{"schema": "scalewright.exit-info/1", "code": %d, ' "$1"
+        printf '"reason": "%s", ' "${reason:-the script ended with exit code $1: see logs}"
+        printf '"job": "%s", "attempt": %d, "rank": -1, ' "$SLURM_JOB_ID" "$attempt"
+        printf '"last_checkpoint": null, "time": %d}\n' "$(date +%s)"
+    } >"$run_dir/.exit_info.$SLURM_JOB_ID"
+    mv -T -- "$run_dir/.exit_info.$SLURM_JOB_ID" "$run_dir/exit_info.json"
+}
+trap 'record_end "$?"' EXIT
+trap on_notice USR1
+trap on_term TERM
+"""
+
+REQUEUE = r"""
+requeue() {
+    if ((attempt >= max_requeues)); then
+        reason="queued again $attempt times already: look before the next one"
+        say "$reason"
+        exit "$exit_requeue"
+    fi
+    reason='asked to stop: queued again to resume'
+    record_end "$exit_requeue"
+    say "$reason"
+    trap '' TERM
+    scontrol requeue "$SLURM_JOB_ID" || say 'scontrol requeue failed: submit the script again to resume'
+    exit "$exit_requeue"
+}
+"""
+
+NO_REQUEUE = r"""
+requeue() {
+    reason='asked to stop: submit the script again to resume'
+    say "$reason"
+    exit "$exit_requeue"
+}
+"""
+
+STAGE_FUNCTION = r"""
+# stage FOLDER SOURCE...: once per node. Copied beside its place and renamed, so that a half copy is never used.
+stage() {
+    set -euo pipefail
+    local folder=$1 source target need have
+    shift
+    mkdir -p -- "$folder"
+    for source in "$@"; do
+        target=$folder/$(basename -- "$source")
+        [[ ! -e $target ]] || continue
+        need=$(du -sbL -- "$source" | cut -f 1)
+        have=$(df -B 1 --output=avail -- "$folder" | tail -n 1)
+        if ((need >= have)); then
+            printf '%s: %s bytes do not fit into the %s free in %s\n' "$(hostname)" "$need" "$have" "$folder" >&2
+            return 1
+        fi
+        cp -rL -- "$source" "$target.part.$$"
+        mv -T -- "$target.part.$$" "$target"
+    done
+}
+"""
+
+STAGE_CALL = r"""
+if ! run_step "${per_node[@]}" --kill-on-bad-exit=1 \
+    bash -c "$(declare -f stage); stage \"\$@\"" stage "$stage_dir" "${staged[@]}"; then
+    ((noticed == 0)) || requeue
+    reason='staging to the nodes failed: see logs'
+    exit 3
+fi
+"""
+
+STAGE_CLEAN = r"""    [[ -z ${stage_dir-} ]] || timeout 60 srun "${per_node[@]}" rm -rf -- "$stage_dir" || true"""
+
+RENDEZVOUS_NAME = r"""
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export MASTER_ADDR=${hosts[0]}
+"""
+
+RENDEZVOUS_ADDRESS = r"""
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_ADDR=$(getent ahostsv4 "${hosts[0]}" | awk 'NR == 1 { print $1 }') || true
+export MASTER_ADDR=${MASTER_ADDR:-${hosts[0]}}
+"""
+
+PROVENANCE = r"""
+{
+    printf 'job %s, attempt %s, on %s, at %s\n' "$SLURM_JOB_ID" "$attempt" "$SLURM_JOB_NODELIST" "$(date -u +%FT%TZ)"
+    printf 'script sha256 %s\n' "$(sha256sum <"$0" | cut -d ' ' -f 1)"
+    printf 'commit %s\n' "$(git rev-parse HEAD 2>/dev/null || echo none)"
+    git status --porcelain --untracked-files=no 2>/dev/null || true
+    printf 'modules %s\n' "${LOADEDMODULES:-none}"
+    env | grep -E '^(SLURM|NCCL|RCCL|FI|UCX|GLOO|OMP|MIOPEN|HSA|CUDA|ROCR|MASTER)_' |
+        grep -vE 'TOKEN|SECRET|JWT|KEY' | sort
+} >"$run_dir/logs/job-$SLURM_JOB_ID-$attempt.txt" || true
+"""
+
+ON_RANK_HEAD = r"""
+# Once per task: who it is, where it landed, and then the command in its place.
+on_rank() {
+"""
+
+RANK_VARIABLES = r"""    export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
+    export LOCAL_RANK=@LOCAL_RANK@ LOCAL_WORLD_SIZE=@LOCAL_WORLD_SIZE@
+"""
+
+RANK_PLACE = r"""    printf 'rank %s on %s: CPUs %s, devices %s\n' "$SLURM_PROCID" "${SLURMD_NODENAME:-unknown}" \
+        "$(awk '/^Cpus_allowed_list/ { print $2 }' /proc/self/status)" \
+        "${ROCR_VISIBLE_DEVICES:-${CUDA_VISIBLE_DEVICES:-all}}"
+"""
+
+ON_NODE = r"""
+# Once per node. torchrun would end at once on USR1, so it ignores the signal and its ranks are asked directly.
+on_node() {
+    local agent code=0 interrupted=0
+    (trap '' USR1 && exec "$@") &
+    agent=$!
+    ask_ranks() {
+        local ranks=()
+        interrupted=1
+        read -ra ranks <"/proc/$agent/task/$agent/children" || true
+        ((${#ranks[@]} == 0)) || kill -USR1 "${ranks[@]}" 2>/dev/null || true
+    }
+    trap ask_ranks USR1
+    trap 'interrupted=1; kill -TERM "$agent" 2>/dev/null || true' TERM
+    while :; do
+        interrupted=0
+        if wait "$agent"; then code=0; else code=$?; fi
+        ((interrupted)) || break
+    done
+    exit "$code"
+}
+"""
+
+FINISH = r"""
+if ((noticed)); then requeue; fi
+status=0
+@RUN@ || status=$?
+if ((status == 0)); then
+    reason=finished
+elif ((noticed || (status == exit_requeue && cancelled == 0))); then
+    requeue
+else
+    reason="the ranks ended with exit code $status: see logs"
+    say "$reason"
+fi
+exit "$status"
+"""

@@ -1,0 +1,73 @@
+"""Words of a shell script. Nothing of a user's or a profile's reaches a script but through here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from scalewright.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
+_PLACEHOLDER = re.compile(r"(\{[a-z_]+\})")
+_IN_DOUBLE_QUOTES = re.compile(r'([\\"$`])')
+_PLAIN = re.compile(r"^[A-Za-z0-9_@%+=:,./-]+$")
+
+
+def writable(text: str, what: str) -> str:
+    """Text that a script can hold: no NUL, and encodable as UTF-8."""
+    if "\0" in text:
+        raise ConfigError(f"{what} {text!r} holds a NUL, which no shell can pass on: leave it out")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what} {text!r} is not UTF-8 text, which a script must be: rename it") from error
+    return text
+
+
+def one_line(text: str, what: str) -> str:
+    """Printable text without line breaks, for headers and comments."""
+    if not text.isprintable():
+        raise ConfigError(f"{what} {text!r} must be printable and on one line: change it")
+    return writable(text, what)
+
+
+def quote(text: str) -> str:
+    """A word that the shell reads as exactly this text; commas are quoted too, so that nobody takes them for a list."""
+    word = shlex.quote(writable(text, "the argument"))
+    return f"'{word}'" if "," in word and word == text else word
+
+
+def expanded(text: str) -> str:
+    """A profile's text as one word: ${USER} and the like are filled in by the shell, all else is literal."""
+    pieces = _VARIABLE.split(text)
+    if len(pieces) == 1:
+        return quote(text)
+    out = [_IN_DOUBLE_QUOTES.sub(r"\\\1", p) if i % 2 == 0 else f"${{{p}}}" for i, p in enumerate(pieces)]
+    return f'"{"".join(out)}"'
+
+
+def argument(text: str, placeholders: dict[str, str]) -> str:
+    """A word of the user's command; `{item}` and the like become the shell variables they stand for."""
+    out = []
+    for piece in _PLACEHOLDER.split(writable(text, "the argument")):
+        name = piece[1:-1] if piece.startswith("{") and piece.endswith("}") else ""
+        if name in placeholders:
+            out.append(f'"${{{placeholders[name]}}}"')
+        elif piece:
+            out.append(quote(piece))
+    return "".join(out) or "''"
+
+
+def directive(flag: str) -> str:
+    """One #SBATCH line. Slurm reads single quotes, but takes a backslash as an escape even inside them."""
+    name, equals, value = flag.partition("=")
+    one_line(flag, "the directive")
+    if "'" in value or "\\" in value:
+        raise ConfigError(f"{name} {value!r} has a quote or backslash, which Slurm's header cannot hold: rename it")
+    return f"#SBATCH {name}{equals}{value if not value or _PLAIN.match(value) else chr(39) + value + chr(39)}"
+
+
+def comment(text: str) -> str:
+    """One comment line, whatever the text."""
+    words = " ".join(text.split())
+    return "# " + "".join(c if c.isprintable() else "?" for c in words)

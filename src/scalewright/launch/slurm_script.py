@@ -1,0 +1,342 @@
+"""A request and a site in, a job script out: pure text, the same for the same input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from scalewright import __version__
+from scalewright.errors import ConfigError
+from scalewright.launch import script_parts as parts
+from scalewright.launch.containers import InImage, in_image
+from scalewright.launch.job_request import MAX_REQUEUES, JobRequest, Script
+from scalewright.launch.settle import Settled, settle
+from scalewright.launch.shell import argument, comment, directive, expanded, quote
+from scalewright.launch.sites.types import Site
+from scalewright.launch.transport import forced_variables
+from scalewright.launch.walltime import format_walltime
+from scalewright.records.types import EnvName, ExitCode
+
+FIRST_PORT = 20000
+NUM_PORTS = 10000
+"""Ports 20000 to 29999, as ranks that find themselves reckon it: below what Linux hands out to clients."""
+JITTER_S = 15
+_GPU_FLAGS = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--gpu-bind")
+_MEMORY_FLAGS = ("--mem", "--mem-per-gpu", "--mem-per-cpu")
+_LINT = "# Traps and tasks call functions by name.\n# shellcheck disable=SC2317,SC2329"
+_PYTHON = re.compile(r"^(?:.*/)?python[0-9.]*$")
+
+
+def render(request: JobRequest, site: Site) -> Script:
+    """The script, and notes for whoever reads it; a request that the site cannot run is refused in one sentence."""
+    settled = settle(request, site)
+    image = in_image(settled)
+    flags = list(_header_flags(settled, image))
+    check_forbidden(site, [*flags, *srun_flags(settled)])
+    notes = (*settled.notes, *_confidence_notes(settled))
+    on_rank = _rank_function(settled, image)
+    sections = (
+        "\n".join([_shebang(site), *(directive(flag) for flag in flags)]),
+        _comments(settled, notes),
+        f"{_LINT}\nset -euo pipefail\n{_constants(settled)}",
+        parts.SIGNALS,
+        parts.END.replace("@CLEAN@\n", parts.STAGE_CLEAN + "\n" if request.stage else ""),
+        parts.REQUEUE if request.requeue else parts.NO_REQUEUE,
+        _start(settled),
+        _software(settled),
+        _variables(settled),
+        _rendezvous(site),
+        image.checks,
+        _staging(settled),
+        parts.PROVENANCE,
+        on_rank,
+        parts.ON_NODE if settled.launcher == "torchrun" else "",
+        _command(settled),
+        _step(settled, image, on_rank),
+    )
+    text = "\n\n".join(section.strip("\n") for section in sections if section.strip("\n"))
+    return Script(text=text + "\n", notes=notes)
+
+
+def _shebang(site: Site) -> str:
+    return "#!/bin/bash -l" if site.login_shell is not None and site.login_shell.value else "#!/bin/bash"
+
+
+def _rendezvous(site: Site) -> str:
+    host = parts.RENDEZVOUS_ADDRESS if site.rendezvous == "address" else parts.RENDEZVOUS_NAME
+    return host + f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"
+
+
+def filled(flag: str, settled: Settled) -> str:
+    """A profile's flag with its numbers."""
+    memory = settled.site.memory_gb_per_gpu
+    values = {
+        "nodes": settled.request.num_nodes,
+        "gpus": settled.gpus,
+        "total_gpus": settled.gpus * settled.request.num_nodes,
+        "cpus": settled.cpus,
+        "node_cpus": settled.cpus * settled.gpus,
+        "memory_gb": 0 if memory is None else memory.value * settled.gpus,
+    }
+    out = flag
+    for name, value in values.items():
+        if f"{{{name}}}" in out:
+            if not value:
+                raise ConfigError(f"the profile of {settled.site.id} uses {{{name}}} in {flag!r} but does not give it")
+            out = out.replace(f"{{{name}}}", str(value))
+    return out
+
+
+def _layout_flags(settled: Settled) -> list[str]:
+    flags = [filled(flag, settled) for flag in settled.layout.sbatch]
+    if settled.request.mig:
+        flags = [f for f in flags if f.partition("=")[0] not in _GPU_FLAGS]
+        flags.append(f"--gres=gpu:{settled.request.mig}:{settled.gpus}")
+    given = {f"--{name}" for name in settled.request.directives}
+    if given & set(_MEMORY_FLAGS):
+        return [f for f in flags if f.partition("=")[0] not in _MEMORY_FLAGS]
+    memory, names = settled.site.memory_gb_per_gpu, [f.partition("=")[0] for f in flags]
+    if memory is not None and not settled.whole_node and not set(names) & set(_MEMORY_FLAGS):
+        flags.append(f"--mem={memory.value * settled.gpus}G")
+    return flags
+
+
+def _header_flags(settled: Settled, image: InImage) -> Iterator[str]:
+    request = settled.request
+    yield f"--job-name={request.name}"
+    for name, value in (
+        ("account", request.account),
+        ("partition", settled.partition),
+        ("qos", settled.qos),
+        ("constraint", settled.constraint),
+        ("reservation", request.reservation),
+        ("nodes", str(request.num_nodes)),
+    ):
+        if value:
+            yield f"--{name}={value}"
+    fixed = [*_layout_flags(settled), *image.sbatch]
+    fixed += [] if settled.transport is None else settled.transport.sbatch
+    fixed.append(f"--time={format_walltime(request.walltime_s)}")
+    if request.switches:
+        fixed.append(f"--switches={request.switches}")
+    if request.array is not None:
+        fixed.append(f"--array=0-{request.array.num_items - 1}%{request.array.max_running}")
+    fixed.append(f"--signal=B:USR1@{settled.notice_s}")
+    fixed.append("--requeue" if request.requeue else "--no-requeue")
+    fixed += ["--open-mode=append", "--kill-on-invalid-dep=yes", f"--chdir={request.work_dir}"]
+    fixed.append(f"--output={request.run_dir}/logs/slurm-{'%A_%a' if request.array else '%j'}.out")
+    yield from fixed
+    known = {flag.partition("=")[0] for flag in fixed} | {
+        "--account",
+        "--partition",
+        "--qos",
+        "--constraint",
+        "--nodes",
+    }
+    for name, value in request.directives.items():
+        if f"--{name}" in known | {"--reservation", "--job-name", "--ntasks", "--error", "--wrap"}:
+            raise ConfigError(f"--directive {name} is set by the script itself: use the option of launch instead")
+        yield f"--{name}={value}" if value else f"--{name}"
+
+
+def srun_flags(settled: Settled) -> list[str]:
+    """Flags of the step that runs the ranks; --cpus-per-task is repeated because srun does not always inherit it."""
+    tasks = settled.tasks_per_node
+    flags = [
+        f"--nodes={settled.request.num_nodes}",
+        f"--ntasks={tasks * settled.request.num_nodes}",
+        f"--ntasks-per-node={tasks}",
+    ]
+    if settled.cpus:
+        flags.append(f"--cpus-per-task={settled.cpus_per_task}")
+    flags.append("--kill-on-bad-exit=1")
+    if settled.cpu_bind:
+        flags.append(f"--cpu-bind={settled.cpu_bind}")
+    layout = [filled(flag, settled) for flag in settled.layout.srun]
+    return flags + [f for f in layout if not (settled.request.mig and f.partition("=")[0] in _GPU_FLAGS)]
+
+
+def check_forbidden(site: Site, flags: list[str]) -> None:
+    """A flag that the site refuses or that breaks runs there, with its reason."""
+    used = {flag.partition("=")[0] for flag in flags}
+    for rule in site.forbidden:
+        if rule.flag in used:
+            raise ConfigError(f"{rule.flag} must not be used on {site.name}: {rule.why}; leave it out")
+
+
+def _confidence_notes(settled: Settled) -> Iterator[str]:
+    site = settled.site
+    if site.verified != "run":
+        yield f"untested: no script of this profile was run on {site.name}; it is compared with a stored text only"
+    used = {"layouts." + settled.launcher: settled.layout.source, "select": site.select.source}
+    used |= {name: told.source for name in ("gpus_per_node", "cpus_per_gpu", "memory_gb_per_gpu", "account")
+             if (told := getattr(site, name)) is not None}  # fmt: skip
+    if (partition := site.partition(settled.partition)) is not None:
+        used[f"partitions.{partition.name}"] = partition.source
+    if (qos := site.find_qos(settled.qos)) is not None:
+        used[f"qos.{qos.name}"] = qos.source
+    if settled.runtime is not None:
+        used[f"runtimes.{settled.runtime.kind}"] = settled.runtime.source
+    if settled.cpu_bind:
+        used["bindings"] = next(b.source for b in site.bindings if b.cpu_bind == settled.cpu_bind)
+    low: dict[str, list[str]] = {}
+    for key, source in used.items():
+        if source.confidence == "low":
+            low.setdefault(f"{source.kind}, {source.checked}: {source.text}", []).append(key)
+    for text, keys in low.items():
+        yield f"low confidence: {', '.join(keys)} ({text})"
+
+
+def _comments(settled: Settled, notes: tuple[str, ...]) -> str:
+    site = settled.site
+    first = comment(f"Made by scalewright {__version__} for {site.name}, profile {site.id}.")
+    return "\n".join([first, *(comment(f"note: {n}" if n in settled.notes else n) for n in notes)])
+
+
+def _constants(settled: Settled) -> str:
+    request = settled.request
+    run_dir = quote(str(request.run_dir)) + ("/task-$SLURM_ARRAY_TASK_ID" if request.array else "")
+    lines = [
+        f"run_dir={run_dir}",
+        "attempt=${SLURM_RESTART_COUNT:-0}",
+        f"grace_s={max(settled.notice_s - 30, 5)} exit_requeue={int(ExitCode.REQUEUE)}",
+    ]
+    if request.requeue:
+        lines.append(f"max_requeues={MAX_REQUEUES}")
+    return "\n".join(lines)
+
+
+def _start(settled: Settled) -> str:
+    request = settled.request
+    lines = ['\nmkdir -p -- "$run_dir/logs"', 'rm -f -- "$run_dir/exit_info.json"']
+    if request.array is not None:
+        lines += [
+            "# Line n of the manifest, counted from 0, is the work of task n.",
+            f"manifest={quote(str(request.array.manifest))}",
+            'mapfile -t -s "$SLURM_ARRAY_TASK_ID" -n 1 lines <"$manifest"',
+            "item=${lines[0]-}",
+            "[[ -n $item ]] || { reason='the manifest has no such line'; say \"$reason\"; exit 2; }",
+            "export SCALEWRIGHT_ITEM=$item",
+        ]
+    condition = "" if request.array is not None else "((attempt == 0)) || "
+    lines += [
+        "# Tasks of an array, and jobs after maintenance, start together; this spreads their first reads.",
+        f"{condition}sleep $((RANDOM % {JITTER_S}))",
+    ]
+    return "\n".join(lines)
+
+
+def _software(settled: Settled) -> str:
+    request, runtime = settled.request, settled.runtime
+    use = () if runtime is None else runtime.module_use
+    load = [*(() if runtime is None else runtime.modules), *request.modules]
+    load += [] if settled.transport is None else settled.transport.modules
+    lines: list[str] = []
+    if use or load:
+        lines += ["# Module systems read unset variables.", "set +u"]
+        lines += [f"module use {quote(path)}" for path in use]
+        lines += [f"module load {quote(name)}" for name in dict.fromkeys(load)]
+        lines.append("set -u")
+    if request.venv:
+        lines.append(f"export VIRTUAL_ENV={quote(request.venv)}")
+        lines.append('export PATH="$VIRTUAL_ENV/bin:$PATH"')
+    return "\n" + "\n".join(lines) if lines else ""
+
+
+def job_variables(settled: Settled) -> dict[str, str]:
+    """Variables of the whole job, as shell words; later sources win: threads, the site, the transport, the user."""
+    chosen = "" if settled.transport is None else settled.transport.id
+    words: dict[str, str] = {}
+    if settled.cpus:
+        words["OMP_NUM_THREADS"] = str(settled.cpus)
+    for setting in settled.site.env:
+        if setting.where == "job" and _applies(settled, setting.launchers, setting.transports, setting.full_node):
+            words[setting.name] = expanded(setting.value)
+    if settled.is_forced:
+        words |= {name: quote(value) for name, value in forced_variables(settled.site, chosen).items()}
+    return words | {name: quote(value) for name, value in settled.request.variables.items()}
+
+
+def _applies(settled: Settled, launchers: tuple[str, ...], transports: tuple[str, ...], full_node: bool) -> bool:
+    chosen = "" if settled.transport is None else settled.transport.id
+    return (
+        settled.launcher in launchers
+        and (not transports or chosen in transports)
+        and (not full_node or (settled.is_full_node and not settled.request.mig))
+    )
+
+
+def _variables(settled: Settled) -> str:
+    words = job_variables(settled)
+    title = comment("Threads, fabric and caches." if not settled.is_forced else
+                    f"Threads, fabric and caches; the transport is {settled.request.transport}.")  # fmt: skip
+    if not words:
+        return ""
+    return "\n".join(["", title, *(f"export {name}={word}" for name, word in words.items())])
+
+
+def _staging(settled: Settled) -> str:
+    if not settled.request.stage:
+        return ""
+    local = settled.site.node_local
+    place = local.path
+    for name in reversed(local.variables):
+        place = f"${{{name}:-{place}}}"
+    sources = " ".join(quote(path) for path in settled.request.stage)
+    return (
+        'per_node=(--nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1)\n'
+        f'stage_dir="{place}/scalewright-$(id -u)-$SLURM_JOB_ID"\n'
+        f"export SCALEWRIGHT_STAGE=$stage_dir\nstaged=({sources})\n" + parts.STAGE_FUNCTION + parts.STAGE_CALL
+    )
+
+
+def _rank_function(settled: Settled, image: InImage) -> str:
+    """The shell function that each task of the step runs; empty where there is nothing to set."""
+    one_device = settled.layout.devices == "one" and settled.launcher == "srun" and not settled.request.mig
+    body = ""
+    if settled.launcher == "srun" and not settled.request.finds_its_rank:
+        local, size = ("0", "1") if one_device else ("$SLURM_LOCALID", str(settled.gpus))
+        body += parts.RANK_VARIABLES.replace("@LOCAL_RANK@", local).replace("@LOCAL_WORLD_SIZE@", size)
+    if one_device:
+        body += f"    export {EnvName.DEVICE}=0\n"
+    for setting in settled.site.env:
+        if setting.where == "rank" and _applies(settled, setting.launchers, setting.transports, setting.full_node):
+            body += f"    export {setting.name}={expanded(setting.value)}\n"
+    if settled.launcher == "srun":
+        body += parts.RANK_PLACE
+    body += image.enter
+    return f'{parts.ON_RANK_HEAD}{body}    exec "$@"\n}}\n' if body else ""
+
+
+def _command(settled: Settled) -> str:
+    request = settled.request
+    known = {"run_dir": "run_dir"}
+    known |= {"stage": "stage_dir"} if request.stage else {}
+    known |= {"item": "item"} if request.array is not None else {}
+    words = [argument(word, known) for word in request.command]
+    lines = [f"command=({' '.join(words)})"]
+    if settled.launcher == "torchrun":
+        python = words[0] if _PYTHON.match(request.command[0]) else "python"
+        extra = " ".join(filled(flag, settled) for flag in settled.layout.torchrun)
+        lines += [
+            "torchrun=(",
+            f"    {python} -m torch.distributed.run --nnodes={request.num_nodes} --nproc-per-node={settled.gpus}",
+            '    --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"',
+            f"    --max-restarts=0 {extra + ' ' if extra else ''}--no-python",
+            ")",
+        ]
+    return "\n".join(lines)
+
+
+def _step(settled: Settled, image: InImage, on_rank: str) -> str:
+    """The flags of the step, and what it runs from the outside in: rank, image, torchrun, command."""
+    flags = "\n".join(f"    {word}" for word in (*map(quote, srun_flags(settled)), *image.srun))
+    words = [_CALL.replace("NAME", "on_rank")] if on_rank else []
+    words += [" ".join(image.words)] if image.words else []
+    if settled.launcher == "torchrun":
+        words += [_CALL.replace("NAME", "on_node"), '"${torchrun[@]}"']
+    inner = " \\\n    ".join(['run_step "${step_flags[@]}"', *words, '"${command[@]}"'])
+    return f"step_flags=(\n{flags}\n)\n" + parts.FINISH.strip("\n").replace("@RUN@", inner)
+
+
+_CALL = 'bash -c "$(declare -f NAME); NAME \\"\\$@\\"" NAME'
