@@ -63,7 +63,7 @@ def one_by_one(space: Space) -> dict[Layout, float]:
     experts = divisors(space.shape.moe.num_experts) if space.shape.moe else (1,)
     n = space.num_gpus
     for tp, pp, cp in itertools.product(divisors(n), repeat=3):
-        if n % (tp * pp * cp) or span_problem(tp, space.machine):
+        if n % (tp * pp * cp) or span_problem(tp, space.machine, num_gpus=n):
             continue
         knobs = itertools.product(divisors(space.shape.layers), experts, divisors(space.global_batch), space.choices())
         for vpp, ep, mbs, choice in knobs:
@@ -196,12 +196,18 @@ def test_masks_keep_exactly_what_has_no_reason_against_it(space: Space) -> None:
 
 
 def test_reason_names_the_nodes_that_a_tensor_group_spans() -> None:
-    assert span_problem(16, MACHINES["lumi"]) == "tp 16 spans two nodes of 8"
-    assert span_problem(16, MACHINES["jupiter"]) == "tp 16 spans four nodes of 4"
-    assert span_problem(8, MACHINES["lumi"]) is None
-    assert (
-        memory_problem(93 * 2**30, replace(MACHINES["lumi"], memory_bytes=64 * 2.0**30)) == "needs 93.0 GiB of 64.0 GiB"
-    )
+    lumi, jupiter = MACHINES["lumi"], MACHINES["jupiter"]
+    assert span_problem(16, lumi, num_gpus=64) == "tp 16 spans two nodes of 8"
+    assert span_problem(16, jupiter, num_gpus=64) == "tp 16 spans four nodes of 4"
+    assert span_problem(8, lumi, num_gpus=64) is None
+    rack = machine_from_system(CATALOG, "generic-gb200-nvl72")
+    assert span_problem(16, rack, num_gpus=144) == "tp 16 spans two nodes of 72"
+    assert span_problem(16, rack, num_gpus=64) is None
+
+
+def test_reason_names_the_memory_needed_and_there() -> None:
+    small = replace(MACHINES["lumi"], memory_bytes=64 * 2.0**30)
+    assert memory_problem(93 * 2**30, small) == "needs 93.0 GiB of 64.0 GiB"
 
 
 def test_group_across_nodes_is_searched_where_the_user_asks_for_it() -> None:

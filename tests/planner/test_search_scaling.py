@@ -89,20 +89,26 @@ def test_asked_count_is_in_the_table_with_the_plans_own_best() -> None:
     assert row.strong.layout == PLAN.best.layout
 
 
-def test_recommended_count_is_the_first_whose_doubling_does_not_pay() -> None:
+def test_recommended_count_is_the_one_nearest_to_the_knee() -> None:
     found = PLAN.recommended
     assert found is not None
     counts = [r.num_nodes for r in PLAN.rows if r.strong is not None]
-    for count in counts:
-        ratio = found.fit.time_s(2 * count) / found.fit.time_s(count)
-        pays = 2 * ratio - 1 < 1 - ratio
-        assert pays == (count < found.num_nodes) or (pays and found.beyond_table and count == counts[-1])
+    assert found.num_nodes == min(counts, key=lambda n: abs(np.log(n / found.knee)))
+    assert found.num_gpus == found.num_nodes * PLAN.request.machine.gpus_per_node
     assert found.knee_interval[0] <= found.knee <= found.knee_interval[1]
     assert found.costs_frac == pytest.approx(2 * (1 - found.saves_frac) - 1)
 
 
 def test_two_rows_recommend_nothing() -> None:
     assert recommended(PLAN.rows[:2]) is None
+
+
+def test_counts_inside_one_node_are_recommended_by_devices() -> None:
+    plan = make_plan(CATALOG, request_for("llama3.2-1b", "generic-gb200-nvl72", counts=(16,), global_batch=64))
+    assert {row.num_nodes for row in plan.rows} == {1}
+    assert plan.recommended is not None
+    assert plan.recommended.num_gpus in {row.num_gpus for row in plan.rows}
+    assert "devices" in plan.recommended.sentence or np.isinf(plan.recommended.knee)
 
 
 def test_counts_stay_within_the_machine() -> None:

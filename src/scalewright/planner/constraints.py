@@ -34,7 +34,8 @@ def _spans(c: Columns, space: Space) -> Mask:
     if "tp" in space.fixed.values:  # the user has decided; the time of it is counted, and predict warns
         return np.zeros(len(c["tp"]), dtype=np.bool_)
     per_node = space.machine.gpus_per_node
-    broken: Mask = (c["tp"] > per_node) | (per_node % np.minimum(c["tp"], per_node) != 0)
+    uneven = (per_node % np.minimum(c["tp"], per_node) != 0) & (space.num_gpus > per_node)
+    broken: Mask = (c["tp"] > per_node) | uneven
     return broken
 
 
@@ -129,7 +130,7 @@ def kept(columns: Columns, space: Space, rules: tuple[Rule, ...]) -> tuple[Colum
 def reasons(layout: Layout, space: Space) -> list[str]:
     """Why one layout cannot be, in words; empty when it divides. Memory is not looked at."""
     shape, found = space.shape, []
-    sentence = span_problem(int(layout.tp), space.machine)
+    sentence = span_problem(int(layout.tp), space.machine, num_gpus=space.num_gpus)
     if sentence and "tp" not in space.fixed.values:
         found.append(sentence)
     return found + divisibility_problems(
@@ -142,10 +143,10 @@ def reasons(layout: Layout, space: Space) -> list[str]:
     )
 
 
-def span_problem(tp: int, machine: Machine) -> str | None:
+def span_problem(tp: int, machine: Machine, *, num_gpus: int) -> str | None:
     """Why a tensor-parallel group does not stay inside a node, or None."""
     per_node = machine.gpus_per_node
-    if tp <= per_node and per_node % tp == 0:
+    if tp <= per_node and (per_node % tp == 0 or num_gpus <= per_node):
         return None
     num = max(-(-tp // per_node), 2)
     word = NUMBER_WORDS[num] if num < len(NUMBER_WORDS) else str(num)

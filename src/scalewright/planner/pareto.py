@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -189,7 +190,9 @@ def fit_amdahl(num_nodes: Sequence[float], time_s: Sequence[float]) -> Amdahl:
 class Recommended:
     """How many nodes to take, and what the next doubling would bring."""
 
+    num_gpus: int
     num_nodes: int
+    gpus_per_node: int
     fit: Amdahl
     knee: float
     """Nodes at which doubling stops paying, by the fit."""
@@ -201,15 +204,21 @@ class Recommended:
     """Part of the GPU-hours that it adds."""
     beyond_table: bool
 
+    def _shown(self, nodes: float) -> str:
+        """Nodes, or devices where they are fewer than a node has."""
+        if np.isinf(nodes):
+            return "no end"
+        return f"{nodes:,.0f}" if self.num_gpus >= self.gpus_per_node else f"{nodes * self.gpus_per_node:,.0f}"
+
     @property
     def sentence(self) -> str:
-        low, high = (f"{k:,.0f}" if np.isfinite(k) else "no end" for k in self.knee_interval)
-        seen = " (beyond the rows looked at)" if self.beyond_table else ""
         doubling = f"the next doubling saves {self.saves_frac:.0%} of the time for {self.costs_frac:.0%} more GPU-hours"
-        knee = "doubling pays as far as the rows go" if np.isinf(self.knee) else (
-            f"it stops paying at about {self.knee:,.0f} nodes, {low} to {high}{seen}"
-        )  # fmt: skip
-        return f"{doubling}; {knee}"
+        if np.isinf(self.knee):
+            return f"{doubling}; it pays as far as the rows go"
+        unit = "nodes" if self.num_gpus >= self.gpus_per_node else "devices"
+        low, high = (self._shown(k) for k in self.knee_interval)
+        seen = " (beyond the rows looked at)" if self.beyond_table else ""
+        return f"{doubling}; it stops paying at about {self._shown(self.knee)} {unit}, {low} to {high}{seen}"
 
     def as_dict(self) -> dict[str, Any]:
         def finite(value: float) -> float | None:
@@ -217,6 +226,7 @@ class Recommended:
 
         return {
             "num_nodes": self.num_nodes,
+            "num_gpus": self.num_gpus,
             "sentence": self.sentence,
             "amdahl_serial_s": self.fit.serial_s,
             "amdahl_parallel_s": self.fit.parallel_s,
@@ -228,18 +238,24 @@ class Recommended:
 
 
 def recommended(rows: Sequence[ScalingRow]) -> Recommended | None:
-    """The first count in the table whose doubling costs more than it saves; None with fewer than three rows."""
-    seen = [(float(r.num_nodes), float(r.strong.cost.time.total)) for r in rows if r.strong is not None]
-    if len(seen) < 3 or len({n for n, _ in seen}) < 3:
+    """The row nearest to where the next doubling costs more than it saves; None with fewer than three rows."""
+    fits = [row for row in rows if row.strong is not None]
+    if len(fits) < 3:
         return None
+    assert fits[0].strong is not None
+    per_node = fits[0].strong.machine.gpus_per_node
+    seen = [(r.num_gpus / per_node, float(r.strong.cost.time.total)) for r in fits if r.strong is not None]
     fit = fit_amdahl(*zip(*seen, strict=True))
     others = [fit_amdahl(*zip(*(seen[:i] + seen[i + 1 :]), strict=True)) for i in range(len(seen))]
     knees = sorted(f.num_nodes_at_knee for f in (fit, *others))
     knee = fit.num_nodes_at_knee
-    enough = next((n for n, _ in seen if n >= knee), seen[-1][0])
-    after = fit.time_s(2 * enough) / fit.time_s(enough)
+    nearest = min(fits, key=lambda row: abs(math.log(row.num_gpus / per_node / min(knee, 1e12))))
+    nodes = nearest.num_gpus / per_node
+    after = fit.time_s(2 * nodes) / fit.time_s(nodes)
     return Recommended(
-        num_nodes=int(enough),
+        num_gpus=nearest.num_gpus,
+        num_nodes=nearest.num_nodes,
+        gpus_per_node=per_node,
         fit=fit,
         knee=knee,
         knee_interval=(knees[0], knees[-1]),

@@ -187,14 +187,12 @@ def _print_scaling(console: Console, plan: Document) -> None:
     if len(rows) < 2:
         return
     names = ("nodes", "GPUs", "step", "MFU", "GPU-h/step", "strong", "weak")
-    table = plain_table(
-        *names, "", title="node counts, the same batch (strong) or batch per device (weak)", right=names
-    )
-    advised = (plan["recommended"] or {}).get("num_nodes")
+    table = plain_table(*names, "", title="node counts: same batch (strong), same batch a device (weak)", right=names)
+    advised = (plan["recommended"] or {}).get("num_gpus")
     for row in rows:
         weak = f"{row['weak_efficiency_frac']:.0%}" if "weak_efficiency_frac" in row else "-"
         marks = [m for m, on in (("asked", row["num_gpus"] == plan["num_gpus"]),
-                                 ("recommended", row["num_nodes"] == advised)) if on]  # fmt: skip
+                                 ("recommended", row["num_gpus"] == advised)) if on]  # fmt: skip
         if not row["fits"]:
             table.add_row(str(row["num_nodes"]), str(row["num_gpus"]), "-", "-", "-", "-", weak, escape(row["reason"]))
             continue
@@ -209,7 +207,8 @@ def _print_scaling(console: Console, plan: Document) -> None:
     console.print(table)
     if plan["recommended"] is not None:
         advice = plan["recommended"]
-        console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/]; {escape(advice['sentence'])}")
+        devices = f"{advice['num_gpus']} devices"
+        console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/], {devices}; {escape(advice['sentence'])}")
 
 
 def _print_minimum(console: Console, plan: Document) -> None:
