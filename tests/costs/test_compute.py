@@ -24,8 +24,8 @@ from scalewright.costs.compute import (
     head_times,
     host_times,
     host_wait_s,
+    num_output_rows,
     optimizer_time_s,
-    padded_vocab,
     product_flop_per_s,
     tiled_product_time_s,
 )
@@ -223,8 +223,8 @@ def test_odd_vocabulary_costs_more_than_the_next_multiple_of_128_and_is_filled_u
 
     assert head_s(50257, 1) > 1.5 * head_s(50304, 1)
     assert head_s(50257, 2) == pytest.approx(head_s(50432, 2))  # 2 x 128 divides 50,432
-    assert padded_vocab(50257, 1) == 50257
-    assert padded_vocab(50257, 8) == 51200
+    assert num_output_rows(50257, 1) == 50257
+    assert num_output_rows(50257, 8) == 51200
 
 
 def test_one_device_runs_at_its_rate_and_a_crowd_at_that_of_its_slowest() -> None:

@@ -102,7 +102,7 @@ def test_reinforcement_learning_adds_two_forward_passes_to_training() -> None:
 
 
 def test_prediction_modules_add_a_layer_a_head_and_a_projection_each() -> None:
-    """DeepSeek-V3's one module on its 61 layers: 1 layer of experts, 1 head, 2 h x h (arXiv:2412.19437, section 2.2)."""
+    """DeepSeek-V3 with one module: a layer of experts, a head, 2 h x h (arXiv:2412.19437, section 2.2)."""
     spec = from_catalog(CATALOG.model("deepseek-v3"))
     shape = spec.transformer
     with_module = transformer_forward_flop(shape.model_copy(update={"num_mtp_layers": 1}))

@@ -74,7 +74,7 @@ def tiled_product_time_s(
     return best
 
 
-def alignment_share(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
+def alignment_frac(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
     """Rate of the products with a weight [n, k], by its alignment, over that of an aligned one.
 
     Equation  1 where n and k are multiples of 8 elements (16 bytes in 16 bit), else the misaligned share
@@ -125,7 +125,7 @@ def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: FloatLike, has_a
     forward: FloatLike = 0.0
     backward: FloatLike = 0.0
     for n, k in gemms.values():
-        rate = flop_per_s * alignment_share(setting, n, k)
+        rate = flop_per_s * alignment_frac(setting, n, k)
         forward = forward + _product(setting, rate, m, n, k)
         backward = backward + _product(setting, rate, m, k, n)
         if not setting.mode.is_lora:
@@ -387,7 +387,7 @@ def elementwise_times(setting: Setting) -> PassTimes:
     return PassTimes(forward_s=forward, backward_s=2.0 * forward)
 
 
-def padded_vocab(vocab: int, tp: FloatLike) -> FloatLike:
+def num_output_rows(vocab: int, tp: FloatLike) -> FloatLike:
     """Rows of the output layer: the vocabulary, filled up to 128 a rank where tensor parallelism splits it."""
     t = np.asarray(tp, dtype=np.float64)
     return np.where(t > 1, np.ceil(vocab / (VOCAB_STEP * t)) * VOCAB_STEP * t, float(vocab))[()]
@@ -403,7 +403,7 @@ def head_times(setting: Setting) -> PassTimes:
     Checked   tests/costs/test_compute.py: linear in vocabulary
     """
     shape, layout, constants, stack = setting.shape, setting.layout, setting.constants, setting.stack
-    columns = padded_vocab(shape.vocab, layout.tp) / layout.tp
+    columns = num_output_rows(shape.vocab, layout.tp) / layout.tp
     rate = product_flop_per_s(setting, setting.recipe.head)
     products = matmul_times(setting, {"head": (columns, float(shape.hidden))}, flop_per_s=rate, has_adapters=False)
     is_fused = stack.compiled or stack.logits_bytes.value <= FUSED_LOSS_BYTES

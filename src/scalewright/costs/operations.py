@@ -184,7 +184,7 @@ def _elementwise(setting: Setting, per_step: float) -> Iterator[Operation]:
 def _head(setting: Setting) -> Iterator[Operation]:
     """The output layer's product, and the loss: what the head takes beyond it."""
     rate = float(compute.product_flop_per_s(setting, setting.recipe.head))
-    columns = compute.padded_vocab(setting.shape.vocab, setting.layout.tp) / setting.layout.tp
+    columns = compute.num_output_rows(setting.shape.vocab, setting.layout.tp) / setting.layout.tp
     gemm = {"head": (columns, float(setting.shape.hidden))}
     calls = float(setting.num_micro_batches)
     yield from _products(setting, gemm, rate=rate, calls=calls, kind="head")
