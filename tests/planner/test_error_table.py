@@ -125,3 +125,30 @@ def test_empty_table_has_no_scores() -> None:
     assert overall["num_rows"] == 0
     assert overall["mape_frac"] is None
     assert overall["balanced_mape_frac"] is None
+
+
+def test_problems_say_what_we_chose_what_was_best_and_how_far_apart_we_saw_them() -> None:
+    rows = [timed(run(i), predicted=1.0 + i / 10, measured=2.0 - i / 10) for i in range(5)]
+    (problem,) = error_table(rows).problems
+    assert problem.num_layouts == 5
+    assert problem.regret_frac == pytest.approx(2.0 / 1.6 - 1.0)
+    assert problem.gap_frac == pytest.approx(0.4)
+    assert problem.chosen == "tp=1,pp=1,dp=8,mbs=1"
+
+
+def test_each_group_has_its_own_coverage() -> None:
+    rows = [timed(run(1, "A"), 1.0, 1.1), timed(run(2, "B"), 1.0, 1.5), timed(run(3, "B"), 1.0, 1.0)]
+    groups = error_table(rows).groups
+    assert groups["A", "A100", "bf16"]["coverage_frac"] == 1.0
+    assert groups["B", "A100", "bf16"]["coverage_frac"] == 0.5
+
+
+def test_left_out_coverage_counts_in_units_of_the_interval() -> None:
+    """Twice the error in an interval twice as wide is as well covered."""
+    narrow = [timed(run(i, "A"), 1.0, 1.0 + i / 100, interval_s=(0.9, 1.1)) for i in range(1, 6)]
+    wide = [timed(run(i, "B"), 1.0, (1.0 + i / 100) ** 2, interval_s=(0.9**2, 1.1**2)) for i in range(1, 6)]
+    bold = [timed(run(i, "B"), 1.0, (1.0 + i / 100) ** 2, interval_s=(0.9, 1.1)) for i in range(1, 6)]
+    fair, unfair = (error_table([*narrow, *rows]).overall["left_out_coverage_frac"] for rows in (wide, bold))
+    assert isinstance(fair, float)
+    assert isinstance(unfair, float)
+    assert fair >= 0.6 > unfair

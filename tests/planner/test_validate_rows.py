@@ -204,3 +204,28 @@ def test_row_without_a_network_takes_that_of_generic_nodes_and_says_so() -> None
     row = validate_run(open_catalog(), bare)
     assert row.predicted_step_s is not None
     assert "network of generic-h100" in row.assumed
+
+
+def test_no_more_layers_are_recomputed_than_memory_asks_for() -> None:
+    """GPT-22B on 8 GPUs: a large micro-batch fits only with some layers recomputed, and takes a time in between."""
+    big = {"recompute": "unstated", "sp": True, "micro_batch": 16, "global_batch": 16}
+    row = validate_run(CATALOG, changed(layout=big))
+    selective, full = (
+        validate_run(CATALOG, changed(layout=big | {"recompute": mode})) for mode in ("selective", "full")
+    )
+    assert not selective.fits
+    assert full.fits
+    assert row.fits
+    assert row.predicted_step_s is not None
+    assert selective.predicted_step_s is not None
+    assert full.predicted_step_s is not None
+    assert selective.predicted_step_s < row.predicted_step_s < full.predicted_step_s
+    assert "of the layers" in row.assumed[-1]
+
+
+def test_batch_below_data_parallelism_is_read_as_longer_splits_of_sequences() -> None:
+    wide = {"tp": 1, "pp": 1, "dp": 8, "micro_batch": 1, "global_batch": 4}
+    assert validate_run(CATALOG, changed(layout=wide)).reason is not None
+    row = validate_run(CATALOG, changed(layout=wide | {"dp_as_printed": 2}))
+    assert row.reason is None
+    assert "dp=2 as printed and cp=4" in row.assumed[0]
