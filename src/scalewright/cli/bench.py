@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run a benchmark, predicted and measured.")
 
-INTERRUPTED = 130
-
 
 @app.callback()
 def _root() -> None:
@@ -177,7 +175,7 @@ def _refuse(directory: RunDirectory, code: int) -> None:
     reason = _last_words(directory) if info is None else info.reason
     if code == ExitCode.BAD_INPUT:
         raise ConfigError(reason)
-    if code in (ExitCode.NO, ExitCode.REQUEUE, INTERRUPTED):
+    if code in (ExitCode.NO, ExitCode.REQUEUE, ExitCode.INTERRUPTED):
         kept = f" (last checkpoint: {info.last_checkpoint or 'none'})" if info is not None else ""
         typer.echo(f"{directory.path}: {reason}{kept}", err=True)
         raise typer.Exit(code)

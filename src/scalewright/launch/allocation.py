@@ -15,9 +15,9 @@ from typing import Any
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.records.events import Event, EventTail
 from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
 
 POLL_S = 1.0
-INTERRUPTED = 130
 
 
 def is_inside(env: Mapping[str, str]) -> bool:
@@ -70,7 +70,7 @@ def run_in_allocation(
             time.sleep(POLL_S)
             on_events(tail.read())
     on_events(tail.read())
-    return INTERRUPTED if signal.SIGINT in asked else process.returncode
+    return ExitCode.INTERRUPTED if signal.SIGINT in asked else process.returncode
 
 
 @contextlib.contextmanager

@@ -24,7 +24,6 @@ GRACE_S = 5.0
 """Between asking the ranks that remain to stop, once one has failed, and ending them."""
 REQUEUE_GRACE_S = 15.0
 """The same where the first to leave asked for a requeue: the others are writing their stacks or their checkpoint."""
-INTERRUPTED = 130
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 ADDRESS = "127.0.0.1"
 
@@ -164,7 +163,7 @@ def _cause(failed: list[tuple[int, int]]) -> tuple[int, int]:
 
 def _verdict(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | None, job: str) -> int:
     if signal.SIGINT in ranks.asked:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     if first is None:
         return ExitCode.YES
     rank, status = first

@@ -21,6 +21,8 @@ class ExitCode(IntEnum):
     ENVIRONMENT = 3
     REQUEUE = 75
     """EX_TEMPFAIL: the job wants to be queued again and resumed."""
+    INTERRUPTED = 130
+    """Ctrl-C, as shells count it: 128 + SIGINT."""
 
 
 class EnvName:

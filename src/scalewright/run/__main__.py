@@ -30,7 +30,6 @@ from scalewright.run.world import World
 
 WATCHDOG_FACTOR = 10.0
 WATCHDOG_MINIMUM_S = 120.0
-INTERRUPTED = 130
 PR_SET_PDEATHSIG = 1
 
 
@@ -127,7 +126,7 @@ def describe(error: BaseException, world: World) -> tuple[int, str]:
     if isinstance(error, ScalewrightError):
         return error.exit_code, text
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, "interrupted: run it again to resume"
+        return ExitCode.INTERRUPTED, "interrupted: run it again to resume"
     if isinstance(error, SystemExit):
         return (error.code if isinstance(error.code, int) else ExitCode.ENVIRONMENT), f"left with {error.code}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
