@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from scalewright import __version__
-from scalewright.cli import bench, catalog, doctor, plan, plan_show, predict, report, validate
+from scalewright.cli import bench, catalog, doctor, launch, plan, plan_show, predict, report, site, validate
 from scalewright.errors import ScalewrightError
 from scalewright.records.types import ExitCode
 
@@ -42,12 +42,14 @@ def _root(
 
 app.command("catalog")(catalog.run)
 app.command("doctor")(doctor.run)
+app.command("launch")(launch.run)
 app.command("plan")(plan.run)
 app.command("plan-show")(plan_show.run)
 app.command("predict")(predict.run)
 app.command("validate")(validate.run)
 app.add_typer(bench.app, name="bench")
 app.command("report")(report.run)
+app.add_typer(site.app, name="site")
 
 
 def main() -> NoReturn:

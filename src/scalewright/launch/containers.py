@@ -20,7 +20,9 @@ _PASS_ON = """    # The image starts with a clean environment; what ranks need i
     local name
     while IFS= read -r name; do
         case $name in
-            @NAMES@) export "@PREFIX@_$name=${!name}" ;;
+            @NAMES@)
+                export "@PREFIX@_$name=${!name}"
+                ;;
         esac
     done < <(compgen -e)
 """
@@ -57,7 +59,7 @@ def in_image(settled: Settled) -> InImage:
     if runtime.kind == "pyxis":
         return InImage(checks=checks, srun=_pyxis_words(settled, container))
     prefix = f"{runtime.command.upper()}ENV"
-    names = " | ".join((*HANDED_OVER, *settled.request.variables))
+    names = _pattern((*HANDED_OVER, *settled.request.variables))
     return InImage(
         checks=checks,
         enter=_PASS_ON.replace("@NAMES@", names).replace("@PREFIX@", prefix),
@@ -65,11 +67,17 @@ def in_image(settled: Settled) -> InImage:
     )
 
 
+def _pattern(names: tuple[str, ...]) -> str:
+    """Names as one pattern of a case, eight to a line."""
+    rows = [" | ".join(names[start : start + 8]) for start in range(0, len(names), 8)]
+    return " | \\\n            ".join(rows)
+
+
 def _file_checks(container: Container) -> str:
     lines = '[[ -r $image ]] || { say "image $image cannot be read"; exit 3; }\n'
     if container.sha256:
         lines += (
-            f'[[ $(sha256sum <"$image") == {container.sha256}* ]] || '
+            f'[[ $(sha256sum <"$image") == {container.sha256}* ]] ||\n    '
             '{ say "image $image is not the one that was pinned"; exit 3; }\n'
         )
     return f"image={quote(container.image)}\n{lines}"
