@@ -29,21 +29,21 @@ class LayerTimes:
     """Forward work repeated in the backward pass."""
     host_wait_s: FloatLike
     """What the host lacks to keep up."""
+    total_s: FloatLike
+    """The sum, kept since it is asked for each layout where the parts are added once for each different layer."""
 
     def at(self, back: NDArray[np.int64] | None) -> LayerTimes:
         """These times for each layout, where they were computed once for each different layer."""
         if back is None:
             return self
-        times = {f.name: spread(getattr(self, f.name), back) for f in fields(self) if not f.name.endswith("_s")}
-        return LayerTimes(**times, again_s=_pick(self.again_s, back), host_wait_s=_pick(self.host_wait_s, back))
+        found: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return LayerTimes(
+            **{n: spread(v, back) if isinstance(v, PassTimes) else _pick(v, back) for n, v in found.items()}
+        )
 
     @property
     def passes(self) -> PassTimes:
         return self.matmul + self.attention + self.elementwise + self.tensor + self.context + self.expert
-
-    @property
-    def total_s(self) -> FloatLike:
-        return self.passes.forward_s + self.passes.backward_s + self.again_s + self.host_wait_s
 
 
 def layer_times(setting: Setting) -> LayerTimes:
@@ -73,7 +73,7 @@ def layer_times(setting: Setting) -> LayerTimes:
     wait = compute.host_wait_s(device_s=busy, host_s=host_s, blend=setting.constants.host_blend.value)
     return LayerTimes(
         matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
-        again_s=again, host_wait_s=wait,
+        again_s=again, host_wait_s=wait, total_s=busy + wait,
     )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def _context_parallel(setting: Setting, attention: PassTimes) -> PassTimes:
 
 
 def _expert_parallel(setting: Setting) -> PassTimes:
-    """Tokens to their experts and back, each way."""
+    """Tokens to their experts and back, each way; at the mean load, since what stays visible is fitted."""
     if setting.shape.moe is None:
         return compute.NOTHING
     size = setting.num_routed_tokens * setting.shape.hidden * setting.recipe.activation_bytes
