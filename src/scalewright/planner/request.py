@@ -139,9 +139,7 @@ def resolve_work(spec: ModelSpec, *, tokens: str | None, steps: int | None, glob
         if num < 1:
             raise ConfigError(f"--tokens {tokens}: a run trains on one token or more, such as 300B")
         return Work(num_tokens=num, origin="as asked")
-    return Work(
-        num_tokens=TOKENS_PER_PARAM * spec.num_active_params, origin="20 per parameter (Hoffmann 2022)"
-    )
+    return Work(num_tokens=TOKENS_PER_PARAM * spec.num_active_params, origin="20 per parameter (Hoffmann 2022)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
