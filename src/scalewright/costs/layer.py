@@ -36,10 +36,11 @@ class LayerTimes:
         """These times for each layout, where they were computed once for each different layer."""
         if back is None:
             return self
-        found: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return LayerTimes(
-            **{n: spread(v, back) if isinstance(v, PassTimes) else _pick(v, back) for n, v in found.items()}
-        )
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            moved[field.name] = spread(value, back) if isinstance(value, PassTimes) else _pick(value, back)
+        return LayerTimes(**moved)
 
     @property
     def passes(self) -> PassTimes:
