@@ -40,7 +40,7 @@ SHAPES = (
     (16, 4096, 32, 8, 14336, 128256, 4096, 1, True, "full"),
     (12, 2048, 16, 16, 8192, 50304, 32768, 1, False, "full"),
     (24, 1024, 16, 16, 4096, 50304, 256, 2, False, "none"),
-    # from here on: measured once, never fitted to (results/h200_held_out.jsonl)
+    # from here on: never fitted to (results/h200_held_out.jsonl)
     (20, 1280, 20, 20, 5120, 50304, 1024, 12, False, "none"),
     (10, 4096, 32, 8, 14336, 128256, 8192, 1, True, "none"),
     (12, 3584, 28, 4, 18944, 152064, 4096, 1, True, "none"),

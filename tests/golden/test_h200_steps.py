@@ -1,8 +1,8 @@
 """Training steps of one H200 that no constant was fitted to.
 
-Kind: measured. `h200_held_out.jsonl` was measured after the formulas were chosen, in shapes that no other file has;
-of `h200_steps.jsonl` every second row is fitted to (benchmarks/fit.py) and the others are held here. Tolerances: the
-mean is the promise of the documentation; a single step may be off by more where the host, not the device, sets the
+Kind: measured. `h200_held_out.jsonl` has shapes that no other file has; it entered no fit, though its errors were seen
+while formulas were revised. Of `h200_steps.jsonl` every second row is fitted to (benchmarks/fit.py) and the others are
+held here. Tolerances: the mean is the promise of the documentation; a single step may be off by more where the host, not the device, sets the
 time, because hosts differ and the catalogue has one host time per stack.
 """
 
