@@ -227,6 +227,8 @@ class PublishedCounts(Strict):
     """False where the source counts parameters without token embeddings."""
     rounded_to: Count | None = None
     """Half a unit of this is the tolerance a check may use; absent: the count is exact."""
+    training_tokens: Count | None = None
+    """Tokens of the published pretraining run."""
 
 
 class Model(Entry):

@@ -165,7 +165,10 @@ def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Req
         site_notes=tuple(notes), limit_s=limit_s, global_batch=given["global_batch"], stage=given["stage"],
         counts=parse_counts(given["nodes"], given["gpus"], machine), fixed=parse_fixed(given["fix"]),
         recipes=tuple(dict.fromkeys(resolve_recipe(name, machine) for name in names)),
-        work=resolve_work(spec, tokens=given["tokens"], steps=given["steps"], global_batch=given["global_batch"]),
+        work=resolve_work(
+            spec, tokens=given["tokens"], steps=given["steps"], global_batch=given["global_batch"],
+            stage=given["stage"],
+        ),
         feed=Feed(storage=library.storage(own[0]) if own else None, async_checkpoint=True),
         objective=parse_objective(given["objective"]), mode=training_mode(given["mode"]),
         budget=parse_budget(given["budget"]), top=given["top"],

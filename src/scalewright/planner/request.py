@@ -127,18 +127,28 @@ class Work:
     """Who says so."""
 
 
-def resolve_work(spec: ModelSpec, *, tokens: str | None, steps: int | None, global_batch: int) -> Work:
-    """Tokens or steps as asked; else twenty tokens for each parameter that a token meets, and it says so."""
+FINE_TUNING_STEPS = 1000
+
+
+def resolve_work(
+    spec: ModelSpec, *, tokens: str | None, steps: int | None, global_batch: int, stage: str = "pretrain"
+) -> Work:
+    """Tokens or steps as asked; else what the published run took, else twenty tokens for each parameter it meets."""
     if tokens is not None and steps is not None:
         raise ConfigError(f"--tokens {tokens} and --steps {steps} conflict: give one of them")
+    per_step = global_batch * spec.transformer.seq
     if steps is not None:
-        per_step = global_batch * spec.transformer.seq
         return Work(num_tokens=float(_positive(steps, "--steps") * per_step), num_steps=steps, origin="as asked")
     if tokens is not None:
         num = units.parse(tokens, units.COUNT)
         if num < 1:
             raise ConfigError(f"--tokens {tokens}: a run trains on one token or more, such as 300B")
         return Work(num_tokens=num, origin="as asked")
+    if stage == "sft":
+        work = float(FINE_TUNING_STEPS * per_step)
+        return Work(num_tokens=work, num_steps=FINE_TUNING_STEPS, origin="assumed: give --tokens or --steps")
+    if spec.num_training_tokens is not None:
+        return Work(num_tokens=spec.num_training_tokens, origin="as published")
     return Work(num_tokens=TOKENS_PER_PARAM * spec.num_active_params, origin="20 per parameter (Hoffmann 2022)")
 
 

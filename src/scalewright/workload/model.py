@@ -21,6 +21,8 @@ class ModelSpec:
     id: str
     name: str
     shape: Shape
+    num_training_tokens: float | None = None
+    """Tokens of the published pretraining run, where one is catalogued."""
 
     @property
     def transformer(self) -> TransformerShape:
@@ -60,7 +62,10 @@ class ModelSpec:
 def from_catalog(entry: Model) -> ModelSpec:
     shape = entry.transformer or entry.conv
     assert shape is not None
-    return ModelSpec(id=entry.id, name=entry.name, shape=shape)
+    tokens = entry.published.training_tokens
+    return ModelSpec(
+        id=entry.id, name=entry.name, shape=shape, num_training_tokens=None if tokens is None else tokens.value
+    )
 
 
 _SHAPE_KEYS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq", "gated")
