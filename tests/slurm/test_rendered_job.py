@@ -1,0 +1,144 @@
+"""A rendered script under a real Slurm: the notice before the end reaches the ranks, and the job resumes."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cluster import Cluster
+    from conftest import Cli
+
+pytestmark = pytest.mark.slurm
+
+# Every rank saves and leaves with 75 when asked to; a rank that finds its checkpoint goes on from there.
+RANK = """
+import os, pathlib, signal, sys, time
+folder, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+saved = folder / f"rank-{rank}.saved"
+if saved.exists():
+    (folder / f"rank-{rank}.done").write_text(f"{saved.read_text()} {os.environ['SLURM_RESTART_COUNT']}")
+    sys.exit(0)
+def save(number, frame):
+    saved.write_text(f"step 7 of {os.environ['WORLD_SIZE']} at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")
+    sys.exit(75)
+signal.signal(signal.SIGUSR1, save)
+(folder / f"rank-{rank}.up").touch()
+while True:
+    time.sleep(0.1)
+"""
+
+
+def wait_for(what: str, condition, seconds: float) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def test_notice_saves_requeues_and_the_second_start_resumes(cli: Cli, slurm: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(RANK)
+    run_dir = tmp_path / "a run"  # a space must survive the header
+    launched = cli(
+        *("launch", "--site", "generic", "--nodes", "2", "--gpus-per-node", "2", "--time", "00:02:00"),
+        *("--notice", "115 s", "--run-dir", str(run_dir), "--", "python3", "rank.py", str(tmp_path)),
+        env=slurm.env,
+        cwd=tmp_path,
+    )
+    assert launched.returncode == 0, launched.stderr
+    job = launched.stdout.strip()
+    assert job.isdigit()
+    log = run_dir / "logs" / f"slurm-{job}.out"
+
+    def shown() -> str:
+        return log.read_text() if log.exists() else slurm.run("scontrol", "show", "job", job).stdout
+
+    wait_for("the ranks to save", lambda: len(list(tmp_path.glob("*.saved"))) == 4, 60)
+    wait_for("the requeue", lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job).stdout, 20)
+    # Slurm holds a requeued job back until the credentials of its first start have expired: not of interest here.
+    wait_for("it to be pending", lambda: "PENDING" in slurm.run("squeue", "-h", "-j", job, "-o", "%T").stdout, 20)
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    wait_for("the ranks to finish", lambda: len(list(tmp_path.glob("*.done"))) == 4, 60)
+    wait_for("the job to end", lambda: not slurm.run("squeue", "-h", "-j", job).stdout.strip(), 30)
+    port = 20000 + int(job) % 10000
+    found = {(tmp_path / f"rank-{rank}.done").read_text() for rank in range(4)}
+    assert found == {f"step 7 of 4 at n1:{port} 1"}, shown()
+    text = log.read_text()
+    assert "notice: asking the ranks to save and leave" in text
+    assert "queued again to resume" in text
+    assert sorted(set(re.findall(r"rank (\d) on (n\d)", text))) == [("0", "n1"), ("1", "n1"), ("2", "n2"), ("3", "n2")]
+    ended = json.loads((run_dir / "exit_info.json").read_text())
+    assert (ended["code"], ended["reason"], ended["attempt"], ended["job"]) == (0, "finished", 1, job)
+    assert (run_dir / "logs" / f"job-{job}-0.txt").read_text().startswith(f"job {job}, attempt 0, on n[1-2]")
+
+
+def test_cancelled_job_is_not_queued_again(cli: Cli, slurm: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(RANK.replace("SIGUSR1, save", "SIGTERM, save"))
+    launched = cli(
+        *("launch", "--site", "generic", "--nodes", "1", "--gpus-per-node", "1", "--time", "00:05:00"),
+        *("--run-dir", str(tmp_path / "run"), "--json", "--", "python3", "rank.py", str(tmp_path)),
+        env=slurm.env,
+        cwd=tmp_path,
+    )
+    job = json.loads(launched.stdout)["job"]
+    wait_for("the rank to start", (tmp_path / "rank-0.up").exists, 30)
+    slurm.run("scancel", job)
+    wait_for("the job to end", lambda: not slurm.run("squeue", "-h", "-j", job).stdout.strip(), 30)
+    assert "JobState=CANCELLED" in slurm.run("scontrol", "show", "job", job).stdout
+
+
+def test_array_tasks_take_their_lines_and_files_are_staged(cli: Cli, slurm: Cluster, tmp_path: Path) -> None:
+    items = ["one two", "$(touch bad)", "it's"]
+    (tmp_path / "items.txt").write_text("\n".join(items))
+    (tmp_path / "words.txt").write_text("staged")
+    ask = "import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2] + open(sys.argv[3]).read())"
+    launched = cli(
+        *("launch", "--site", "generic", "--nodes", "1", "--gpus-per-node", "1", "--time", "00:05:00"),
+        *("--array", "items.txt", "--width", "2", "--stage", "words.txt", "--run-dir", str(tmp_path / "run")),
+        *("--", "python3", "-c", ask, "{run_dir}/answer", "{item}:", "{stage}/words.txt"),
+        env=slurm.env,
+        cwd=tmp_path,
+    )
+    assert launched.returncode == 0, launched.stderr
+    job = launched.stdout.strip()
+    answers = [tmp_path / "run" / f"task-{i}" / "answer" for i in range(3)]
+    wait_for("the tasks", lambda: not slurm.run("squeue", "-h", "-j", job).stdout.strip(), 90)
+    logs = "".join(path.read_text() for path in sorted((tmp_path / "run" / "logs").glob("*.out")))
+    assert [path.exists() for path in answers] == [True] * 3, logs
+    assert [path.read_text() for path in answers] == [f"{item}:staged" for item in items]
+    assert not (tmp_path / "bad").exists()
+    assert not list(Path("/tmp").glob(f"scalewright-*-{int(job)}"))
+
+
+def test_refusal_of_sbatch_is_shown(cli: Cli, slurm: Cluster, tmp_path: Path, refused) -> None:  # type: ignore[no-untyped-def]
+    result = cli(
+        *("launch", "--site", "generic", "--nodes", "1", "--gpus-per-node", "1", "--time", "00:05:00"),
+        *("--partition", "nowhere", "--", "true"),
+        env=slurm.env,
+        cwd=tmp_path,
+    )
+    assert "invalid partition specified: nowhere" in refused(result, 3)
+
+
+def test_profile_of_this_cluster_is_made_used_and_checked(cli: Cli, slurm: Cluster, tmp_path: Path) -> None:
+    env = slurm.env | {"SCALEWRIGHT_HOME": str(tmp_path)}
+    made = cli("site", "detect", "--as", "mine", "--json", env=env)
+    assert made.returncode == 0, made.stderr
+    site = json.loads(made.stdout)["sites"][0]
+    assert (site["gpus_per_node"]["value"], site["cpus_per_gpu"]["value"]) == (2, 2)
+    assert site["partitions"][0]["name"] == "gpu"
+    assert site["partitions"][0]["max_time"] == 600
+    assert site["sources"]["live"]["kind"] == "live"
+    script = cli(
+        *("launch", "--site", "mine", "--nodes", "1", "--time", "00:05:00", "--dry-run", "--", "true"), env=env
+    )
+    assert "#SBATCH --gpus-per-node=2\n" in script.stdout, script.stderr
+    assert cli("site", "check", "mine", env=env).returncode == 0
+    other = cli("site", "check", "lumi", env=env)
+    assert other.returncode == 1
+    assert "partitions.standard-g" in other.stdout
