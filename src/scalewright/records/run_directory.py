@@ -9,6 +9,8 @@ environment.json  variables of the scheduler and the libraries, of the latest at
 provenance.json   per attempt: commit, dirty state, versions, driver, container
 exit_info.json    how the latest attempt ended: code, reason, last checkpoint
 rollup.jsonl      per minute: p50, p95, mean of every metric
+preflight/        before step 1: request.json what was expected, result.json what was found, nodes.txt who may run,
+                  exclude.txt who may not, library-rank-N.log what the collective library said
 logs/rank-N.log   events/rank-N.jsonl   events/node-HOST.jsonl   stacks/rank-N.txt   traces/   checkpoints/step-N/
 """
 
@@ -115,6 +117,31 @@ class RunDirectory:
     @property
     def stacks(self) -> Path:
         return self.path / "stacks"
+
+    @property
+    def preflight(self) -> Path:
+        return self.path / "preflight"
+
+    @property
+    def preflight_request(self) -> Path:
+        return self.preflight / "request.json"
+
+    @property
+    def preflight_result(self) -> Path:
+        return self.preflight / "result.json"
+
+    @property
+    def preflight_nodes(self) -> Path:
+        """Nodes that passed, as srun takes them; written once the check has ended."""
+        return self.preflight / "nodes.txt"
+
+    @property
+    def preflight_exclude(self) -> Path:
+        """Nodes that failed, as sbatch takes them; not there where none did."""
+        return self.preflight / "exclude.txt"
+
+    def preflight_library_log(self, rank: int) -> Path:
+        return self.preflight / f"library-rank-{rank}.log"
 
     @property
     def stack_request(self) -> Path:

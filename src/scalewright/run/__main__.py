@@ -49,6 +49,22 @@ def _language(
     return run_language(config, directory, world, metrics, stop, watchdog)
 
 
+def _preflight(directory: RunDirectory, world: World) -> int:
+    """Before step 1, in the directory of the run that follows, which need not be one of ours."""
+    from scalewright.records.preflight import read_request
+
+    request = read_request(directory.preflight_request)
+    try:
+        from scalewright.run.preflight.check import run_preflight
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "torch":
+            raise MissingExtraError("run", "torch") from error
+        raise
+    if world.launcher == "local":
+        _end_with_the_launcher()
+    return run_preflight(directory, world, request)
+
+
 Kind = Callable[[RunDirectory, World, MetricWriter, StopSignals, Watchdog], ExitCode]
 KINDS: dict[str, Kind] = {"language": _language}
 
@@ -58,6 +74,9 @@ def main(arguments: list[str] | None = None) -> int:
     kinds = parser.add_subparsers(dest="kind", required=True)
     for name in KINDS:
         kinds.add_parser(name).add_argument("--run-dir", type=Path, required=True)
+    kinds.add_parser("preflight", help="check the nodes before step 1").add_argument(
+        "--run-dir", type=Path, required=True
+    )
     probe = kinds.add_parser("probe", help="measure this machine for a second or two and print it as JSON")
     probe.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     probe.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), default="fp32")
@@ -69,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
             print_probe(device=chosen.device, precision=chosen.precision)
             return ExitCode.YES
         world = World.from_environment(os.environ)
+        if chosen.kind == "preflight":
+            return _preflight(RunDirectory(chosen.run_dir), world)
         directory = RunDirectory.open(chosen.run_dir)
     except ScalewrightError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")

@@ -1,0 +1,64 @@
+"""What a pre-flight check expects: written beside a job by whoever launches it, read by the ranks that check."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from scalewright.errors import DocumentError
+from scalewright.records.documents import document, read_document
+
+REQUEST_KIND = "preflight-request"
+RESULT_KIND = "preflight"
+PAYLOAD_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
+"""Of the warm-up collective: long enough to be bound by bandwidth, short enough for milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightRequest:
+    """Nominal values and limits. None or an empty text: not known, so nodes are only compared with each other."""
+
+    device: str = "auto"
+    num_spares: int = 0
+    """Nodes that may be left out."""
+    system: str = ""
+    """Where the nominal values come from."""
+    transport: str = ""
+    """Catalogue id of the way between nodes that the job was rendered for."""
+    accelerator: str = ""
+    """Words that the device's name must contain."""
+    nic_bytes_per_s: float | None = None
+    """Nominal rate of one port of the fabric, one direction."""
+    num_nics: int | None = None
+    """Ports of the fabric that a node has."""
+    node_s: float | None = None
+    """Expected all-reduce of the payload among the ranks of one node."""
+    pair_s: float | None = None
+    """The same among the ranks of two nodes."""
+    world_s: float | None = None
+    """The same among all ranks."""
+    folders: tuple[str, ...] = ()
+    min_free_bytes: float = 1e9
+    min_free_inodes: float = 10_000.0
+    slow_ratio: float = 1.5
+    """A node or device this many times slower than the others is named."""
+    deadline_s: float = 60.0
+    """All must have arrived within this time, and be done within it again."""
+
+    def as_document(self) -> dict[str, Any]:
+        return document(REQUEST_KIND, asdict(self))
+
+
+def read_request(path: Path) -> PreflightRequest:
+    """The request that was left in a run directory; the plain one where none was."""
+    if not path.exists():
+        return PreflightRequest()
+    body = {k: v for k, v in read_document(path, REQUEST_KIND).items() if k != "schema"}
+    unknown = sorted(set(body) - {field.name for field in fields(PreflightRequest)})
+    if unknown:
+        raise DocumentError(f"{path}: has the key {unknown[0]!r}, which this release does not know; launch again")
+    try:
+        return PreflightRequest(**{**body, "folders": tuple(body.get("folders", ()))})
+    except TypeError as error:
+        raise DocumentError(f"{path}: is not a whole pre-flight request ({error}); launch again") from error

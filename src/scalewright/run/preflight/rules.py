@@ -1,0 +1,380 @@
+"""What can be wrong before step 1: pure functions from facts, log and timings to findings.
+
+`evidence["nodes"]` of a finding names the nodes at fault; it is empty where the request, not a node, is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalewright.records.preflight import PreflightRequest
+from scalewright.records.types import Finding, Rule
+from scalewright.run.preflight.facts import Nic, RankFacts, Timings, Transport
+from scalewright.units import BYTES, BYTES_PER_S
+from scalewright.units import format as shown
+
+KERNEL_PCI = "Linux, Documentation/ABI/testing/sysfs-bus-pci"
+KERNEL_IB = "Linux, Documentation/ABI/stable/sysfs-class-infiniband"
+NCCL_GUIDE = "NVIDIA, NCCL documentation, Troubleshooting"
+LUMI_GUIDE = "LUMI documentation, GPU binding"
+RULES: tuple[Rule, ...] = (
+    Rule(id="rank-missing", severity="error", title="a rank did not arrive", source="",
+         why="The first collective would wait for it until the job's time is over."),
+    Rule(id="device-shared", severity="error", title="two ranks use one device", source=NCCL_GUIDE,
+         why="Both run at half speed, and NCCL refuses duplicate devices."),
+    Rule(id="device-missing", severity="error", title="a rank has no device", source="",
+         why="Its share of the work runs on the host, or not at all."),
+    Rule(id="device-other", severity="error", title="a device is of another kind", source="",
+         why="Every step waits for the slowest device."),
+    Rule(id="cpus-far", severity="warning", title="CPUs far from the device", source=LUMI_GUIDE,
+         why="Launches and copies cross the link between sockets."),
+    Rule(id="cpus-shared", severity="warning", title="ranks share CPUs", source=LUMI_GUIDE,
+         why="Their loaders and launches take turns."),
+    Rule(id="transport-other", severity="error", title="traffic takes another way", source=NCCL_GUIDE,
+         why="Libraries fall back to sockets in silence; steps then take many times longer."),
+    Rule(id="transport-host", severity="warning", title="traffic goes through host memory", source=NCCL_GUIDE,
+         why="Device to device without the host is faster; it needs peer access or GPUDirect RDMA."),
+    Rule(id="pcie-narrow", severity="error", title="a PCIe link trained narrow", source=KERNEL_PCI,
+         why="Half the lanes are half the rate, for good: reseat or replace."),
+    Rule(id="pcie-slow", severity="warning", title="a PCIe link runs below its generation", source=KERNEL_PCI,
+         why="Under load a healthy link runs at its highest speed."),
+    Rule(id="copy-slow", severity="error", title="copies to the device are slow", source=KERNEL_PCI,
+         why="Data and checkpoints pass here; measured against the link's nominal rate."),
+    Rule(id="nic-slow", severity="error", title="a port runs below its nominal rate", source=KERNEL_IB,
+         why="A link may train at half width and nothing else complains."),
+    Rule(id="nic-down", severity="error", title="a port is down", source=KERNEL_IB,
+         why="Its devices share the other ports."),
+    Rule(id="versions-differ", severity="error", title="driver, image or software differ", source="",
+         why="Collectives between different versions hang or crash."),
+    Rule(id="folder-full", severity="error", title="too little room", source="",
+         why="The run would end at its first checkpoint."),
+    Rule(id="clock-off", severity="warning", title="a clock is off", source="",
+         why="Logs of several nodes cannot be put in order, and tickets expire."),
+    Rule(id="node-slow", severity="error", title="a node is slow", source="",
+         why="Every step waits for the slowest node."),
+    Rule(id="device-slow", severity="warning", title="a device is slow", source="",
+         why="Every step waits for the slowest device; heat or a power cap are the usual causes."),
+    Rule(id="collective-slow", severity="warning", title="the warm-up is slower than expected", source="",
+         why="All nodes alike: the fabric is busy, or the way taken is not the one predicted."),
+    Rule(id="collective-hung", severity="error", title="the warm-up did not end", source="",
+         why="Whoever has not come back holds up all others."),
+    Rule(id="sum-wrong", severity="error", title="the warm-up's sum is wrong", source="",
+         why="A device or link that corrupts data must not train."),
+)  # fmt: skip
+BY_ID = {rule.id: rule for rule in RULES}
+OF_THE_REQUEST = frozenset({"device-shared", "device-missing", "transport-other"})
+"""Where every node breaks one of these, the job is asked for wrongly, and other nodes would not help."""
+COPY_SHARE = 0.6
+"""Of the nominal rate of a PCIe link that a pinned copy must reach; healthy links reach 0.75 to 0.9."""
+CPU_SLOW_RATIO = 3.0
+"""Ranks on CPUs share the machine with others, so only much slower ones are named."""
+EXPECTED_RATIO = 3.0
+CLOCK_LIMIT_S = 1.0
+FAST = ("infiniband", "roce", "slingshot")
+WANTED = {
+    "rdma": ("rdma",),
+    "rdma-host": ("rdma",),
+    "ipoib": ("sockets",),
+    "tcp": ("sockets",),
+    "tcp-slingshot": ("sockets",),
+    "ofi-plugin": ("libfabric",),
+}
+"""Families of the library's networks that each catalogued transport means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    """Everything that is known when judging."""
+
+    request: PreflightRequest
+    hosts: tuple[str, ...]
+    """Nodes in the order of their ranks, those that did not arrive among them."""
+    ranks: tuple[RankFacts, ...]
+    timings: tuple[Timings, ...] = ()
+    transports: tuple[Transport, ...] = ()
+    missing: tuple[tuple[int, str, str], ...] = ()
+    """Rank, host and the last stage it told of, for ranks that did not arrive or did not finish."""
+
+    def host_of(self, rank: int) -> str:
+        return next((r.host for r in self.ranks if r.rank == rank), "")
+
+    def by_host(self) -> dict[str, list[RankFacts]]:
+        found: dict[str, list[RankFacts]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank.host, []).append(rank)
+        return found
+
+
+def finding(rule: str, message: str, *, nodes: Iterable[str] = (), next_step: str = "", **evidence: Any) -> Finding:
+    found = BY_ID[rule]
+    named = list(dict.fromkeys(nodes))
+    return Finding(
+        rule=rule, severity=found.severity, message=message, evidence={"nodes": named, **evidence},
+        next_step=next_step, source=found.source,
+    )  # fmt: skip
+
+
+def who_is_missing(seen: Inspected) -> Iterator[Finding]:
+    for stage, rule, words in (
+        ("", "rank-missing", "did not arrive"),
+        ("late", "collective-hung", "did not come back"),
+    ):
+        lost = [m for m in seen.missing if (m[2] == "") == (stage == "")]
+        if lost:
+            hosts = [host for _, host, _ in lost]
+            ranks = ", ".join(str(rank) for rank, _, _ in lost[:8]) + (" ..." if len(lost) > 8 else "")
+            where = sorted({last for *_, last in lost if last})
+            yield finding(
+                rule, f"rank {ranks} on {_names(hosts)} {words}" + (f" from {', '.join(where)}" if where else ""),
+                nodes=hosts, ranks=[rank for rank, _, _ in lost],
+                next_step="look at the node's log, and leave the node out",
+            )  # fmt: skip
+
+
+def device_map(seen: Inspected) -> Iterator[Finding]:
+    """Each rank on a device of its own, of the kind that was asked for."""
+    on_devices = any(r.gpu is not None for r in seen.ranks) or seen.request.device == "cuda"
+    without = [r for r in seen.ranks if on_devices and r.gpu is None]
+    if without:
+        yield finding(
+            "device-missing", f"{_ranks(without)} see no GPU", nodes=[r.host for r in without],
+            next_step="ask for one GPU per rank, and check CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES",
+        )  # fmt: skip
+    for host, ranks in seen.by_host().items():
+        users: dict[str, list[RankFacts]] = {}
+        for rank in ranks:
+            if rank.gpu is not None:
+                users.setdefault(rank.gpu.uuid or rank.gpu.bus, []).append(rank)
+        for device, sharing in users.items():
+            if device and len(sharing) > 1:
+                yield finding(
+                    "device-shared", f"{_ranks(sharing)} of {host} all use {sharing[0].gpu_text()}", nodes=[host],
+                    ranks=[r.rank for r in sharing], device=device,
+                    next_step="let each rank choose the device of its local rank, or bind one per task",
+                )  # fmt: skip
+    wanted = seen.request.accelerator
+    names = Counter(r.gpu.name for r in seen.ranks if r.gpu is not None)
+    usual = names.most_common(1)[0][0] if names else ""
+    odd = [
+        r
+        for r in seen.ranks
+        if r.gpu is not None and (wanted.lower() not in r.gpu.name.lower() if wanted else r.gpu.name != usual)
+    ]
+    if odd:
+        name = odd[0].gpu.name if odd[0].gpu else ""
+        yield finding(
+            "device-other", f"{_ranks(odd)} on {_names([r.host for r in odd])} have {name}, not {wanted or usual}",
+            nodes=[r.host for r in odd], next_step="name the kind of GPU with --constraint or --gres",
+        )  # fmt: skip
+
+
+def cpu_map(seen: Inspected) -> Iterator[Finding]:
+    """CPUs near the device, and not those of a neighbour."""
+    far = [
+        r
+        for r in seen.ranks
+        if r.gpu is not None and r.gpu.numa >= 0 and r.numa_nodes() and r.gpu.numa not in r.numa_nodes()
+    ]
+    if far:
+        first = far[0]
+        assert first.gpu is not None
+        yield finding(
+            "cpus-far",
+            f"{_ranks(far)} on {_names([r.host for r in far])}: rank {first.rank} has its GPU on NUMA node "
+            f"{first.gpu.numa} and its CPUs on {', '.join(map(str, first.numa_nodes()))}",
+            nodes=[r.host for r in far], ranks=[r.rank for r in far],
+            next_step="bind with --cpu-bind=mask_cpu from the site's profile, or --gpu-bind=closest",
+        )  # fmt: skip
+    for host, ranks in seen.by_host().items():
+        bound = [r for r in ranks if r.cpus and len(r.cpus) < r.num_node_cpus]
+        users = Counter(cpu for r in bound for cpu in r.cpus)
+        shared = sorted(cpu for cpu, count in users.items() if count > 1)
+        if shared:
+            both = [r for r in bound if set(r.cpus) & set(shared)]
+            yield finding(
+                "cpus-shared", f"{_ranks(both)} of {host} share CPUs {_cpu_text(shared)}", nodes=[host],
+                next_step="repeat --cpus-per-task on srun, or bind with a mask per rank",
+            )  # fmt: skip
+
+
+def transport_taken(seen: Inspected) -> Iterator[Finding]:
+    """What the library's own log says, against what the job was rendered for or what the node has."""
+    from scalewright.run.preflight.library_log import goes_through_host, is_direct, networks_used
+
+    num_hosts = len(set(seen.hosts))
+    wanted = WANTED.get(seen.request.transport, ())
+    fast_hosts = {r.host for r in seen.ranks if any(n.kind in FAST and n.is_up for n in r.nics)}
+    wrong: dict[str, list[int]] = {}
+    hosted: list[int] = []
+    inside: list[int] = []
+    for told in seen.transports:
+        used = networks_used(told)
+        host = seen.host_of(told.rank)
+        bad = [u for u in used if wanted and u not in wanted]
+        if not wanted and told.library != "gloo" and host in fast_hosts:
+            bad = [u for u in used if u == "sockets"]
+        for way in bad:
+            wrong.setdefault(way, []).append(told.rank)
+        if used and "sockets" not in used and seen.request.transport != "rdma-host" and not is_direct(told):
+            hosted.append(told.rank)
+        if goes_through_host(told):
+            inside.append(told.rank)
+    for way, ranks in wrong.items():
+        why = f"the job was made for {seen.request.transport}" if wanted else "the nodes have a faster fabric"
+        yield finding(
+            "transport-other", f"{len(ranks)} of {len(seen.transports)} ranks talk over {way}, but {why}",
+            nodes=[seen.host_of(r) for r in ranks], ranks=ranks, way=way,
+            next_step="check the network plugin, NCCL_NET and NCCL_IB_DISABLE, or launch with --transport",
+        )  # fmt: skip
+    for ranks, where, step in (
+        (hosted if num_hosts > 1 else [], "between nodes", "check GPUDirect RDMA: nvidia-peermem or DMA-BUF"),
+        (inside, "inside a node", "check peer access: NCCL_P2P_DISABLE, IOMMU and ACS, and the container's IPC"),
+    ):
+        if ranks:
+            yield finding(
+                "transport-host", f"{len(ranks)} ranks exchange through host memory {where}",
+                nodes=[seen.host_of(r) for r in ranks], ranks=ranks, next_step=step,
+            )  # fmt: skip
+
+
+def links(seen: Inspected) -> Iterator[Finding]:
+    """PCIe as trained, and the copy rate against it."""
+    copies = {t.rank: t.copy_bytes_per_s for t in seen.timings}
+    for rank in seen.ranks:
+        devices = [] if rank.gpu is None else [(rank.gpu_text(), rank.gpu.link)]
+        if rank.local_rank == 0:
+            devices += [(nic.name, nic.link) for nic in rank.nics if nic.kind in FAST]
+        for name, link in devices:
+            if link is None:
+                continue
+            if link.num_lanes < link.max_num_lanes:
+                yield finding(
+                    "pcie-narrow", f"{name} of {rank.host} has {link.num_lanes} of {link.max_num_lanes} PCIe lanes",
+                    nodes=[rank.host], rank=rank.rank, next_step="leave the node out and tell the operators",
+                )  # fmt: skip
+            elif link.transfers_per_s < link.max_transfers_per_s:
+                yield finding(
+                    "pcie-slow", f"{name} of {rank.host} runs PCIe at {link.transfers_per_s / 1e9:g} of "
+                    f"{link.max_transfers_per_s / 1e9:g} GT/s", nodes=[rank.host], rank=rank.rank,
+                    next_step="idle devices save power this way: compare with the copy rate",
+                )  # fmt: skip
+        rate = copies.get(rank.rank)
+        if rate is not None and rank.gpu is not None and rank.gpu.link is not None:
+            nominal = rank.gpu.link.max_bytes_per_s
+            if rate < COPY_SHARE * nominal:
+                yield finding(
+                    "copy-slow", f"{rank.gpu_text()} of {rank.host} copies {shown(rate, BYTES_PER_S)} where the link's "
+                    f"nominal rate is {shown(nominal, BYTES_PER_S)}", nodes=[rank.host], rank=rank.rank,
+                    next_step="check the CPU binding first, then leave the node out",
+                )  # fmt: skip
+
+
+def ports(seen: Inspected) -> Iterator[Finding]:
+    """Ports of the fabric: up, and at the nominal rate or that of the same port elsewhere."""
+    of_node = {host: [n for n in ranks[0].nics if n.kind in FAST] for host, ranks in seen.by_host().items()}
+    best: dict[str, float] = {}
+    for nic in (n for nics in of_node.values() for n in nics if n.bytes_per_s):
+        best[nic.name] = max(best.get(nic.name, 0.0), nic.bytes_per_s or 0.0)
+    up_somewhere = {n.name for nics in of_node.values() for n in nics if n.is_up}
+    for host, nics in of_node.items():
+        for nic in nics:
+            if not nic.is_up and nic.name in up_somewhere:
+                yield finding("nic-down", f"{nic.name} of {host} is down", nodes=[host], port=nic.name,
+                              next_step="leave the node out and tell the operators")  # fmt: skip
+            elif nic.is_up:
+                yield from _port_rate(host, nic, best.get(nic.name), seen.request.nic_bytes_per_s)
+        wanted = seen.request.num_nics
+        num_up = len({n.name for n in nics if n.is_up and not _is_ip_of_port(n)})
+        if wanted is not None and 0 < num_up < wanted and not any(not n.is_up for n in nics):
+            yield finding("nic-down", f"{host} has {num_up} of {wanted} ports of the fabric", nodes=[host],
+                          next_step="leave the node out and tell the operators")  # fmt: skip
+
+
+def _port_rate(host: str, nic: Nic, best_elsewhere: float | None, nominal: float | None) -> Iterator[Finding]:
+    if nic.bytes_per_s is None or _is_ip_of_port(nic):
+        return
+    limit = nominal or best_elsewhere
+    if limit is not None and nic.bytes_per_s < 0.99 * limit:
+        whose = "nominal" if nominal else "other nodes' rate"
+        yield finding(
+            "nic-slow", f"{nic.name} of {host} runs at {nic.rate_text or shown(nic.bytes_per_s, BYTES_PER_S)}, "
+            f"{nic.bytes_per_s / limit:.0%} of the {whose}", nodes=[host], port=nic.name,
+            bytes_per_s=nic.bytes_per_s, expected_bytes_per_s=limit,
+            next_step="a cable or lane is bad: leave the node out and tell the operators",
+        )  # fmt: skip
+
+
+def _is_ip_of_port(nic: Nic) -> bool:
+    """IPoIB interfaces belong to a port that is listed by itself."""
+    return nic.kind == "infiniband" and ":" not in nic.name
+
+
+def same_everywhere(seen: Inspected) -> Iterator[Finding]:
+    """Driver, image and versions: those of the fewer nodes are at fault."""
+    firsts = [ranks[0] for ranks in seen.by_host().values()]
+    readers: dict[str, Callable[[RankFacts], str]] = {
+        "driver": lambda r: r.driver,
+        "image": lambda r: r.image,
+    }
+    for name in sorted({key for r in firsts for key in r.software}):
+        readers[name] = lambda r, name=name: r.software.get(name, "none")  # type: ignore[misc]
+    for name, read in readers.items():
+        found = Counter(read(r) for r in firsts)
+        if len(found) < 2:
+            continue
+        usual = found.most_common(1)[0][0]
+        odd = [r for r in firsts if read(r) != usual]
+        yield finding(
+            "versions-differ", f"{name} of {_names([r.host for r in odd])} is {read(odd[0]) or 'none'!r}, elsewhere "
+            f"{usual or 'none'!r}", nodes=[r.host for r in odd], of=name,
+            next_step="leave the node out, or use one image on all nodes",
+        )  # fmt: skip
+
+
+def room(seen: Inspected) -> Iterator[Finding]:
+    request = seen.request
+    for rank in seen.ranks:
+        for disk in rank.disks:
+            if disk.problem:
+                text = f"{disk.path} on {rank.host} cannot be written: {disk.problem}"
+            elif disk.free_bytes is not None and disk.free_bytes < request.min_free_bytes:
+                text = (
+                    f"{disk.path} on {rank.host} has {shown(disk.free_bytes, BYTES)} free, "
+                    f"{shown(request.min_free_bytes, BYTES)} are needed"
+                )
+            elif disk.num_free_inodes is not None and disk.num_free_inodes < request.min_free_inodes:
+                text = f"{disk.path} on {rank.host} has {disk.num_free_inodes:,.0f} inodes free"
+            else:
+                continue
+            yield finding("folder-full", text, nodes=[rank.host], path=disk.path,
+                          next_step="remove old runs, or choose another scratch folder")  # fmt: skip
+
+
+def clocks(seen: Inspected) -> Iterator[Finding]:
+    told = {t.rank: t.clock_s for t in seen.timings if t.clock_s is not None}
+    if not told:
+        return
+    usual = sorted(told.values())[len(told) // 2]
+    off = {rank: clock - usual for rank, clock in told.items() if abs(clock - usual) > CLOCK_LIMIT_S}
+    if off:
+        hosts = [seen.host_of(rank) for rank in off]
+        worst = max(abs(offset) for offset in off.values())
+        yield finding("clock-off", f"clock of {_names(hosts)} is off by up to {worst:.1f} s", nodes=hosts,
+                      next_step="tell the operators: NTP or PTP does not run there")  # fmt: skip
+
+
+def _ranks(ranks: Sequence[RankFacts]) -> str:
+    numbers = [str(r.rank) for r in ranks]
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:8])}{' ...' if len(numbers) > 8 else ''}"
+
+
+def _names(hosts: Iterable[str]) -> str:
+    named = list(dict.fromkeys(hosts))
+    return ", ".join(named[:6]) + (f" and {len(named) - 6} more" if len(named) > 6 else "")
+
+
+def _cpu_text(cpus: Sequence[int]) -> str:
+    return ",".join(map(str, cpus[:8])) + (" ..." if len(cpus) > 8 else "")
