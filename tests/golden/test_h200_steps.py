@@ -2,8 +2,8 @@
 
 Kind: measured. `h200_held_out.jsonl` has shapes that no other file has; it entered no fit, though its errors were seen
 while formulas were revised. Of `h200_steps.jsonl` every second row is fitted to (benchmarks/fit.py) and the others are
-held here. Tolerances: the mean is the promise of the documentation; a single step may be off by more where the host, not the device, sets the
-time, because hosts differ and the catalogue has one host time per stack.
+held here. Tolerances: the mean is the promise of the documentation; a single step may be off by more where the host,
+not the device, sets the time, because hosts differ and the catalogue has one host time per stack.
 """
 
 from __future__ import annotations
