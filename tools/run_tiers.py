@@ -43,6 +43,8 @@ PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
         "slurmd": ("slurmd",),
         "sbatch": ("slurm-client",),
         "munged": ("munge",),
+        "slurmdbd": ("slurmdbd",),
+        "mariadbd": ("mariadb-server",),
         "ip": ("iproute2",),
     },
     "browser": {"chromium": ("chromium", "fonts-dejavu-core"), "chromedriver": ("chromium-driver",)},

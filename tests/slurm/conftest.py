@@ -1,27 +1,38 @@
-"""The fixture `slurm`: a real cluster of two nodes for the whole session."""
+"""The practice clusters of the tests, one of each kind for the whole session.
+
+A test that stops a daemon or a node starts it again: the next test finds the cluster whole.
+"""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from cluster import Cluster, missing_binaries
+
+from scalewright.lab.cluster import Lab
+from scalewright.lab.spec import LabSpec, missing_programs
+
+
+def started(spec: LabSpec) -> Iterator[Lab]:
+    if os.geteuid() != 0:
+        pytest.skip("a practice cluster needs root")
+    if missing := missing_programs(spec):
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    lab = Lab.up(spec)
+    try:
+        yield lab
+    finally:
+        lab.down()
 
 
 @pytest.fixture(scope="session")
-def slurm() -> Iterator[Cluster]:
-    if os.geteuid() != 0:
-        pytest.skip("a private Slurm cluster needs root")
-    if missing := missing_binaries():
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    # Not pytest's own directory: the path of the munge socket must stay below 108 bytes.
-    with tempfile.TemporaryDirectory(prefix="slurm-") as directory:
-        cluster = Cluster(Path(directory))
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.stop()
+def slurm() -> Iterator[Lab]:
+    """Four nodes with two fake GPUs each, with accounting, QOS and preemption."""
+    yield from started(LabSpec(num_nodes=4, num_gpus_per_node=2))
+
+
+@pytest.fixture(scope="session")
+def slurm_without_accounting() -> Iterator[Lab]:
+    """Two nodes, and nobody who remembers jobs."""
+    yield from started(LabSpec(num_nodes=2, num_gpus_per_node=2, accounting=False))

@@ -1,0 +1,36 @@
+"""Control groups of an instance: whether the kernel can keep memory limits here, and what to remove afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+MEMORY = ROOT / "memory"
+
+
+def memory_control() -> str:
+    """`cgroup` where this process may make a memory group with a limit (version 1), else `polling`.
+
+    With version 2, Slurm wants a delegated tree from systemd, which a container or a session need not have.
+    """
+    probe = MEMORY / f"scalewright-{uuid.uuid4().hex[:8]}"
+    try:
+        probe.mkdir()
+    except OSError:
+        return "polling"
+    try:
+        return "cgroup" if os.access(probe / "memory.limit_in_bytes", os.W_OK) else "polling"
+    finally:
+        probe.rmdir()
+
+
+def remove_groups(nodes: list[str]) -> None:
+    """Remove the groups that the slurmds of these nodes made; their processes have ended."""
+    for node in nodes:
+        for top in ROOT.glob(f"*/slurm_{node}"):
+            for folder, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()

@@ -1,0 +1,263 @@
+"""`Lab`: one practice cluster, from start to removal, and the faults one can cause in it.
+
+lab = Lab.up(LabSpec(num_nodes=4))
+lab.run("sbatch", "--wait", "job.sh")
+lab.kill_node("lab1-n2")
+lab.down()
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from scalewright.errors import DocumentError, EnvironmentFailedError, UnknownNameError
+from scalewright.lab import configuration
+from scalewright.lab.accounting import start_accounting
+from scalewright.lab.cgroups import memory_control, remove_groups
+from scalewright.lab.configuration import Node, cluster_nodes
+from scalewright.lab.network import ShapedNetwork
+from scalewright.lab.processes import Daemons, client_env
+from scalewright.lab.spec import LabSpec, check_host
+from scalewright.lab.state import LabPaths, LabState, claim, find_instance
+
+START_TIMEOUT_S = 60.0
+CLIENT_TIMEOUT_S = 60.0
+USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned"})
+
+
+class Lab:
+    """A practice cluster that exists. Make one with `Lab.up`, find one with `Lab.open`."""
+
+    def __init__(self, paths: LabPaths) -> None:
+        self.paths = paths
+        self.state = LabState.load(paths)
+        self.daemons = Daemons(paths)
+
+    @classmethod
+    def up(cls, spec: LabSpec, id: str | None = None) -> Lab:
+        """Start a cluster. If any part fails, the rest is stopped again and only the logs stay."""
+        check_host(spec)
+        paths, _ = claim(id, spec, memory_control())
+        lab = cls(paths)
+        try:
+            lab._start()
+        except BaseException:
+            lab._stop_all()
+            lab._remove(keep_logs=True)
+            raise
+        return lab
+
+    @classmethod
+    def open(cls, id: str) -> Lab:
+        return cls(find_instance(id))
+
+    @property
+    def id(self) -> str:
+        return self.paths.id
+
+    @property
+    def directory(self) -> Path:
+        return self.paths.directory
+
+    @property
+    def conf(self) -> Path:
+        return self.paths.slurm_conf
+
+    @property
+    def env(self) -> dict[str, str]:
+        """This process's environment, pointed at this cluster and at no other."""
+        return client_env(os.environ, self.paths)
+
+    @property
+    def nodes(self) -> list[str]:
+        return [node.name for node in self._nodes]
+
+    @property
+    def network(self) -> ShapedNetwork | None:
+        """The links of the nodes, to be shaped anew or asked for addresses; None: all share the host's."""
+        spec = self.state.spec
+        if not spec.network:
+            return None
+        index = self.state.network_index
+        return ShapedNetwork(self.nodes, spec.link_rate_bytes_per_s, spec.link_latency_s, index=index)
+
+    @property
+    def summary(self) -> str:
+        return configuration.spec_summary(self.state.spec)
+
+    def run(self, *argv: str, timeout_s: float = CLIENT_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+        """Run a client command to its end."""
+        return subprocess.run(
+            argv, env=self.env, cwd=self.directory, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def node_states(self) -> dict[str, str]:
+        """What Slurm says of every node: idle, mixed, allocated, down, ...; empty when no controller answers."""
+        done = self.run("sinfo", "-h", "-N", "-o", "%N %T")
+        pairs = (line.split() for line in done.stdout.splitlines())
+        # A star means that the node has not answered lately.
+        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+    def wait_for_nodes(self, names: Iterable[str], states: Iterable[str], *, timeout_s: float = 60.0) -> None:
+        """Until each node is in one of `states`."""
+        wanted, allowed = list(names), set(states)
+        deadline = time.monotonic() + timeout_s
+        while any(self.node_states().get(name) not in allowed for name in wanted):
+            if time.monotonic() > deadline:
+                now = self.node_states()
+                seen = ", ".join(f"{name} is {now.get(name, 'unknown')}" for name in wanted)
+                raise EnvironmentFailedError(f"after {timeout_s:g} s {seen}, not {' or '.join(sorted(allowed))}")
+            time.sleep(0.2)
+
+    def kill_node(self, name: str) -> None:
+        """Cut the power of a node: its slurmd and every process of its jobs are gone at once."""
+        self.daemons.kill([self._slurmd(name)])
+
+    def start_node(self, name: str, *, wait: bool = True) -> None:
+        """Switch a node on again; it returns to service by itself."""
+        node = self._node(name)
+        self._start_node(node)
+        if wait:
+            self.wait_for_nodes([name], USABLE)
+
+    def kill_controller(self) -> None:
+        """Kill slurmctld without letting it save its state; what happened in its last seconds may be lost."""
+        self.daemons.kill(["slurmctld"])
+
+    def stop_controller(self) -> None:
+        self.daemons.stop("slurmctld")
+
+    def start_controller(self) -> None:
+        self.daemons.start("slurmctld", ["slurmctld", "-D", "-f", str(self.conf)])
+        self.daemons.wait(self._controller_answers, "slurmctld", timeout_s=START_TIMEOUT_S)
+
+    def restart_controller(self) -> None:
+        """Stop slurmctld as an administrator does, and start it again; running jobs go on."""
+        self.stop_controller()
+        self.start_controller()
+
+    def down(self) -> None:
+        """Stop every daemon of this instance, with all jobs, and remove what it made."""
+        self._stop_all()
+        self._remove()
+
+    @property
+    def _nodes(self) -> list[Node]:
+        return cluster_nodes(self.paths, self.state)
+
+    def _node(self, name: str) -> Node:
+        for node in self._nodes:
+            if node.name == name:
+                return node
+        raise UnknownNameError(f"node of {self.id}", name, self.nodes)
+
+    def _slurmd(self, name: str) -> str:
+        return f"slurmd-{self._node(name).name}"
+
+    def _start(self) -> None:
+        if network := self.network:
+            network.up(on_claim=self._joined)
+        host = socket.gethostname().partition(".")[0]
+        self._write_files(host)
+        self._start_munge()
+        if self.state.spec.accounting:
+            start_accounting(self.paths, self.state, self.daemons, self.run, host)
+        self.start_controller()
+        for node in self._nodes:
+            self._start_node(node)
+        for node in self._nodes:
+            self.daemons.wait(
+                lambda name=node.name: self.node_states().get(name) in USABLE,  # type: ignore[misc]
+                self._slurmd(node.name),
+                timeout_s=START_TIMEOUT_S,
+            )
+        if self.state.spec.accounting:
+            self.daemons.wait(self._is_registered, "slurmctld", timeout_s=START_TIMEOUT_S)
+
+    def _joined(self, index: int) -> None:
+        self.state = self.state.on_network(index)
+        self.state.save(self.paths)
+
+    def _write_files(self, host: str) -> None:
+        paths, state = self.paths, self.state
+        for folder in ("state", "spool"):
+            (paths.directory / folder).mkdir()
+        paths.munge_key.touch(mode=0o600)
+        paths.munge_key.write_bytes(secrets.token_bytes(128))
+        for i in range(state.spec.num_gpus_per_node):
+            os.mknod(paths.devices / f"nvidia{i}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        paths.slurm_conf.write_text(configuration.slurm_conf(paths, state, host))
+        (paths.etc / "gres.conf").write_text(configuration.gres_conf(paths, state))
+        (paths.etc / "cgroup.conf").write_text(configuration.cgroup_conf(state))
+        (paths.etc / "topology.conf").write_text(configuration.topology_conf(paths, state))
+        of_host = Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else "127.0.0.1 localhost\n"
+        paths.hosts.write_text(configuration.hosts_file(paths, state, of_host))
+
+    def _start_munge(self) -> None:
+        paths = self.paths
+        files = [
+            f"--key-file={paths.munge_key}",
+            f"--socket={paths.munge_socket}",
+            f"--pid-file={paths.run}/munged.pid",
+            f"--log-file={paths.log('munged')}",
+            f"--seed-file={paths.run}/munge.seed",
+        ]
+        # --force: the folder may be below one that others can write to, as /tmp is; munged only warns then.
+        self.daemons.start("munged", ["munged", "--foreground", "--force", *files])
+        self.daemons.wait(paths.munge_socket.is_socket, "munged", timeout_s=START_TIMEOUT_S)
+
+    def _start_node(self, node: Node) -> None:
+        (self.directory / "spool" / node.name).mkdir(exist_ok=True)
+        self.daemons.start(
+            self._slurmd(node.name),
+            ["slurmd", "-D", "-N", node.name, "-f", str(self.conf)],
+            hostname=node.name,
+            hosts=self.paths.hosts,
+            network=self.network.namespace(node.name) if self.network else "",
+        )
+
+    def _controller_answers(self) -> bool:
+        done = self.run("scontrol", "ping")
+        return done.returncode == 0 and "UP" in done.stdout
+
+    def _is_registered(self) -> bool:
+        """Whether slurmdbd knows the controller; what happens before would reach it late."""
+        done = self.run("sacctmgr", "-n", "-P", "show", "cluster", self.id, "format=controlport")
+        return done.stdout.strip() not in ("", "0")
+
+    def _stop_all(self) -> None:
+        self.daemons.kill(self.daemons.names())
+
+    def _remove(self, *, keep_logs: bool = False) -> None:
+        if self.network:
+            self.network.down()
+        remove_groups(self.nodes)
+        for entry in self.directory.iterdir():
+            if keep_logs and entry == self.paths.logs:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if not keep_logs:
+            self.directory.rmdir()
+
+
+def remove_instance(paths: LabPaths) -> None:
+    """Remove an instance, also one whose start failed or whose document cannot be read."""
+    try:
+        lab = Lab(paths)
+    except DocumentError:
+        daemons = Daemons(paths)
+        daemons.kill(daemons.names())
+        shutil.rmtree(paths.directory)
+    else:
+        lab.down()
