@@ -90,13 +90,13 @@ def filled(flag: str, settled: Settled) -> str:
 def _layout_flags(settled: Settled) -> list[str]:
     flags = [filled(flag, settled) for flag in settled.layout.sbatch]
     if settled.request.mig:
-        flags = [f for f in flags if f.partition("=")[0] not in _GPU_FLAGS]
+        flags = [f for f in flags if f.partition("=")[0] not in (*_GPU_FLAGS, *_MEMORY_FLAGS)]
         flags.append(f"--gres=gpu:{settled.request.mig}:{settled.gpus}")
     given = {f"--{name}" for name in settled.request.directives}
     if given & set(_MEMORY_FLAGS):
         return [f for f in flags if f.partition("=")[0] not in _MEMORY_FLAGS]
     memory, names = settled.site.memory_gb_per_gpu, [f.partition("=")[0] for f in flags]
-    if memory is not None and not settled.whole_node and not set(names) & set(_MEMORY_FLAGS):
+    if memory is not None and not settled.whole_node and not settled.request.mig and not set(names) & set(_MEMORY_FLAGS):
         flags.append(f"--mem={memory.value * settled.gpus}G")
     return flags
 

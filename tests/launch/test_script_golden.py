@@ -1,0 +1,66 @@
+"""Scripts per site, compared as a whole with stored ones, and clean for bash and ShellCheck in every variant."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from script_cases import GOLDEN, SITES, cases, request_for, stored_text
+
+from scalewright.launch.job_request import ArrayTasks, Container
+from scalewright.launch.slurm_script import render
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_script_is_the_stored_one(name: str) -> None:
+    site, request = CASES[name]
+    assert stored_text(site, request) == (GOLDEN / f"{name}.sbatch").read_text(encoding="utf-8")
+
+
+def test_every_stored_script_has_its_case() -> None:
+    assert {path.stem for path in GOLDEN.glob("*")} == set(CASES)
+
+
+def variants(site: str) -> dict[str, dict[str, object]]:
+    tasks = ArrayTasks(manifest=Path("/a b/items"), num_items=4, max_running=2)
+    software = {"venv": "/v e/x", "modules": ("PyTorch/2.9",), "variables": {"A": "it's"}, "requeue": False}
+    found: dict[str, dict[str, object]] = {
+        "srun": {"launcher": "srun", "array": tasks, "stage": ("/data/a b", "/data/c")},
+        "torchrun": {"launcher": "torchrun", "transport": "tcp", **software},
+    }
+    for runtime in SITES[site].runtimes:
+        image = "org/image:1" if runtime.kind == "shifter" else "/images/a b.sif"
+        digest = "" if runtime.kind == "shifter" else "a" * 64
+        for launcher in ("srun", "torchrun"):
+            container = Container(image=image, sha256=digest, runtime=runtime.kind)
+            stage = () if runtime.kind == "shifter" else (image,)
+            found[f"{runtime.kind} {launcher}"] = {"container": container, "launcher": launcher, "stage": stage}
+    return found
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_every_variant_is_clean_for_bash_and_shellcheck(name: str, tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    files = []
+    for index, changes in enumerate(variants(name).values()):
+        path = tmp_path / f"{index}.sh"
+        path.write_text(render(request_for(SITES[name], num_nodes=1, **changes), SITES[name]).text)
+        checked = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
+        files.append(str(path))
+    linted = subprocess.run(["shellcheck", "--norc", "-f", "gcc", *files], capture_output=True, text=True, check=False)
+    assert linted.stdout == ""
+    assert linted.returncode == 0
+
+
+def test_shellcheck_would_find_an_unquoted_value(tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    path = tmp_path / "bad.sh"
+    path.write_text((GOLDEN / "generic.sbatch").read_text().replace('requeue "$SLURM_JOB_ID"', "requeue $SLURM_JOB_ID"))
+    assert "SC2086" in subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, check=False).stdout

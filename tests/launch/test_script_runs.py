@@ -1,0 +1,190 @@
+"""What a rendered script does when it runs: exit codes, requeue, signals, images, transports."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from sandbox import Ran, environment, execute, make
+from script_cases import SITES, request_for
+
+from scalewright.errors import ConfigError
+from scalewright.launch.job_request import Container
+from scalewright.launch.slurm_script import render
+
+GENERIC = SITES["generic"]
+
+
+def run(folder: Path, site: str = "generic", /, env: dict[str, str] | None = None, **changes: object) -> Ran:
+    changes = {"command": ("probe",), "run_dir": folder / "run", "work_dir": folder, **changes}
+    text = render(request_for(SITES[site], **changes), SITES[site]).text.replace("RANDOM % 15", "0")
+    return execute(folder, text, **(env or {}))
+
+
+@pytest.mark.parametrize(("code", "requeued", "reason"), [(0, False, "finished"), (7, False, "exit code 7"),
+                                                          (75, True, "queued again")])  # fmt: skip
+def test_exit_code_decides_whether_it_is_queued_again(tmp_path: Path, code: int, requeued: bool, reason: str) -> None:
+    ran = run(make(tmp_path / "s"), env={"PROBE_EXIT": str(code)})
+    assert (ran.code, ran.requeued) == (code, requeued), ran.stderr
+    assert reason in str(ran.exit_info["reason"])
+    assert ran.exit_info["code"] == code
+    if requeued:
+        assert (ran.folder / "scontrol.calls").read_text() == "requeue 4242 "
+
+
+def test_job_that_was_queued_again_too_often_stops(tmp_path: Path) -> None:
+    ran = run(make(tmp_path / "s"), env={"PROBE_EXIT": "75", "SLURM_RESTART_COUNT": "100"})
+    assert (ran.code, ran.requeued) == (75, False)
+    assert "queued again 100 times" in str(ran.exit_info["reason"])
+
+
+def test_without_requeue_the_script_says_how_to_resume(tmp_path: Path) -> None:
+    ran = run(make(tmp_path / "s"), env={"PROBE_EXIT": "75"}, requeue=False)
+    assert (ran.code, ran.requeued) == (75, False)
+    assert "submit the script again" in str(ran.exit_info["reason"])
+
+
+def test_reason_that_the_run_itself_left_stays(tmp_path: Path) -> None:
+    folder = make(tmp_path / "s")
+    (folder / "bin" / "probe").write_text('#!/bin/bash\necho \'{"mine": 1}\' >"$SANDBOX/run/exit_info.json"\nexit 3\n')
+    ran = run(folder)
+    assert (ran.code, ran.exit_info) == (3, {"mine": 1})
+
+
+@pytest.mark.parametrize(("name", "code", "requeued"), [("USR1", 75, True), ("TERM", 75, False)])
+def test_signal_reaches_the_ranks_while_the_shell_waits(tmp_path: Path, name: str, code: int, requeued: bool) -> None:
+    folder = make(tmp_path / "s")
+    (folder / "bin" / "probe").write_text(
+        '#!/bin/bash\ntrap \'touch "$SANDBOX/run/saved"; exit 75\' USR1 TERM\ntouch "$SANDBOX/run/up"\n'
+        "while :; do sleep 0.05; done\n"
+    )
+    request = request_for(GENERIC, command=("probe",), run_dir=folder / "run", work_dir=folder)
+    script = folder / "job.sh"
+    script.write_text(render(request, GENERIC).text)
+    with subprocess.Popen(["bash", str(script)], cwd=folder, env=environment(folder), stderr=subprocess.DEVNULL) as job:
+        deadline = time.monotonic() + 30
+        while not (folder / "run" / "up").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        job.send_signal(getattr(signal, f"SIG{name}"))
+        assert job.wait(30) == code
+    assert (folder / "run" / "saved").exists()
+    assert (folder / "scontrol.calls").exists() == requeued
+
+
+def test_torchrun_outlives_the_notice_and_its_ranks_save(tmp_path: Path) -> None:
+    """The sandbox's torchrun has two ranks; like the real one it would die of USR1, and ends with 1 after its ranks."""
+    folder = make(tmp_path / "s")
+    rank = (
+        'trap \'touch "$SANDBOX/run/saved-$0"; exit 75\' USR1; touch "$SANDBOX/run/up-$0"; while :; do sleep 0.05; done'
+    )
+    (folder / "bin" / "python").write_text(
+        f"#!/usr/bin/python3\nimport signal, subprocess, sys\n"
+        f"ranks = [subprocess.Popen(['bash', '-c', {rank!r}, str(n)], preexec_fn=lambda: signal.signal(signal.SIGUSR1,"
+        " signal.SIG_DFL)) for n in range(2)]\n"
+        "sys.exit(1 if any([rank.wait() for rank in ranks]) else 0)\n"
+    )
+    (folder / "bin" / "python").chmod(0o755)
+    request = request_for(
+        GENERIC, command=("python", "train.py"), launcher="torchrun", run_dir=folder / "run", work_dir=folder
+    )
+    (folder / "job.sh").write_text(render(request, GENERIC).text)
+    with subprocess.Popen(["bash", "job.sh"], cwd=folder, env=environment(folder), stderr=subprocess.DEVNULL) as job:
+        deadline = time.monotonic() + 30
+        while len(list((folder / "run").glob("up-*"))) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(job.pid, signal.SIGUSR1)
+        assert job.wait(30) == 75
+    assert len(list((folder / "run").glob("saved-*"))) == 2
+    assert (folder / "scontrol.calls").read_text() == "requeue 4242 "
+
+
+def test_image_that_is_not_the_pinned_one_is_not_run(tmp_path: Path) -> None:
+    folder = make(tmp_path / "s")
+    image = folder / "run" / "torch.sif"
+    image.parent.mkdir()
+    image.write_bytes(b"image")
+    good = hashlib.sha256(b"image").hexdigest()
+    assert run(folder, container=Container(image=str(image), sha256="0" * 64)).argv is None
+    ran = run(folder, container=Container(image=str(image), sha256=good), command=("probe", "x"))
+    assert (ran.code, ran.argv) == (0, ["x"]), ran.stderr
+    words = (folder / "runtime.argv").read_bytes().decode().split("\0")
+    assert words[:4] == ["exec", "--cleanenv", "--no-eval", "--nv"]
+    assert run(folder, container=Container(image=str(folder / "no.sif"))).code == 3
+
+
+def test_variables_are_handed_over_to_an_image_by_name(tmp_path: Path) -> None:
+    folder = make(tmp_path / "s")
+    (folder / "run").mkdir()
+    (folder / "run" / "torch.sif").touch()
+    (folder / "bin" / "probe").write_text(
+        '#!/bin/bash\nenv | grep ENV_ | sort >"$SANDBOX/probe.env"; : >"$SANDBOX/probe.argv"\n'
+    )
+    ran = run(
+        folder, "lumi", {"SECRET": "x"}, container=Container(image=str(folder / "run" / "torch.sif")),
+        variables={"MINE": "1"},
+    )  # fmt: skip
+    assert ran.code == 0, ran.stderr
+    for line in ("RANK=0", "MASTER_ADDR=n1", "NCCL_NET_GDR_LEVEL=PHB", "MINE=1", "SLURM_JOB_ID=4242"):
+        assert f"SINGULARITYENV_{line}\n" in ran.chosen
+    assert "SECRET" not in ran.chosen
+
+
+def test_references_need_a_registry_that_the_nodes_reach() -> None:
+    image = Container(image="docker://org/image:1")
+    with pytest.raises(ConfigError, match="reach no registry"):
+        render(request_for(SITES["leonardo"], container=image), SITES["leonardo"])
+    assert "docker://org/image:1" in render(request_for(GENERIC, container=image), GENERIC).text
+    image = Container(image="/a.sif", runtime="shifter")
+    with pytest.raises(ConfigError, match="runs no containers with shifter: it has apptainer"):
+        render(request_for(SITES["lumi"], container=image), SITES["lumi"])
+
+
+@pytest.mark.parametrize("site", ["frontier", "meluxina", "karolina"])
+def test_rank_that_sees_one_device_has_local_rank_zero(tmp_path: Path, site: str) -> None:
+    folder = make(tmp_path / "s")
+    (folder / "bin" / "probe").write_text(
+        '#!/bin/bash\nprintf "%s %s %s" "$LOCAL_RANK" "$LOCAL_WORLD_SIZE" "$SCALEWRIGHT_DEVICE" >"$SANDBOX/probe.env"\n'
+        ': >"$SANDBOX/probe.argv"\n'
+    )
+    assert run(folder, site).chosen == "0 1 0"
+
+
+@pytest.mark.parametrize(
+    ("site", "transport", "wanted", "unwanted"),
+    [
+        ("leonardo", "rdma", "NCCL_NET=IB UCX_TLS=^tcp", "NCCL_SOCKET_IFNAME"),
+        ("jupiter", "ipoib", "NCCL_NET=Socket NCCL_SOCKET_IFNAME=ib0 NCCL_IB_DISABLE=1", "NCCL_IB_HCA"),
+        ("marenostrum5", "tcp", "NCCL_NET=Socket NCCL_SOCKET_IFNAME=^ib,hsn,lo,docker", "NCCL_IB_HCA"),
+        ("frontier", "tcp", "NCCL_NET=Socket NCCL_NET_PLUGIN=none FI_PROVIDER=tcp", "FI_CXI_RDZV_PROTO"),
+        ("frontier", "ofi-plugin", "FI_PROVIDER=cxi FI_CXI_RDZV_PROTO=alt_read", "NCCL_IB_DISABLE"),
+        ("lumi", "auto", "NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3", "NCCL_NET FI_PROVIDER"),
+    ],
+)
+def test_transport_is_forced_by_its_variables(
+    tmp_path: Path, site: str, transport: str, wanted: str, unwanted: str
+) -> None:
+    folder = make(tmp_path / "s")
+    (folder / "bin" / "probe").write_text('#!/bin/bash\nenv >"$SANDBOX/probe.env"; : >"$SANDBOX/probe.argv"\n')
+    ran = run(folder, site, transport=transport, launcher="srun")
+    found = ran.chosen.splitlines()
+    assert set(wanted.split()) <= set(found)
+    assert not {line.partition("=")[0] for line in found} & set(unwanted.split())
+    assert ("NCCL_NET=AWS Libfabric" in found) == (transport == "ofi-plugin")
+
+
+def test_staging_that_does_not_fit_ends_the_job_before_the_ranks(tmp_path: Path) -> None:
+    folder = make(tmp_path / "s")
+    (folder / "bin" / "df").write_text("#!/bin/bash\necho Avail; echo 3\n")
+    (folder / "bin" / "df").chmod(0o755)
+    (folder / "run").mkdir()
+    (folder / "run" / "data").write_text("four")
+    ran = run(folder, stage=(str(folder / "run" / "data"),))
+    assert (ran.code, ran.argv) == (3, None)
+    assert "4 bytes do not fit into the 3 free" in ran.stderr
