@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from scalewright.errors import DocumentError, nearest
 from scalewright.records.documents import check_schema, parse_json, read_text
 
 M = TypeVar("M", bound=BaseModel)
+D = TypeVar("D")
 
 
 def load_toml(
@@ -53,6 +54,22 @@ def validate(raw: object, model: type[M], *, where: str) -> M:
         return model.model_validate(raw)
     except ValidationError as error:
         raise DocumentError(f"{where}: {explain_validation(error, model)}") from error
+
+
+def stored(value: object) -> dict[str, Any]:
+    """A frozen dataclass of ours as the body of a document; `restore` reads it back."""
+    body: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json")
+    return body
+
+
+def restore(doc: dict[str, Any], kind: type[D], *, where: str) -> D:
+    """The dataclass that `stored` wrote; a document that somebody else has changed is refused."""
+    try:
+        return TypeAdapter(kind).validate_python(doc)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise DocumentError(f"{where}: key {key!r}: {first['msg'].lower()}; it is not as it was written") from error
 
 
 def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:

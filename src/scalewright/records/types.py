@@ -38,6 +38,8 @@ class EnvName:
     """Id of the job that a rank belongs to, where no scheduler gives one."""
     DEVICE = "SCALEWRIGHT_DEVICE"
     """Number of a rank's device, where the scheduler shows each rank one only; default: its local rank."""
+    RUN_DIR = "SCALEWRIGHT_RUN_DIR"
+    """Run directory of a stage, for job scripts of one's own; tasks of an array use its folders task-N."""
     WATCHDOG_FACTOR = "SCALEWRIGHT_WATCHDOG_FACTOR"
     """How many median steps a run may go without a step."""
     WATCHDOG_S = "SCALEWRIGHT_WATCHDOG_S"

@@ -1,0 +1,103 @@
+"""The one effect: call a scheduler's command, with a limit on its time, and again where the scheduler was away."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from scalewright.errors import ConfigError, EnvironmentFailedError
+
+_AWAY = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection refused|connection timed out"
+    r"|temporarily unable to accept job|zero bytes were transmitted|communications connection failure"
+    r"|resource temporarily unavailable|slurm backup controller in standby|unable to establish controller machine"
+    r"|connection reset by peer|slurmdbd.*(?:connect|unavailable)",
+    re.IGNORECASE,
+)
+_LOG_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel|scontrol): (?:error: )?")
+
+
+class SchedulerAwayError(EnvironmentFailedError):
+    """The scheduler does not answer. Whether it took the request is not known."""
+
+
+class SchedulerRefusedError(ConfigError):
+    """The scheduler answered no; `words` are its own."""
+
+    def __init__(self, message: str, *, words: str) -> None:
+        super().__init__(message)
+        self.words = words
+
+
+@dataclass(slots=True, kw_only=True)
+class Runner:
+    """Calls commands by argument lists, never through a shell. Counts them, so that politeness can be tested."""
+
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    timeout_s: float = 120.0
+    max_tries: int = 6
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 60.0
+    sleep: Callable[[float], None] = time.sleep
+    say: Callable[[str], object] = str
+    """Where to tell the operator that the scheduler is away; by default nowhere."""
+    num_calls: Counter[str] = field(default_factory=Counter)
+
+    def call(
+        self, argv: Sequence[str], *, is_repeatable: bool = True, env: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
+        """Standard output of a command that succeeded. Commands that only ask are repeated with growing waits."""
+        tries = self.max_tries if is_repeatable else 1
+        for attempt in range(tries):
+            try:
+                return self._once(argv, env)
+            except SchedulerAwayError as error:
+                if attempt == tries - 1:
+                    raise
+                wait = self.wait_s(attempt)
+                self.say(f"{error}; trying again in {wait:.0f} s")
+                self.sleep(wait)
+        raise AssertionError("max_tries is at least 1")
+
+    def wait_s(self, attempt: int) -> float:
+        """Doubling waits, shaken a little so that many drivers do not come back together."""
+        return float(min(self.first_wait_s * 2.0**attempt, self.longest_wait_s) * random.uniform(0.75, 1.25))
+
+    def _once(self, argv: Sequence[str], more: Mapping[str, str]) -> str:
+        name = argv[0]
+        self.num_calls[name] += 1
+        # Slurm cuts long lists of array tasks at 64 letters unless told not to. Jobs would inherit it from sbatch.
+        env = {**self.env, **more} | ({} if name == "sbatch" else {"SLURM_BITSTR_LEN": "0"})
+        try:
+            done = subprocess.run(
+                list(argv), env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout_s, check=False
+            )
+        except FileNotFoundError as error:
+            raise EnvironmentFailedError(
+                f"{name} is not on PATH: load Slurm's module or log in to the cluster, then try again"
+            ) from error
+        except PermissionError as error:
+            raise EnvironmentFailedError(
+                f"{name} cannot be run: {error.strerror}; ask the cluster's support"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerAwayError(f"{name} gave no answer in {self.timeout_s:.0f} s") from error
+        out, words = done.stdout.decode(errors="replace"), spoken(done.stderr.decode(errors="replace"))
+        if done.returncode == 0:
+            return out
+        if _AWAY.search(words):
+            raise SchedulerAwayError(f"{name} cannot reach the scheduler: {words}")
+        raise SchedulerRefusedError(f"{name} refused: {words or f'exit code {done.returncode}'}", words=words)
+
+
+def spoken(stderr: str) -> str:
+    """A command's own words on one line, without its name in front of each."""
+    lines = (_LOG_PREFIX.sub("", line).strip() for line in stderr.splitlines())
+    return "; ".join(dict.fromkeys(line for line in lines if line))
