@@ -1,4 +1,8 @@
-"""One pool of ranks for all meshes: processes start once, import torch once, and take one job after the other."""
+"""Pools of ranks that all meshes of their size share: processes start and join once, and take one job after the other.
+
+A size has ranks of its own, because PyTorch remembers meshes by their shape: a process that left a group and joined
+another would meet the first one again in its caches.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +13,28 @@ import socket
 import traceback
 import warnings
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-NUM_RANKS = 4
 TIMEOUT_S = 240.0
 
 
 class RankPool:
-    """Runs `module:function(arguments)` on the first `num_ranks` ranks at once and returns what each gave back."""
+    """Runs `module:function(arguments)` on as many ranks as asked for and returns what each gave back."""
 
-    def __init__(self, num_ranks: int = NUM_RANKS) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["scalewright.run.language.train"])  # torch is imported once for all
-        self._size = 0
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(num_ranks):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank), daemon=True)
-            process.start()
-            self._pipes.append(ours)
-            self._processes.append(process)
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["scalewright.run.language.train"])  # torch is imported once for all
+        self._ranks: dict[int, list[tuple[ForkServerProcess, Connection]]] = {}
 
     def run(self, function: str, *arguments: Any, num_ranks: int) -> list[Any]:
-        port = free_port() if num_ranks != self._size else 0  # another size is another group, for all who join it
-        self._size = num_ranks
-        for pipe in self._pipes[:num_ranks]:
-            pipe.send((function, arguments, num_ranks, port))
+        if num_ranks not in self._ranks:
+            self._ranks[num_ranks] = self._start(num_ranks)
+        pipes = [pipe for _, pipe in self._ranks[num_ranks]]
+        for pipe in pipes:
+            pipe.send((function, arguments))
         answers = []
-        for rank, pipe in enumerate(self._pipes[:num_ranks]):
+        for rank, pipe in enumerate(pipes):
             if not pipe.poll(TIMEOUT_S):
                 raise AssertionError(f"rank {rank} did not answer within {TIMEOUT_S:.0f} s")
             answers.append(pipe.recv())
@@ -47,35 +44,40 @@ class RankPool:
         return [value for _, value in answers]
 
     def close(self) -> None:
-        for pipe in self._pipes:
+        started = [pair for pairs in self._ranks.values() for pair in pairs]
+        for _, pipe in started:
             pipe.send(None)
-        for process in self._processes:
+        for process, _ in started:
             process.join(timeout=20)
             if process.is_alive():
                 process.kill()
 
+    def _start(self, num_ranks: int) -> list[tuple[ForkServerProcess, Connection]]:
+        port, started = free_port(), []
+        for rank in range(num_ranks):
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(target=_serve, args=(theirs, rank, num_ranks, port), daemon=True)
+            process.start()
+            started.append((process, ours))
+        return started
 
-def _serve(pipe: Connection, rank: int) -> None:
+
+def _serve(pipe: Connection, rank: int, num_ranks: int, port: int) -> None:
     warnings.simplefilter("ignore")
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)
     while (job := pipe.recv()) is not None:
-        function, arguments, num_ranks, port = job
+        function, arguments = job
+        module, _, name = function.partition(":")
         try:
-            if port:
-                if dist.is_initialized():
-                    dist.destroy_process_group()
-                address = f"tcp://127.0.0.1:{port}"
-                dist.init_process_group("gloo", init_method=address, rank=rank, world_size=num_ranks)
-            module, _, name = function.partition(":")
             pipe.send((True, getattr(importlib.import_module(module), name)(*arguments)))
         except BaseException:
             pipe.send((False, f"rank {rank}:\n{traceback.format_exc()[-3000:]}"))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    dist.destroy_process_group()
 
 
 def free_port() -> int:
