@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from cluster import Cluster
+
     from conftest import Cli
 
 pytestmark = pytest.mark.slurm

@@ -1,0 +1,213 @@
+"""`launch` and `site` from outside: scripts, refusals, submission through a small sbatch, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.cli.main import main
+from scalewright.records.documents import read_document
+from scalewright.records.run_directory import RunDirectory
+from scalewright.workload import language_run
+
+Here = Callable[..., subprocess.CompletedProcess[str]]
+Refused = Callable[..., str]
+LUMI = ("launch", "--site", "lumi", "--nodes", "2", "--account", "project_465000123", "--time", "02:00:00")
+COMMAND = ("--", "python", "train.py")
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Here:
+    """The command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["scalewright", *args])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(args, int(stop.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture
+def sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder first on PATH, whose sbatch keeps what it is given and answers 77."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "sbatch"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{folder}/argv\necho "site says hello"\necho "77;lumi"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    words = [
+        "plan",
+        "--model",
+        "llama2-7b",
+        "--system",
+        "lumi",
+        "--nodes",
+        "4",
+        "--global-batch",
+        "256",
+        "--steps",
+        "1000",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "scalewright", *words, "--out", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_dry_run_prints_the_script_and_writes_nothing(here: Here, tmp_path: Path) -> None:
+    done = here(*LUMI, "--dry-run", *COMMAND)
+    assert done.returncode == 0
+    assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=scalewright\n")
+    assert f"#SBATCH --output={tmp_path}/runs/" in done.stdout
+    assert "command=(python train.py)\n" in done.stdout
+    assert "untested" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    body = json.loads(here(*LUMI, "--dry-run", "--json", *COMMAND).stdout)
+    assert body["schema"] == "scalewright.job-script/1"
+    assert body["site"] == "lumi"
+    assert body["script"].startswith("#!/bin/bash\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("launch", "--site", "lummi", "--nodes", "1", *COMMAND), ["lummi", "lumi", "site show"]),
+        ((*LUMI, "--partition", "standard", *COMMAND), ["'standard'", "standard-g", "small-g"]),
+        (("launch", "--site", "lumi", "--nodes", "2", "--time", "1:00:00", *COMMAND), ["an account", "nine digits"]),
+        ((*LUMI[:-1], "3-00:00:00", *COMMAND), ["3-00:00:00", "2-00:00:00", "standard-g"]),
+        ((*LUMI, "--gpus-per-node", "16", *COMMAND), ["16", "has 8 GPUs"]),
+        ((*LUMI[:-1], "two hours", *COMMAND), ["two hours", "HH:MM:SS"]),
+        ((*LUMI[:-2], *COMMAND), ["no time limit", "--time"]),
+        (LUMI, ["nothing to run"]),
+        (("launch", "--site", "lumi", "--account", "a", "--time", "10", *COMMAND), ["how many nodes"]),
+        ((*LUMI, "--launcher", "mpirun", *COMMAND), ["mpirun", "srun, torchrun"]),
+        ((*LUMI, "--name", "a b", *COMMAND), ["'a b'", "letters"]),
+        ((*LUMI, "--env", "A", *COMMAND), ["'A'", "NAME=VALUE"]),
+        ((*LUMI, "--env", "A=1", "--env", "A=2", *COMMAND), ["A is given twice"]),
+        ((*LUMI, "--array", "none.txt", *COMMAND), ["none.txt", "no such file"]),
+        ((*LUMI, "--container", "torch.sif", *COMMAND), ["torch.sif", "full path"]),
+        ((*LUMI, "--container", "/a.sif@sha256:12", *COMMAND), ["64 hexadecimal"]),
+        ((*LUMI, "--notice", "3 h", *COMMAND), ["10800 s", "does not fit"]),
+        (("launch", "none.json", "--site", "lumi"), ["none.json", "no such file"]),
+        (("site", "show", "lummi"), ["lummi", "lumi"]),
+        (("site", "detect", "--as", "A b"), ["'A b'", "lower-case"]),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    here: Here, refused: Refused, tmp_path: Path, args: tuple[str, ...], words: list[str]
+) -> None:
+    line = refused(here(*args))
+    assert [word for word in words if word not in line] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_account_of_another_form_only_warns(here: Here) -> None:
+    done = here(*LUMI[:-3], "odd", *LUMI[-2:], "--dry-run", *COMMAND)
+    assert done.returncode == 0
+    assert "account odd does not look like LUMI" in done.stderr
+    assert "#SBATCH --account=odd\n" in done.stdout
+
+
+def test_submission_prints_the_number_and_keeps_the_script(here: Here, sbatch: Path, tmp_path: Path) -> None:
+    done = here(*LUMI, "--run-dir", "r", *COMMAND)
+    assert (done.returncode, done.stdout) == (0, "77\n"), done.stderr
+    assert (sbatch / "argv").read_text().splitlines() == ["--parsable", str(tmp_path / "r" / "script.sh")]
+    assert (tmp_path / "r" / "logs").is_dir()
+    assert read_document(tmp_path / "r" / "config.json", "command-run")["command"] == ["python", "train.py"]
+    assert here(*LUMI, "--run-dir", "r", *COMMAND).returncode == 0
+    other = here(*LUMI, "--run-dir", "r", "--", "python", "other.py")
+    assert other.returncode == 2
+    assert "another configuration" in other.stderr
+
+
+def test_array_keeps_its_own_manifest(here: Here, sbatch: Path, refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "items").write_text("a b\nc")
+    assert here(*LUMI, "--run-dir", "r", "--array", "items", "--width", "1", "--", "run", "{item}").returncode == 0
+    assert (tmp_path / "r" / "manifest.txt").read_text() == "a b\nc\n"
+    script = (tmp_path / "r" / "script.sh").read_text()
+    assert "#SBATCH --array=0-1%1\n" in script
+    (tmp_path / "items").write_text("a\n\nb\n")
+    assert "line 2: is empty" in refused(here(*LUMI, "--array", "items", *COMMAND))
+
+
+def test_missing_sbatch_is_said_before_anything_is_written(
+    here: Here, refused: Refused, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "sbatch is not on PATH" in refused(here(*LUMI, *COMMAND), 3)
+    assert list(tmp_path.iterdir()) == []
+    assert "scontrol is not on PATH" in refused(here("site", "detect"), 3)
+
+
+def test_words_of_sbatch_are_shown_when_it_refuses(here: Here, sbatch: Path, refused: Refused) -> None:
+    (sbatch / "sbatch").write_text(
+        "#!/bin/sh\necho 'sbatch: error: Invalid account' >&2\necho '  for you' >&2\nexit 1\n"
+    )
+    line = refused(here(*LUMI, *COMMAND), 3)
+    assert "sbatch: error: Invalid account for you" in line
+    (sbatch / "sbatch").write_text("#!/bin/sh\necho 'Submitted'\n")
+    assert "printed no job number: 'Submitted'" in refused(here(*LUMI, *COMMAND), 3)
+
+
+def test_plan_becomes_a_run_that_scalewright_can_do(here: Here, sbatch: Path, plan_file: Path, tmp_path: Path) -> None:
+    done = here("launch", str(plan_file), "--site", "lumi", "--account", "project_465000123", "--run-dir", "r")
+    assert (done.returncode, done.stdout) == (0, "77\n"), done.stderr
+    plan = json.loads(plan_file.read_text())
+    directory = RunDirectory.open(tmp_path / "r")
+    config = language_run.from_document(read_document(directory.config, language_run.KIND), where="r")
+    assert config.layout.brief == plan["best"]["layout_text"]
+    assert (config.steps, config.device, config.checkpoint_every) == (1000, "cuda", "auto")
+    assert config.shape.vocab == Catalog((packaged_data(),)).model("llama2-7b").transformer.vocab  # type: ignore[union-attr]
+    assert json.loads(directory.run.read_text())["plan"] == plan["id"]
+    assert json.loads(directory.prediction.read_text())["id"] == plan["best"]["id"]
+    script = directory.script.read_text()
+    assert "#SBATCH --nodes=4\n" in script
+    assert f"-m scalewright.run language --run-dir {tmp_path}/r)" in script
+    assert "export RANK=" not in script  # it finds itself, and must not be taken for torchrun's
+
+
+def test_plan_for_another_machine_is_refused_or_warned_of(
+    here: Here, refused: Refused, plan_file: Path, tmp_path: Path
+) -> None:
+    line = refused(here("launch", str(plan_file), "--site", "leonardo", "--account", "EUHPC_x", "--dry-run"))
+    assert "8 GPUs per node" in line
+    assert "--system leonardo" in line
+    done = here("launch", str(plan_file), "--site", "frontier", "--account", "abc", "--dry-run")
+    assert "made for lumi, not for frontier" in done.stderr
+    assert "#SBATCH --time=02:00:00\n" in done.stdout  # the bin of four nodes, not what the plan would take
+    broken = json.loads(plan_file.read_text())
+    (tmp_path / "no.json").write_text(json.dumps(broken | {"fits": False, "best": None}))
+    assert "no layout that fits" in refused(here("launch", str(tmp_path / "no.json"), "--site", "lumi"))
+    del broken["best"]["layout_text"]
+    (tmp_path / "half.json").write_text(json.dumps(broken))
+    assert "not a whole plan" in refused(here("launch", str(tmp_path / "half.json"), "--site", "lumi"))
+    assert "leave out --nodes" in refused(here("launch", str(plan_file), "--site", "lumi", "--nodes", "2"))
+
+
+def test_profiles_are_shown_with_their_sources(here: Here) -> None:
+    assert here("site", "show").stdout.count("\n") >= 13
+    shown = " ".join(here("site", "show", "discoverer").stdout.split())
+    assert "low confidence" in shown
+    assert "Notes of a single project" in shown
+    body = json.loads(here("site", "show", "frontier", "--json").stdout)["sites"][0]
+    assert body["size_bins"][4]["max_time"] == 7200
+    assert body["env"][3]["source"]["kind"] == "official-doc"
