@@ -26,8 +26,6 @@ class PreflightRequest:
     """Where the nominal values come from."""
     transport: str = ""
     """Catalogue id of the way between nodes that the job was rendered for."""
-    accelerator: str = ""
-    """Words that the device's name must contain."""
     nic_bytes_per_s: float | None = None
     """Nominal rate of one port of the fabric, one direction."""
     num_nics: int | None = None

@@ -32,6 +32,7 @@ from scalewright.run.preflight import measure
 from scalewright.run.preflight.facts import RankFacts, Timings, Transport
 from scalewright.run.preflight.gather import gather
 from scalewright.run.preflight.rules import Inspected, device_map
+from scalewright.run.preflight.stages import ARRIVED, behind
 from scalewright.run.preflight.verdict import Verdict, as_document, decide
 from scalewright.run.watchdog import write_end
 from scalewright.run.world import World
@@ -39,9 +40,6 @@ from scalewright.run.world import World
 POLL_S = 0.1
 LAST_WORDS_S = 5.0
 """How long rank 0 stays after its verdict, so that the others can read it."""
-ARRIVED = "arrival"
-STAGES = (ARRIVED, measure.JOIN, measure.IN_NODE, *(f"{measure.IN_PAIR} {n}" for n in (1, 2, 3)), measure.IN_WORLD)
-"""In the order in which every rank passes them."""
 
 
 def run_preflight(directory: RunDirectory, world: World, request: PreflightRequest) -> int:
@@ -211,16 +209,6 @@ def _collected(
     if stages:
         found.missing = [(rank, hosts[rank], stage) for rank, stage in behind(stages).items()]
     return found
-
-
-def behind(stages: dict[int, str]) -> dict[int, str]:
-    """Of those that are stuck, the ones that got least far: the others wait for them."""
-
-    def place(stage: str) -> int:
-        return next((i for i, start in enumerate(STAGES) if stage.startswith(start)), len(STAGES))
-
-    least = min(place(stage) for stage in stages.values())
-    return {rank: stage for rank, stage in stages.items() if place(stage) == least}
 
 
 def expected_hosts(world: World, env: Mapping[str, str]) -> list[str]:

@@ -20,6 +20,7 @@ from scalewright.run.preflight.gather import own_tcp_addresses
 from scalewright.run.preflight.interfaces import interfaces_of
 from scalewright.run.preflight.library_log import read_log
 from scalewright.run.preflight.slow_nodes import rounds
+from scalewright.run.preflight.stages import IN_NODE, IN_PAIR, IN_WORLD, JOIN
 from scalewright.run.world import World
 
 PRODUCT_SIZE = {"cpu": 512, "cuda": 8192}
@@ -28,9 +29,6 @@ MEASURE_S = 0.05
 MAX_REPEATS = 4
 REPEAT_BUDGET_S = 1.0
 """A collective that takes longer is not repeated: a slow link is known after one."""
-
-JOIN, IN_NODE, IN_WORLD = "joining", "all-reduce inside the node", "all-reduce of all ranks"
-IN_PAIR = "all-reduce of two nodes, round"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

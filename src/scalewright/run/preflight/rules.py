@@ -135,7 +135,7 @@ def who_is_missing(seen: Inspected) -> Iterator[Finding]:
 
 
 def device_map(seen: Inspected) -> Iterator[Finding]:
-    """Each rank on a device of its own, of the kind that was asked for."""
+    """Each rank on a device of its own, all of one kind."""
     on_devices = any(r.gpu is not None for r in seen.ranks) or seen.request.device == "cuda"
     without = [r for r in seen.ranks if on_devices and r.gpu is None]
     if without:
@@ -155,19 +155,14 @@ def device_map(seen: Inspected) -> Iterator[Finding]:
                     ranks=[r.rank for r in sharing], device=device,
                     next_step="let each rank choose the device of its local rank, or bind one per task",
                 )  # fmt: skip
-    wanted = seen.request.accelerator
     names = Counter(r.gpu.name for r in seen.ranks if r.gpu is not None)
     usual = names.most_common(1)[0][0] if names else ""
-    odd = [
-        r
-        for r in seen.ranks
-        if r.gpu is not None and (wanted.lower() not in r.gpu.name.lower() if wanted else r.gpu.name != usual)
-    ]
+    odd = [(r, r.gpu.name) for r in seen.ranks if r.gpu is not None and r.gpu.name != usual]
     if odd:
-        name = odd[0].gpu.name if odd[0].gpu else ""
+        hosts = [rank.host for rank, _ in odd]
         yield finding(
-            "device-other", f"{_ranks(odd)} on {_names([r.host for r in odd])} have {name}, not {wanted or usual}",
-            nodes=[r.host for r in odd], next_step="name the kind of GPU with --constraint or --gres",
+            "device-other", f"{_ranks([r for r, _ in odd])} on {_names(hosts)} have {odd[0][1]}, not {usual}",
+            nodes=hosts, next_step="name the kind of GPU with --constraint or --gres",
         )  # fmt: skip
 
 
