@@ -129,9 +129,13 @@ class Driver:
             elapsed_s += 0.0 if status is None else status.elapsed_s
             (failures if new in RETRIED else successes if new.is_ok else Counter()).update(nodes)
         return job.with_states(
-            states, reason=_worst(states, told, job.reason), elapsed_s=elapsed_s, failures=dict(failures), successes=dict(successes),
+            states,
+            reason=_worst(states, told, job.reason),
+            elapsed_s=elapsed_s,
+            failures=dict(failures),
+            successes=dict(successes),
             settled_s=self.now() if ended else job.settled_s,
-        )  # fmt: skip
+        )
 
     def _submit(self, wanted: Sequence[Wanted]) -> None:
         """All are written down before the first sbatch; each id is kept the moment it is known."""

@@ -80,6 +80,8 @@ class Resources(Strict):
     modules: tuple[str, ...] = ()
     venv: str = ""
     env: dict[str, str] = Field(default_factory=dict)
+    directives: dict[str, str] = Field(default_factory=dict)
+    """More options of sbatch by name, such as exclude."""
     notice: Duration = 0.0
     requeue: bool = True
 

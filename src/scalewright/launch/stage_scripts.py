@@ -88,6 +88,7 @@ def own_options(graph: Graph, stage: Stage, run_dir: Path) -> tuple[str, ...]:
     log = "%A_%a" if stage.items else "%j"
     options = [f"--chdir={graph.folder}", f"--output={run_dir}/logs/slurm-{log}.out", "--open-mode=append"]
     options += [f"--{name}={stage.options[name]}" for name in _HEADER if stage.options.get(name)]
+    options += [f"--{name}={value}" if value else f"--{name}" for name, value in stage.options["directives"].items()]
     if stage.num_nodes is not None:
         options.append(f"--nodes={stage.num_nodes}")
     if stage.gpus_per_node:
