@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from scalewright import __version__
-from scalewright.cli import bench, catalog, doctor, launch, plan, plan_show, predict, report, site, validate
+from scalewright.cli import bench, catalog, doctor, lab, launch, plan, plan_show, predict, report, site, validate
 from scalewright.errors import ScalewrightError
 from scalewright.records.types import ExitCode
 
@@ -48,6 +48,7 @@ app.command("plan-show")(plan_show.run)
 app.command("predict")(predict.run)
 app.command("validate")(validate.run)
 app.add_typer(bench.app, name="bench")
+app.add_typer(lab.app, name="lab")
 app.command("report")(report.run)
 app.add_typer(site.app, name="site")
 
