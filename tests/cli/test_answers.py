@@ -75,6 +75,11 @@ FLAGS = {
         "--venv",
         "--width",
     ],
+    ("lab",): ["--help"],
+    ("lab", "down"): ["--all", "--help"],
+    ("lab", "env"): ["--help"],
+    ("lab", "status"): ["--help", "--json"],
+    ("lab", "up"): ["--gpus", "--help", "--json", "--network", "--no-accounting", "--nodes"],
     ("site",): ["--help"],
     ("site", "check"): ["--catalog", "--help", "--json"],
     ("site", "detect"): ["--as", "--help", "--json"],
@@ -158,6 +163,7 @@ def test_commands_are_these(cli: Cli) -> None:
         "validate",
         "report",
         "bench",
+        "lab",
         "site",
     ]
 

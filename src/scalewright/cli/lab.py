@@ -25,7 +25,7 @@ def _root() -> None:
 
 @app.command("up")
 def up(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Its name; default: lab1, lab2, ...")] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="Its name; default: lab1, lab2, ...")] = None,
     nodes: Annotated[int, typer.Option(help="How many slurmds.")] = 4,
     gpus: Annotated[int, typer.Option(help="Fake GPUs of each node.")] = 2,
     no_accounting: Annotated[
@@ -50,7 +50,7 @@ def up(
 
 @app.command("status")
 def status(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="One of them; default: all.")] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="One of them; default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List clusters with their daemons, nodes and ports. Exit 1: one of them is not whole."""
@@ -82,7 +82,7 @@ def env(id: Annotated[str, typer.Argument(metavar="ID", help="Which one.")]) -> 
 
 @app.command("down")
 def down(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Which ones.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Which ones.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
     """Stop clusters with all their jobs, and remove what they made and nothing else."""
