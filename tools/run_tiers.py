@@ -3,7 +3,8 @@
     .venv/bin/python tools/run_tiers.py [--tier NAME]... [--minutes N]
 
 As root on a Debian-like system the programs that a tier needs are installed first; elsewhere a tier without its
-programs is skipped, or only those of its tests that need them. A skipped tier counts as one skip. With CI=true every skip but that of the gpu tier is a failure.
+programs is skipped, or only those of its tests that need them. A skipped tier counts as one skip. With CI=true every
+skip but that of the gpu tier is a failure.
 """
 
 from __future__ import annotations

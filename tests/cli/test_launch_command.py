@@ -79,7 +79,8 @@ def test_dry_run_prints_the_script_and_writes_nothing(here: Here, tmp_path: Path
     assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=scalewright\n")
     assert f"#SBATCH --output={tmp_path}/runs/" in done.stdout
     assert "command=(python train.py)\n" in done.stdout
-    assert "untested" in done.stderr
+    assert "\n# untested: " in done.stdout
+    assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
     body = json.loads(here(*LUMI, "--dry-run", "--json", *COMMAND).stdout)
     assert body["schema"] == "scalewright.job-script/1"

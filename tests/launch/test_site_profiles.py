@@ -10,10 +10,16 @@ from script_cases import ACCOUNTS, SITES, request_for
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError, DocumentError
+from scalewright.launch.job_request import ArrayTasks
 from scalewright.launch.settle import settle
 from scalewright.launch.sites.loader import find_site, load_site
 from scalewright.launch.sites.types import sourced_keys
 from scalewright.launch.slurm_script import render, srun_flags
+
+
+def tasks(num_items: int) -> ArrayTasks:
+    return ArrayTasks(manifest=Path("/m"), num_items=num_items, max_running=1)
+
 
 CATALOG = Catalog((packaged_data(),))
 # Header flags of whole-node jobs on two nodes, as the sources of each site write them.
@@ -193,6 +199,8 @@ def test_profile_with_a_mistake_is_refused_in_one_sentence(tmp_path: Path, old: 
         ("lumi", {"transport": "pigeon"}, "no transport is called 'pigeon'"),
         ("lumi", {"directives": {"nodes": "3"}}, "is set by the script itself"),
         ("lumi", {"walltime_s": 0}, "no time limit: give --time"),
+        ("lumi", {"array": tasks(211)}, "takes 210 jobs of one user"),
+        ("deucalion", {"array": tasks(10000)}, "takes fewer than 10000"),
     ],
 )
 def test_request_that_the_site_does_not_run_is_refused(site: str, changes: dict[str, object], said: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +107,6 @@ class _Job:
         self.words, self.site = words, find_site(site, catalog)
         self.plan: dict[str, Any] | None = None
         self.planned: PlannedJob | None = None
-        self.notes: tuple[str, ...] = ()
         if len(words) == 1 and words[0].endswith(".json"):
             self.plan = read_document(Path(words[0]), "plan")
             self.planned = planned_job(self.plan, where=words[0])
@@ -150,16 +148,16 @@ class _Job:
         from scalewright.launch.plan_job import check_site, planned_notice_s, planned_walltime_s
         from scalewright.records.run_directory import new_run_id
 
-        self.notes = check_site(planned, self.site)
+        notes = check_site(planned, self.site)
         if not walltime_s:
-            walltime_s, notes = planned_walltime_s(planned, self.site, partition=asked["partition"], qos=asked["qos"])
-            self.notes = (*self.notes, *notes)
+            walltime_s, more = planned_walltime_s(planned, self.site, partition=asked["partition"], qos=asked["qos"])
+            notes = (*notes, *more)
         folder = (run_dir or Path("runs") / new_run_id(f"language-{planned.config.model_id}")).absolute()
         python = "python" if asked["container"] is not None or asked["venv"] or asked["modules"] else sys.executable
         return JobRequest(
             command=(python, "-m", "scalewright.run", "language", "--run-dir", str(folder)),
             num_nodes=planned.num_nodes, gpus_per_node=planned.gpus_per_node, walltime_s=walltime_s,
-            name=name or "scalewright", run_dir=folder, finds_its_rank=True,
+            name=name or "scalewright", run_dir=folder, finds_its_rank=True, notes=notes,
             **asked | {"notice_s": asked["notice_s"] or planned_notice_s(planned, walltime_s)},
         )  # fmt: skip
 
@@ -170,21 +168,15 @@ class _Job:
         from scalewright.records.documents import document, to_json
 
         script = render(request, self.site)
-        notes = (*self.notes, *script.notes)
-        body = {"site": self.site.id, "run_dir": str(request.run_dir), "notes": list(notes), "script": script.text}
-        if dry_run:
-            by_hand = f"before sbatch takes it by hand: mkdir -p {shlex.quote(str(request.run_dir))}/logs"
-            if self.planned is not None or request.array is not None:
-                by_hand = "the run directory, which the script needs, is made when it is launched without --dry-run"
-            answer = to_json(document("job-script", body)) if as_json else script.text
-            notes = (*notes, by_hand)
-        else:
+        body: dict[str, Any] = {"site": self.site.id, "run_dir": str(request.run_dir), "notes": list(script.notes)}
+        answer, shown = script.text, script.warnings
+        if not dry_run:
             check_sbatch()
-            job_id = submit(self._write(request, script, items))
-            answer = to_json(document("job-script", {"job": job_id, **body})) if as_json else f"{job_id}\n"
-        for note in () if as_json else notes:
+            body["job"] = submit(self._write(request, script, items))
+            answer, shown = f"{body['job']}\n", script.notes
+        for note in () if as_json else shown:
             typer.echo(f"note: {note}", err=True)
-        typer.echo(answer, nl=False)
+        typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else answer, nl=False)
 
     def _write(self, request: JobRequest, script: Script, items: str) -> Path:
         from scalewright.records.documents import document, write_document, write_text

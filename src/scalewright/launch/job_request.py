@@ -99,6 +99,8 @@ class JobRequest:
     """How long before the end the ranks are asked to save; 0: two minutes, less in short jobs."""
     finds_its_rank: bool = False
     """The command reads Slurm's own variables and needs no RANK."""
+    notes: tuple[str, ...] = ()
+    """What whoever made the request wants its reader to know; the script carries them."""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -173,3 +175,10 @@ class Script:
 
     text: str
     notes: tuple[str, ...]
+    """All of them; the script has them as comments."""
+    num_warnings: int = 0
+    """The first so many notes are about this request; the rest say how sure the profile is."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.notes[: self.num_warnings]

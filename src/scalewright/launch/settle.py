@@ -65,7 +65,7 @@ def settle(request: JobRequest, site: Site) -> Settled:
     cpus = 0 if site.cpus_per_gpu is None else site.cpus_per_gpu.value
     _check_size(request, site, partition, qos, total_cpus=request.num_nodes * gpus * cpus)
     _check_time(request, site, partition, qos)
-    _check_array(request, site)
+    _check_array(request, site, partition)
     chosen, is_forced = transports.choose(site, request.transport)
     settled = Settled(
         request=request, site=site, launcher=launcher, layout=layout, gpus=gpus, cpus=cpus,
@@ -174,12 +174,19 @@ def _check_time(request: JobRequest, site: Site, partition: str, qos: str) -> No
         )
 
 
-def _check_array(request: JobRequest, site: Site) -> None:
-    if request.array is None or site.max_array_size is None:
+def _check_array(request: JobRequest, site: Site, partition: str) -> None:
+    """Slurm counts every task of an array as a job of its user."""
+    if request.array is None:
         return
-    most = site.max_array_size.value
-    if request.array.num_items >= most:
-        raise ConfigError(f"--array has {request.array.num_items} items: {site.name} takes fewer than {most}; split it")
+    tasks, rule = request.array.num_items, site.partition(partition)
+    if site.max_array_size is not None and tasks >= site.max_array_size.value:
+        raise ConfigError(
+            f"--array has {tasks} items: {site.name} takes fewer than {site.max_array_size.value}; split it"
+        )
+    if rule is not None and rule.max_jobs is not None and tasks > rule.max_jobs:
+        raise ConfigError(
+            f"--array has {tasks} items: {rule.name} of {site.name} takes {rule.max_jobs} jobs of one user; split it"
+        )
 
 
 def _notice_s(request: JobRequest) -> int:

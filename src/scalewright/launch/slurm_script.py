@@ -33,11 +33,12 @@ def render(request: JobRequest, site: Site) -> Script:
     image = in_image(settled)
     flags = list(_header_flags(settled, image))
     check_forbidden(site, [*flags, *srun_flags(settled)])
-    notes = (*settled.notes, *_confidence_notes(settled))
+    warnings = (*request.notes, *settled.notes)
+    notes = (*warnings, *_confidence_notes(settled))
     on_rank = _rank_function(settled, image)
     sections = (
         "\n".join([_shebang(site), *(directive(flag) for flag in flags)]),
-        _comments(settled, notes),
+        _comments(settled, notes, num_warnings=len(warnings)),
         f"{_LINT}\nset -euo pipefail\n{_constants(settled)}",
         parts.SIGNALS,
         parts.END.replace("@CLEAN@\n", parts.STAGE_CLEAN + "\n" if request.stage else ""),
@@ -55,7 +56,7 @@ def render(request: JobRequest, site: Site) -> Script:
         _step(settled, image, on_rank),
     )
     text = "\n\n".join(section.strip("\n") for section in sections if section.strip("\n"))
-    return Script(text=text + "\n", notes=notes)
+    return Script(text=text + "\n", notes=notes, num_warnings=len(warnings))
 
 
 def _shebang(site: Site) -> str:
@@ -96,7 +97,12 @@ def _layout_flags(settled: Settled) -> list[str]:
     if given & set(_MEMORY_FLAGS):
         return [f for f in flags if f.partition("=")[0] not in _MEMORY_FLAGS]
     memory, names = settled.site.memory_gb_per_gpu, [f.partition("=")[0] for f in flags]
-    if memory is not None and not settled.whole_node and not settled.request.mig and not set(names) & set(_MEMORY_FLAGS):
+    if (
+        memory is not None
+        and not settled.whole_node
+        and not settled.request.mig
+        and not set(names) & set(_MEMORY_FLAGS)
+    ):
         flags.append(f"--mem={memory.value * settled.gpus}G")
     return flags
 
@@ -187,10 +193,14 @@ def _confidence_notes(settled: Settled) -> Iterator[str]:
         yield f"low confidence: {', '.join(keys)} ({text})"
 
 
-def _comments(settled: Settled, notes: tuple[str, ...]) -> str:
+def _comments(settled: Settled, notes: tuple[str, ...], *, num_warnings: int) -> str:
     site = settled.site
-    first = comment(f"Made by scalewright {__version__} for {site.name}, profile {site.id}.")
-    return "\n".join([first, *(comment(f"note: {n}" if n in settled.notes else n) for n in notes)])
+    lines = [
+        comment(f"Made by scalewright {__version__} for {site.name}, profile {site.id}."),
+        comment("launch makes the run directory; before sbatch by hand its folder logs must exist."),
+    ]
+    lines += [comment(f"note: {note}" if i < num_warnings else note) for i, note in enumerate(notes)]
+    return "\n".join(lines)
 
 
 def _constants(settled: Settled) -> str:
