@@ -165,13 +165,19 @@ def test_node_counts_as_written(nodes: str | None, gpus: int | None, expected: t
     assert parse_counts(nodes, gpus, PLAN.request.machine) == expected
 
 
-def test_tokens_of_the_run_are_as_asked_or_twenty_a_parameter() -> None:
+def test_tokens_of_the_run_are_as_asked_or_as_published_or_twenty_a_parameter() -> None:
     spec = PLAN.request.spec
     assert resolve_work(spec, tokens="300B", steps=None, global_batch=8).num_tokens == 300e9
     assert resolve_work(spec, tokens=None, steps=10, global_batch=8).num_tokens == 10 * 8 * 2048
-    assumed = resolve_work(spec, tokens=None, steps=None, global_batch=8)
+    published = resolve_work(spec, tokens=None, steps=None, global_batch=8)
+    assert (published.num_tokens, published.origin) == (300e9, "as published")
+    nobody_says = replace(spec, num_training_tokens=None)
+    assumed = resolve_work(nobody_says, tokens=None, steps=None, global_batch=8)
     assert assumed.num_tokens == 20 * spec.num_params
     assert "20 per parameter" in assumed.origin
+    tuned = resolve_work(spec, tokens=None, steps=None, global_batch=8, stage="sft")
+    assert tuned.num_tokens == 1000 * 8 * 2048
+    assert "assumed" in tuned.origin
 
 
 def test_systems_are_compared_fastest_first_and_those_that_do_not_fit_last() -> None:

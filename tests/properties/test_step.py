@@ -289,11 +289,15 @@ def test_utilisation_is_a_share_and_hardware_work_is_at_least_the_models(case: S
 @given(case=settings_of(), nodes=st.sampled_from([2, 4, 8]))
 @settings(deadline=None, max_examples=30)
 def test_each_device_works_as_long_when_copies_and_batch_grow_together(case: Setting, nodes: int) -> None:
-    """More copies of the model with their own samples change what is exchanged, never what is computed."""
+    """More copies of the model with their own samples change what is exchanged, not what is computed; where power
+    limits the products, the slowest of more devices is a little slower."""
     assume(case.layout.ep == 1)
     more = changed(case, dp=int(case.layout.dp) * nodes, gbs=int(case.layout.gbs) * nodes)
-    one, other = cost_of(case).time.part("compute"), cost_of(more).time.part("compute")
-    assert other.total == pytest.approx(one.total)
+    one, other = cost_of(case).time.part("compute").total, cost_of(more).time.part("compute").total
+    if case.machine.power_pressure <= 1.0:
+        assert other == pytest.approx(one)
+    else:
+        assert one * (1.0 - 1e-9) <= other <= one * 1.15
 
 
 def test_no_machine_of_the_cases_lacks_a_network() -> None:

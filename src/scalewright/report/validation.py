@@ -75,9 +75,8 @@ def _print_regrets(console: Console, table: ErrorTable) -> None:
     )
     for p in lost[:SHOWN_REGRETS]:
         console.print(
-            f"{100 * p.regret_frac:5.1f} %  {escape(p.model)} on {p.num_gpus}, batch {p.global_batch}: "
-            f"chose {p.chosen}, best {p.best}, predicted {100 * p.gap_frac:.1f} % apart",
-            soft_wrap=True,
+            f"{100 * p.regret_frac:5.1f} %  {escape(p.model)} on {p.num_gpus}, batch {p.global_batch}, "
+            f"predicted {100 * p.gap_frac:.1f} % apart:\n         chose {p.chosen}, best {p.best}"
         )
 
 
