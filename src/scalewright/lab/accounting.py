@@ -30,13 +30,10 @@ def start_accounting(paths: LabPaths, state: LabState, daemons: Daemons, client:
     _make_database(paths)
     _start_database(paths, state, daemons, password)
     daemons.start("slurmdbd", ["slurmdbd", "-D"])
-    listening = f"127.0.0.1:{state.accounting_port}"
     daemons.wait(lambda: client("sacctmgr", "-n", "show", "qos").returncode == 0, "slurmdbd", timeout_s=START_TIMEOUT_S)
-    problem = _fill(client, paths.id)
-    if problem:
-        raise EnvironmentFailedError(
-            f"slurmdbd at {listening} refused its set-up: {problem}; its log is {paths.log('slurmdbd')}"
-        )
+    if problem := _fill(client, paths.id):
+        log = paths.log("slurmdbd")
+        raise EnvironmentFailedError(f"slurmdbd refused its set-up: {problem}; its log is {log}")
 
 
 def _server_options(paths: LabPaths) -> list[str]:

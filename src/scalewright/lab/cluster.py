@@ -26,10 +26,11 @@ from scalewright.lab.configuration import Node, cluster_nodes
 from scalewright.lab.network import ShapedNetwork
 from scalewright.lab.processes import Daemons, client_env
 from scalewright.lab.spec import LabSpec, check_host
-from scalewright.lab.state import LabPaths, LabState, claim, find_instance
+from scalewright.lab.state import LabPaths, LabState, claim, find_instance, lab_root
 
 START_TIMEOUT_S = 60.0
 CLIENT_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 20.0
 USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned"})
 
 
@@ -45,14 +46,19 @@ class Lab:
     def up(cls, spec: LabSpec, id: str | None = None) -> Lab:
         """Start a cluster. If any part fails, the rest is stopped again and only the logs stay."""
         check_host(spec)
-        paths, _ = claim(id, spec, memory_control())
-        lab = cls(paths)
         try:
-            lab._start()
-        except BaseException:
-            lab._stop_all()
-            lab._remove(keep_logs=True)
-            raise
+            paths, _ = claim(id, spec, memory_control())
+            lab = cls(paths)
+            try:
+                lab._start()
+            except BaseException:
+                lab._stop_all()
+                lab._remove(keep_logs=True)
+                raise
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EnvironmentFailedError(
+                f"the cluster could not be set up: {error}; its folder is in {lab_root()}"
+            ) from error
         return lab
 
     @classmethod
@@ -100,10 +106,11 @@ class Lab:
         )
 
     def node_states(self) -> dict[str, str]:
-        """What Slurm says of every node: idle, mixed, allocated, down, ...; empty when no controller answers."""
-        done = self.run("sinfo", "-h", "-N", "-o", "%N %T")
-        pairs = (line.split() for line in done.stdout.splitlines())
-        # A star means that the node has not answered lately.
+        """What Slurm says of every node: idle, mixed, down, ...; empty when no controller answers.
+
+        A star after it means that the node has not answered lately.
+        """
+        pairs = (line.split() for line in self._answer("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
     def wait_for_nodes(self, names: Iterable[str], states: Iterable[str], *, timeout_s: float = 60.0) -> None:
@@ -192,14 +199,21 @@ class Lab:
             (paths.directory / folder).mkdir()
         paths.munge_key.touch(mode=0o600)
         paths.munge_key.write_bytes(secrets.token_bytes(128))
-        for i in range(state.spec.num_gpus_per_node):
-            os.mknod(paths.devices / f"nvidia{i}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        self._make_devices()
         paths.slurm_conf.write_text(configuration.slurm_conf(paths, state, host))
         (paths.etc / "gres.conf").write_text(configuration.gres_conf(paths, state))
         (paths.etc / "cgroup.conf").write_text(configuration.cgroup_conf(state))
         (paths.etc / "topology.conf").write_text(configuration.topology_conf(paths, state))
-        of_host = Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else "127.0.0.1 localhost\n"
-        paths.hosts.write_text(configuration.hosts_file(paths, state, of_host))
+        paths.hosts.write_text(configuration.hosts_file(paths, state, Path("/etc/hosts").read_text()))
+
+    def _make_devices(self) -> None:
+        try:
+            for i in range(self.state.spec.num_gpus_per_node):
+                os.mknod(self.paths.devices / f"nvidia{i}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        except PermissionError as error:
+            raise EnvironmentFailedError(
+                f"no device file may be made in {self.paths.devices}: start it without GPUs (--gpus 0)"
+            ) from error
 
     def _start_munge(self) -> None:
         paths = self.paths
@@ -224,14 +238,21 @@ class Lab:
             network=self.network.namespace(node.name) if self.network else "",
         )
 
+    def _answer(self, *argv: str) -> str:
+        """What a client command printed; nothing if it failed or hung."""
+        try:
+            done = self.run(*argv, timeout_s=ANSWER_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return ""
+        return done.stdout if done.returncode == 0 else ""
+
     def _controller_answers(self) -> bool:
-        done = self.run("scontrol", "ping")
-        return done.returncode == 0 and "UP" in done.stdout
+        return "UP" in self._answer("scontrol", "ping")
 
     def _is_registered(self) -> bool:
         """Whether slurmdbd knows the controller; what happens before would reach it late."""
-        done = self.run("sacctmgr", "-n", "-P", "show", "cluster", self.id, "format=controlport")
-        return done.stdout.strip() not in ("", "0")
+        port = self._answer("sacctmgr", "-n", "-P", "show", "cluster", self.id, "format=controlport").strip()
+        return port not in ("", "0")
 
     def _stop_all(self) -> None:
         self.daemons.kill(self.daemons.names())
