@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,7 @@ def _is_own(directory: Path) -> bool:
         return False
 
 
-@contextmanager
+@contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -213,7 +213,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _free_block(num_ports: int, others: list[LabPaths]) -> int:
     claimed: set[int] = set()
     for paths in others:
-        if paths.document.exists():
+        with contextlib.suppress(DocumentError):  # one that cannot be read may still listen, which is seen below
             state = LabState.load(paths)
             claimed |= set(range(state.first_port, state.first_port + state.num_ports))
     first = FIRST_PORT
