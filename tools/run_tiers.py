@@ -46,7 +46,7 @@ PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
         "sbatch": ("slurm-client",),
         "munged": ("munge",),
         "slurmdbd": ("slurmdbd",),
-        "mariadbd": ("mariadb-server",),
+        "mariadbd": ("mariadb-server-core",),
         "ip": ("iproute2",),
     },
     "browser": {"chromium": ("chromium", "fonts-dejavu-core"), "chromedriver": ("chromium-driver",)},

@@ -120,6 +120,7 @@ def _say_how_to_use(lab: Lab) -> None:
     spec = lab.state.spec
     num_nodes = min(spec.num_nodes, 2)
     gpus = " --gpus-per-node=1" if spec.num_gpus_per_node else ""
-    typer.echo(f"{lab.id} is up: {lab.summary}; try it, and remove it with: scalewright lab down {lab.id}", err=True)
+    typer.echo(f"{lab.id} is up: {lab.summary}; remove it with: scalewright lab down {lab.id}", err=True)
     typer.echo(_exports(lab))
-    typer.echo(f"sbatch --wait -N{num_nodes}{gpus} --output=lab.out --wrap 'srun hostname' && cat lab.out")
+    # A comment, so that the whole answer can be given to eval.
+    typer.echo(f"# try: sbatch --wait -N{num_nodes}{gpus} --output=lab.out --wrap 'srun hostname' && cat lab.out")

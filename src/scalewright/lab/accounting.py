@@ -55,7 +55,7 @@ def _make_database(paths: LabPaths) -> None:
     """The system tables alone, a second's work; mariadb-install-db also makes help and reports, which take ten."""
     folder = next((f for f in TABLE_FOLDERS if all((f / name).is_file() for name in SYSTEM_TABLES)), None)
     if folder is None:
-        raise EnvironmentFailedError(f"no {SYSTEM_TABLES[0]} in {TABLE_FOLDERS[0]}: reinstall mariadb-server")
+        raise EnvironmentFailedError(f"no {SYSTEM_TABLES[0]} in {TABLE_FOLDERS[0]}: reinstall mariadb-server-core")
     paths.database.mkdir(mode=0o700)
     tables = "".join((folder / name).read_text() + "\n" for name in SYSTEM_TABLES)
     done = subprocess.run(

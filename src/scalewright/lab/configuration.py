@@ -226,5 +226,6 @@ def hosts_file(paths: LabPaths, state: LabState, of_host: str) -> str:
 
 
 def spec_summary(spec: LabSpec) -> str:
-    gpus = f"{spec.num_gpus_per_node} fake GPUs" if spec.num_gpus_per_node else "no GPUs"
-    return f"{spec.num_nodes} nodes with {gpus} each, {'with' if spec.accounting else 'without'} accounting"
+    nodes = "1 node" if spec.num_nodes == 1 else f"{spec.num_nodes} nodes"
+    gpus = {0: "no GPUs", 1: "1 fake GPU each"}.get(spec.num_gpus_per_node, f"{spec.num_gpus_per_node} fake GPUs each")
+    return f"{nodes}, {gpus}, {'with' if spec.accounting else 'without'} accounting"

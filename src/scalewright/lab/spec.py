@@ -22,7 +22,7 @@ SCHEDULER = {
 ACCOUNTING = {
     "slurmdbd": "slurmdbd",
     "sacctmgr": "slurm-client",
-    "mariadbd": "mariadb-server",
+    "mariadbd": "mariadb-server-core",
 }
 NETWORK = {"ip": "iproute2", "tc": "iproute2"}
 
