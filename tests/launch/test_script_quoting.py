@@ -73,7 +73,10 @@ def test_arguments_survive_every_site_and_launcher(site: str, launcher: str, wor
     """torchrun stands for itself: the sandbox's python hands its arguments to the command."""
     with sandbox() as folder:
         python = folder / "bin" / "python"
-        python.write_text('#!/bin/bash\nwhile [[ $1 != --no-python ]]; do shift; done\nshift\nexec "$@"\n')
+        python.write_text(
+            "#!/bin/bash\nif [[ $1 != -c ]]; then while [[ $1 != --no-python ]]; do shift; done; else shift; fi\n"
+            'shift\nexec "$@"\n'
+        )
         python.chmod(0o755)
         request = request_for(SITES[site], command=("probe", word), launcher=launcher, num_nodes=1)
         ran = run(folder, request, site)

@@ -21,7 +21,7 @@ GENERIC = SITES["generic"]
 
 
 def run(folder: Path, site: str = "generic", /, env: dict[str, str] | None = None, **changes: object) -> Ran:
-    changes = {"command": ("probe",), "run_dir": folder / "run", "work_dir": folder, **changes}
+    changes = {"command": ("probe",), "run_dir": folder / "run", "work_dir": folder, "notice_s": 10, **changes}
     text = render(request_for(SITES[site], **changes), SITES[site]).text.replace("RANDOM % 15", "0")
     return execute(folder, text, **(env or {}))
 
@@ -63,7 +63,7 @@ def test_signal_reaches_the_ranks_while_the_shell_waits(tmp_path: Path, name: st
         '#!/bin/bash\ntrap \'touch "$SANDBOX/run/saved"; exit 75\' USR1 TERM\ntouch "$SANDBOX/run/up"\n'
         "while :; do sleep 0.05; done\n"
     )
-    request = request_for(GENERIC, command=("probe",), run_dir=folder / "run", work_dir=folder)
+    request = request_for(GENERIC, command=("probe",), run_dir=folder / "run", work_dir=folder, notice_s=10)
     script = folder / "job.sh"
     script.write_text(render(request, GENERIC).text)
     with subprocess.Popen(["bash", str(script)], cwd=folder, env=environment(folder), stderr=subprocess.DEVNULL) as job:
@@ -78,20 +78,24 @@ def test_signal_reaches_the_ranks_while_the_shell_waits(tmp_path: Path, name: st
 
 
 def test_torchrun_outlives_the_notice_and_its_ranks_save(tmp_path: Path) -> None:
-    """The sandbox's torchrun has two ranks; like the real one it would die of USR1, and ends with 1 after its ranks."""
+    """The sandbox's torchrun has two ranks; it ends with 1 when one of them fails, and ends the other at once."""
     folder = make(tmp_path / "s")
-    rank = (
-        'trap \'touch "$SANDBOX/run/saved-$0"; exit 75\' USR1; touch "$SANDBOX/run/up-$0"; while :; do sleep 0.05; done'
+    (folder / "bin" / "probe").write_text(
+        '#!/bin/bash\ntrap \'sleep "0.$RANK"; touch "$SANDBOX/run/saved-$RANK"; exit 75\' USR1\n'
+        'touch "$SANDBOX/run/up-$RANK"\nwhile :; do sleep 0.05; done\n'
     )
     (folder / "bin" / "python").write_text(
-        f"#!/usr/bin/python3\nimport signal, subprocess, sys\n"
-        f"ranks = [subprocess.Popen(['bash', '-c', {rank!r}, str(n)], preexec_fn=lambda: signal.signal(signal.SIGUSR1,"
-        " signal.SIG_DFL)) for n in range(2)]\n"
-        "sys.exit(1 if any([rank.wait() for rank in ranks]) else 0)\n"
+        "#!/usr/bin/python3\nimport os, subprocess, sys, time\n"
+        "if sys.argv[1] == '-c':\n    os.execv('/usr/bin/python3', ['python3', *sys.argv[1:]])\n"
+        "words = sys.argv[sys.argv.index('--no-python') + 1 :]\n"
+        "ranks = [subprocess.Popen(words, env={**os.environ, 'RANK': str(rank)}) for rank in (1, 9)]\n"
+        "while all(rank.poll() is None for rank in ranks):\n    time.sleep(0.01)\n"
+        "for rank in ranks:\n    rank.kill()\n"
+        "sys.exit(1)\n"
     )
     (folder / "bin" / "python").chmod(0o755)
     request = request_for(
-        GENERIC, command=("python", "train.py"), launcher="torchrun", run_dir=folder / "run", work_dir=folder
+        GENERIC, command=("probe",), launcher="torchrun", run_dir=folder / "run", work_dir=folder, notice_s=20
     )
     (folder / "job.sh").write_text(render(request, GENERIC).text)
     with subprocess.Popen(["bash", "job.sh"], cwd=folder, env=environment(folder), stderr=subprocess.DEVNULL) as job:
@@ -101,7 +105,7 @@ def test_torchrun_outlives_the_notice_and_its_ranks_save(tmp_path: Path) -> None
             time.sleep(0.05)
         os.kill(job.pid, signal.SIGUSR1)
         assert job.wait(30) == 75
-    assert len(list((folder / "run").glob("saved-*"))) == 2
+    assert {path.name for path in (folder / "run").glob("saved-*")} == {"saved-1", "saved-9"}
     assert (folder / "scontrol.calls").read_text() == "requeue 4242 "
 
 

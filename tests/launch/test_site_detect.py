@@ -42,7 +42,7 @@ PARTITIONS = (
 
 def cluster(**changes: object) -> Cluster:
     parts = {
-        "name": "lumi", "version": "24.05.8", "max_array_size": 1001, "accounts_enforced": True,
+        "name": "lumi", "version": "24.05.8", "max_array_size": 1001,
         "partitions": parse_partitions(PARTITIONS, parse_sinfo(SINFO)),
         "qos": (LiveQos(name="normal", max_time_s=None, max_jobs=None),), "accounts": ("project_1", "project_2"),
         "fabric": "slingshot",
@@ -86,7 +86,7 @@ def test_profile_is_made_of_the_partition_with_most_gpu_nodes() -> None:
     assert site.cpus_per_gpu is not None
     assert (site.gpus_per_node.value, site.cpus_per_gpu.value, site.vendor) == (8, 16, "amd")
     assert [t.id for t in site.transports] == ["ofi-plugin", "tcp-slingshot"]
-    assert site.account.required
+    assert not site.account.required
     assert "project_2" in site.account.form
     assert {source.confidence for _, source in site.low_confidence()} == {"low"}
     assert site.runtimes[0].flags == ("--rocm",)

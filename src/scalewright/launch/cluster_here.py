@@ -56,7 +56,6 @@ class Cluster:
     name: str
     version: str
     max_array_size: int
-    accounts_enforced: bool
     partitions: tuple[LivePartition, ...]
     qos: tuple[LiveQos, ...]
     accounts: tuple[str, ...]
@@ -76,7 +75,6 @@ def ask_cluster(user: str) -> Cluster:
         name=config.get("ClusterName", "").lower(),
         version=config.get("SLURM_VERSION", ""),
         max_array_size=int(config.get("MaxArraySize", "0") or 0),
-        accounts_enforced="associations" in config.get("AccountingStorageEnforce", ""),
         partitions=partitions,
         qos=parse_qos(qos),
         accounts=tuple(dict.fromkeys(accounts.split())),

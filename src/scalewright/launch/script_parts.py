@@ -186,6 +186,29 @@ on_node() {
 }
 """
 
+SHIELD = r"""
+# Around each rank. Leaving with 75 means saved; it is held back a little, because the first code that is not 0 makes
+# srun and torchrun end the ranks that are still saving.
+shield() {
+    local hold_s=$1 held=$2 child='' code=0 interrupted=0
+    shift 2
+    trap 'interrupted=1; [[ -z $child ]] || kill -USR1 "$child" 2>/dev/null || true' USR1
+    trap 'interrupted=1; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' TERM
+    "$@" &
+    child=$!
+    while :; do
+        interrupted=0
+        if wait "$child"; then code=0; else code=$?; fi
+        ((interrupted)) || break
+    done
+    ((code != held)) || sleep "$hold_s"
+    exit "$code"
+}
+"""
+
+UNIGNORE = "import os, signal, sys; signal.signal(signal.SIGUSR1, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
+"""What torchrun ignores its ranks would ignore too, and bash cannot undo that: Python can."""
+
 FINISH = r"""
 if ((noticed)); then requeue; fi
 status=0

@@ -40,7 +40,7 @@ def detected(cluster: Cluster, name: str, *, today: date) -> dict[str, Any]:
         "gpus_per_node": {"value": kind.gpus, **live},
         "cpus_per_gpu": {"value": cpus, **live, "note": "an even share of the node"},
         "slurm": {"value": cluster.version, **live},
-        "account": {"required": cluster.accounts_enforced, **live, **_accounts(cluster)},
+        "account": {"required": False, **live, **_accounts(cluster)},
         "select": {"partition": chosen.name, **live},
         "node_local": {"kind": "unknown", "variables": ["SLURM_TMPDIR", "TMPDIR"], "path": "/tmp", **assumed},
         "partitions": [_partition(p) for p in cluster.partitions],
@@ -89,6 +89,7 @@ def _gpu_partition(cluster: Cluster) -> tuple[LivePartition, NodeKind]:
 
 
 def _accounts(cluster: Cluster) -> dict[str, str]:
+    """Never required: a user without --account is charged to the default account."""
     return {"form": f"yours: {', '.join(cluster.accounts)}"} if cluster.accounts else {}
 
 

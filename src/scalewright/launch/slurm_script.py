@@ -52,6 +52,7 @@ def render(request: JobRequest, site: Site) -> Script:
         parts.PROVENANCE,
         on_rank,
         parts.ON_NODE if settled.launcher == "torchrun" else "",
+        parts.SHIELD,
         _command(settled),
         _step(settled, image, on_rank),
     )
@@ -209,7 +210,8 @@ def _constants(settled: Settled) -> str:
     lines = [
         f"run_dir={run_dir}",
         "attempt=${SLURM_RESTART_COUNT:-0}",
-        f"grace_s={max(settled.notice_s - 30, 5)} exit_requeue={int(ExitCode.REQUEUE)}",
+        f"grace_s={max(settled.notice_s - 30, 5)} hold_s={max(settled.notice_s // 10, 1)}",
+        f"exit_requeue={int(ExitCode.REQUEUE)}",
     ]
     if request.requeue:
         lines.append(f"max_requeues={MAX_REQUEUES}")
@@ -333,6 +335,7 @@ def _command(settled: Settled) -> str:
             f"    {python} -m torch.distributed.run --nnodes={request.num_nodes} --nproc-per-node={settled.gpus}",
             '    --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"',
             f"    --max-restarts=0 {extra + ' ' if extra else ''}--no-python",
+            f"    {python} -c {quote(parts.UNIGNORE)}",
             ")",
         ]
     return "\n".join(lines)
@@ -345,6 +348,7 @@ def _step(settled: Settled, image: InImage, on_rank: str) -> str:
     words += [" ".join(image.words)] if image.words else []
     if settled.launcher == "torchrun":
         words += [_CALL.replace("NAME", "on_node"), '"${torchrun[@]}"']
+    words.append(_CALL.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"')
     inner = " \\\n    ".join(['run_step "${step_flags[@]}"', *words, '"${command[@]}"'])
     return f"step_flags=(\n{flags}\n)\n" + parts.FINISH.strip("\n").replace("@RUN@", inner)
 
