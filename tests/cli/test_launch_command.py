@@ -104,6 +104,9 @@ def test_dry_run_prints_the_script_and_writes_nothing(here: Here, tmp_path: Path
         ((*LUMI, "--name", "a b", *COMMAND), ["'a b'", "letters"]),
         ((*LUMI, "--env", "A", *COMMAND), ["'A'", "NAME=VALUE"]),
         ((*LUMI, "--env", "A=1", "--env", "A=2", *COMMAND), ["A is given twice"]),
+        ((*LUMI, "--env", "run_dir=x", *COMMAND), ["run_dir", "another name"]),
+        ((*LUMI, "--env", "SLURM_JOB_ID=1", *COMMAND), ["SLURM_JOB_ID", "another name"]),
+        ((*LUMI, "--env", "UID=1", *COMMAND), ["UID", "another name"]),
         ((*LUMI, "--array", "none.txt", *COMMAND), ["none.txt", "no such file"]),
         ((*LUMI, "--container", "torch.sif", *COMMAND), ["torch.sif", "full path"]),
         ((*LUMI, "--container", "/a.sif@sha256:12", *COMMAND), ["64 hexadecimal"]),
@@ -201,6 +204,7 @@ def test_plan_for_another_machine_is_refused_or_warned_of(
     del broken["best"]["layout_text"]
     (tmp_path / "half.json").write_text(json.dumps(broken))
     assert "not a whole plan" in refused(here("launch", str(tmp_path / "half.json"), "--site", "lumi"))
+    assert "leave out --array" in refused(here("launch", str(plan_file), "--site", "lumi", "--array", "x"))
     assert "leave out --nodes" in refused(here("launch", str(plan_file), "--site", "lumi", "--nodes", "2"))
 
 

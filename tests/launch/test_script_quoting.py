@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from sandbox import Ran, execute, make
 from script_cases import SITES, request_for
 
 from scalewright.errors import ConfigError
-from scalewright.launch.job_request import ArrayTasks, Container, JobRequest
+from scalewright.launch.job_request import OWN_NAMES, ArrayTasks, Container, JobRequest
 from scalewright.launch.shell import directive, quote
 from scalewright.launch.slurm_script import render
 
@@ -219,3 +220,16 @@ def test_sandbox_would_see_an_unquoted_word() -> None:
         text = render(request, GENERIC).text
         assert "'$(touch canary)'" in text
         assert execute(folder, text.replace("'$(touch canary)'", '"$(touch canary)"')).created() == {"canary"}
+
+
+def test_no_variable_of_the_script_can_be_overwritten() -> None:
+    """Every variable that any script sets is one that --env refuses."""
+    for site in SITES.values():
+        stage, tasks = ("/data/x",), ArrayTasks(manifest=Path("/m"), num_items=1, max_running=1)
+        for launcher in ("srun", "torchrun"):
+            container = Container(image="/data/i.sif") if site.id != "perlmutter" else None
+            request = request_for(site, launcher=launcher, stage=stage, array=tasks, container=container, num_nodes=1)
+            text = render(request, site).text
+            names = set(re.findall(r"^(?:\S+=\S* )*([a-z]\w*)=", text, re.MULTILINE))
+            names |= set(re.findall(r"^mapfile -t (?:-\S \S+ )*(\w+)", text, re.MULTILINE))
+            assert names <= OWN_NAMES

@@ -91,7 +91,7 @@ def run(
         "work_dir": Path.cwd(), "notice_s": _seconds(notice),
     }  # fmt: skip
     job = _Job(list(words or ()), site, catalog)
-    request = job.request(asked, nodes=nodes, gpus_per_node=gpus_per_node, time=time, name=name, run_dir=run_dir)
+    request = job.request(asked, nodes, gpus_per_node, time=time, name=name, run_dir=run_dir, array=array)
     request, items = _with_array(request, array, width)
     job.finish(request, items, dry_run=dry_run, as_json=as_json)
 
@@ -114,12 +114,13 @@ class _Job:
     def request(
         self,
         asked: dict[str, Any],
-        *,
         nodes: int | None,
         gpus_per_node: int,
+        *,
         time: str,
         name: str,
         run_dir: Path | None,
+        array: Path | None,
     ) -> JobRequest:
         from scalewright.errors import ConfigError
         from scalewright.launch.job_request import JobRequest
@@ -128,14 +129,16 @@ class _Job:
 
         walltime_s = parse_walltime_s(time) if time else 0
         if self.planned is not None:
+            if array is not None:
+                raise ConfigError("a plan is one job: leave out --array, or give a command after --")
             if nodes is not None or gpus_per_node:
                 raise ConfigError("a plan says how many nodes and GPUs it takes: leave out --nodes and --gpus-per-node")
             return self._planned_request(self.planned, asked, walltime_s=walltime_s, name=name, run_dir=run_dir)
         if nodes is None:
             raise ConfigError("how many nodes? give --nodes")
         command = tuple(self.words)
-        slug = name or (Path(command[-1] if len(command) == 1 else command[0]).name if command else "")
-        folder = run_dir or Path("runs") / new_run_id(slug or "job")
+        program = next((word for word in command if word.endswith((".py", ".sh"))), command[0] if command else "job")
+        folder = run_dir or Path("runs") / new_run_id(name or Path(program).stem or "job")
         return JobRequest(
             command=command, num_nodes=nodes, gpus_per_node=gpus_per_node, walltime_s=walltime_s,
             name=name or "scalewright", run_dir=folder.absolute(), **asked,

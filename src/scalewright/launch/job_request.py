@@ -13,6 +13,15 @@ from scalewright.launch.shell import one_line, writable
 from scalewright.launch.sites.types import Launcher
 
 MAX_REQUEUES = 100
+LONGEST_NOTICE_S = 65535
+"""What Slurm's --signal takes."""
+OWN_NAMES = frozenset({
+    "run_dir", "attempt", "grace_s", "hold_s", "exit_requeue", "max_requeues", "step", "watcher", "interrupted",
+    "noticed", "cancelled", "ended", "reason", "manifest", "lines", "item", "hosts", "image", "per_node", "stage_dir",
+    "staged", "command", "torchrun", "step_flags", "status",
+    "UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "IFS",
+})  # fmt: skip
+"""Variables of the script itself, and those that bash does not let anyone set."""
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")
 _CONSTRAINT = re.compile(r"^[A-Za-z0-9_.:*()&|\[\]@-]+$")
 _MODULE = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+/-]*$")
@@ -111,8 +120,11 @@ class JobRequest:
             raise ConfigError(f"--nodes {self.num_nodes} must be 1 or more")
         if self.gpus_per_node < 0:
             raise ConfigError(f"--gpus-per-node {self.gpus_per_node} must be 1 or more")
-        if self.notice_s and not 10 <= self.notice_s < self.walltime_s:
-            raise ConfigError(f"a notice of {self.notice_s} s does not fit into the time: give 10 s or more, and less")
+        if self.notice_s and not 10 <= self.notice_s < min(self.walltime_s, LONGEST_NOTICE_S):
+            raise ConfigError(
+                f"a notice of {self.notice_s} s does not fit into a job of {self.walltime_s} s: give 10 s or more, "
+                f"less than the job and than {LONGEST_NOTICE_S} s"
+            )
         self._check_names()
         self._check_paths()
 
@@ -135,6 +147,8 @@ class JobRequest:
                 raise ConfigError(f"{flag} {value!r} is not a name that Slurm takes: {_RULES.get(flag, _PLAIN_RULE)}")
         for name, value in self.variables.items():
             writable(value, f"--env {name}")
+            if name in OWN_NAMES or name.startswith("SLURM_"):
+                raise ConfigError(f"--env {name}: the script or Slurm sets that variable itself; choose another name")
         for name, value in self.directives.items():
             one_line(value, f"--directive {name}")
 

@@ -63,7 +63,8 @@ Line = Annotated[str, AfterValidator(_one_line)]
 Expandable = Annotated[str, AfterValidator(_expandable)]
 """Text in which ${USER}, ${SLURM_JOB_ID} and a few more are filled in on the cluster; all else is literal."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
-VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]*$")]
+"""Scripts use lower-case names themselves."""
 
 
 class SiteSource(Strict):
