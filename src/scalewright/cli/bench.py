@@ -17,7 +17,7 @@ from scalewright.errors import ScalewrightError
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
-    from scalewright.launch.language import Ready, Wanted
+    from scalewright.launch.language import Chosen, Ready, Wanted
     from scalewright.records.run_directory import RunDirectory
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run a benchmark, predicted and measured.")
@@ -30,7 +30,12 @@ def _root() -> None:
 
 @app.command("language")
 def language(
-    model: Annotated[str, typer.Option(help="Catalogue name, config.json, or layers=..,hidden=..,heads=..")],
+    model: Annotated[
+        str | None, typer.Option(help="Catalogue name, config.json, or layers=..,hidden=..,heads=..")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Model, layout and precision of a stored plan, instead.")
+    ] = None,
     ranks: Annotated[int | None, typer.Option(help="Processes; default: the layout's, or one per GPU.")] = None,
     layout: Annotated[str | None, typer.Option(help="tp=2,pp=2,dp=2,mbs=1,gbs=16,...; default: dp alone.")] = None,
     steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 50,
@@ -38,12 +43,24 @@ def language(
     precision: Annotated[
         str, typer.Option(help="fp32, tf32, fp16, bf16, fp8; auto: bf16 on GPUs, fp32 on CPUs.")
     ] = "auto",
+    compile_mode: Annotated[
+        str, typer.Option("--compile", help="off, default, max-autotune, graphs; auto: graphs on one GPU, else off.")
+    ] = "auto",
     scaling: Annotated[
         str, typer.Option(help="weak or strong sets the batch as EPICURE does; given keeps it.")
     ] = "given",
+    protocol: Annotated[
+        str, typer.Option(help="Which steps count: steady (MSER-5), or epicure (from 10 even steps on).")
+    ] = "steady",
+    checkpoint: Annotated[str, typer.Option(help="async: train on while it is written; sync: wait.")] = "async",
     checkpoint_every: Annotated[
         str, typer.Option(help="Steps; 0: only when stopped; auto: from the failure model.")
     ] = "0",
+    keep: Annotated[int, typer.Option(help="Newest whole checkpoints that are kept.")] = 2,
+    start_from: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Checkpoint of another run of this model, under any layout.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of weights and synthetic data.")] = 0,
     data: Annotated[str, typer.Option(help="synthetic, or a .npy file of token ids.")] = "synthetic",
     device: Annotated[str, typer.Option(help="cpu, cuda (also AMD), or auto.")] = "auto",
     system: Annotated[
@@ -60,23 +77,29 @@ def language(
     """Train a language model for some steps. Exit 1: over the budget or too large; 75: stopped, run it again."""
     from scalewright import units
     from scalewright.catalog.library import open_catalog
-    from scalewright.cli.predict import resolve_model
-    from scalewright.launch.language import Wanted, settle, settle_data
+    from scalewright.launch.language import Wanted, settle, settle_data, settle_save_mode, settle_start
     from scalewright.records.run_directory import RunDirectory, new_run_id
 
     budget_s = units.parse(budget, units.SECONDS)
     library = open_catalog(catalog)
+    chosen = _chosen(library, model, plan, layout, precision)
     wanted = Wanted(
-        spec=resolve_model(library, model),
+        spec=chosen.spec,
         ranks=ranks,
-        layout=layout,
+        layout=chosen.layout,
         device=device,
-        precision=precision,
+        precision=chosen.precision,
         seq_len=seq,
         scaling=scaling,
+        compile=compile_mode,
         options={
             "steps": steps,
+            "seed": seed,
+            "protocol": protocol,
             "checkpoint_every": int(checkpoint_every) if checkpoint_every.isdigit() else checkpoint_every,
+            "checkpoint_async": settle_save_mode(checkpoint),
+            "checkpoint_keep": keep,
+            "start_from": settle_start(start_from, steps=steps),
             "data": settle_data(data),
             "keep_trace": profile,
         },
@@ -88,11 +111,28 @@ def language(
         typer.echo(f"{path} is finished: nothing to run", err=True)
     else:
         ready = _prepared(library, wanted, directory, system, budget_s)
-        RunDirectory.create_or_resume(path, ready.config.document())
+        RunDirectory.create_or_resume(path, ready.config.document(), plan_id=chosen.plan_id)
         with directory.held():
-            code = _run(directory, ready)
+            code = _run(directory, ready, chosen)
         _refuse(directory, code)
     _answer(directory, as_json=as_json)
+
+
+def _chosen(library: Catalog, model: str | None, plan: Path | None, layout: str | None, precision: str) -> Chosen:
+    """What to train and how it is split: as the options say, or as a plan does."""
+    from scalewright.cli.predict import resolve_model
+    from scalewright.errors import ConfigError
+    from scalewright.launch.language import Chosen, chosen_by_plan
+
+    if plan is None:
+        if model is None:
+            raise ConfigError("what is trained? give --model, or a stored plan with --plan")
+        return Chosen(spec=resolve_model(library, model), layout=layout, precision=precision)
+    given = {"--model": model is not None, "--layout": layout is not None, "--precision": precision != "auto"}
+    twice = [name for name, is_given in given.items() if is_given]
+    if twice:
+        raise ConfigError(f"{twice[0]} and --plan both say it: leave out one")
+    return chosen_by_plan(plan)
 
 
 def _is_finished(directory: RunDirectory) -> bool:
@@ -122,7 +162,7 @@ def _prepared(library: Catalog, wanted: Wanted, directory: RunDirectory, system:
     return ready
 
 
-def _run(directory: RunDirectory, ready: Ready) -> int:
+def _run(directory: RunDirectory, ready: Ready, chosen: Chosen) -> int:
     from scalewright.launch.allocation import is_inside, run_in_allocation
     from scalewright.launch.here import num_cores
     from scalewright.launch.local import run_ranks
@@ -130,6 +170,8 @@ def _run(directory: RunDirectory, ready: Ready) -> int:
     from scalewright.records.documents import write_document, write_text
     from scalewright.report.progress import RunProgress
 
+    if chosen.plan is not None and not directory.plan.exists():
+        write_document(directory.plan, chosen.plan)
     if ready.here is not None and not directory.machine.exists():
         write_document(directory.machine, ready.here.as_document(ready.config.precision))
     if ready.ahead is not None and not directory.prediction.exists():

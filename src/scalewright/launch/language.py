@@ -15,13 +15,14 @@ from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
 from scalewright.launch.allocation import default_num_ranks, is_inside, num_nodes
 from scalewright.launch.here import GPU_START_S, Here, device_here, machine_here, visible_gpus
 from scalewright.launch.outlook import Outlook, largest_that_fits, outlook
+from scalewright.launch.plan_job import planned_job
 from scalewright.planner.predict import resolve_recipe
 from scalewright.planner.search import search
 from scalewright.planner.space import Space
 from scalewright.records.documents import read_document
-from scalewright.records.run_directory import RunDirectory
+from scalewright.records.run_directory import MANIFEST, RunDirectory
 from scalewright.workload import language_run
-from scalewright.workload.language_run import SYNTHETIC, LanguageRun
+from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode, LanguageRun
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
 
@@ -41,14 +42,33 @@ class Wanted:
     precision: str
     seq_len: int
     scaling: str
+    compile: str = AUTO
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of LanguageRun that need no settling."""
 
     def run(self, spec: ModelSpec, split: Layout, device: str) -> LanguageRun:
-        chosen = ("bf16" if device == "cuda" else "fp32") if self.precision == "auto" else self.precision
+        precision = ("bf16" if device == "cuda" else "fp32") if self.precision == AUTO else self.precision
         return language_run.resolve(
-            spec, split, seq_len=self.seq_len, scaling=self.scaling, precision=chosen, device=device, **self.options
+            spec,
+            split,
+            seq_len=self.seq_len,
+            scaling=self.scaling,
+            precision=precision,
+            compile=compile_mode(split, device, precision) if self.compile == AUTO else self.compile,
+            device=device,
+            **self.options,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What to train, how it is split and in which precision; with the plan that says so, if one does."""
+
+    spec: ModelSpec
+    layout: str | None
+    precision: str
+    plan_id: str = ""
+    plan: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +132,43 @@ def settle_data(data: str) -> str:
     if not Path(data).is_file():
         raise ConfigError(f"--data {data!r}: no such file: give a .npy file of token ids, or leave it out")
     return str(Path(data).resolve())
+
+
+def settle_start(folder: Path | None, *, steps: int) -> str:
+    """The checkpoint to start from by its full path; refused here where there is none, or nothing is left to do."""
+    if folder is None:
+        return ""
+    found = folder if (folder / MANIFEST).is_file() else RunDirectory(folder).last_checkpoint()
+    if found is None:
+        raise ConfigError(
+            f"--start-from {str(folder)!r}: holds no whole checkpoint: name a run directory, or one of its checkpoints"
+        )
+    done = read_document(found / MANIFEST, "checkpoint").get("step")
+    if isinstance(done, int) and done >= steps:
+        raise ConfigError(f"--start-from {str(found)!r}: {done} steps are done in it: give --steps above {done}")
+    return str(found.resolve())
+
+
+def settle_save_mode(mode: str) -> bool:
+    """Whether training goes on while a checkpoint is written."""
+    if mode not in ("sync", "async"):
+        raise ConfigError(f"--checkpoint {mode!r} is not known: choose sync or async")
+    return mode == "async"
+
+
+def compile_mode(layout: Layout, device: str, precision: str) -> CompileMode:
+    """The fastest way that is known to work: one graph a step on one GPU; uncompiled elsewhere."""
+    one_gpu = device == "cuda" and int(layout.num_gpus) == 1
+    return "graphs" if one_gpu and precision != "fp16" and layout.recompute == "none" else "off"
+
+
+def chosen_by_plan(path: Path) -> Chosen:
+    """Model, layout and precision of a plan's best layout."""
+    plan = read_document(path, "plan")
+    job = planned_job(plan, where=str(path))
+    config = job.config
+    spec = ModelSpec(id=config.model_id, name=config.model_id, shape=config.shape)
+    return Chosen(spec=spec, layout=str(config.layout), precision=config.precision, plan_id=job.plan_id, plan=plan)
 
 
 def prepare(catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float) -> Ready:
