@@ -116,18 +116,6 @@ def test_a_pending_job_gets_a_start_estimate(slurm: Lab) -> None:
         slurm.run("scancel", running, waiting)
 
 
-def test_the_queue_outlives_a_restart_of_the_controller(slurm: Lab) -> None:
-    running, held = submit(slurm, "--wrap", "sleep 300"), submit(slurm, "--hold", "--wrap", "true")
-    try:
-        wait_until(lambda: job_state(slurm, running) == "RUNNING")
-        before = slurm.daemons.pid("slurmctld")
-        slurm.restart_controller()
-        assert slurm.daemons.pid("slurmctld") not in (None, before)
-        assert (job_state(slurm, running), job_state(slurm, held)) == ("RUNNING", "PENDING")
-    finally:
-        slurm.run("scancel", running, held)
-
-
 def test_a_killed_node_goes_down_and_comes_back(cli: Cli, slurm: Lab) -> None:
     node, other = slurm.nodes[3], slurm.nodes[2]
     job = submit(slurm, "-N2", f"--nodelist={other},{node}", "--no-requeue", "--wrap", "srun sleep 300")
@@ -145,3 +133,15 @@ def test_a_killed_node_goes_down_and_comes_back(cli: Cli, slurm: Lab) -> None:
         slurm.start_node(node)
     assert slurm.run("srun", "-N1", f"--nodelist={node}", "hostname").stdout.split() == [node]
     assert status_of(cli, slurm.id)["is_ready"]
+
+
+def test_the_queue_outlives_a_restart_of_the_controller(slurm: Lab) -> None:
+    running, held = submit(slurm, "--wrap", "sleep 300"), submit(slurm, "--hold", "--wrap", "true")
+    try:
+        wait_until(lambda: job_state(slurm, running) == "RUNNING")
+        before = slurm.daemons.pid("slurmctld")
+        slurm.restart_controller()
+        assert slurm.daemons.pid("slurmctld") not in (None, before)
+        assert (job_state(slurm, running), job_state(slurm, held)) == ("RUNNING", "PENDING")
+    finally:
+        slurm.run("scancel", running, held)

@@ -69,7 +69,13 @@ class Daemons:
 
     def kill(self, names: Iterable[str]) -> None:
         """End daemons and all that they started, at once, as a power cut does."""
-        self._signal(names, signal.SIGKILL)
+        try:
+            self._signal(names, signal.SIGKILL)
+        except TimeoutError as error:
+            raise EnvironmentFailedError(
+                f"processes of {self._paths.id} did not end in {STOP_TIMEOUT_S:g} s: look at them with"
+                f" scalewright lab status {self._paths.id}"
+            ) from error
 
     def stop(self, name: str) -> None:
         """Let a daemon save its state and end; end it after a while if it does not."""
