@@ -54,7 +54,13 @@ class Runner:
         self, argv: Sequence[str], *, is_repeatable: bool = True, env: Mapping[str, str] = MappingProxyType({})
     ) -> str:
         """Standard output of a command that succeeded. Commands that only ask are repeated with growing waits."""
-        tries = self.max_tries if is_repeatable else 1
+        return self._repeated(argv, self.max_tries if is_repeatable else 1, env)[0]
+
+    def said(self, argv: Sequence[str]) -> str:
+        """What a command that succeeded says beside its output, where `sbatch --test-only` gives its answer."""
+        return self._repeated(argv, self.max_tries, {})[1]
+
+    def _repeated(self, argv: Sequence[str], tries: int, env: Mapping[str, str]) -> tuple[str, str]:
         for attempt in range(tries):
             try:
                 return self._once(argv, env)
@@ -70,7 +76,8 @@ class Runner:
         """Doubling waits, shaken a little so that many drivers do not come back together."""
         return float(min(self.first_wait_s * 2.0**attempt, self.longest_wait_s) * random.uniform(0.75, 1.25))
 
-    def _once(self, argv: Sequence[str], more: Mapping[str, str]) -> str:
+    def _once(self, argv: Sequence[str], more: Mapping[str, str]) -> tuple[str, str]:
+        """Its output, and its own words beside it."""
         name = argv[0]
         self.num_calls[name] += 1
         # Slurm cuts long lists of array tasks at 64 letters unless told not to. Jobs would inherit it from sbatch.
@@ -91,7 +98,7 @@ class Runner:
             raise SchedulerAwayError(f"{name} gave no answer in {self.timeout_s:.0f} s") from error
         out, words = done.stdout.decode(errors="replace"), spoken(done.stderr.decode(errors="replace"))
         if done.returncode == 0:
-            return out
+            return out, words
         if _AWAY.search(words):
             raise SchedulerAwayError(f"{name} cannot reach the scheduler: {words}")
         raise SchedulerRefusedError(f"{name} refused: {words or f'exit code {done.returncode}'}", words=words)

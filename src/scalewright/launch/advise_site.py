@@ -1,0 +1,32 @@
+"""`here` as a site: the profile that names this cluster, else one detected from its scheduler."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from scalewright.catalog.facts import link_sources
+from scalewright.errors import DocumentError
+from scalewright.launch.cluster_here import Cluster
+from scalewright.launch.site_detect import detected, to_toml
+from scalewright.launch.sites.loader import find_site, load_site, site_files
+from scalewright.launch.sites.types import Site
+from scalewright.records.loader import parse_toml, validate
+
+HERE = "here"
+
+
+def site_of(name: str, cluster: Cluster, extra: Path | None = None) -> Site:
+    """A profile by name; `here` is the one whose scheduler has this cluster's name, else a detected one."""
+    if name != HERE:
+        return find_site(name, extra)
+    for path in site_files(extra).values():
+        try:
+            site = load_site(path)
+        except DocumentError:
+            continue  # a broken neighbour must not break a lookup
+        if cluster.name and cluster.name in {known.lower() for known in site.clusters}:
+            return site
+    text = to_toml(detected(cluster, HERE, today=datetime.now(UTC).date()))
+    where = "the detected profile"
+    return validate(link_sources(parse_toml(text, where=where)), Site, where=where)
