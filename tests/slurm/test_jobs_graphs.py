@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from scalewright.lab.cluster import Lab
     from tests.conftest import Cli, Refused
+
+    from scalewright.lab.cluster import Lab
 
 pytestmark = pytest.mark.slurm
 Json = dict[str, Any]
@@ -30,9 +31,9 @@ OK = HEAD + 'echo "ran $SLURM_JOB_ID"\n'
 BAD = HEAD + "exit 7\n"
 EVEN = HEAD + "exit $((SLURM_ARRAY_TASK_ID % 2))\n"
 TIMED = HEAD + "date +%s.%N; sleep 0.7; date +%s.%N\n"
-STARVED = (
-    HEAD
-    + 'case $SLURM_ARRAY_TASK_ID in 0) exit 9;; esac\nexec python3 -c "import time; b = bytearray(600 << 20); time.sleep(60)"\n'
+STARVED = HEAD + (
+    "[[ $SLURM_ARRAY_TASK_ID != 0 ]] || exit 9\n"
+    'exec python3 -c "import time; b = bytearray(600 << 20); time.sleep(60)"\n'
 )
 SCORE = HEAD + 'd=$SCALEWRIGHT_RUN_DIR/task-$SLURM_ARRAY_TASK_ID; mkdir -p $d\n' \
     'echo "{\\"eval\\": {\\"score\\": 0.$SLURM_ARRAY_TASK_ID}}" >$d/eval.json\n'  # fmt: skip
@@ -43,8 +44,6 @@ BAD_NODE = HEAD + (
     '[[ $(<"$b/name") != "$SLURMD_NODENAME" ]]\n'
 )
 PREEMPTED = HEAD + "((${SLURM_RESTART_COUNT:-0} > 0)) || sleep 300\n"
-# It asks for the same GPUs with a higher QOS, once the low one runs.
-RUNNING = HEAD + 'until grep -q . "$SCALEWRIGHT_RUN_DIR/../low/logs/"*.out; do sleep 0.2; done\n'
 SCRIPTS = {
     "ok": OK, "bad": BAD, "even": EVEN, "timed": TIMED, "starved": STARVED, "score": SCORE, "bad_node": BAD_NODE,
     "low": PREEMPTED.replace("((", "echo started; ((", 1),

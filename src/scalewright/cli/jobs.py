@@ -116,11 +116,9 @@ def resume(
 @app.command("cancel")
 def cancel(folder: LaunchDir, stages: Stages = None) -> None:
     """Cancel every job of a launch, or of some stages; nothing more is submitted until it is resumed."""
-    driver = _open(folder)
-    with driver.folder.held():
-        driver.take_up()
-        ids = driver.cancel(_known(driver.graph, stages))
-    typer.echo(" ".join(ids))
+    from scalewright.launch.launches import cancel_launch
+
+    typer.echo(" ".join(cancel_launch(folder, stages or (), say=_say)))
 
 
 @app.command("requeue")

@@ -84,6 +84,8 @@ class Driver:
         return self.act()
 
     def act(self) -> Decision:
+        if self.folder.stop.exists() and not self.manifest.is_stopped:
+            self.cancel(())
         decision = decide(self.graph, self.manifest, now_s=self.now())
         if decision.skipped:
             self.manifest = replace(self.manifest, skipped={**self.manifest.skipped, **decision.skipped})
@@ -147,6 +149,9 @@ class Driver:
         self.folder.write(self.manifest)
         try:
             for job, want in zip(jobs, wanted, strict=True):
+                if self.folder.stop.exists():
+                    self.manifest = before.replaced(job for job in self.manifest.jobs[first:] if job.id)
+                    break
                 self._submit_one(job, want)
         except ScalewrightError as error:
             if not isinstance(error, SchedulerAwayError):  # else it may have been taken: the intents stay
@@ -205,6 +210,7 @@ class Driver:
 
     def go_on(self, *, retry_failed: bool) -> Decision:
         """One pass for a launch that was stopped or left; failed items get one more attempt if asked for."""
+        self.folder.stop.unlink(missing_ok=True)
         self.look()
         changes: dict[str, object] = {"is_stopped": False}
         if retry_failed:

@@ -190,7 +190,7 @@ def _stage(
 def _options(resources: Resources) -> dict[str, Any]:
     renamed = {"env": "variables", "notice": "notice_s"}
     apart = ("nodes", "gpus_per_node", "time")
-    found = {renamed.get(name, name): value for name, value in resources.model_dump().items() if name not in apart}
+    found = {renamed.get(name, name): value for name, value in resources.model_dump(mode="json").items() if name not in apart}
     return found | {"notice_s": int(resources.notice)}
 
 

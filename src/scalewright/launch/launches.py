@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError
+from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError, UnknownNameError
 from scalewright.launch.aftermath import tail
 from scalewright.launch.budget import USAGE_FIELDS, Usage, added, parse_usage, usage_of
 from scalewright.launch.driver import MAX_ARRAY_TASKS, Driver
 from scalewright.launch.graph import Graph, load_graph, resolve
 from scalewright.launch.graph_file import load_graph_file
 from scalewright.launch.job_state import JobState
-from scalewright.launch.manifest import Job, LaunchFolder, Manifest
+from scalewright.launch.manifest import BusyError, Job, LaunchFolder, Manifest, environment_errors
 from scalewright.launch.progress import StageView, views
 from scalewright.launch.scheduler import Runner
 from scalewright.launch.sites.loader import find_site
@@ -135,6 +135,27 @@ def open_launch(path: Path, *, say: Say) -> Driver:
     folder = LaunchFolder(path.absolute())
     folder.read()
     return Driver(folder=folder, graph=load_graph(folder.graph), slurm=slurm(say), say=say)
+
+
+def cancel_launch(path: Path, stages: Sequence[str], *, say: Say) -> list[str]:
+    """End the jobs of a launch, or of some stages. A driver that is at work there is asked to end as well."""
+    driver = open_launch(path, say=say)
+    for name in stages:
+        if name not in driver.graph.stages:
+            raise UnknownNameError("stage", name, driver.graph.stages)
+    if not stages:
+        with environment_errors(driver.folder.path):
+            driver.folder.stop.touch()
+    try:
+        with driver.folder.held():
+            driver.take_up()
+            return driver.cancel(stages)
+    except BusyError:
+        jobs = driver.folder.read().jobs
+        ids = [job.id for job in jobs if job.id and not job.is_settled and (not stages or job.stage in stages)]
+        if ids:
+            driver.slurm.cancel(ids)
+        return ids
 
 
 def glance(folder: LaunchFolder, *, say: Say) -> Standing:

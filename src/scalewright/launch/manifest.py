@@ -28,6 +28,10 @@ from scalewright.records.loader import restore, stored
 KIND = "jobs"
 
 
+class BusyError(ConfigError):
+    """Another driver is at work in the folder."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One call of sbatch, made or intended: a job, or an array of tasks."""
@@ -142,6 +146,11 @@ class LaunchFolder:
     def graph(self) -> Path:
         return self.path / "graph.json"
 
+    @property
+    def stop(self) -> Path:
+        """Its presence asks a driver that is at work to cancel its jobs and end."""
+        return self.path / "stop"
+
     def stage(self, name: str) -> Path:
         return self.path / "stages" / name
 
@@ -186,7 +195,7 @@ class LaunchFolder:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    raise ConfigError(
+                    raise BusyError(
                         f"{self.path}: another scalewright jobs is at work there: wait for it, or end it first"
                     ) from error
             yield

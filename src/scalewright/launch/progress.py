@@ -102,7 +102,7 @@ def _view(stage: Stage, jobs: list[Job], manifest: Manifest) -> StageView:
 def decide(graph: Graph, manifest: Manifest, *, now_s: float) -> Decision:
     """What to submit now, what to give up, and how long to wait for the next retry."""
     if manifest.is_stopped:
-        return Decision(is_done=True)
+        return Decision(is_done=all(job.is_settled for job in manifest.jobs))
     seen = views(graph, manifest)
     wanted: list[Wanted] = []
     skipped: dict[str, str] = {}
