@@ -63,6 +63,7 @@ def make_run(
     for second in range(0, num_steps + 1, 2):
         for name, value, of in (
             (names.GPU_ENERGY, 1000.0 + 100.0 * second, "gpu0"),
+            (names.GPU_POWER, 80.0 if second < 4 else 100.0, "gpu0"),
             (names.CPU_ENERGY, 50.0 + 28.0 * second, "package-0"),
             (names.NETWORK_RECEIVED, 5e6 * second, "mlx5_0/1"),
             (names.SAMPLER_CPU_TIME, 0.001 * second, ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from scalewright.observe.rollup import write_rollup
 from scalewright.observe.summary import summarize
 from scalewright.records import metric_names as names
 from scalewright.records.documents import document
+from scalewright.records.events import EventLine, EventWriter
 from scalewright.records.run_directory import RunDirectory
 
 from .run_maker import SPLIT, START_S, make_run
@@ -45,6 +47,7 @@ def test_energy_is_the_growth_of_the_counters(tmp_path: Path) -> None:
     assert summary.tokens_per_j == pytest.approx(256.0 / 128.0)
     assert summary.network_bytes_per_s == pytest.approx(5e6)
     assert summary.sampling_frac == pytest.approx(0.001)
+    assert summary.power_w == pytest.approx(100.0)  # not the 80 W of the warm-up
 
 
 def test_resumed_run_counts_a_repeated_step_once_and_no_energy_between_attempts(tmp_path: Path) -> None:
@@ -53,6 +56,15 @@ def test_resumed_run_counts_a_repeated_step_once_and_no_energy_between_attempts(
     assert run.step_numbers == list(range(1, 21))
     assert run.steps[names.STEP_TIME][11] == {0: 2.0, 1: 2.0}
     assert summarize(run).energy_j == pytest.approx((12 + 20) * 128.0)
+
+
+def test_steps_that_the_run_says_count_are_the_summarys(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "r")
+    writer, line = EventWriter(directory.rank_events(0)), EventLine(job="job0", rank=0, host="n1")
+    writer.append(line.format(time_s=START_S + 30, step=2, name=names.EVENT_STEADY, value=1.0, unit="s", detail="x"))
+    writer.close()
+    run = collect(directory)
+    assert run.steady_steps == [step for step in range(2, 21) if step not in (10, 11)]  # profiled ones do not count
 
 
 def test_measurement_far_from_the_prediction_is_said_to_be_outside(tmp_path: Path) -> None:
@@ -113,7 +125,11 @@ def test_report_as_a_document_and_as_a_picture(tmp_path: Path, cli: Cli) -> None
     picture = (tmp_path / "run.svg").read_text()
     for words in ("exposed", "tokens/s", "predicted", "peak memory (GiB)", "energy (kJ)", "gpu0"):
         assert words in picture, words
-    assert {p: p.read_bytes() for p in directory.path.rglob("*") if p.is_file()} == before
+    made = directory.rollup.read_bytes()  # no launcher waited for this run: the report makes its roll-up
+    assert {p: p.read_bytes() for p in directory.path.rglob("*") if p.is_file()} == {**before, directory.rollup: made}
+    os.utime(directory.rollup, (2e9, 2e9))
+    cli("report", str(directory.path))
+    assert directory.rollup.stat().st_mtime == 2e9
 
 
 @pytest.mark.parametrize("args", [["nowhere"], ["."], ["RUN", "--plot", "x.bmp"]], ids=" ".join)

@@ -35,7 +35,9 @@ def test_two_ranks_leave_a_whole_run_directory(tmp_path: Path, cli: Cli) -> None
         assert compared[name]["measured"] > 0, name
         assert compared[name]["predicted"] > 0, name
     assert set(summary["split_s"]) == set(names.SPLIT)
-    assert sum(summary["split_s"].values()) == pytest.approx(summary["split_of_s"], rel=1e-3)
+    assert all(part >= 0 for part in summary["split_s"].values())
+    # a rank's ordinary step, not the profiled one: the mean of ranks lies near the slowest one's median
+    assert sum(summary["split_s"].values()) == pytest.approx(compared[names.STEP_TIME]["measured"], rel=0.5)
     check_files(directory)
     again = cli(*command, cwd=tmp_path)
     assert again.returncode == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scalewright.cli.options import AsJson, OutFile
+from scalewright.errors import ScalewrightError
 
 PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw time, rate, split, memory, energy: .png, .svg or .pdf.")
@@ -22,6 +24,7 @@ def run(
 ) -> None:
     """Print one run: split, throughput, memory, energy, and the prediction beside the measurement."""
     from scalewright.observe.collect import collect
+    from scalewright.observe.rollup import refresh_rollup
     from scalewright.observe.summary import summarize
     from scalewright.records.documents import to_json, write_document
     from scalewright.records.run_directory import RunDirectory
@@ -31,7 +34,10 @@ def run(
 
     if plot is not None:
         check_plot(plot)
-    found = collect(RunDirectory.open(run_directory))
+    directory = RunDirectory.open(run_directory)
+    found = collect(directory)
+    with contextlib.suppress(ScalewrightError, OSError):  # of somebody else's run, or on a full disk, it is left out
+        refresh_rollup(directory)
     summary = summarize(found)
     if plot is not None:
         plot_run(plot, found, summary)

@@ -45,6 +45,10 @@ class CollectedRun:
     counters: list[Counter]
     samples: dict[str, list[float]]
     """Readings of nodes that are no counters."""
+    power: list[Event]
+    """Samples of GPUs' power, which have a meaning only with their time."""
+    step_ends_s: dict[int, float]
+    """When a step was over on the last rank, in seconds since 1970."""
     happenings: list[Event]
 
     @cached_property
@@ -53,9 +57,16 @@ class CollectedRun:
 
     @cached_property
     def steady_steps(self) -> list[int]:
-        """Steps a summary is made of: without the first few, if enough remain."""
+        """Steps a summary is made of: those that count by the run's own verdict, else all but the first few.
+
+        Profiled steps are slower for being profiled, and left out.
+        """
         every = self.step_numbers
-        return every[NUM_WARMUP_STEPS:] if len(every) > 2 * NUM_WARMUP_STEPS else every
+        told = [event.step for event in self.happenings if event.name == names.EVENT_STEADY]
+        first = every[NUM_WARMUP_STEPS] if len(every) > 2 * NUM_WARMUP_STEPS else 0
+        profiled = self.steps.get(names.COMPUTE_TIME, {})
+        kept = [step for step in every if step >= (told[-1] if told else first) and step not in profiled]
+        return kept or every
 
     @property
     def num_ranks(self) -> int:
@@ -84,12 +95,14 @@ def collect(directory: RunDirectory) -> CollectedRun:
         raise ConfigError(f"{directory.path}: has no events yet: start the run, or look into logs/ for why it did not")
     steps: dict[str, dict[int, dict[int, float]]] = {}
     happenings: list[Event] = []
+    step_ends_s: dict[int, float] = {}
     for rank, path in ranks.items():
         for event in read_events(path):
             if event.name.startswith(names.EVENT_PREFIX):
                 happenings.append(event)
             elif event.step >= 0 and event.value is not None:
                 steps.setdefault(event.name, {}).setdefault(event.step, {})[rank] = event.value
+                step_ends_s[event.step] = max(event.time, step_ends_s.get(event.step, 0.0))
     node_events = [event for path in directory.all_node_events() for event in read_events(path)]
     happenings += [event for event in node_events if event.name.startswith(names.EVENT_PREFIX)]
     return CollectedRun(
@@ -100,6 +113,8 @@ def collect(directory: RunDirectory) -> CollectedRun:
         steps=steps,
         counters=_counters(node_events),
         samples=_samples(node_events),
+        power=[event for event in node_events if event.name == names.GPU_POWER],
+        step_ends_s=step_ends_s,
         happenings=sorted(happenings, key=lambda event: event.time),
     )
 

@@ -69,3 +69,11 @@ def write_rollup(directory: RunDirectory) -> list[RollupRow]:
     lines = [json.dumps({"schema": schema("rollup")}), *(json.dumps(asdict(row)) for row in rows)]
     write_text(directory.rollup, "\n".join(lines) + "\n")
     return rows
+
+
+def refresh_rollup(directory: RunDirectory) -> None:
+    """Make the roll-up of a run that no launcher of ours waited for; nothing where it is up to date."""
+    paths = [*directory.all_rank_events().values(), *directory.all_node_events()]
+    written = [path.stat().st_mtime_ns for path in paths]
+    if not directory.rollup.exists() or directory.rollup.stat().st_mtime_ns < max(written, default=0):
+        write_rollup(directory)

@@ -46,15 +46,17 @@ class RunSummary:
     num_ranks: int
     comparisons: tuple[Comparison, ...]
     split_s: dict[str, float]
-    """Of the profiled steps, the mean of all ranks."""
+    """The mean of all ranks and profiled steps; the parts add up to an ordinary step."""
     split_of_s: float | None
-    """Step time of the steps that the split was measured on."""
+    """Time of the step that is split."""
     num_split_steps: int
     tokens_per_j: float | None
     """Tokens of the steps that count over all energy, start-up and repeated steps included."""
     energy_j: float | None
     """Of the devices that have a counter, over the time that was sampled."""
     energy_of: str
+    power_w: float | None
+    """Of all GPUs together, the mean of the samples taken while the steps ran that count."""
     network_bytes_per_s: float | None
     """Received by all nodes together, over the time that was sampled."""
     sampling_frac: float | None
@@ -77,6 +79,7 @@ def summarize(run: CollectedRun) -> RunSummary:
     steps = run.step_numbers
     energy_j, energy_of = _energy(run)
     split_steps = _split_steps(run)
+    split_s = {name: _mean_at(run, name, split_steps) for name in names.SPLIT} if split_steps else {}
     losses = [value for step in steps for value in run.steps.get(names.LOSS, {}).get(step, {}).values()]
     info = run.exit_info
     return RunSummary(
@@ -85,12 +88,13 @@ def summarize(run: CollectedRun) -> RunSummary:
         num_steps=len(steps),
         num_ranks=run.num_ranks,
         comparisons=_comparisons(run),
-        split_s={name: _mean_at(run, name, split_steps) for name in names.SPLIT} if split_steps else {},
-        split_of_s=_mean_at(run, names.STEP_TIME, split_steps) if split_steps else None,
+        split_s=split_s,
+        split_of_s=math.fsum(split_s.values()) if split_s else None,
         num_split_steps=len(split_steps),
         tokens_per_j=_num_tokens(run) / energy_j if energy_j else None,
         energy_j=energy_j,
         energy_of=energy_of,
+        power_w=_power(run),
         network_bytes_per_s=_network(run),
         sampling_frac=_sampling(run),
         losses=(losses[0], losses[-1]) if losses else None,
@@ -173,6 +177,15 @@ def _energy(run: CollectedRun) -> tuple[float | None, str]:
             of = " and ".join(sorted({ENERGY_OF[counter.name] for counter in found}))
             return math.fsum(counter.grown for counter in found), of
     return None, "no energy counter on these nodes"
+
+
+def _power(run: CollectedRun) -> float | None:
+    ends_s = [run.step_ends_s[step] for step in run.steady_steps]
+    found: dict[tuple[str, str], list[float]] = {}
+    for event in run.power:
+        if ends_s and event.value is not None and ends_s[0] <= event.time <= ends_s[-1]:
+            found.setdefault((event.host, event.detail), []).append(event.value)
+    return math.fsum(math.fsum(values) / len(values) for values in found.values()) if found else None
 
 
 def _network(run: CollectedRun) -> float | None:

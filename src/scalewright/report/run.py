@@ -111,6 +111,8 @@ def _print_use(console: Console, summary: RunSummary) -> None:
     if summary.energy_j is not None:
         each = "" if summary.tokens_per_j is None else f", {summary.tokens_per_j:.3g} tokens/J"
         table.add_row("energy", units.format(summary.energy_j, units.JOULES), f"{summary.energy_of}{each}")
+    if summary.power_w is not None:
+        table.add_row("power", units.format(summary.power_w, units.WATTS), "GPUs, over the steps that count")
     if summary.network_bytes_per_s is not None:
         rate = units.format(summary.network_bytes_per_s, units.BYTES_PER_S)
         table.add_row("network", rate, "received by all nodes, whole run")

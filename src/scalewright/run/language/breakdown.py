@@ -1,13 +1,16 @@
-"""Where a step's time went, from a Kineto profile of it.
+"""Where a step's time goes. Its parts add up to the time of an ordinary step, one that no profiler slows down.
 
-Compute is the time in which some kernel ran (on a GPU) or some operator was at work (on a CPU). Exposed communication
-is the time in which only collectives were under way (NCCL kernels; Gloo operations). Data wait is the time the step
-stood waiting for its batch. What is left is idle: bubbles, the host, and the profiler itself, which slows the host.
+On a GPU, compute is the time in which some kernel ran, exposed communication that in which only collectives ran, both
+from a Kineto profile. On a CPU the host is the device: compute is the CPU time of the thread that trains, Python and
+dispatch included, without the profiler. Exposed communication is the rest of the step as far as the profile saw
+collectives under way and no operator at work. Data wait is measured at the loader. What is left is idle: the host (on a
+GPU), bubbles, slower ranks, and cores that other processes had (on a CPU).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +21,18 @@ from torch.profiler import ProfilerActivity, profile
 Interval = tuple[float, float]
 US = 1e-6
 COLLECTIVES = ("nccl", "gloo:", "rccl")
+NUM_ORDINARY = 20
+"""Latest steps whose median is taken for an ordinary step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStep:
+    """One step as the clock saw it."""
+
+    step: int
+    wall_s: float
+    thread_cpu_s: float
+    """CPU time of the thread that trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +49,34 @@ def profiler(device: torch.device) -> profile:
     return profile(activities=activities)
 
 
-def split_step(profiled: profile, *, device: torch.device, step_s: float, data_wait_s: float) -> StepSplit:
-    """Divide a step's wall time by what the profiler saw in it."""
+def split_step(
+    profiled: profile, ordinary: Sequence[TimedStep], *, device: torch.device, data_wait_s: float
+) -> StepSplit:
+    """Divide the time of an ordinary step by what the profiler saw in another one."""
     events = profiled.events()  # type: ignore[no-untyped-call]
-    compute, communication = busy_intervals(events or [], on_gpu=device.type == "cuda")
-    compute_s = covered(compute) * US
-    communication_s = (covered([*compute, *communication]) - covered(compute)) * US
-    known_s = compute_s + communication_s + data_wait_s
-    if known_s > step_s:  # clocks of host and device differ a little
-        compute_s *= step_s / known_s
-        communication_s *= step_s / known_s
-        data_wait_s *= step_s / known_s
+    on_gpu = device.type == "cuda"
+    compute, communication = busy_intervals(events or [], on_gpu=on_gpu)
+    exposed_s = (covered([*compute, *communication]) - covered(compute)) * US
+    latest = ordinary[-NUM_ORDINARY:]
+    compute_s = covered(compute) * US if on_gpu else statistics.median(t.thread_cpu_s for t in latest)
+    return shares(
+        step_s=statistics.median(t.wall_s for t in latest),
+        data_wait_s=data_wait_s,
+        compute_s=compute_s,
+        exposed_s=exposed_s,
+    )
+
+
+def shares(*, step_s: float, data_wait_s: float, compute_s: float, exposed_s: float) -> StepSplit:
+    """Parts that add up to the step: where two steps differ, or clocks do, waits are cut first to what is left."""
+    data_wait_s = min(data_wait_s, step_s)
+    compute_s = min(compute_s, step_s - data_wait_s)
+    communication_s = min(exposed_s, step_s - data_wait_s - compute_s)
     return StepSplit(
         compute_s=compute_s,
         communication_s=communication_s,
         data_wait_s=data_wait_s,
-        idle_s=max(step_s - compute_s - communication_s - data_wait_s, 0.0),
+        idle_s=max(step_s - data_wait_s - compute_s - communication_s, 0.0),
     )
 
 

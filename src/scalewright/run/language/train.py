@@ -19,7 +19,7 @@ from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import OPTIONAL, Checkpointer, Loaded
-from scalewright.run.language.breakdown import profiler, split_step
+from scalewright.run.language.breakdown import TimedStep, profiler, split_step
 from scalewright.run.language.data import Loader
 from scalewright.run.language.device import allow_attention, choose_device, join_group, settle_cpu_products
 from scalewright.run.language.place import check_world_size
@@ -62,7 +62,7 @@ def run_language(
 class Counts:
     """What has happened since this process started."""
 
-    times_s: list[float] = field(default_factory=list)
+    timed: list[TimedStep] = field(default_factory=list)
     """Steps that were neither profiled nor held up by a checkpoint."""
     num_tokens: int = 0
     num_steps: int = 0
@@ -122,17 +122,21 @@ class Training:
         profiled = step >= self.config.steps - self.config.profile_steps and step > 0
         self._held_s = 0.0
         with profiler(self.device) if profiled else contextlib.nullcontext() as trace:
-            started_s = time.perf_counter()
+            started_s, cpu_started_s = time.perf_counter(), time.thread_time()
             batch = loader.next()
             result = self.session.step(batch.tokens_BL, batch.targets_BL)
             loss, norm = float(result.loss), float(result.grad_norm)  # waits for the device
-            step_s = time.perf_counter() - started_s
+            step_s, thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
+        timed = TimedStep(step=step, wall_s=step_s, thread_cpu_s=thread_cpu_s)
         self._write_step(step, step_s, loss, norm, result)
-        self._write(step, names.DATA_WAIT, batch.waited_s)
         if self._held_s:
             self._write(step, names.CHECKPOINT_BLOCK, self._held_s)
-        if trace is not None:
-            split = split_step(trace, device=self.device, step_s=step_s, data_wait_s=batch.waited_s)
+        if trace is None:
+            self._write(step, names.DATA_WAIT, batch.waited_s)
+        else:
+            ordinary = self.counts.timed or [timed]
+            split = split_step(trace, ordinary, device=self.device, data_wait_s=batch.waited_s)
+            self._write(step, names.DATA_WAIT, split.data_wait_s)
             self._write(step, names.COMPUTE_TIME, split.compute_s)
             self._write(step, names.COMMUNICATION_TIME, split.communication_s)
             self._write(step, names.IDLE_TIME, split.idle_s)
@@ -140,8 +144,8 @@ class Training:
                 path = self.directory.trace(rank=self.world.rank, step=step)
                 path.parent.mkdir(exist_ok=True)
                 trace.export_chrome_trace(str(path))
-        elif not self.saver.is_writing and not self._held_s:
-            self.counts.times_s.append(step_s)
+        if trace is None and not self.saver.is_writing and not self._held_s:
+            self.counts.timed.append(timed)
 
     def _write_step(self, step: int, step_s: float, loss: float, norm: float, result: StepResult) -> None:
         flop_per_s = self.config.step_flop / int(self.config.layout.num_gpus) / step_s
@@ -249,10 +253,13 @@ class Training:
 
     def _conclude(self) -> None:
         """Say which steps count, and check the work that was reported against the work that was done."""
-        verdict = steady_state(self.counts.times_s, self.config.protocol)
-        last = self.config.steps - 1
-        median_s = verdict.median_s if verdict.median_s == verdict.median_s else 0.0
-        self.metrics.event(step=last, name=names.EVENT_STEADY, detail=verdict.verdict, value=median_s, unit="s")
+        timed, last = self.counts.timed, self.config.steps - 1
+        verdict = steady_state([t.wall_s for t in timed], self.config.protocol)
+        if timed:
+            first = timed[verdict.first].step
+            self.metrics.event(
+                step=first, name=names.EVENT_STEADY, detail=verdict.verdict, value=verdict.median_s, unit="s"
+            )
         counted = torch.tensor([self.counts.num_tokens], dtype=torch.int64)
         if self.world.world_size > 1:
             dist.all_reduce(counted)
