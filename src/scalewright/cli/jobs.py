@@ -114,21 +114,21 @@ def resume(
 
 
 @app.command("cancel")
-def cancel(folder: LaunchDir, stages: Stages = None) -> None:
+def cancel(folder: LaunchDir, stages: Stages = None, as_json: AsJson = False) -> None:
     """Cancel every job of a launch, or of some stages; nothing more is submitted until it is resumed."""
     from scalewright.launch.launches import cancel_launch
 
-    typer.echo(" ".join(cancel_launch(folder, stages or (), say=_say)))
+    _print_ids(cancel_launch(folder, stages or (), say=_say), as_json=as_json)
 
 
 @app.command("requeue")
-def requeue(folder: LaunchDir, stages: Stages = None) -> None:
+def requeue(folder: LaunchDir, stages: Stages = None, as_json: AsJson = False) -> None:
     """Stop running jobs and queue them again under the same id: they resume from their checkpoints."""
     driver = _open(folder)
     with driver.folder.held():
         driver.take_up()
         ids = driver.requeue(_known(driver.graph, stages))
-    typer.echo(" ".join(ids))
+    _print_ids(ids, as_json=as_json)
 
 
 @app.command("logs")
@@ -187,6 +187,12 @@ def _follow(driver: Driver, graph: Graph, *, watch: bool, shortest_s: float, as_
         typer.echo(f"stages wait for the driver: scalewright jobs watch {driver.folder.path}", err=True)
     if is_done and not standing.is_ok:
         raise typer.Exit(ExitCode.NO)
+
+
+def _print_ids(ids: list[str], *, as_json: bool) -> None:
+    from scalewright.records.documents import document, to_json
+
+    typer.echo(to_json(document("job-ids", {"ids": ids})) if as_json else " ".join(ids) + "\n", nl=False)
 
 
 def _open(folder: Path) -> Driver:

@@ -10,7 +10,22 @@ from typing import Annotated, NoReturn
 import typer
 
 from scalewright import __version__
-from scalewright.cli import bench, catalog, doctor, lab, launch, plan, plan_show, predict, report, site, validate
+from scalewright.cli import (
+    advise,
+    bench,
+    catalog,
+    doctor,
+    jobs,
+    lab,
+    launch,
+    plan,
+    plan_show,
+    predict,
+    preflight,
+    report,
+    site,
+    validate,
+)
 from scalewright.errors import ScalewrightError
 from scalewright.records.types import ExitCode
 
@@ -40,14 +55,17 @@ def _root(
     """Predict and explain the training of large models on HPC clusters."""
 
 
+app.command("advise")(advise.run)
 app.command("catalog")(catalog.run)
 app.command("doctor")(doctor.run)
 app.command("launch")(launch.run)
 app.command("plan")(plan.run)
 app.command("plan-show")(plan_show.run)
 app.command("predict")(predict.run)
+app.command("preflight")(preflight.run)
 app.command("validate")(validate.run)
 app.add_typer(bench.app, name="bench")
+app.add_typer(jobs.app, name="jobs")
 app.add_typer(lab.app, name="lab")
 app.command("report")(report.run)
 app.add_typer(site.app, name="site")
