@@ -105,12 +105,23 @@ def _megatron(found: Emitted, num_gpus: int) -> Layout:
     assert bool(strategy) == args["use_megatron_fsdp"]
     return Layout(
         tp=tp, pp=pp, cp=cp, dp=num_gpus // (tp * pp * cp),
-        vpp=args["num_virtual_stages_per_pipeline_rank"] or 1,
+        vpp=_megatron_chunks(args),
         ep=args["expert_model_parallel_size"] or 1,
         mbs=args["micro_batch_size"], gbs=args["global_batch_size"],
         zero=strategy or int(args["use_distributed_optimizer"]),
         sp=args["sequence_parallel"], recompute=args["recompute_granularity"] or "none",
     )  # fmt: skip
+
+
+def _megatron_chunks(args: dict[str, Any]) -> int:
+    """Chunks on each stage: told as a number, or by a layout with one part for each of them; never by both."""
+    parts, told = args["pipeline_model_parallel_layout"], args["num_virtual_stages_per_pipeline_rank"]
+    if parts is None:
+        return told or 1
+    assert told is None
+    num, rest = divmod(parts.count("|") + 1, args["pipeline_model_parallel_size"])
+    assert rest == 0
+    return num
 
 
 def _torchtitan(found: Emitted, num_gpus: int) -> Layout:
@@ -123,7 +134,9 @@ def _torchtitan(found: Emitted, num_gpus: int) -> Layout:
     vpp = 1
     if split.get("pipeline_parallel_schedule") == "Interleaved1F1B":
         layers = next(k[0] for k, v in _flavours().items() if v == (doc["model"]["name"], doc["model"]["flavor"]))
-        vpp = layers // (pp * split["pipeline_parallel_layers_per_stage"])
+        num_chunks = -(-layers // split["pipeline_parallel_layers_per_stage"])
+        assert num_chunks % pp == 0
+        vpp = num_chunks // pp
     checkpoint = doc["activation_checkpoint"]
     assert (checkpoint["mode"] == "selective") == (checkpoint.get("selective_ac_option") == "op")
     return Layout(

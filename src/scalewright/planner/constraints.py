@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scalewright import units
 from scalewright.planner.space import Choice, Columns, Space
-from scalewright.workload.layout import Layout, divisibility_problems
+from scalewright.workload.layout import Layout, divisibility_problems, interleaves
 
 if TYPE_CHECKING:
     from scalewright.costs.machine import Machine
@@ -62,7 +62,8 @@ def _copies(c: Columns, space: Space) -> Mask:
 
 
 def _chunks(c: Columns, space: Space) -> Mask:
-    unequal: Mask = (c["vpp"] > 1) & ((c["pp"] == 1) | (space.shape.layers % (c["pp"] * c["vpp"]) != 0))
+    fitting: Mask = interleaves(layers=space.shape.layers, pp=c["pp"], vpp=c["vpp"])
+    unequal: Mask = (c["vpp"] > 1) & ((c["pp"] == 1) | ~fitting)
     return unequal
 
 

@@ -99,7 +99,7 @@ def _rivals(space: Space, winner: Prediction) -> Iterator[tuple[str, str]]:
         "pp": every,
         "cp": every,
         "ep": divisors(moe.num_experts) if moe is not None else (1,),
-        "vpp": divisors(space.shape.layers),
+        "vpp": space.interleavings(),
         "mbs": divisors(space.global_batch),
         "zero": ZERO,
         "sp": (0, 1),

@@ -15,7 +15,7 @@ from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
 from scalewright.errors import ConfigError
 from scalewright.workload.grammar import assignments
-from scalewright.workload.layout import COLUMNS, KEYS, Layout, Recompute, parse_layout
+from scalewright.workload.layout import COLUMNS, KEYS, Layout, Recompute, interleaves, parse_layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
 from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode
@@ -128,10 +128,22 @@ class Space:
         return list(
             itertools.product(
                 fixed.options("ep", divisors(moe.num_experts) if moe is not None else (1,)),
-                fixed.options("vpp", divisors(self.shape.layers)),
+                fixed.options("vpp", self.interleavings()),
                 fixed.options("mbs", divisors(self.global_batch)),
             )
         )
+
+    def interleavings(self) -> tuple[int, ...]:
+        """Every vpp that some pipeline over these devices can have."""
+        layers, fixed = self.shape.layers, self.fixed
+        found = {
+            vpp
+            for pp in fixed.options("pp", divisors(self.num_gpus))
+            if 1 < pp <= layers
+            for vpp in divisors(-(-layers // pp))
+            if interleaves(layers=layers, pp=pp, vpp=vpp)
+        }
+        return tuple(sorted({1, *found}))
 
     def splits(self, degrees: Columns) -> Columns:
         """Each of the degrees with every other whole-number knob; some may not divide the model."""

@@ -105,6 +105,15 @@ def parse_layout(text: str) -> Layout:
     return Layout(**numbers, zero=zero, sp=bool(sp), recompute=cast(Recompute, recompute))
 
 
+def interleaves(*, layers: int, pp: IntLike, vpp: IntLike) -> Any:
+    """Whether vpp chunks on each stage hold the layers, so that only a stage's last chunk is shorter, by one layer.
+
+    Megatron-LM and torchtitan run such chunks; none may be empty. True or false for each of a column of splits.
+    """
+    fullest = -(-layers // pp)
+    return (fullest % vpp == 0) & ((layers % pp == 0) | (fullest > vpp))
+
+
 def divisibility_problems(
     layout: Layout, *, layers: int, heads: int, kv_heads: int, seq: int, num_experts: int = 0
 ) -> list[str]:
@@ -119,7 +128,7 @@ def divisibility_problems(
         problems.append(f"tp={tp} and {kv_heads} key-value heads do not divide either way")
     if pp > layers:
         problems.append(f"pp={pp} is more stages than the model's {layers} layers")
-    elif vpp > 1 and layers % (pp * vpp):
+    elif vpp > 1 and not interleaves(layers=layers, pp=pp, vpp=vpp):
         problems.append(f"pp={pp} x vpp={vpp} does not divide {layers} layers; interleaving needs equal chunks")
     if vpp > 1 and pp == 1:
         problems.append(f"vpp={vpp} needs a pipeline: set pp above 1 or vpp=1")

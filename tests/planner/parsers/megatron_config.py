@@ -43,7 +43,7 @@ for given in json.loads(Path(sys.argv[2]).read_text()):
             "cp": config.context_parallel_size,
             "ep": config.expert_model_parallel_size,
             "layers_of_stages": [
-                sum(kind.name == "decoder" for kind in stages.layout[stage][0])
+                sum(kind.name == "decoder" for chunk in stages.layout[stage] for kind in chunk)
                 for stage in range(config.pipeline_model_parallel_size)
             ]
             if stages

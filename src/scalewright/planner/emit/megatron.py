@@ -205,10 +205,10 @@ def parallel_arguments(request: Request) -> Arguments:
         ("--tensor-model-parallel-size", str(layout.tp)),
         ("--pipeline-model-parallel-size", str(layout.pp)),
     ]
-    if int(layout.vpp) > 1:
+    if request.shape.layers % int(layout.pp):
+        found.append(("--pipeline-model-parallel-layout", uneven_stages(request)))  # tells the chunks as well
+    elif int(layout.vpp) > 1:
         found.append(("--num-virtual-stages-per-pipeline-rank", str(layout.vpp)))
-    elif request.shape.layers % int(layout.pp):
-        found.append(("--pipeline-model-parallel-layout", uneven_stages(request)))
     if int(layout.cp) > 1:
         found.append(("--context-parallel-size", str(layout.cp)))
     if layout.sp:
@@ -217,8 +217,8 @@ def parallel_arguments(request: Request) -> Arguments:
 
 
 def uneven_stages(request: Request) -> str:
-    """Embedding, layers, extra prediction layers and loss per stage, in Megatron-LM's own notation."""
-    stages = [f"t*{layers}" for layers in request.layers_of_stages()]
+    """Embedding, layers, extra prediction layers and loss per chunk, in Megatron-LM's own notation."""
+    stages = [f"t*{layers}" for layers in request.layers_of_chunks()]
     extra = f"m*{request.shape.num_mtp_layers}" if request.shape.num_mtp_layers else ""
     return f"E{'|'.join(stages)}{extra}L"
 

@@ -83,10 +83,14 @@ class Request:
     def torchrun(self) -> str:
         return f"torchrun --nnodes {self.num_nodes} --nproc-per-node {self.num_local_gpus}"
 
-    def layers_of_stages(self) -> list[int]:
-        """Layers per pipeline stage as the cost model splits them: the first stages take what does not divide."""
-        even, extra = divmod(self.shape.layers, int(self.layout.pp))
-        return [even + (stage < extra) for stage in range(int(self.layout.pp))]
+    def layers_of_chunks(self) -> list[int]:
+        """Layers per chunk of the pipeline in the order of the model, chunk i on stage i modulo pp.
+
+        As the cost model splits them: the first stages take what does not divide.
+        """
+        num_chunks = int(self.layout.pp) * int(self.layout.vpp)
+        even, extra = divmod(self.shape.layers, num_chunks)
+        return [even + (chunk < extra) for chunk in range(num_chunks)]
 
 
 def one_line(text: str) -> str:

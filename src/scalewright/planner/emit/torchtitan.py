@@ -118,6 +118,10 @@ def _refuse_splits(request: Request) -> None:
     if ep > 1 and ep % tp:
         why = "it spreads experts over whole tensor-parallel groups"
         raise refusal(NAME, f"ep={ep} with tp={tp}", why, "make ep a multiple of tp, or use --emit megatron")
+    chunks = request.layers_of_chunks()
+    if int(layout.vpp) > 1 and -(-shape.layers // max(chunks)) != len(chunks):
+        why = f"it is told the layers of a chunk, and {max(chunks)} each make fewer chunks of {shape.layers} layers"
+        raise refusal(NAME, f"pp={layout.pp},vpp={layout.vpp}", why, "use another pp or vpp, or --emit megatron")
 
 
 def model_section(request: Request) -> dict[str, Value]:
@@ -164,7 +168,7 @@ def parallelism_section(request: Request) -> dict[str, Value]:
             "pipeline_parallel_last_stage_less_layers": 0,
         }
     if int(layout.vpp) > 1:
-        section["pipeline_parallel_layers_per_stage"] = shape.layers // (pp * int(layout.vpp))
+        section["pipeline_parallel_layers_per_stage"] = max(request.layers_of_chunks())
     if shape.moe is not None:
         section["expert_parallel_degree"] = int(layout.ep)
         section["expert_tensor_parallel_degree"] = 1
