@@ -102,12 +102,12 @@ class Graph:
         body = stored(self)
         return document(KIND, {"id": digest(body), **body})
 
-    def waits_for_the_driver(self) -> list[str]:
+    def waits_for_the_driver(self) -> set[str]:
         """Stages that can be submitted only once somebody has looked at what came before."""
-        held: list[str] = []
+        held: set[str] = set()
         for name, stage in self.stages.items():
             if any(not self.stages[up].is_chained or up in held for up in stage.after):
-                held.append(name)
+                held.add(name)
         return held
 
 
@@ -226,7 +226,7 @@ def with_items(graph: Graph, kept: Mapping[str, int]) -> Graph:
 def outline(graph: Graph) -> list[str]:
     """The graph as lines of text: each stage with its size, and below it what it waits for."""
     lines = [f"{graph.name}: {len(graph.stages)} stages, {graph.num_items} items"]
-    held = set(graph.waits_for_the_driver())
+    held = graph.waits_for_the_driver()
     for name, stage in graph.stages.items():
         lines.append(f"  {name}: {_size(stage)}")
         lines += [f"    {RELATIONS[relation]} {up}" for up, relation in stage.after.items()]

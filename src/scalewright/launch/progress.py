@@ -105,14 +105,16 @@ def decide(graph: Graph, manifest: Manifest, *, now_s: float) -> Decision:
         return Decision(is_done=all(job.is_settled for job in manifest.jobs))
     seen = views(graph, manifest)
     wanted: list[Wanted] = []
+    coming: set[str] = set()
     skipped: dict[str, str] = {}
     dues: list[float] = []
     for name, view in seen.items():
         if view.is_skipped:
             continue
         if len(view.parts) < view.num_parts:
-            first, reason = _first_jobs(graph, seen, skipped, {w.stage for w in wanted}, name, manifest)
+            first, reason = _first_jobs(graph, seen, skipped, coming, name, manifest)
             wanted += first
+            coming.update([name] if first else [])
             if reason:
                 skipped[name] = reason
         again, due = _retries(view, manifest, now_s)

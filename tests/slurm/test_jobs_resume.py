@@ -1,0 +1,169 @@
+"""Training as a stage, through what befalls jobs: the time limit, a node that dies, a scheduler that is restarted."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.cli.predict import resolve_model
+from scalewright.lab.cluster import USABLE, Lab
+from scalewright.launch.job_state import expand_nodes
+from scalewright.launch.language import Wanted, settle, settle_data
+from scalewright.records import metric_names as names
+from scalewright.records.events import read_events
+from scalewright.records.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from tests.conftest import Cli
+
+pytestmark = pytest.mark.slurm
+NUM_STEPS = 1_000_000
+"""More than any machine does before the test ends."""
+CHECKPOINT_EVERY = 25
+
+
+def wait_until(what: str, condition: Callable[[], bool], *, timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def prepared_run(path: Path) -> RunDirectory:
+    """A run of two ranks on CPUs that is long enough to be interrupted twice."""
+    wanted = Wanted(
+        spec=resolve_model(Catalog((packaged_data(),)), "layers=1,hidden=16,heads=1,seq=16,vocab=32"), ranks=2,
+        layout=None, device="cpu", precision="auto", seq_len=0, scaling="given",
+        options={"steps": NUM_STEPS, "checkpoint_every": CHECKPOINT_EVERY, "data": settle_data("synthetic"),
+                 "keep_trace": False},
+    )  # fmt: skip
+    config, _ = settle(wanted, RunDirectory(path))
+    return RunDirectory.create_or_resume(path, config.document())
+
+
+def field(slurm: Lab, job: str, name: str) -> str:
+    words = slurm.run("scontrol", "show", "job", job).stdout.split()
+    return next((w.partition("=")[2] for w in words if w.startswith(f"{name}=")), "")
+
+
+def resumes(directory: RunDirectory) -> list[str]:
+    events = directory.rank_events(0)
+    return [e.detail for e in read_events(events) if e.name == names.EVENT_RESUME] if events.exists() else []
+
+
+def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
+    cli: Cli, slurm: Lab, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    run = prepared_run(tmp_path / "training")
+    command = json.dumps([sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(run.path)])
+    (tmp_path / "graph.toml").write_text(
+        'schema = "scalewright.graph/1"\nname = "survives"\nsite = "generic"\n[stages.train]\n'
+        f'command = {command}\nnodes = 2\ngpus_per_node = 1\ntime = "00:01:00"\nnotice = "55 s"\n'
+    )
+    launch = tmp_path / "launch"
+    with subprocess.Popen(
+        [*(sys.executable, "-m", "scalewright", "jobs", "submit", "graph.toml", "--out", str(launch)),
+         *("--watch", "--poll", "1 s", "--json")],
+        env=slurm.env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as driver:  # fmt: skip
+        try:
+            wait_until(
+                "a job", lambda: (launch / "jobs.json").exists() and '"id": "' in (launch / "jobs.json").read_text()
+            )
+            wait_until("an id", lambda: bool(_job(cli, launch, slurm)["id"]))
+            job = _job(cli, launch, slurm)["id"]
+            log = launch / "stages/train/logs" / f"slurm-{job}.out"
+            wait_until("the notice", lambda: field(slurm, job, "Restarts") == "1", timeout_s=120)
+            stopped_at = run.checkpoint_steps()[-1]
+            assert "asking the ranks to save" in log.read_text()
+            assert resumes(run) == []
+            wait_until("the queue", lambda: field(slurm, job, "JobState") == "PENDING")
+            slurm.restart_controller()
+            for change in ("TimeLimit=00:30:00", "StartTime=now"):
+                slurm.run("scontrol", "update", f"JobId={job}", change)
+            wait_until("the first resume", lambda: len(resumes(run)) == 1)
+            assert resumes(run) == [f"from step-{stopped_at:08d}"]
+            wait_until("more checkpoints", lambda: run.checkpoint_steps()[-1] > stopped_at)
+            lost = slurm.run("squeue", "-h", "-j", job, "-o", "%B").stdout.strip()
+            slurm.kill_node(lost)
+            try:
+                wait_until("the requeue", lambda: field(slurm, job, "Restarts") == "2")
+                slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+                wait_until("the second resume", lambda: len(resumes(run)) == 2)
+                saved = run.checkpoint_steps()[-1]
+                wait_until("progress", lambda: run.checkpoint_steps()[-1] > saved)
+            finally:
+                slurm.start_node(lost, wait=False)
+            cancelled = cli("jobs", "cancel", str(launch), env=slurm.env)
+            out, err = driver.communicate(timeout=60)
+        finally:
+            driver.kill()
+    assert (cancelled.returncode, cancelled.stdout.strip()) == (0, job), cancelled.stderr
+    assert driver.returncode == 1, err + log.read_text()[-2000:]
+    assert json.loads(out)["launches"][0]["stages"]["train"]["states"] == {"cancelled": 1}
+    assert lost not in expand_nodes(_nodes_of_attempt(log, job, 2))
+    events = list(read_events(run.rank_events(0)))
+    done = [e.step for e in events if e.name == names.STEP_TIME]
+    assert done[: stopped_at + 1] == list(range(stopped_at + 1)), "steps were done twice or left out"
+    starts = [i for i, e in enumerate(events) if e.name == names.EVENT_RESUME]
+    saved_at = [int(events[i].detail.rpartition("-")[2]) for i in starts]
+    went_on_at = [next(e.step for e in events[i:] if e.name == names.STEP_TIME) for i in starts]
+    assert went_on_at == saved_at
+    assert saved_at[0] == stopped_at < saved_at[1]
+    slurm.wait_for_nodes([lost], USABLE)
+
+
+def _job(cli: Cli, launch: Path, slurm: Lab) -> dict[str, Any]:
+    listed = cli("jobs", "list", str(launch), "--json", env=slurm.env)
+    assert listed.returncode == 0, listed.stderr
+    jobs = json.loads(listed.stdout)["launches"][0]["jobs"]
+    return dict(jobs[0]) if jobs else {"id": ""}
+
+
+def _nodes_of_attempt(log: Path, job: str, attempt: int) -> str:
+    return re.findall(r" on (\S+), at", (log.parent / f"job-{job}-{attempt}.txt").read_text())[0]
+
+
+def test_without_accounts_ends_are_known_and_a_driver_waits_for_a_scheduler_that_is_away(
+    cli: Cli, slurm_without_accounting: Lab, tmp_path: Path
+) -> None:
+    slurm = slurm_without_accounting
+    tmp_path.chmod(0o755)
+    (tmp_path / "item.sh").write_text("#!/bin/sh\n#SBATCH --mem=64M\nsleep 1\nexit $SLURM_ARRAY_TASK_ID\n")
+    (tmp_path / "graph.toml").write_text(
+        'schema = "scalewright.graph/1"\nname = "plain"\n'
+        '[stages.sweep]\nscript = "item.sh"\nitems = ["a", "b"]\nretries = {limit = 1, backoff = "1 s"}\n'
+        '[stages.after]\nscript = "item.sh"\nitems = ["a", "b"]\nafter = {sweep = "corr"}\n'
+    )
+    launch = str(tmp_path / "launch")
+    submitted = cli("jobs", "submit", "graph.toml", "--out", launch, cwd=tmp_path, env=slurm.env)
+    assert submitted.returncode == 0, submitted.stderr
+    assert "stages wait for the driver" in submitted.stderr
+    slurm.stop_controller()
+    with subprocess.Popen(
+        [sys.executable, "-m", "scalewright", "jobs", "watch", launch, "--poll", "1 s", "--json"],
+        env=slurm.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as driver:  # fmt: skip
+        try:
+            time.sleep(3)
+            slurm.start_controller()
+            out, err = driver.communicate(timeout=120)
+        finally:
+            driver.kill()
+    assert driver.returncode == 1, err
+    found = json.loads(out)["launches"][0]
+    assert found["stages"]["sweep"]["states"] == {"completed": 1, "failed": 1}
+    assert [(j["stage"], j["tasks"]) for j in found["jobs"]] == [("sweep", "0-1"), ("sweep", "1"), ("after", "0")]
+    spent = cli("jobs", "spent", launch, env=slurm.env)
+    assert spent.returncode == 0, spent.stderr
+    assert "the queue, as drivers saw it" in spent.stdout
