@@ -96,6 +96,7 @@ REFUSED: list[tuple[Framework, str, str, str, str]] = [
     ("torchtitan", "llama3-8b", "dp=8,gbs=8,zero=3", "fp16", "precision fp16"),
     ("torchtitan", "llama3-8b", "dp=8,gbs=8,zero=3", "nvfp4", "precision nvfp4"),
     ("torchtitan", "qwen3-0.6b", "pp=2,dp=4,gbs=8,zero=3", "bf16", "pp=2 with tied embeddings"),
+    ("torchtitan", "llama3-405b", "tp=8,pp=16,vpp=4,dp=4,gbs=256,zero=2,sp=1", "bf16", "pp=16,vpp=4"),
     ("torchtitan", "gpt-oss-20b", "cp=2,dp=4,gbs=8,zero=3", "bf16", "cp=2 for gpt_oss"),
     ("torchtitan", "qwen3-30b-a3b", "tp=4,dp=2,ep=2,gbs=8,zero=3,sp=1", "bf16", "ep=2 with tp=4"),
     ("deepspeed", "llama3-8b", "dp=8,gbs=8", "bf16", "precision bf16 with zero=0"),

@@ -39,6 +39,7 @@ MACHINES: dict[str, Machine] = {
     name: machine_from_system(CATALOG, name) for name in ("selene", "lumi", "generic-h100", "laptop", "jupiter")
 }
 SMALL = from_shape("layers=6,hidden=768,heads=12,seq=512")
+UNEVEN = from_shape("layers=7,hidden=768,heads=12,seq=512")
 
 
 def space_of(
@@ -65,7 +66,8 @@ def one_by_one(space: Space) -> dict[Layout, float]:
     for tp, pp, cp in itertools.product(divisors(n), repeat=3):
         if n % (tp * pp * cp) or span_problem(tp, space.machine, num_gpus=n):
             continue
-        knobs = itertools.product(divisors(space.shape.layers), experts, divisors(space.global_batch), space.choices())
+        chunks = range(1, space.shape.layers + 1)
+        knobs = itertools.product(chunks, experts, divisors(space.global_batch), space.choices())
         for vpp, ep, mbs, choice in knobs:
             dp = n // (tp * pp * cp)
             layout = choice.layout(
@@ -86,6 +88,7 @@ def one_by_one(space: Space) -> dict[Layout, float]:
     "space",
     [
         space_of(num_gpus=4, global_batch=4),
+        replace(space_of(num_gpus=4, global_batch=4, fix="recompute=none,sp=0"), spec=UNEVEN),
         space_of(num_gpus=16, global_batch=6, fix="recompute=selective"),
         space_of("gpt3-6.7b", num_gpus=8, global_batch=4, fix="recompute=none"),
         space_of("qwen1.5-moe-a2.7b", "generic-h100", num_gpus=8, global_batch=8, fix="sp=0,recompute=full,cp=1,vpp=1"),

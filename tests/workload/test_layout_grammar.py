@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalewright.errors import ConfigError, LayoutError, UnknownNameError
-from scalewright.workload.layout import Layout, check_divides, divisibility_problems, parse_layout
+from scalewright.workload.layout import Layout, check_divides, divisibility_problems, interleaves, parse_layout
 from scalewright.workload.model import from_shape
 from scalewright.workload.precision import recipe
 from scalewright.workload.stage import stage
@@ -96,6 +96,22 @@ def test_layout_that_divides_has_no_problem(
     shape = {"layers": pp * vpp * rounds, "heads": 4 * tp, "kv_heads": kv_heads, "seq": 2 * cp * 128}
     assert divisibility_problems(layout, **shape) == []
     check_divides(layout, **shape)
+
+
+@given(layers=st.integers(1, 200), pp=st.integers(2, 64), vpp=st.integers(2, 16))
+def test_interleaving_keeps_the_fullest_stage_in_equal_chunks(layers: int, pp: int, vpp: int) -> None:
+    """Dealt out as frameworks do: chunks as even as can be, the longer ones first, chunk i on stage i modulo pp."""
+    even, extra = divmod(layers, pp * vpp)
+    chunks = [even + (i < extra) for i in range(pp * vpp)]
+    is_equal = len({*chunks[::pp]}) == 1 and min(chunks) > 0
+    assert bool(interleaves(layers=layers, pp=pp, vpp=vpp)) == is_equal
+    if is_equal:
+        assert max(sum(chunks[stage::pp]) for stage in range(pp)) == -(-layers // pp)
+
+
+def test_llama_3_405b_and_deepseek_v3_are_interleaved_as_published() -> None:
+    for layers, pp, vpp in ((126, 16, 4), (61, 16, 2)):
+        assert interleaves(layers=layers, pp=pp, vpp=vpp)
 
 
 GPT = {"layers": 24, "heads": 16, "kv_heads": 16, "seq": 2048}
