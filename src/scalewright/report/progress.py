@@ -25,6 +25,7 @@ class RunProgress:
         self._num_steps = num_steps
         self._done = 0
         self._last: dict[str, float] = {}
+        self._num_seen = 0
         self._step_s: float | None = None
         self._line_s = time.monotonic()
         console = Console(stderr=True)
@@ -51,6 +52,9 @@ class RunProgress:
             self._last[event.name] = event.value
             self._done = max(self._done, min(event.step + 1, self._num_steps))
             if event.name == names.STEP_TIME and event.rank == 0:
+                self._num_seen += 1
+                if self._num_seen == 1:
+                    continue  # it compiles and allocates: nothing can be reckoned from it
                 before = event.value if self._step_s is None else self._step_s
                 self._step_s = before + SMOOTHING_FRAC * (event.value - before)
         if self._live:

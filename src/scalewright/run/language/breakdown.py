@@ -33,6 +33,7 @@ class TimedStep:
     wall_s: float
     thread_cpu_s: float
     """CPU time of the thread that trains."""
+    data_wait_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +50,7 @@ def profiler(device: torch.device) -> profile:
     return profile(activities=activities)
 
 
-def split_step(
-    profiled: profile, ordinary: Sequence[TimedStep], *, device: torch.device, data_wait_s: float
-) -> StepSplit:
+def split_step(profiled: profile, ordinary: Sequence[TimedStep], *, device: torch.device) -> StepSplit:
     """Divide the time of an ordinary step by what the profiler saw in another one."""
     events = profiled.events()  # type: ignore[no-untyped-call]
     on_gpu = device.type == "cuda"
@@ -61,14 +60,14 @@ def split_step(
     compute_s = covered(compute) * US if on_gpu else statistics.median(t.thread_cpu_s for t in latest)
     return shares(
         step_s=statistics.median(t.wall_s for t in latest),
-        data_wait_s=data_wait_s,
+        data_wait_s=statistics.median(t.data_wait_s for t in latest),
         compute_s=compute_s,
         exposed_s=exposed_s,
     )
 
 
 def shares(*, step_s: float, data_wait_s: float, compute_s: float, exposed_s: float) -> StepSplit:
-    """Parts that add up to the step: where two steps differ, or clocks do, waits are cut first to what is left."""
+    """Parts that add up to the step; where the profiled step differs from it, communication is cut before compute."""
     data_wait_s = min(data_wait_s, step_s)
     compute_s = min(compute_s, step_s - data_wait_s)
     communication_s = min(exposed_s, step_s - data_wait_s - compute_s)

@@ -127,7 +127,7 @@ class Training:
             result = self.session.step(batch.tokens_BL, batch.targets_BL)
             loss, norm = float(result.loss), float(result.grad_norm)  # waits for the device
             step_s, thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
-        timed = TimedStep(step=step, wall_s=step_s, thread_cpu_s=thread_cpu_s)
+        timed = TimedStep(step=step, wall_s=step_s, thread_cpu_s=thread_cpu_s, data_wait_s=batch.waited_s)
         self._write_step(step, step_s, loss, norm, result)
         if self._held_s:
             self._write(step, names.CHECKPOINT_BLOCK, self._held_s)
@@ -135,7 +135,7 @@ class Training:
             self._write(step, names.DATA_WAIT, batch.waited_s)
         else:
             ordinary = self.counts.timed or [timed]
-            split = split_step(trace, ordinary, device=self.device, data_wait_s=batch.waited_s)
+            split = split_step(trace, ordinary, device=self.device)
             self._write(step, names.DATA_WAIT, split.data_wait_s)
             self._write(step, names.COMPUTE_TIME, split.compute_s)
             self._write(step, names.COMMUNICATION_TIME, split.communication_s)
