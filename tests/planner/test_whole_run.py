@@ -179,6 +179,8 @@ def test_large_runs_and_lost_storage_are_said() -> None:
     notes = " ".join(run(storage_entry=CATALOG.storage("nvme-gen4")).notes)
     assert "512 GPU-hours" in notes
     assert "lost with its node" in notes
+    assert run(storage_entry=CATALOG.storage("nvme-gen4")).as_dict()["checkpoint"]["is_lost_with_node"]
+    assert not run(storage_entry=CATALOG.storage("lumi-p")).as_dict()["checkpoint"]["is_lost_with_node"]
     assert "512" not in " ".join(run(num_steps=1).notes)
 
 

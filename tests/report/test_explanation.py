@@ -36,6 +36,15 @@ def test_parts_come_in_order_in_eighty_columns(cli: Cli, args: list[str]) -> Non
     assert result.stderr == ""
 
 
+def test_what_rounding_leaves_of_a_term_is_not_listed(cli: Cli) -> None:
+    """BLOOM's layout on Jean Zay: its host hides behind the device but for a hundred-billionth of the step."""
+    layout = "tp=4,pp=12,dp=8,mbs=2,gbs=2048,zero=1,recompute=full"
+    result = cli("predict", "--model", "bloom-176b", "--system", "jean-zay", "--layout", layout)
+    terms = section(result.stdout, "where the step goes", "where the memory goes")
+    assert "pipeline bubble" in terms
+    assert "0.0000" not in terms
+
+
 def section(text: str, start: str, end: str) -> str:
     return text.partition(f"\n{start}")[2].partition(f"\n{end}")[0]
 

@@ -80,6 +80,7 @@ def run(
         "budget": budget, "walltime": walltime, "mode": mode, "stage": stage, "top": top,
     }  # fmt: skip
     names = _systems(system, compare)
+    _check_unused(given, stage, teacher=teacher, compare=compare, what_if=what_if, emit=emit, plot=plot)
     if stage in STAGES_WITHOUT_LAYOUT:
         _answer_stage(library, names[0], given, teacher, as_json=as_json, out=out)
     plan, document = plan_document(library, names, given, what_if_text=what_if, framework=emit)
@@ -91,6 +92,23 @@ def run(
 
 
 STAGES_WITHOUT_LAYOUT = ("rl", "generate", "distill")
+DEFAULTS = {"objective": "time", "top": 5}
+"""Of flags that have one; the others are absent unless given."""
+
+
+def _check_unused(given: dict[str, Any], stage: str, *, teacher: str | None, **asked: object) -> None:
+    """Refuse flags that the answer would not follow."""
+    from scalewright.errors import ConfigError
+
+    if teacher is not None and stage != "distill":
+        raise ConfigError(f"--teacher means nothing in stage {stage}: only distill has one; leave it out")
+    if stage not in STAGES_WITHOUT_LAYOUT:
+        return
+    searched = {name: given[name] for name in ("fix", "objective", "tokens", "steps", "budget", "walltime", "top")}
+    for name, value in {**searched, **asked}.items():
+        if value != DEFAULTS.get(name):
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} means nothing in stage {stage}, which has no layouts to search; leave it out")
 
 
 def _systems(system: str | None, compare: str | None) -> list[str]:
@@ -154,6 +172,8 @@ def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Req
     if limit_s == 0:
         raise ConfigError(f"--walltime {given['walltime']}: a job needs time, such as 24 h")
     spec = resolve_model(library, given["model"])
+    if spec.is_vision:
+        raise ConfigError(f"{spec.id} has one layout, data parallel: use scalewright predict --layout dp=8,mbs=256")
     if given["seq"] is not None:
         spec = spec.with_seq(given["seq"])
     machine = machine_from_system(library, system, partition_name=given["partition"])

@@ -95,6 +95,8 @@ class WholeRun:
     saving: Saving
     checkpoint: CheckpointKind
     storage_id: str
+    is_lost_with_node: bool
+    """Checkpoints lie on the nodes themselves, so that one which fails takes its part along."""
     every_s: float
     """Work between two checkpoints."""
     young_s: float
@@ -181,6 +183,7 @@ class WholeRun:
             "checkpoint": {
                 "kind": self.checkpoint,
                 "storage": self.storage_id,
+                "is_lost_with_node": self.is_lost_with_node,
                 "size_bytes": self.saving.size_bytes,
                 "write_s": self.saving.write_s,
                 "stall_s": self.saving.stall_s,
@@ -253,6 +256,7 @@ def whole_run(
     low, high = (float(cut_time(s)[0].total) for s in work.interval_s)
     return WholeRun(
         work=work, num_steps=steps, saving=saving, checkpoint=checkpoint, storage_id=storage_entry.id, every_s=chosen,
+        is_lost_with_node=_is_lost_with_node(work, storage_entry),
         young_s=failures.young_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s), interruptions=stops, time=time,
         interval_s=(low, high), energy=_energy(work, time), slices=cut,
         notes=_notes(work, storage_entry, float(time.total)),
@@ -322,12 +326,16 @@ def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
     if entry.kind in ("parallel", "object"):
         rate = shown(c.storage_client_bandwidth.value, BYTES_PER_S)
         found.append(f"a node writes at most {rate}, a job {c.shared_storage_share.value:.0%} of {entry.id}'s rate")
-    if entry.kind == "memory" or (entry.kind == "node-local" and work.num_nodes > 1):
+    if _is_lost_with_node(work, entry):
         found.append(f"{entry.id} is lost with its node: a checkpoint there needs a copy elsewhere")
     used_s = work.num_gpus * time_s
     if used_s > campaign.LARGE_REQUEST_S:
         found.append(f"above {campaign.LARGE_REQUEST_S / 3600:.0f} GPU-hours: try a short job first")
     return tuple(found)
+
+
+def _is_lost_with_node(work: StepWork, entry: Storage) -> bool:
+    return entry.kind == "memory" or (entry.kind == "node-local" and work.num_nodes > 1)
 
 
 def storage_of(catalog: Catalog, system_name: str, name: str | None = None) -> Storage:

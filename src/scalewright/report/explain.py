@@ -18,6 +18,8 @@ from scalewright.report.formulas import formula
 from scalewright.report.pictures import Picture, points
 
 BAR_WIDTH = 20
+LEAST_SHOWN_FRAC = 1e-9
+"""A smaller share of the total is what rounding leaves of a term, not a term."""
 NUM_LIMITS = 5
 NUM_OPERATIONS = 6
 
@@ -34,9 +36,9 @@ def print_terms(
     table = plain_table("term", "value", "share", "", title=title, right=("value", "share"), header=False)
     total, mark = float(breakdown.total), bar_mark(console)
     for depth, term in breakdown.walk():
-        if depth == 0 or depth > max_depth or float(term.total) == 0.0:
+        share = float(term.total) / total if total else 0.0
+        if depth == 0 or depth > max_depth or abs(share) < LEAST_SHOWN_FRAC:
             continue
-        share = float(term.total) / total
         bar = mark * max(round(share * BAR_WIDTH), 0) if depth == 1 else ""
         name = "  " * (depth - 1) + term.name.replace("_", " ")
         table.add_row(name, units.format(float(term.total), dimension), f"{share:.1%}", bar)

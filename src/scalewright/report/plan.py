@@ -123,6 +123,8 @@ def _print_run(console: Console, plan: Document) -> None:
     if "energy_j" in run:
         table.add_row("energy", units.format(run["energy_j"], units.JOULES), "; ".join(parts))
     every = f"every {saved['every_num_steps']:,} steps, {_b(saved['size_bytes'])} to {escape(saved['storage'])}"
+    if saved.get("is_lost_with_node"):
+        every = f"{every}, lost with a node"
     table.add_row("checkpoint", _s(saved["every_s"]), every)
     table.add_row("failures", f"{run['num_failures']:,.1f}", f"one each {_s(run['mttf_s'])} of this many devices")
     if "slices" in run:
