@@ -57,6 +57,12 @@ def test_example_answers_every_question_in_eighty_columns(here: Here) -> None:
     assert flat.index("best by time") < flat.index("why others lost")
 
 
+def test_efficiency_above_one_is_explained(here: Here) -> None:
+    flat = " ".join(here(*plan(model="llama3-70b", system="perlmutter", nodes="16")).stdout.split())
+    assert "above 100% since the fewest that fit, 16 nodes, are bound to tp=" in flat
+    assert "above 100%" not in here(*EXAMPLE).stdout
+
+
 @pytest.mark.parametrize(
     "args",
     [

@@ -228,3 +228,25 @@ def test_search_of_a_mode_gives_predictions_in_that_mode() -> None:
     best = best_of(make_plan(CATALOG, request))
     assert best.mode.name == "lora"
     assert np.isfinite(float(best.cost.time.total))
+
+
+def test_hosts_without_room_for_a_copy_of_the_state_save_while_training_stops() -> None:
+    """DeepSeek-V3 offloaded to 64 nodes of Perlmutter: its state fits the hosts once, not twice."""
+    plan = make_plan(
+        CATALOG, request_for("deepseek-v3", "perlmutter", counts=(256,), global_batch=256, mode="offload", fix="mbs=1")
+    )
+    assert plan.best is not None
+    assert plan.run is not None
+    assert plan.run.checkpoint == "sync"
+    assert any("training stops" in note for note in plan.notes)
+    assert min(m.num_gpus for m in plan.minimum if m.mode.name == "offload") <= 256
+    smaller = next(row for row in plan.rows if row.num_gpus == 128)
+    assert "host memory" in smaller.reason
+
+
+def test_what_lacks_host_memory_does_not_blame_the_device() -> None:
+    plan = make_plan(
+        CATALOG, request_for("deepseek-v3", "perlmutter", counts=(128,), global_batch=256, mode="offload", fix="mbs=1")
+    )
+    assert plan.best is None
+    assert plan.reason.endswith("host memory a node")

@@ -99,6 +99,24 @@ def test_recommended_count_is_the_one_nearest_to_the_knee() -> None:
     assert found.costs_frac == pytest.approx(2 * (1 - found.saves_frac) - 1)
 
 
+def test_next_doubling_is_told_as_the_table_has_it() -> None:
+    plan = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(1024,), global_batch=1536))
+    found, times = plan.recommended, {r.num_nodes: r.strong.cost.time.total for r in plan.rows if r.strong is not None}
+    assert found is not None
+    assert 2 * found.num_nodes in times
+    assert found.saves_frac == pytest.approx(1 - times[2 * found.num_nodes] / times[found.num_nodes])
+
+
+def test_a_step_that_grows_with_the_nodes_is_recommended_by_its_rows() -> None:
+    """A small model on most of a small machine, whose network then slows it: no law of Amdahl's goes through that."""
+    plan = make_plan(CATALOG, request_for("gpt2", "karolina", counts=(256,), global_batch=256, mode="offload"))
+    times = [(r.num_nodes, float(r.strong.cost.time.total)) for r in plan.rows if r.strong is not None]
+    shortest = min(times, key=lambda row: row[1])[0]
+    assert plan.recommended is not None
+    assert times[0][0] <= plan.recommended.num_nodes <= shortest < times[-1][0]
+    assert plan.recommended.sentence == "more devices do not shorten the step"
+
+
 def test_two_rows_recommend_nothing() -> None:
     assert recommended(PLAN.rows[:2]) is None
 

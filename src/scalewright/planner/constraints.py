@@ -157,3 +157,8 @@ def span_problem(tp: int, machine: Machine, *, num_gpus: int) -> str | None:
 def memory_problem(reserved_bytes: float, machine: Machine) -> str:
     needs, has = (units.format(v, units.BYTES) for v in (reserved_bytes, machine.memory_bytes))
     return f"needs {needs} of {has}"
+
+
+def host_memory_problem(needed_bytes: float, host_bytes: float) -> str:
+    needs, has = (units.format(v, units.BYTES) for v in (needed_bytes, host_bytes))
+    return f"needs {needs} of {has} host memory a node"

@@ -10,7 +10,7 @@ import numpy as np
 
 from scalewright import units
 from scalewright.costs.breakdown import Breakdown
-from scalewright.planner.constraints import memory_problem, reasons
+from scalewright.planner.constraints import reasons
 from scalewright.planner.predict import Prediction
 from scalewright.planner.search import SearchResult
 from scalewright.planner.space import RECOMPUTE, ZERO, Space, divisors
@@ -136,8 +136,7 @@ def _why_none(result: SearchResult, layout: Layout, knob: str, value: str, among
     """Why no layout of a family can be: the least memory any needs, or the rule that the nearest breaks."""
     smallest = result.smallest(among)
     if smallest is not None:
-        problem = memory_problem(float(result.reserved_bytes[smallest]), result.space.machine)
-        return f"{knob}={value} {problem} at least"
+        return f"{knob}={value} {result.problem(smallest)} at least"
     space = result.space
     problems = reasons(_with(layout, knob, int(value), space.num_gpus), space)
     return problems[0].partition(";")[0] if problems else f"{knob}={value} does not divide"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,6 @@ import numpy as np
 
 from scalewright.costs.energy import Site
 from scalewright.errors import ConfigError
-from scalewright.planner.constraints import memory_problem
 from scalewright.planner.predict import Prediction, predict
 from scalewright.planner.search import Objective, SearchResult, search_each
 from scalewright.planner.space import Space
@@ -146,11 +146,9 @@ def _with_efficiencies(rows: list[ScalingRow]) -> list[ScalingRow]:
 
 
 def why_none(result: SearchResult) -> str:
-    """Why nothing fits: the least memory any layout needs."""
+    """Why nothing fits: what the layout needs that asks the least of a device, there or else on its host."""
     smallest = result.smallest()
-    if smallest is None:
-        return f"no layout divides {result.space.num_gpus} devices"
-    return memory_problem(float(result.reserved_bytes[smallest]), result.space.machine)
+    return f"no layout divides {result.space.num_gpus} devices" if smallest is None else result.problem(smallest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +197,7 @@ class Recommended:
     knee_interval: tuple[float, float]
     """The same with each row left out in turn."""
     saves_frac: float
-    """Part of the step time that the next doubling saves."""
+    """Part of the step time that the next doubling saves: by its row where there is one, else by the fit."""
     costs_frac: float
     """Part of the GPU-hours that it adds."""
     beyond_table: bool
@@ -212,6 +210,8 @@ class Recommended:
 
     @property
     def sentence(self) -> str:
+        if self.saves_frac <= 0.0:
+            return "more devices do not shorten the step"
         doubling = f"the next doubling saves {self.saves_frac:.0%} of the time for {self.costs_frac:.0%} more GPU-hours"
         if np.isinf(self.knee):
             return f"{doubling}; it pays as far as the rows go"
@@ -249,9 +249,13 @@ def recommended(rows: Sequence[ScalingRow]) -> Recommended | None:
     others = [fit_amdahl(*zip(*(seen[:i] + seen[i + 1 :]), strict=True)) for i in range(len(seen))]
     knees = sorted(f.num_nodes_at_knee for f in (fit, *others))
     knee = fit.num_nodes_at_knee
+    if knee < seen[0][0]:  # a step that grows with the nodes is none of Amdahl's: the rows themselves say where
+        at = _num_steps_that_pay(seen)
+        knee, knees = seen[at][0], [seen[at][0], seen[min(at + 1, len(seen) - 1)][0]]
     nearest = min(fits, key=lambda row: abs(math.log(row.num_gpus / per_node / min(knee, 1e12))))
-    nodes = nearest.num_gpus / per_node
-    after = fit.time_s(2 * nodes) / fit.time_s(nodes)
+    nodes, times = nearest.num_gpus / per_node, dict(seen)
+    doubled = times.get(2 * nodes)
+    after = fit.time_s(2 * nodes) / fit.time_s(nodes) if doubled is None else doubled / times[nodes]
     return Recommended(
         num_gpus=nearest.num_gpus,
         num_nodes=nearest.num_nodes,
@@ -263,3 +267,11 @@ def recommended(rows: Sequence[ScalingRow]) -> Recommended | None:
         costs_frac=2.0 * after - 1.0,
         beyond_table=knee > seen[-1][0],
     )
+
+
+def _num_steps_that_pay(seen: Sequence[tuple[float, float]]) -> int:
+    """Rows of nodes and time that can be gone up from the first, each saving a larger part than it costs."""
+    for at, ((nodes, time_s), (more_nodes, less_s)) in enumerate(itertools.pairwise(seen)):
+        if more_nodes / nodes * less_s / time_s - 1.0 > 1.0 - less_s / time_s:
+            return at
+    return len(seen) - 1

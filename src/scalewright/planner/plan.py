@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalewright import __version__, units
 from scalewright.errors import ConfigError, LayoutError
-from scalewright.planner.constraints import NO_TENSOR_GROUP, reasons
+from scalewright.planner.constraints import NO_HOST_MEMORY, NO_TENSOR_GROUP, reasons
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
 from scalewright.planner.fewest import Fewest, fewest_gpus
 from scalewright.planner.losers import Loser, differences, losers
@@ -155,6 +155,9 @@ def make_plan(catalog: Catalog, request: Request) -> Plan:
     """Search every node count asked for, choose by the objective, and explain."""
     check_request(request)
     results = search_each([request.space(catalog, count) for count in request.counts])
+    if request.feed.async_checkpoint and not any(r.feasible for r in results) and _lacks_host_memory(results):
+        plan = make_plan(catalog, replace(request, feed=replace(request.feed, async_checkpoint=False)))
+        return plan if plan.best is None else replace(plan, notes=(*plan.notes, NO_COPY_ON_HOSTS))
     if not any(len(result.split) for result in results):
         check_divides_at_all(results[-1], asked=f"--fix {request.fixed}" if request.fixed.values else "")
     chosen, best, run, notes = choose(catalog, request, results)
@@ -173,6 +176,13 @@ def make_plan(catalog: Catalog, request: Request) -> Plan:
         **found, alternatives=tuple(ranked[1:]), losers=tuple(losers(chosen, best)), rows=tuple(rows),
         recommended=recommended(rows),
     )  # fmt: skip
+
+
+NO_COPY_ON_HOSTS = "the hosts have no room for a copy of the state: training stops while a checkpoint is written"
+
+
+def _lacks_host_memory(results: Sequence[SearchResult]) -> bool:
+    return any(NO_HOST_MEMORY in result.rejected for result in results)
 
 
 def _rows(
@@ -234,6 +244,7 @@ def run_of(catalog: Catalog, request: Request, best: Prediction) -> tuple[WholeR
         return None, (f"whole run left out: {error}",)
     found = whole_run(
         work=step_work(best), storage_entry=entry, limit_s=request.limit_s,
+        checkpoint="async" if request.feed.async_checkpoint else "sync",
         num_tokens=None if work.num_steps is not None else work.num_tokens, num_steps=work.num_steps,
     )  # fmt: skip
     return found, ()

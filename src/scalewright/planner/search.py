@@ -28,7 +28,9 @@ from scalewright.planner.constraints import (
     NO_TENSOR_GROUP,
     SPLIT_RULES,
     TOO_LARGE,
+    host_memory_problem,
     kept,
+    memory_problem,
     no_copies,
     no_tensor_group,
 )
@@ -97,6 +99,13 @@ class SearchResult:
         """The layout that needs the least memory, whether it fits or not."""
         size = self.reserved_bytes if among is None else np.where(among, self.reserved_bytes, np.inf)
         return int(np.argmin(size)) if len(size) and np.isfinite(size).any() else None
+
+    def problem(self, index: int) -> str:
+        """What a layout lacks that does not fit: memory of its device, or else of its node's host."""
+        machine, reserved = self.space.machine, float(self.reserved_bytes[index])
+        if reserved > machine.memory_bytes or machine.host_memory_bytes is None:
+            return memory_problem(reserved, machine)
+        return host_memory_problem(float(self.prediction(index).cost.host_memory.total), machine.host_memory_bytes)
 
     def layout(self, index: int) -> Layout:
         row = int(self.split[index])

@@ -207,6 +207,10 @@ def _print_scaling(console: Console, plan: Document) -> None:
         )  # fmt: skip
     console.print()
     console.print(table)
+    fitting = [row for row in rows if row["fits"]]
+    if any(round(row["strong_efficiency_frac"], 2) > 1.0 for row in fitting):
+        first, bound_to = _nodes(fitting[0]["num_nodes"]), escape(fitting[0]["layout"])
+        console.print(f"above 100% since the fewest that fit, {first}, are bound to {bound_to}")
     if plan["recommended"] is not None:
         advice = plan["recommended"]
         devices = f"{advice['num_gpus']} devices"
@@ -234,7 +238,7 @@ def _print_search(console: Console, plan: Document, *, whole: bool) -> None:
 
 
 def _print_misfit(console: Console, plan: Document) -> None:
-    console.print(f"the smallest layout {escape(plan['reason'])} on each device")
+    console.print(f"the smallest layout {escape(plan['reason'])}")
     console.print()
     if not plan["fixes"]:
         console.print("no single change makes it fit: nodes, knobs, precision and modes were tried")
