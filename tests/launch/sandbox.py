@@ -10,6 +10,8 @@ from pathlib import Path
 
 # Starts what stands after its own flags once, as rank 0. What it was given is kept.
 SRUN = """#!/bin/bash
+# The check before step 1 is tested elsewhere; here it is as in an image without scalewright.
+case "$*" in *' -m scalewright.run preflight '*) exit 1 ;; esac
 printf '%s\\0' "$@" >>"$SANDBOX/srun.argv"; printf '\\n\\0' >>"$SANDBOX/srun.argv"
 while [[ ${1-} == --* ]]; do shift; done
 export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=8 SLURMD_NODENAME=n1

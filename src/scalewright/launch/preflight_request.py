@@ -9,6 +9,8 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.collectives import all_reduce_time_s, group_path
 from scalewright.costs.machine import Machine, machine_from_system, pick_partition
 from scalewright.errors import ConfigError
+from scalewright.launch.job_request import JobRequest
+from scalewright.launch.sites.types import Site
 from scalewright.records.preflight import PAYLOAD_BYTES, PreflightRequest
 
 
@@ -44,6 +46,25 @@ def with_nominal(
         if has_network or num_nodes == 1
         else None,
     )
+
+
+def request_of_job(job: JobRequest, site: Site, catalog: Catalog) -> PreflightRequest:
+    """What a job's nodes must show: its own folder, the transport it forces, and its system's nominal values.
+
+    A system that the catalogue does not know, or knows otherwise, only means that nodes are compared with each other.
+    """
+    forced = "" if job.transport == "auto" else job.transport
+    plain = PreflightRequest(folders=(str(job.run_dir),), transport=forced)
+    per_node = job.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
+    if site.system is None or not per_node:
+        return plain
+    try:
+        return with_nominal(
+            plain, catalog, system=site.system, transport=forced or None, num_nodes=job.num_nodes,
+            ranks_per_node=per_node,
+        )  # fmt: skip
+    except ConfigError:
+        return plain
 
 
 def _warm_up_s(machine: Machine, num_ranks: int, ranks_per_node: int, size_bytes: float) -> float | None:

@@ -81,6 +81,7 @@ requeue() {
     say "$reason"
     trap '' TERM
     scontrol requeue "$SLURM_JOB_ID" || say 'scontrol requeue failed: submit the script again to resume'
+@EXCLUDE@
     exit "$exit_requeue"
 }
 """

@@ -10,6 +10,7 @@ from scalewright.errors import ConfigError
 from scalewright.launch import script_parts as parts
 from scalewright.launch.containers import InImage, in_image
 from scalewright.launch.job_request import MAX_REQUEUES, JobRequest, Script
+from scalewright.launch.preflight_script import EXCLUDE, preflight_step
 from scalewright.launch.settle import Settled, settle
 from scalewright.launch.shell import argument, comment, directive, expanded, quote
 from scalewright.launch.sites.types import Site
@@ -42,7 +43,7 @@ def render(request: JobRequest, site: Site) -> Script:
         f"{_LINT}\nset -euo pipefail\n{_constants(settled)}",
         parts.SIGNALS,
         parts.END.replace("@CLEAN@\n", parts.STAGE_CLEAN + "\n" if request.stage else ""),
-        parts.REQUEUE if request.requeue else parts.NO_REQUEUE,
+        parts.REQUEUE.replace("@EXCLUDE@\n", EXCLUDE) if request.requeue else parts.NO_REQUEUE,
         _start(settled),
         _software(settled),
         _variables(settled),
@@ -328,7 +329,7 @@ def _command(settled: Settled) -> str:
     words = [argument(word, known) for word in request.command]
     lines = [f"command=({' '.join(words)})"]
     if settled.launcher == "torchrun":
-        python = words[0] if _PYTHON.match(request.command[0]) else "python"
+        python = _python(settled)
         extra = " ".join(filled(flag, settled) for flag in settled.layout.torchrun)
         lines += [
             "torchrun=(",
@@ -348,9 +349,17 @@ def _step(settled: Settled, image: InImage, on_rank: str) -> str:
     words += [" ".join(image.words)] if image.words else []
     if settled.launcher == "torchrun":
         words += [_CALL.replace("NAME", "on_node"), '"${torchrun[@]}"']
-    words.append(_CALL.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"')
+    alone = settled.request.array is not None or settled.request.mig  # tasks and slices that do not talk to each other
+    check = "" if alone else preflight_step(words, _python(settled)) + "\n\n"
+    words = [*words, _CALL.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"']
     inner = " \\\n    ".join(['run_step "${step_flags[@]}"', *words, '"${command[@]}"'])
-    return f"step_flags=(\n{flags}\n)\n" + parts.FINISH.strip("\n").replace("@RUN@", inner)
+    return f"step_flags=(\n{flags}\n)\n\n{check}" + parts.FINISH.strip("\n").replace("@RUN@", inner)
+
+
+def _python(settled: Settled) -> str:
+    """The interpreter that the command runs with, as a shell word."""
+    first = settled.request.command[0]
+    return argument(first, {}) if _PYTHON.match(first) else "python"
 
 
 _CALL = 'bash -c "$(declare -f NAME); NAME \\"\\$@\\"" NAME'

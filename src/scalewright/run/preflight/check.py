@@ -102,11 +102,13 @@ class _Meeting:
     def __init__(self, world: World, request: PreflightRequest, *, is_host: bool | None = None) -> None:
         self.world = world
         self.store: Store
+        if is_host is None:  # torchrun keeps a store of its own at this port, on the first node
+            is_host = world.is_first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         if world.world_size == 1:
             self.store = _alone()
         else:
             self.store = TCPStore(
-                world.master_addr, world.master_port, is_master=world.is_first if is_host is None else is_host,
+                world.master_addr, world.master_port, is_master=is_host,
                 wait_for_workers=False, timeout=timedelta(seconds=request.deadline_s),
             )  # fmt: skip
 
@@ -173,7 +175,7 @@ def _judge(directory: RunDirectory, world: World, request: PreflightRequest, sta
     untested = [n for n, _ in untested_paths() if any(f"pre-flight over {lib}" in n.lower() for lib in libraries)]
     body = as_document(verdict, seen, elapsed_s=time.monotonic() - started_s, untested=untested)
     try:
-        _write(directory, verdict, body)
+        _write(directory, verdict, body, attempt=world.attempt)
         if verdict.code != ExitCode.YES:
             write_end(directory, world, code=verdict.code, reason=f"pre-flight: {verdict.reason}")
     finally:
@@ -214,15 +216,19 @@ def _collected(
 def expected_hosts(world: World, env: Mapping[str, str]) -> list[str]:
     """The host of each rank as the scheduler lays them out, by blocks; ranks that arrive tell better."""
     listed = expand_nodes(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or world.host)
-    per_node = max(world.local_world_size, 1)
+    per_node = -(-world.world_size // max(len(listed), 1))
     return [listed[min(rank // per_node, len(listed) - 1)] for rank in range(world.world_size)]
 
 
-def _write(directory: RunDirectory, verdict: Verdict, body: dict[str, Any]) -> None:
+def _write(directory: RunDirectory, verdict: Verdict, body: dict[str, Any], *, attempt: int) -> None:
     write_document(directory.preflight_result, body)
+    before: list[str] = []
+    if attempt and directory.preflight_exclude.exists():  # what was wrong before the requeue stays out
+        before = directory.preflight_exclude.read_text().strip().split(",")
     directory.preflight_exclude.unlink(missing_ok=True)
-    if verdict.drop:
-        write_text(directory.preflight_exclude, ",".join(verdict.drop) + "\n")
+    excluded = list(dict.fromkeys(filter(None, [*before, *verdict.drop])))
+    if excluded:
+        write_text(directory.preflight_exclude, ",".join(excluded) + "\n")
     write_text(directory.preflight_nodes, ",".join(verdict.keep) + "\n")
 
 

@@ -1,0 +1,42 @@
+"""The pre-flight check as the first step of a job script.
+
+The script goes by the result that rank 0 leaves, not by the step's exit code: torchrun makes every failure a 1, and an
+image without scalewright has no result at all, which must not end a job that does not need it.
+"""
+
+from __future__ import annotations
+
+PREFLIGHT = r"""
+# Before step 1: ranks say where they sit and time each other. Where scalewright is not installed this is left out.
+rm -f -- "$run_dir/preflight/result.json"
+@RUN@ || true
+if ((noticed)); then requeue; fi
+if ((cancelled)); then exit 143; fi
+checked=$(sed -n 's/^  "code": \([0-9]*\),$/\1/p' "$run_dir/preflight/result.json" 2>/dev/null) || true
+case ${checked:-none} in
+    0) ;;
+    none) say 'pre-flight did not run: going on without it' ;;
+    "$exit_requeue")
+        bad_nodes=$(cat -- "$run_dir/preflight/exclude.txt" 2>/dev/null) || true
+        say "pre-flight: not on these nodes (${bad_nodes:-none named}), see preflight/result.json"
+        requeue
+        ;;
+    *)
+        reason='pre-flight: the job is asked for wrongly, see preflight/result.json'
+        say "$reason"
+        exit "$checked"
+        ;;
+esac
+"""
+
+EXCLUDE = r"""    if [[ -n ${bad_nodes-} ]]; then
+        scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$bad_nodes" || say 'the bad nodes could not be excluded'
+    fi
+"""
+"""Once the job waits again: the same nodes would fail again."""
+
+
+def preflight_step(outer: list[str], python: str) -> str:
+    """`outer` is what the ranks' own step runs around its command: rank, image, torchrun."""
+    words = ['run_step "${step_flags[@]}"', *outer, f'{python} -m scalewright.run preflight --run-dir "$run_dir"']
+    return PREFLIGHT.strip("\n").replace("@RUN@", " \\\n    ".join(words))
