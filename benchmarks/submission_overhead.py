@@ -1,6 +1,6 @@
 """Time per job to hand jobs to a real Slurm: ours beside submitit's, in the same run, on the same cluster.
 
-    python benchmarks/submission_overhead.py [--jobs 50] [--rounds 3]
+    python benchmarks/submission_overhead.py [--jobs 20] [--items 500] [--rounds 3]
 
 Needs root and Slurm: a practice cluster is started for it. submitit is installed into a temporary folder for this run
 only. Two cases: jobs one by one (a graph of single stages; executor.submit), and one array (a sweep; executor.batch).
@@ -77,30 +77,31 @@ def best_s(cases: dict[str, Callable[[Path], float]], num_rounds: int, lab: Lab)
     return {name: min(seconds) for name, seconds in found.items()}
 
 
-def measure(num_jobs: int, num_rounds: int, lab: Lab) -> bool:
+def measure(num_jobs: int, num_items: int, num_rounds: int, lab: Lab) -> bool:
     single = "".join(f"[stages.s{i}]\n{JOB}" for i in range(num_jobs))
-    items = ", ".join(f'"{i}"' for i in range(num_jobs))
+    items = ", ".join(f'"{i}"' for i in range(num_items))
     sweep = f"[stages.all]\n{JOB}items = [{items}]\nwidth = 20\n"
     is_slower = False
-    for case, body, theirs in (
-        ("one by one", single, submitit_one_by_one),
-        ("one array", sweep, submitit_array),
+    for case, count, body, theirs in (
+        ("one by one", num_jobs, single, submitit_one_by_one),
+        ("one array", num_items, sweep, submitit_array),
     ):
         both = {
             "scalewright": lambda folder, body=body: ours(folder, body),
-            "submitit": lambda folder, theirs=theirs: theirs(folder, num_jobs),
+            "submitit": lambda folder, theirs=theirs, count=count: theirs(folder, count),
         }
         seconds = best_s(both, num_rounds, lab)
         ratio = seconds["scalewright"] / seconds["submitit"]
         is_slower |= ratio > 1.0
-        per_job = {f"{name}_s_per_job": round(value / num_jobs, 5) for name, value in seconds.items()}
-        print(json.dumps({"case": case, "num_jobs": num_jobs, **per_job, "ratio": round(ratio, 3)}))
+        per_job = {f"{name}_s_per_job": round(value / count, 5) for name, value in seconds.items()}
+        print(json.dumps({"case": case, "num_jobs": count, **per_job, "ratio": round(ratio, 3)}))
     return is_slower
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--items", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as packages:
@@ -110,7 +111,7 @@ def main() -> int:
         lab = Lab.up(LabSpec(num_nodes=2, accounting=False))
         try:
             os.environ.update(lab.env)
-            return int(measure(args.jobs, args.rounds, lab))
+            return int(measure(args.jobs, args.items, args.rounds, lab))
         finally:
             lab.down()
 

@@ -96,6 +96,13 @@ def test_stages_behind_a_gate_or_retries_wait_and_then_run_or_are_skipped() -> N
     assert (below.wanted, below.is_done) == ((), True)
 
 
+def test_stage_that_slurm_took_out_of_its_queue_counts_as_skipped() -> None:
+    graph = graph_of({"a": {}, "rescue": {"after": {"a": "notok"}}})
+    gone = job("rescue", {0: JobState.CANCELLED}, number=1)
+    assert decide(graph, manifest_of(job("a", {0: OK}), gone), now_s=0.0).skipped == {"rescue": "a succeeded"}
+    assert decide(graph, manifest_of(job("a", {0: BAD}), gone), now_s=0.0).skipped == {}, "somebody cancelled it"
+
+
 def test_failed_items_go_again_alone_after_doubling_waits_up_to_the_limit() -> None:
     items = [str(i) for i in range(4)]
     graph = graph_of({"a": {"items": items, "retries": {"limit": 2, "backoff": "10 s"}}})

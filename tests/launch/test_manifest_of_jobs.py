@@ -102,10 +102,9 @@ def test_intent_without_an_id_is_found_by_its_tag(cli: Cli, fake: tuple[Path, di
     folder, env = fake
     launch = LaunchFolder(tmp_path / "l")
     cli("jobs", "submit", graph_file(tmp_path, TWO), "--out", str(launch.path), env=env)
+    launch.journal.unlink()
     doc = json.loads(launch.manifest.read_text())
-    for job in doc["jobs"]:
-        job["id"] = ""
-    launch.manifest.write_text(json.dumps(doc))
+    assert [job["id"] for job in doc["jobs"]] == ["", ""], "intents were written first"
     (folder / "tags").write_text(f"101|scalewright:{doc['jobs'][0]['tag']}\n")
     (folder / "queue").write_text("101|N/A|RUNNING|n1|0:10|None|x\n")
     resumed = cli("jobs", "resume", str(launch.path), env=env)
@@ -120,11 +119,11 @@ def test_ids_survive_a_driver_that_dies_before_the_manifest_is_written(
     _, env = fake
     launch = LaunchFolder(tmp_path / "l")
     cli("jobs", "submit", graph_file(tmp_path, TWO), "--out", str(launch.path), env=env)
-    doc = json.loads(launch.manifest.read_text())
-    tag = doc["jobs"][0]["tag"]
-    doc["jobs"][0]["id"] = ""
-    launch.manifest.write_text(json.dumps(doc))
-    launch.journal.write_text(json.dumps({"tag": tag, "id": "101", "dependency": ""}) + '\n{"tag": "ha')
+    with launch.journal.open("a") as file:
+        file.write('{"tag": "half a li')
+    assert [job.id for job in launch.read().jobs] == ["101", "102"]
+    launch.write(launch.read())
+    assert not launch.journal.exists()
     assert [job.id for job in launch.read().jobs] == ["101", "102"]
 
 
@@ -166,7 +165,7 @@ def test_refusal_is_shown_in_sbatchs_words_and_leaves_nothing(
         "#!/bin/sh\necho 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1\n"
     )
     result = cli("jobs", "submit", graph_file(tmp_path, TWO), "--out", str(tmp_path / "l"), env=env)
-    assert result.returncode == 2
+    assert result.returncode == 3
     assert result.stderr.splitlines()[-1] == "error: sbatch refused: Batch job submission failed: Invalid account"
     assert not (tmp_path / "l").exists()
 
@@ -182,6 +181,24 @@ def test_second_driver_is_refused_while_one_is_at_work(
         cancelled = cli("jobs", "cancel", str(launch.path), env=env)
     assert (cancelled.returncode, cancelled.stdout.strip()) == (0, "101 102")
     assert launch.stop.exists(), "the driver that is at work finds it"
+
+
+def test_single_job_of_launch_is_listed_and_its_log_shown(
+    cli: Cli, fake: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    folder, env = fake
+    size = ("--site", "generic", "--nodes", "1", "--gpus-per-node", "1", "--time", "00:10:00")
+    launched = cli("launch", *size, "--run-dir", "runs/one", "--", "true", cwd=tmp_path, env=env)
+    assert (launched.returncode, launched.stdout) == (0, "101\n"), launched.stderr
+    (folder / "queue").write_text("101|N/A|RUNNING|n1|0:10|None|x\n")
+    listed = cli("jobs", "list", "--json", cwd=tmp_path, env=env)
+    (found,) = json.loads(listed.stdout)["launches"]
+    assert [(job["id"], job["states"]) for job in found["jobs"]] == [("101", {"running": "0"})]
+    (tmp_path / "runs/one/logs/slurm-101.out").write_text("hello\n")
+    assert "hello" in cli("jobs", "logs", "runs/one", cwd=tmp_path, env=env).stdout
+    again = cli("launch", *size, "--run-dir", "runs/one", "--", "true", cwd=tmp_path, env=env)
+    assert again.stdout == "102\n"
+    assert [job.id for job in LaunchFolder(tmp_path / "runs/one").read().jobs] == ["101", "102"]
 
 
 SIZED = TWO.replace('script = "job.sh"', 'script = "job.sh"\nnodes = 1\ngpus_per_node = 4\ntime = "01:00:00"')

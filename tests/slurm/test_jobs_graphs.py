@@ -227,6 +227,7 @@ def test_every_kind_of_dependency(ended: Callable[[str], Ended], slurm: Lab) -> 
         assert graph.stage(name)["states"] == {"completed": 1}, name
     assert graph.stage("b")["states"] == {"failed": 1}
     assert graph.stage("never")["states"] == {"cancelled": 1}
+    assert graph.stage("never")["skipped"] == "b did not succeed"
     assert graph.stage("sweep")["states"] == {"completed": 2, "failed": 1}
     assert graph.stage("after_corr")["states"] == {"completed": 2, "cancelled": 1}
     used = {job["stage"]: re.sub(r":[\d:]+", "", job["dependency"]) for job in graph.launch["jobs"]}
@@ -329,7 +330,7 @@ def test_refusal_half_way_lists_what_was_submitted_and_one_command_ends_it(
     launch = tmp_path / "launch"
     result = cli("jobs", "submit", str(path), "--out", str(launch), env=slurm.env)
     last = result.stderr.splitlines()[-1]
-    assert (result.returncode, result.stdout) == (2, "")
+    assert (result.returncode, result.stdout) == (3, "")
     assert "invalid partition specified: nowhere" in last
     job = re.search(r"1 jobs are submitted \((\d+)\)", last)
     assert job is not None, last
@@ -339,7 +340,7 @@ def test_refusal_half_way_lists_what_was_submitted_and_one_command_ends_it(
     wait_until(lambda: "CANCELLED" in slurm.run("scontrol", "show", "job", job.group(1)).stdout)
     alone = write_graph(tmp_path, "alone", '[stages.b]\nscript = "ok.sh"\npartition = "nowhere"\n')
     result = cli("jobs", "submit", str(alone), "--out", str(tmp_path / "none"), env=slurm.env)
-    assert result.returncode == 2
+    assert result.returncode == 3
     assert not (tmp_path / "none").exists()
 
 

@@ -85,7 +85,7 @@ def list_jobs(folders: LaunchDirs = None, as_json: AsJson = False) -> None:
     from scalewright.launch.launches import glance
     from scalewright.report.jobs import print_launches
 
-    print_launches([glance(folder, say=_say) for folder in _launches(folders)], as_json=as_json)
+    print_launches(glance(_launches(folders), say=_say), as_json=as_json)
 
 
 @app.command("watch")

@@ -104,7 +104,7 @@ class _Job:
         from scalewright.launch.sites.loader import find_site
         from scalewright.records.documents import read_document
 
-        self.words, self.site = words, find_site(site, catalog)
+        self.words, self.site, self.catalog = words, find_site(site, catalog), catalog
         self.plan: dict[str, Any] | None = None
         self.planned: PlannedJob | None = None
         if len(words) == 1 and words[0].endswith(".json"):
@@ -166,8 +166,9 @@ class _Job:
 
     def finish(self, request: JobRequest, items: str, *, dry_run: bool, as_json: bool) -> None:
         """Print the script, or write the run directory and submit."""
+        from scalewright.launch.launches import submit_alone
         from scalewright.launch.slurm_script import render
-        from scalewright.launch.submit import check_sbatch, submit
+        from scalewright.launch.submit import check_sbatch
         from scalewright.records.documents import document, to_json
 
         script = render(request, self.site)
@@ -175,13 +176,16 @@ class _Job:
         answer, shown = script.text, script.warnings
         if not dry_run:
             check_sbatch()
-            body["job"] = submit(self._write(request, script, items))
+            self._write(request, script, items)
+            body["job"] = submit_alone(request, self.site, items=items.splitlines(), say=_say)
             answer, shown = f"{body['job']}\n", script.notes
         for note in () if as_json else shown:
             typer.echo(f"note: {note}", err=True)
         typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else answer, nl=False)
 
-    def _write(self, request: JobRequest, script: Script, items: str) -> Path:
+    def _write(self, request: JobRequest, script: Script, items: str) -> None:
+        from scalewright.catalog.library import open_catalog
+        from scalewright.launch.preflight_request import request_of_job
         from scalewright.records.documents import document, write_document, write_text
         from scalewright.records.run_directory import RunDirectory
 
@@ -197,8 +201,13 @@ class _Job:
             write_document(directory.prediction, planned.prediction)
         if request.array is not None:
             write_text(request.array.manifest, items)
+        expected = request_of_job(request, self.site, open_catalog(self.catalog))
+        write_document(directory.preflight_request, expected.as_document())
         write_text(directory.script, script.text)
-        return directory.script
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _with_array(request: JobRequest, file: Path | None, width: int) -> tuple[JobRequest, str]:

@@ -49,20 +49,16 @@ class Driver:
     manifest: Manifest = field(init=False)
 
     def begin(self) -> None:
-        """Write down a new graph; nothing is submitted yet."""
+        """Write down a new graph and its scripts; the manifest follows with the first intents."""
         largest = max(stage.num_items for stage in self.graph.stages.values())
         size = MAX_ARRAY_TASKS if largest <= MAX_ARRAY_TASKS else max(self.slurm.max_array_size() - 1, 1)
-        self.manifest = Manifest(
-            name=self.graph.name, created=datetime.now(UTC).isoformat(), max_array_tasks=size,
-            token=secrets.token_hex(4),
-        )  # fmt: skip
+        self.manifest = new_manifest(self.graph.name, size)
         scripts = [
             stage_scripts(self.graph, stage, self.folder, self.site, size) for stage in self.graph.stages.values()
         ]
         for stage in scripts:
             write_scripts(stage)
         write_document(self.folder.graph, self.graph.as_document())
-        self.folder.write(self.manifest)
 
     def take_up(self) -> None:
         """Read what an earlier driver left. Intents without an id are looked up; those nobody knows are dropped."""
@@ -93,20 +89,26 @@ class Driver:
             for name, reason in decision.skipped.items():
                 self.say(f"{name} is skipped: {reason}")
         if decision.wanted:
-            self._submit(decision.wanted)
+            self.submit(decision.wanted)
         return decision
 
-    def look(self, *, keep: bool = True) -> bool:
-        """Ask the scheduler about every open task; true where something changed."""
-        asked = {job.id: job for job in self.manifest.jobs if job.id and not job.is_settled}
-        if not asked:
+    def look(self) -> bool:
+        """Ask the scheduler about every open task and write down what changed; true where something did."""
+        asked = self.open_tasks()
+        if not asked or not self.learn(self.slurm.status(asked)):
             return False
-        statuses = self.slurm.status({i: _numbers(job) for i, job in asked.items()})
-        changed = [new for job in asked.values() if (new := self._seen(job, statuses)) != job]
-        if changed:
-            self.manifest = self.manifest.replaced(changed)
-            if keep:
-                self.folder.write(self.manifest)
+        self.folder.write(self.manifest)
+        return True
+
+    def open_tasks(self) -> dict[str, list[int]]:
+        """Tasks by job id that have not ended, as far as is known."""
+        return {job.id: _numbers(job) for job in self.manifest.jobs if job.id and not job.is_settled}
+
+    def learn(self, statuses: Statuses) -> bool:
+        """Take over what the scheduler says; true where it is news."""
+        asked = [job for job in self.manifest.jobs if job.id and not job.is_settled]
+        changed = [new for job in asked if (new := self._seen(job, statuses)) != job]
+        self.manifest = self.manifest.replaced(changed)
         return bool(changed)
 
     def _seen(self, job: Job, statuses: Statuses) -> Job:
@@ -139,7 +141,7 @@ class Driver:
             settled_s=self.now() if ended else job.settled_s,
         )
 
-    def _submit(self, wanted: Sequence[Wanted]) -> None:
+    def submit(self, wanted: Sequence[Wanted]) -> None:
         """All are written down before the first sbatch; each id is kept the moment it is known."""
         first = len(self.manifest.jobs)
         exclude = excluded_nodes(self.manifest, self.graph.exclude_after)
@@ -150,16 +152,18 @@ class Driver:
         try:
             for job, want in zip(jobs, wanted, strict=True):
                 if self.folder.stop.exists():
-                    self.manifest = before.replaced(job for job in self.manifest.jobs[first:] if job.id)
+                    self._forget_unsubmitted(before, first)
                     break
                 self._submit_one(job, want)
         except ScalewrightError as error:
             if not isinstance(error, SchedulerAwayError):  # else it may have been taken: the intents stay
-                self.manifest = before.replaced(job for job in self.manifest.jobs[first:] if job.id)
+                self._forget_unsubmitted(before, first)
             error.args = (f"{error}{self._submitted_so_far()}",)
             raise
-        finally:
-            self.folder.write(self.manifest)
+
+    def _forget_unsubmitted(self, before: Manifest, first: int) -> None:
+        self.manifest = before.replaced(job for job in self.manifest.jobs[first:] if job.id)
+        self.folder.write(self.manifest)
 
     def _submitted_so_far(self) -> str:
         ids = [job.id for job in self.manifest.jobs if job.id and not job.is_settled]
@@ -265,6 +269,11 @@ class Driver:
             wait_s = max(shortest_s, wait_s / GROWTH) if moved else min(wait_s * GROWTH, longest_s)
             until_due = wait_s if decision.due_s is None else max(decision.due_s - self.now(), 0.1)
             self.sleep(min(wait_s, until_due))
+
+
+def new_manifest(name: str, max_array_tasks: int) -> Manifest:
+    created = datetime.now(UTC).isoformat()
+    return Manifest(name=name, created=created, max_array_tasks=max_array_tasks, token=secrets.token_hex(4))
 
 
 def _worst(states: Mapping[int, JobState], told: Mapping[int, str], before: str) -> str:

@@ -190,7 +190,8 @@ def _stage(
 def _options(resources: Resources) -> dict[str, Any]:
     renamed = {"env": "variables", "notice": "notice_s"}
     apart = ("nodes", "gpus_per_node", "time")
-    found = {renamed.get(name, name): value for name, value in resources.model_dump(mode="json").items() if name not in apart}
+    given = resources.model_dump(mode="json")
+    found = {renamed.get(name, name): value for name, value in given.items() if name not in apart}
     return found | {"notice_s": int(resources.notice)}
 
 

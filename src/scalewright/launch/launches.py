@@ -12,18 +12,20 @@ from typing import Any
 from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError, UnknownNameError
 from scalewright.launch.aftermath import tail
 from scalewright.launch.budget import USAGE_FIELDS, Usage, added, parse_usage, usage_of
-from scalewright.launch.driver import MAX_ARRAY_TASKS, Driver
-from scalewright.launch.graph import Graph, load_graph, resolve
+from scalewright.launch.driver import MAX_ARRAY_TASKS, Driver, new_manifest
+from scalewright.launch.graph import Graph, RetryRule, Stage, load_graph, resolve
 from scalewright.launch.graph_file import load_graph_file
+from scalewright.launch.job_request import JobRequest
 from scalewright.launch.job_state import JobState
-from scalewright.launch.manifest import BusyError, Job, LaunchFolder, Manifest, environment_errors
-from scalewright.launch.progress import StageView, views
+from scalewright.launch.manifest import ALONE, BusyError, Job, LaunchFolder, Manifest, environment_errors
+from scalewright.launch.progress import StageView, Wanted, views
 from scalewright.launch.scheduler import Runner
 from scalewright.launch.sites.loader import find_site
 from scalewright.launch.sites.types import Site
 from scalewright.launch.slurm import Slurm
 from scalewright.launch.stage_scripts import stage_scripts
 from scalewright.launch.submit import check_sbatch
+from scalewright.records.documents import write_document
 from scalewright.records.run_directory import new_run_id
 
 Say = Callable[[str], object]
@@ -131,6 +133,35 @@ def start_launch(graph: Graph, site: Site | None, out: Path | None, *, say: Say)
     return driver, folder
 
 
+def submit_alone(request: JobRequest, site: Site, *, items: Sequence[str], say: Say) -> str:
+    """Submit the one script in a run directory and write it down there; again is another attempt. Its id."""
+    folder = LaunchFolder(request.run_dir)
+    driver = Driver(folder=folder, graph=_alone(request, site, items), slurm=slurm(say))
+    with folder.held():
+        if folder.exists():
+            driver.take_up()
+        else:
+            driver.manifest = new_manifest(request.name, max(len(items), 1))
+        write_document(folder.graph, driver.graph.as_document())
+        tasks = tuple(range(max(len(items), 1)))
+        driver.submit([Wanted(stage=ALONE, part=0, attempt=len(driver.manifest.jobs), tasks=tasks)])
+    return driver.manifest.jobs[-1].id
+
+
+def _alone(request: JobRequest, site: Site, items: Sequence[str]) -> Graph:
+    gpus = request.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
+    stage = Stage(
+        name=ALONE, command=request.command, script=None, plan=None, options={}, num_nodes=request.num_nodes,
+        gpus_per_node=gpus, walltime_s=request.walltime_s, items=tuple(items), after={}, singleton=False, gate=None,
+        width=1 if request.array is None else request.array.max_running,
+        retries=RetryRule(limit=0, backoff_s=0.0, longest_s=0.0),
+    )  # fmt: skip
+    return Graph(
+        name=request.name, site=site.id, folder=request.work_dir, stages={ALONE: stage}, exclude_after=2,
+        warn_gpu_hours=None, limit_gpu_hours=None, system="",
+    )  # fmt: skip
+
+
 def open_launch(path: Path, *, say: Say) -> Driver:
     folder = LaunchFolder(path.absolute())
     folder.read()
@@ -158,15 +189,21 @@ def cancel_launch(path: Path, stages: Sequence[str], *, say: Say) -> list[str]:
         return ids
 
 
-def glance(folder: LaunchFolder, *, say: Say) -> Standing:
-    """How a launch stands, with one look at the queue. Nothing is written: a driver may be at work."""
-    driver = Driver(folder=folder, graph=load_graph(folder.graph), slurm=slurm(say), say=say)
-    driver.manifest = folder.read()
+def glance(folders: Sequence[LaunchFolder], *, say: Say) -> list[Standing]:
+    """How launches stand, with one look at the queue for all. Nothing is written: drivers may be at work."""
+    scheduler = slurm(say)
+    drivers = [Driver(folder=f, graph=load_graph(f.graph), slurm=scheduler, say=say) for f in folders]
+    asked: dict[str, list[int]] = {}
+    for driver in drivers:
+        driver.manifest = driver.folder.read()
+        asked |= driver.open_tasks()
     try:
-        driver.look(keep=False)
+        statuses = scheduler.status(asked) if asked else {}
+        for driver in drivers:
+            driver.learn(statuses)
     except EnvironmentFailedError as error:
         say(f"{error}; shown is what was known before")
-    return Standing(folder=folder, graph=driver.graph, manifest=driver.manifest)
+    return [Standing(folder=d.folder, graph=d.graph, manifest=d.manifest) for d in drivers]
 
 
 def log_ends(

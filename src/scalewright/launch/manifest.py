@@ -26,6 +26,8 @@ from scalewright.records.documents import document, read_document, read_text, wr
 from scalewright.records.loader import restore, stored
 
 KIND = "jobs"
+ALONE = "@job"
+"""The stage of a launch that is a single job: its run directory is the launch folder. No file can name a stage so."""
 
 
 class BusyError(ConfigError):
@@ -152,7 +154,7 @@ class LaunchFolder:
         return self.path / "stop"
 
     def stage(self, name: str) -> Path:
-        return self.path / "stages" / name
+        return self.path if name == ALONE else self.path / "stages" / name
 
     def exists(self) -> bool:
         return self.manifest.is_file()
@@ -177,12 +179,10 @@ class LaunchFolder:
             self.journal.unlink(missing_ok=True)
 
     def note_id(self, job: Job) -> None:
-        """Keep an id at once, without writing the whole manifest again."""
+        """Keep an id at once, without writing all again. One that is lost with the power is found by its tag."""
         line = json.dumps({"tag": job.tag, "id": job.id, "dependency": job.dependency}) + "\n"
         with environment_errors(self.path), self.journal.open("a") as file:
             file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

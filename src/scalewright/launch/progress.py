@@ -117,6 +117,9 @@ def decide(graph: Graph, manifest: Manifest, *, now_s: float) -> Decision:
             coming.update([name] if first else [])
             if reason:
                 skipped[name] = reason
+        elif reason := _never(graph, seen, skipped, name):
+            skipped[name] = reason
+            continue
         again, due = _retries(view, manifest, now_s)
         wanted += again
         dues += [] if due is None else [due]
@@ -159,6 +162,20 @@ def _first_jobs(
         own += [("afterany", name, part - 1)] if part > 0 else []
         found.append(Wanted(stage=name, part=part, attempt=0, tasks=tasks, after=tuple(own)))
     return found, ""
+
+
+def _never(graph: Graph, seen: Mapping[str, StageView], skipped: Mapping[str, str], name: str) -> str:
+    """Why Slurm took a submitted stage out of its queue: what it waited for has ended otherwise. Empty: it did not."""
+    view = seen[name]
+    if any(state is not JobState.CANCELLED for state in view.states.values()):
+        return ""
+    for up, relation in graph.stages[name].after.items():
+        before = seen[up]
+        if before.is_final or up in skipped:
+            reason, _ = _verdict(before, relation, was_skipped=before.is_skipped or up in skipped)
+            if reason:
+                return reason
+    return ""
 
 
 def _verdict(before: StageView, relation: str, *, was_skipped: bool) -> tuple[str, frozenset[int] | None]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.errors import EnvironmentFailedError
 
 _AWAY = re.compile(
     r"unable to contact slurm controller|socket timed out|connection refused|connection timed out"
@@ -28,7 +28,7 @@ class SchedulerAwayError(EnvironmentFailedError):
     """The scheduler does not answer. Whether it took the request is not known."""
 
 
-class SchedulerRefusedError(ConfigError):
+class SchedulerRefusedError(EnvironmentFailedError):
     """The scheduler answered no; `words` are its own."""
 
     def __init__(self, message: str, *, words: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalewright.errors import ConfigError
+from scalewright.errors import EnvironmentFailedError
 from scalewright.launch.job_state import JobState, TaskStatus, parse_state
 from scalewright.launch.scheduler import Runner, SchedulerAwayError, SchedulerRefusedError
 from scalewright.launch.submit import parse_job_id
@@ -281,7 +281,7 @@ class Slurm:
             return self.runner.call(["sacct", "-n", "-P", *argv])
         except SchedulerRefusedError as error:
             self.has_accounting = False
-            raise ConfigError(f"this cluster's accounts cannot be read: {error.words}") from error
+            raise EnvironmentFailedError(f"this cluster's accounts cannot be read: {error.words}") from error
 
     def usage(self, job_ids: Sequence[str], fields: str) -> list[str]:
         """What every attempt of these jobs used, in as few calls as there are batches."""

@@ -11,7 +11,7 @@ from typing import Any
 from scalewright.errors import ConfigError
 from scalewright.launch.graph import Graph, Stage
 from scalewright.launch.job_request import ArrayTasks, JobRequest
-from scalewright.launch.manifest import LaunchFolder, environment_errors
+from scalewright.launch.manifest import ALONE, LaunchFolder, environment_errors
 from scalewright.launch.plan_job import PlannedJob, check_site, planned_job, planned_notice_s, planned_walltime_s
 from scalewright.launch.progress import num_parts
 from scalewright.launch.sites.types import Site
@@ -69,7 +69,7 @@ def stage_scripts(graph: Graph, stage: Stage, folder: LaunchFolder, site: Site |
 
 
 def job_name(graph: Graph, stage: Stage) -> str:
-    return f"{graph.name}.{stage.name}"
+    return graph.name if stage.name == ALONE else f"{graph.name}.{stage.name}"
 
 
 def part_folder(folder: LaunchFolder, stage: Stage, part: int, size: int) -> Path:
@@ -151,5 +151,5 @@ def write_scripts(scripts: list[StageScript]) -> None:
                 write_document(directory.prediction, script.planned.prediction)
             (script.run_dir / "logs").mkdir(parents=True, exist_ok=True)
             if script.items:
-                write_text(script.items_file, "".join(f"{item}\n" for item in script.items))
-            write_text(script.path, script.text)
+                write_text(script.items_file, "".join(f"{item}\n" for item in script.items), is_synced=False)
+            write_text(script.path, script.text, is_synced=False)

@@ -39,12 +39,15 @@ def write_document(path: Path, doc: dict[str, Any]) -> None:
     write_text(path, to_json(doc))
 
 
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8"))
+def write_text(path: Path, text: str, *, is_synced: bool = True) -> None:
+    write_bytes(path, text.encode("utf-8"), is_synced=is_synced)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write to a temporary name in the same folder, flush to disk, then rename over `path`."""
+def write_bytes(path: Path, content: bytes, *, is_synced: bool = True) -> None:
+    """Write to a temporary name in the same folder, flush to disk, then rename over `path`.
+
+    `is_synced` may be false for what can be made again: it is whole for every process, but may be lost with the power.
+    """
     if path.is_dir():
         raise DocumentError(f"{path}: is a folder; name a file in it")
     try:
@@ -56,7 +59,8 @@ def write_bytes(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if is_synced:
+                os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101  mkstemp makes 0600, which colleagues could not read

@@ -58,18 +58,30 @@ def validate(raw: object, model: type[M], *, where: str) -> M:
 
 def stored(value: object) -> dict[str, Any]:
     """A frozen dataclass of ours as the body of a document; `restore` reads it back."""
-    body: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json")
+    body: dict[str, Any] = _adapters[type(value)].dump_python(value, mode="json")
     return body
+
+
+class _Adapters(dict[type[Any], TypeAdapter[Any]]):
+    """Made once per type: making one costs more than writing a file."""
+
+    def __missing__(self, kind: type[Any]) -> TypeAdapter[Any]:
+        self[kind] = TypeAdapter(kind)
+        return self[kind]
+
+
+_adapters = _Adapters()
 
 
 def restore(doc: dict[str, Any], kind: type[D], *, where: str) -> D:
     """The dataclass that `stored` wrote; a document that somebody else has changed is refused."""
     try:
-        return TypeAdapter(kind).validate_python(doc)
+        found: D = _adapters[kind].validate_python(doc)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the document"
         raise DocumentError(f"{where}: key {key!r}: {first['msg'].lower()}; it is not as it was written") from error
+    return found
 
 
 def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
