@@ -27,8 +27,10 @@ COMMAND = [
 
 
 @contextmanager
-def running(path: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([*COMMAND, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def running(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*COMMAND, str(path), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         yield process
     finally:
@@ -82,3 +84,29 @@ def test_interrupted_run_goes_on_where_it_was_and_a_killed_rank_ends_it(tmp_path
     assert [e.detail for e in events if e.name == names.EVENT_RESUME] == [f"from step-{stopped_at:08d}"]
     steps = [event.step for event in events if event.name == names.STEP_TIME]
     assert steps == list(range(len(steps))), "steps were done twice or left out"
+
+
+@pytest.mark.kills
+def test_requeued_runs_have_the_losses_of_one_that_was_never_stopped(tmp_path: Path) -> None:
+    stopped, whole = RunDirectory(tmp_path / "stopped"), RunDirectory(tmp_path / "whole")
+    few = ("--steps", "160")
+    saved = 0
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        with running(stopped.path, *few) as process:
+            wait_for_checkpoint(stopped, process, after=saved)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=60)
+        assert process.returncode == 75, said
+        assert f"stopped by {number.name} between two steps" in said
+        saved = stopped.checkpoint_steps()[-1]
+    for directory in (stopped, whole):
+        with running(directory.path, *few) as process:
+            _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    for rank in (0, 1):
+        losses = [
+            [(event.step, event.value) for event in read_events(run.rank_events(rank)) if event.name == names.LOSS]
+            for run in (stopped, whole)
+        ]
+        assert len(losses[1]) == 160
+        assert losses[0] == losses[1], "a resumed run must go on bit for bit"
