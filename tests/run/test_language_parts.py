@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 import torch
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
-from scalewright.run.language.breakdown import covered
+from scalewright.run.language.breakdown import TimedStep, covered, profiler, shares, split_step
 from scalewright.run.language.data import TokenData, mapped_tokens, samples_of_rank, synthetic_tokens
 from scalewright.run.language.device import choose_device, settle_cpu_products
 from scalewright.run.language.place import check_world_size, local_positions, stage_layers
@@ -98,6 +100,26 @@ def test_few_steps_are_no_steady_state() -> None:
 )
 def test_covered_time_counts_overlap_once(intervals: list[tuple[float, float]], length: float) -> None:
     assert covered(intervals) == length
+
+
+SECONDS = st.floats(min_value=0.0, max_value=100.0)
+
+
+@given(step_s=SECONDS, data_wait_s=SECONDS, compute_s=SECONDS, exposed_s=SECONDS)
+def test_parts_of_a_step_add_up_to_it(step_s: float, data_wait_s: float, compute_s: float, exposed_s: float) -> None:
+    split = shares(step_s=step_s, data_wait_s=data_wait_s, compute_s=compute_s, exposed_s=exposed_s)
+    parts = (split.compute_s, split.communication_s, split.data_wait_s, split.idle_s)
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(step_s)
+
+
+def test_split_is_that_of_ordinary_steps_not_of_the_profiled_one() -> None:
+    with profiler(torch.device("cpu")) as trace:
+        torch.ones(8).sum()
+    slow_start = [TimedStep(step=0, wall_s=90.0, thread_cpu_s=80.0, data_wait_s=9.0)]
+    usual = [TimedStep(step=i, wall_s=1.0, thread_cpu_s=0.75, data_wait_s=0.125) for i in range(1, 8)]
+    split = split_step(trace, slow_start + usual, device=torch.device("cpu"))
+    assert (split.compute_s, split.communication_s, split.data_wait_s, split.idle_s) == (0.75, 0.0, 0.125, 0.125)
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
     from scalewright.launch.language import Chosen, Ready, Wanted
     from scalewright.records.run_directory import RunDirectory
+
+LAST_WORDS_BYTES = 2**16
+"""With less room than this on its disk, a run may not have been able to write down why it ended."""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run a benchmark, predicted and measured.")
 
@@ -231,7 +235,9 @@ def _last_words(directory: RunDirectory) -> str:
         said = [line for line in lines if line.startswith("error: ")]
         if said:
             return said[-1].removeprefix("error: ")
-    return "the run left no reason: see logs/, and whether the disk is full"
+    if shutil.disk_usage(directory.path).free < LAST_WORDS_BYTES:
+        return "No space left on device: free space, then run it again to resume; earlier checkpoints are untouched"
+    return "the run left no reason: see logs/"
 
 
 def _answer(directory: RunDirectory, *, as_json: bool) -> None:

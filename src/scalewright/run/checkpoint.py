@@ -6,6 +6,10 @@ update waits for that copy. A thread then writes, and talks to the other ranks o
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -156,8 +160,11 @@ class Checkpointer:
 
             final = self._from_first_rank(publish)
         except (CheckpointException, OSError) as error:
+            cause = _cause_of(error, hidden.parent, sum(_local(t).nbytes for t in tensors.values()))
+            if self._rank == 0:
+                self._folder.discard(step)  # room to say why
             raise EnvironmentFailedError(
-                f"{hidden.parent}: the checkpoint of step {step} was not saved: {_first_cause(error)}; "
+                f"{hidden.parent}: the checkpoint of step {step} was not saved: {cause}; "
                 "free space or choose another --run-dir, then resume; earlier checkpoints are untouched"
             ) from error
         self.last_write_s = time.perf_counter() - started_s
@@ -228,6 +235,14 @@ def _host_copy_of(tensor: Tensor) -> Tensor:
     if isinstance(tensor, DTensor):
         return DTensor(room, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
     return room
+
+
+def _cause_of(error: BaseException, folder: Path, num_bytes: int) -> str:
+    """Why a save failed. PyTorch's writer hides a full disk behind words on positions in a file."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(folder).free < num_bytes:
+            return os.strerror(errno.ENOSPC)
+    return _first_cause(error)
 
 
 def _first_cause(error: BaseException) -> str:
