@@ -71,7 +71,7 @@ class Outcome:
 def scene(seed: int, *, num_nodes: int, quick: bool) -> Scene:
     """A full queue, drawn from a seed."""
     draw = random.Random(seed)
-    longest_s = 12 if quick else 40
+    longest_s = 8 if quick else 40
     running, left = [], num_nodes
     while left:
         size = min(draw.choice((1, 1, 2, 3)), left)
