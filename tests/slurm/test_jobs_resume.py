@@ -55,6 +55,11 @@ def field(slurm: Lab, job: str, name: str) -> str:
     return next((w.partition("=")[2] for w in words if w.startswith(f"{name}=")), "")
 
 
+def update(slurm: Lab, job: str, change: str) -> None:
+    """Change a job that waits, so that the test does not; a controller that has just started may need a moment."""
+    wait_until(change, lambda: slurm.run("scontrol", "update", f"JobId={job}", change).returncode == 0)
+
+
 def resumes(directory: RunDirectory) -> list[str]:
     events = directory.rank_events(0)
     return [e.detail for e in read_events(events) if e.name == names.EVENT_RESUME] if events.exists() else []
@@ -89,16 +94,16 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
             assert resumes(run) == []
             wait_until("the queue", lambda: field(slurm, job, "JobState") == "PENDING")
             slurm.restart_controller()
-            for change in ("TimeLimit=00:30:00", "StartTime=now"):
-                slurm.run("scontrol", "update", f"JobId={job}", change)
+            update(slurm, job, "TimeLimit=00:30:00")
+            update(slurm, job, "StartTime=now")
             wait_until("the first resume", lambda: len(resumes(run)) == 1)
             assert resumes(run) == [f"from step-{stopped_at:08d}"]
             wait_until("more checkpoints", lambda: run.checkpoint_steps()[-1] > stopped_at)
-            lost = slurm.run("squeue", "-h", "-j", job, "-o", "%B").stdout.strip()
+            lost = field(slurm, job, "BatchHost")
             slurm.kill_node(lost)
             try:
                 wait_until("the requeue", lambda: field(slurm, job, "Restarts") == "2")
-                slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+                update(slurm, job, "StartTime=now")
                 wait_until("the second resume", lambda: len(resumes(run)) == 2)
                 saved = run.checkpoint_steps()[-1]
                 wait_until("progress", lambda: run.checkpoint_steps()[-1] > saved)
@@ -108,6 +113,7 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
             out, err = driver.communicate(timeout=60)
         finally:
             driver.kill()
+            slurm.run("scancel", "--name=survives.train")
     assert (cancelled.returncode, cancelled.stdout.strip()) == (0, job), cancelled.stderr
     assert driver.returncode == 1, err + log.read_text()[-2000:]
     assert json.loads(out)["launches"][0]["stages"]["train"]["states"] == {"cancelled": 1}
