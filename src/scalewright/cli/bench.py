@@ -21,6 +21,25 @@ if TYPE_CHECKING:
     from scalewright.launch.language import Chosen, Ready, Wanted
     from scalewright.records.run_directory import RunDirectory
 
+ModelName = Annotated[str | None, typer.Option(help="Catalogue name, config.json, or layers=..,hidden=..,heads=..")]
+PrecisionText = Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8; auto: bf16 on GPUs, fp32 on CPUs.")]
+ScalingText = Annotated[str, typer.Option(help="weak or strong sets the batch as EPICURE does; given keeps it.")]
+CompileText = Annotated[
+    str, typer.Option("--compile", help="off, default, max-autotune, graphs; auto: graphs on one GPU, else off.")
+]
+ProtocolText = Annotated[
+    str, typer.Option(help="Which steps count: steady (MSER-5), or epicure (from 10 even steps on).")
+]
+EveryText = Annotated[str, typer.Option(help="Steps; 0: only when stopped; auto: from the failure model.")]
+StartFolder = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Checkpoint of another run of this model, under any layout.")
+]
+PlanFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Model, layout and precision of a stored plan, instead.")
+]
+SystemName = Annotated[str | None, typer.Option(help="Catalogue name of this machine; default: GPU name or a probe.")]
+RunFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/TIME-NAME. The same one resumes.")]
+
 LAST_WORDS_BYTES = 2**16
 """With less room than this on its disk, a run may not have been able to write down why it ended."""
 
@@ -34,45 +53,25 @@ def _root() -> None:
 
 @app.command("language")
 def language(
-    model: Annotated[
-        str | None, typer.Option(help="Catalogue name, config.json, or layers=..,hidden=..,heads=..")
-    ] = None,
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Model, layout and precision of a stored plan, instead.")
-    ] = None,
+    model: ModelName = None,
+    plan: PlanFile = None,
     ranks: Annotated[int | None, typer.Option(help="Processes; default: the layout's, or one per GPU.")] = None,
     layout: Annotated[str | None, typer.Option(help="tp=2,pp=2,dp=2,mbs=1,gbs=16,...; default: dp alone.")] = None,
     steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 50,
     seq: Annotated[int, typer.Option(help="Tokens per sample; 0: the model's own.")] = 0,
-    precision: Annotated[
-        str, typer.Option(help="fp32, tf32, fp16, bf16, fp8; auto: bf16 on GPUs, fp32 on CPUs.")
-    ] = "auto",
-    compile_mode: Annotated[
-        str, typer.Option("--compile", help="off, default, max-autotune, graphs; auto: graphs on one GPU, else off.")
-    ] = "auto",
-    scaling: Annotated[
-        str, typer.Option(help="weak or strong sets the batch as EPICURE does; given keeps it.")
-    ] = "given",
-    protocol: Annotated[
-        str, typer.Option(help="Which steps count: steady (MSER-5), or epicure (from 10 even steps on).")
-    ] = "steady",
+    precision: PrecisionText = "auto",
+    compile_mode: CompileText = "auto",
+    scaling: ScalingText = "given",
+    protocol: ProtocolText = "steady",
     checkpoint: Annotated[str, typer.Option(help="async: train on while it is written; sync: wait.")] = "async",
-    checkpoint_every: Annotated[
-        str, typer.Option(help="Steps; 0: only when stopped; auto: from the failure model.")
-    ] = "0",
+    checkpoint_every: EveryText = "0",
     keep: Annotated[int, typer.Option(help="Newest whole checkpoints that are kept.")] = 2,
-    start_from: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Checkpoint of another run of this model, under any layout.")
-    ] = None,
+    start_from: StartFolder = None,
     seed: Annotated[int, typer.Option(help="Of weights and synthetic data.")] = 0,
     data: Annotated[str, typer.Option(help="synthetic, or a .npy file of token ids.")] = "synthetic",
     device: Annotated[str, typer.Option(help="cpu, cuda (also AMD), or auto.")] = "auto",
-    system: Annotated[
-        str | None, typer.Option(help="Catalogue name of this machine; default: GPU name or a probe.")
-    ] = None,
-    run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: runs/TIME-NAME. The same one resumes.")
-    ] = None,
+    system: SystemName = None,
+    run_dir: RunFolder = None,
     budget: Annotated[str, typer.Option(help="Longest time it may take, as predicted.")] = "10 min",
     profile: Annotated[bool, typer.Option("--profile", help="Keep a Kineto trace of the profiled steps.")] = False,
     as_json: AsJson = False,
