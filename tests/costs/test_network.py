@@ -11,7 +11,15 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.collectives import all_to_all_time_s, group_path
 from scalewright.costs.machine import machine_from_system
-from scalewright.costs.network import TIERS, Network, exit_frac, hops_latency_s, slowdown, tier_of
+from scalewright.costs.network import (
+    TIERS,
+    Network,
+    congestion_of_machine,
+    exit_frac,
+    hops_latency_s,
+    slowdown,
+    tier_of,
+)
 
 CATALOG = Catalog((packaged_data(),))
 FABRIC = Network(
@@ -105,6 +113,13 @@ def test_what_leaves_a_group() -> None:
 def test_groups_on_real_machines(system: str, ranks: int, stride: int, devices: int, span: str) -> None:
     path = group_path(machine_from_system(CATALOG, system), num_ranks=ranks, stride=stride, num_job_devices=devices)
     assert path.span == span
+
+
+def test_small_machines_see_little_congestion_and_large_ones_nearly_all() -> None:
+    found = [congestion_of_machine(congestion=21.0, num_nodes=n, num_half_nodes=250.0) for n in (17, 250, 3000)]
+    assert found[0] < 2.5
+    assert found[1] == pytest.approx(11.0)
+    assert 19.0 < found[2] < 21.0
 
 
 def test_all_to_all_pays_each_tier_its_own_rate() -> None:

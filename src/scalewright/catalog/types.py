@@ -398,6 +398,8 @@ class Constants(Entry, StageConstants, VisionConstants):
     """Slowdown for each doubling of the node count: all wait for the slowest."""
     congestion_share: Fraction
     """Share of a machine at which a job sees half of its fabric's `congestion`."""
+    congestion_nodes: Count
+    """Nodes of a machine that sees half of its fabric's `congestion`."""
     step_overhead: Seconds
     """Host work once per step: data, clipping, logging."""
     device_reserve: Bytes

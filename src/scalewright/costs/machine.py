@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from scalewright.catalog.derive import link_bytes_per_s, usable_memory_bytes
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Accelerator, Constants, Fabric, Link, Partition, Precision, System, Transport
-from scalewright.costs.network import HOPS_IN_GROUP, Network, exit_frac
+from scalewright.costs.network import HOPS_IN_GROUP, Network, congestion_of_machine, exit_frac
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
 from scalewright.records.types import Confidence
 
@@ -158,12 +158,14 @@ def machine_from_system(
         network_bytes_per_s_per_gpu=per_gpu * transport.achievable.value,
         network_latency_s=transport.latency.value,
         transport=transport.id,
-        network=_network(fabric, partition),
+        network=_network(fabric, partition, num_half_nodes=constants.congestion_nodes.value),
     )
 
 
-def _network(fabric: Fabric, partition: Partition) -> Network:
+def _network(fabric: Fabric, partition: Partition, *, num_half_nodes: float) -> Network:
     """The fabric with what the partition says of its own part of it."""
+    nodes = partition.num_nodes.value
+    shared = congestion_of_machine(congestion=fabric.congestion.value, num_nodes=nodes, num_half_nodes=num_half_nodes)
     leaf, whole = partition.nodes_per_leaf or fabric.nodes_per_leaf, fabric.max_hops.value
     group = partition.nodes_per_group
     share = (partition.bisection_share or fabric.bisection_share).value
@@ -173,10 +175,10 @@ def _network(fabric: Fabric, partition: Partition) -> Network:
         num_hops=(1.0, min(whole, HOPS_IN_GROUP[fabric.topology]), whole),
         num_leaf_nodes=math.inf if leaf is None else leaf.value,
         num_group_nodes=math.inf if group is None else group.value,
-        num_nodes=partition.num_nodes.value,
+        num_nodes=nodes,
         exit_frac=exit_frac(topology=fabric.topology, bisection_frac=share),
         collisions=fabric.collisions.value,
-        congestion=(partition.congestion or fabric.congestion).value,
+        congestion=shared if partition.congestion is None else partition.congestion.value,
         is_compact=partition.placement == "compact",
         is_rail_optimised=fabric.rail_optimised,
         reduces=partition.in_network_reduction,
