@@ -169,6 +169,11 @@ def test_models_without_tokens_are_refused() -> None:
         generation(spec=model("resnet-50"))
 
 
+def test_models_that_write_nothing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="generates none"):
+        generation(spec=model("bert-large"))
+
+
 def test_mini_batches_must_be_whole() -> None:
     with pytest.raises(ConfigError, match="not whole mini-batches"):
         rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, num_prompts=10)

@@ -180,6 +180,7 @@ def predict_generation(
     reason = why_not_expressed(spec)
     if reason is not None:
         raise NotExpressedError(f"{spec.id}: {reason}")
+    check_writes_text(spec)
     _check_generation(spec, machine, num_gpus=num_gpus, tp=tp, batch=batch, lengths=(prompt_len, response_len))
     shape, longest = spec.transformer, response_len if longest_len is None else longest_len
     if longest < response_len:
@@ -220,6 +221,13 @@ def predict_generation(
         site=site,
         site_notes=site_notes,
     )
+
+
+def check_writes_text(spec: ModelSpec) -> None:
+    if not spec.transformer.causal:
+        raise ConfigError(
+            f"{spec.id} reads whole sequences and generates none: choose a causal model, such as llama3-8b"
+        )
 
 
 def _check_generation(

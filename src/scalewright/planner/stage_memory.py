@@ -14,6 +14,7 @@ from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import busiest_shards, num_spread_params
 from scalewright.errors import ConfigError
+from scalewright.planner.serving import check_writes_text
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
@@ -181,6 +182,8 @@ def stage_answers(
     asked: dict[str, Any] = {
         "machine": machine, "stack": stack, "recipe": recipe, "seq": seq, "max_gpus": max_gpus,
     }  # fmt: skip
+    if stage_name != "sft":
+        check_writes_text(spec if teacher is None else teacher)
     names: tuple[ModeName, ...] = get_args(ModeName)
     wanted = modes or tuple(TrainingMode(name=name) for name in names)
     found: list[MinimumGpus] = []
