@@ -145,7 +145,7 @@ CHECKPOINTED = {
     "cuda": (SMALL, "mbs=1", "bf16", "graphs", 600),
     "cpu": ("layers=8,hidden=512,heads=8,vocab=8192,seq=128", "mbs=2", "fp32", "off", 12),
 }
-"""Shape, layout, precision, compile mode and steps between two saves, by device; one save between steps and one at the end."""
+"""Shape, layout, precision, compile mode and steps between two saves, by device; one save midway, one at the end."""
 NUM_SAVES = 1
 
 

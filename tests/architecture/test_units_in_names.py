@@ -33,6 +33,7 @@ DIMENSIONLESS = {
     "network.slowdown": "a ratio above 1, so not a share",
     "network.collisions": "a ratio above 1, so not a share",
     "network.congestion": "a ratio above 1, so not a share",
+    "network.congestion_of_machine": "a ratio above 1, so not a share",
     "step.fits": "a flag as a column: 0 or 1",
     "step.fits_host": "a flag as a column: 0 or 1",
     "storage.growth": "a ratio above 1, so not a share",

@@ -192,7 +192,9 @@ def with_training(
     if samples not in ("shards", "files"):
         raise ConfigError(f"samples do not lie in {samples!r}: choose shards or files")
     if samples == "files" and storage is None and q.spec.is_vision:
-        raise ConfigError("--samples files needs a --storage to read them from: images are taken to be ready without one")
+        raise ConfigError(
+            "--samples files needs a --storage to read them from: images are taken to be ready without one"
+        )
     if checkpoint not in ("sync", "async"):
         raise ConfigError(f"there is no checkpoint kind {checkpoint!r}: choose sync or async")
     own = library.system(q.system).storage
