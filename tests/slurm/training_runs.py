@@ -1,0 +1,123 @@
+"""A small language run under a rendered script: submitted, watched, held still, and read afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalewright.catalog.library import open_catalog
+from scalewright.cli.predict import resolve_model
+from scalewright.lab.cluster import Lab
+from scalewright.launch.job_request import JobRequest
+from scalewright.launch.sites.loader import find_site
+from scalewright.launch.slurm_script import render
+from scalewright.launch.submit import parse_job_id
+from scalewright.records import metric_names as names
+from scalewright.records.documents import write_text
+from scalewright.records.events import Event, read_events
+from scalewright.records.run_directory import RunDirectory
+from scalewright.workload import language_run
+from scalewright.workload.layout import parse_layout
+
+MODEL = "layers=2,hidden=256,heads=4,seq=128,vocab=512"
+NUM_STEPS = 40
+CHECKPOINT_EVERY = 5
+PATIENCE_S = 240.0
+"""Slurm's timers, and machines on which other work runs: nobody fails for being slow."""
+
+
+def wait_for(what: str, condition: Callable[[], bool], *, shown: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}\n{shown()}"
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """One job of two nodes with a rank each."""
+
+    lab: Lab
+    job: str
+    directory: RunDirectory
+
+    @classmethod
+    def submit(cls, lab: Lab, path: Path, **asked: Any) -> TrainingRun:
+        """As `launch` does with a plan, which would ask for GPUs: the ranks and the script share a run directory."""
+        spec = resolve_model(open_catalog(None), MODEL)
+        config = language_run.resolve(
+            spec, parse_layout("dp=2,mbs=4"), precision="fp32", device="cpu", steps=NUM_STEPS, profile_steps=0,
+            checkpoint_every=CHECKPOINT_EVERY,
+        )  # fmt: skip
+        directory = RunDirectory.create_or_resume(path, config.document())
+        request = JobRequest(
+            command=(sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(path)),
+            num_nodes=2, gpus_per_node=1, run_dir=path, work_dir=path, finds_its_rank=True,
+            variables={"OMP_NUM_THREADS": "1"}, **{"walltime_s": 600} | asked,
+        )  # fmt: skip
+        write_text(directory.script, render(request, find_site("generic", None)).text)
+        done = lab.run("sbatch", "--parsable", str(directory.script))
+        assert done.returncode == 0, done.stderr
+        return cls(lab=lab, job=parse_job_id(done.stdout), directory=directory)
+
+    def events(self) -> list[Event]:
+        path = self.directory.rank_events(0)
+        return list(read_events(path)) if path.exists() else []
+
+    def losses(self) -> list[tuple[int, float]]:
+        """Step and loss as rank 0 wrote them, a step that was repeated as often as it was."""
+        return [(e.step, e.value) for e in self.events() if e.name == names.LOSS and e.value is not None]
+
+    def last_step(self) -> int:
+        return max((step for step, _ in self.losses()), default=-1)
+
+    def resumed_at(self) -> list[int]:
+        return [e.step for e in self.events() if e.name == names.EVENT_RESUME]
+
+    def log(self) -> str:
+        path = self.directory.logs / f"slurm-{self.job}.out"
+        return path.read_text() if path.exists() else ""
+
+    def field(self, name: str) -> str:
+        """One field of what the controller knows of the job; empty while it does not answer."""
+        words = self.lab.run("scontrol", "-o", "show", "job", self.job).stdout.split()
+        return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
+
+    def nodes(self) -> list[str]:
+        return self.lab.run("scontrol", "show", "hostnames", self.field("NodeList")).stdout.split()
+
+    def shown(self) -> str:
+        ranks = [path.read_text()[-2000:] for path in sorted(self.directory.logs.glob("rank-*.log"))]
+        state = self.lab.run("scontrol", "show", "job", self.job).stdout
+        return "\n".join([state, self.log()[-4000:], *ranks])
+
+    def hold(self) -> None:
+        """Let it train past its first checkpoint, and keep it there: a fault must not find it finished."""
+        wait_for("a checkpoint", lambda: bool(self.directory.checkpoint_steps()), shown=self.shown)
+        self._signal_ranks(signal.SIGSTOP)
+        assert self.last_step() < NUM_STEPS - 5, "it is too fast to be stopped on the way: make the model larger"
+
+    def release(self) -> None:
+        self._signal_ranks(signal.SIGCONT)
+
+    def _signal_ranks(self, number: signal.Signals) -> None:
+        command = [sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(self.directory.path)]
+        wanted = "\0".join(command).encode() + b"\0"
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if path.read_bytes() == wanted:
+                    os.kill(int(path.parent.name), number)
+            except (OSError, ProcessLookupError):
+                continue  # it ended while we looked
+
+    def finish(self) -> TrainingRun:
+        """Until the job has ended for good."""
+        ended = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
+        wait_for("the end of the job", lambda: self.field("JobState") in ended, shown=self.shown)
+        return self
