@@ -156,6 +156,7 @@ FLAGS = {
         "--catalog",
         "--compare",
         "--emit",
+        "--emit-to",
         "--explain",
         "--fix",
         "--global-batch",

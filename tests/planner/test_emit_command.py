@@ -36,6 +36,14 @@ def test_people_see_the_file_as_it_is(cli: Cli) -> None:
     assert "\nMEGATRON_ARGS=(\n    --num-layers 32\n" in result.stdout
 
 
+def test_the_file_is_written_where_asked(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+    target = tmp_path / "ds.json"
+    result = cli(*QUESTION, "--model", "llama3-8b", "--emit", "deepspeed", "--emit-to", str(target), "--json")
+    assert target.read_text(encoding="utf-8") == json.loads(result.stdout)["emitted"]["text"]
+    assert "name the framework" in refused(cli(*QUESTION, "--model", "llama3-8b", "--emit-to", str(tmp_path / "none")))
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_model_that_a_framework_lacks_is_refused(cli: Cli, refused: Refused) -> None:
     said = refused(cli(*QUESTION, "--model", "gpt3-6.7b", "--emit", "torchtitan", "--json"))
     assert "torchtitan cannot express model gpt3-6.7b" in said

@@ -90,6 +90,9 @@ def main() -> NoReturn:
         usage = getattr(error, "format_message", None)  # typer's own usage errors, whichever click it carries
         if usage is None:
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help, as it is set
+            typer.echo(usage(), err=True)
+            sys.exit(2)
         _fail(usage(), 2, debug=debug)
     _finish(code if isinstance(code, int) else 0)
 

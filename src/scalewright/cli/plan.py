@@ -31,6 +31,7 @@ TeacherName = Annotated[str | None, typer.Option(help="Model that generates, for
 CompareText = Annotated[str | None, typer.Option(help="More systems in one table: lumi,leonardo,jupiter.")]
 WhatIfText = Annotated[str | None, typer.Option(help="Set otherwise: tp=8, precision=fp8, stack=eager, nodes=64.")]
 EmitName = Annotated[str | None, typer.Option(help="Flags for megatron, torchtitan, deepspeed or fsdp.")]
+EmitFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write what --emit gives here as well.")]
 PlanPlot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw time, memory and scaling: .png, .svg or .pdf.")
 ]
@@ -59,6 +60,7 @@ def run(
     compare: CompareText = None,
     what_if: WhatIfText = None,
     emit: EmitName = None,
+    emit_to: EmitFile = None,
     plot: PlanPlot = None,
     top: TopCount = 5,
     explain: Explain = False,
@@ -68,6 +70,8 @@ def run(
 ) -> None:
     """Choose layout and node count: what fits, how fast, why, and what the run costs. Exit 1: nothing fits."""
     from scalewright.catalog.library import open_catalog
+    from scalewright.errors import ConfigError
+    from scalewright.records.documents import write_text
 
     if plot is not None:
         from scalewright.report.roofline import check_plot
@@ -80,7 +84,11 @@ def run(
         "budget": budget, "walltime": walltime, "mode": mode, "stage": stage, "top": top,
     }  # fmt: skip
     names = _systems(system, compare)
-    _check_unused(given, stage, teacher=teacher, compare=compare, what_if=what_if, emit=emit, plot=plot)
+    _check_unused(
+        given, stage, teacher=teacher, compare=compare, what_if=what_if, emit=emit, emit_to=emit_to, plot=plot
+    )
+    if emit_to is not None and emit is None:
+        raise ConfigError(f"--emit-to {emit_to} and no --emit: name the framework, such as --emit megatron")
     if stage in STAGES_WITHOUT_LAYOUT:
         _answer_stage(library, names[0], given, teacher, as_json=as_json, out=out)
     plan, document = plan_document(library, names, given, what_if_text=what_if, framework=emit)
@@ -88,6 +96,8 @@ def run(
         from scalewright.report.plan_plot import plot_plan
 
         plot_plan(plot, document)
+    if emit_to is not None and "emitted" in document:
+        write_text(emit_to, document["emitted"]["text"])
     _finish(document, fits=plan.fits, explain=explain, as_json=as_json, out=out, plan=plan, library=library)
 
 
@@ -268,5 +278,6 @@ def _answer_stage(
         console = answer_console()
         console.print(minimum_table(found))
         if asked is not None:
-            console.print(f"{asked} devices: {'enough' if fits else 'not enough'} in mode {mode.name}")
+            how = "" if given["stage"] == "generate" else f" in mode {mode.name}"
+            console.print(f"{asked} devices: {'enough' if fits else 'not enough'}{how}")
     raise typer.Exit(ExitCode.YES if fits else ExitCode.NO)

@@ -160,7 +160,9 @@ def _fabric() -> Iterator[Check]:
 def _slurm() -> Iterator[Check]:
     code, version = _output("sinfo", "--version")
     if code != 0:
-        yield Check(name="slurm", area="visible", state="missing", detail="sinfo is not on PATH")
+        found = shutil.which("sinfo")
+        why = "sinfo is not on PATH" if found is None else f"{found} finds no cluster: {_first(version)}"
+        yield Check(name="slurm", area="visible", state="missing", detail=why)
         return
     code, nodes = _output("sinfo", "--noheader", "--Node", "--format=%N")
     if code != 0:

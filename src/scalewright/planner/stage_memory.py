@@ -191,7 +191,7 @@ def stage_answers(
         return [minimum_gpus(spec=spec, stage_name="generate", **asked)]
     if stage_name == "distill":
         if teacher is None:
-            raise ConfigError("distillation needs a teacher: name the model that generates")
+            raise ConfigError("distillation needs a teacher: name the model that generates with --teacher")
         found.append(replace(minimum_gpus(spec=teacher, stage_name="generate", **asked), stage="distill: teacher"))
     elif stage_name not in ("sft", "rl"):
         raise ConfigError(f"stage {stage_name!r} has no minimum: choose sft, rl, generate or distill")
