@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slurm
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "queue_advice.py"
 
 
+@pytest.mark.soak
 def test_the_first_choice_starts_earlier_in_full_queues(slurm: Lab) -> None:
     command = [sys.executable, str(BENCHMARK), "--lab", slurm.id, "--queues", "2", "--first-seed", "3", "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)

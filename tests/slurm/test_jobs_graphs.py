@@ -255,6 +255,7 @@ def test_array_keeps_to_its_cap_with_one_sbatch(ended: Callable[[str], Ended]) -
     assert (graph.folder / "calls").read_text().split().count("sbatch") == 1
 
 
+@pytest.mark.soak
 def test_failed_items_are_resubmitted_alone_and_the_bad_node_is_left_out(ended: Callable[[str], Ended]) -> None:
     graph = ended("retried")
     first, *again = graph.jobs("sweep")
