@@ -44,6 +44,7 @@ def wait_for(what: str, condition, seconds: float) -> None:  # type: ignore[no-u
         time.sleep(0.2)
 
 
+@pytest.mark.soak
 def test_notice_saves_requeues_and_the_second_start_resumes(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     run_dir = tmp_path / "a run"  # a space must survive the header
