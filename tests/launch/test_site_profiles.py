@@ -211,6 +211,7 @@ def test_request_that_the_site_does_not_run_is_refused(site: str, changes: dict[
 
 def test_longer_bins_of_frontier_are_allowed() -> None:
     site = SITES["frontier"]
-    render(request_for(site, num_nodes=92, walltime_s=6 * 3600), site)
-    render(request_for(site, num_nodes=184, walltime_s=12 * 3600), site)
-    render(request_for(site, partition="extended", walltime_s=86400), site)
+    asked = {"06:00:00": {"num_nodes": 92}, "12:00:00": {"num_nodes": 184}, "1-00:00:00": {"partition": "extended"}}
+    for limit, (changes, hours) in zip(asked, zip(asked.values(), (6, 12, 24), strict=True), strict=True):
+        text = render(request_for(site, walltime_s=hours * 3600, **changes), site).text
+        assert f"#SBATCH --time={limit}\n" in text

@@ -132,7 +132,13 @@ def test_report_as_a_document_and_as_a_picture(tmp_path: Path, cli: Cli) -> None
     assert directory.rollup.stat().st_mtime == 2e9
 
 
-@pytest.mark.parametrize("args", [["nowhere"], ["."], ["RUN", "--plot", "x.bmp"]], ids=" ".join)
-def test_report_refuses(tmp_path: Path, cli: Cli, refused: Callable[..., str], args: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [(["nowhere"], "nowhere"), (["."], "is not a run directory"), (["RUN", "--plot", "x.bmp"], ".svg")],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_report_refuses(tmp_path: Path, cli: Cli, refused: Callable[..., str], args: list[str], words: str) -> None:
     directory = make_run(tmp_path / "r")
-    refused(cli("report", *[str(directory.path) if a == "RUN" else a for a in args], cwd=tmp_path))
+    said = refused(cli("report", *[str(directory.path) if a == "RUN" else a for a in args], cwd=tmp_path))
+    assert words in said
+    assert not (tmp_path / "x.bmp").exists()
