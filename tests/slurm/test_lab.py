@@ -112,6 +112,11 @@ def test_a_pending_job_gets_a_start_estimate(slurm: Lab) -> None:
     try:
         wait_until(lambda: job_state(slurm, running) == "RUNNING")
         wait_until(lambda: slurm.run("squeue", "-h", "-j", waiting, "-o", "%S").stdout.strip()[:2] == "20")
+        starts, ends = (
+            slurm.run("squeue", "-h", "-j", job, "-o", field).stdout.strip()
+            for job, field in ((waiting, "%S"), (running, "%e"))
+        )
+        assert starts >= ends, "it cannot start before the job that holds every node may end"
     finally:
         slurm.run("scancel", running, waiting)
 
