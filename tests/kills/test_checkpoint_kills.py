@@ -49,11 +49,11 @@ def serve(path: str, rank: int, world_size: int, port: int) -> None:
     os.environ.update(LOCAL_WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     import torch
 
-    from scalewright.run.__main__ import KINDS, execute
+    from scalewright.run.__main__ import execute, kind_named
     from scalewright.run.world import World
 
     torch.set_num_threads(1)
-    sys.exit(execute(KINDS["language"], RunDirectory.open(Path(path)), World.from_environment(os.environ)))
+    sys.exit(execute(kind_named("language"), RunDirectory.open(Path(path)), World.from_environment(os.environ)))
 
 
 class Attempt:

@@ -4,6 +4,7 @@ run.json          id, kind, when, and the ids of plan, point and study
 config.json       the resolved configuration; the same one resumes, another one is refused
 plan.json         the plan it was made from, if any
 prediction.json   what was predicted before the run started (prediction/1)
+measurements.json what a micro benchmark found (measurements/1)
 script.sh         the command or job script that started it
 environment.json  variables of the scheduler and the libraries, of the latest attempt
 provenance.json   per attempt: commit, dirty state, versions, driver, container
@@ -73,6 +74,10 @@ class RunDirectory:
     @property
     def prediction(self) -> Path:
         return self.path / "prediction.json"
+
+    @property
+    def measurements(self) -> Path:
+        return self.path / "measurements.json"
 
     @property
     def machine(self) -> Path:

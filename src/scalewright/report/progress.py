@@ -81,3 +81,42 @@ class RunProgress:
             left_s = self._step_s * (self._num_steps - self._done)
             parts.append(f"{units.format(left_s, units.SECONDS)} left")
         return ", ".join(parts) or "starting"
+
+
+class NoteProgress:
+    """Shows which part of a benchmark runs and the share that is done, from its events."""
+
+    def __init__(self, title: str) -> None:
+        console = Console(stderr=True)
+        self._live = console.is_terminal
+        self._bar = Progress(
+            TextColumn(title), BarColumn(bar_width=20), TextColumn("{task.description}"),
+            console=console, transient=True, disable=not self._live,
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting", total=1.0)
+        self._line_s = time.monotonic()
+
+    def __enter__(self) -> NoteProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def see(self, events: list[Event]) -> None:
+        parts = [event for event in events if event.name == names.EVENT_PART and event.rank == 0]
+        if not parts:
+            return
+        if self._live:
+            self._bar.update(self._task, completed=parts[-1].value or 0.0, description=parts[-1].detail)
+        elif time.monotonic() - self._line_s >= LINE_EVERY_S:
+            self._line_s = time.monotonic()
+            self.say(f"{parts[-1].value or 0.0:.0%}: {parts[-1].detail}")
+
+    def say(self, text: str) -> None:
+        if self._live:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            sys.stderr.write(f"{text}\n")

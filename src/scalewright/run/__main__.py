@@ -9,15 +9,15 @@ import argparse
 import contextlib
 import ctypes
 import errno
+import importlib
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from scalewright.errors import ConfigError, MissingExtraError, ScalewrightError
-from scalewright.records.documents import read_document
 from scalewright.records.metric_names import EVENT_STOP
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import EnvName, ExitCode
@@ -33,20 +33,35 @@ WATCHDOG_MINIMUM_S = 120.0
 PR_SET_PDEATHSIG = 1
 
 
-def _language(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
+Kind = Callable[[RunDirectory, World, MetricWriter, StopSignals, Watchdog], ExitCode]
+KINDS = {
+    "language": "scalewright.run.language.train:run",
+}
+"""What can be run: the function that does it, imported when it is asked for."""
+
+
+def kind_named(name: str) -> Kind:
+    """The function behind a kind, imported once it is called: where PyTorch is missing, the run's end says so."""
+
+    def run(
+        directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
+    ) -> ExitCode:
+        module, _, function = KINDS[name].partition(":")
+        with _torch_or_extra():
+            found: Kind = getattr(importlib.import_module(module), function)
+        return found(directory, world, metrics, stop, watchdog)
+
+    return run
+
+
+@contextlib.contextmanager
+def _torch_or_extra() -> Iterator[None]:
     try:
-        from scalewright.run.language.train import run_language
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "torch":
             raise MissingExtraError("run", "torch") from error
         raise
-    from scalewright.workload import language_run
-
-    where = str(directory.config)
-    config = language_run.from_document(read_document(directory.config, language_run.KIND), where=where)
-    return run_language(config, directory, world, metrics, stop, watchdog)
 
 
 def _preflight(directory: RunDirectory, world: World) -> int:
@@ -54,19 +69,11 @@ def _preflight(directory: RunDirectory, world: World) -> int:
     from scalewright.records.preflight import read_request
 
     request = read_request(directory.preflight_request)
-    try:
+    with _torch_or_extra():
         from scalewright.run.preflight.check import run_preflight
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "torch":
-            raise MissingExtraError("run", "torch") from error
-        raise
     if world.launcher == "local":
         _end_with_the_launcher()
     return run_preflight(directory, world, request)
-
-
-Kind = Callable[[RunDirectory, World, MetricWriter, StopSignals, Watchdog], ExitCode]
-KINDS: dict[str, Kind] = {"language": _language}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -94,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ScalewrightError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return error.exit_code
-    return execute(KINDS[chosen.kind], directory, world)
+    return execute(kind_named(chosen.kind), directory, world)
 
 
 def execute(kind: Kind, directory: RunDirectory, world: World) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from scalewright.costs.failures import daly_interval_s, job_mttf_s
 from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
+from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import OPTIONAL, Checkpointer, Loaded
@@ -30,18 +31,15 @@ from scalewright.run.metrics import MetricWriter
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
+from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 
 
-def run_language(
-    config: LanguageRun,
-    directory: RunDirectory,
-    world: World,
-    metrics: MetricWriter,
-    stop: StopSignals,
-    watchdog: Watchdog,
+def run(
+    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
 ) -> ExitCode:
     """Train for the configured steps; 75 when stopped by a signal, with a checkpoint to resume from."""
+    config = language_run.from_document(read_document(directory.config, language_run.KIND), where=str(directory.config))
     check_world_size(config.layout, world.world_size)
     device = choose_device(config.device, world)
     if device.type == "cpu" and config.precision in ("bf16", "fp16"):

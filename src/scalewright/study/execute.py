@@ -1,0 +1,105 @@
+"""The one executor: a point becomes a run directory, its ranks are started, and how it ended is returned."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalewright.errors import ScalewrightError
+from scalewright.launch.allocation import is_inside, run_in_allocation
+from scalewright.launch.here import num_cores
+from scalewright.launch.local import run_ranks
+from scalewright.observe.rollup import write_rollup
+from scalewright.records.documents import write_document, write_text
+from scalewright.records.events import Event
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One point, resolved: what is run, where, and what goes into its run directory beside the configuration."""
+
+    kind: str
+    """As `python -m scalewright.run` knows it."""
+    config: dict[str, Any]
+    """The configuration's document."""
+    path: Path
+    num_ranks: int = 1
+    plan_id: str = ""
+    point_id: str = ""
+    study_id: str = ""
+    plan: dict[str, Any] | None = None
+    machine: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    script: str = ""
+    """The command that makes this run again."""
+
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.path)
+
+    @property
+    def is_finished(self) -> bool:
+        """Done before, with this configuration; another configuration in its place is refused."""
+        if not self.directory.holds(self.config):
+            return False
+        info = self.directory.read_exit_info()
+        return info is not None and info.finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Who is told while ranks run."""
+
+    on_events: Callable[[list[Event]], None] = field(default=lambda _: None)
+    on_signal: Callable[[int], None] = field(default=lambda _: None)
+
+
+def execute(point: Execution, watch: Watch | None = None) -> int:
+    """Run a point to its end, or resume it; one that is finished is left alone. The exit code is the run's."""
+    if point.is_finished:
+        return ExitCode.YES
+    watch = watch or Watch()
+    directory = RunDirectory.create_or_resume(
+        point.path, point.config, plan_id=point.plan_id, point_id=point.point_id, study_id=point.study_id
+    )
+    with directory.held():
+        _write_once(directory, point)
+        code = _start(directory, point, watch)
+        with contextlib.suppress(ScalewrightError, OSError):  # on a full disk, why the run ended is what matters
+            write_rollup(directory)
+    return code
+
+
+def _write_once(directory: RunDirectory, point: Execution) -> None:
+    """What the first attempt was told stays: a resumed run is held against the same prediction."""
+    documents: Iterable[tuple[Path, dict[str, Any] | None]] = (
+        (directory.plan, point.plan),
+        (directory.machine, point.machine),
+        (directory.prediction, point.prediction),
+    )
+    for path, content in documents:
+        if content is not None and not path.exists():
+            write_document(path, content)
+    if point.script and not directory.script.exists():
+        write_text(directory.script, point.script)
+
+
+def _start(directory: RunDirectory, point: Execution, watch: Watch) -> int:
+    if is_inside(os.environ):
+        return run_in_allocation(
+            os.environ, directory, kind=point.kind, num_ranks=point.num_ranks, on_events=watch.on_events
+        )
+    return run_ranks(
+        directory,
+        kind=point.kind,
+        num_ranks=point.num_ranks,
+        num_cores=num_cores(),
+        on_events=watch.on_events,
+        on_signal=watch.on_signal,
+    )
