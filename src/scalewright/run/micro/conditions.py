@@ -1,0 +1,168 @@
+"""Under what conditions something was measured: clocks, power, temperature, and whether the device slowed itself down.
+
+`Watch` looks before, during and after; `Watch.steadily` repeats what was measured during a slowdown once, and then
+refuses it. A software power cap is how most boards work at full load: it is written down, not refused.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import torch
+
+from scalewright.errors import EnvironmentFailedError
+from scalewright.run.micro.boards import PROC, SYS, AmdBoard, Board, CpuBoard, NvidiaBoard, SilentBoard, Snapshot
+from scalewright.run.probe import processor_name
+
+LOOK_EVERY_S = 0.1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What was seen while measuring; None where the device does not tell."""
+
+    power_limit_w: float | None
+    power_w: float | None
+    """Mean while measuring."""
+    power_high_w: float | None
+    clock_low_hz: float | None
+    clock_high_hz: float | None
+    temperature_c: float | None
+    """Highest seen."""
+    throttled: tuple[str, ...]
+    """Why the device was slower than a sound one at some moment."""
+    limits: tuple[str, ...]
+    """Settings that held its clock at some moment, such as the software power cap."""
+    steal_frac: float | None
+    """Share of this machine's CPU time that its host gave to others."""
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self) | {"throttled": list(self.throttled), "limits": list(self.limits)}
+
+
+def open_board(device: torch.device, *, sys: Path = SYS) -> Board:
+    """Whoever can be asked about this device; one that stays silent where nobody can."""
+    if device.type != "cuda":
+        return CpuBoard(processor_name(), cores=os.sched_getaffinity(0), sys=sys)
+    about: Any = torch.cuda.get_device_properties(device)
+    try:
+        if torch.version.hip is None:
+            return NvidiaBoard(about.name, uuid=str(about.uuid))
+        bus = f"{about.pci_domain_id:04x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
+        return AmdBoard(about.name, bus=bus, sys=sys)
+    except Exception as error:  # each vendor's library fails in its own ways
+        return SilentBoard(about.name, f"{type(error).__name__}: {error}")
+
+
+class Watch:
+    """Reads a board from a thread while the block runs."""
+
+    def __init__(self, board: Board, *, every_s: float = LOOK_EVERY_S, proc: Path = PROC) -> None:
+        self._board, self._every_s, self._proc = board, every_s, proc
+        self._seen: list[Snapshot] = []
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="conditions", daemon=True)
+        self._cpu_begun = _cpu_ticks(proc)
+
+    def __enter__(self) -> Self:
+        self._look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._look()
+
+    def _look_on(self) -> None:
+        while not self._done.wait(self._every_s):
+            self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            self._seen.append(self._board.read())
+
+    def steadily(self, work: Callable[[], T]) -> T:
+        """The result of `work`; done again where the device slowed itself down meanwhile, refused the second time."""
+        result, slow = self._watched(work)
+        if slow:
+            result, slow = self._watched(work)
+        if slow and self._board.is_refused_when_slow:
+            raise EnvironmentFailedError(self._refusal(slow))
+        return result
+
+    def _watched(self, work: Callable[[], T]) -> tuple[T, list[Snapshot]]:
+        first = len(self._seen)
+        self._look()
+        result = work()
+        self._look()
+        return result, [seen for seen in self._seen[first:] if seen.slowdowns]
+
+    def _refusal(self, slow: list[Snapshot]) -> str:
+        why = ", ".join(sorted({text for seen in slow for text in seen.slowdowns}))
+        clocks = [seen.clock_hz for seen in slow if seen.clock_hz is not None]
+        warmth = [seen.temperature_c for seen in slow if seen.temperature_c is not None]
+        seen = [f"down to {min(clocks) * 1e-6:.0f} MHz"] if clocks else []
+        seen += [f"at {max(warmth):.0f} C"] if warmth else []
+        return (
+            f"{self._board.name} slowed itself down in both tries of a measurement ({why}{'; ' if seen else ''}"
+            f"{' '.join(seen)}): no figure is given; let it cool, check fans and power, or use another device"
+        )
+
+    def conditions(self) -> Conditions:
+        """Of all that was seen so far."""
+        with self._lock:
+            seen = list(self._seen)
+        power = [s.power_w for s in seen if s.power_w is not None]
+        limit = [s.power_limit_w for s in seen if s.power_limit_w is not None]
+        clocks = [s.clock_hz for s in seen if s.clock_hz is not None]
+        warmth = [s.temperature_c for s in seen if s.temperature_c is not None]
+        return Conditions(
+            power_limit_w=min(limit, default=None),
+            power_w=statistics.fmean(power) if power else None,
+            power_high_w=max(power, default=None),
+            clock_low_hz=min(clocks, default=None),
+            clock_high_hz=max(clocks, default=None),
+            temperature_c=max(warmth, default=None),
+            throttled=tuple(sorted({text for s in seen for text in s.slowdowns})),
+            limits=tuple(sorted({text for s in seen for text in s.limits})),
+            steal_frac=_steal_frac(self._cpu_begun, _cpu_ticks(self._proc)),
+        )
+
+    def notes(self) -> list[str]:
+        """What a reader of the figures must know, in sentences."""
+        said = []
+        if isinstance(self._board, SilentBoard):
+            said.append(f"clocks, power and slowdowns were not watched ({self._board.why})")
+        found = self.conditions()
+        if found.throttled:
+            said.append(f"{self._board.name} slowed itself down meanwhile: {', '.join(found.throttled)}")
+        if found.limits:
+            said.append(f"the clock was held by: {', '.join(found.limits)}")
+        if found.steal_frac is not None and found.steal_frac > 0.02:
+            said.append(f"the host gave {found.steal_frac:.0%} of this machine's CPU time to others")
+        return said
+
+
+def _cpu_ticks(proc: Path) -> tuple[float, float] | None:
+    """All ticks and stolen ones since boot (proc(5), /proc/stat)."""
+    try:
+        first = (proc / "stat").read_text().splitlines()[0].split()
+        ticks = [float(word) for word in first[1:9]]
+    except (OSError, IndexError, ValueError):
+        return None
+    return (sum(ticks), ticks[7]) if len(ticks) == 8 else None
+
+
+def _steal_frac(begun: tuple[float, float] | None, now: tuple[float, float] | None) -> float | None:
+    if begun is None or now is None or now[0] <= begun[0]:
+        return None
+    return (now[1] - begun[1]) / (now[0] - begun[0])
