@@ -1,0 +1,1 @@
+"""The vision benchmark: residual networks on images, data parallel."""

@@ -1,0 +1,141 @@
+"""Bottleneck residual networks, plain PyTorch, with parameters named as torchvision names them.
+
+The stride sits on the 3x3 convolution ("v1.5"). Images come as bytes and are normalised here, on the device, where it
+costs a fraction of what moving 32-bit images would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scalewright.catalog.types import ConvShape
+from scalewright.workload.vision import EXPANSION
+
+MEAN_RGB = (0.485 * 255.0, 0.456 * 255.0, 0.406 * 255.0)
+DEVIATION_RGB = (0.229 * 255.0, 0.224 * 255.0, 0.225 * 255.0)
+"""Of ImageNet's training images, in bytes (the values every ResNet of torchvision is trained with)."""
+FOLD = 2
+FOLDED_CHANNELS = 16
+"""Channels of a folded image, 3 x 2 x 2, filled up to what matrix units take."""
+CLASSIFIER_DEVIATION = 0.01
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1, each with its norm, and a shortcut around them."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        out = EXPANSION * width
+        self.conv1, self.bn1 = nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = (
+            nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            if stride != 1 or channels != out
+            else None
+        )
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x_BCHW)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        y += x_BCHW if self.downsample is None else self.downsample(x_BCHW)
+        out: Tensor = self.relu(y)
+        return out
+
+
+class Stem(nn.Conv2d):
+    """The first convolution, 7x7 with stride 2 over three channels.
+
+    Matrix units are made for many channels. Folding each square of 2x2 pixels into channels turns it into a 4x4
+    convolution with stride 1 over twelve: the same sums in another order (the trick of MLPerf's submissions).
+    """
+
+    def __init__(self, width: int, *, folds: bool) -> None:
+        super().__init__(3, width, 7, 2, 3, bias=False)
+        self.folds = folds
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        if not self.folds:
+            return super().forward(x_BCHW)
+        return functional.conv2d(folded_images(x_BCHW), folded_weight(self.weight))
+
+
+def folded_images(x_BCHW: Tensor) -> Tensor:
+    """Squares of 2x2 pixels as channels, with the border that a 7x7 kernel's three pixels come to."""
+    batch, channels, height, width = x_BCHW.shape
+    split = x_BCHW.reshape(batch, channels, height // FOLD, FOLD, width // FOLD, FOLD)
+    folded = split.permute(0, 1, 3, 5, 2, 4).reshape(batch, channels * FOLD * FOLD, height // FOLD, width // FOLD)
+    spare = FOLDED_CHANNELS - channels * FOLD * FOLD
+    return functional.pad(folded, (2, 1, 2, 1, 0, spare)).contiguous(memory_format=torch.channels_last)
+
+
+def folded_weight(weight_OI77: Tensor) -> Tensor:
+    out, channels = weight_OI77.shape[:2]
+    whole = functional.pad(weight_OI77, (1, 0, 1, 0)).reshape(out, channels, 4, FOLD, 4, FOLD)
+    folded = whole.permute(0, 1, 3, 5, 2, 4).reshape(out, channels * FOLD * FOLD, 4, 4)
+    spare = FOLDED_CHANNELS - channels * FOLD * FOLD
+    return functional.pad(folded, (0, 0, 0, 0, 0, spare)).contiguous(memory_format=torch.channels_last)
+
+
+class ResNet(nn.Module):
+    """Takes images as bytes [batch, height, width, 3] and returns scores of the classes."""
+
+    def __init__(self, shape: ConvShape, *, channels_last: bool, folds_stem: bool = False) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = Stem(shape.width, folds=folds_stem), nn.BatchNorm2d(shape.width)
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        channels = shape.width
+        self.stages: list[nn.Sequential] = []
+        for stage, num_blocks in enumerate(shape.blocks):
+            width, blocks = shape.width * 2**stage, []
+            for block in range(num_blocks):
+                blocks.append(Bottleneck(channels, width, 2 if block == 0 and stage > 0 else 1))
+                channels = EXPANSION * width
+            self.stages.append(nn.Sequential(*blocks))
+            self.add_module(f"layer{stage + 1}", self.stages[-1])
+        self.fc = nn.Linear(channels, shape.num_classes)
+        self.channels_last = channels_last
+        self.register_buffer("mean", torch.tensor(MEAN_RGB), persistent=False)
+        self.register_buffer("scale", 1.0 / torch.tensor(DEVIATION_RGB), persistent=False)
+        initialise(self)
+
+    def forward(self, images_BHWC: Tensor) -> Tensor:
+        x = ((images_BHWC.float() - self.mean) * self.scale).permute(0, 3, 1, 2)  # a view: channels stay last
+        if not self.channels_last:
+            x = x.contiguous()
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for stage in self.stages:
+            x = stage(x)
+        scores: Tensor = self.fc(x.mean(dim=(2, 3)))
+        return scores
+
+
+@torch.no_grad()
+def initialise(model: ResNet) -> None:
+    """Weights as the large-batch recipe starts: the last norm of every block at zero, so that each begins as identity.
+
+    Source    goyal2017 (arXiv:1706.02677), section 5.1: He's initialisation, zero for the last norm of a block, and a
+              standard deviation of 0.01 for the classifier
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, Bottleneck):
+            nn.init.zeros_(module.bn3.weight)
+    nn.init.normal_(model.fc.weight, std=CLASSIFIER_DEVIATION)
+    nn.init.zeros_(model.fc.bias)
+
+
+def build(shape: ConvShape, *, channels_last: bool, folds_stem: bool, device: torch.device, seed: int) -> ResNet:
+    """The same weights on every device and rank: they are drawn on the CPU from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = ResNet(shape, channels_last=channels_last, folds_stem=folds_stem)
+    options: dict[str, Any] = {"memory_format": torch.channels_last} if channels_last else {}
+    return model.to(device, **options)
