@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.cli.predict import resolve_model
 from scalewright.lab.cluster import USABLE, Lab
 from scalewright.launch.job_state import expand_nodes
 from scalewright.launch.language import Wanted, settle, settle_data
 from scalewright.records import metric_names as names
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
+from scalewright.workload.named import resolve_model
 
 if TYPE_CHECKING:
     from tests.conftest import Cli

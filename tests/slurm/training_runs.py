@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.catalog.library import open_catalog
-from scalewright.cli.predict import resolve_model
 from scalewright.lab.cluster import Lab
 from scalewright.launch.job_request import JobRequest
 from scalewright.launch.sites.loader import find_site
@@ -24,6 +23,7 @@ from scalewright.records.events import Event, read_events
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload import language_run
 from scalewright.workload.layout import parse_layout
+from scalewright.workload.named import resolve_model
 
 MODEL = "layers=2,hidden=256,heads=4,seq=128,vocab=512"
 NUM_STEPS = 40
@@ -102,6 +102,13 @@ class TrainingRun:
         wait_for("a checkpoint", lambda: bool(self.directory.checkpoint_steps()), shown=self.shown)
         self._signal_ranks(signal.SIGSTOP)
         assert self.last_step() < NUM_STEPS - 5, "it is too fast to be stopped on the way: make the model larger"
+
+    def limit_to(self, *, minutes_left: int) -> None:
+        """Slurm counts limits in whole minutes from the start, and what is left is up to one less."""
+        clock = self.field("RunTime").rpartition("-")[2].split(":")
+        elapsed_min = int(clock[0]) * 60 + int(clock[1])
+        done = self.lab.run("scontrol", "update", f"JobId={self.job}", f"TimeLimit={elapsed_min + minutes_left}")
+        assert done.returncode == 0, done.stderr
 
     def release(self) -> None:
         self._signal_ranks(signal.SIGCONT)

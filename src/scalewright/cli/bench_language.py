@@ -104,9 +104,9 @@ def run(
 
 def _chosen(library: Catalog, model: str | None, plan: Path | None, layout: str | None, precision: str) -> Chosen:
     """What to train and how it is split: as the options say, or as a plan does."""
-    from scalewright.cli.predict import resolve_model
     from scalewright.errors import ConfigError
     from scalewright.launch.language import Chosen, chosen_by_plan
+    from scalewright.workload.named import resolve_model
 
     if plan is None:
         if model is None:

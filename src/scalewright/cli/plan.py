@@ -163,13 +163,13 @@ def plan_document(
 def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Request:
     """What was written on the command line, for one system."""
     from scalewright import units
-    from scalewright.cli.predict import resolve_model
     from scalewright.costs.machine import machine_from_system
     from scalewright.errors import ConfigError
     from scalewright.planner.energy_use import site_of
     from scalewright.planner.predict import resolve_recipe
     from scalewright.planner.request import Request, parse_budget, parse_counts, parse_objective, resolve_work
     from scalewright.planner.space import parse_fixed
+    from scalewright.workload.named import resolve_model
     from scalewright.workload.stage import stage
     from scalewright.workload.training import Feed, training_mode
 
@@ -242,7 +242,6 @@ def _answer_stage(
     library: Catalog, system: str, given: dict[str, Any], teacher: str | None, *, as_json: bool, out: Path | None
 ) -> None:
     """Stages that are not one training step: the fewest devices by mode, and whether those asked for suffice."""
-    from scalewright.cli.predict import resolve_model
     from scalewright.costs.machine import machine_from_system
     from scalewright.planner.predict import resolve_recipe, resolve_stack
     from scalewright.planner.request import parse_counts
@@ -252,6 +251,7 @@ def _answer_stage(
     from scalewright.report.console import answer_console
     from scalewright.report.stages import minimum_table
     from scalewright.workload.layout import Layout
+    from scalewright.workload.named import resolve_model
     from scalewright.workload.training import training_mode
 
     spec, mode = resolve_model(library, given["model"]), training_mode(given["mode"])

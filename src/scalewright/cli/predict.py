@@ -147,6 +147,7 @@ def resolve(
     from scalewright.costs.machine import machine_from_system
     from scalewright.planner.predict import resolve_recipe, resolve_stack
     from scalewright.workload.layout import parse_layout
+    from scalewright.workload.named import resolve_model
     from scalewright.workload.training import FULL, TEXT
 
     spec = resolve_model(library, model)
@@ -297,18 +298,3 @@ def _rl_step(library: Catalog, q: Question, text: str, around: dict[str, Any]) -
         fits=found.fits,
         show=lambda console, explain: print_rl(console, found, explain=explain, catalog=library),
     )
-
-
-def resolve_model(library: Catalog, name: str) -> ModelSpec:
-    """A model by catalogue name, by shape (`layers=..`), or by the path of its config.json."""
-    from scalewright.workload.hf import from_hf_config
-    from scalewright.workload.model import from_catalog, from_shape
-
-    if "=" in name:
-        return from_shape(name)
-    path = Path(name)
-    if path.suffix == ".json":
-        return from_hf_config(path)
-    if path.is_dir() and (path / "config.json").exists():
-        return from_hf_config(path / "config.json")
-    return from_catalog(library.model(name))
