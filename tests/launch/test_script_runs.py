@@ -77,36 +77,49 @@ def test_signal_reaches_the_ranks_while_the_shell_waits(tmp_path: Path, name: st
     assert (folder / "scontrol.calls").exists() == requeued
 
 
-def test_torchrun_outlives_the_notice_and_its_ranks_save(tmp_path: Path) -> None:
-    """The sandbox's torchrun has two ranks; it ends with 1 when one of them fails, and ends the other at once."""
+# Two ranks, after as long a start as it is given; it ends with 1 when one of them fails, and ends the other at once.
+TORCHRUN = """#!/usr/bin/python3
+import os, pathlib, subprocess, sys, time
+if sys.argv[1] == "-c":
+    os.execv("/usr/bin/python3", ["python3", *sys.argv[1:]])
+words = sys.argv[sys.argv.index("--no-python") + 1 :]
+pathlib.Path(os.environ["SANDBOX"], "run", "agent").touch()
+time.sleep(float(os.environ.get("STARTS_FOR_S", "0")))
+ranks = [subprocess.Popen(words, env={**os.environ, "RANK": str(rank)}) for rank in (1, 9)]
+while all(rank.poll() is None for rank in ranks):
+    time.sleep(0.01)
+for rank in ranks:
+    rank.kill()
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(("starts_for_s", "awaited"), [("0", "up-*"), ("2", "agent")])
+def test_torchrun_outlives_the_notice_and_its_ranks_save(tmp_path: Path, starts_for_s: str, awaited: str) -> None:
+    """The notice comes to ranks that work, or to a torchrun that has none yet."""
     folder = make(tmp_path / "s")
     (folder / "bin" / "probe").write_text(
-        '#!/bin/bash\ntrap \'sleep "0.$RANK"; touch "$SANDBOX/run/saved-$RANK"; exit 75\' USR1\n'
+        '#!/bin/bash\ntrap \'sleep "0.$RANK"; echo saved >>"$SANDBOX/run/saved-$RANK"; exit 75\' USR1\n'
         'touch "$SANDBOX/run/up-$RANK"\nwhile :; do sleep 0.05; done\n'
     )
-    (folder / "bin" / "python").write_text(
-        "#!/usr/bin/python3\nimport os, subprocess, sys, time\n"
-        "if sys.argv[1] == '-c':\n    os.execv('/usr/bin/python3', ['python3', *sys.argv[1:]])\n"
-        "words = sys.argv[sys.argv.index('--no-python') + 1 :]\n"
-        "ranks = [subprocess.Popen(words, env={**os.environ, 'RANK': str(rank)}) for rank in (1, 9)]\n"
-        "while all(rank.poll() is None for rank in ranks):\n    time.sleep(0.01)\n"
-        "for rank in ranks:\n    rank.kill()\n"
-        "sys.exit(1)\n"
-    )
+    (folder / "bin" / "python").write_text(TORCHRUN)
     (folder / "bin" / "python").chmod(0o755)
     request = request_for(
-        GENERIC, command=("probe",), launcher="torchrun", run_dir=folder / "run", work_dir=folder, notice_s=20
+        GENERIC, command=("probe",), launcher="torchrun", run_dir=folder / "run", work_dir=folder, notice_s=300
     )
-    (folder / "job.sh").write_text(render(request, GENERIC).text)
-    with subprocess.Popen(["bash", "job.sh"], cwd=folder, env=environment(folder), stderr=subprocess.DEVNULL) as job:
-        deadline = time.monotonic() + 30
-        while len(list((folder / "run").glob("up-*"))) < 2:
+    (folder / "job.sh").write_text(render(request, GENERIC).text.replace("RANDOM % 15", "0"))
+    env = environment(folder) | {"STARTS_FOR_S": starts_for_s}
+    with subprocess.Popen(["bash", "job.sh"], cwd=folder, env=env, stderr=subprocess.DEVNULL) as job:
+        deadline = time.monotonic() + 60
+        while len(list((folder / "run").glob(awaited))) < (2 if awaited == "up-*" else 1):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(job.pid, signal.SIGUSR1)
-        assert job.wait(30) == 75
-    assert {path.name for path in (folder / "run").glob("saved-*")} == {"saved-1", "saved-9"}
+        assert job.wait(60) == 75
     assert (folder / "scontrol.calls").read_text() == "requeue 4242 "
+    if awaited == "up-*":  # one that cannot save yet only ends, and nobody trains on until the time is over
+        saved = {path.name: path.read_text() for path in (folder / "run").glob("saved-*")}
+        assert saved == {"saved-1": "saved\n", "saved-9": "saved\n"}
 
 
 def test_image_that_is_not_the_pinned_one_is_not_run(tmp_path: Path) -> None:

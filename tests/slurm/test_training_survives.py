@@ -48,6 +48,18 @@ def be_preempted(lab: Lab, folder: Path) -> TrainingRun:
     return run.finish()
 
 
+def run_out_of_time(lab: Lab, folder: Path) -> TrainingRun:
+    """Through torchrun. The limit comes near once it trains: a loaded machine could need all of a short one to start."""
+    run = TrainingRun.submit(lab, folder, launcher="torchrun", notice_s=180)
+    run.hold()
+    run.limit_to(minutes_left=3)
+    wait_for("the notice", lambda: "notice: asking" in run.log(), shown=run.shown)
+    run.release()
+    wait_for("the requeue", lambda: run.field("Restarts") == "1", shown=run.shown)
+    run.limit_to(minutes_left=15)
+    return run.finish()
+
+
 def lose_a_node(lab: Lab, folder: Path) -> TrainingRun:
     """Not the first node, where the script runs: that one's end is Slurm's to see, this one's the ranks see first."""
     run = TrainingRun.submit(lab, folder, directives={"exclude": lab.nodes[0]})
@@ -86,7 +98,7 @@ def disturbed(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with ThreadPoolExecutor() as pool:
         yield {
             fault.__name__: pool.submit(fault, slurm, tmp_path_factory.mktemp(fault.__name__) / "run")
-            for fault in (be_preempted, lose_a_node)
+            for fault in (be_preempted, run_out_of_time, lose_a_node)
         }
 
 
@@ -107,6 +119,10 @@ def test_training_goes_on_while_the_controller_is_away(
 
 def test_preemption_by_qos(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
     check_stopped_and_resumed(disturbed["be_preempted"].result(), reference)
+
+
+def test_time_limit_under_torchrun(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
+    check_stopped_and_resumed(disturbed["run_out_of_time"].result(), reference)
 
 
 def test_lost_node(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:

@@ -165,18 +165,31 @@ RANK_PLACE = r"""    printf 'rank %s on %s: CPUs %s, devices %s\n' "$SLURM_PROCI
 """
 
 ON_NODE = r"""
-# Once per node. torchrun would end at once on USR1, so it ignores the signal and its ranks are asked directly.
+# Once per node. torchrun would end at once on USR1, so it ignores the signal and its ranks are asked directly. They may
+# not be there yet, or not yet listen: each is asked once, as soon as it catches USR1, the bit 0x200 of its SigCgt.
 on_node() {
-    local agent code=0 interrupted=0
+    local agent asking='' code=0 interrupted=0
     (trap '' USR1 && exec "$@") &
     agent=$!
-    ask_ranks() {
-        local ranks=()
-        interrupted=1
-        read -ra ranks <"/proc/$agent/task/$agent/children" || true
-        ((${#ranks[@]} == 0)) || kill -USR1 "${ranks[@]}" 2>/dev/null || true
+    catches_usr1() {
+        local key mask
+        while read -r key mask; do
+            [[ $key != SigCgt: ]] || return "$(((0x$mask & 0x200) == 0))"
+        done <"/proc/$1/status"
+        return 1
     }
-    trap ask_ranks USR1
+    ask_ranks() {
+        local asked=' ' rank ranks
+        trap '' USR1
+        while kill -0 "$agent"; do
+            read -d '' -ra ranks < <(cat "/proc/$agent"/task/*/children) || true
+            for rank in "${ranks[@]}"; do
+                if [[ $asked != *" $rank "* ]] && catches_usr1 "$rank" && kill -USR1 "$rank"; then asked+="$rank "; fi
+            done
+            sleep 0.2
+        done 2>/dev/null
+    }
+    trap 'interrupted=1; [[ -n $asking ]] || { ask_ranks & asking=$!; }' USR1
     trap 'interrupted=1; kill -TERM "$agent" 2>/dev/null || true' TERM
     while :; do
         interrupted=0
@@ -191,12 +204,17 @@ SHIELD = r"""
 # Around each rank. Leaving with 75 means saved; it is held back a little, because the first code that is not 0 makes
 # srun and torchrun end the ranks that are still saving.
 shield() {
-    local hold_s=$1 held=$2 child='' code=0 interrupted=0
+    local hold_s=$1 held=$2 child='' early='' code=0 interrupted=0
     shift 2
-    trap 'interrupted=1; [[ -z $child ]] || kill -USR1 "$child" 2>/dev/null || true' USR1
-    trap 'interrupted=1; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' TERM
+    pass_on() {
+        interrupted=1
+        if [[ -n $child ]]; then kill -"$1" "$child" 2>/dev/null || true; else early=$1; fi
+    }
+    trap 'pass_on USR1' USR1
+    trap 'pass_on TERM' TERM
     "$@" &
     child=$!
+    [[ -z $early ]] || pass_on "$early"
     while :; do
         interrupted=0
         if wait "$child"; then code=0; else code=$?; fi
