@@ -11,7 +11,9 @@ from rich.markup import escape
 from scalewright.records.measurements import Measurements
 
 Printer = Callable[[Console, Measurements], None]
-PRINTERS: dict[str, str] = {}
+PRINTERS: dict[str, str] = {
+    "collectives": "scalewright.report.collectives_bench:print_collectives",
+}
 """Function that prints a benchmark's rows, imported when it is needed."""
 
 

@@ -36,6 +36,11 @@ PR_SET_PDEATHSIG = 1
 Kind = Callable[[RunDirectory, World, MetricWriter, StopSignals, Watchdog], ExitCode]
 KINDS = {
     "language": "scalewright.run.language.train:run",
+    "collectives": "scalewright.run.micro.collectives:run",
+    "gemm": "scalewright.run.micro.gemm:run",
+    "memory": "scalewright.run.micro.memory:run",
+    "attention": "scalewright.run.micro.attention:run",
+    "dispatch": "scalewright.run.micro.dispatch:run",
 }
 """What can be run: the function that does it, imported when it is asked for."""
 

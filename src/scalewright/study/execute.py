@@ -13,11 +13,15 @@ from scalewright.errors import ScalewrightError
 from scalewright.launch.allocation import is_inside, run_in_allocation
 from scalewright.launch.here import num_cores
 from scalewright.launch.local import run_ranks
+from scalewright.observe.alpha_beta import add_fits
 from scalewright.observe.rollup import write_rollup
 from scalewright.records.documents import write_document, write_text
 from scalewright.records.events import Event
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
+
+SUMMED_UP: dict[str, Callable[[RunDirectory], None]] = {"collectives": add_fits}
+"""What is worked out from a kind's measurements once its ranks have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,8 @@ def execute(point: Execution, watch: Watch | None = None) -> int:
         code = _start(directory, point, watch)
         with contextlib.suppress(ScalewrightError, OSError):  # on a full disk, why the run ended is what matters
             write_rollup(directory)
+        if code == ExitCode.YES and point.kind in SUMMED_UP:
+            SUMMED_UP[point.kind](directory)
     return code
 
 

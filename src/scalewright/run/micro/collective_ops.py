@@ -1,0 +1,165 @@
+"""The operations of `bench collectives`: the call, data whose result is known exactly, and the check against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from scalewright.workload.collective import REDUCING, SPLIT, CollectiveOp, num_elements, total_bytes
+from scalewright.workload.collectives_run import CollectivesRun
+
+DTYPES = {
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int32": torch.int32,
+    "uint8": torch.uint8,
+}
+LARGEST_EXACT = {"fp32": 2**24, "fp64": 2**53, "fp16": 2**11, "bf16": 2**8, "int32": 2**31 - 1, "uint8": 255}
+"""Whole numbers up to these are exact, so a sum is right or wrong, whatever the order of its additions."""
+PERIOD = 251
+"""Values run from 0 to below this and begin anew. A prime, so that no part of a buffer looks like its neighbour."""
+SHIFT = 37
+"""By which one rank's values are ahead of the one before."""
+CHUNK = 2**22
+"""Elements checked at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One operation at one size: a row of the table."""
+
+    op: CollectiveOp
+    count: int
+    """Elements that the call is told."""
+    size_bytes: int
+
+
+def cells_of(config: CollectivesRun, op: CollectiveOp, num_ranks: int) -> list[Cell]:
+    """The sizes of an operation, smallest first; those that have nothing for some rank are left out."""
+    found: dict[int, Cell] = {}
+    for size in config.sizes_bytes():
+        count = num_elements(op, size_bytes=size, element_bytes=config.element_bytes, num_ranks=num_ranks)
+        if count:
+            total = total_bytes(op, num_elements=count, element_bytes=config.element_bytes, num_ranks=num_ranks)
+            found[count] = Cell(op=op, count=count, size_bytes=total)
+    return list(found.values())
+
+
+class Operations:
+    """Makes calls and checks them, in two buffers that all sizes share."""
+
+    def __init__(self, config: CollectivesRun, device: torch.device) -> None:
+        self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
+        self._config, self._device = config, device
+        elements = config.max_bytes // config.element_bytes
+        self._send = torch.zeros(elements, dtype=DTYPES[config.dtype], device=device)
+        self._receive = torch.zeros_like(self._send)
+        exact = LARGEST_EXACT[config.dtype]
+        self._num_summed = min(self._num_ranks, exact)
+        """Ranks whose values are not all 0 in a sum: of more, an element type could not hold the result exactly."""
+        self._sum_period = min(PERIOD, exact // self._num_summed + 1)
+
+    def call(self, cell: Cell) -> Callable[[], None]:
+        """The operation, to be called again and again; on a GPU it is queued when the call returns."""
+        source, target = self._source(cell), self._target(cell)
+        root, rank, num = self._config.root, self._rank, self._num_ranks
+        if cell.op == "all-reduce":
+            return lambda: _done(dist.all_reduce(target))
+        if cell.op == "all-gather":
+            return lambda: _done(dist.all_gather_into_tensor(target, source))
+        if cell.op == "reduce-scatter":
+            return lambda: _done(dist.reduce_scatter_tensor(target, source))
+        if cell.op == "all-to-all":
+            return lambda: _done(dist.all_to_all_single(target, source))
+        if cell.op == "broadcast":
+            return lambda: _done(dist.broadcast(target, src=root))
+        pair = [
+            dist.P2POp(dist.isend, source, (rank + 1) % num),
+            dist.P2POp(dist.irecv, target, (rank - 1) % num),
+        ]
+
+        def exchange() -> None:
+            for work in dist.batch_isend_irecv(pair):
+                work.wait()
+
+        return exchange
+
+    def clear(self, cell: Cell) -> None:
+        """Zeros, whose sums stay zeros however often they are summed in place."""
+        self._source(cell).zero_()
+        self._target(cell).zero_()
+
+    def num_wrong(self, cell: Cell) -> int:
+        """Elements of this rank's result that are not what they must be, after one call."""
+        self._fill(cell)
+        self.call(cell)()
+        target, wrong = self._target(cell), torch.zeros((), dtype=torch.int64, device=self._device)
+        for start in range(0, target.numel(), CHUNK):
+            found = target[start : start + CHUNK]
+            places = torch.arange(start, start + found.numel(), device=self._device)
+            wrong += (found != self._expected(cell, places)).sum()
+        return int(wrong)
+
+    def _source(self, cell: Cell) -> torch.Tensor:
+        """What this rank gives."""
+        if cell.op == "all-gather":
+            return self._own_part(self._receive, cell) if self._config.in_place else self._send[: cell.count]
+        if cell.op in ("all-reduce", "broadcast"):
+            return self._receive[: cell.count]
+        return self._send[: cell.count * (self._num_ranks if cell.op in SPLIT else 1)]
+
+    def _target(self, cell: Cell) -> torch.Tensor:
+        """Where this rank's result comes to lie."""
+        if cell.op == "reduce-scatter":
+            return self._own_part(self._send, cell) if self._config.in_place else self._receive[: cell.count]
+        return self._receive[: cell.count * (self._num_ranks if cell.op in SPLIT else 1)]
+
+    def _own_part(self, buffer: torch.Tensor, cell: Cell) -> torch.Tensor:
+        return buffer[self._rank * cell.count : (self._rank + 1) * cell.count]
+
+    def _fill(self, cell: Cell) -> None:
+        """The rank's values, after a value in the result that no right one has."""
+        source, target = self._source(cell), self._target(cell)
+        target.fill_(0 if cell.op in REDUCING else PERIOD)
+        if cell.op == "broadcast" and self._rank != self._config.root:
+            return
+        for start in range(0, source.numel(), CHUNK):
+            part = source[start : start + CHUNK]
+            places = torch.arange(start, start + part.numel(), device=self._device)
+            part.copy_(self._values(cell, places, torch.full((), self._rank, device=self._device)))
+
+    def _values(self, cell: Cell, places: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
+        """What a rank gives at these places of its buffer."""
+        if cell.op in REDUCING:
+            return (places + SHIFT * rank) % self._sum_period * (rank < self._num_summed)
+        return (places + SHIFT * rank) % PERIOD
+
+    def _expected(self, cell: Cell, places: torch.Tensor) -> torch.Tensor:
+        """What must be at these places of this rank's result."""
+        op, count = cell.op, cell.count
+        here = torch.full((), self._rank, device=self._device)
+        if op in REDUCING:
+            first = self._rank * count if op == "reduce-scatter" else 0
+            period = torch.arange(self._sum_period, device=self._device)
+            ranks = torch.arange(self._num_summed, device=self._device)
+            sums = ((period[:, None] + SHIFT * ranks[None, :]) % self._sum_period).sum(dim=1)
+            values = sums[(places + first) % self._sum_period]
+        elif op == "all-gather":
+            values = self._values(cell, places % count, places // count)
+        elif op == "all-to-all":
+            values = self._values(cell, here * count + places % count, places // count)
+        elif op == "broadcast":
+            values = self._values(cell, places, torch.full_like(here, self._config.root))
+        else:
+            values = self._values(cell, places, (here - 1) % self._num_ranks)
+        return values.to(DTYPES[self._config.dtype])
+
+
+def _done(work: dist.Work | None) -> None:
+    """Calls that are not asynchronous have waited already."""
+    del work

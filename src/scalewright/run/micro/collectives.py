@@ -1,0 +1,184 @@
+"""`bench collectives` as every rank runs it: what the back end has, its times, and whether it is right.
+
+Rows (one per operation and size): op, dtype, redop, root, num_ranks, num_nodes, size_bytes, count, is_in_place, time_s
+with time_low_s and time_high_s, repeats (rounds), iterations (calls in all rounds), alg_bytes_per_s, bus_bytes_per_s,
+num_wrong, backend. Size, count and both bandwidths are defined as in nccl-tests: see `workload.collective`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalewright.errors import ConfigError
+from scalewright.records.documents import read_document
+from scalewright.records.loader import restore
+from scalewright.records.measurements import Measurements, write_measurements
+from scalewright.records.metric_names import EVENT_PART
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
+from scalewright.run.language.device import choose_device, join_group
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.micro.collective_ops import Cell, Operations, cells_of
+from scalewright.run.micro.collective_timing import Rounds, Sampled
+from scalewright.run.micro.conditions import Watch, open_board
+from scalewright.run.micro.session import device_identity, software_versions
+from scalewright.run.micro.timing import timing_of
+from scalewright.run.preflight.measure import Place, listen_to_library, transport_taken
+from scalewright.run.signals import StopSignals
+from scalewright.run.watchdog import Watchdog
+from scalewright.run.world import World
+from scalewright.workload.collective import REDUCING, SPLIT, CollectiveOp, bandwidths_bytes_per_s
+from scalewright.workload.collectives_run import KIND, CollectivesRun
+
+TRIAL_ELEMENTS = 64
+"""Of the call that tells whether a back end has an operation."""
+ALWAYS_IN_PLACE: tuple[CollectiveOp, ...] = ("all-reduce", "broadcast")
+"""PyTorch's calls for these take one buffer."""
+
+
+def run(
+    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
+) -> ExitCode:
+    """Measure, and let rank 0 write it down."""
+    config = restore(read_document(directory.config, KIND), CollectivesRun, where=str(directory.config))
+    config.check_ranks(world.world_size)
+    device = choose_device(config.device, world)
+    _check_memory(config, device, world)
+    if device.type == "cuda":
+        listen_to_library(directory, world)
+    join_group(world, device)
+    try:
+        found = _measured(config, directory, world, device, metrics, stop, watchdog)
+    finally:
+        with contextlib.suppress(RuntimeError):  # peers may have left
+            dist.destroy_process_group()
+    if found is None:
+        return ExitCode.REQUEUE
+    if world.is_first:
+        write_measurements(directory, found)
+    return ExitCode.YES
+
+
+def _measured(
+    config: CollectivesRun,
+    directory: RunDirectory,
+    world: World,
+    device: torch.device,
+    metrics: MetricWriter,
+    stop: StopSignals,
+    watchdog: Watchdog,
+) -> Measurements | None:
+    """What was found, the same on every rank; None where the run was asked to stop."""
+    operations = Operations(config, device)
+    lacking = {op: why for op in config.ops if (why := _lacks(op, operations))}
+    columns = [cells_of(config, op, world.world_size) for op in config.ops if op not in lacking]
+    notes = [f"{_backend(device)} has no {op} for {config.dtype}, left out: {why}" for op, why in lacking.items()]
+
+    def tell(part: str, share: float) -> None:
+        metrics.event(step=-1, name=EVENT_PART, detail=part, value=share)
+
+    rounds = Rounds(
+        operations, config, device, watchdog=watchdog, is_stopped=lambda: stop.requested is not None, tell=tell
+    )
+    with Watch(open_board(device)) as watch:
+        sampled = rounds.sample(rounds.probe(columns))
+        if rounds.stopped():
+            return None
+        if not sampled and not lacking:
+            raise ConfigError(
+                f"no size from {config.min_bytes} to {config.max_bytes} bytes could be measured: "
+                f"{'; '.join(rounds.notes) or 'they have nothing for some rank'}; give larger sizes or more time"
+            )
+    rows = [_row(one, config, world, device) for one in sampled]
+    return Measurements(
+        kind="collectives",
+        device=device_identity(device, world) | {"num_ranks_per_node": world.local_world_size},
+        versions=_versions(directory, world, device),
+        conditions=watch.conditions().document() | {"load_average": os.getloadavg()[0]},
+        rows=rows,
+        summary=_summary(rows),
+        notes=[*notes, *rounds.notes, *watch.notes(), *_wrong(rows)],
+    )
+
+
+def _lacks(op: CollectiveOp, operations: Operations) -> str:
+    """Why the back end cannot do an operation on this element type; empty where it can. All ranks find the same."""
+    try:
+        operations.call(Cell(op=op, count=TRIAL_ELEMENTS, size_bytes=0))()
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        return " ".join(str(error).split())[:120] or type(error).__name__
+    return ""
+
+
+def _row(sampled: Sampled, config: CollectivesRun, world: World, device: torch.device) -> dict[str, Any]:
+    cell, timing = sampled.probed.cell, timing_of(sampled.samples_s, calls_per_repeat=sampled.num_calls)
+    algorithm, bus = bandwidths_bytes_per_s(
+        cell.op, size_bytes=cell.size_bytes, time_s=timing.time_s, num_ranks=world.world_size
+    )
+    return {
+        "op": cell.op,
+        "dtype": config.dtype,
+        "redop": "sum" if cell.op in REDUCING else "none",
+        "root": config.root if cell.op == "broadcast" else -1,
+        "num_ranks": world.world_size,
+        "num_nodes": world.num_nodes,
+        "size_bytes": cell.size_bytes,
+        "count": cell.count,
+        "is_in_place": cell.op in ALWAYS_IN_PLACE or (config.in_place and cell.op in SPLIT[:2]),
+        **timing.row(),
+        "iterations": timing.repeats * sampled.num_calls,
+        "alg_bytes_per_s": algorithm,
+        "bus_bytes_per_s": bus,
+        "num_wrong": sampled.probed.num_wrong,
+        "backend": _backend(device),
+    }
+
+
+def _backend(device: torch.device) -> str:
+    if device.type != "cuda":
+        return "gloo"
+    return "rccl" if torch.version.hip is not None else "nccl"
+
+
+def _versions(directory: RunDirectory, world: World, device: torch.device) -> dict[str, str]:
+    """Of the library, and the way that its messages took."""
+    place = Place(device=device, gpu=None, num_visible=0)
+    taken = transport_taken(directory, world, place)
+    ways = ", ".join(dict.fromkeys(taken.ways)) or "memory of the node"
+    return software_versions(device) | {"backend": f"{taken.library} {taken.version}", "interface": ways}
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean bus bandwidth, as nccl-tests prints below its table, and the best of each operation."""
+    best: dict[str, float] = {}
+    for row in rows:
+        best[row["op"]] = max(best.get(row["op"], 0.0), row["bus_bytes_per_s"])
+    mean = sum(row["bus_bytes_per_s"] for row in rows) / len(rows) if rows else None
+    return {
+        "mean_bus_bytes_per_s": mean,
+        "best_bus_bytes_per_s": best,
+        "num_wrong": sum(row["num_wrong"] for row in rows),
+    }
+
+
+def _wrong(rows: list[dict[str, Any]]) -> list[str]:
+    wrong = [row for row in rows if row["num_wrong"]]
+    if not wrong:
+        return []
+    ops = ", ".join(dict.fromkeys(row["op"] for row in wrong))
+    return [f"results were wrong in {sum(row['num_wrong'] for row in wrong)} elements ({ops}): do not train over this"]
+
+
+def _check_memory(config: CollectivesRun, device: torch.device, world: World) -> None:
+    """Before anything is allocated: a process that the kernel ends for want of memory cannot say why."""
+    if device.type == "cuda":
+        config.check_memory(float(torch.cuda.mem_get_info(device)[0]), num_sharing=1)
+        return
+    import psutil
+
+    config.check_memory(float(psutil.virtual_memory().available), num_sharing=world.local_world_size)
