@@ -91,18 +91,19 @@ def alignment_frac(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
 
 def gemm_time_s(
     *, m: FloatLike, n: FloatLike, k: FloatLike, flop_per_s: FloatLike, bytes_per_s: float, width_bytes: float,
-    num_units: float | None, constants: Constants,
+    num_units: float | None, constants: Constants, start_s: float = 0.0,
 ) -> FloatLike:  # fmt: skip
     """One matrix product on a roofline.
 
-    Equation  t = max(tiled arithmetic, w (m k + k n + m n) / B);  2 m n k / F where the device has no units to fill
+    Equation  t = max(tiled arithmetic, w (m k + k n + m n) / B);  2 m n k / F where the device has no units to fill,
+              after what a calibration found that a product takes to start
     Source    williams2009 (Roofline, CACM 52(4))
     Assumes   each operand crosses memory once
     Checked   tests/costs/test_compute.py: both regimes
     """
     traffic = width_bytes * (m * k + k * n + m * n) / bytes_per_s
     if num_units is None:
-        return np.maximum(2.0 * m * n * k / flop_per_s, traffic)
+        return start_s + np.maximum(2.0 * m * n * k / flop_per_s, traffic)
     work = tiled_product_time_s(m=m, n=n, k=k, flop_per_s=flop_per_s, num_units=num_units, constants=constants)
     return np.maximum(work, traffic)
 
@@ -113,6 +114,7 @@ def _product(setting: Setting, flop_per_s: FloatLike, m: FloatLike, n: FloatLike
         m=m, n=n, k=k, flop_per_s=flop_per_s, bytes_per_s=setting.machine.hbm_bytes_per_s,
         width_bytes=setting.recipe.activation_bytes, num_units=None if units is None else units.value,
         constants=setting.constants,
+        start_s=0.0 if setting.machine.measured is None else setting.machine.measured.product_start_s,
     )  # fmt: skip
 
 
@@ -330,11 +332,13 @@ def attention_times(setting: Setting) -> PassTimes:
             heads=heads,
             head_dim=head_dim_sum(shape, step=FLASH_HEAD_STEP),
             causal=shape.causal,
-            flop_per_s=machine.matmul_flop_per_s(recipe.attention) * setting.stack.attention_share.value,
+            flop_per_s=machine.attention_flop_per_s(recipe.attention, setting.stack),
             constants=constants,
             has_units=machine.accelerator.num_compute_units is not None,
         )
-        return PassTimes(forward_s=forward, backward_s=forward * FLASH_BACKWARD_OVER_FORWARD)
+        known = machine.measured
+        ratio = FLASH_BACKWARD_OVER_FORWARD if known is None else known.attention_backward_ratio
+        return PassTimes(forward_s=forward, backward_s=forward * ratio)
     rate = machine.sustained_flop_per_s(recipe.attention) * constants.unfused_product_share.value
     if shape.head_dim % MATRIX_UNIT_ALIGNMENT and "fp32" in machine.accelerator.peak:
         rate = machine.peak_flop_per_s("fp32")
@@ -369,13 +373,14 @@ def elementwise_times(setting: Setting) -> PassTimes:
     """Norms, residuals, activation; casts to 8 bit; routed tokens on their way to the experts and back."""
     shape, constants, recipe = setting.shape, setting.constants, setting.recipe
     moe, frac, h, t = shape.moe, setting.moe_frac, shape.hidden, setting.layout.tp
-    expert_width = 0.0
+    known, expert_width = setting.machine.measured, 0.0
     if moe is not None:
         expert_width = moe.top_k * moe.expert_ffn + moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
     width = (1.0 - frac) * shape.ffn_hidden + frac * expert_width
     traffic = elementwise_bytes_per_layer(
         hidden=h, ffn_width=width, num_tokens=setting.num_tokens, tp=t, norm_split=setting.norm_split,
-        passes=setting.stack.elementwise_passes.value, width_bytes=recipe.activation_bytes,
+        passes=setting.stack.elementwise_passes.value * (1.0 if known is None else known.elementwise_factor),
+        width_bytes=recipe.activation_bytes,
         gated_traffic=constants.gated_traffic.value if shape.gated else 1.0,
     )  # fmt: skip
     if recipe.is_narrow:
@@ -437,7 +442,7 @@ def host_times(setting: Setting) -> PassTimes:
         more = more + constants.expert_cast_host.value * np.maximum(moe.num_experts / layout.ep, 1)
     slowest = 1.0 + constants.host_spread.value * np.log2(np.asarray(layout.tp, dtype=np.float64))
     fallback = 1.0 + constants.softmax_fallback_host.value * softmax_falls_back(setting)
-    forward = setting.stack.host_time.value * (1.0 + setting.moe_frac * more) * slowest * fallback
+    forward = setting.machine.layer_host_s(setting.stack) * (1.0 + setting.moe_frac * more) * slowest * fallback
     return PassTimes(forward_s=forward, backward_s=forward * HOST_BACKWARD_OVER_FORWARD)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.machine import Measured
 from scalewright.costs.network import slowdown, tier_of
 from scalewright.costs.setting import Setting
 
@@ -20,6 +21,8 @@ FITTED_SHAPES = {
 }
 """Range of the fitted runs' shapes; what lies outside widens the interval."""
 MAX_FITTED_EXPERTS = 256
+BEYOND_CALIBRATED = 4.0
+"""Widths up to so many times below or above those of a calibration's steps count as seen."""
 NOTICEABLE_SLOWDOWN = 1.5
 """Congestion beyond this widens the interval: it is a rough figure."""
 
@@ -27,7 +30,9 @@ NOTICEABLE_SLOWDOWN = 1.5
 def unseen(setting: Setting) -> list[str]:
     """What about a request lies outside the runs the constants were fitted to; each widens the interval."""
     constants, accelerator = setting.constants, setting.machine.accelerator.id
-    found = []
+    found: list[str] = []
+    if setting.machine.measured is not None and setting.machine.measured.precisions:
+        return _not_calibrated(setting, setting.machine.measured)
     if accelerator not in constants.seen_accelerators:
         found.append(f"no fitted run used {accelerator}")
     if setting.recipe.name not in constants.seen_precisions:
@@ -44,6 +49,20 @@ def unseen(setting: Setting) -> list[str]:
         found.append(f"no fitted run had more than {MAX_FITTED_EXPERTS} experts")
     if not setting.shape.causal:
         found.append("no fitted run trained an encoder")
+    return found
+
+
+def _not_calibrated(setting: Setting, known: Measured) -> list[str]:
+    """What lies outside the real steps behind a calibration."""
+    found, (least, most), hidden = [], known.hidden, setting.shape.hidden
+    if setting.recipe.name not in known.precisions:
+        found.append(f"no step of the calibration trained in {setting.recipe.name}")
+    if int(np.max(setting.layout.num_gpus)) > known.max_ranks:
+        found.append(f"no step of the calibration used more than {known.max_ranks} ranks")
+    if not least / BEYOND_CALIBRATED <= hidden <= most * BEYOND_CALIBRATED:
+        found.append(f"the calibration's steps had widths from {least} to {most}, this one has {hidden}")
+    if setting.shape.moe is not None:
+        found.append("no step of the calibration had experts")
     return found
 
 

@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scalewright.catalog.derive import link_bytes_per_s, usable_memory_bytes
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.types import Accelerator, Constants, Fabric, Link, Partition, Precision, System, Transport
+from scalewright.catalog.types import (
+    Accelerator,
+    Constants,
+    Fabric,
+    Link,
+    Partition,
+    Precision,
+    Stack,
+    System,
+    Transport,
+)
+from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.network import HOPS_IN_GROUP, Network, congestion_of_machine, exit_frac
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
 from scalewright.records.types import Confidence
 
 PRODUCT_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 """What a training recipe can multiply in; devices list others beside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a calibration knows of a machine that no catalogue entry has a place for."""
+
+    id: str
+    """Name and digest of the calibration: part of the id of every prediction made with it."""
+    product_start_s: float
+    """Before a product of a device without compute units begins to multiply."""
+    attention_flop_per_s: Mapping[str, float]
+    """Fused attention forward by precision, for long sequences."""
+    attention_backward_ratio: float
+    """Its backward pass over its forward pass."""
+    layer_host_s: Mapping[str, float]
+    """Host work to issue one layer's forward pass, by stack."""
+    tensor_host_s: Mapping[str, float]
+    """Host work to update one tensor of weights, by stack."""
+    elementwise_factor: float
+    """On the traffic of everything that is not a product."""
+    num_update_passes: float
+    """Times the optimizer's tensors cross memory over one fused pass."""
+    num_copy_passes: float
+    """Times gradients cross memory to be gathered for their exchange and put back."""
+    precisions: tuple[str, ...]
+    """Of the steps that the residuals were fitted to."""
+    max_ranks: int
+    hidden: tuple[int, int]
+    """Smallest and largest width of those steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +93,8 @@ class Machine:
     """Data summed per second by the switch between a node's devices; None where it does not sum."""
     confidence: Confidence = "model"
     """How its rates are known: `calibrated` once a calibration measured here replaces them, else `model`."""
+    measured: Measured | None = None
+    """None where it was not calibrated."""
 
     def as_input(self) -> dict[str, str | int | float | None]:
         """What of the machine a prediction depends on; part of its id."""
@@ -64,6 +107,7 @@ class Machine:
             "transport": self.transport,
             "fabric": None if self.network is None else self.network.fabric,
             "library": self.library,
+            **({} if self.measured is None else {"calibration": self.measured.id}),
         }
 
     def peak_flop_per_s(self, precision: Precision) -> float:
@@ -90,8 +134,8 @@ class Machine:
         Assumes   devices with more peak per watt run further below their short-burst rate, which power limits
         Checked   `scalewright validate`, A100 400 W to B200 1000 W, and the 500 W H100
         """
-        c, best = self.constants, self.matmul_flop_per_s(precision)
-        measured = self.accelerator.sustained_matmul.get("bf16" if precision == "fp16" else precision)
+        c, best, known = self.constants, self.matmul_flop_per_s(precision), self.accelerator.sustained_matmul
+        measured = known.get(precision) or (known.get("bf16") if precision == "fp16" else None)
         if measured is not None:
             return measured.value
         throttle = min(1.0, float(self.power_pressure**-c.throttle_exponent.value))
@@ -105,6 +149,22 @@ class Machine:
         if wide is None:
             return 1.0
         return wide.value / self.accelerator.tdp.value / self.constants.throttle_reference.value
+
+    def attention_flop_per_s(self, precision: Precision, stack: Stack) -> float:
+        """Rate of fused attention for heads of 128 and long sequences: as measured here, else the stack's share."""
+        if self.measured is not None and precision in self.measured.attention_flop_per_s:
+            return self.measured.attention_flop_per_s[precision]
+        return self.matmul_flop_per_s(precision) * stack.attention_share.value
+
+    def layer_host_s(self, stack: Stack) -> float:
+        """Host work to issue one layer's forward pass: as measured here, else the stack's."""
+        known = {} if self.measured is None else self.measured.layer_host_s
+        return known.get(stack.id, stack.host_time.value)
+
+    def update_host_s(self, stack: Stack, *, num_tensors: FloatLike) -> FloatLike:
+        """Host work of one optimizer step: once per step, and for each tensor where that was measured."""
+        known = {} if self.measured is None else self.measured.tensor_host_s
+        return self.constants.step_overhead.value + num_tensors * known.get(stack.id, 0.0)
 
     def matmul_is_published(self, precision: Precision) -> bool:
         keys = ("bf16", "fp16") if precision == "fp16" else (precision,)

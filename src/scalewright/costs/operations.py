@@ -202,7 +202,8 @@ def _head(setting: Setting) -> Iterator[Operation]:
 def _optimizer(setting: Setting) -> Operation:
     recipe, shards = setting.recipe, busiest_trained(setting)
     updated = float(num_spread_params(setting, shards) if setting.layout.zero >= 1 else shards.num_params)
-    bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
+    passes = 1.0 if setting.machine.measured is None else setting.machine.measured.num_update_passes
+    bytes_per_param = passes * (recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes)
 
     def time(bytes_per_s: float) -> float:
         found = compute.optimizer_time_s(num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=bytes_per_s)

@@ -28,6 +28,9 @@ from scalewright.workload.flop import training_flop_per_sample, transformer_forw
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
 
+TENSORS_PER_LAYER, TENSORS_AROUND = 12, 4
+"""Tensors of weights that an optimizer updates one by one: two norms, four products with their biases; embeddings and
+final norm (run/language/model.py)."""
 BACKWARD_FRAC = 2.0 / 3.0
 """Part of a micro-batch's time that is its backward pass, behind which gradients are exchanged."""
 
@@ -293,7 +296,9 @@ def _update(setting: Setting, whole: Shards) -> Breakdown:
     shards = busiest_trained(setting, whole)
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
     updated = num_spread_params(setting, shards) if layout.zero >= 1 else shards.num_params
-    once = setting.constants.step_overhead.value
+    num_tensors = TENSORS_PER_LAYER * setting.num_layers + TENSORS_AROUND
+    once = machine.update_host_s(setting.stack, num_tensors=num_tensors)
+    passes = 1.0 if machine.measured is None else machine.measured.num_update_passes
     moved: FloatLike = 0.0
     rate: float | None = machine.hbm_bytes_per_s
     if setting.mode.is_offload:  # the optimizer runs on the host, over the share that is left when all is spread
@@ -302,7 +307,7 @@ def _update(setting: Setting, whole: Shards) -> Breakdown:
             num_params=updated, recipe=recipe, host_bytes_per_s=machine.host_link_bytes_per_s
         )
     adam = compute.optimizer_time_s(
-        num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=np.inf if rate is None else rate
+        num_params=updated, bytes_per_param=passes * bytes_per_param, bytes_per_s=np.inf if rate is None else rate
     )
     return Breakdown(
         name="update",
@@ -311,8 +316,19 @@ def _update(setting: Setting, whole: Shards) -> Breakdown:
             _term("optimizer", adam, "compute.optimizer_time_s", num_params=updated),
             _term("offload_transfer", moved, "hostmem.offload_transfer_s", num_params=updated),
             _term("host_per_step", once, "step.step_time"),
+            *_gradient_copies(setting, shards, recipe.gradient_bytes),
         ),
     )
+
+
+def _gradient_copies(setting: Setting, shards: Shards, gradient_bytes: float) -> tuple[Breakdown, ...]:
+    """Gradients gathered into buckets for their exchange and put back, where a calibration says that they are."""
+    known, layout, rate = setting.machine.measured, setting.layout, setting.machine.hbm_bytes_per_s
+    if known is None or known.num_copy_passes == 0.0:
+        return ()
+    copied = np.asarray(np.asarray(layout.dp * layout.cp) > 1, dtype=np.float64)[()]
+    time = copied * known.num_copy_passes * shards.num_params * gradient_bytes / rate
+    return (_term("gradient_copies", time, "step.step_time", num_passes=known.num_copy_passes),)
 
 
 def _pipeline_path(setting: Setting) -> collectives.Path:

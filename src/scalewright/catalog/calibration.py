@@ -1,0 +1,277 @@
+"""A calibration: what was measured of one machine, as the planner loads it. `$SCALEWRIGHT_HOME/calibration/NAME.json`.
+
+It refines a catalogued system: what it does not hold (storage, grid, fabric) is the catalogue's. It is good for the
+machine and the software it was made with, and says which those were.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from scalewright.catalog.facts import Strict
+from scalewright.catalog.library import home
+from scalewright.errors import ConfigError, DocumentError
+from scalewright.records.documents import check_schema, digest, parse_json, read_text, schema, write_document
+from scalewright.records.loader import validate
+
+KIND = "calibration"
+MEMORY_TOLERANCE_FRAC = 0.02
+"""Kernels and drivers keep a little more or less memory from one version to the next."""
+_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
+
+ValueName = Literal[
+    "matmul_flop_per_s",
+    "best_matmul_flop_per_s",
+    "matmul_start_s",
+    "matmul_depth_overhead",
+    "wave_overhead_s",
+    "attention_flop_per_s",
+    "attention_seq_ramp",
+    "attention_backward_ratio",
+    "memory_bytes_per_s",
+    "host_link_bytes_per_s",
+    "dispatch_s",
+    "collective_start_s",
+    "collective_bytes_per_s",
+    "storage_read_bytes_per_s",
+    "storage_files_per_s",
+    "checkpoint_bytes_per_s",
+]
+"""What a calibration can hold; the unit is in the name."""
+ResidualName = Literal["products", "elementwise", "host", "convolutions", "norms", "exchange"]
+MAX_RESIDUALS = 3
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+class Fingerprint(Strict):
+    """What tells one kind of machine from another; nodes of one kind share it, so it holds no host name."""
+
+    device: Literal["cpu", "cuda"]
+    name: str = Field(min_length=1)
+    """Of the GPU, or of the processor."""
+    num_devices: int = Field(ge=1)
+    """GPUs of the node; 1 for a CPU."""
+    processor: str
+    num_cores: int = Field(ge=1)
+    memory_bytes: int = Field(ge=1)
+    """Of the host."""
+
+    def difference(self, other: Fingerprint) -> str:
+        """The first thing in which another machine differs from this one, in words; empty where they are alike."""
+        if abs(self.memory_bytes - other.memory_bytes) > MEMORY_TOLERANCE_FRAC * self.memory_bytes:
+            return f"memory of {self.memory_bytes / 2**30:.1f} GiB, not {other.memory_bytes / 2**30:.1f} GiB"
+        for field in ("device", "name", "num_devices", "processor", "num_cores"):
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if mine != theirs:
+                return f"{field.replace('num_', 'number of ')} {mine}, not {theirs}"
+        return ""
+
+
+class Value(Strict):
+    """One measured number: between what it lies, from how many rows of which runs, and what the catalogue has."""
+
+    name: ValueName
+    of: str = ""
+    """Precision, mode or operation, where there are several."""
+    num_ranks: int = Field(default=1, ge=1)
+    """Ranks of the node that measured at once."""
+    value: Positive
+    low: Positive
+    high: Positive
+    num_rows: int = Field(ge=1)
+    runs: tuple[str, ...] = Field(min_length=1)
+    catalogue: Positive | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Value:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"{self.name} of {self.value} lies outside its own spread, {self.low} to {self.high}")
+        return self
+
+    @property
+    def change_frac(self) -> float | None:
+        """Measured over catalogued, less one."""
+        return None if self.catalogue is None else self.value / self.catalogue - 1.0
+
+
+class Step(Strict):
+    """A short real run: its measured step, and what was predicted of it before and after the residuals were fitted."""
+
+    run: str
+    workload: Literal["language", "vision"]
+    label: str
+    num_ranks: int = Field(ge=1)
+    num_steps: int = Field(ge=1)
+    precision: str
+    size: Positive
+    """Width of a transformer, images of a batch: the range that was seen."""
+    measured_s: Positive
+    low_s: Positive
+    high_s: Positive
+    before_s: Positive
+    after_s: Positive
+    left_out_s: Positive
+    """Predicted with residuals that were fitted to the other runs only."""
+
+
+class Residual(Strict):
+    """A factor on one group of terms, fitted to real steps: what the operators alone did not explain."""
+
+    name: ResidualName
+    factor: Positive
+    low: Positive
+    high: Positive
+
+
+class Interval(Strict):
+    """The 90 % interval of measured over predicted, from the steps above."""
+
+    low_frac: Positive
+    high_frac: Positive
+    num_steps: int = Field(ge=0)
+    """Runs that it comes from; 0: the catalogue's own interval stands."""
+
+
+class Calibration(Strict):
+    schema_: str = Field(alias="schema")
+    name: str
+    base: str
+    """Catalogued system that it refines."""
+    partition: str
+    fingerprint: Fingerprint
+    versions: dict[str, str]
+    """Of what was measured with: torch, cuda, driver, python, scalewright."""
+    created: datetime
+    budget_s: Positive
+    spent_s: Positive
+    values: tuple[Value, ...]
+    steps: tuple[Step, ...] = ()
+    residuals: tuple[Residual, ...] = Field(default=(), max_length=MAX_RESIDUALS)
+    language_interval: Interval | None = None
+    vision_interval: Interval | None = None
+    collectives: tuple[dict[str, Any], ...] = ()
+    """Fits of `bench collectives`, as it wrote them."""
+    skipped: tuple[str, ...] = ()
+    """What was not measured, and why."""
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Calibration:
+        keys = [(value.name, value.of, value.num_ranks) for value in self.values]
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
+            raise ValueError(f"{twice[0][0]} of {twice[0][1] or 'the machine'} stands in it twice")
+        names = [residual.name for residual in self.residuals]
+        if len(set(names)) != len(names):
+            raise ValueError("a residual stands in it twice")
+        return self
+
+    @property
+    def id(self) -> str:
+        """Changes with every value, so that predictions made with another one are seen to be stale."""
+        return f"{self.name}@{digest(self.model_dump(mode='json', by_alias=True))[:8]}"
+
+    def value(self, name: ValueName, of: str = "", *, num_ranks: int = 1) -> Value | None:
+        """As measured with so many ranks at once; None where it was not."""
+        key = (name, of, num_ranks)
+        return next((v for v in self.values if (v.name, v.of, v.num_ranks) == key), None)
+
+    def kinds_of(self, name: ValueName) -> list[str]:
+        return list(dict.fromkeys(v.of for v in self.values if v.name == name))
+
+    def measured_ranks(self, name: ValueName) -> list[int]:
+        return sorted({v.num_ranks for v in self.values if v.name == name})
+
+    def residual(self, name: ResidualName) -> float:
+        return next((r.factor for r in self.residuals if r.name == name), 1.0)
+
+    def document(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+
+SCHEMA = schema(KIND)
+RESIDUAL_NAMES: tuple[ResidualName, ...] = get_args(ResidualName)
+COMPARED_VERSIONS = ("torch", "scalewright")
+"""Of two calibrations or of one and its user: these must agree, since kernels and formulas follow them."""
+
+
+def folder() -> Path:
+    return home() / "calibration"
+
+
+def check_name(name: str) -> str:
+    if _NAME.match(name) is None or name in ("here", "auto"):
+        raise ConfigError(
+            f"a calibration cannot be called {name!r}: use small letters, digits, dots and dashes, and not 'here'"
+        )
+    return name
+
+
+def path_of(name: str) -> Path:
+    return folder() / f"{check_name(name)}.json"
+
+
+def names() -> list[str]:
+    """Of the calibrations there are."""
+    return sorted(path.stem for path in folder().glob("*.json") if _NAME.match(path.stem))
+
+
+def load(name: str) -> Calibration:
+    path = path_of(name)
+    if not path.exists():
+        known = ", ".join(names()) or "there is none yet"
+        raise ConfigError(
+            f"no calibration is called {name!r} ({known}): make it with scalewright calibrate --as {name}"
+        )
+    return read(path)
+
+
+def read(path: Path) -> Calibration:
+    """The file, strictly: an unknown key, another kind or a newer version is refused."""
+    raw = parse_json(read_text(path), where=str(path))
+    if not isinstance(raw, dict):
+        raise DocumentError(f"{path}: holds a {type(raw).__name__}, not a calibration: make it again")
+    check_schema(raw.get("schema"), KIND, where=str(path))
+    found = validate(raw, Calibration, where=str(path))
+    if found.name != path.stem:
+        raise DocumentError(f"{path}: is the calibration {found.name!r}; it must be the file's name, {path.stem!r}")
+    return found
+
+
+def write(calibration: Calibration) -> Path:
+    path = path_of(calibration.name)
+    write_document(path, calibration.document())
+    return path
+
+
+def version_difference(made_with: dict[str, str], here: dict[str, str]) -> str:
+    """The first version that another one has taken the place of, in words; what is unknown on a side is not compared."""
+    for name in COMPARED_VERSIONS:
+        old, new = made_with.get(name), here.get(name)
+        if old and new and old != new:
+            return f"{name} {old}, not {new}"
+    return ""
+
+
+def why_not_here(calibration: Calibration, fingerprint: Fingerprint, versions: dict[str, str]) -> str:
+    """Why a calibration does not stand for this machine and software, in words; empty where it does."""
+    differs = calibration.fingerprint.difference(fingerprint) or version_difference(calibration.versions, versions)
+    return f"it was made with {differs}" if differs else ""
+
+
+def matching(fingerprint: Fingerprint, versions: dict[str, str]) -> list[Calibration]:
+    """Calibrations of this machine, the newest first; files that cannot be read are of no machine."""
+    found: list[Calibration] = []
+    for name in names():
+        try:
+            calibration = load(name)
+        except ConfigError:
+            continue
+        if not why_not_here(calibration, fingerprint, versions):
+            found.append(calibration)
+    return sorted(found, key=lambda c: c.created, reverse=True)

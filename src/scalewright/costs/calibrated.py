@@ -1,0 +1,175 @@
+"""A calibration as a Machine: measured rates in the places of catalogued ones, fitted residuals on top."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from typing import Any, cast
+
+from scalewright.catalog.calibration import Calibration, Value, ValueName
+from scalewright.catalog.facts import Fact, FlopPerS
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Accelerator, Constants, Precision
+from scalewright.costs.machine import Machine, Measured, machine_from_system
+
+NUM_LAYER_LAUNCHES = {"eager": 150.0, "compiled": 8.0, "scalewright": 14.0}
+"""Launches whose host time a layer's forward pass takes, by stack, in units of the mode below. Eager: a layer forward
+and backward takes as long as 380 plain additions on a CPU (run/language/model.py), of which costs counts 2/5 as
+forward. Compiled and in a graph: kernels that the compiler leaves."""
+NUM_TENSOR_LAUNCHES = {"cpu": 23.0, "gpu": 1.0}
+"""The same for the update of one tensor: step by step on a CPU, one compiled kernel on a GPU
+(run/language/optimizer.py)."""
+LAUNCH_MODES = {"eager": "eager", "compiled": "compiled", "scalewright": "graph"}
+"""Mode of `bench dispatch` that issues the kernels of each stack."""
+NUM_CONVOLUTION_LAUNCHES = 18.0
+"""The same for a convolution with its norm and activation, forward: three modules of six additions each."""
+NUM_UPDATE_PASSES_CPU = 29.0 / 6.0
+"""AdamW step by step crosses memory 29 times (run/language/optimizer.py, the norm for clipping included), one fused
+pass 6 times: gradient, weight, and two moments read and written."""
+NUM_COPY_PASSES_CPU = 6.0
+"""Gradients are copied together, divided and copied back: three reads and writes (run/language/gradients.py)."""
+
+
+def machine_from_calibration(catalog: Catalog, calibration: Calibration, *, num_ranks: int = 1) -> Machine:
+    """The calibrated machine. Ranks on a CPU share its cores: a device is then a rank among `num_ranks`."""
+    base = machine_from_system(catalog, calibration.base, partition_name=calibration.partition)
+    on_cpu = calibration.fingerprint.device == "cpu"
+    ranks = num_ranks if on_cpu else 1
+    accelerator = _accelerator(calibration, base.accelerator, ranks)
+    constants = _constants(calibration, base.constants, ranks, on_cpu=on_cpu)
+    memory = rank_value(calibration, "memory_bytes_per_s", num_ranks=ranks)
+    link = calibration.value("host_link_bytes_per_s")
+    machine = replace(
+        base,
+        name=f"{calibration.name}/{calibration.partition}",
+        accelerator=accelerator,
+        constants=constants,
+        gpus_per_node=ranks if on_cpu else calibration.fingerprint.num_devices,
+        hbm_bytes_per_s=base.hbm_bytes_per_s if memory is None else memory,
+        host_link_bytes_per_s=base.host_link_bytes_per_s if link is None else link.value,
+        confidence="calibrated",
+        measured=_measured(calibration, base.accelerator, ranks),
+    )
+    if not on_cpu:
+        return machine
+    share = machine.hbm_bytes_per_s
+    return replace(machine, memory_bytes=calibration.fingerprint.memory_bytes / ranks, scale_up_bytes_per_s=share / 2.0)
+
+
+def rank_value(calibration: Calibration, name: ValueName, of: str = "", *, num_ranks: int = 1) -> float | None:
+    """A rank's share of a rate: as measured with so many ranks, else what the nearest fewer ones had, divided."""
+    measured = [v for v in calibration.values if v.name == name and v.of == of]
+    fewer = [v for v in measured if v.num_ranks <= num_ranks]
+    if not fewer:
+        return None
+    nearest: Value = max(fewer, key=lambda v: v.num_ranks)
+    return nearest.value * nearest.num_ranks / num_ranks
+
+
+def _source(calibration: Calibration) -> dict[str, Any]:
+    made = calibration.created.date() if calibration.created else date.min
+    return {"kind": "measured", "text": f"calibration {calibration.id} of this machine", "checked": made}
+
+
+def _set(fact: Fact, value: float) -> Fact:
+    """The same fact with another value, written as a plain number of its SI unit."""
+    return fact.model_copy(update={"value": value, "text": f"{value:.6g}"})
+
+
+def _accelerator(calibration: Calibration, base: Accelerator, num_ranks: int) -> Accelerator:
+    source = _source(calibration)
+
+    def rate(flop_per_s: float) -> FlopPerS:
+        return FlopPerS.model_validate({"value": f"{flop_per_s:.6g} FLOP/s", "source": source})
+
+    slower = calibration.residual("products")
+    best, sustained = dict(base.best_matmul), dict(base.sustained_matmul)
+    for name, table, factor in (("best_matmul_flop_per_s", best, 1.0), ("matmul_flop_per_s", sustained, slower)):
+        key = cast(ValueName, name)
+        for of in calibration.kinds_of(key):
+            found = rank_value(calibration, key, of, num_ranks=num_ranks)
+            if found is not None:
+                table[cast(Precision, of)] = rate(found / factor)
+    for precision, fact in sustained.items():
+        best[precision] = rate(max(fact.value, best[precision].value if precision in best else 0.0))
+    update: dict[str, Any] = {"best_matmul": best, "sustained_matmul": sustained}
+    if base.kind == "cpu":  # the peak of a CPU that nobody catalogued is the best it was seen to do
+        update["peak"] = {precision: rate(fact.value) for precision, fact in best.items() if precision in sustained}
+        update["id"], update["name"] = calibration.name, calibration.fingerprint.name
+    return base.model_copy(update=update)
+
+
+def _constants(calibration: Calibration, base: Constants, num_ranks: int, *, on_cpu: bool) -> Constants:
+    """Constants that a calibration measured, and the quantiles of its own residuals in the place of published ones."""
+    elementwise, conv, norms = (calibration.residual(n) for n in ("elementwise", "convolutions", "norms"))
+    launch = rank_value_s(calibration, "dispatch_s", "eager", num_ranks=num_ranks)
+    changed: dict[str, float] = {
+        "logits_passes": base.logits_passes.value * elementwise,
+        "matrix_convolution_share": base.matrix_convolution_share.value / conv,
+        "vector_convolution_gain": base.vector_convolution_gain.value / conv,
+        "norm_bandwidth_share": base.norm_bandwidth_share.value / norms,
+    }
+    for name, of in (
+        ("depth_overhead", "matmul_depth_overhead"),
+        ("wave_overhead", "wave_overhead_s"),
+        ("attention_seq_ramp", "attention_seq_ramp"),
+    ):
+        found = calibration.value(cast(ValueName, of))
+        if found is not None:
+            changed[name] = found.value
+    if launch is not None:
+        changed["convolution_host_time"] = NUM_CONVOLUTION_LAUNCHES * launch * calibration.residual("host")
+    if on_cpu:  # the host is the device: its work adds up, and nothing runs beside the exchange
+        changed |= {"host_blend": 1.0, "gradient_overlap": 0.0, "shard_overlap": 0.0, "overlap_cost": 0.0}
+    language, vision = calibration.language_interval, calibration.vision_interval
+    if language is not None:
+        changed |= {"interval_low": language.low_frac, "interval_high": language.high_frac}
+    if vision is not None:
+        changed |= {"vision_interval_low": vision.low_frac, "vision_interval_high": vision.high_frac}
+    seen = tuple(dict.fromkeys(step.precision for step in calibration.steps if step.workload == "vision"))
+    update: dict[str, Any] = {name: _set(getattr(base, name), value) for name, value in changed.items()}
+    if vision is not None:
+        update["vision_seen_precisions"] = seen
+        update["vision_seen_accelerators"] = (*base.vision_seen_accelerators, calibration.name)
+    return base.model_copy(update=update)
+
+
+def rank_value_s(calibration: Calibration, name: ValueName, of: str = "", *, num_ranks: int = 1) -> float | None:
+    """A time as measured with so many ranks, else with the nearest fewer ones: ranks do not share it."""
+    fewer = [v for v in calibration.values if v.name == name and v.of == of and v.num_ranks <= num_ranks]
+    return max(fewer, key=lambda v: v.num_ranks).value if fewer else None
+
+
+def _measured(calibration: Calibration, base: Accelerator, num_ranks: int) -> Measured:
+    host, on_cpu = calibration.residual("host"), base.kind == "cpu"
+    launches = {
+        stack: found
+        for stack, mode in LAUNCH_MODES.items()
+        if (found := rank_value_s(calibration, "dispatch_s", mode, num_ranks=num_ranks)) is not None
+    }
+    # in a graph the host does nothing, so that what it lacks elsewhere says nothing about it
+    factor = {stack: 1.0 if LAUNCH_MODES[stack] == "graph" else host for stack in launches}
+    one_by_one = launches.get("eager") if on_cpu else launches.get("compiled", launches.get("eager"))
+    per_tensor = NUM_TENSOR_LAUNCHES["cpu" if on_cpu else "gpu"] * host * (one_by_one or 0.0)
+    attention = {
+        of: found / calibration.residual("products")
+        for of in calibration.kinds_of("attention_flop_per_s")
+        if (found := rank_value(calibration, "attention_flop_per_s", of, num_ranks=num_ranks)) is not None
+    }
+    language = [step for step in calibration.steps if step.workload == "language"]
+    ratio = calibration.value("attention_backward_ratio")
+    sizes = [int(step.size) for step in language] or [0]
+    return Measured(
+        id=calibration.id,
+        product_start_s=rank_value_s(calibration, "matmul_start_s", num_ranks=num_ranks) or 0.0,
+        attention_flop_per_s=attention,
+        attention_backward_ratio=2.5 if ratio is None else ratio.value,
+        layer_host_s={stack: NUM_LAYER_LAUNCHES[stack] * s * factor[stack] for stack, s in launches.items()},
+        tensor_host_s={stack: per_tensor for stack in launches if LAUNCH_MODES[stack] != "graph"},
+        elementwise_factor=calibration.residual("elementwise"),
+        num_update_passes=NUM_UPDATE_PASSES_CPU if on_cpu else 1.0,
+        num_copy_passes=NUM_COPY_PASSES_CPU if on_cpu else 0.0,
+        precisions=tuple(dict.fromkeys(step.precision for step in language)),
+        max_ranks=max((step.num_ranks for step in language), default=1),
+        hidden=(min(sizes), max(sizes)),
+    )
