@@ -1,8 +1,8 @@
 """The header of a script, read as sbatch reads it: which `#SBATCH` lines count, and which it passes over in silence.
 
 Source: Slurm, src/sbatch/opt.c: get_argument and _opt_batch_script. A line counts if it begins with `#SBATCH` exactly
-and stands before the first line that is neither blank nor a comment; words follow shell-like quoting without
-expansion; an unquoted `#` at a word's place begins a comment; options are read by getopt until the first stray word.
+and stands before the first line that is neither blank nor a comment; quotes group, nothing is expanded, `#` begins a
+comment; getopt reads the options up to the first stray word, at which sbatch refuses the script.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from scalewright.launch.lint.options import SBATCH_TABLE, Argument, Option, read_options
 
 MAGIC = "#SBATCH"
+MAGIC_WORDS = (MAGIC, "#SLURM")
+"""The second is read with a complaint."""
 _LOOKS_LIKE = re.compile(
     r"^[ \t]*(?:#[ \t#!]*|!#|//[ \t]*|)(?:SBATCH|SBACTH|SBTACH|SBTCH|SBATC|SBACH|SABTCH|BATCH)[ \t]+--?[A-Za-z]",
     re.IGNORECASE,
@@ -58,96 +60,122 @@ class Header:
     end_line: int
     """Number of the first line that is no comment; one past the last line where there is none."""
     stray: tuple[Argument, ...]
-    """Words that are no options: getopt stops there."""
+    """First word of each part that is no option: sbatch refuses the script, older releases stop reading there."""
     errors: tuple[tuple[int, str], ...]
     """Line and reason of what makes sbatch refuse the script: an unmatched quote, a lone colon."""
     num_components: int
 
 
-class _QuoteError(Exception):
-    pass
+class _RefusedError(Exception):
+    """What makes sbatch refuse a header line as a whole."""
 
 
-def _arguments(line: str, offset: int) -> list[Argument]:
-    """Words of what follows the magic word. Raises _QuoteError at an unmatched quote."""
+def _arguments(line: str, text: str, offset: int) -> list[Argument]:
+    """Words of what follows the magic word, as get_argument in Slurm's opt.c finds them.
+
+    Three of its ways differ from a shell's: a backslash does not keep a space, a `#` ends the line inside a word too,
+    and a word that is empty once its quotes are gone ends the line. `line` is `text` with placeholders masked.
+    """
     found: list[Argument] = []
     place = 0
     while place < len(line):
         if line[place].isspace():
             place += 1
             continue
-        text: list[str] = []
+        if line[place] == ":":
+            raise _RefusedError("a lone colon belongs on the command line, not in a directive")
         begin = place
-        quote = ""
-        comment = False
-        while place < len(line) and (quote or not line[place].isspace()):
-            char = line[place]
-            if char == "\\":
-                place += 1
-                text.append(line[place : place + 1])
-            elif quote:
-                if char == quote:
-                    quote = ""
-                else:
-                    text.append(char)
-            elif char in "\"'":
-                quote = char
-            elif char == "#":
-                comment = True
-                break
-            else:
-                text.append(char)
-            place += 1
-        if quote:
-            raise _QuoteError(f"the quote {quote} is never closed")
-        if place > begin:
-            found.append(Argument(text="".join(text), start=offset + begin, end=offset + min(place, len(line))))
-        if comment:
+        place, word, is_comment = _word(line, text, place)
+        if word:
+            found.append(Argument(text=word, start=offset + begin, end=offset + place))
+        if not word or is_comment:
             break
     return found
 
 
-def read_header(lines: tuple[str, ...], starts: tuple[int, ...], masked: str) -> Header:
-    """Every directive of a script; `lines` have no ends, `starts` are their offsets, `masked` hides placeholders."""
-    arguments: dict[int, list[Argument]] = {0: []}
+def _word(line: str, text: str, place: int) -> tuple[int, str, bool]:
+    """Where the word ends, what it says, and whether a comment follows."""
+    said: list[str] = []
+    quote = ""
+    is_escaped = False
+    while place < len(line) and (quote or not line[place].isspace()):
+        char = line[place]
+        if is_escaped:
+            is_escaped = False
+            said.append(text[place])
+        elif char == "\\":
+            is_escaped = True
+        elif quote and char == quote:
+            quote = ""
+        elif quote:
+            said.append(text[place])
+        elif char in "\"'":
+            quote = char
+        elif char == "#":
+            return place, "".join(said), True
+        else:
+            said.append(text[place])
+        place += 1
+    if quote:
+        raise _RefusedError(f"the quote {quote} is never closed")
+    return place, "".join(said), False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    number: int
+    text: str
+    masked: str
+    offset: int
+
+    def words(self) -> tuple[list[Argument], bool] | None:
+        """Words of a directive and whether it begins another part of the job; None: it is no directive."""
+        masked = self.masked if self.masked == self.text else self.masked.lstrip()  # a template's statement goes away
+        magic = next((word for word in MAGIC_WORDS if masked.startswith(word)), None)
+        if magic is None:
+            return None
+        begin = len(self.masked) - len(masked) + len(magic)
+        rest = self.masked[begin:]
+        separator = re.search("hetjob|packjob", rest, re.IGNORECASE)
+        if separator:
+            rest = rest[: separator.start()] + " " * len(separator.group()) + rest[separator.end() :]
+        return _arguments(rest, self.text[begin:], self.offset + begin), separator is not None
+
+
+def read_header(lines: tuple[str, ...], masked: tuple[str, ...], starts: tuple[int, ...]) -> Header:
+    """Every directive of a script; lines have no ends, `masked` hides placeholders, `starts` are offsets."""
+    parts: list[list[Argument]] = [[]]
     ignored: list[Directive] = []
     errors: list[tuple[int, str]] = []
-    component = 0
     end_line = len(lines) + 1
-    for number, line in enumerate(lines, start=1):
-        if not line.startswith(MAGIC):
-            bare = line.strip()
-            if number < end_line and bare and not bare.startswith("#"):
-                end_line = number
-                if not _LOOKS_LIKE.match(line):
-                    continue
-            if _LOOKS_LIKE.match(line):
-                ignored.append(_malformed(number, line, starts[number - 1]))
-            continue
-        rest = masked[starts[number - 1] + len(MAGIC) : starts[number - 1] + len(line)]
-        hetjob = re.search("hetjob|packjob", rest, re.IGNORECASE)
-        if hetjob:
-            rest = rest[: hetjob.start()] + " " * 6 + rest[hetjob.end() :]
+    for number, (text, hidden) in enumerate(zip(lines, masked, strict=True), start=1):
+        line = _Line(number=number, text=text, masked=hidden, offset=starts[number - 1])
         try:
-            words = _arguments(rest, starts[number - 1] + len(MAGIC))
-        except _QuoteError as error:
+            read = line.words()
+        except _RefusedError as error:
             if number < end_line:
                 errors.append((number, str(error)))
             continue
-        if number > end_line:
-            ignored.extend(_late(number, line, starts[number - 1], words, lines[end_line - 1], end_line))
-            continue
-        if hetjob:
-            component += 1
-            arguments[component] = []
-        arguments[component].extend(words)
-    return _assemble(arguments, ignored, errors, lines, starts, end_line)
+        if read is None:
+            bare = hidden.strip()
+            if bare and not bare.startswith("#"):
+                end_line = min(end_line, number)
+            if _LOOKS_LIKE.match(text):
+                ignored.append(_malformed(line))
+        elif number > end_line:
+            ignored.extend(_late(line, read[0], lines[end_line - 1], end_line))
+        else:
+            if read[1]:
+                parts.append([])
+            parts[-1].extend(read[0])
+    return _assemble(parts, ignored, errors, lines, starts, end_line)
 
 
-def _malformed(number: int, line: str, offset: int) -> Directive:
+def _malformed(line: _Line) -> Directive:
     """A line that its author took for a directive."""
-    begin = len(line) - len(line.lstrip())
-    words = line.split()
+    text, number, offset = line.text, line.number, line.offset
+    begin = len(text) - len(text.lstrip())
+    words = text.split()
     at = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     name, _, value = words[at].lstrip("-").partition("=") if at < len(words) else ("", "", "")
     options, _ = read_options([Argument(text=w, start=0, end=0) for w in words[at:]], SBATCH_TABLE)
@@ -157,24 +185,22 @@ def _malformed(number: int, line: str, offset: int) -> Directive:
         value=first.value if first else value or None,
         line=number,
         column=begin + 1,
-        end_column=len(line.rstrip()) + 1,
+        end_column=len(text.rstrip()) + 1,
         start=offset + begin,
-        end=offset + len(line.rstrip()),
-        raw=line,
+        end=offset + len(text.rstrip()),
+        raw=text,
         is_effective=False,
         why_ignored=f"only lines that begin with {MAGIC} exactly are directives; this one is a comment",
         is_known=first.is_known if first else False,
-        ignored="disabled" if _DISABLED.match(line) else "malformed",
+        ignored="disabled" if _DISABLED.match(text) else "malformed",
     )
 
 
-def _late(
-    number: int, line: str, offset: int, words: list[Argument], command: str, command_line: int
-) -> list[Directive]:
+def _late(line: _Line, words: list[Argument], command: str, command_line: int) -> list[Directive]:
     why = f"sbatch stops reading directives at the first command, line {command_line}: {command.strip()[:40]}"
     options, _ = read_options(words, SBATCH_TABLE)
     return [
-        _directive(option, number, line, offset, is_effective=False, why_ignored=why, ignored="late")
+        _directive(option, line.number, line.text, line.offset, is_effective=False, why_ignored=why, ignored="late")
         for option in options
     ]
 
@@ -196,7 +222,7 @@ def _directive(option: Option, number: int, line: str, offset: int, **more: obje
 
 
 def _assemble(
-    arguments: dict[int, list[Argument]],
+    parts: list[list[Argument]],
     ignored: list[Directive],
     errors: list[tuple[int, str]],
     lines: tuple[str, ...],
@@ -205,7 +231,7 @@ def _assemble(
 ) -> Header:
     found: list[Directive] = []
     stray: list[Argument] = []
-    for component, words in arguments.items():
+    for component, words in enumerate(parts):
         options, num_read = read_options(words, SBATCH_TABLE)
         rest = words[num_read:]
         lost: list[Option] = []
@@ -221,7 +247,7 @@ def _assemble(
                     "is_effective": False,
                     "ignored": "stray",
                     "why_ignored": f"sbatch stops at the stray word {rest[0].text!r}, "
-                    f"line {bisect_right(starts, rest[0].start)}, and reads no option after it",
+                    f"line {bisect_right(starts, rest[0].start)}",
                 }
             elif last[option.name] != option.start:
                 more |= {
@@ -236,5 +262,5 @@ def _assemble(
         end_line=end_line,
         stray=tuple(stray),
         errors=tuple(errors),
-        num_components=len(arguments),
+        num_components=len(parts),
     )

@@ -11,26 +11,27 @@ from typing import Literal
 
 Arity = Literal["none", "required", "optional"]
 
-_NONE = """contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot requeue spread-job
-test-only usage use-min-nodes verbose version wait share"""
+_NONE = """contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot requeue
+spread-job test-only usage use-min-nodes verbose version wait share"""
 _OPTIONAL = (
     "exclusive get-user-env nice no-kill propagate x11 oom-kill-step kill-on-bad-exit immediate bcast resv-ports"
 )
 _REQUIRED = """account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint
-container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution
-error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket
-gpus-per-task gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label mem
-mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu
-ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority profile qos reservation segment
+container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline
+delay-boot dependency distribution error exclude export export-file extra extra-node-info gid gpu-bind
+gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name
+kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu
+mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node
+ntasks-per-socket open-mode output partition power prefer priority profile qos reservation segment
 signal sockets-per-node switches thread-spec threads-per-core time time-min tmp tres-per-task
 tres-bind uid wait-all-nodes wckey wrap resources"""
 _PLUGIN_REQUIRED = """container-image container-mounts container-workdir container-name container-save container-env
 environment image module volume uenv view gpu-power edf"""
 _PLUGIN_NONE = """container-mount-home no-container-mount-home container-remap-root no-container-remap-root
-container-entrypoint no-container-entrypoint container-writable container-readonly stepmgr consolidate-segments
-spread-segments"""
-_SRUN_NONE = """disable-status exact interactive label multi-prog no-allocate overlap preserve-env unbuffered
-whole external debugger-test async"""
+container-entrypoint no-container-entrypoint container-writable container-readonly stepmgr
+consolidate-segments spread-segments"""
+_SRUN_NONE = """disable-status quit-on-interrupt exact interactive label multi-prog no-allocate overlap preserve-env
+unbuffered whole external debugger-test async"""
 _SRUN_OPTIONAL = "pty compress send-libs"
 _SRUN_REQUIRED = """accel-bind bcast-exclude cpu-bind epilog het-group jobid mpi msg-timeout prolog relative
 slurmd-debug task-epilog task-prolog threads gpu-cmode wait treewidth network mem_bind cpu_bind

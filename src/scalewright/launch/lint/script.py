@@ -310,7 +310,7 @@ def parse_script(text: str, path: str = "-", overrides: Mapping[str, str | None]
     starts, lines = line_table(text)
     template = is_template(text, path)
     masked = mask_template(text) if template else text
-    header = read_header(lines, starts, text)
+    header = read_header(lines, line_table(masked)[1] if template else lines, starts)
     is_shell = interpreter(lines[0] if lines else "") in ("", *SHELL_NAMES)
     body = read_body(text, masked, starts) if is_shell else _EMPTY
     header = replace(header, directives=tuple(d for d in header.directives if _is_meant(d, header, body, starts)))
