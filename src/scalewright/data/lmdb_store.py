@@ -1,0 +1,170 @@
+"""LMDB: all samples in one memory-mapped file, by number. Key: eight digits; value: label (4 bytes), then the image."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from scalewright.data.samples import Format, Sample, check_files, check_index, damaged, read_description
+from scalewright.errors import DocumentError, EnvironmentFailedError, MissingExtraError
+
+DATA_FILE = "data.mdb"
+LABEL = struct.Struct("<i")
+FIRST_MAP_BYTES = 2**28
+COMMIT_EVERY = 256
+"""Samples per transaction: a commit costs two writes of the root, however much it holds."""
+
+
+def lmdb_module() -> Any:
+    try:
+        import lmdb
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("data", "lmdb") from error
+    return lmdb
+
+
+class LmdbSamples:
+    """Samples of an LMDB folder that we wrote. The map is opened where it is read, and not carried over a fork."""
+
+    format: Format = "lmdb"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lmdb_module()
+        description = read_description(path)
+        if description is None:
+            raise DocumentError(f"{path}: is an LMDB without dataset.json, made by another program; convert its images")
+        check_files(path, description)  # a map of a file that is too short would end the process with SIGBUS
+        self._num_samples, self.num_classes = description.num_samples, description.num_classes
+        self._opened: tuple[_Environment, Any] | None = None
+        self._open()
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def read(self, index: int) -> Sample:
+        check_index(self, index)
+        found = self._open().get(_key(index))
+        return self._sample(index, found)
+
+    def stream(self, start: int, stop: int) -> Iterator[Sample]:
+        cursor = self._open().cursor()
+        is_there = cursor.set_key(_key(start)) if start < stop else False
+        for index in range(start, stop):
+            yield self._sample(index, cursor.value() if is_there else None)
+            is_there = cursor.next()
+
+    def where(self, index: int) -> str:
+        return f"{self.path / DATA_FILE} (sample {index})"
+
+    def run_starts(self) -> list[int]:
+        return [0]
+
+    def close(self) -> None:
+        self._opened = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+    def _open(self) -> Any:
+        """A read transaction of this process."""
+        if self._opened is None or self._opened[0].pid != os.getpid():
+            environment = _environment(self.path)
+            self._opened = (environment, environment.env.begin(buffers=True))
+        return self._opened[1]
+
+    def _sample(self, index: int, found: Any) -> Sample:
+        if found is None or len(found) < LABEL.size:
+            raise damaged(self, index, "is not in the database")
+        return bytes(found[LABEL.size :]), int(LABEL.unpack_from(found)[0])
+
+
+class _Environment:
+    """An open LMDB of this process, closed with its last reader; after a fork, the child opens its own."""
+
+    def __init__(self, path: Path) -> None:
+        lmdb = lmdb_module()
+        self.pid = os.getpid()
+        try:
+            # Without locks: a data set does not change while it is read.
+            self.env = lmdb.open(str(path), readonly=True, lock=False, readahead=False, meminit=False)
+        except lmdb.Error as error:
+            raise DocumentError(f"{path}: is not a whole LMDB ({error}); make or copy it again") from error
+        if (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"] > (path / DATA_FILE).stat().st_size:
+            self.env.close()
+            raise DocumentError(f"{path / DATA_FILE}: was cut off; make or copy it again")
+
+    def __del__(self) -> None:
+        if getattr(self, "env", None) is not None and self.pid == os.getpid():
+            self.env.close()
+
+
+_environments: WeakValueDictionary[tuple[int, int], _Environment] = WeakValueDictionary()
+"""LMDB refuses to open a file twice in one process, so that its readers share: by device and inode."""
+
+
+def _environment(path: Path) -> _Environment:
+    found = (path / DATA_FILE).stat()
+    key = (found.st_dev, found.st_ino)
+    environment = _environments.get(key)
+    if environment is not None and environment.pid != os.getpid():
+        environment.env.close()  # the parent's map, which a child must not use; nothing is locked, so it may close it
+        environment = None
+    if environment is None:
+        environment = _environments[key] = _Environment(path)
+    return environment
+
+
+class LmdbWriter:
+    """Writes samples in order, a transaction for some at a time; the map grows as it fills."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lmdb, self._folder = lmdb_module(), folder
+        self._map_bytes = FIRST_MAP_BYTES
+        # Nobody else sees the folder before it has its name, so that syncing once at the end is enough.
+        self._env = self._lmdb.open(
+            str(folder), map_size=self._map_bytes, sync=False, metasync=False, lock=False, meminit=False
+        )
+        self._waiting: list[tuple[bytes, bytes]] = []
+
+    def add(self, index: int, content: bytes, label: int) -> None:
+        self._waiting.append((_key(index), LABEL.pack(label) + content))
+        if len(self._waiting) >= COMMIT_EVERY:
+            self._commit()
+
+    def finish(self) -> dict[str, int]:
+        self._commit()
+        try:
+            self._env.sync(True)
+        except self._lmdb.Error as error:
+            raise _write_error(self._folder, error) from error
+        self.close()
+        return {DATA_FILE: (self._folder / DATA_FILE).stat().st_size}
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _commit(self) -> None:
+        while self._waiting:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    for key, value in self._waiting:
+                        transaction.put(key, value, append=True)
+                self._waiting = []
+            except self._lmdb.MapFullError:
+                self._map_bytes *= 2
+                self._env.set_mapsize(self._map_bytes)
+            except self._lmdb.Error as error:
+                raise _write_error(self._folder, error) from error
+
+
+def _write_error(folder: Path, error: Exception) -> EnvironmentFailedError:
+    return EnvironmentFailedError(f"{folder}: the LMDB cannot be written ({error}); free space or choose another place")
+
+
+def _key(index: int) -> bytes:
+    return b"%08d" % index

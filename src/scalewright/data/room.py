@@ -1,0 +1,121 @@
+"""Room for files: bytes and inodes that are free, with a reserve for others; on a RAM disk, memory as well."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalewright import units
+from scalewright.errors import EnvironmentFailedError
+
+RESERVE_FRAC = 0.05
+LEAST_RESERVE_BYTES = 64 * 2**20
+MOST_RESERVE_BYTES = 100 * 2**30
+RAM_TYPES = ("tmpfs", "ramfs")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a file system has left."""
+
+    free_bytes: int
+    """For this user: what is reserved for root or over a cgroup's limit does not count."""
+    whole_bytes: int
+    free_inodes: int | None
+    """None where the file system makes them as needed."""
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Left free for others: 5 % of the file system, from 64 MiB up to 100 GiB."""
+        return min(max(int(self.whole_bytes * RESERVE_FRAC), LEAST_RESERVE_BYTES), MOST_RESERVE_BYTES)
+
+    @property
+    def usable_bytes(self) -> int:
+        return max(self.free_bytes - self.reserve_bytes, 0)
+
+
+def room_at(path: Path) -> Room:
+    """Room in the file system that a path is on or will be on."""
+    there = _existing(path)
+    try:
+        found = os.statvfs(there)
+    except OSError as error:
+        raise EnvironmentFailedError(f"{there}: cannot be looked at: {error.strerror}; choose another place") from error
+    free_bytes = found.f_bavail * found.f_frsize
+    if file_system_type(there) in RAM_TYPES:
+        free_bytes = min([free_bytes, *_memory_left_bytes()])
+    return Room(
+        free_bytes=free_bytes,
+        whole_bytes=found.f_blocks * found.f_frsize,
+        free_inodes=found.f_favail if found.f_files else None,
+    )
+
+
+def check_room(path: Path, *, num_bytes: int, num_files: int) -> None:
+    """Refuse before anything is written what would not fit, or would leave nothing for others."""
+    there = _existing(path)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise EnvironmentFailedError(f"{there}: cannot be written by this user; choose another place")
+    room = room_at(path)
+    if num_bytes > room.usable_bytes:
+        wanted, free, kept = (
+            units.format(n, units.BYTES) for n in (num_bytes, room.free_bytes, room.reserve_bytes)
+        )  # fmt: skip
+        raise EnvironmentFailedError(
+            f"{path}: {wanted} do not fit in {free} of free space with {kept} left for others; "
+            "free space, choose another place or a smaller size"
+        )
+    if room.free_inodes is not None and num_files > room.free_inodes * (1 - RESERVE_FRAC):
+        raise EnvironmentFailedError(
+            f"{path}: {num_files} files do not fit in {room.free_inodes} free inodes; use shards or LMDB, which are few"
+        )
+
+
+def file_system_type(path: Path) -> str:
+    """Type of the mount a path is on, such as ext4, tmpfs or lustre; empty where the kernel does not tell."""
+    best, kind = -1, ""
+    there = path.resolve()
+    try:
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        words = line.split(" ")
+        if len(words) < 3:
+            continue
+        mount = Path(words[1].encode().decode("unicode_escape"))  # spaces are written as \\040
+        if there.is_relative_to(mount) and len(mount.parts) >= best:
+            best, kind = len(mount.parts), words[2]
+    return kind
+
+
+def _existing(path: Path) -> Path:
+    there = path.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    return there
+
+
+def _memory_left_bytes() -> list[int]:
+    """Memory that a RAM disk may still take: of the machine, and of the cgroup that a scheduler put us in."""
+    found = []
+    for line in _text(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            found.append(int(line.split()[1]) * 1024)
+    own = next((line[3:] for line in _text(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::")), "/")
+    group = CGROUP / own.lstrip("/")
+    while group.is_relative_to(CGROUP):
+        limit, used = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
+        if limit.isdigit() and used.isdigit():
+            found.append(max(int(limit) - int(used), 0))
+        group = group.parent
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

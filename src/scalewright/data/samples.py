@@ -1,0 +1,120 @@
+"""What every data set of labelled samples is, however it is stored, and the file that describes one we made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from scalewright.errors import DocumentError
+from scalewright.records.documents import document, read_document, write_document
+from scalewright.records.loader import restore
+
+Format = Literal["folder", "shards", "lmdb"]
+FORMATS: tuple[Format, ...] = ("folder", "shards", "lmdb")
+DESCRIPTION = "dataset.json"
+KIND = "dataset"
+
+Sample = tuple[bytes, int]
+"""An encoded image and the number of its class."""
+Progress = Callable[[int, int], None]
+"""Told how many of how many are done; what it raises ends the work and leaves nothing."""
+
+
+def unseen(done: int, total: int) -> None:
+    """The progress that nobody watches."""
+    del done, total
+
+
+class Samples(Protocol):
+    """Labelled samples by number. A reader may be pickled and forked: handles are opened where they are used."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def format(self) -> Format: ...
+
+    @property
+    def num_classes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> Sample:
+        """One sample, by random access."""
+        ...
+
+    def stream(self, start: int, stop: int) -> Iterator[Sample]:
+        """Samples `start` up to `stop` in stored order, by sequential access."""
+        ...
+
+    def where(self, index: int) -> str:
+        """File and number of a sample, for messages."""
+        ...
+
+    def run_starts(self) -> list[int]:
+        """Where runs of samples begin that are read together (shards); one run where any order costs the same."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a data set that we wrote says about itself."""
+
+    format: Format
+    num_samples: int
+    num_classes: int
+    data_bytes: int
+    """Encoded samples alone, without what the format adds."""
+    classes: tuple[str, ...]
+    files: dict[str, int]
+    """Name and size in bytes of each file, where they are few (shards, LMDB); a shorter one is damaged."""
+    origin: dict[str, Any]
+    """What it was made from: the same origin is not made twice, another one is refused."""
+
+
+def write_description(folder: Path, description: Description) -> None:
+    write_document(folder / DESCRIPTION, document(KIND, asdict(description)))
+
+
+def read_description(folder: Path) -> Description | None:
+    """The description, or None where the data set is not one of ours."""
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        return None
+    body = {key: value for key, value in read_document(path, KIND).items() if key != "schema"}
+    return restore(body, Description, where=str(path))
+
+
+def check_files(folder: Path, description: Description) -> None:
+    """Refuse a data set whose files are not as long as when they were written."""
+    for name, wanted_bytes in description.files.items():
+        path = folder / name
+        found_bytes = path.stat().st_size if path.is_file() else -1
+        if found_bytes != wanted_bytes:
+            found = "is missing" if found_bytes < 0 else f"has {found_bytes} bytes, not {wanted_bytes}"
+            raise DocumentError(f"{path}: {found}: the data set is damaged; make or copy it again")
+
+
+def damaged(samples: Samples, index: int, why: str) -> DocumentError:
+    """The error for a sample that cannot be used: names the file and the sample's number."""
+    return DocumentError(f"{samples.where(index)}: {why}; repair or remove it")
+
+
+def check_index(samples: Samples, index: int) -> None:
+    if not 0 <= index < len(samples):
+        raise IndexError(f"sample {index} of {len(samples)} in {samples.path}")
+
+
+def image_problem(content: bytes) -> str | None:
+    """Why bytes cannot be a whole JPEG or PNG image, by their markers alone; None where they may be one."""
+    if not content:
+        return "is empty"
+    if content.startswith(b"\xff\xd8"):
+        return None if content.rfind(b"\xff\xd9") > 0 else "is a JPEG image that was cut off"
+    if content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return None if b"IEND" in content[-64:] else "is a PNG image that was cut off"
+    return "is neither a JPEG nor a PNG image"

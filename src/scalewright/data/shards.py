@@ -1,0 +1,250 @@
+"""Tar shards, as WebDataset names them: `shard-000000.tar` with NUMBER.jpg and NUMBER.cls for each sample.
+
+Our own come with an index, so that a sample is one read. Shards made elsewhere are indexed when they are opened, by
+their headers alone.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.data.folder import IMAGE_SUFFIXES
+from scalewright.data.samples import Format, Sample, check_files, check_index, damaged, read_description
+from scalewright.errors import DocumentError
+
+INDEX = "index.npy"
+INDEX_TYPE = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("size", "<u8"), ("label", "<i4")])
+BLOCK_BYTES = tarfile.BLOCKSIZE
+READ_BYTES = 2**20
+"""Size of a sequential read where nobody chose one."""
+LABEL_SUFFIX = ".cls"
+Index = NDArray[np.void]
+
+
+class ShardSamples:
+    """Samples of a folder of tar files, in the order in which they lie there."""
+
+    format: Format = "shards"
+
+    def __init__(self, path: Path, *, io_bytes: int = READ_BYTES) -> None:
+        self.path, self._io_bytes = path, io_bytes
+        self._shards = sorted(found.name for found in path.glob("*.tar"))
+        description = read_description(path)
+        if description is None:
+            self._index = _scan(path, self._shards)
+            self.num_classes = int(self._index["label"].max()) + 1
+        else:
+            check_files(path, description)
+            self._index = _load_index(path, description.num_samples, len(self._shards))
+            self.num_classes = description.num_classes
+        self._handles: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def read(self, index: int) -> Sample:
+        check_index(self, index)
+        shard, offset, size, label = (int(value) for value in self._index[index])
+        found = os.pread(self._handle(shard), BLOCK_BYTES + size, offset - BLOCK_BYTES)
+        self._check(index, found, size)
+        return found[BLOCK_BYTES:], label
+
+    def stream(self, start: int, stop: int) -> Iterator[Sample]:
+        """Reads each shard from front to back in large blocks."""
+        rows = self._index[start:stop]
+        for shard in np.unique(rows["shard"]):
+            mine = np.flatnonzero(rows["shard"] == shard)
+            with (self.path / self._shards[shard]).open("rb", buffering=self._io_bytes) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+                for row in mine:
+                    _, offset, size, label = (int(value) for value in rows[row])
+                    _skip_to(file, offset - BLOCK_BYTES)
+                    found = file.read(BLOCK_BYTES + size)
+                    self._check(start + int(row), found, size)
+                    yield found[BLOCK_BYTES:], label
+
+    def shard_files(self) -> list[Path]:
+        return [self.path / name for name in self._shards]
+
+    def where(self, index: int) -> str:
+        return f"{self.path / self._shards[int(self._index['shard'][index])]} (sample {index})"
+
+    def run_starts(self) -> list[int]:
+        return [int(first) for first in np.unique(self._index["shard"], return_index=True)[1]]
+
+    def close(self) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_handles": {}}
+
+    def _handle(self, shard: int) -> int:
+        """Reads say where they read, so that forked workers may share a handle."""
+        if shard not in self._handles:
+            path = self.path / self._shards[shard]
+            try:
+                self._handles[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise DocumentError(f"{path}: cannot be read: {error.strerror}; check the data set") from error
+        return self._handles[shard]
+
+    def _check(self, index: int, found: bytes, size: int) -> None:
+        """The header in front of a sample must be one, and of a member of this size."""
+        if len(found) < BLOCK_BYTES + size:
+            raise damaged(self, index, "the shard was cut off")
+        if _octal(found[124:136]) != size:
+            raise damaged(self, index, "the tar header in front of it is damaged")
+
+
+class ShardWriter:
+    """Fills shards one after the other, each up to `shard_bytes`."""
+
+    def __init__(self, folder: Path, shard_bytes: int) -> None:
+        self._folder, self._shard_bytes = folder, shard_bytes
+        self._rows: list[tuple[int, int, int, int]] = []
+        self._tar: tarfile.TarFile | None = None
+        self._files: dict[str, int] = {}
+
+    def add(self, index: int, content: bytes, label: int) -> None:
+        suffix = ".png" if content.startswith(b"\x89PNG") else ".jpg"
+        tar = self._with_room_for(len(content))
+        text = str(label).encode()
+        _add_member(tar, f"{index:08d}{LABEL_SUFFIX}", text)
+        offset = _add_member(tar, f"{index:08d}{suffix}", content)
+        self._rows.append((len(self._files), offset, len(content), label))
+
+    def finish(self) -> dict[str, int]:
+        """Close the last shard and write the index; names and sizes of all files."""
+        self._end_shard()
+        np.save(self._folder / INDEX, np.array(self._rows, dtype=INDEX_TYPE))
+        return self._files | {INDEX: (self._folder / INDEX).stat().st_size}
+
+    def close(self) -> None:
+        if self._tar is not None:
+            self._tar.fileobj.close()
+            self._tar = None
+
+    def _with_room_for(self, num_bytes: int) -> tarfile.TarFile:
+        if self._tar is not None and self._tar.offset + num_bytes + 4 * BLOCK_BYTES > self._shard_bytes:
+            self._end_shard()
+        if self._tar is None:
+            path = self._folder / shard_name(len(self._files))
+            self._tar = tarfile.open(path, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
+        return self._tar
+
+    def _end_shard(self) -> None:
+        if self._tar is None:
+            return
+        path = self._folder / shard_name(len(self._files))
+        self._tar.close()
+        self._tar = None
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        self._files[path.name] = path.stat().st_size
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:06d}.tar"
+
+
+def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Add a file with nothing of this machine or day in its header; returns where its content begins."""
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    offset = tar.offset + BLOCK_BYTES
+    tar.addfile(info, io.BytesIO(content))
+    return offset
+
+
+def _skip_to(file: io.BufferedReader, offset: int) -> None:
+    """Go forward by reading what the buffer holds: a seek would throw the buffer away and read it again."""
+    ahead = offset - file.tell()
+    if 0 < ahead <= 16 * BLOCK_BYTES:
+        file.read(ahead)
+    elif ahead:
+        file.seek(offset)
+
+
+def _octal(field: bytes) -> int:
+    try:
+        return int(field.rstrip(b"\0 ") or b"0", 8)
+    except ValueError:
+        return -1
+
+
+def _load_index(path: Path, num_samples: int, num_shards: int) -> Index:
+    try:
+        index: Index = np.load(path / INDEX, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DocumentError(
+            f"{path / INDEX}: is not a whole index ({error}); make or copy the data set again"
+        ) from error
+    if index.dtype != INDEX_TYPE or len(index) != num_samples or int(index["shard"].max()) >= num_shards:
+        raise DocumentError(f"{path / INDEX}: does not belong to these shards; make or copy the data set again")
+    return index
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Members of one sample of a shard made elsewhere, as they are met."""
+
+    offset: int = -1
+    size: int = 0
+    label: int | None = None
+
+
+def _scan(path: Path, shards: list[str]) -> Index:
+    """The index of shards that came without one."""
+    rows = [row for number, name in enumerate(shards) for row in _scan_shard(path / name, number)]
+    if not rows:
+        raise DocumentError(f"{path}: its tar files hold no samples; a sample is KEY.jpg beside KEY{LABEL_SUFFIX}")
+    return np.array(rows, dtype=INDEX_TYPE)
+
+
+def _scan_shard(path: Path, number: int) -> list[tuple[int, int, int, int]]:
+    found: dict[str, _Parts] = {}
+    size_bytes = path.stat().st_size
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                if not member.isfile():
+                    continue
+                folder, _, name = member.name.rpartition("/")
+                key, _, suffix = name.partition(".")
+                parts = found.setdefault(f"{folder}/{key}", _Parts())
+                if member.offset_data + member.size > size_bytes:
+                    raise DocumentError(f"{path}: was cut off in {member.name}; copy it again")
+                if f".{suffix}".lower() in IMAGE_SUFFIXES:
+                    parts.offset, parts.size = member.offset_data, member.size
+                elif f".{suffix}" == LABEL_SUFFIX:
+                    parts.label = _label(path, member.name, tar.extractfile(member).read())  # type: ignore[union-attr]
+    except (tarfile.TarError, OSError) as error:
+        raise DocumentError(f"{path}: is not a whole tar file ({error}); copy it again") from error
+    for key, parts in found.items():
+        if parts.offset < 0 or parts.label is None:
+            lacks = "image" if parts.offset < 0 else LABEL_SUFFIX
+            raise DocumentError(
+                f"{path}: sample {key.lstrip('/')} has no {lacks}; each needs KEY.jpg and KEY{LABEL_SUFFIX}"
+            )
+    return [(number, p.offset, p.size, p.label or 0) for p in found.values()]
+
+
+def _label(path: Path, name: str, content: bytes) -> int:
+    try:
+        label = int(content)
+    except ValueError:
+        label = -1
+    if label < 0:
+        raise DocumentError(f"{path}: {name} holds {content[:20]!r}; a label is the number of a class, such as 17")
+    return label

@@ -1,0 +1,125 @@
+"""Copy a data set to RAM or to a node's own disk: checked for room first, whole when it has its name, once per node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from scalewright.data.room import check_room
+from scalewright.data.samples import Progress, unseen
+from scalewright.data.whole import held_for_making, made_whole
+from scalewright.errors import ConfigError
+from scalewright.records.documents import digest, document, write_document
+
+RAM = Path("/dev/shm")
+STAGED = "staged.json"
+NUM_THREADS = 8
+BLOCK_BYTES = 4096
+"""What even the smallest file takes."""
+CHUNK = 64
+"""Files that a thread copies for one answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contents:
+    """What there is to copy. The newest change is part of it: a source that changed is copied anew."""
+
+    source: str
+    num_files: int
+    num_folders: int
+    disk_bytes: int
+    newest_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    path: Path
+    num_files: int
+    num_bytes: int
+    time_s: float
+    """Of copying, or of waiting for who copied."""
+    is_new: bool
+    """Copied by this call; who copied removes it."""
+
+
+def stage(
+    source: Path, folder: Path = RAM, *, num_threads: int = NUM_THREADS,
+    on_progress: Progress = unseen,
+) -> Staged:  # fmt: skip
+    """A copy of `source` inside `folder`. Every process of a node may ask: one copies, the others wait and use it."""
+    started_s = time.perf_counter()
+    if not source.is_dir():
+        raise ConfigError(f"{source}: no such data set; check the path")
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder to copy the data set to; name a RAM disk or a node-local disk")
+    contents, files = _contents(source)
+    target = folder / f"scalewright-{os.getuid()}-{source.resolve().name}-{digest(asdict(contents))}"
+    with held_for_making(target):
+        is_new = not target.exists()
+        if is_new:
+            check_room(target, num_bytes=contents.disk_bytes, num_files=contents.num_files + contents.num_folders + 2)
+            with made_whole(target) as hidden:
+                _copy_all(source, hidden, files, num_threads, on_progress)
+                write_document(hidden / STAGED, document("staged", asdict(contents)))
+    return Staged(
+        path=target,
+        num_files=contents.num_files,
+        num_bytes=contents.disk_bytes,
+        time_s=time.perf_counter() - started_s,
+        is_new=is_new,
+    )
+
+
+def unstage(staged: Staged) -> None:
+    """Remove a copy; its name goes first, so that nobody opens half of it."""
+    dying = staged.path.with_name(f".{staged.path.name}.removing-{os.getpid()}")
+    try:
+        staged.path.rename(dying)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(dying, ignore_errors=True)
+
+
+def _contents(source: Path) -> tuple[_Contents, list[str]]:
+    files: list[str] = []
+    num_folders, disk_bytes, newest_ns = 0, 0, 0
+    for root, folders, names in os.walk(source):
+        num_folders += len(folders)
+        for name in names:
+            path = os.path.join(root, name)  # noqa: PTH118  a Path for each of a million files takes a minute
+            found = os.stat(path)  # noqa: PTH116
+            disk_bytes += -(-found.st_size // BLOCK_BYTES) * BLOCK_BYTES
+            newest_ns = max(newest_ns, found.st_mtime_ns)
+            files.append(os.path.relpath(path, source))
+    contents = _Contents(
+        source=str(source.resolve()),
+        num_files=len(files),
+        num_folders=num_folders,
+        disk_bytes=disk_bytes,
+        newest_ns=newest_ns,
+    )
+    return contents, files
+
+
+def _copy_all(source: Path, target: Path, files: list[str], num_threads: int, on_progress: Progress) -> None:
+    for name in sorted({os.path.dirname(file) for file in files}):  # noqa: PTH120
+        (target / name).mkdir(parents=True, exist_ok=True)
+    chunks = [files[first : first + CHUNK] for first in range(0, len(files), CHUNK)]
+    pool = ThreadPoolExecutor(num_threads)
+    try:
+        done = 0
+        for num_copied in pool.map(lambda names: _copy_some(source, target, names), chunks):
+            done += num_copied
+            on_progress(done, len(files))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _copy_some(source: Path, target: Path, names: list[str]) -> int:
+    for name in names:
+        shutil.copyfile(source / name, target / name)
+    return len(names)
