@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from scalewright.cli import bench_collectives, bench_language
+from scalewright.cli import (
+    bench_attention,
+    bench_collectives,
+    bench_dispatch,
+    bench_gemm,
+    bench_language,
+    bench_memory,
+)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run a benchmark, predicted and measured.")
 
@@ -14,5 +21,9 @@ def _root() -> None:
     """Run a benchmark here: a run directory with what was measured, and the prediction beside it where there is one."""
 
 
+app.command("gemm")(bench_gemm.run)
+app.command("memory")(bench_memory.run)
+app.command("attention")(bench_attention.run)
+app.command("dispatch")(bench_dispatch.run)
 app.command("collectives")(bench_collectives.run)
 app.command("language")(bench_language.run)

@@ -12,6 +12,10 @@ from scalewright.records.measurements import Measurements
 
 Printer = Callable[[Console, Measurements], None]
 PRINTERS: dict[str, str] = {
+    "gemm": "scalewright.report.gemm_bench:print_gemm",
+    "memory": "scalewright.report.memory_bench:print_memory",
+    "attention": "scalewright.report.attention_bench:print_attention",
+    "dispatch": "scalewright.report.dispatch_bench:print_dispatch",
     "collectives": "scalewright.report.collectives_bench:print_collectives",
 }
 """Function that prints a benchmark's rows, imported when it is needed."""

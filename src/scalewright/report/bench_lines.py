@@ -1,0 +1,31 @@
+"""Lines that the tables of several micro benchmarks end in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from scalewright.records.measurements import Measurements
+
+
+def spread_text(row: dict[str, Any]) -> str:
+    """Half the interval of the median over it; one repeat has none."""
+    if int(row.get("repeats", 0)) < 2:
+        return "-"
+    return f"{(row['time_high_s'] - row['time_low_s']) / (2.0 * row['time_s']):.1%}"
+
+
+def print_conditions(console: Console, found: Measurements) -> None:
+    """Power, clocks and temperature in one line, of what is known."""
+    seen = found.conditions
+    parts = []
+    if seen.get("power_w") is not None:
+        cap = f" of {seen['power_limit_w']:.0f} W" if seen.get("power_limit_w") is not None else " W"
+        parts.append(f"mean power {seen['power_w']:.0f}{cap}")
+    if seen.get("clock_low_hz") is not None:
+        parts.append(f"clock {seen['clock_low_hz'] * 1e-6:.0f} to {seen['clock_high_hz'] * 1e-6:.0f} MHz")
+    if seen.get("temperature_c") is not None:
+        parts.append(f"up to {seen['temperature_c']:.0f} C")
+    if parts:
+        console.print(", ".join(parts), highlight=False)

@@ -1,0 +1,67 @@
+"""Matrix products for people: one row per shape, a column per precision, and the best of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from scalewright import units
+from scalewright.records.measurements import Measurements
+from scalewright.report.bench_lines import print_conditions, spread_text
+from scalewright.report.console import plain_table
+
+
+def print_gemm(console: Console, found: Measurements) -> None:
+    given = [row for row in found.rows if row["series"] == "shapes"]
+    if given:
+        _print_shapes(console, given)
+    if found.summary.get("best"):
+        _print_best(console, found)
+    print_conditions(console, found)
+
+
+def _print_shapes(console: Console, rows: list[dict[str, Any]]) -> None:
+    precisions = list(dict.fromkeys(str(row["precision"]) for row in rows))
+    right = ("M", "N", "K", *precisions, "+-")
+    table = plain_table("product", "M", "N", "K", *precisions, "+-", right=right, title="rate by shape (TFLOP/s)")
+    by_shape: dict[tuple[str, int, int, int], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        by_shape.setdefault((row["name"], row["m"], row["n"], row["k"]), {})[row["precision"]] = row
+    for (name, m, n, k), columns in by_shape.items():
+        rates = [_tera(columns[p]["flop_per_s"]) if p in columns else "-" for p in precisions]
+        widest = max(columns.values(), key=lambda row: (row["time_high_s"] - row["time_low_s"]) / row["time_s"])
+        table.add_row(escape(name) or "-", str(m), str(n), str(k), *rates, spread_text(widest))
+    console.print(table)
+
+
+def _tera(flop_per_s: float) -> str:
+    """Three digits, or what a slow device has."""
+    tera = flop_per_s * 1e-12
+    return f"{tera:.0f}" if tera >= 100 else f"{tera:.1f}" if tera >= 10 else f"{tera:.3f}"
+
+
+def _print_best(console: Console, found: Measurements) -> None:
+    columns = ("precision", "best rate", "of peak", "at M,N,K", "tried", "sustained", "of peak ")
+    table = plain_table(
+        *columns, right=("best rate", "of peak", "tried", "sustained", "of peak "), title="best achievable"
+    )
+    sustained = found.summary.get("sustained", {})
+    for precision, best in found.summary["best"].items():
+        held = sustained.get(precision)
+        table.add_row(
+            escape(precision),
+            units.format(best["flop_per_s"], units.FLOP_PER_S),
+            _share(best),
+            f"{best['m']},{best['n']},{best['k']}",
+            str(best["num_tried"]),
+            units.format(held["flop_per_s"], units.FLOP_PER_S) if held else "-",
+            _share(held) if held else "-",
+        )
+    console.print(table)
+
+
+def _share(figure: dict[str, Any]) -> str:
+    share = figure.get("peak_frac")
+    return "-" if share is None else f"{share:.1%}"

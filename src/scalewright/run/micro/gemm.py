@@ -1,0 +1,266 @@
+"""`bench gemm`: matrix products by shape and precision, the best rate that any shape reaches, and what is sustained.
+
+Rows: precision, m, n, k, batch, name, series (shapes, best, sustained), time_s, time_low_s, time_high_s, repeats,
+flop_per_s.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.errors import ConfigError
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
+from scalewright.run.language.device import settle_cpu_products
+from scalewright.run.language.float8 import VALUES
+from scalewright.run.language.precision import FP8_CAPABILITY
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.micro.best_shape import Grid, Shape, search
+from scalewright.run.micro.free_memory import free_bytes
+from scalewright.run.micro.session import Session, catalogued, run_micro
+from scalewright.run.micro.timing import CacheFlush, measure, settle, timing_of
+from scalewright.run.signals import StopSignals
+from scalewright.run.watchdog import Watchdog
+from scalewright.run.world import World
+from scalewright.workload.micro_run import GemmPrecision, GemmRun
+from scalewright.workload.products import Product
+
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": VALUES}
+WIDE = DTYPES | {"fp8": torch.bfloat16}
+"""Types that random numbers are drawn in, and products are written in."""
+GRIDS = {
+    "cuda": Grid(step=256, low=1024, high=20480),
+    "cpu": Grid(step=64, low=256, high=4096),
+}
+SEEDS: dict[str, tuple[Shape, ...]] = {
+    "cuda": ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 13312), (1024, 15360, 4096), (12288, 8192, 8192)),
+    "cpu": ((1024, 1024, 1024), (2048, 2048, 2048), (1024, 4096, 1024)),
+}
+"""Where a search begins: squares, and shapes that others found best (stas00/ml-engineering, MAMF tables)."""
+EXPLORE_POINT_S = {"cuda": 0.04, "cpu": 0.25}
+NUM_FINALISTS = 5
+SEARCH_FRAC, FINAL_FRAC, SUSTAINED_FRAC = 0.5, 0.2, 0.3
+"""How the time of a search is divided: looking, measuring the finalists anew, and keeping the best one running."""
+LONGEST_SUSTAINED_S = 10.0
+SUSTAINED_SAMPLE_S = 0.1
+MEMORY_FRAC = 0.25
+"""Of the free memory that the operands of one product may take."""
+
+
+def run(
+    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
+) -> ExitCode:
+    return run_micro("gemm", GemmRun, measure_products, directory, world, metrics, stop, watchdog)
+
+
+def measure_products(config: GemmRun, session: Session) -> None:
+    precisions = _available(config, session)
+    if session.device.type == "cpu" and set(precisions) & {"bf16", "fp16"}:
+        done = settle_cpu_products()
+        if done is not None:
+            session.note(done)
+    flush = CacheFlush(session.device) if session.device.type == "cuda" else None
+    share = 0.5 if config.products and config.finds_best else float(bool(config.products))
+    session.part("products of given shapes")
+    _measure_given(config.products, precisions, session, flush, until_s=session.left_s * (1.0 - share))
+    for number, precision in enumerate(precisions if config.finds_best else ()):
+        time_s = session.left_s / (len(precisions) - number)
+        session.part(f"best rate in {precision}")
+        _find_best(precision, session, flush, time_s=time_s)
+    _compare_with_datasheet(session)
+
+
+def _available(config: GemmRun, session: Session) -> list[GemmPrecision]:
+    """Precisions that this device multiplies in."""
+    found: list[GemmPrecision] = []
+    for precision in config.precisions:
+        lack = _lacks(precision, session.device)
+        if lack and not config.skips_missing:
+            raise ConfigError(f"precision {precision}: {lack}; choose another with --precision")
+        if lack:
+            session.note(f"{precision} was left out: {lack}")
+        else:
+            found.append(precision)
+    if not found:
+        raise ConfigError("this device has none of the precisions asked for: choose fp32 or bf16 with --precision")
+    return found
+
+
+def _lacks(precision: GemmPrecision, device: torch.device) -> str:
+    if device.type == "cpu":
+        return "only GPUs have it" if precision in ("tf32", "fp8") else ""
+    capability = torch.cuda.get_device_capability(device)
+    name = torch.cuda.get_device_name(device)
+    if torch.version.hip is None:
+        if precision == "fp8" and capability < FP8_CAPABILITY:
+            return f"{name} has no 8-bit products"
+        if precision in ("tf32", "bf16") and capability < (8, 0):
+            return f"{name} has no {precision} products"
+        return ""
+    if precision == "fp8" and capability < (9, 4):  # gfx942, the first that multiplies 8-bit floats
+        return f"{name} has no 8-bit products"
+    return "PyTorch has no tf32 on AMD" if precision == "tf32" else ""
+
+
+class Operands:
+    """Random numbers that all products of a precision are cut from: drawing them anew takes longer than multiplying."""
+
+    def __init__(self, precision: GemmPrecision, device: torch.device) -> None:
+        self._precision, self._device = precision, device
+        self._pool = self._drawn(2**20)
+
+    def _drawn(self, num: int) -> Tensor:
+        generator = torch.Generator(self._device).manual_seed(0)
+        drawn = torch.randn(num, device=self._device, dtype=WIDE[self._precision], generator=generator)
+        return drawn.to(DTYPES[self._precision])
+
+    def call(self, product: Product) -> Callable[[], Tensor]:
+        """A call of the product, with the second operand laid out as a linear layer's weight is."""
+        torch.set_float32_matmul_precision("high" if self._precision == "tf32" else "highest")
+        m, n, k = product.m, product.n, product.k
+        if self._pool.numel() < (m + n) * k:
+            self._pool = self._pool.new_empty(0)  # the old numbers make room first
+            self._pool = self._drawn((m + n) * k)
+        a_MK, b_NK = self._pool[: m * k].view(m, k), self._pool[m * k : (m + n) * k].view(n, k)
+        if self._precision == "fp8":
+            one = torch.ones((), device=self._device)
+            return lambda: torch._scaled_mm(
+                a_MK, b_NK.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+            )
+        out_MN = torch.empty(m, n, device=self._device, dtype=self._pool.dtype)
+        return lambda: torch.mm(a_MK, b_NK.t(), out=out_MN)
+
+
+def operand_bytes(product: Product, precision: GemmPrecision) -> float:
+    drawn = WIDE[precision].itemsize + (DTYPES[precision].itemsize if precision == "fp8" else 0)
+    return float(drawn * (product.m + product.n) * product.k + WIDE[precision].itemsize * product.m * product.n)
+
+
+def _refuses(product: Product, precision: GemmPrecision, device: torch.device) -> str:
+    """Why a product cannot be measured; empty where it can."""
+    if precision == "fp8" and (product.k % 16 or product.n % 16):
+        return "8-bit products need N and K that are multiples of 16"
+    if operand_bytes(product, precision) > MEMORY_FRAC * free_bytes(device):
+        return "its operands need more than a quarter of the free memory"
+    return ""
+
+
+def _measure_given(
+    products: tuple[Product, ...], precisions: list[GemmPrecision], session: Session, flush: CacheFlush | None,
+    *, until_s: float,
+) -> None:  # fmt: skip
+    """Each product in each precision, small ones first; one that would overrun the time is left out and noted."""
+    ordered = sorted(products, key=lambda product: product.flop)
+    pairs = [(product, precision) for product in ordered for precision in precisions]
+    rates: dict[str, float] = {}
+    operands = {precision: Operands(precision, session.device) for precision in precisions}
+    for index, (product, precision) in enumerate(pairs):
+        sides = f"{product.m},{product.n},{product.k} in {precision}"
+        why = _refuses(product, precision, session.device)
+        share_s = (session.left_s - until_s) / (len(pairs) - index)
+        if not why and precision in rates and 3.0 * product.flop / rates[precision] > max(session.left_s - until_s, 0):
+            why = "the budget is too short"
+        if why:
+            session.leave_out(sides, why)
+            continue
+        session.part(sides)
+        timing = session.time(operands[precision].call(product), before=flush, share_s=share_s)
+        rates[precision] = product.flop / timing.time_s
+        session.rows.append(_row(product, precision, "shapes", timing.row()))
+
+
+def _row(product: Product, precision: str, series: str, timed: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "precision": precision, "m": product.m, "n": product.n, "k": product.k, "batch": 1, "name": product.name,
+        "series": series, **timed, "flop_per_s": product.flop / float(timed["time_s"]),
+    }  # fmt: skip
+
+
+def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | None, *, time_s: float) -> None:
+    device = session.device
+    point_s = EXPLORE_POINT_S[device.type]
+    operands = Operands(precision, device)
+    ends_s = time.monotonic() + SEARCH_FRAC * time_s
+
+    def rate_of(shape: Shape) -> float | None:
+        product = Product(m=shape[0], n=shape[1], k=shape[2])
+        if _refuses(product, precision, device):
+            return None
+        timing = measure(operands.call(product), device=device, budget_s=point_s, before=flush)
+        return product.flop / timing.time_s
+
+    def goes_on() -> bool:
+        return time.monotonic() < ends_s and session.stop.requested is None
+
+    tried = search(rate_of, grid=GRIDS[device.type], seeds=_seeds(precision, session), goes_on=goes_on)
+    if not tried:
+        session.note(f"no shape could be measured in {precision}: the budget or the memory is too small")
+        return
+    finalists = sorted(tried, key=lambda shape: tried[shape], reverse=True)[:NUM_FINALISTS]
+    final_s = FINAL_FRAC * time_s / len(finalists)
+    rows = []
+    for shape in finalists:  # measured anew: the best of many noisy rates is one that was lucky
+        product = Product(m=shape[0], n=shape[1], k=shape[2], name="search")
+        timing = session.time(operands.call(product), before=flush, share_s=final_s)
+        rows.append(_row(product, precision, "best", timing.row()))
+    best = max(rows, key=lambda row: float(row["flop_per_s"]))
+    session.rows += rows
+    session.summary.setdefault("best", {})[precision] = {key: best[key] for key in ("m", "n", "k", "flop_per_s")} | {
+        "num_tried": len(tried)
+    }
+    held = Product(m=best["m"], n=best["n"], k=best["k"], name="sustained")
+    _sustain(held, operands.call(held), precision, session, time_s=time_s)
+
+
+def _seeds(precision: GemmPrecision, session: Session) -> list[Shape]:
+    """The best of the given shapes, then those where a search usually begins."""
+    known = [row for row in session.rows if row["precision"] == precision and row["series"] == "shapes"]
+    known.sort(key=lambda row: float(row["flop_per_s"]), reverse=True)
+    return [*((row["m"], row["n"], row["k"]) for row in known[:3]), *SEEDS[session.device.type]]
+
+
+def _sustain(
+    product: Product, call: Callable[[], Tensor], precision: GemmPrecision, session: Session, *, time_s: float
+) -> None:
+    """Run a product back to back: the second half tells what the board holds once it is warm and at its power cap."""
+    duration_s = min(LONGEST_SUSTAINED_S, SUSTAINED_FRAC * time_s)
+
+    def back_to_back() -> list[float]:
+        settle(session.device)
+        samples_s, ends_s, num = [], time.monotonic() + duration_s, 1
+        while True:
+            begun_s = time.perf_counter()
+            for _ in range(num):
+                call()
+            settle(session.device)
+            once_s = (time.perf_counter() - begun_s) / num
+            samples_s.append(once_s)
+            num = max(1, math.ceil(SUSTAINED_SAMPLE_S / max(once_s, 1e-7)))
+            if time.monotonic() >= ends_s:
+                return samples_s
+
+    samples_s = session.watch.steadily(back_to_back)
+    timing = timing_of(samples_s[len(samples_s) // 2 :])
+    row = _row(product, precision, "sustained", timing.row())
+    session.rows.append(row)
+    session.summary.setdefault("sustained", {})[precision] = {
+        "m": product.m, "n": product.n, "k": product.k, "flop_per_s": row["flop_per_s"], "duration_s": duration_s,
+    }  # fmt: skip
+
+
+def _compare_with_datasheet(session: Session) -> None:
+    """Best rates as shares of the catalogued peak, where the device is catalogued."""
+    entry = catalogued(session.device)
+    for figures in (session.summary.get("best", {}), session.summary.get("sustained", {})):
+        for precision, figure in figures.items():
+            peak = None if entry is None else entry.peak.get(precision)
+            figure["peak_flop_per_s"] = None if peak is None else peak.value
+            figure["peak_frac"] = None if peak is None else figure["flop_per_s"] / peak.value
+    if entry is None and session.summary:
+        session.note("the catalogue has no entry for this device: no share of a datasheet's peak is told")

@@ -1,0 +1,156 @@
+"""`bench memory`: copy, add, read and write as STREAM counts them, and copies between host and device.
+
+Rows: op (copy add read write h2d d2h), place (device, host, link), is_pinned, size_bytes (of a buffer), bytes (moved),
+time_s, time_low_s, time_high_s, repeats, bytes_per_s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.micro.free_memory import free_bytes
+from scalewright.run.micro.session import Session, catalogued, run_micro
+from scalewright.run.micro.timing import CacheFlush, last_cache_bytes, measure
+from scalewright.run.signals import StopSignals
+from scalewright.run.watchdog import Watchdog
+from scalewright.run.world import World
+from scalewright.workload.micro_run import MemoryRun
+
+HOST = torch.device("cpu")
+NUM_BUFFERS = 3
+MEMORY_FRAC = 0.25
+"""Of the free memory that the three buffers may take together."""
+PINNED_BYTES = 2**28
+"""Largest buffer of copies between host and device: the link is at its rate long before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One operation on buffers of one size."""
+
+    op: str
+    place: str
+    size_bytes: int
+    moved_bytes: int
+    """As STREAM counts: what the program reads and writes, without what a cache fetches before it is overwritten."""
+    is_pinned: bool | None = None
+
+
+def run(
+    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
+) -> ExitCode:
+    return run_micro("memory", MemoryRun, measure_memory, directory, world, metrics, stop, watchdog)
+
+
+def measure_memory(config: MemoryRun, session: Session) -> None:
+    on_gpu = session.device.type == "cuda"
+    places = [session.device, HOST] if on_gpu else [HOST]
+    # The largest first: those are the figures that people quote, should time run short.
+    parts = [(size, place) for place in places for size in reversed(_sizes(config, place, session))]
+    link_sizes = sorted(_link_sizes(config), reverse=True) if on_gpu else []
+    num_left = 4 * (len(parts) + len(link_sizes))
+    flush = CacheFlush(session.device) if on_gpu else None
+    for size, place in parts:
+        session.part(f"{size} bytes in the memory of the {_name(place)}")
+        # A host's small buffers stay in its caches, as they do in use; a GPU's are put out of its L2 each time.
+        before = flush if place == session.device and size <= 4 * last_cache_bytes(place) else None
+        for transfer, work in _stream(size, place):
+            _time(transfer, work, session, place, num_left=num_left, flush=before)
+            num_left -= 1
+    for size in link_sizes:
+        session.part(f"{size} bytes between host and device")
+        for transfer, work in _link(size, session.device):
+            _time(transfer, work, session, session.device, num_left=num_left, flush=None)
+            num_left -= 1
+    _sum_up(session)
+
+
+def _name(place: torch.device) -> str:
+    return "host" if place.type == "cpu" else "device"
+
+
+def _sizes(config: MemoryRun, place: torch.device, session: Session) -> list[int]:
+    """Those that fit; of a host only up to the first that its caches cannot help, for larger ones tell the same."""
+    limit_bytes, cache_bytes = MEMORY_FRAC * free_bytes(place) / NUM_BUFFERS, last_cache_bytes(place)
+    kept = [size for size in config.sizes_bytes if size <= limit_bytes]
+    for size in config.sizes_bytes[len(kept) :]:
+        session.leave_out(f"{size} bytes", f"three buffers would fill the memory of the {_name(place)}")
+    uncached = [size for size in kept if size > 4 * cache_bytes]
+    if kept and not uncached:
+        session.note(f"no buffer is above four times the cache of the {_name(place)}: its best rate is the cache's")
+    return kept if place.type == "cuda" else [size for size in kept if size not in uncached[1:]]
+
+
+def _link_sizes(config: MemoryRun) -> list[int]:
+    return [size for size in config.sizes_bytes if size <= PINNED_BYTES] or [config.sizes_bytes[0]]
+
+
+def _stream(size: int, place: torch.device) -> Iterator[tuple[Transfer, Callable[[], object]]]:
+    a, b, c = (torch.full((size // 4,), 1.5, dtype=torch.float32, device=place) for _ in range(NUM_BUFFERS))
+    sink = torch.zeros((), dtype=torch.float32, device=place)
+    work: dict[str, tuple[int, Callable[[], object]]] = {
+        "copy": (2, lambda: b.copy_(a)),
+        "add": (3, lambda: torch.add(a, b, out=c)),
+        "read": (1, lambda: torch.amax(a, dim=0, out=sink)),
+        "write": (1, lambda: c.fill_(1.0)),
+    }
+    for op, (passes, call) in work.items():
+        yield Transfer(op=op, place=_name(place), size_bytes=size, moved_bytes=passes * size), call
+
+
+def _link(size: int, device: torch.device) -> Iterator[tuple[Transfer, Callable[[], object]]]:
+    on_device = torch.zeros(size, dtype=torch.uint8, device=device)
+    for is_pinned in (True, False):
+        on_host = torch.zeros(size, dtype=torch.uint8, pin_memory=is_pinned)
+        for op, call in (("h2d", _copy(on_device, on_host)), ("d2h", _copy(on_host, on_device))):
+            yield Transfer(op=op, place="link", size_bytes=size, moved_bytes=size, is_pinned=is_pinned), call
+
+
+def _copy(target: Tensor, source: Tensor) -> Callable[[], object]:
+    return lambda: target.copy_(source, non_blocking=True)
+
+
+def _time(
+    transfer: Transfer, work: Callable[[], object], session: Session, place: torch.device, *, num_left: int,
+    flush: CacheFlush | None,
+) -> None:  # fmt: skip
+    share_s = session.left_s / max(num_left, 1)
+    if place == session.device:
+        timing = session.time(work, share_s=share_s, before=flush)
+    else:  # the host beside a GPU: its own clock, and the GPU's state does not matter
+        timing = measure(work, device=place, budget_s=max(0.0, share_s), before=flush)
+    row: dict[str, Any] = {
+        "op": transfer.op, "place": transfer.place, "is_pinned": transfer.is_pinned,
+        "size_bytes": transfer.size_bytes, "bytes": transfer.moved_bytes, **timing.row(),
+        "bytes_per_s": transfer.moved_bytes / timing.time_s,
+    }  # fmt: skip
+    session.rows.append(row)
+
+
+def _sum_up(session: Session) -> None:
+    """Rates at the largest size, which no cache helps; beside the datasheet's where the device is catalogued."""
+    session.rows.sort(key=lambda row: (str(row["place"]), int(row["size_bytes"])))
+    for row in session.rows:
+        pinned = {True: "_pinned", False: "_pageable", None: ""}[row["is_pinned"]]
+        session.summary[f"{row['place']}_{row['op']}{pinned}_bytes_per_s"] = row["bytes_per_s"]
+    entry = catalogued(session.device)
+    place = _name(session.device)
+    best = max(
+        (
+            float(v)
+            for k, v in session.summary.items()
+            if k in (f"{place}_copy_bytes_per_s", f"{place}_add_bytes_per_s")
+        ),
+        default=None,
+    )
+    if entry is not None and best is not None:
+        session.summary["datasheet_bytes_per_s"] = entry.memory_bandwidth.value
+        session.summary["datasheet_frac"] = best / entry.memory_bandwidth.value
