@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -48,6 +48,11 @@ class _Unit:
     fixed: tuple[int, int] | None = None
     """Span of everything in it, where the text was put together and has no places of its own."""
     parent: Command | None = None
+    origin: str = ""
+    """The file that the text was sourced from; empty: the script itself."""
+
+    def origin_of(self, node: Node) -> str:
+        return f"{self.origin}:{node.start_point[0] + 1}" if self.origin else ""
 
     def span(self, node: Node) -> tuple[int, int]:
         return self.fixed or (node.start_byte + self.shift, node.end_byte + self.shift)
@@ -57,6 +62,10 @@ class _Unit:
 
     def is_masked(self, node: Node) -> bool:
         return self.text[node.start_byte : node.end_byte] != self.code[node.start_byte : node.end_byte]
+
+
+def _no_file(name: str) -> str | None:
+    return None
 
 
 @dataclass(slots=True)
@@ -72,16 +81,19 @@ class _Found:
     variables: dict[str, tuple[Word, ...] | None] = field(default_factory=dict)
     """Value of each variable as words; None: not known here."""
     num_nested: int = 0
+    read_file: Callable[[str], str | None] = _no_file
+    """Text of a file that the script sources, if there is one."""
+    sourced: list[str] = field(default_factory=list)
 
     def place(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self.starts, offset)
         return line, offset - self.starts[line - 1] + 1
 
 
-def read_body(text: str, code: str, starts: tuple[int, ...]) -> Body:
+def read_body(text: str, code: str, starts: tuple[int, ...], read_file: Callable[[str], str | None] = _no_file) -> Body:
     """The commands of a script. `code` is `text` with placeholders masked; both have the same length."""
     tree = parse(code)
-    found = _Found(starts=starts)
+    found = _Found(starts=starts, read_file=read_file)
     unit = _Unit(text=text, code=code)
     _walk(tree.root_node, unit, Enclosing(), found, 0)
     error_at, error = _first_error(tree.root_node) if tree.root_node.has_error else (None, "")
@@ -91,6 +103,7 @@ def read_body(text: str, code: str, starts: tuple[int, ...]) -> Body:
         heredocs=tuple(found.heredocs),
         comments=tuple(found.comments),
         functions=found.functions,
+        sourced=tuple(found.sourced),
         variables={name: value for name, value in found.variables.items() if value is not None},
         error_at=error_at,
         error=error,
@@ -121,6 +134,8 @@ def _walk(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int)
     elif kind == "variable_assignment":
         _assignment(node, unit, within, found, is_exported=False, depth=depth)
     elif kind == "comment":
+        if unit.fixed is not None:
+            return
         start, end = unit.span(node)
         found.comments.append(Comment(text=unit.source(node), start=start, end=end, line=found.place(start)[0]))
     elif kind == "test_command":
@@ -295,9 +310,11 @@ def _command(
         within=within,
         redirects=tuple(own),
         parent=unit.parent,
+        origin=unit.origin_of(node),
     )
     found.commands.append(command)
     _effects(command, found)
+    _source(command, within, found, depth)
     _nested(command, within, found, depth)
     return command
 
@@ -316,6 +333,21 @@ def _effects(command: Command, found: _Found) -> None:
         for word in command.arguments:
             if re.fullmatch(r"[A-Za-z_]\w*", word.text):
                 found.variables[word.text] = None
+
+
+def _source(command: Command, within: Enclosing, found: _Found, depth: int) -> None:
+    """`source FILE`: its commands stand where the file is sourced, and its variables stay."""
+    if command.name not in ("source", ".") or len(command.words) < 2 or found.num_nested >= _MAX_NESTED:
+        return
+    name = resolve(command.words[1].text, found.variables)
+    text = found.read_file(name) if name not in found.sourced else None
+    if text is None:
+        return
+    found.sourced.append(name)
+    found.num_nested += 1
+    unit = _Unit(text=text, code=text, fixed=(command.start, command.end), origin=name)
+    _walk(parse(text).root_node, unit, within, found, depth + 1)
+    found.num_nested -= 1
 
 
 def _name_and_value(node: Node, unit: _Unit) -> tuple[str, Word]:
@@ -353,6 +385,7 @@ def _assignment(node: Node, unit: _Unit, within: Enclosing, found: _Found, *, is
             column=column,
             within=within,
             items=items,
+            origin=unit.origin_of(node),
         )
     )
     _remember(found, name, value, items, within, is_array=is_array, is_append=is_append)

@@ -6,8 +6,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import PurePosixPath
+from functools import cached_property, partial
+from pathlib import Path, PurePosixPath
 
 from scalewright.errors import ConfigError
 from scalewright.launch.lint.body import read_body, resolve
@@ -21,7 +21,10 @@ from scalewright.launch.walltime import parse_walltime_s
 SHELL_NAMES = ("bash", "sh", "zsh", "dash", "ksh")
 _PLACEHOLDER = re.compile(r"\{\{|\{[A-Za-z_]\w*\}|\$|`|<[A-Za-z_ -]+>|%%|@[A-Z_]+@|\bX{3,}\b|YOUR_|your_")
 _GPU_COUNT = re.compile(r"^(?:gpu:)?(?:[A-Za-z_][\w.-]*[:=])?(\d+)(?:\(.*\))?$")
-_EMPTY = Body(commands=(), assignments=(), heredocs=(), comments=(), functions={}, variables={}, error_at=None)
+_MAX_SOURCED_BYTES = 256 * 1024
+_EMPTY = Body(
+    commands=(), assignments=(), heredocs=(), comments=(), functions={}, variables={}, sourced=(), error_at=None
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -172,6 +175,11 @@ class Script:
         return self.body.commands
 
     @property
+    def sourced(self) -> tuple[str, ...]:
+        """Files that the script sources and that were found: their commands are among `commands`, with an origin."""
+        return self.body.sourced
+
+    @property
     def assignments(self) -> tuple[Assignment, ...]:
         return self.body.assignments
 
@@ -305,14 +313,16 @@ def interpreter(first_line: str) -> str:
     return PurePosixPath(rest[0]).name if rest else ""
 
 
-def parse_script(text: str, path: str = "-", overrides: Mapping[str, str | None] | None = None) -> Script:
-    """The script in `text`. Needs the extra `lint`."""
+def parse_script(
+    text: str, path: str = "-", overrides: Mapping[str, str | None] | None = None, folder: Path | None = None
+) -> Script:
+    """The script in `text`. Files that it sources are looked for in `folder`; None: nowhere. Needs the extra `lint`."""
     starts, lines = line_table(text)
     template = is_template(text, path)
     masked = mask_template(text) if template else text
     header = read_header(lines, line_table(masked)[1] if template else lines, starts)
     is_shell = interpreter(lines[0] if lines else "") in ("", *SHELL_NAMES)
-    body = read_body(text, masked, starts) if is_shell else _EMPTY
+    body = read_body(text, masked, starts, partial(_sourced_text, folder)) if is_shell else _EMPTY
     header = replace(header, directives=tuple(d for d in header.directives if _is_meant(d, header, body, starts)))
     return Script(
         path=path,
@@ -326,6 +336,20 @@ def parse_script(text: str, path: str = "-", overrides: Mapping[str, str | None]
         is_template=template,
         is_shell=is_shell,
     )
+
+
+def _sourced_text(folder: Path | None, name: str) -> str | None:
+    """Text of a file that a script sources: small, text, and named without anything only the cluster knows."""
+    if folder is None or not name or "$" in name or "~" in name:
+        return None
+    path = folder / name
+    try:
+        if not path.is_file() or path.stat().st_size > _MAX_SOURCED_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError):
+        return None
+    return None if "\0" in text else text
 
 
 def _is_meant(found: Directive, header: Header, body: Body, starts: tuple[int, ...]) -> bool:

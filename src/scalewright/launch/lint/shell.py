@@ -147,6 +147,8 @@ class Body:
     """Line of each function that the script defines."""
     variables: dict[str, tuple[Word, ...]]
     """What the script sets for certain, as words, at its end."""
+    sourced: tuple[str, ...]
+    """Files that were read because the script sources them."""
     error_at: int | None
     """Offset of the first place that is not shell; None: everything is."""
     error: str = ""
