@@ -24,6 +24,7 @@ from scalewright.cli import (
     preflight,
     report,
     site,
+    study,
     validate,
 )
 from scalewright.errors import ScalewrightError
@@ -69,6 +70,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(lab.app, name="lab")
 app.command("report")(report.run)
 app.add_typer(site.app, name="site")
+app.add_typer(study.app, name="study")
 
 
 def main() -> NoReturn:

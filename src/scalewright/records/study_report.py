@@ -1,0 +1,130 @@
+"""Everything a report of a study shows, as plain data: the study layer makes it, the report layer draws it.
+
+The same document is what `--json` prints and what the page carries, so every form of a report has the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from scalewright.records.documents import document, read_document
+from scalewright.records.loader import restore
+
+KIND = "study-report"
+Origin = Literal["predicted", "measured", "published"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A value with what is known of its spread, in SI units."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    count: int = 1
+    """Repeats behind a measured value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricShown:
+    """A column: what it is called, its unit, how it is printed and which way is better."""
+
+    name: str
+    title: str
+    unit: str
+    quantity: str
+    """Name of the dimension in `units`, by which it is printed."""
+    better: Literal["lower", "higher"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFigure:
+    """What somebody printed about a point."""
+
+    metric: str
+    number: Number
+    source: str
+    url: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRow:
+    """One point: labels, and what is known of it from each origin."""
+
+    id: str
+    labels: dict[str, str]
+    scale: float | None = None
+    """Where it stands on its scaling curve."""
+    predicted: dict[str, Number] = field(default_factory=dict)
+    measured: dict[str, Number] = field(default_factory=dict)
+    published: tuple[PublishedFigure, ...] = ()
+    limit: str = ""
+    """What takes most of its predicted time."""
+    why: str = ""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Shares of the predicted step."""
+    measured_parts: dict[str, float] = field(default_factory=dict)
+    problem: str = ""
+    """Why nothing is predicted."""
+    measured_problem: str = ""
+    """Why nothing was measured, where it was tried."""
+    remark: str = ""
+    """Why nothing is published, where a reader might look for it."""
+    notes: tuple[str, ...] = ()
+    series: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Measured distributions to draw, such as times of batches in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveShown:
+    """Points of one group by scale, and where they stop paying."""
+
+    group: dict[str, str]
+    points: tuple[int, ...]
+    """Indices into the rows."""
+    origin: Origin
+    serial_frac: float | None = None
+    serial_interval_frac: tuple[float, float] | None = None
+    recommended: float | None = None
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingShown:
+    """A sentence that the study allows, with its evidence."""
+
+    text: str
+    evidence: tuple[str, ...] = ()
+    """Ids of the points behind it."""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyReport:
+    """A whole study, ready to be drawn."""
+
+    study: str
+    title: str
+    question: str
+    created: str
+    version: str
+    machine: str = ""
+    """Where it was measured."""
+    axes: tuple[str, ...] = ()
+    metrics: tuple[MetricShown, ...] = ()
+    points: tuple[PointRow, ...] = ()
+    curves: tuple[CurveShown, ...] = ()
+    scale_name: str = ""
+    findings: tuple[FindingShown, ...] = ()
+    notes: tuple[str, ...] = ()
+    measure_note: str = ""
+
+    def document(self) -> dict[str, Any]:
+        return document(KIND, asdict(self))
+
+
+def read_report(path: Any) -> StudyReport:
+    doc = read_document(path, KIND)
+    return restore({key: value for key, value in doc.items() if key != "schema"}, StudyReport, where=str(path))

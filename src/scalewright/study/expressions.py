@@ -1,0 +1,130 @@
+"""Derived values of a study: small arithmetic expressions over the values of a point, and placeholders in texts."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scalewright.errors import ConfigError, nearest
+
+Value = str | int | float | bool
+MAX_LENGTH = 200
+MAX_POWER = 64
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, group: item in group,
+    ast.NotIn: lambda item, group: item not in group,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "int": int,
+    "round": round,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "log2": math.log2,
+}
+
+
+def evaluate(text: str, values: Mapping[str, Value], *, where: str) -> Value:
+    """The value of an expression such as `192 * dp if scaling == 'weak' else 1536`. Nothing else can be written."""
+    if len(text) > MAX_LENGTH:
+        raise ConfigError(f"{where}: an expression of {len(text)} characters: keep it under {MAX_LENGTH}")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError(f"{where}: {text!r} is not an expression: write one such as nodes * 4") from error
+    try:
+        found = _value(tree, values, where)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        raise ConfigError(f"{where}: {text!r} cannot be worked out: {error}") from error
+    if isinstance(found, float) and not math.isfinite(found):
+        raise ConfigError(f"{where}: {text!r} is {found}: it must be a number")
+    if not isinstance(found, str | int | float | bool):
+        raise ConfigError(f"{where}: {text!r} is a {type(found).__name__}: it must be a number, a text, true or false")
+    return found
+
+
+def _value(node: ast.AST, values: Mapping[str, Value], where: str) -> Any:
+    def of(inner: ast.AST) -> Any:
+        return _value(inner, values, where)
+
+    match node:
+        case ast.Constant(value=str() | int() | float() | bool() as constant):
+            return constant
+        case ast.Name(id=name):
+            if name not in values:
+                near = nearest(name, values)
+                hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(values))}"
+                raise ConfigError(f"{where}: {name!r} is not a value of the point: {hint}")
+            return values[name]
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            base, power = of(left), of(right)
+            if abs(power) > MAX_POWER:
+                raise ValueError(f"a power above {MAX_POWER}")
+            return base**power
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            if (
+                isinstance(left, ast.Constant | ast.Name)
+                and isinstance(of(left), str)
+                and not isinstance(sign, ast.Add)
+            ):
+                raise TypeError("texts can only be joined or compared")
+            return _OPERATORS[type(sign)](of(left), of(right))
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _OPERATORS:
+            return _OPERATORS[type(sign)](of(operand))
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return all(of(part) for part in parts)
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return any(of(part) for part in parts)
+        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _OPERATORS:
+            return _OPERATORS[type(sign)](of(left), of(right))
+        case ast.IfExp(test=test, body=body, orelse=other):
+            return of(body) if of(test) else of(other)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return tuple(of(part) for part in parts)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*[of(argument) for argument in arguments])
+    known = ", ".join(_FUNCTIONS)
+    raise ConfigError(f"{where}: only arithmetic, comparisons, `a if b else c` and {known} may be written")
+
+
+def fill(text: str, values: Mapping[str, Value], *, where: str) -> str:
+    """The text with `{name}` replaced by the point's values."""
+
+    def one(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in values:
+            near = nearest(name, values)
+            hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(values))}"
+            raise ConfigError(f"{where}: {{{name}}} is not a value of the point: {hint}")
+        return shown(values[name])
+
+    return _PLACEHOLDER.sub(one, text)
+
+
+def shown(value: Value) -> str:
+    """As people write it: true and false in lower case, whole numbers without a point."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

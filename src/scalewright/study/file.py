@@ -1,0 +1,188 @@
+"""A study file: the question, the matrix of points, where they run, and what others published about them."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from scalewright import units
+from scalewright.catalog.facts import Id, Source, Strict, link_sources
+from scalewright.errors import QuantityError, UnknownNameError
+from scalewright.records.loader import load_toml
+
+Value = str | int | float | bool
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+KIND = "study"
+PointKind = Literal[
+    "language", "vision", "plan", "stage", "saving", "storage", "collectives", "checkpoint", "calibrate"
+]
+
+
+class Choice(Strict):
+    """Values for the points that match."""
+
+    where: dict[Name, Value | tuple[Value, ...]] = Field(default_factory=dict)
+    """Values a point must have; a list: any of them. Empty: every point."""
+    values: dict[Name, Value]
+
+
+class Cells(Strict):
+    """How points are made: the product of the axes, changed by choices, derived values and exceptions."""
+
+    matrix: dict[Name, tuple[Value, ...]] = Field(default_factory=dict)
+    """Axes; every combination is a point. The axes label the points."""
+    choose: tuple[Choice, ...] = ()
+    """Further values, the later over the earlier."""
+    derive: dict[Name, str] = Field(default_factory=dict)
+    """Further values as expressions over those before; in the order written."""
+    exclude: tuple[dict[Name, Value | tuple[Value, ...]], ...] = ()
+    """Points that match one of these are left out."""
+    include: tuple[dict[Name, Value], ...] = ()
+    """Points beside the product, with a value for every axis."""
+    point: dict[Name, Value] = Field(default_factory=dict)
+    """What the kind of point is told; `{name}` stands for a value."""
+
+
+class Measure(Cells):
+    """The same question at a scale that the machine at hand can run. Without a matrix of its own, the same points."""
+
+    where: Literal["local", "site"] = "local"
+    """local: this machine, or the allocation that we are in; site: one Slurm job for each point."""
+    site: str = "here"
+    repeats: int = Field(default=1, ge=1, le=1000)
+    time_limit: str = "1 h"
+    """Of the whole study; points that would not fit into what is left are not started."""
+    gpu_hours_limit: float | None = Field(default=None, gt=0)
+    note: str = ""
+    """What a reader must know of these measurements: emulated links, another scale."""
+
+    @property
+    def time_limit_s(self) -> float:
+        return units.parse(self.time_limit, units.SECONDS)
+
+    @model_validator(mode="after")
+    def _check(self) -> Measure:
+        try:
+            limit_s = self.time_limit_s
+        except QuantityError as error:
+            raise ValueError(str(error)) from error
+        if not limit_s > 0:
+            raise ValueError(f"time_limit is {self.time_limit}: it must be above zero")
+        return self
+
+
+class Scaling(Strict):
+    """Which points form a curve, and what efficiency means on it."""
+
+    over: Name
+    """Value that grows: nodes, GPUs, copies of the model."""
+    groups: tuple[Name, ...]
+    """Points that share these values form one curve."""
+    metric: str = "throughput_per_gpu"
+    """What efficiency compares: of each point over the smallest of its curve."""
+    name: str = "nodes"
+    """What `over` counts, for people."""
+
+
+class Published(Strict):
+    """A figure that somebody printed about some of the points."""
+
+    where: dict[Name, Value | tuple[Value, ...]]
+    metric: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = "1"
+    source: Source
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _some_value(self) -> Published:
+        if self.value is None and self.low is None and self.high is None:
+            raise ValueError("a published figure needs a value, or a low or high end")
+        return self
+
+
+class Remark(Strict):
+    """Where figures that a reader might look for do not exist, and why."""
+
+    where: dict[Name, Value | tuple[Value, ...]]
+    text: str
+
+
+class StudyFile(Cells):
+    schema_: str = Field(alias="schema")
+    id: Id
+    title: str
+    question: str
+    kind: PointKind
+    """What a point is."""
+    sources: dict[str, Source] = Field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    """What its tables and plots show, the first most of all; empty: the kind's own."""
+    max_points: int = Field(default=5000, ge=1, le=100_000)
+    scaling: Scaling | None = None
+    measure: Measure | None = None
+    published: tuple[Published, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Assumptions of ours that the figures rest on."""
+
+    @model_validator(mode="after")
+    def _check(self) -> StudyFile:
+        axes = {*self.matrix, *(self.measure.matrix if self.measure else ())}
+        if self.scaling is not None:
+            for cells in (self, self.measure) if self.measure and self.measure.matrix else (self,):
+                known = _names(cells)
+                lacking = [name for name in (self.scaling.over, *self.scaling.groups) if name not in known]
+                if lacking:
+                    raise ValueError(f"scaling names {lacking[0]!r}, which no point has")
+        if not axes:
+            raise ValueError("the matrix is empty: give at least one axis, such as nodes = [1, 2, 4]")
+        return self
+
+
+def _names(cells: Cells) -> set[str]:
+    chosen = {name for choice in cells.choose for name in choice.values}
+    return {*cells.matrix, *cells.derive, *chosen}
+
+
+def shipped_folder() -> Path:
+    return Path(str(resources.files("scalewright.study"))) / "studies"
+
+
+def shipped() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(shipped_folder().glob("*.toml"))}
+
+
+def known() -> dict[str, Path]:
+    """By name: those of the package, and those in ./studies, which come first."""
+    return shipped() | {path.stem: path for path in sorted(Path("studies").glob("*.toml"))}
+
+
+def find(name: str) -> Path:
+    """A path, or the name of a study."""
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        return path
+    found = known()
+    if name not in found:
+        raise UnknownNameError("study", name, found, hint="see: scalewright study list")
+    return found[name]
+
+
+def load(path: Path) -> StudyFile:
+    return load_toml(path, StudyFile, kind=KIND, prepare=link_sources)
+
+
+def peek(path: Path) -> dict[str, Any]:
+    """Id, title and question without validation: a broken neighbour must not break a list."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {"id": path.stem, "title": "cannot be read", "question": ""}
+    return {"id": path.stem, "title": str(raw.get("title", "")), "question": str(raw.get("question", ""))}

@@ -1,0 +1,53 @@
+"""The one interface of all kinds of points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from scalewright.catalog.library import Catalog
+from scalewright.records.study_report import Number
+from scalewright.study.execute import Execution
+from scalewright.study.expressions import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is predicted or was measured of a point."""
+
+    numbers: dict[str, Number] = field(default_factory=dict)
+    """By the name of the metric."""
+    limit: str = ""
+    """What takes most of its time, or keeps it from running."""
+    why: str = ""
+    """One sentence: why, and what would help."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """Shares of the step by term, largest first."""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    """Why there is no figure."""
+    series: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Distributions to draw, such as the times of batches."""
+
+
+class Kind(Protocol):
+    """A sort of point. `told` is the study's `point` table, filled in."""
+
+    metrics: tuple[str, ...]
+    """What tables show where the study does not say."""
+
+    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
+        """Refuse what cannot be understood: unknown keys, models, systems."""
+
+    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome: ...
+
+    def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
+        """The run that measures the point on this machine."""
+
+    def measured(self, path: Path) -> Outcome:
+        """What a finished run directory says."""
+
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+        """Values that follow from others: devices of a node of the system."""

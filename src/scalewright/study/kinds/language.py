@@ -1,0 +1,90 @@
+"""A point of the language benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scalewright.catalog.library import Catalog
+from scalewright.launch.language import Wanted, prepare
+from scalewright.observe.collect import collect
+from scalewright.observe.summary import summarize
+from scalewright.records import metric_names as names
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.study_report import Number
+from scalewright.study.execute import Execution
+from scalewright.study.expressions import Value
+from scalewright.study.kinds.base import Outcome
+from scalewright.study.kinds.training import predict_point, read, resolve, system_facts
+from scalewright.units import SECONDS, parse
+from scalewright.workload.layout import parse_layout
+from scalewright.workload.named import resolve_model
+
+
+class LanguageKind:
+    metrics = ("step_time_s", "tokens_per_s", "flop_per_s_per_gpu", "mfu_frac", "memory_bytes")
+
+    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
+        asked = read(told, where=where)
+        parse_layout(asked.layout)
+        if asked.system == "here":
+            resolve_model(catalog, asked.model)
+        else:
+            resolve(catalog, told, where=where)
+
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+        return system_facts(catalog, values)
+
+    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
+        return predict_point(catalog, told, where=where)
+
+    def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
+        asked = read(told, where=where)
+        wanted = Wanted(
+            spec=resolve_model(catalog, asked.model),
+            ranks=None,
+            layout=asked.layout,
+            device=asked.device,
+            precision=asked.precision,
+            seq_len=asked.seq,
+            scaling="given",
+            compile=asked.compile,
+            options={"steps": asked.steps, "protocol": asked.protocol, "data": asked.data},
+        )
+        system = None if asked.system == "here" else asked.system
+        ready = prepare(catalog, wanted, RunDirectory(path), system=system, budget_s=parse(asked.budget, SECONDS))
+        return Execution(
+            kind="language",
+            config=ready.config.document(),
+            path=path,
+            num_ranks=ready.num_ranks,
+            machine=None if ready.here is None else ready.here.as_document(ready.config.precision),
+            prediction=None if ready.ahead is None else ready.ahead.prediction.as_document(),
+        )
+
+    def measured(self, path: Path) -> Outcome:
+        run = collect(RunDirectory(path))
+        summary = summarize(run)
+        step = summary.compared(names.STEP_TIME).measured
+        if step is None:
+            return Outcome(problem=summary.end)
+        times = run.series(names.STEP_TIME, slowest=True)
+        low, high = (float(value) for value in (times.min(), times.max()))
+        found = {"step_time_s": Number(value=step, low=low, high=high), "num_gpus": Number(value=summary.num_ranks)}
+        for metric, name in (("tokens_per_s", names.TOKENS_PER_S), ("flop_per_s_per_gpu", names.FLOP_PER_S),
+                             ("mfu_frac", names.MFU), ("memory_bytes", names.PEAK_MEMORY)):  # fmt: skip
+            value = summary.compared(name).measured
+            if value is not None:
+                found[metric] = Number(value=value)
+        if "tokens_per_s" in found:
+            found["tokens_per_s_per_gpu"] = Number(value=found["tokens_per_s"].value / summary.num_ranks)
+        parts = {name.removesuffix("_time").replace("_", " "): s for name, s in summary.split_s.items()}
+        total = sum(parts.values())
+        shares = {name: s / total for name, s in sorted(parts.items(), key=lambda item: -item[1])} if total else {}
+        if "communication" in shares:
+            found["communication_frac"] = Number(value=shares["communication"])
+        return Outcome(numbers=found, limit=next(iter(shares), ""), parts=shares)
+
+
+KIND = LanguageKind()

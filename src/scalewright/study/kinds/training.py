@@ -1,0 +1,188 @@
+"""Training steps, of language models and of vision models: the point is one layout on one system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from scalewright.catalog.library import Catalog
+from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.errors import ConfigError, nearest
+from scalewright.planner.energy_use import Footprint, site_of
+from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
+from scalewright.planner.stage_limits import stage_limits
+from scalewright.planner.vision import VisionPrediction, predict_vision
+from scalewright.planner.whatif import limits, term_times
+from scalewright.records.study_report import Number
+from scalewright.study.expressions import Value
+from scalewright.study.kinds.base import Outcome
+from scalewright.workload.layout import parse_layout
+from scalewright.workload.model import ModelSpec
+from scalewright.workload.named import resolve_model
+
+STRICT = ConfigDict(extra="forbid")
+
+
+@checked(frozen=True, kw_only=True, config=STRICT)
+class Training:
+    """What a point of training is told."""
+
+    model: str
+    layout: str
+    system: str = "here"
+    partition: str = ""
+    transport: str = ""
+    precision: str = "auto"
+    stack: str = "auto"
+    seq: int = 0
+    channels_last: bool | None = None
+    storage: str = ""
+    """Where images are read from; empty: they are ready."""
+    images_per_epoch: int = 0
+    """0: ImageNet's."""
+    epoch_fixed_s: float = 0.0
+    """What an epoch costs whatever its length: its start, validation, stragglers at its end."""
+    steps: int = 30
+    device: str = "auto"
+    compile: str = "auto"
+    data: str = "synthetic"
+    protocol: str = "steady"
+    budget: str = "10 min"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A point with its names resolved."""
+
+    told: Training
+    spec: ModelSpec
+    machine: Machine
+
+
+_TOLD = TypeAdapter(Training)
+
+
+def read(told: Mapping[str, Value], *, where: str) -> Training:
+    try:
+        return _TOLD.validate_python(dict(told))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        near = nearest(key, Training.__dataclass_fields__)
+        hint = f"; did you mean {', '.join(near)}?" if first["type"] == "unexpected_keyword_argument" and near else ""
+        raise ConfigError(f"{where}: key 'point.{key}': {first['msg'].lower()}{hint}") from error
+
+
+@lru_cache(maxsize=256)
+def _machine(folders: tuple[Any, ...], system: str, partition: str, transport: str) -> Machine:
+    return machine_from_system(
+        Catalog(folders), system, partition_name=partition or None, transport_name=transport or None
+    )
+
+
+def resolve(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Asked:
+    asked = read(told, where=where)
+    spec = resolve_model(catalog, asked.model)
+    if asked.seq:
+        spec = spec.with_seq(asked.seq)
+    machine = _machine(catalog.folders, asked.system, asked.partition, asked.transport)
+    return Asked(told=asked, spec=spec, machine=machine)
+
+
+def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+    """What follows from a point's system: devices of a node, their memory."""
+    system = values.get("system")
+    if not isinstance(system, str) or system == "here":
+        return {}
+    partition, transport = (str(values.get(name, "")) for name in ("partition", "transport"))
+    machine = _machine(catalog.folders, system, partition, transport)
+    return {
+        "gpus_per_node": machine.gpus_per_node,
+        "system_nodes": machine.num_nodes or 0,
+        "gpu_memory_gib": machine.accelerator.memory.value / 2**30,
+    }
+
+
+def predict_point(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
+    """Predict a step; a layout that does not fit the model, the machine or its memory is an answer as well."""
+    asked = resolve(catalog, told, where=where)
+    split = parse_layout(asked.told.layout)
+    recipe = resolve_recipe(asked.told.precision, asked.machine)
+    stack = resolve_stack(asked.told.stack, catalog, split, asked.machine, is_vision=asked.spec.is_vision)
+    site, notes = site_of(catalog, asked.told.system, asked.machine.accelerator.id)
+    common: dict[str, Any] = {
+        "spec": asked.spec, "machine": asked.machine, "layout": split, "recipe": recipe, "stack": stack,
+        "site": site, "site_notes": tuple(notes),
+    }  # fmt: skip
+    if asked.spec.is_vision:
+        return _vision(asked.told, predict_vision(**common, channels_last=asked.told.channels_last))
+    return _language(predict(**common))
+
+
+def _language(found: Prediction) -> Outcome:
+    cost, n = found.cost, int(found.layout.num_gpus)
+    step_s, ends = float(cost.time.total), (float(cost.interval_s[0]), float(cost.interval_s[1]))
+    top = limits(found)[0]
+    numbers = {
+        "step_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
+        "tokens_per_s": _rate(found.num_tokens_per_step, step_s, ends),
+        "tokens_per_s_per_gpu": _rate(found.num_tokens_per_step / n, step_s, ends),
+        "flop_per_s_per_gpu": _rate(float(cost.model_flop) / n, step_s, ends),
+        "mfu_frac": Number(value=float(cost.mfu_frac)),
+        "memory_bytes": Number(value=float(cost.memory.total)),
+        "communication_frac": Number(value=float(cost.time.part("communication").total) / step_s),
+        "num_gpus": Number(value=n),
+        **_used(found.footprint),
+    }
+    too_large = "" if cost.fits and cost.fits_host else "does not fit in memory"
+    return Outcome(
+        numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(cost.time),
+        notes=tuple(found.warnings()), problem=too_large,
+    )  # fmt: skip
+
+
+def _vision(told: Training, found: VisionPrediction) -> Outcome:
+    step_s, ends, n = float(found.time.total), found.interval_s, int(found.layout.dp)
+    top = stage_limits(found)[0]
+    images = told.images_per_epoch or None
+    epoch_s = (
+        found.epoch_s if images is None else step_s * max(images / int(found.layout.gbs), 1.0)
+    ) + told.epoch_fixed_s
+    numbers = {
+        "step_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
+        "batch_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
+        "epoch_time_s": Number(value=epoch_s, low=epoch_s * ends[0] / step_s, high=epoch_s * ends[1] / step_s),
+        "images_per_s": _rate(int(found.layout.gbs), step_s, ends),
+        "images_per_s_per_gpu": _rate(int(found.layout.mbs), step_s, ends),
+        "memory_bytes": Number(value=float(found.memory.total)),
+        "num_gpus": Number(value=n),
+        **_used(found.footprint),
+    }
+    return Outcome(
+        numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(found.time),
+        problem="" if found.fits else "does not fit in memory",
+    )  # fmt: skip
+
+
+def _rate(work: float, step_s: float, ends: tuple[float, float]) -> Number:
+    return Number(value=work / step_s, low=work / ends[1], high=work / ends[0])
+
+
+def _used(used: Footprint | None) -> dict[str, Number]:
+    if used is None:
+        return {}
+    found = {"energy_j": float(used.energy.total)}
+    found |= {} if used.cost_usd is None else {"cost_usd": float(used.cost_usd)}
+    found |= {} if used.carbon_kgco2e is None else {"carbon_kgco2e": float(used.carbon_kgco2e)}
+    return {name: Number(value=value) for name, value in found.items()}
+
+
+def _parts(time: Breakdown) -> dict[str, float]:
+    total = float(time.total)
+    return {name.replace("_", " "): seconds / total for name, seconds in term_times(time)}

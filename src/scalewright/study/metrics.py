@@ -1,0 +1,69 @@
+"""What a study can say about a point: names, units, and which way is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewright import units
+from scalewright.errors import UnknownNameError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure about a point, in SI units."""
+
+    name: str
+    title: str
+    unit: str
+    dimension: units.Dimension
+    better: Literal["lower", "higher"]
+    efficiency: Literal["as time", "as rate", "as total", "none"] = "none"
+    """How a scaling efficiency follows from it, n over the smallest m of a curve: t(m)/t(n) for the time of work that
+    grows with n; r(n)/r(m) for a rate per device; m t(m)/(n t(n)) for the time of work that stays the same."""
+
+
+def _metric(
+    name: str, title: str, unit: str, dimension: units.Dimension, better: str, efficiency: str = "none"
+) -> Metric:
+    return Metric(
+        name=name, title=title, unit=unit, dimension=dimension,
+        better=better, efficiency=efficiency,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        _metric("step_time_s", "step time", "s", units.SECONDS, "lower", "as time"),
+        _metric("batch_time_s", "median batch time", "s", units.SECONDS, "lower", "as time"),
+        _metric("epoch_time_s", "epoch time", "s", units.SECONDS, "lower", "as total"),
+        _metric("training_time_s", "training time", "s", units.SECONDS, "lower", "as total"),
+        _metric("tokens_per_s", "throughput", "tokens/s", units.COUNT, "higher"),
+        _metric("tokens_per_s_per_gpu", "per GPU", "tokens/s", units.COUNT, "higher", "as rate"),
+        _metric("images_per_s", "throughput", "images/s", units.COUNT, "higher"),
+        _metric("images_per_s_per_gpu", "per GPU", "images/s", units.COUNT, "higher", "as rate"),
+        _metric("flop_per_s_per_gpu", "rate per GPU", "FLOP/s", units.FLOP_PER_S, "higher", "as rate"),
+        _metric("mfu_frac", "MFU", "", units.FRACTION, "higher"),
+        _metric("memory_bytes", "memory", "B", units.BYTES, "lower"),
+        _metric("communication_frac", "communication", "", units.FRACTION, "lower"),
+        _metric("network_bytes_per_s", "network per GPU", "B/s", units.BYTES_PER_S, "higher"),
+        _metric("efficiency_frac", "efficiency", "", units.FRACTION, "higher"),
+        _metric("energy_j", "energy", "J", units.JOULES, "lower"),
+        _metric("cost_usd", "cost", "USD", units.USD, "lower"),
+        _metric("carbon_kgco2e", "carbon", "kg CO2e", units.KGCO2E, "lower"),
+        _metric("num_gpus", "GPUs", "", units.COUNT, "lower"),
+        _metric("gpu_time_s", "GPU time", "s", units.SECONDS, "lower"),
+        _metric("save_interval_s", "save every", "s", units.SECONDS, "higher"),
+        _metric("save_time_s", "one save", "s", units.SECONDS, "lower"),
+        _metric("lost_frac", "lost", "", units.FRACTION, "lower"),
+        _metric("samples_per_s", "samples", "1/s", units.COUNT, "higher"),
+        _metric("bytes_per_s", "rate", "B/s", units.BYTES_PER_S, "higher"),
+    )
+}
+
+
+def metric(name: str) -> Metric:
+    if name not in METRICS:
+        raise UnknownNameError("metric", name, METRICS, hint=f"choose among {', '.join(METRICS)}")
+    return METRICS[name]

@@ -1,0 +1,119 @@
+"""A study's points: each cell with an id that follows from what it resolves to."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import cast
+
+from scalewright.catalog.library import Catalog
+from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.records.documents import digest
+from scalewright.records.types import Point
+from scalewright.study.cells import Cell, expand, matches
+from scalewright.study.expressions import Value
+from scalewright.study.file import Cells, StudyFile, find, load
+from scalewright.study.kinds.base import Kind
+from scalewright.study.metrics import metric
+
+KINDS = {
+    "language": "scalewright.study.kinds.language",
+    "vision": "scalewright.study.kinds.vision",
+    "plan": "scalewright.study.kinds.plan",
+}
+"""Module of each kind, imported when a study has such points."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study file with its points."""
+
+    file: StudyFile
+    path: Path
+    kind: Kind
+    cells: tuple[Cell, ...]
+    points: tuple[Point, ...]
+    """One for each cell, in the same order. Cells that resolve to the same share an id, and one run."""
+    is_measured: bool = False
+    """Its points are those of the `measure` table."""
+
+    @property
+    def id(self) -> str:
+        """Of the study as it resolves: another matrix or another setting is another study."""
+        return digest([point.id for point in self.points])
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.file.metrics or self.kind.metrics
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    def matching(self, condition: Mapping[str, Value | tuple[Value, ...]]) -> list[int]:
+        return [index for index, cell in enumerate(self.cells) if matches(cell.values, condition)]
+
+
+def open_study(catalog: Catalog, name: str, *, is_measured: bool = False) -> Study:
+    """Read a study and lay out its points; each is checked, so that a typing error shows before hours of work."""
+    path = find(name)
+    file = load(path)
+    with _told_of(str(path)):
+        for wanted in (*file.metrics, *(p.metric for p in file.published), *_scaling_metric(file)):
+            metric(wanted)
+    kind = kind_named(file.kind)
+    cells = _cells(file, is_measured=is_measured)
+    where = str(path)
+    with _told_of(where):
+        laid = expand(cells, facts=lambda values: kind.facts(catalog, values), where=where, max_points=file.max_points)
+    for cell in laid:
+        labels = ", ".join(f"{name} {value}" for name, value in cell.labels.items())
+        with _told_of(f"{where}: point {labels}"):
+            kind.check(catalog, cell.point, where=where)
+    points = tuple(_point(file, cell) for cell in laid)
+    return Study(file=file, path=path, kind=kind, cells=tuple(laid), points=points, is_measured=is_measured)
+
+
+@contextlib.contextmanager
+def _told_of(where: str) -> Iterator[None]:
+    """An error about a name says in which file the name is."""
+    try:
+        yield
+    except ConfigError as error:
+        told, file = str(error), where.partition(":")[0]
+        raise ConfigError(told if file in told else f"{where}: {told}") from error
+
+
+def _scaling_metric(file: StudyFile) -> Sequence[str]:
+    return () if file.scaling is None else (file.scaling.metric,)
+
+
+def _cells(file: StudyFile, *, is_measured: bool) -> Cells:
+    if not is_measured:
+        return file
+    if file.measure is None:
+        raise ConfigError(f"study {file.id} has no [measure] table, so it can only be predicted: add one to run it")
+    if file.measure.matrix:
+        return file.measure
+    return file.model_copy(update={"point": {**file.point, **file.measure.point}})
+
+
+@lru_cache(maxsize=16)
+def kind_named(name: str) -> Kind:
+    if name not in KINDS:
+        raise UnknownNameError("kind of point", name, KINDS, hint=f"choose {', '.join(KINDS)}")
+    return cast(Kind, importlib.import_module(KINDS[name]).KIND)
+
+
+def _point(file: StudyFile, cell: Cell) -> Point:
+    resolved = {"kind": file.kind, **cell.point}
+    return Point(id=digest(resolved), study=file.id, labels=cell.labels, resolved=resolved)
+
+
+def only(study: Study, chosen: Sequence[int]) -> Study:
+    """The study with some of its points."""
+    return replace(study, cells=tuple(study.cells[i] for i in chosen), points=tuple(study.points[i] for i in chosen))

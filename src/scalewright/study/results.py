@@ -1,0 +1,89 @@
+"""All that is known of a study: predicted, measured and published, point by point, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from scalewright.catalog.library import Catalog
+from scalewright.errors import LayoutError, NotExpressedError
+from scalewright.records.study_report import Number
+from scalewright.records.types import Result
+from scalewright.study.file import Published
+from scalewright.study.kinds.base import Outcome
+from scalewright.study.metrics import METRICS
+from scalewright.study.points import Study
+from scalewright.study.scaling import efficiencies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A published figure about one point."""
+
+    point: int
+    figure: Published
+
+    @property
+    def number(self) -> Number:
+        given = [end for end in (self.figure.low, self.figure.high) if end is not None]
+        middle = sum(given) / len(given) if given else 0.0
+        value = middle if self.figure.value is None else self.figure.value
+        return Number(value=value, low=self.figure.low, high=self.figure.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Outcomes in the order of the study's points."""
+
+    study: Study
+    predicted: tuple[Outcome, ...] = ()
+    measured: tuple[Outcome, ...] = ()
+    """With spread over repeats; an outcome with a problem where a point was not or could not be measured."""
+    published: tuple[Told, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def rows(self) -> Iterator[Result]:
+        """Long form: one number a row, for files that other programs read."""
+        for origin, outcomes in (("predicted", self.predicted), ("measured", self.measured)):
+            for point, outcome in zip(self.study.points, outcomes, strict=False):
+                for name, number in outcome.numbers.items():
+                    ends = None if number.low is None or number.high is None else (number.low, number.high)
+                    yield Result(
+                        point=point.id, metric=name, value=number.value, unit=METRICS[name].unit,
+                        origin=origin, interval=ends,  # type: ignore[arg-type]
+                    )  # fmt: skip
+        for told in self.published:
+            number, point = told.number, self.study.points[told.point]
+            ends = None if number.low is None or number.high is None else (number.low, number.high)
+            yield Result(
+                point=point.id, metric=told.figure.metric, value=number.value, unit=told.figure.unit,
+                origin="published", interval=ends, source=told.figure.source.text,
+            )  # fmt: skip
+
+    def published_of(self, point: int, metric: str) -> list[Told]:
+        return [told for told in self.published if told.point == point and told.figure.metric == metric]
+
+
+def predict_study(catalog: Catalog, study: Study) -> Results:
+    """Predict every point. One that cannot be expressed says why, and the others go on."""
+    outcomes = []
+    for cell in study.cells:
+        try:
+            outcomes.append(study.kind.predict(catalog, cell.point, where=study.where))
+        except (LayoutError, NotExpressedError) as error:
+            outcomes.append(Outcome(problem=str(error)))
+    return Results(study=study, predicted=with_efficiency(study, outcomes), published=tuple(published_of(study)))
+
+
+def with_efficiency(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    found = efficiencies(study, outcomes)
+    return tuple(
+        replace(outcome, numbers={**outcome.numbers, "efficiency_frac": found[index]}) if index in found else outcome
+        for index, outcome in enumerate(outcomes)
+    )
+
+
+def published_of(study: Study) -> Iterator[Told]:
+    for figure in study.file.published:
+        for index in study.matching(figure.where):
+            yield Told(point=index, figure=figure)

@@ -1,0 +1,137 @@
+"""The folder of a study's results: which study it is, its run directories, and one writer at a time.
+
+study.json                   which study, from which file, by which version
+points.json                  every point: its id, labels and what it resolves to
+runs/POINT/repeat-N/         a run directory for each time a point was measured
+problems/POINT-repeat-N.json why a point could not be started
+report/                      what `study report` writes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scalewright import __version__
+from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
+from scalewright.records.documents import document, read_document, write_document
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import Point
+from scalewright.study.points import Study
+
+KIND = "study-results"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Results of one study."""
+
+    path: Path
+
+    @property
+    def study(self) -> Path:
+        return self.path / "study.json"
+
+    @property
+    def points(self) -> Path:
+        return self.path / "points.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report"
+
+    def run(self, point: Point, repeat: int) -> RunDirectory:
+        return RunDirectory(self.path / "runs" / point.id / f"repeat-{repeat}")
+
+    def problem(self, point: Point, repeat: int) -> Path:
+        return self.path / "problems" / f"{point.id}-repeat-{repeat}.json"
+
+    @classmethod
+    def create_or_resume(cls, path: Path, study: Study) -> Store:
+        """A new folder, or the one that holds this study; another study, or the same with other points, is refused."""
+        store = cls(path)
+        if store.study.exists():
+            store.check(study)
+            return store
+        if path.is_file():
+            raise ConfigError(f"{path}: is a file: name a folder with --out")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            strangers = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
+        except OSError as error:
+            raise EnvironmentFailedError(
+                f"{path}: results cannot be written: {error.strerror}; choose another folder with --out"
+            ) from error
+        if strangers:
+            raise ConfigError(f"{path}: is not empty ({strangers[0]}) and holds no study: choose another --out")
+        write_document(store.points, document("study-points", {"points": [_point(p) for p in study.points]}))
+        body = {
+            "study": study.file.id,
+            "id": study.id,
+            "title": study.file.title,
+            "file": str(study.path.resolve()),
+            "scalewright": __version__,
+            "created": datetime.now(UTC).isoformat(),
+        }
+        write_document(store.study, document(KIND, body))  # last: with it the folder counts as a study's
+        return store
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        store = cls(path)
+        if not store.study.is_file():
+            raise ConfigError(f"{path}: holds no results of a study: it has no {store.study.name}; check the path")
+        return store
+
+    def check(self, study: Study) -> None:
+        found = read_document(self.study, KIND)
+        if found.get("study") != study.file.id:
+            raise ConfigError(
+                f"{self.path}: holds results of the study {found.get('study')!r}, not of {study.file.id!r}: "
+                "choose another folder with --out"
+            )
+        if found.get("id") != study.id:
+            raise ConfigError(
+                f"{self.path}: holds results of {study.file.id!r} with other points: the study file has changed; "
+                "choose another folder with --out, or undo the change"
+            )
+
+    def write_problem(self, point: Point, repeat: int, reason: str) -> None:
+        body = {"point": point.id, "repeat": repeat, "reason": reason, "time": datetime.now(UTC).isoformat()}
+        write_document(self.problem(point, repeat), document("study-problem", body))
+
+    def read_problem(self, point: Point, repeat: int) -> str:
+        """Why it could not be started; empty where it could, or nobody has tried."""
+        path = self.problem(point, repeat)
+        try:
+            return str(read_document(path, "study-problem").get("reason", "")) if path.exists() else ""
+        except DocumentError as error:
+            return str(error)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Refuse a second run of the same study while this one goes on."""
+        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise ConfigError(
+                        f"{self.path}: the study is running here already: wait for it, or watch it with "
+                        f"scalewright study status {self.path}"
+                    ) from error
+            yield
+        finally:
+            os.close(handle)
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {"id": point.id, "labels": point.labels, "resolved": point.resolved}

@@ -1,0 +1,40 @@
+"""Shipped studies in predict mode: every efficiency that their authors print in numbers, within 8 points.
+
+Kind: measured. The figures stand in the study files with their sources; the tolerance is that of the guide's own
+repeatability on shared machines (see test_scaling_efficiency.py).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.study.file import shipped
+from scalewright.study.points import open_study
+from scalewright.study.results import predict_study
+
+CATALOG = Catalog((packaged_data(),))
+POINTS = 0.08
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_published_efficiencies(name: str) -> None:
+    results = predict_study(CATALOG, open_study(CATALOG, name))
+    for told in results.published:
+        if told.figure.metric != "efficiency_frac":
+            continue
+        found = results.predicted[told.point].numbers["efficiency_frac"].value
+        figure = told.figure
+        low = figure.low if figure.low is not None else (figure.value if figure.high is None else 0.0)
+        high = figure.high if figure.high is not None else (figure.value if figure.low is None else 1.0)
+        assert low is not None
+        assert high is not None
+        assert low - POINTS <= found <= high + POINTS, results.study.points[told.point].labels
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_figure_meets_a_point(name: str) -> None:
+    study = open_study(CATALOG, name)
+    lonely = [figure.where for figure in study.file.published if not study.matching(figure.where)]
+    assert not lonely
+    assert not [remark.where for remark in study.file.remarks if not study.matching(remark.where)]
