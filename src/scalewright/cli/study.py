@@ -13,6 +13,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Studies: a 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="Name of a shipped study, or a TOML file.", show_default=False)
 ]
+OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: results/STUDY.")]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write the JSON document here.")]
 
 
@@ -92,3 +93,33 @@ def predict(study: StudyName, as_json: AsJson = False, out: OutFile = None, cata
         typer.echo(to_json(report.document()), nl=False)
     else:
         print_study(answer_console(), report)
+
+
+@app.command("run")
+def run(study: StudyName, out: OutFolder = None, as_json: AsJson = False, catalog: CatalogFolder = None) -> None:
+    """Measure every point here; run again to go on where it ended. Exit 1: some points failed or were not reached."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.records.documents import to_json, write_document
+    from scalewright.records.types import ExitCode
+    from scalewright.report.console import answer_console
+    from scalewright.report.study_progress import StudyProgress
+    from scalewright.report.study_table import print_study
+    from scalewright.study.measure import run_here, tries
+    from scalewright.study.points import open_study
+    from scalewright.study.results import measured_study
+    from scalewright.study.store import Store
+    from scalewright.study.tell import report_of
+
+    library = open_catalog(catalog)
+    found = open_study(library, study, is_measured=True)
+    store = Store.create_or_resume(out or Path("results") / found.file.id, found)
+    with StudyProgress(len(list(tries(found)))) as progress:
+        ended = run_here(library, found, store, progress)
+    report = report_of(measured_study(library, found, store))
+    write_document(store.report / "report.json", report.document())
+    if as_json:
+        typer.echo(to_json(report.document()), nl=False)
+    else:
+        print_study(answer_console(), report)
+        typer.echo(f"results in {store.path}", err=True)
+    raise typer.Exit(ExitCode.YES if all(end.state == "finished" for end in ended) else ExitCode.NO)

@@ -42,6 +42,8 @@ class Execution:
     prediction: dict[str, Any] | None = None
     script: str = ""
     """The command that makes this run again."""
+    expected_s: float | None = None
+    """How long it is predicted to take, start included; None where nobody can say."""
 
     @property
     def directory(self) -> RunDirectory:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from scalewright.catalog.library import Catalog
-from scalewright.errors import LayoutError, NotExpressedError
+from scalewright.errors import LayoutError, NotExpressedError, ScalewrightError
+from scalewright.records.documents import read_document
+from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
-from scalewright.records.types import Result
-from scalewright.study.file import Published
+from scalewright.records.types import Point, Result
+from scalewright.study.file import Measure, Published
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS
 from scalewright.study.points import Study
 from scalewright.study.scaling import efficiencies
+from scalewright.study.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,59 @@ def predict_study(catalog: Catalog, study: Study) -> Results:
         except (LayoutError, NotExpressedError) as error:
             outcomes.append(Outcome(problem=str(error)))
     return Results(study=study, predicted=with_efficiency(study, outcomes), published=tuple(published_of(study)))
+
+
+def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
+    """What the store holds, beside what was predicted before each run started."""
+    limits = study.file.measure or Measure()
+    measured, predicted = [], []
+    for index, point in enumerate(study.points):
+        runs = [store.run(point, repeat) for repeat in range(limits.repeats)]
+        done = [run for run in runs if _is_finished(run)]
+        outcomes = [study.kind.measured(run.path) for run in done]
+        measured.append(_together(outcomes) if outcomes else Outcome(problem=_why_not(store, point, runs)))
+        predicted.append(_foretold(catalog, study, index, runs))
+    return Results(
+        study=study,
+        predicted=with_efficiency(study, predicted),
+        measured=with_efficiency(study, measured),
+        published=tuple(published_of(study)),
+    )
+
+
+def _is_finished(run: RunDirectory) -> bool:
+    info = run.read_exit_info() if run.config.exists() else None
+    return info is not None and info.finished
+
+
+def _why_not(store: Store, point: Point, runs: Sequence[RunDirectory]) -> str:
+    reasons = [store.read_problem(point, repeat) for repeat in range(len(runs))]
+    for run in runs:
+        info = run.read_exit_info() if run.config.exists() else None
+        reasons.append("" if info is None else info.reason)
+    return next((reason for reason in reasons if reason), "not measured yet")
+
+
+def _together(outcomes: Sequence[Outcome]) -> Outcome:
+    """Repeats of one point: the median, and from the least to the most; of one run its own spread."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    numbers = {}
+    for name in outcomes[0].numbers:
+        values = sorted(outcome.numbers[name].value for outcome in outcomes if name in outcome.numbers)
+        numbers[name] = Number(value=median(values), low=values[0], high=values[-1], count=len(values))
+    return replace(outcomes[0], numbers=numbers)
+
+
+def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDirectory]) -> Outcome:
+    """What was said before the first run; where none was said, what is said now."""
+    for run in runs:
+        if run.prediction.exists():
+            return study.kind.foretold(read_document(run.prediction, "prediction"))
+    try:
+        return study.kind.predict(catalog, study.cells[index].point, where=study.where)
+    except ScalewrightError as error:
+        return Outcome(problem=str(error))
 
 
 def with_efficiency(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

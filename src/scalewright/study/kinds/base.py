@@ -43,6 +43,9 @@ class Kind(Protocol):
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome: ...
 
+    def foretold(self, prediction: dict[str, Any]) -> Outcome:
+        """What a stored prediction says."""
+
     def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
         """The run that measures the point on this machine."""
 

@@ -16,7 +16,7 @@ from scalewright.records.study_report import Number
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
-from scalewright.study.kinds.training import predict_point, read, resolve, system_facts
+from scalewright.study.kinds.training import foretold, predict_point, read, resolve, system_facts
 from scalewright.units import SECONDS, parse
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
@@ -38,6 +38,9 @@ class LanguageKind:
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
         return predict_point(catalog, told, where=where)
+
+    def foretold(self, prediction: dict[str, Any]) -> Outcome:
+        return foretold(prediction)
 
     def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
         asked = read(told, where=where)
@@ -61,6 +64,7 @@ class LanguageKind:
             num_ranks=ready.num_ranks,
             machine=None if ready.here is None else ready.here.as_document(ready.config.precision),
             prediction=None if ready.ahead is None else ready.ahead.prediction.as_document(),
+            expected_s=None if ready.ahead is None else ready.ahead.duration_s,
         )
 
     def measured(self, path: Path) -> Outcome:

@@ -18,7 +18,7 @@ from scalewright.planner.energy_use import Footprint, site_of
 from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
 from scalewright.planner.stage_limits import stage_limits
 from scalewright.planner.vision import VisionPrediction, predict_vision
-from scalewright.planner.whatif import limits, term_times
+from scalewright.planner.whatif import PASSES, limits, term_times
 from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
@@ -186,3 +186,48 @@ def _used(used: Footprint | None) -> dict[str, Number]:
 def _parts(time: Breakdown) -> dict[str, float]:
     total = float(time.total)
     return {name.replace("_", " "): seconds / total for name, seconds in term_times(time)}
+
+
+def foretold(prediction: Mapping[str, Any]) -> Outcome:
+    """A `prediction/1` document of a training step, as it was written before its run."""
+    step_s, n = float(prediction["step_time_s"]), int(prediction["num_gpus"])
+    ends = tuple(float(end) for end in prediction["step_time_interval_s"])
+    span = (ends[0], ends[1])
+    numbers = {
+        "step_time_s": Number(value=step_s, low=span[0], high=span[1]),
+        "batch_time_s": Number(value=step_s, low=span[0], high=span[1]),
+        "memory_bytes": Number(value=float(prediction["memory_bytes"])),
+        "num_gpus": Number(value=n),
+    }
+    each = prediction.get("tokens_per_s_per_gpu")
+    if each is not None:
+        numbers["tokens_per_s_per_gpu"] = _rate(float(each) * step_s, step_s, span)
+        numbers["tokens_per_s"] = _rate(float(each) * n * step_s, step_s, span)
+    if prediction.get("model_flop") is not None:
+        numbers["flop_per_s_per_gpu"] = _rate(float(prediction["model_flop"]) / n, step_s, span)
+    if prediction.get("mfu_frac") is not None:
+        numbers["mfu_frac"] = Number(value=float(prediction["mfu_frac"]))
+    parts = _stored_parts(prediction.get("time", {}))
+    return Outcome(
+        numbers=numbers, limit=next(iter(parts), ""), parts=parts, notes=tuple(prediction.get("warnings", ()))
+    )
+
+
+def _stored_parts(time: Mapping[str, Any]) -> dict[str, float]:
+    """Shares of the leaves, forward and backward of one kind together, largest first."""
+    found: dict[str, float] = {}
+
+    def walk(term: Mapping[str, Any]) -> None:
+        if term.get("parts"):
+            for part in term["parts"]:
+                walk(part)
+        elif "total_s" in term:
+            name = str(term["name"])
+            for suffix in PASSES:
+                name = name.removesuffix(suffix)
+            found[name.replace("_", " ")] = found.get(name.replace("_", " "), 0.0) + float(term["total_s"])
+
+    walk(time)
+    total = sum(found.values())
+    ordered = sorted(found.items(), key=lambda item: -item[1])
+    return {name: seconds / total for name, seconds in ordered if seconds > 0} if total else {}

@@ -1,0 +1,71 @@
+"""A study while it runs: which point, how far, how long it will take. Always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from scalewright import units
+from scalewright.records import metric_names as names
+from scalewright.records.events import Event
+
+
+class StudyProgress:
+    """One line for each point that ends; on a terminal also a bar with the step of the point that runs."""
+
+    def __init__(self, num_tries: int) -> None:
+        console = Console(stderr=True)
+        self._live = console.is_terminal
+        self._bar = Progress(
+            TextColumn("points"), MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"),
+            console=console, transient=True, disable=not self._live,
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting", total=num_tries)
+        self._done = 0
+        self._num_tries = num_tries
+        self._now = ""
+        self._begun_s: float | None = None
+
+    def __enter__(self) -> StudyProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begins(self, tried: Any, execution: Any) -> None:
+        labels = ", ".join(f"{name} {value}" for name, value in tried.point.labels.items())
+        expected = "" if execution.expected_s is None else f", {units.format(execution.expected_s, units.SECONDS)}"
+        self._now, self._begun_s = labels, time.monotonic()
+        self._show(f"{labels}{expected}")
+
+    def see(self, events: list[Event]) -> None:
+        steps = [event for event in events if event.name == names.STEP_TIME and event.rank == 0]
+        if steps:
+            self._show(f"{self._now}: step {steps[-1].step + 1}")
+
+    def ends(self, ended: Any) -> None:
+        self._done += 1
+        labels = ", ".join(f"{name} {value}" for name, value in ended.tried.point.labels.items())
+        took = "" if self._begun_s is None else f" in {units.format(time.monotonic() - self._begun_s, units.SECONDS)}"
+        how = f"measured{took}" if ended.state == "finished" and took else ended.state
+        self._begun_s = None
+        reason = f": {ended.reason}" if ended.reason else ""
+        self.say(f"{self._done} of {self._num_tries}  {labels}: {how}{reason}")
+        self._bar.update(self._task, completed=self._done)
+
+    def say(self, text: str) -> None:
+        if self._live:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            sys.stderr.write(f"{text}\n")
+
+    def _show(self, text: str) -> None:
+        self._bar.update(self._task, description=text)

@@ -1,0 +1,289 @@
+"""The calibrate study: micro benchmarks and short real steps within a time budget, then one calibration file.
+
+Every point has its own run directory, made by the one executor. A calibration that was interrupted goes on where it
+stopped; one that was finished is made anew.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scalewright import __version__
+from scalewright.catalog import calibration as calibrations
+from scalewright.catalog.calibration import SCHEMA, Calibration, Fingerprint
+from scalewright.catalog.library import Catalog
+from scalewright.costs.calibrated import machine_from_calibration
+from scalewright.costs.machine import Machine
+from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError
+from scalewright.launch.system_here import versions_here
+from scalewright.observe.calibrate import Source, read_sources, values_from
+from scalewright.observe.real_steps import language_step_s, read_steps, vision_step_s
+from scalewright.observe.residuals import fit_residuals
+from scalewright.records.documents import read_document, write_document
+from scalewright.records.events import Event
+from scalewright.records.run_directory import RunDirectory, new_run_id
+from scalewright.records.types import ExitCode
+from scalewright.study.calibrate_points import Micro, Point, RealRun, points
+from scalewright.study.execute import Execution, Watch, execute
+from scalewright.workload import language_run, vision_run
+from scalewright.workload.language_run import DeviceKind
+
+STUDY = "calibrate"
+FIRST_START_S = {"cpu": 4.0, "cuda": 9.0}
+"""What starting a process takes, until one was seen: imports, context, kernels loaded."""
+FIT_FRAC, LEAST_FIT_S = 0.03, 2.0
+"""Kept back for the fits and the file."""
+MICRO_FRAC = 0.55
+"""Of the time that is not spent on starting: the rest is for real steps."""
+FEWEST_STEPS, MOST_STEPS = 10, 60
+LONGEST_REAL_S = 15.0
+RESULT = "calibration.json"
+SHORTEST_BUDGET_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was asked for, settled."""
+
+    name: str
+    base: Machine
+    system: str
+    partition: str
+    fingerprint: Fingerprint
+    num_ranks: int
+    budget_s: float
+    folder: Path
+    """Where the run directories go."""
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        calibrations.check_name(self.name)
+        if not SHORTEST_BUDGET_S <= self.budget_s < float("inf"):
+            raise ConfigError(
+                f"a budget of {self.budget_s:g} s is too short to measure anything: give --budget of "
+                f"{SHORTEST_BUDGET_S:.0f} s or more"
+            )
+        if self.num_ranks < 1:
+            raise ConfigError(f"--ranks {self.num_ranks}: give 1 or more")
+
+    @property
+    def device(self) -> DeviceKind:
+        return self.fingerprint.device
+
+
+class StoppedError(Exception):
+    """The study was asked to stop; run again, it goes on."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
+class _OutOfTimeError(Exception):
+    """A point went past the end of the budget: its ranks are ended."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What has been done so far, and the time that is left."""
+
+    wanted: Wanted
+    begun_s: float = field(default_factory=time.monotonic)
+    starts_s: list[float] = field(default_factory=list)
+    done: list[Path] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    @property
+    def left_s(self) -> float:
+        kept_s = max(LEAST_FIT_S, FIT_FRAC * self.wanted.budget_s)
+        return self.wanted.budget_s - kept_s - (time.monotonic() - self.begun_s)
+
+    @property
+    def start_s(self) -> float:
+        """What starting a point takes, as seen so far."""
+        return statistics.median(self.starts_s) if self.starts_s else FIRST_START_S[self.wanted.device]
+
+
+Say = Callable[[str], None]
+
+
+def check_free(wanted: Wanted) -> None:
+    """Refuse to write over a calibration of another machine or of other versions, before anything is measured."""
+    path = calibrations.path_of(wanted.name)
+    if wanted.force or not path.exists():
+        return
+    why = calibrations.why_not_here(calibrations.read(path), wanted.fingerprint, versions_here())
+    if why:
+        raise ConfigError(
+            f"{path} is not of this machine as it is now ({why}): choose another name with --as, or replace it with "
+            "--force"
+        )
+
+
+def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
+    """Measure within the budget, fit, and write the calibration; nothing is written unless all of it worked."""
+    check_free(wanted)
+    state = _Progress(wanted)
+    every = points(wanted.device, num_ranks=wanted.num_ranks)
+    for number, (point, rest) in enumerate(_with_rest(every), start=1):
+        found = _budget(catalog, point, rest, state, every)
+        if isinstance(found, str):
+            state.skipped.append(f"{point.name}: {found}")
+            say(f"[{number}/{len(every)}] {point.name}: left out, {found}")
+            continue
+        say(f"[{number}/{len(every)}] {point.name}")
+        _run(point, found, state)
+    calibration = finish(catalog, wanted, state.done, spent_s=time.monotonic() - state.begun_s, skipped=state.skipped)
+    calibrations.write(calibration)
+    write_document(wanted.folder / RESULT, calibration.document())
+    return calibration
+
+
+def _with_rest(every: list[Point]) -> Iterator[tuple[Point, list[Point]]]:
+    for index, point in enumerate(every):
+        yield point, every[index + 1 :]
+
+
+def _budget(catalog: Catalog, point: Point, rest: list[Point], state: _Progress, every: list[Point]) -> float | str:
+    """Seconds of a micro benchmark or steps of a real run; or why there is no time for it."""
+    if _is_done(state.wanted.folder / point.name):
+        return 0.0
+    left_s = state.left_s - state.start_s
+    if isinstance(point, Micro):
+        if left_s < point.least_s:
+            return "no time left"
+        startups_s = len(every) * state.start_s + sum(p.compile_s for p in every if isinstance(p, RealRun))
+        free_s = max(state.wanted.budget_s - startups_s, 0.3 * state.wanted.budget_s)
+        scale = MICRO_FRAC * free_s / sum(p.most_s for p in every if isinstance(p, Micro))
+        return min(left_s, point.most_s, max(point.least_s, scale * point.most_s))
+    step_s = _step_s(catalog, point, state)
+    if left_s < point.compile_s + FEWEST_STEPS * step_s:
+        return f"no time left for {FEWEST_STEPS} steps of about {step_s:.2g} s"
+    others = sum(isinstance(p, RealRun) for p in rest) + 1
+    share_s = min(LONGEST_REAL_S, max(left_s - point.compile_s - len(rest) * state.start_s, 0.0) / others)
+    return float(min(MOST_STEPS, max(FEWEST_STEPS, int(share_s / step_s))))
+
+
+def _step_s(catalog: Catalog, point: RealRun, state: _Progress) -> float:
+    """A step as the values measured so far predict it."""
+    try:
+        sources = _sources(state.done)
+        draft = _draft(state.wanted, sources, state.wanted.base, spent_s=1.0, skipped=())
+        machine = machine_from_calibration(catalog, draft, num_ranks=point.num_ranks)
+        config = point.config(FEWEST_STEPS)
+        if point.kind == "vision":
+            return vision_step_s(catalog, vision_run.from_document(config, where=point.name), machine)
+        return language_step_s(catalog, language_run.from_document(config, where=point.name), machine)
+    except ScalewrightError:
+        return point.fallback_step_s
+
+
+def _is_done(path: Path) -> bool:
+    info = RunDirectory(path).read_exit_info() if path.is_dir() else None
+    return info is not None and info.finished
+
+
+def _run(point: Point, share: float, state: _Progress) -> None:
+    """Run a point; its failure is noted, unless there is no calibration without it."""
+    path = state.wanted.folder / point.name
+    directory = RunDirectory(path)
+    if _is_done(path):
+        state.done.append(path)
+        return
+    if directory.config.exists():  # begun before: what it was told then holds
+        config: dict[str, Any] = read_document(directory.config, f"{point.kind}-run")
+        spent_on_work_s = 0.0
+    else:
+        config = point.config(share) if isinstance(point, Micro) else point.config(int(share))
+        spent_on_work_s = share if isinstance(point, Micro) else 0.0
+    begun_s = time.monotonic()
+    execution = Execution(kind=point.kind, config=config, path=path, num_ranks=point.num_ranks, study_id=STUDY)
+    try:
+        code = execute(execution, Watch(on_events=lambda events: _look(events, state)))
+    except _OutOfTimeError:
+        state.skipped.append(f"{point.name}: it went past the end of the budget and was ended")
+        state.done.append(path)  # the steps of a run that was ended count as far as it got
+        return
+    if isinstance(point, Micro):
+        state.starts_s.append(max(time.monotonic() - begun_s - spent_on_work_s, 1.0))
+    if code == ExitCode.YES:
+        state.done.append(path)
+        return
+    if code in (ExitCode.REQUEUE, ExitCode.INTERRUPTED):
+        raise StoppedError(code)
+    info = directory.read_exit_info()
+    reason = "it left no reason, see its logs" if info is None else info.reason
+    if isinstance(point, Micro) and point.is_needed:
+        raise EnvironmentFailedError(f"{path}: {reason}")
+    state.skipped.append(f"{point.name}: {reason}")
+
+
+def _look(events: list[Event], state: _Progress) -> None:
+    del events
+    if state.left_s < 0.0:
+        raise _OutOfTimeError
+
+
+def _sources(paths: list[Path]) -> list[Source]:
+    return read_sources(RunDirectory(path) for path in paths)
+
+
+def finish(catalog: Catalog, wanted: Wanted, paths: list[Path], *, spent_s: float, skipped: list[str]) -> Calibration:
+    """The calibration that these run directories make; writes nothing."""
+    sources = _sources(paths)
+    steps, notes = read_steps(catalog, (RunDirectory(p) for p in paths if not RunDirectory(p).measurements.exists()))
+    draft = _draft(wanted, sources, wanted.base, spent_s=spent_s, skipped=(*skipped, *notes))
+    if not draft.values:
+        raise EnvironmentFailedError("nothing was measured: give a longer --budget, or look into the run directories")
+    fitted = fit_residuals(catalog, draft, steps)
+    return draft.model_copy(
+        update={
+            "residuals": fitted.residuals,
+            "steps": fitted.steps,
+            "language_interval": fitted.language_interval,
+            "vision_interval": fitted.vision_interval,
+        }
+    )
+
+
+def _draft(
+    wanted: Wanted, sources: list[Source], base: Machine, *, spent_s: float, skipped: tuple[str, ...]
+) -> Calibration:
+    versions = {key: value for source in sources for key, value in source.found.versions.items()}
+    versions = {**versions, **versions_here(), "scalewright": __version__}
+    throttled = [
+        f"{source.run}: the device slowed itself down ({', '.join(map(str, reasons))})"
+        for source in sources
+        if (reasons := source.found.conditions.get("throttled"))
+    ]
+    return Calibration.model_validate(
+        {
+            "schema": SCHEMA,
+            "name": wanted.name,
+            "base": wanted.system,
+            "partition": wanted.partition,
+            "fingerprint": wanted.fingerprint,
+            "versions": versions,
+            "created": datetime.now(UTC).replace(microsecond=0),
+            "budget_s": wanted.budget_s,
+            "spent_s": max(spent_s, 0.1),
+            "values": values_from(sources, base),
+            "collectives": [fit for source in sources for fit in source.found.fits],
+            "skipped": skipped,
+            "notes": throttled,
+        }
+    )
+
+
+def study_folder(root: Path, name: str) -> Path:
+    """Where the points of this calibration go: the newest unfinished attempt, else a new one."""
+    before = sorted(path for path in root.glob(f"*-{name}") if path.is_dir())
+    if before and not (before[-1] / RESULT).exists():
+        return before[-1]
+    return root / new_run_id(name)

@@ -1,0 +1,136 @@
+"""Run a study here, or go on where an earlier run ended. A point that fails stops no other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from scalewright import units
+from scalewright.catalog.library import Catalog
+from scalewright.errors import ScalewrightError
+from scalewright.launch.language import OverBudgetError
+from scalewright.records.events import Event
+from scalewright.records.types import ExitCode, Point
+from scalewright.study.execute import Execution, Watch, execute
+from scalewright.study.file import Measure
+from scalewright.study.points import Study
+from scalewright.study.store import Store
+
+State = Literal["finished", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One repeat of one point."""
+
+    index: int
+    """Of the point in the study."""
+    point: Point
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a try came out."""
+
+    tried: Try
+    state: State
+    reason: str = ""
+
+
+class Listener(Protocol):
+    """Who is told as the study goes on."""
+
+    def begins(self, tried: Try, execution: Execution) -> None: ...
+
+    def see(self, events: list[Event]) -> None: ...
+
+    def ends(self, ended: Ended) -> None: ...
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a run of the study has used so far."""
+
+    limits: Measure
+    clock: Callable[[], float] = time.monotonic
+    started_s: float = field(init=False)
+    device_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.started_s = self.clock()
+
+    @property
+    def left_s(self) -> float:
+        return self.limits.time_limit_s - (self.clock() - self.started_s)
+
+    def refusal(self, execution: Execution) -> str:
+        """Why this run may not start within what is left; empty where it may."""
+        left_s, expected_s = self.left_s, execution.expected_s or 0.0
+        if left_s <= 0 or expected_s > left_s:
+            would = f"would take {units.format(expected_s, units.SECONDS)}" if expected_s else "is not started"
+            left = units.format(max(left_s, 0.0), units.SECONDS)
+            return f"{would}, and {left} of the study's {self.limits.time_limit} are left: run the study again to go on"
+        if self.limits.gpu_hours_limit is not None:
+            limit_s = self.limits.gpu_hours_limit * 3600.0
+            if self.device_s + expected_s * execution.num_ranks > limit_s:
+                return f"would go over the study's {self.limits.gpu_hours_limit} GPU-hours: raise gpu_hours_limit"
+        return ""
+
+
+def tries(study: Study) -> Iterator[Try]:
+    """All repeats of all points, interleaved: a machine that drifts does so for every point alike."""
+    limits = study.file.measure or Measure()
+    for repeat in range(limits.repeats):
+        seen: set[str] = set()
+        for index, point in enumerate(study.points):
+            if point.id not in seen:
+                seen.add(point.id)
+                yield Try(index=index, point=point, repeat=repeat)
+
+
+def run_here(catalog: Catalog, study: Study, store: Store, listener: Listener) -> list[Ended]:
+    """Every try that is not finished yet, one after the other. Ctrl-C ends the study; the next run goes on."""
+    ended: list[Ended] = []
+    spent = Spent(study.file.measure or Measure())
+    with store.held():
+        for tried in tries(study):
+            found = _one(catalog, study, store, tried, listener, spent)
+            listener.ends(found)
+            ended.append(found)
+    return ended
+
+
+def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Listener, spent: Spent) -> Ended:
+    problem = store.problem(tried.point, tried.repeat)
+    try:
+        point = execution_of(catalog, study, store, tried)
+        if point.is_finished:
+            return Ended(tried=tried, state="finished")
+        refusal = spent.refusal(point)
+        if refusal:
+            return Ended(tried=tried, state="skipped", reason=refusal)
+        problem.unlink(missing_ok=True)
+        listener.begins(tried, point)
+        begun_s = spent.clock()
+        code = execute(point, Watch(on_events=listener.see))
+        spent.device_s += (spent.clock() - begun_s) * point.num_ranks
+    except (ScalewrightError, OverBudgetError) as error:
+        reason = " ".join(str(error).split())
+        store.write_problem(tried.point, tried.repeat, reason)
+        return Ended(tried=tried, state="failed", reason=reason)
+    if code == ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    if code == ExitCode.YES:
+        return Ended(tried=tried, state="finished")
+    info = store.run(tried.point, tried.repeat).read_exit_info()
+    return Ended(tried=tried, state="failed", reason=f"exit code {code}" if info is None else info.reason)
+
+
+def execution_of(catalog: Catalog, study: Study, store: Store, tried: Try) -> Execution:
+    """The run behind a try; in a folder that has one already, the same configuration."""
+    path = store.run(tried.point, tried.repeat).path
+    made = study.kind.execution(catalog, study.cells[tried.index].point, path=path, where=study.where)
+    return replace(made, point_id=tried.point.id, study_id=study.id)
