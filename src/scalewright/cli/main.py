@@ -18,6 +18,7 @@ from scalewright.cli import (
     jobs,
     lab,
     launch,
+    lint,
     plan,
     plan_show,
     predict,
@@ -60,6 +61,7 @@ app.command("advise")(advise.run)
 app.command("catalog")(catalog.run)
 app.command("doctor")(doctor.run)
 app.command("launch")(launch.run)
+app.command("lint")(lint.run)
 app.command("plan")(plan.run)
 app.command("plan-show")(plan_show.run)
 app.command("predict")(predict.run)

@@ -43,10 +43,11 @@ def write_text(path: Path, text: str, *, is_synced: bool = True) -> None:
     write_bytes(path, text.encode("utf-8"), is_synced=is_synced)
 
 
-def write_bytes(path: Path, content: bytes, *, is_synced: bool = True) -> None:
+def write_bytes(path: Path, content: bytes, *, is_synced: bool = True, mode: int | None = None) -> None:
     """Write to a temporary name in the same folder, flush to disk, then rename over `path`.
 
     `is_synced` may be false for what can be made again: it is whole for every process, but may be lost with the power.
+    `mode` is the file's permissions; None: those of a new file.
     """
     if path.is_dir():
         raise DocumentError(f"{path}: is a folder; name a file in it")
@@ -63,7 +64,7 @@ def write_bytes(path: Path, content: bytes, *, is_synced: bool = True) -> None:
                 os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101  mkstemp makes 0600, which colleagues could not read
+        os.chmod(temporary, 0o666 & ~umask if mode is None else mode)  # noqa: PTH101  mkstemp makes 0600, which colleagues could not read
         os.replace(temporary, path)  # noqa: PTH105  Path.replace says the same with one more object
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -22,12 +22,12 @@ from scalewright.launch.lint.shell import (
     Word,
     parse,
 )
+from scalewright.launch.lint.words import Unit, leaves, name_and_value, plain, resolve, resolved
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
-_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _WHOLE_REFERENCE = re.compile(r"^\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?\}|([A-Za-z_]\w*))$")
 _LOOPS: dict[str, Loop] = {"for": "for", "while": "while", "until": "until", "select": "select"}
 _MAX_NESTED = 6
@@ -35,33 +35,6 @@ _MAX_NESTED = 6
 _MAX_EXPANDED = 512
 """Words that a variable may expand to; more is no command line that somebody reads."""
 _BRANCHES = ("if_statement", "elif_clause", "else_clause", "case_item")
-_LITERALS = ("word", "number", "variable_name", "string_content", "file_descriptor", "regex", "test_operator")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unit:
-    """A text that is parsed on its own, and where it stands in the script."""
-
-    text: str
-    code: str
-    shift: int = 0
-    fixed: tuple[int, int] | None = None
-    """Span of everything in it, where the text was put together and has no places of its own."""
-    parent: Command | None = None
-    origin: str = ""
-    """The file that the text was sourced from; empty: the script itself."""
-
-    def origin_of(self, node: Node) -> str:
-        return f"{self.origin}:{node.start_point[0] + 1}" if self.origin else ""
-
-    def span(self, node: Node) -> tuple[int, int]:
-        return self.fixed or (node.start_byte + self.shift, node.end_byte + self.shift)
-
-    def source(self, node: Node) -> str:
-        return self.text[node.start_byte : node.end_byte]
-
-    def is_masked(self, node: Node) -> bool:
-        return self.text[node.start_byte : node.end_byte] != self.code[node.start_byte : node.end_byte]
 
 
 def _no_file(name: str) -> str | None:
@@ -94,7 +67,7 @@ def read_body(text: str, code: str, starts: tuple[int, ...], read_file: Callable
     """The commands of a script. `code` is `text` with placeholders masked; both have the same length."""
     tree = parse(code)
     found = _Found(starts=starts, read_file=read_file)
-    unit = _Unit(text=text, code=code)
+    unit = Unit(text=text, code=code)
     _walk(tree.root_node, unit, Enclosing(), found, 0)
     error_at, error = _first_error(tree.root_node) if tree.root_node.has_error else (None, "")
     return Body(
@@ -121,7 +94,7 @@ def _first_error(node: Node) -> tuple[int | None, str]:
             return node.start_byte, node.type
 
 
-def _walk(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _walk(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
     if depth > MAX_DEPTH:
         return
     kind = node.type
@@ -144,7 +117,7 @@ def _walk(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int)
         _children(node, unit, _entering(node, unit, within, found), found, depth)
 
 
-def _children(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _children(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
     children = node.children
     condition_ends = _condition_end(node.type, children)
     for index, child in enumerate(children):
@@ -171,7 +144,7 @@ def _condition_end(kind: str, children: list[Node]) -> int:
     return len(children) if kind == "negated_command" else 0
 
 
-def _entering(node: Node, unit: _Unit, within: Enclosing, found: _Found) -> Enclosing:
+def _entering(node: Node, unit: Unit, within: Enclosing, found: _Found) -> Enclosing:
     kind = node.type
     if kind in ("for_statement", "while_statement", "c_style_for_statement"):
         start, _ = unit.span(node)
@@ -195,11 +168,11 @@ def _entering(node: Node, unit: _Unit, within: Enclosing, found: _Found) -> Encl
     return within
 
 
-def _test(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _test(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
     """`[ ... ]` and `[[ ... ]]`: a command called `test`, so that rules can read its words."""
     start, end = unit.span(node)
     words = [Word(text="test", start=start, end=start + 1, is_static=True)]
-    words += [_plain(child, unit) for child in _leaves(node)]
+    words += [plain(child, unit) for child in leaves(node)]
     line, column = found.place(start)
     found.commands.append(
         Command(
@@ -216,49 +189,9 @@ def _test(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int)
     _substitutions(node, unit, within, found, depth)
 
 
-def _leaves(node: Node) -> Iterator[Node]:
-    for child in node.named_children:
-        if child.type.endswith("_expression"):
-            yield from _leaves(child)
-        else:
-            yield child
-
-
-def _plain(node: Node, unit: _Unit) -> Word:
-    text, is_static = _resolved(node, unit)
-    start, end = unit.span(node)
-    return Word(text=text, start=start, end=end, is_static=is_static, is_quoted=node.type in ("string", "raw_string"))
-
-
-def _resolved(node: Node, unit: _Unit) -> tuple[str, bool]:
-    """A word without its quotes, and whether the shell will change nothing in it."""
-    source = unit.source(node)
-    is_static = not unit.is_masked(node)
-    kind = node.type
-    if kind == "raw_string":
-        return source[1:-1], is_static
-    if kind == "ansi_c_string":
-        return source[2:-1], is_static and "\\" not in source
-    if kind in ("string", "translated_string"):
-        inner = source[source.find('"') + 1 : -1]
-        dynamic = any(child.type not in ('"', "string_content") for child in node.children)
-        return re.sub(r'\\([$`"\\\n])', _unescape, inner), is_static and not dynamic
-    if kind == "concatenation":
-        parts = [_resolved(child, unit) for child in node.children]
-        return "".join(text for text, _ in parts), is_static and all(fixed for _, fixed in parts)
-    if kind in _LITERALS or not node.children:
-        text = re.sub(r"\\(.|\n)", _unescape, source)
-        return text, is_static and not source.startswith("~") and not re.search(r"[*?]|\{.*\}", source)
-    return source, False
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return "" if match.group(1) == "\n" else match.group(1)
-
-
-def _words(node: Node, unit: _Unit, found: _Found) -> list[Word]:
+def _words(node: Node, unit: Unit, found: _Found) -> list[Word]:
     """One word of the text as the words that the shell makes of it, as far as the script itself says."""
-    word = _plain(node, unit)
+    word = plain(node, unit)
     reference = _WHOLE_REFERENCE.match(word.text) if not word.is_static else None
     if reference is None:
         return [word]
@@ -271,7 +204,7 @@ def _words(node: Node, unit: _Unit, found: _Found) -> list[Word]:
 
 
 def _command(
-    node: Node, unit: _Unit, within: Enclosing, found: _Found, redirects: tuple[Redirect, ...], depth: int
+    node: Node, unit: Unit, within: Enclosing, found: _Found, redirects: tuple[Redirect, ...], depth: int
 ) -> Command | None:
     environment: list[tuple[str, Word]] = []
     words: list[Word] = []
@@ -282,7 +215,7 @@ def _command(
             if _ends_statement(child, children[index + 1 :], unit):
                 _assignment(child, unit, within, found, is_exported=False, depth=depth)
                 continue
-            name, value = _name_and_value(child, unit)
+            name, value = name_and_value(child, unit)
             environment.append((name, value))
         elif child.type.endswith("_redirect"):
             own.extend(_redirect(child, unit))
@@ -319,7 +252,7 @@ def _command(
     return command
 
 
-def _ends_statement(child: Node, following: list[Node], unit: _Unit) -> bool:
+def _ends_statement(child: Node, following: list[Node], unit: Unit) -> bool:
     """The grammar joins assignments with a command on a later line; a line's end that is not escaped parts them."""
     if not following:
         return False
@@ -345,23 +278,13 @@ def _source(command: Command, within: Enclosing, found: _Found, depth: int) -> N
         return
     found.sourced.append(name)
     found.num_nested += 1
-    unit = _Unit(text=text, code=text, fixed=(command.start, command.end), origin=name)
+    unit = Unit(text=text, code=text, fixed=(command.start, command.end), origin=name)
     _walk(parse(text).root_node, unit, within, found, depth + 1)
     found.num_nested -= 1
 
 
-def _name_and_value(node: Node, unit: _Unit) -> tuple[str, Word]:
-    name = node.child_by_field_name("name")
-    value = node.child_by_field_name("value")
-    label = unit.source(name) if name is not None else ""
-    if value is None:
-        _, end = unit.span(node)
-        return label, Word(text="", start=end, end=end, is_static=True)
-    return label, _plain(value, unit)
-
-
-def _assignment(node: Node, unit: _Unit, within: Enclosing, found: _Found, *, is_exported: bool, depth: int) -> None:
-    name, value = _name_and_value(node, unit)
+def _assignment(node: Node, unit: Unit, within: Enclosing, found: _Found, *, is_exported: bool, depth: int) -> None:
+    name, value = name_and_value(node, unit)
     target = node.child_by_field_name("value")
     is_array = target is not None and target.type == "array"
     items: tuple[Word, ...] = ()
@@ -423,19 +346,7 @@ def _remember(
     found.variables[name] = words
 
 
-def resolve(text: str, variables: dict[str, tuple[Word, ...] | None]) -> str:
-    """`text` with the variables that the script itself has set; what it has not stays as it is written."""
-    if "$" not in text:
-        return text
-
-    def value(match: re.Match[str]) -> str:
-        words = variables.get(match.group(1) or match.group(2))
-        return match.group() if words is None else " ".join(word.text for word in words)
-
-    return _REFERENCE.sub(value, text)
-
-
-def _declaration(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _declaration(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
     """export, declare, local, readonly, typeset, unset: a command, and its assignments."""
     children = node.children
     keyword = children[0].type
@@ -452,7 +363,7 @@ def _declaration(node: Node, unit: _Unit, within: Enclosing, found: _Found, dept
             start, end = unit.span(child)
             words.append(Word(text=unit.source(child), start=start, end=end, is_static=False))
             continue
-        words.append(_plain(child, unit))
+        words.append(plain(child, unit))
         if keyword == "unset":
             found.variables[unit.source(child)] = None
         elif is_exported and child.type == "variable_name":
@@ -481,7 +392,7 @@ def _export_later(found: _Found, name: str) -> None:
             return
 
 
-def _redirect(node: Node, unit: _Unit) -> Iterator[Redirect]:
+def _redirect(node: Node, unit: Unit) -> Iterator[Redirect]:
     if node.type == "heredoc_redirect":
         for child in node.named_children:
             if child.type == "file_redirect":
@@ -490,10 +401,10 @@ def _redirect(node: Node, unit: _Unit) -> Iterator[Redirect]:
     operator = next((child.type for child in node.children if not child.is_named), "")
     target = node.children[-1]
     start, end = unit.span(node)
-    yield Redirect(operator=operator, target=_resolved(target, unit)[0], start=start, end=end)
+    yield Redirect(operator=operator, target=resolved(target, unit)[0], start=start, end=end)
 
 
-def _redirected(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _redirected(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
     body = node.child_by_field_name("body")
     redirections = [child for child in node.children if child.type.endswith("_redirect")]
     redirects = tuple(item for child in redirections for item in _redirect(child, unit))
@@ -511,7 +422,7 @@ def _redirected(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth
             _substitutions(child, unit, within, found, depth)
 
 
-def _heredoc(node: Node, unit: _Unit, within: Enclosing, found: _Found, reader: Command | None, depth: int) -> None:
+def _heredoc(node: Node, unit: Unit, within: Enclosing, found: _Found, reader: Command | None, depth: int) -> None:
     quoted = False
     for child in node.children:
         if child.type == "heredoc_start":
@@ -523,7 +434,7 @@ def _heredoc(node: Node, unit: _Unit, within: Enclosing, found: _Found, reader: 
                 Heredoc(text=text, start=start, end=end, line=found.place(start)[0], is_quoted=quoted, command=reader)
             )
             if reader is not None and _reads_shell(reader):
-                inner = _Unit(
+                inner = Unit(
                     text=text,
                     code=unit.code[child.start_byte : child.end_byte],
                     shift=unit.shift + child.start_byte,
@@ -542,7 +453,7 @@ def _reads_shell(command: Command) -> bool:
     return at is not None and all(word.startswith("-") and word != "-c" for word in words[at + 1 :])
 
 
-def _parse_inside(unit: _Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _parse_inside(unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
     if found.num_nested >= _MAX_NESTED or not unit.code.strip():
         return
     found.num_nested += 1
@@ -569,14 +480,14 @@ def _nested(command: Command, within: Enclosing, found: _Found, depth: int) -> N
     resolved = resolve(text.text, found.variables)
     exact = not text.is_expanded and resolved == text.text and text.end - text.start == len(text.text) + 2
     unit = (
-        _Unit(text=resolved, code=resolved, shift=text.start + 1)
+        Unit(text=resolved, code=resolved, shift=text.start + 1)
         if exact
-        else _Unit(text=resolved, code=resolved, fixed=(text.start, text.end))
+        else Unit(text=resolved, code=resolved, fixed=(text.start, text.end))
     )
     _parse_inside(unit, within, found, depth)
 
 
-def _substitutions(node: Node, unit: _Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _substitutions(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
     """Commands inside `$(...)` of a word."""
     if depth > MAX_DEPTH:
         return

@@ -116,15 +116,14 @@ def _origin(script: Script, hit: Hit) -> str:
     if not script.sourced:
         return ""
     offset = script.starts[hit.line - 1] + hit.column - 1
-    for item in (*script.commands, *script.assignments):
-        if item.origin and item.start <= offset < item.end and item.start == offset:
-            return item.origin
-    return ""
+    places = [(command.origin, command.start) for command in script.commands]
+    places += [(assignment.origin, assignment.start) for assignment in script.assignments]
+    return next((origin for origin, start in places if origin and start == offset), "")
 
 
 def version_fits(version: tuple[int, int], bounds: str) -> bool:
     """Whether a version of Slurm lies within bounds such as ">=22.05,<23.11"."""
-    compare = {
+    compare: dict[str, Callable[[tuple[int, int]], bool]] = {
         ">=": lambda b: version >= b,
         "<=": lambda b: version <= b,
         ">": lambda b: version > b,

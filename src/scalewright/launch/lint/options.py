@@ -50,7 +50,13 @@ SRUN_SHORT = {
     "b": "begin", "E": "preserve-env", "I": "immediate", "K": "kill-on-bad-exit", "l": "label", "r": "relative",
     "T": "threads", "u": "unbuffered", "W": "wait", "X": "disable-status", "Z": "no-allocate",
 }  # fmt: skip
-ALIASES = {"workdir": "chdir", "share": "oversubscribe", "cpu_bind": "cpu-bind", "mem_bind": "mem-bind"}
+ALIASES = {
+    "tasks-per-node": "ntasks-per-node",
+    "workdir": "chdir",
+    "share": "oversubscribe",
+    "cpu_bind": "cpu-bind",
+    "mem_bind": "mem-bind",
+}
 """Older spellings that Slurm still reads, or reads no longer (see `RENAMED`)."""
 RENAMED = {"workdir": "chdir"}
 """Refused since Slurm 19.05 or so; the new name."""
@@ -62,7 +68,7 @@ def _arities(none: str, optional: str, required: str) -> dict[str, Arity]:
 
 
 SBATCH = _arities(_NONE + " " + _PLUGIN_NONE, _OPTIONAL, _REQUIRED + " " + _PLUGIN_REQUIRED)
-for _absent in ("kill-on-bad-exit", "immediate", "bcast", "resv-ports"):
+for _absent in ("kill-on-bad-exit", "immediate", "bcast", "resv-ports", "x11"):
     del SBATCH[_absent]
 SRUN = {**_arities(_NONE, _OPTIONAL, _REQUIRED), **SBATCH, **_arities(_SRUN_NONE, _SRUN_OPTIONAL, _SRUN_REQUIRED)}
 SRUN |= _arities("", _OPTIONAL, "")

@@ -64,11 +64,15 @@ class ModelNeeds:
 
     model: str
     num_gpus: int
+    """GPUs of the plan; without one, the fewest on which training with the full state fits."""
     device_bytes: float
-    """Needed on each GPU."""
+    """Taken on each of these GPUs."""
     host_bytes_per_node: float
+    """Host memory; 0: not known."""
     tp: int
     pp: int
+    is_planned: bool = False
+    """From a plan, and not the fewest that fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

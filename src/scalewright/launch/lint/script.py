@@ -10,12 +10,12 @@ from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
 from scalewright.errors import ConfigError
-from scalewright.launch.lint.body import read_body, resolve
+from scalewright.launch.lint.body import read_body
 from scalewright.launch.lint.directives import Directive, Header, read_header
 from scalewright.launch.lint.launches import CONTAINERS, Launch, launches_of
-from scalewright.launch.lint.options import SBATCH_ENVIRONMENT
 from scalewright.launch.lint.shell import Assignment, Body, Command, Comment, Heredoc, Trap, Word
 from scalewright.launch.lint.template import is_template, mask_template
+from scalewright.launch.lint.words import resolve
 from scalewright.launch.walltime import parse_walltime_s
 
 SHELL_NAMES = ("bash", "sh", "zsh", "dash", "ksh")
@@ -360,8 +360,3 @@ def _is_meant(found: Directive, header: Header, body: Body, starts: tuple[int, .
     if found.raw.lstrip().startswith("#"):
         return any(comment.line == found.line for comment in body.comments)
     return not any(doc.start <= offset < doc.end for doc in body.heredocs)
-
-
-def overrides_from(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """Options that SBATCH_* variables set."""
-    return {SBATCH_ENVIRONMENT[name]: value for name, value in environment.items() if name in SBATCH_ENVIRONMENT}

@@ -27,9 +27,9 @@ class LintSettings(Strict):
     select: tuple[str, ...] = ()
     """Only these rules; empty: all."""
     ignore: tuple[str, ...] = ()
-    severity: dict[str, Severity] = {}
+    severity: dict[str, Severity] = Field(default_factory=dict)
     """Another severity for a rule."""
-    per_file_ignores: dict[str, tuple[str, ...]] = {}
+    per_file_ignores: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Rules that do not hold for files that match a pattern, such as "tests/*.sh"."""
     fail_on: FailOn = "warning"
     site: str = ""
