@@ -78,9 +78,11 @@ class Operations:
             return lambda: _done(dist.all_to_all_single(target, source))
         if cell.op == "broadcast":
             return lambda: _done(dist.broadcast(target, src=root))
+        # The receive first: Gloo announces it on the connection that carries the data, and behind data of the other
+        # direction it would wait for all of that.
         pair = [
-            dist.P2POp(dist.isend, source, (rank + 1) % num),
             dist.P2POp(dist.irecv, target, (rank - 1) % num),
+            dist.P2POp(dist.isend, source, (rank + 1) % num),
         ]
 
         def exchange() -> None:

@@ -42,7 +42,7 @@ class Probed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """A cell with its times: one per round, the mean of the round's calls and of all ranks."""
+    """A cell with its times: one per round, the mean of its calls on the rank that took longest."""
 
     probed: Probed
     samples_s: list[float]
@@ -112,10 +112,10 @@ class Rounds:
             self._tell(f"round {number + 1}", self._share(number + 1, num_rounds))
             if not self._config.iterations and not _agreed(number + 1 < MIN_ROUNDS or longest_s <= self._left_s):
                 break
-        mean = _mean_over_ranks(samples)
+        slowest = _slowest_of_ranks(samples)
         return [
             Sampled(probed=one, samples_s=times, num_calls=num)
-            for one, times, num in zip(probed, mean, calls, strict=True)
+            for one, times, num in zip(probed, slowest, calls, strict=True)
         ]
 
     def stopped(self) -> bool:
@@ -180,9 +180,9 @@ def _meet() -> None:
     dist.all_reduce(torch.zeros(1))
 
 
-def _mean_over_ranks(samples: list[list[float]]) -> list[list[float]]:
-    """As nccl-tests averages: over ranks, call by call."""
+def _slowest_of_ranks(samples: list[list[float]]) -> list[list[float]]:
+    """As nccl-tests -a 3: a root is done when its data lies in the sockets' buffers, the operation when it has come."""
     together = torch.tensor(samples, dtype=torch.float64)
-    dist.all_reduce(together)
-    means: list[list[float]] = (together / dist.get_world_size()).tolist()
-    return means
+    dist.all_reduce(together, op=dist.ReduceOp.MAX)
+    slowest: list[list[float]] = together.tolist()
+    return slowest
