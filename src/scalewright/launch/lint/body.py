@@ -6,7 +6,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from scalewright.launch.lint.shell import (
@@ -22,7 +21,7 @@ from scalewright.launch.lint.shell import (
     Word,
     parse,
 )
-from scalewright.launch.lint.words import Unit, leaves, name_and_value, plain, resolve, resolved
+from scalewright.launch.lint.words import Unit, base_name, leaves, name_and_value, plain, resolve, resolved
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -231,7 +230,7 @@ def _command(
     if unit.fixed is None:
         start = first.start  # not the node's: the grammar may have put assignments of earlier lines into it
     line, column = found.place(start)
-    name = PurePosixPath(first.text).name if first.is_static or "/" in first.text else ""
+    name = base_name(first.text) if first.is_static or "/" in first.text else ""
     command = Command(
         name="" if "$" in name else name,
         words=tuple(words),
@@ -449,7 +448,7 @@ def _heredoc(node: Node, unit: Unit, within: Enclosing, found: _Found, reader: C
 def _reads_shell(command: Command) -> bool:
     """Whether what a command reads from its input is run by a shell: `bash <<EOF`, `srun bash -s <<EOF`."""
     words = [word.text for word in command.words]
-    at = next((i for i, word in enumerate(words) if PurePosixPath(word).name in SHELLS), None)
+    at = next((i for i, word in enumerate(words) if base_name(word) in SHELLS), None)
     return at is not None and all(word.startswith("-") and word != "-c" for word in words[at + 1 :])
 
 
@@ -471,7 +470,7 @@ def _nested(command: Command, within: Enclosing, found: _Found, depth: int) -> N
         text = words[1]
     else:
         for index in range(len(words) - 2):
-            is_shell = PurePosixPath(words[index].text).name in SHELLS
+            is_shell = base_name(words[index].text) in SHELLS
             if is_shell and re.fullmatch(r"-[a-z]*c", words[index + 1].text):
                 text = words[index + 2]
                 break

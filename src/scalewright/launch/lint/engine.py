@@ -42,22 +42,24 @@ class Linter:
         comments = suppressions(script)
         used: set[tuple[int, str]] = set()
         found: list[LintFinding] = []
-        for rule in known_rules().values():
-            if not self._is_asked(rule, script):
-                continue
+        asked = self._asked(script)
+        for rule in asked.values():
             for hit in rule.check(script, context):
                 cover = next((c for c in comments if c.covers(rule.id, hit.line)), None)
                 if cover is not None:
                     used.add((cover.line, rule.id))
                     continue
                 found.append(self._finding(rule, hit, script))
-        if self._is_asked(suppression_unused, script):
-            found += [self._finding(suppression_unused, hit, script) for hit in self._unused(comments, used, script)]
+        if suppression_unused.id in asked:
+            found += [self._finding(suppression_unused, hit, script) for hit in _unused(comments, used, asked)]
         return sorted(set_once(found), key=lambda f: (f.line, f.column, f.rule))
 
-    def _is_asked(self, rule: LintRule, script: Script) -> bool:
-        if not self.settings.holds(rule.id, script.path):
-            return False
+    def _asked(self, script: Script) -> dict[str, LintRule]:
+        rules = known_rules()
+        chosen = self.settings.chosen(rules, script.path)
+        return {name: rule for name, rule in rules.items() if name in chosen and self._holds(rule, script)}
+
+    def _holds(self, rule: LintRule, script: Script) -> bool:
         if rule.needs_header and not script.has_header and not script.overrides:
             return False
         site = self.context.site
@@ -80,21 +82,20 @@ class Linter:
             fix=None if origin else hit.fix,
         )
 
-    def _unused(self, comments: Iterable[Suppression], used: set[tuple[int, str]], script: Script) -> Iterator[Hit]:
-        for comment in comments:
-            for name in comment.rules:
-                known = known_rules().get(name)
-                if known is not None and (
-                    not comment.reason or (comment.line, name) in used or not self._is_asked(known, script)
-                ):
-                    continue
-                why = "finds nothing here" if known is not None else "does not exist"
-                yield Hit(
-                    line=comment.line,
-                    column=comment.column,
-                    message=f"the suppression of {name} has no effect: the rule {why}",
-                    next_step=f"remove {name} from the comment",
-                )
+
+def _unused(comments: Iterable[Suppression], used: set[tuple[int, str]], asked: dict[str, LintRule]) -> Iterator[Hit]:
+    for comment in comments:
+        for name in comment.rules:
+            is_known = name in known_rules()
+            if is_known and (not comment.reason or (comment.line, name) in used or name not in asked):
+                continue
+            why = "finds nothing here" if is_known else "does not exist"
+            yield Hit(
+                line=comment.line,
+                column=comment.column,
+                message=f"the suppression of {name} has no effect: the rule {why}",
+                next_step=f"remove {name} from the comment",
+            )
 
 
 @cache

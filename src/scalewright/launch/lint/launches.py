@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from scalewright.launch.lint.options import SRUN_TABLE, Argument, read_options
 from scalewright.launch.lint.shell import Command, Word
+from scalewright.launch.lint.words import base_name
 
 CONTAINERS = ("apptainer", "singularity", "shifter", "podman", "podman-hpc", "docker", "enroot")
 
@@ -118,7 +118,7 @@ def launches_of(command: Command) -> Iterator[Launch]:
 
 def _step(words: list[Word], command: Command, outer: tuple[Launch, ...]) -> tuple[Launch | None, list[Word]] | None:
     head = words[0]
-    name = PurePosixPath(head.text).name
+    name = base_name(head.text)
     if name == "srun":
         return _srun(words, command, outer)
     if name in _MPI:
@@ -209,7 +209,7 @@ def _read(words: Sequence[Word], flags: set[str], two: tuple[str, ...] = ()) -> 
 
 
 def _looks_like_program(text: str) -> bool:
-    return text.endswith((".py", ".sh")) or bool(_PYTHON.match(PurePosixPath(text).name))
+    return text.endswith((".py", ".sh")) or bool(_PYTHON.match(base_name(text)))
 
 
 def _generic(

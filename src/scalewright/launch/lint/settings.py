@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
@@ -45,15 +46,13 @@ class LintSettings(Strict):
         for name in sorted(named - set(known)):
             raise UnknownNameError("rule", name, known, hint="see: scalewright lint --list")
 
-    def holds(self, rule: str, path: str) -> bool:
-        """Whether a rule is asked of a file."""
-        if (self.select and rule not in self.select) or rule in self.ignore:
-            return False
-        posix = Path(path).as_posix()
-        return not any(
-            rule in ids and (fnmatch(posix, pattern) or fnmatch(posix, f"*/{pattern}"))
-            for pattern, ids in self.per_file_ignores.items()
-        )
+    def chosen(self, known: Iterable[str], path: str) -> frozenset[str]:
+        """The rules that are asked of a file."""
+        found = set(self.select or known) - set(self.ignore)
+        for pattern, ids in self.per_file_ignores.items():
+            if fnmatch(path, pattern) or fnmatch(path, f"*/{pattern}"):
+                found -= set(ids)
+        return frozenset(found)
 
 
 def load_settings(path: Path) -> LintSettings:

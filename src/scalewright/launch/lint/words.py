@@ -42,6 +42,11 @@ class Unit:
         return self.text[node.start_byte : node.end_byte] != self.code[node.start_byte : node.end_byte]
 
 
+def base_name(text: str) -> str:
+    """Name of a program without its folder."""
+    return text.rpartition("/")[2]
+
+
 def plain(node: Node, unit: Unit) -> Word:
     text, is_static = resolved(node, unit)
     start, end = unit.span(node)
