@@ -8,6 +8,9 @@ STEP_TIME = "step_time"
 LOSS = "loss"
 TOKENS_PER_S = "tokens_per_s"
 """Of the whole job."""
+IMAGES_PER_S = "images_per_s"
+"""Of the whole job."""
+LEARNING_RATE = "learning_rate"
 FLOP_PER_S = "flop_per_s"
 """Model FLOP/s of one device."""
 MFU = "mfu"
@@ -23,6 +26,23 @@ GRAD_NORM = "grad_norm"
 CHECKPOINT_BLOCK = "checkpoint_block"
 """Time that training stood still for a checkpoint."""
 PREFLIGHT = "preflight"
+
+# Per rank and epoch, at its last step.
+EPOCH_TIME = "epoch_time"
+"""Training and validation, with what starting either costs."""
+TRAINING_TIME = "training_time"
+"""The epoch without its validation."""
+VALIDATION_LOSS = "validation_loss"
+TOP_1 = "top_1"
+"""Share of the held-out images whose class has the highest score."""
+TOP_5 = "top_5"
+"""Share of those whose class is among the five highest."""
+
+# Per rank and run, before its first step.
+LOADER_RATE = "loader_images_per_s"
+"""What a rank's loader gives when nothing but loading happens."""
+STAGING_TIME = "staging_time"
+"""Copying the data set to RAM or a local disk, or waiting for who did."""
 
 # Per node and sample. Counters only grow; a reader takes differences.
 CPU_USE = "cpu_use"
@@ -45,6 +65,15 @@ UNITS: dict[str, str] = {
     STEP_TIME: "s",
     LOSS: "1",
     TOKENS_PER_S: "tokens/s",
+    IMAGES_PER_S: "images/s",
+    LEARNING_RATE: "1",
+    EPOCH_TIME: "s",
+    TRAINING_TIME: "s",
+    VALIDATION_LOSS: "1",
+    TOP_1: "1",
+    TOP_5: "1",
+    LOADER_RATE: "images/s",
+    STAGING_TIME: "s",
     FLOP_PER_S: "FLOP/s",
     MFU: "1",
     COMPUTE_TIME: "s",
@@ -84,6 +113,8 @@ EVENT_RESUME = "event_resumed"
 EVENT_CHECKPOINT = "event_checkpoint"
 EVENT_STEADY = "event_steady_state"
 """Verdict of the steady-state detector: from which step on times count, or why none do."""
+EVENT_STEADY_END = "event_steady_end"
+"""The last step that counts, where those after it do not."""
 EVENT_TOKENS = "event_token_check"
 """Tokens that were reported beside those whose loss was computed."""
 EVENT_KERNELS = "event_kernels"

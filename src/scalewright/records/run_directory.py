@@ -13,6 +13,7 @@ rollup.jsonl      per minute: p50, p95, mean of every metric
 preflight/        before step 1: request.json what was expected, result.json what was found, nodes.txt who may run,
                   exclude.txt who may not, library-rank-N.log what the collective library said
 logs/rank-N.log   events/rank-N.jsonl   events/node-HOST.jsonl   stacks/rank-N.txt   traces/   checkpoints/step-N/
+data/             images that were made for this run: train/ and val/
 """
 
 from __future__ import annotations
@@ -114,6 +115,11 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def data(self) -> Path:
+        """Images that were made for this run."""
+        return self.path / "data"
 
     @property
     def traces(self) -> Path:

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from scalewright.errors import ConfigError
+from scalewright.run.graphs import GraphedStep
 from scalewright.run.language.data import Loader, open_data
-from scalewright.run.language.graphs import GraphedStep
 from scalewright.run.language.optimizer import AdamW
 from scalewright.run.language.parallel import SplitModel, split_model, wrap_in_ddp
 from scalewright.run.language.place import Place, local_positions, place
 from scalewright.run.language.precision import Numbers, numbers
-from scalewright.run.language.step import TrainStep
+from scalewright.run.language.step import StepResult, TrainStep
 from scalewright.workload.language_run import LanguageRun
 
 
@@ -26,7 +26,7 @@ class Session:
     split: SplitModel
     optimizer: AdamW
     train_step: TrainStep
-    step: TrainStep | GraphedStep
+    step: TrainStep | GraphedStep[StepResult]
     """What to call: the step, or its replay as a graph."""
     positions_L: Tensor
 

@@ -23,10 +23,8 @@ from scalewright.run.language.gradients import Gradients
 from scalewright.run.language.optimizer import AdamW
 from scalewright.run.language.parallel import SplitModel
 from scalewright.run.language.precision import Numbers
+from scalewright.run.loss_scale import FIRST_LOSS_SCALE, LossScale
 from scalewright.workload.language_run import LanguageRun
-
-FIRST_LOSS_SCALE = 2.0**15
-GROWTH_EVERY = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +37,6 @@ class StepResult:
     """Of the whole gradient before clipping."""
     num_tokens: int
     """Tokens whose loss this rank computed."""
-
-
-@dataclass(slots=True)
-class LossScale:
-    """fp16 loss scaling: halve after an overflow, double after many good steps."""
-
-    value: float
-    good_steps: int = 0
-
-    def after(self, *, overflowed: bool) -> None:
-        if overflowed:
-            self.value, self.good_steps = max(self.value / 2.0, 1.0), 0
-            return
-        self.good_steps += 1
-        if self.good_steps >= GROWTH_EVERY:
-            self.value, self.good_steps = self.value * 2.0, 0
 
 
 class TrainStep:
@@ -76,10 +58,28 @@ class TrainStep:
 
     def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> StepResult:
         """The samples of this rank, micro-batch after micro-batch."""
-        self.optimizer.set_scalars()
+        self.begin()
         with self._contexts():
             loss = self.forward_backward(tokens_BL, targets_BL)
         return self.finish(loss)
+
+    def begin(self) -> None:
+        self.optimizer.set_scalars()
+
+    def work(self, tokens_BL: Tensor, targets_BL: Tensor) -> StepResult:
+        """The step as a graph records it: of one GPU, which needs no contexts."""
+        return self.finish(self.forward_backward(tokens_BL, targets_BL))
+
+    def forget(self) -> None:
+        self.gradients.clear()
+
+    @property
+    def num_updates(self) -> int:
+        return self.optimizer.num_updates
+
+    @num_updates.setter
+    def num_updates(self, value: int) -> None:
+        self.optimizer.num_updates = value
 
     def forward_backward(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         """Leave gradients on the parameters and return the mean loss of this rank's samples."""

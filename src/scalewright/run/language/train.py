@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scalewright.costs.failures import daly_interval_s, job_mttf_s
 from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.checkpoint import OPTIONAL, Checkpointer, Loaded
+from scalewright.run.checkpoint import OPTIONAL, Loaded
 from scalewright.run.language.breakdown import TimedStep, profiler, split_step
 from scalewright.run.language.data import Loader
 from scalewright.run.language.device import allow_attention, choose_device, join_group, settle_cpu_products
 from scalewright.run.language.place import check_world_size
 from scalewright.run.language.session import Session, open_session
 from scalewright.run.language.steady import steady_state
-from scalewright.run.language.step import LossScale, StepResult
+from scalewright.run.language.step import StepResult
+from scalewright.run.loss_scale import LossScale
 from scalewright.run.metrics import MetricWriter
+from scalewright.run.peak_memory import peak_memory_bytes
+from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
@@ -83,42 +83,35 @@ class Training:
         self.metrics, self.stop, self.watchdog, self.device = metrics, stop, watchdog, device
         with watchdog.suspended():
             self.session: Session = open_session(config, device)
-        self.saver = Checkpointer(directory, keep=config.checkpoint_keep, layout=config.layout.brief)
-        self.session.train_step.before_update = self._hold_update
+        self.saves = Saves(
+            config, directory, world, metrics, watchdog, layout=config.layout.brief, tensors=self._tensors,
+            state=self._state,
+        )  # fmt: skip
+        self.session.train_step.before_update = self.saves.hold_update
         self.counts = Counts()
         self._peak_flop_per_s = directory.peak_flop_per_s()
-        self._held_s = 0.0
-        self._saved_step = -1
-        self._saved_at_s = time.monotonic()
 
     def run(self) -> ExitCode:
-        first = self._resume()
-        if self.config.checkpoint_every and self.config.checkpoint_async:
-            self.saver.make_room(self._tensors())
+        first = self.saves.resume(self._take_up, start_from=self.config.start_from)
+        self.saves.make_room()
         loader = self.session.loader(first_step=first)
         try:
             for step in range(first, self.config.steps):
                 self._step(step, loader)
-                done = step + 1
-                stopping, due = self._agree(self.stop.requested is not None, self._is_due(done))
-                if stopping and done < self.config.steps:
-                    self._save(done, wait=True)
+                if self.saves.after_step(step + 1, stop=self.stop.requested is not None):
                     return ExitCode.REQUEUE
-                if due and done < self.config.steps:
-                    self._save(done, wait=not self.config.checkpoint_async)
         finally:
             loader.close()
-        if self.config.checkpoint_every:
-            self._save(self.config.steps, wait=True)
+        self.saves.finish()
         self._conclude()
         return ExitCode.YES
 
     def close(self) -> None:
-        self.saver.close()
+        self.saves.close()
 
     def _step(self, step: int, loader: Loader) -> None:
         profiled = step >= self.config.steps - self.config.profile_steps and step > 0
-        self._held_s = 0.0
+        self.saves.held_s = 0.0
         with profiler(self.device) if profiled else contextlib.nullcontext() as trace:
             started_s, cpu_started_s = time.perf_counter(), time.thread_time()
             batch = loader.next()
@@ -127,8 +120,8 @@ class Training:
             step_s, thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
         timed = TimedStep(step=step, wall_s=step_s, thread_cpu_s=thread_cpu_s, data_wait_s=batch.waited_s)
         self._write_step(step, step_s, loss, norm, result)
-        if self._held_s:
-            self._write(step, names.CHECKPOINT_BLOCK, self._held_s)
+        if self.saves.held_s:
+            self._write(step, names.CHECKPOINT_BLOCK, self.saves.held_s)
         if trace is None:
             self._write(step, names.DATA_WAIT, batch.waited_s)
         else:
@@ -142,7 +135,7 @@ class Training:
                 path = self.directory.trace(rank=self.world.rank, step=step)
                 path.parent.mkdir(exist_ok=True)
                 trace.export_chrome_trace(str(path))
-        if trace is None and not self.saver.is_writing and not self._held_s:
+        if trace is None and not self.saves.is_writing and not self.saves.held_s:
             self.counts.timed.append(timed)
 
     def _write_step(self, step: int, step_s: float, loss: float, norm: float, result: StepResult) -> None:
@@ -164,45 +157,6 @@ class Training:
     def _write(self, step: int, name: str, value: float) -> None:
         self.metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
 
-    def _agree(self, *flags: bool) -> list[bool]:
-        """A flag that one rank raises is raised on all: ranks must stop and save at the same step."""
-        if self.world.world_size == 1:
-            return list(flags)
-        votes = torch.tensor([int(flag) for flag in flags], dtype=torch.int32)
-        dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-        return [bool(vote) for vote in votes.tolist()]
-
-    def _is_due(self, done: int) -> bool:
-        every = self.config.checkpoint_every
-        if isinstance(every, int):
-            return every > 0 and done % every == 0
-        if self._saved_step < 0:
-            return True  # the first save shows what one costs
-        mttf_s = job_mttf_s(device_mttf_s=self.config.device_mttf_s, num_devices=self.world.world_size)
-        cost_s = max(self.saver.last_write_s, 1e-3)
-        return time.monotonic() - self._saved_at_s >= daly_interval_s(checkpoint_s=cost_s, mttf_s=mttf_s)
-
-    def _hold_update(self) -> None:
-        started_s = time.perf_counter()
-        self.saver.before_update()
-        held_s = time.perf_counter() - started_s
-        self._held_s += held_s if self.saver.is_writing else 0.0
-
-    def _save(self, done: int, *, wait: bool) -> None:
-        if self._saved_step == done:
-            return
-        started_s = time.perf_counter()
-        tensors, state = self._tensors(), self._state(done)
-        with self.watchdog.suspended():
-            if wait:
-                self.saver.save(done, tensors, state)
-            else:
-                self.saver.save_async(done, tensors, state)
-        blocked_s = time.perf_counter() - started_s
-        self._saved_step, self._saved_at_s = done, time.monotonic()
-        self._write(done - 1, names.CHECKPOINT_BLOCK, blocked_s)
-        self.metrics.event(step=done - 1, name=names.EVENT_CHECKPOINT, detail=f"{'saved' if wait else 'saving'} {done}")
-
     def _tensors(self) -> dict[str, Tensor]:
         found = self.session.optimizer.state()
         mine = f"{OPTIONAL}{self.world.rank}"
@@ -217,24 +171,6 @@ class Training:
             "num_samples": done * int(self.config.layout.gbs),
             "loss_scale": asdict(self.session.train_step.loss_scale),
         }
-
-    def _resume(self) -> int:
-        """Take up the newest whole checkpoint, or the one to start from; the step to go on with."""
-        tensors = self._tensors()
-        with self.watchdog.suspended():
-            loaded = self.saver.load_newest(tensors)
-            if loaded is None and self.config.start_from:
-                loaded = self.saver.load(_checkpoint_in(Path(self.config.start_from)), tensors)
-        if loaded is None:
-            return 0
-        self._take_up(loaded, tensors)
-        done = loaded.manifest.step
-        for problem in loaded.passed_over:
-            self.metrics.event(step=done, name=names.EVENT_CHECKPOINT, detail=f"passed over: {problem}")
-        self.metrics.event(step=done, name=names.EVENT_RESUME, detail=f"from {loaded.folder.name}")
-        if loaded.folder.parent == self.directory.checkpoints:
-            self._saved_step = done
-        return done
 
     def _take_up(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
         mine, state = f"{OPTIONAL}{self.world.rank}", loaded.manifest.state
@@ -265,20 +201,3 @@ class Training:
         reported = self.counts.num_steps * self.config.tokens_per_step
         detail = f"{reported} tokens reported, {executed} executed"
         self.metrics.event(step=last, name=names.EVENT_TOKENS, detail=detail, value=float(executed == reported))
-
-
-def peak_memory_bytes(device: torch.device) -> float:
-    """Most memory in use so far: allocated on a GPU; resident in this process on a CPU."""
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024.0
-
-
-def _checkpoint_in(path: Path) -> Path:
-    """A checkpoint folder, or the newest one of a run directory."""
-    newest = RunDirectory(path).last_checkpoint()
-    if newest is not None:
-        return newest
-    if not path.is_dir():
-        raise ConfigError(f"{path}: no such checkpoint; name a folder such as runs/ID/checkpoints/step-00000100")
-    return path

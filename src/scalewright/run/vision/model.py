@@ -86,6 +86,9 @@ def folded_weight(weight_OI77: Tensor) -> Tensor:
 class ResNet(nn.Module):
     """Takes images as bytes [batch, height, width, 3] and returns scores of the classes."""
 
+    mean: Tensor
+    scale: Tensor
+
     def __init__(self, shape: ConvShape, *, channels_last: bool, folds_stem: bool = False) -> None:
         super().__init__()
         self.conv1, self.bn1 = Stem(shape.width, folds=folds_stem), nn.BatchNorm2d(shape.width)

@@ -1,0 +1,14 @@
+"""The most memory that a rank has held so far."""
+
+from __future__ import annotations
+
+import resource
+
+import torch
+
+
+def peak_memory_bytes(device: torch.device) -> float:
+    """Allocated on a GPU; resident in this process on a CPU."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024.0

@@ -1,0 +1,105 @@
+"""Everything that trains, put together: network, optimizer, step; the same for a run, a benchmark and a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from scalewright.errors import ConfigError
+from scalewright.run.graphs import GraphedStep
+from scalewright.run.vision.model import ResNet, build
+from scalewright.run.vision.optimizer import Momentum
+from scalewright.run.vision.step import MeanLoss, StepResult, TrainStep
+from scalewright.workload.vision_run import VisionRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    run: VisionRun
+    device: torch.device
+    model: ResNet
+    optimizer: Momentum
+    train_step: TrainStep
+    step: Callable[[Tensor, Tensor], StepResult]
+    """What to call: the step, or its replay as a graph."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: weights, momenta, and the norms' running statistics of the first rank."""
+        return self.optimizer.state() | {f"running.{name}": value for name, value in self._running().items()}
+
+    def take_first_ranks_statistics(self) -> None:
+        """Norms count over their own rank's images; what is scored is the first rank's network, on every rank."""
+        if dist.get_world_size() == 1:
+            return
+        flat = torch.cat([value.float().reshape(-1) for value in self._running().values()])
+        dist.broadcast(flat, src=0)
+        first = 0
+        for value in self._running().values():
+            value.copy_(flat[first : first + value.numel()].view_as(value))
+            first += value.numel()
+
+    def _running(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.model.named_buffers() if name.rpartition(".")[2] in _KEPT}
+
+
+_KEPT = ("running_mean", "running_var")
+
+
+def open_session(run: VisionRun, device: torch.device) -> Session:
+    """Build this rank's copy; the process group exists already, and every rank calls this."""
+    if run.precision == "tf32" and device.type != "cuda":
+        raise ConfigError("precision tf32 needs a GPU that has it, and this runs on the CPU: choose fp32 or bf16")
+    if run.compile == "graphs" and (device.type != "cuda" or run.num_ranks > 1):
+        raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
+    _allow_tf32(run.precision == "tf32")
+    torch.backends.cudnn.benchmark = True  # shapes never change: the search for the fastest kernels pays off at once
+    model = build(
+        run.shape, channels_last=run.channels_last, folds_stem=folds_stem(run, device), device=device, seed=run.seed
+    )
+    optimizer = Momentum(run, model)
+    train_step = TrainStep(run, _loss_of(run, model, device), optimizer)
+    return Session(
+        run=run,
+        device=device,
+        model=model,
+        optimizer=optimizer,
+        train_step=train_step,
+        step=GraphedStep(train_step) if run.compile == "graphs" else train_step,
+    )
+
+
+def folds_stem(run: VisionRun, device: torch.device) -> bool:
+    """Where matrix units do the products and a compiler merges the folding with the normalisation."""
+    return device.type == "cuda" and run.precision != "fp32" and run.channels_last and run.compile != "off"
+
+
+def _loss_of(run: VisionRun, model: ResNet, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    module: torch.nn.Module = MeanLoss(model, run, device)
+    if run.num_ranks > 1:
+        module = DistributedDataParallel(
+            module,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            broadcast_buffers=False,  # each rank's norms count for themselves (goyal2017, section 2.3)
+            gradient_as_bucket_view=True,
+        )
+    if run.compile == "off":
+        return module
+    return cast(Callable[[Tensor, Tensor], Tensor], torch.compile(module, dynamic=False, **_compile_options(run)))
+
+
+def _compile_options(run: VisionRun) -> dict[str, Any]:
+    """As for language: max-autotune searches the element-wise kernels; convolutions go to the vendor's library."""
+    if run.compile == "max-autotune":
+        return {"options": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True}}
+    return {}
+
+
+def _allow_tf32(allowed: bool) -> None:
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed

@@ -1,0 +1,94 @@
+"""One training step of images: forward, backward, the sum over ranks, update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scalewright.run.loss_scale import FIRST_LOSS_SCALE, LossScale
+from scalewright.run.vision.optimizer import Momentum
+from scalewright.workload.vision_run import VisionRun
+
+SHORT = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class MeanLoss(nn.Module):
+    """The network and its loss in one module: what is compiled, and what gradients are summed over ranks of."""
+
+    def __init__(self, model: nn.Module, run: VisionRun, device: torch.device) -> None:
+        super().__init__()
+        self.model, self._smoothing = model, run.recipe.label_smoothing
+        self._short, self._device = SHORT.get(run.precision), device.type
+
+    def forward(self, images_BHWC: Tensor, labels_B: Tensor) -> Tensor:
+        """Mean cross-entropy in 32 bit, over this rank's images."""
+        with torch.autocast(self._device, self._short, enabled=self._short is not None):
+            scores = self.model(images_BHWC)
+        return functional.cross_entropy(scores.float(), labels_B, label_smoothing=self._smoothing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step left, still on the device."""
+
+    loss: Tensor
+    """Mean over this rank's images."""
+
+
+class TrainStep:
+    """Calls the network on a batch and updates it. Every rank calls it with its own images."""
+
+    def __init__(self, run: VisionRun, loss_of: Callable[[Tensor, Tensor], Tensor], optimizer: Momentum) -> None:
+        self.run, self.optimizer, self._loss_of = run, optimizer, loss_of
+        self._scales = run.precision == "fp16"
+        self.loss_scale = LossScale(FIRST_LOSS_SCALE if self._scales else 1.0)
+        self.before_update: Callable[[], None] = lambda: None
+        """Called when gradients are there and the weights are about to change: a save may still need them."""
+        self.num_done = 0
+        """Steps of the run that are done, which decide the rate; a step that overflowed counts here."""
+
+    def __call__(self, images_BHWC: Tensor, labels_B: Tensor) -> StepResult:
+        self.begin()
+        return self.work(images_BHWC, labels_B)
+
+    def begin(self) -> None:
+        self.optimizer.set_rate(self.num_done)
+        self.num_done += 1
+
+    def work(self, images_BHWC: Tensor, labels_B: Tensor) -> StepResult:
+        self.forget()
+        loss = self._loss_of(images_BHWC, labels_B)
+        (loss * self.loss_scale.value if self._scales else loss).backward()  # type: ignore[no-untyped-call]
+        self._update()
+        return StepResult(loss=loss.detach())
+
+    def forget(self) -> None:
+        self.optimizer.clear()
+
+    @property
+    def num_updates(self) -> int:
+        return self.optimizer.num_updates
+
+    @num_updates.setter
+    def num_updates(self, value: int) -> None:
+        self.optimizer.num_updates = value
+
+    def _update(self) -> None:
+        grads = self.optimizer.gradients()
+        overflowed = self._scales and not _all_finite(list(grads.values()))
+        self.before_update()
+        if not overflowed:
+            self.optimizer.apply(grads, scale=1.0 / self.loss_scale.value)
+            self.optimizer.num_updates += 1
+        if self._scales:
+            self.loss_scale.after(overflowed=overflowed)
+
+
+def _all_finite(grads: list[Tensor]) -> bool:
+    """Gradients are summed over ranks already, so that every rank finds the same."""
+    return math.isfinite(float(torch.stack(torch._foreach_norm(grads, torch.inf)).sum()))

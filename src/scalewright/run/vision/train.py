@@ -1,0 +1,236 @@
+"""Run the vision benchmark: resume, train epoch by epoch, validate, measure, save, and stop when asked."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scalewright.errors import ConfigError
+from scalewright.records import metric_names as names
+from scalewright.records.documents import read_document
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
+from scalewright.run.checkpoint import Loaded
+from scalewright.run.language.breakdown import TimedStep, profiler, split_step
+from scalewright.run.language.device import choose_device, join_group, settle_cpu_products
+from scalewright.run.loss_scale import LossScale
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.peak_memory import peak_memory_bytes
+from scalewright.run.saves import Saves
+from scalewright.run.signals import StopSignals
+from scalewright.run.vision.counted import counted_steps
+from scalewright.run.vision.loader import Batches, ImageLoader, SyntheticBatches
+from scalewright.run.vision.session import Session, folds_stem, open_session
+from scalewright.run.vision.source import OpenedSource, open_source
+from scalewright.run.vision.validate import validate
+from scalewright.run.watchdog import Watchdog
+from scalewright.run.world import World
+from scalewright.workload import vision_run
+from scalewright.workload.language_run import SYNTHETIC
+from scalewright.workload.vision_run import VisionRun
+
+
+def run(
+    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
+) -> ExitCode:
+    """Train for the configured epochs; 75 when stopped by a signal, with a checkpoint to resume from."""
+    config = vision_run.from_document(read_document(directory.config, vision_run.KIND), where=str(directory.config))
+    if world.world_size != config.num_ranks:
+        raise ConfigError(
+            f"the run is made for {config.num_ranks} ranks and {world.world_size} were started: start as many"
+        )
+    device = choose_device(config.device, world)
+    if device.type == "cpu" and config.precision in ("bf16", "fp16"):
+        note = settle_cpu_products()
+        if note is not None:
+            metrics.event(step=-1, name=names.EVENT_KERNELS, detail=note)
+    metrics.event(step=-1, name=names.EVENT_KERNELS, detail=_kernels(config, device))
+    join_group(world, device)
+    try:
+        with contextlib.closing(Training(config, directory, world, metrics, stop, watchdog, device)) as training:
+            return training.run()
+    finally:
+        dist.destroy_process_group()
+
+
+def _kernels(config: VisionRun, device: torch.device) -> str:
+    words = [f"channels {'last' if config.channels_last else 'first'}", f"compile {config.compile}"]
+    if folds_stem(config, device):
+        words.append("first convolution folded")
+    return f"{', '.join(words)}; torch {torch.__version__}"
+
+
+class Training:
+    """One rank's run."""
+
+    def __init__(
+        self,
+        config: VisionRun,
+        directory: RunDirectory,
+        world: World,
+        metrics: MetricWriter,
+        stop: StopSignals,
+        watchdog: Watchdog,
+        device: torch.device,
+    ) -> None:
+        self.config, self.directory, self.world = config, directory, world
+        self.metrics, self.stop, self.watchdog, self.device = metrics, stop, watchdog, device
+        self.opened: OpenedSource | None = None
+        self.loader: ImageLoader | None = None
+        with watchdog.suspended():
+            self.session: Session = open_session(config, device)
+        self.saves = Saves(
+            config, directory, world, metrics, watchdog, layout=config.layout.brief, tensors=self.session.state,
+            state=self._state,
+        )  # fmt: skip
+        self.session.train_step.before_update = self.saves.hold_update
+        self.timed: list[TimedStep] = []
+        """Steps that were neither profiled nor held up by a checkpoint."""
+        self._peak_flop_per_s = directory.peak_flop_per_s()
+
+    def run(self) -> ExitCode:
+        first = self.saves.resume(self._take_up)
+        self.saves.make_room()
+        self._open_data(first)
+        begun, inside = divmod(first, self.config.steps_per_epoch)
+        for epoch in range(begun, self.config.epochs):
+            if self._epoch(epoch, first_step=inside if epoch == begun else 0):
+                return ExitCode.REQUEUE
+        self.saves.finish()
+        self._conclude()
+        return ExitCode.YES
+
+    def close(self) -> None:
+        self.saves.close()
+        if self.loader is not None:
+            self.loader.close()
+        if self.opened is not None:
+            self.opened.close()
+
+    def _open_data(self, first: int) -> None:
+        if self.config.data == SYNTHETIC:
+            return
+        with self.watchdog.suspended():
+            self.opened = open_source(self.config, self.directory, self.world, dist.barrier)
+            if self.opened.copies:
+                self._write(first, names.STAGING_TIME, self.opened.staging_s)
+            self.loader = ImageLoader(self.opened.source, self.config, self.device, rank=self.world.rank)
+            if first == 0:
+                dist.barrier()  # ranks of a node share its cores: they are tried at the same time
+                rate = self.loader.images_per_s()
+                if rate is not None:
+                    self._write(first, names.LOADER_RATE, rate)
+
+    def _epoch(self, epoch: int, *, first_step: int) -> bool:
+        """Train an epoch from a step of it on, and validate; true where the run was asked to stop."""
+        config, started_s = self.config, time.perf_counter()
+        last = (epoch + 1) * config.steps_per_epoch - 1
+        with contextlib.closing(self._batches(epoch, first_step)) as batches:
+            for step in range(epoch * config.steps_per_epoch + first_step, last + 1):
+                self._step(step, batches, is_first=step == last + 1 - config.steps_per_epoch + first_step)
+                if step < last and self.saves.after_step(step + 1, stop=self.stop.requested is not None):
+                    return True
+        training_s = time.perf_counter() - started_s
+        self._validate(last)
+        if first_step == 0:
+            self._write(last, names.TRAINING_TIME, training_s)
+            self._write(last, names.EPOCH_TIME, time.perf_counter() - started_s)
+        return self.saves.after_step(last + 1, stop=self.stop.requested is not None)
+
+    def _batches(self, epoch: int, first_step: int) -> Batches:
+        if self.loader is None:
+            step = epoch * self.config.steps_per_epoch + first_step
+            return SyntheticBatches(self.config, self.device, rank=self.world.rank, first_step=step)
+        return self.loader.training(epoch, first_step=first_step)
+
+    def _step(self, step: int, batches: Batches, *, is_first: bool) -> None:
+        profiled = step >= self.config.steps - self.config.profile_steps and step > 0
+        self.saves.held_s = 0.0
+        with profiler(self.device) if profiled else contextlib.nullcontext() as trace:
+            started_s, cpu_started_s = time.perf_counter(), time.thread_time()
+            batch = batches.next()
+            result = self.session.step(batch.images_BHWC, batch.labels_B)
+            loss = float(result.loss)  # waits for the device
+            step_s, thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
+        timed = TimedStep(step=step, wall_s=step_s, thread_cpu_s=thread_cpu_s, data_wait_s=batch.waited_s)
+        self._write_step(step, step_s, loss)
+        if self.saves.held_s:
+            self._write(step, names.CHECKPOINT_BLOCK, self.saves.held_s)
+        if trace is None:
+            self._write(step, names.DATA_WAIT, batch.waited_s)
+            if not is_first and not self.saves.is_writing and not self.saves.held_s:
+                self.timed.append(timed)
+            return
+        split = split_step(trace, self.timed or [timed], device=self.device)
+        self._write(step, names.DATA_WAIT, split.data_wait_s)
+        self._write(step, names.COMPUTE_TIME, split.compute_s)
+        self._write(step, names.COMMUNICATION_TIME, split.communication_s)
+        self._write(step, names.IDLE_TIME, split.idle_s)
+        if self.config.keep_trace:
+            path = self.directory.trace(rank=self.world.rank, step=step)
+            path.parent.mkdir(exist_ok=True)
+            trace.export_chrome_trace(str(path))
+
+    def _write_step(self, step: int, step_s: float, loss: float) -> None:
+        config = self.config
+        flop_per_s = config.step_flop / config.num_ranks / step_s
+        self._write(step, names.STEP_TIME, step_s)
+        self._write(step, names.LOSS, loss)
+        self._write(step, names.LEARNING_RATE, config.rate(step))
+        self._write(step, names.IMAGES_PER_S, config.global_batch / step_s)
+        self._write(step, names.FLOP_PER_S, flop_per_s)
+        if self._peak_flop_per_s is not None:
+            self._write(step, names.MFU, flop_per_s / self._peak_flop_per_s)
+        self._write(step, names.PEAK_MEMORY, peak_memory_bytes(self.device))
+        self.watchdog.step_done(
+            step=step, seconds_s=step_s, loss=loss, flop_per_s=flop_per_s, peak_flop_per_s=self._peak_flop_per_s
+        )
+
+    def _validate(self, step: int) -> None:
+        if not self.config.validates or self.loader is None:
+            return
+        with self.watchdog.suspended():
+            found = validate(self.session, self.loader.validation())
+        if found is not None:
+            self._write(step, names.VALIDATION_LOSS, found.loss)
+            self._write(step, names.TOP_1, found.top_1_frac)
+            self._write(step, names.TOP_5, found.top_5_frac)
+
+    def _write(self, step: int, name: str, value: float) -> None:
+        self.metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
+
+    def _state(self, done: int) -> dict[str, Any]:
+        return {
+            "num_updates": self.session.optimizer.num_updates,
+            "num_samples": done * self.config.global_batch,
+            "loss_scale": asdict(self.session.train_step.loss_scale),
+        }
+
+    def _take_up(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
+        del tensors  # filled in place
+        state, train_step = loaded.manifest.state, self.session.train_step
+        try:
+            train_step.num_updates, train_step.num_done = int(state["num_updates"]), loaded.manifest.step
+            scale = state["loss_scale"]
+            train_step.loss_scale = LossScale(float(scale["value"]), int(scale["good_steps"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{loaded.folder}: its state is not that of a vision run ({error})") from error
+
+    def _conclude(self) -> None:
+        """Say which steps count."""
+        found = counted_steps(self.config, self.timed)
+        if found is None:
+            return
+        self.metrics.event(
+            step=found.first, name=names.EVENT_STEADY, detail=found.verdict, value=found.median_s, unit="s"
+        )
+        if found.last is not None:
+            self.metrics.event(
+                step=found.last, name=names.EVENT_STEADY_END, detail="the last step that counts", value=1.0
+            )
