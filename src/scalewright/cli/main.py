@@ -13,6 +13,7 @@ from scalewright import __version__
 from scalewright.cli import (
     advise,
     bench,
+    calibrate,
     catalog,
     doctor,
     jobs,
@@ -58,6 +59,7 @@ def _root(
 
 
 app.command("advise")(advise.run)
+app.command("calibrate")(calibrate.run)
 app.command("catalog")(catalog.run)
 app.command("doctor")(doctor.run)
 app.command("launch")(launch.run)

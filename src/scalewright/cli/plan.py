@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from scalewright.planner.plan import Plan
     from scalewright.planner.request import Request
 
-SystemOption = Annotated[str | None, typer.Option(help="Catalogue name of the machine.", show_default=False)]
+SystemOption = Annotated[
+    str | None, typer.Option(help="Catalogue name of the machine, a calibration's, or here.", show_default=False)
+]
 NodesText = Annotated[str | None, typer.Option(help="128, a choice 8,16,32, or doublings 8-64.", show_default=False)]
 GpuCount = Annotated[int | None, typer.Option(help="Devices, where they are no whole nodes.", show_default=False)]
 GlobalBatch = Annotated[int | None, typer.Option(help="Samples per step.", show_default=False)]
@@ -163,8 +165,8 @@ def plan_document(
 def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Request:
     """What was written on the command line, for one system."""
     from scalewright import units
-    from scalewright.costs.machine import machine_from_system
     from scalewright.errors import ConfigError
+    from scalewright.launch.system_here import place_of
     from scalewright.planner.energy_use import site_of
     from scalewright.planner.predict import resolve_recipe
     from scalewright.planner.request import Request, parse_budget, parse_counts, parse_objective, resolve_work
@@ -186,7 +188,8 @@ def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Req
         raise ConfigError(f"{spec.id} has one layout, data parallel: use scalewright predict --layout dp=8,mbs=256")
     if given["seq"] is not None:
         spec = spec.with_seq(given["seq"])
-    machine = machine_from_system(library, system, partition_name=given["partition"])
+    place = place_of(library, system, partition=given["partition"], num_ranks=given["gpus"] or 1)
+    machine, system = place.machine, place.system
     site, notes = site_of(library, system, machine.accelerator.id)
     own = library.system(system).storage
     names = [name.strip() for name in given["precision"].split(",") if name.strip()]
@@ -242,7 +245,7 @@ def _answer_stage(
     library: Catalog, system: str, given: dict[str, Any], teacher: str | None, *, as_json: bool, out: Path | None
 ) -> None:
     """Stages that are not one training step: the fewest devices by mode, and whether those asked for suffice."""
-    from scalewright.costs.machine import machine_from_system
+    from scalewright.launch.system_here import place_of
     from scalewright.planner.predict import resolve_recipe, resolve_stack
     from scalewright.planner.request import parse_counts
     from scalewright.planner.stage_memory import stage_answers
@@ -255,7 +258,7 @@ def _answer_stage(
     from scalewright.workload.training import training_mode
 
     spec, mode = resolve_model(library, given["model"]), training_mode(given["mode"])
-    machine = machine_from_system(library, system, partition_name=given["partition"])
+    machine = place_of(library, system, partition=given["partition"], num_ranks=given["gpus"] or 1).machine
     found = stage_answers(
         spec=spec, machine=machine, stage_name=given["stage"], seq=given["seq"] or spec.transformer.seq,
         stack=resolve_stack(given["stack"], library, Layout(zero=3), machine),

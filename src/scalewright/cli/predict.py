@@ -26,7 +26,9 @@ ModelName = Annotated[
     str,
     typer.Option(help="Catalogue name, Hugging Face config.json, or layers=..,hidden=..,heads=..", show_default=False),
 ]
-SystemName = Annotated[str, typer.Option(help="Catalogue name of the machine.", show_default=False)]
+SystemName = Annotated[
+    str, typer.Option(help="Catalogue name of the machine, a calibration's, or here.", show_default=False)
+]
 LayoutText = Annotated[
     str, typer.Option(help="tp=4,pp=16,vpp=2,dp=8,mbs=1,gbs=1536,zero=1,sp=1,recompute=full", show_default=False)
 ]
@@ -144,7 +146,7 @@ def resolve(
     library: Catalog, model: str, system: str, layout: str, precision: str, stack: str, seq: int | None,
     partition: str | None, transport: str | None,
 ) -> Question:  # fmt: skip
-    from scalewright.costs.machine import machine_from_system
+    from scalewright.launch.system_here import place_of
     from scalewright.planner.predict import resolve_recipe, resolve_stack
     from scalewright.workload.layout import parse_layout
     from scalewright.workload.named import resolve_model
@@ -153,11 +155,12 @@ def resolve(
     spec = resolve_model(library, model)
     if seq is not None:
         spec = spec.with_seq(seq)
-    machine = machine_from_system(library, system, partition_name=partition, transport_name=transport)
     split = parse_layout(layout)
+    place = place_of(library, system, partition=partition, transport=transport, num_ranks=int(split.num_gpus))
+    machine = place.machine
     return Question(
         spec=spec,
-        system=system,
+        system=place.system,
         machine=machine,
         layout=split,
         recipe=resolve_recipe(precision, machine),

@@ -82,6 +82,11 @@ def ask_cluster(user: str) -> Cluster:
     )
 
 
+def ask_cluster_name() -> str:
+    """What the scheduler calls this cluster; raises where there is no scheduler."""
+    return parse_config(_output("scontrol", "show", "config")).get("ClusterName", "").lower()
+
+
 def _output(*command: str, missing: str | None = None) -> str:
     """What a program prints; `missing` where it fails and may."""
     try:

@@ -24,6 +24,8 @@ SMI_TIMEOUT_S = 10.0
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 GPU_START_S = 20.0
 """Start-up with a GPU: imports, context and the first collectives."""
+CPU_START_S = 6.0
+"""Start-up without one: imports of two processes that share the cores."""
 CPU_W = 15.0
 """Power per rank written into a probed CPU: nothing is computed from it, but an entry must have one."""
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
-from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
 from scalewright.launch.allocation import default_num_ranks, is_inside, num_nodes
-from scalewright.launch.here import GPU_START_S, Here, device_here, machine_here, visible_gpus
+from scalewright.launch.here import CPU_START_S, GPU_START_S, Here, device_here, machine_here, visible_gpus
 from scalewright.launch.outlook import Outlook, largest_that_fits, outlook
 from scalewright.launch.plan_job import planned_job
+from scalewright.launch.system_here import calibrated_here, place_of
 from scalewright.planner.predict import resolve_recipe
 from scalewright.planner.search import search
 from scalewright.planner.space import Space
@@ -212,11 +213,19 @@ def best_split(catalog: Catalog, wanted: Wanted, config: LanguageRun, machine: M
 
 def _machine(catalog: Catalog, system: str | None, config: LanguageRun, num_ranks: int) -> Here | None:
     if system is not None:
-        machine = machine_from_system(catalog, system)
-        return Here(machine=machine, device=config.device, start_s=GPU_START_S, basis=f"system {system}")
+        place = place_of(catalog, system, num_ranks=num_ranks, device=config.device)
+        return Here(machine=place.machine, device=config.device, start_s=_start_s(config), basis=place.basis)
     if num_nodes(os.environ) > 1:
         return None
+    known = calibrated_here(catalog, num_ranks=num_ranks, device=config.device)
+    if known is not None:
+        return Here(machine=known.machine, device=config.device, start_s=_start_s(config), basis=known.basis)
     return machine_here(catalog, num_ranks=num_ranks, precision=config.precision, device=config.device)
+
+
+def _start_s(config: LanguageRun) -> float:
+    """What passes before the first step, where nothing was probed."""
+    return GPU_START_S if config.device == "cuda" else CPU_START_S
 
 
 def _remake(wanted: Wanted, config: LanguageRun) -> Callable[[ModelSpec], LanguageRun]:

@@ -239,10 +239,14 @@ def resolve_recipe(name: str, machine: Machine) -> Recipe:
 def resolve_stack(
     name: str, catalog: Catalog, layout: Layout, machine: Machine | None = None, *, is_vision: bool = False
 ) -> Stack:
-    """The stack of that name; `auto`: compiled for vision, eager for ZeRO-3 and on CPUs, else Megatron-Core."""
+    """The stack of that name; `auto`: compiled for vision, eager for ZeRO-3 and on CPUs, else Megatron-Core; on a
+    calibrated machine the stack of `bench language`."""
     if name != "auto":
         return catalog.stack(name)
     if is_vision:
         return catalog.stack("compiled")
+    if machine is not None and machine.measured is not None:  # what runs here is what was measured here
+        alone = int(layout.num_gpus) == 1 and machine.accelerator.kind != "cpu" and layout.recompute == "none"
+        return catalog.stack("scalewright" if alone else "eager")
     on_cpu = machine is not None and machine.accelerator.kind == "cpu"
     return catalog.stack("eager" if layout.zero >= 3 or on_cpu else "megatron-core")

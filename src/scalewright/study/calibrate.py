@@ -237,6 +237,7 @@ def _sources(paths: list[Path]) -> list[Source]:
 def finish(catalog: Catalog, wanted: Wanted, paths: list[Path], *, spent_s: float, skipped: list[str]) -> Calibration:
     """The calibration that these run directories make; writes nothing."""
     sources = _sources(paths)
+    _check_same_machine(wanted, sources)
     steps, notes = read_steps(catalog, (RunDirectory(p) for p in paths if not RunDirectory(p).measurements.exists()))
     draft = _draft(wanted, sources, wanted.base, spent_s=spent_s, skipped=(*skipped, *notes))
     if not draft.values:
@@ -250,6 +251,16 @@ def finish(catalog: Catalog, wanted: Wanted, paths: list[Path], *, spent_s: floa
             "vision_interval": fitted.vision_interval,
         }
     )
+
+
+def _check_same_machine(wanted: Wanted, sources: list[Source]) -> None:
+    for source in sources:
+        name = str(source.found.device.get("name", wanted.fingerprint.name))
+        if name != wanted.fingerprint.name:
+            raise ConfigError(
+                f"{wanted.folder / source.run} was measured on {name}, not on {wanted.fingerprint.name}: choose "
+                "another folder with --out"
+            )
 
 
 def _draft(

@@ -1,0 +1,341 @@
+"""From the run directories of micro benchmarks to the values of a calibration. Fits only; starts nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.catalog.calibration import Value, ValueName
+from scalewright.costs.compute import REFERENCE_HEAD, tiled_product_time_s
+from scalewright.costs.machine import Machine
+from scalewright.errors import ConfigError
+from scalewright.records.measurements import Measurements, read_measurements
+from scalewright.records.run_directory import RunDirectory
+
+Row = dict[str, Any]
+Floats = NDArray[np.float64]
+MIN_FIT_ROWS = 6
+"""Rows that a fit of two or three numbers needs to be worth more than the catalogue's."""
+NUM_NEWTON_STEPS = 30
+SMALL_STEP = 1e-4
+DAMPING = 1e-3
+LARGEST_MOVE = 0.7
+"""Of a logarithm in one step: a fit walks, it does not leap."""
+WIDE_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
+"""In the order in which their products say how a device fills its units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A finished micro benchmark and the name of its run."""
+
+    run: str
+    found: Measurements
+
+    @property
+    def num_ranks(self) -> int:
+        return int(self.found.device.get("num_ranks", 1))
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.found.device.get("type") == "cpu"
+
+
+def read_sources(directories: Iterable[RunDirectory]) -> list[Source]:
+    """Measurements of the runs that have any; a run without is one that did not finish."""
+    return [
+        Source(run=directory.path.name, found=read_measurements(directory))
+        for directory in directories
+        if directory.measurements.exists()
+    ]
+
+
+def values_from(sources: Sequence[Source], base: Machine) -> tuple[Value, ...]:
+    """Everything that the cost models can use of the measurements, with what the base machine has in its place."""
+    found: list[Value] = []
+    for source in sources:
+        fit = FITS.get(source.found.kind)
+        if fit is not None:
+            found += fit(source, base)
+    kept: dict[tuple[str, str, int], Value] = {}
+    for value in found:  # a later run of the same benchmark takes the place of an earlier one
+        kept[value.name, value.of, value.num_ranks] = value
+    return tuple(kept.values())
+
+
+def _value(
+    source: Source, name: ValueName, samples: Sequence[float], *, of: str = "", catalogue: float | None = None,
+    value: float | None = None,
+) -> Value:  # fmt: skip
+    """The median of the samples, or the given value of a fit, between the smallest and the largest of them."""
+    middle = float(np.median(samples)) if value is None else value
+    return Value(
+        name=name, of=of, num_ranks=source.num_ranks, value=middle, low=min(middle, *samples),
+        high=max(middle, *samples), num_rows=len(samples), runs=(source.run,), catalogue=catalogue or None,
+    )  # fmt: skip
+
+
+def _rates(rows: Iterable[Row], amount: str) -> list[float]:
+    """Rates at the median and at both ends of its interval."""
+    found: list[float] = []
+    for row in rows:
+        whole = float(row[amount]) * float(row["time_s"])
+        found += [whole / float(row.get(key) or row["time_s"]) for key in ("time_s", "time_low_s", "time_high_s")]
+    return found
+
+
+def gemm_values(source: Source, base: Machine) -> list[Value]:
+    """Large products held for seconds, the best product of all, and what a product costs beside its arithmetic."""
+    found: list[Value] = []
+    precisions = list(dict.fromkeys(str(row["precision"]) for row in source.found.rows))
+    for precision in precisions:
+        rows = [row for row in source.found.rows if row["precision"] == precision]
+        best = max(rows, key=lambda row: float(row["flop_per_s"]))
+        held = [row for row in rows if row.get("series") == "sustained"] or [best]
+        known = _catalogued_rates(base, precision)
+        found.append(_value(source, "best_matmul_flop_per_s", _rates([best], "flop_per_s"), of=precision,
+                            catalogue=known[0]))  # fmt: skip
+        if not source.on_cpu:
+            found.append(_value(source, "matmul_flop_per_s", _rates(held, "flop_per_s"), of=precision,
+                                catalogue=known[1]))  # fmt: skip
+    if source.on_cpu:
+        return found + _started_products(source, base, precisions)
+    return found + _tiled_products(source, base)
+
+
+def _catalogued_rates(base: Machine, precision: str) -> tuple[float | None, float | None]:
+    try:
+        return base.matmul_flop_per_s(precision), base.sustained_flop_per_s(precision)  # type: ignore[arg-type]
+    except ConfigError:
+        return None, None
+
+
+def _started_products(source: Source, base: Machine, precisions: list[str]) -> list[Value]:
+    """On a device without units to fill: t = t0 + 2 m n k / F, least squares of the relative error."""
+    found: list[Value] = []
+    starts: list[float] = []
+    for precision in precisions:
+        rows = [r for r in source.found.rows if r["precision"] == precision and r.get("series") != "sustained"]
+        work, times = _column(rows, lambda r: 2.0 * r["m"] * r["n"] * r["k"]), _column(rows, lambda r: r["time_s"])
+        start, slope = _line(work, times)
+        rate = 1.0 / slope
+        spread = [float(w / max(t - start, 0.1 * t)) for w, t in zip(work, times, strict=True) if w > np.median(work)]
+        found.append(_value(source, "matmul_flop_per_s", spread or [rate], of=precision, value=rate,
+                            catalogue=_catalogued_rates(base, precision)[1]))  # fmt: skip
+        starts.append(start)
+    if starts and min(starts) > 0.0:
+        found.append(_value(source, "matmul_start_s", starts))
+    return found
+
+
+def _line(x: Floats, y: Floats) -> tuple[float, float]:
+    """Intercept and slope with the least relative error, neither below zero."""
+    weighted = np.stack([1.0 / y, x / y], axis=1)
+    (start, slope), *_ = np.linalg.lstsq(weighted, np.ones_like(y), rcond=None)
+    if len(x) < MIN_FIT_ROWS or start <= 0.0 or slope <= 0.0:
+        return 0.0, float(np.median(y / x))
+    return float(start), float(slope)
+
+
+def _tiled_products(source: Source, base: Machine) -> list[Value]:
+    """On a GPU: how much depth and time the edges of tiles cost, from products of many shapes."""
+    units = base.accelerator.num_compute_units
+    rows = _one_precision(source.found.rows)
+    if units is None or len(rows) < MIN_FIT_ROWS:
+        return []
+    sides = [_column(rows, lambda r, side=side: r[side]) for side in ("m", "n", "k")]
+    times = _column(rows, lambda r: r["time_s"])
+    width_bytes = 4.0 if rows[0]["precision"] in ("fp32", "tf32") else 2.0
+    traffic = width_bytes * (sides[0] * sides[2] + sides[1] * sides[2] + sides[0] * sides[1]) / base.hbm_bytes_per_s
+
+    def predicted(logs: Floats) -> Floats:
+        rate, depth, wave = np.exp(logs)
+        constants = base.constants.model_copy(update={
+            "depth_overhead": base.constants.depth_overhead.model_copy(update={"value": float(depth)}),
+            "wave_overhead": base.constants.wave_overhead.model_copy(update={"value": float(wave)}),
+        })  # fmt: skip
+        work = tiled_product_time_s(m=sides[0], n=sides[1], k=sides[2], flop_per_s=float(rate), num_units=units.value,
+                                    constants=constants)  # fmt: skip
+        return np.maximum(work, traffic)
+
+    fastest = max(float(row["flop_per_s"]) for row in rows)
+    first = np.log([fastest, base.constants.depth_overhead.value, base.constants.wave_overhead.value])
+    logs, spread = fit_logs(predicted, times, first, prior_weight=0.02)
+    names: tuple[ValueName, ValueName] = ("matmul_depth_overhead", "wave_overhead_s")
+    return [
+        Value(
+            name=name, num_ranks=source.num_ranks, value=math.exp(logs[i]), low=math.exp(logs[i] - spread[i]),
+            high=math.exp(logs[i] + spread[i]), num_rows=len(rows), runs=(source.run,), catalogue=math.exp(first[i]),
+        )
+        for i, name in enumerate(names, start=1)
+    ]  # fmt: skip
+
+
+def _one_precision(rows: list[Row]) -> list[Row]:
+    """Given shapes in the precision that has the most of them, 16 bit before 32."""
+    by = {p: [r for r in rows if r["precision"] == p and r.get("series") == "shapes"] for p in WIDE_PRECISIONS}
+    return max(by.values(), key=len)
+
+
+def fit_logs(
+    predicted: Any, measured: Floats, first: Floats, *, prior_weight: float
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Logarithms of parameters with the least squared log error, held to where they begin; and their deviations.
+
+    Gauss-Newton with numerical slopes. The prior keeps a parameter that the data say nothing about where it was.
+    """
+    logs = np.array(first, dtype=np.float64)
+    target = np.log(measured)
+    for _ in range(NUM_NEWTON_STEPS):
+        now = np.log(predicted(logs))
+        slopes = np.stack([(np.log(predicted(logs + step)) - now) / SMALL_STEP
+                           for step in np.eye(len(logs)) * SMALL_STEP], axis=1)  # fmt: skip
+        weight = prior_weight * len(measured)
+        normal = slopes.T @ slopes + (weight + DAMPING) * np.eye(len(logs))
+        move = np.linalg.solve(normal, slopes.T @ (target - now) - weight * (logs - first))
+        move = np.clip(move, -LARGEST_MOVE, LARGEST_MOVE)
+        logs = logs + move
+        if float(np.abs(move).max()) < SMALL_STEP:
+            break
+    left = target - np.log(predicted(logs))
+    variance = float(left @ left) / max(len(measured) - len(logs), 1)
+    return logs, np.sqrt(np.diag(np.linalg.inv(normal)) * variance)
+
+
+def memory_values(source: Source, base: Machine) -> list[Value]:
+    """Copy and add at the largest size, which no cache helps; the link to the host with pinned buffers."""
+    place = "host" if source.on_cpu else "device"
+    found: list[Value] = []
+    streams = _largest([r for r in source.found.rows if r["place"] == place and r["op"] in ("copy", "add")])
+    if streams:
+        found.append(_value(source, "memory_bytes_per_s", _rates(streams, "bytes_per_s"),
+                            value=float(np.mean([r["bytes_per_s"] for r in streams])),
+                            catalogue=base.hbm_bytes_per_s))  # fmt: skip
+    links = _largest([r for r in source.found.rows if r["place"] == "link" and r.get("is_pinned")])
+    if links:
+        slowest = min(links, key=lambda row: float(row["bytes_per_s"]))
+        found.append(_value(source, "host_link_bytes_per_s", _rates([slowest], "bytes_per_s"),
+                            catalogue=base.host_link_bytes_per_s))  # fmt: skip
+    return found
+
+
+def _largest(rows: list[Row]) -> list[Row]:
+    most = max((float(row["bytes"]) / (3 if row["op"] == "add" else 2) for row in rows), default=0.0)
+    return [row for row in rows if float(row["bytes"]) / (3 if row["op"] == "add" else 2) >= 0.99 * most]
+
+
+def attention_values(source: Source, base: Machine) -> list[Value]:
+    """Rate of the fastest kernel for long sequences and heads of 128, by the ramp that the cost model has."""
+    found: list[Value] = []
+    d0 = base.constants.attention_head_ramp.value
+    ratios: list[float] = []
+    for precision in dict.fromkeys(str(row["precision"]) for row in source.found.rows):
+        pairs = _fastest_kernels([row for row in source.found.rows if row["precision"] == precision])
+        if not pairs:
+            continue
+        ahead = [pair[0] for pair in pairs]
+        ratios += [float(back["time_s"]) / float(forward["time_s"]) for forward, back in pairs]
+        seq, rate = _column(ahead, lambda r: r["seq"]), _column(ahead, lambda r: r["flop_per_s"])
+        heads = _column(ahead, lambda r: r["head_dim"])
+        s0 = 0.0
+        if not source.on_cpu:
+            rate = rate / (heads / (heads + d0) * (REFERENCE_HEAD + d0) / REFERENCE_HEAD)
+            start, slope = _line(1.0 / seq, 1.0 / rate)
+            s0 = slope / start if start > 0.0 else base.constants.attention_seq_ramp.value
+            if start > 0.0 and precision in ("bf16", "fp16") and not any(v.name == "attention_seq_ramp" for v in found):
+                found.append(_value(source, "attention_seq_ramp", [s0],
+                                    catalogue=base.constants.attention_seq_ramp.value))  # fmt: skip
+        found.append(_value(source, "attention_flop_per_s", [float(x) for x in rate * (seq + s0) / seq], of=precision))
+    if ratios:
+        found.append(_value(source, "attention_backward_ratio", ratios))
+    return found
+
+
+def _fastest_kernels(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Forward and backward of the kernel that is faster over both, for each causal case."""
+    cases: dict[tuple[Any, ...], dict[str, dict[str, Row]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("batch", "heads", "kv_heads", "seq", "head_dim", "causal"))
+        cases.setdefault(key, {}).setdefault(str(row["kernel"]), {})[str(row["direction"])] = row
+    found: list[tuple[Row, Row]] = []
+    for key, kernels in cases.items():
+        both = [k for k in kernels.values() if {"forward", "backward"} <= set(k)]
+        if both and key[-1]:
+            best = min(both, key=lambda k: float(k["forward"]["time_s"]) + float(k["backward"]["time_s"]))
+            found.append((best["forward"], best["backward"]))
+    return found
+
+
+def dispatch_values(source: Source, _base: Machine) -> list[Value]:
+    """Host time of one launch, by how it is issued: a plain addition, a compiled kernel, a kernel in a graph."""
+    found: list[Value] = []
+    for mode, op in (("eager", "add"), ("compiled", "fused"), ("graph", "add")):
+        rows = [row for row in source.found.rows if row["mode"] == mode and row["op"] == op]
+        if rows:
+            samples = [float(rows[0].get(key, rows[0]["time_s"])) for key in ("time_s", "time_low_s", "time_high_s")]
+            found.append(_value(source, "dispatch_s", samples, of=mode, value=samples[0]))
+    return found
+
+
+def collective_values(source: Source, base: Machine) -> list[Value]:
+    """The line that holds for the largest sizes of each operation: what one costs to start, and its bandwidth."""
+    found: list[Value] = []
+    last: dict[str, Row] = {}
+    for fit in source.found.fits:
+        if fit["op"] not in last or fit["from_bytes"] > last[fit["op"]]["from_bytes"]:
+            last[fit["op"]] = fit
+    for op, fit in last.items():
+        rate = [float(fit[key]) for key in ("bytes_per_s", "bytes_per_s_low", "bytes_per_s_high") if fit.get(key)]
+        found.append(_value(source, "collective_bytes_per_s", rate, of=op, value=float(fit["bytes_per_s"]),
+                            catalogue=base.scale_up_bytes_per_s))  # fmt: skip
+    firsts = {fit["op"]: fit for fit in sorted(source.found.fits, key=lambda f: f["from_bytes"], reverse=True)}
+    for op, fit in firsts.items():
+        if float(fit["alpha_s"]) > 0.0:
+            samples = [float(fit[key]) for key in ("alpha_s", "alpha_low_s", "alpha_high_s") if float(fit[key]) > 0.0]
+            found.append(_value(source, "collective_start_s", samples, of=op, value=float(fit["alpha_s"])))
+    return found
+
+
+def storage_values(source: Source, _base: Machine) -> list[Value]:
+    """Reads that no cache helped, the fastest number of workers of each format; small files a second."""
+    found: list[Value] = []
+    for form in dict.fromkeys(str(row["format"]) for row in source.found.rows):
+        rows = [row for row in source.found.rows if row["format"] == form]
+        cold = [row for row in rows if row.get("cache") == "cold"] or rows
+        best = max(cold, key=lambda row: float(row["bytes_per_s"]))
+        found.append(_value(source, "storage_read_bytes_per_s", [float(best["bytes_per_s"])], of=form))
+        if form == "files":
+            found.append(_value(source, "storage_files_per_s", [float(best["samples_per_s"])]))
+    return found
+
+
+def checkpoint_values(source: Source, _base: Machine) -> list[Value]:
+    found: list[Value] = []
+    for mode in dict.fromkeys(str(row["mode"]) for row in source.found.rows):
+        rows = [row for row in source.found.rows if row["mode"] == mode and float(row["bytes_per_s"]) > 0.0]
+        if rows:
+            largest = max(float(row["size_bytes"]) for row in rows)
+            rates = [float(row["bytes_per_s"]) for row in rows if float(row["size_bytes"]) == largest]
+            found.append(_value(source, "checkpoint_bytes_per_s", rates, of=mode))
+    return found
+
+
+def _column(rows: Sequence[Row], pick: Any) -> Floats:
+    return np.array([float(pick(row)) for row in rows])
+
+
+FITS = {
+    "gemm": gemm_values,
+    "memory": memory_values,
+    "attention": attention_values,
+    "dispatch": dispatch_values,
+    "collectives": collective_values,
+    "storage": storage_values,
+    "checkpoint": checkpoint_values,
+}
+"""What each benchmark's measurements become."""

@@ -1,0 +1,104 @@
+"""Short real runs as a calibration takes them: the step that was measured, and how the same is predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from scalewright.catalog.library import Catalog
+from scalewright.costs.machine import Machine
+from scalewright.errors import ScalewrightError
+from scalewright.launch.outlook import outlook
+from scalewright.observe.collect import CollectedRun, collect
+from scalewright.observe.residuals import RealStep
+from scalewright.planner.predict import resolve_recipe
+from scalewright.planner.vision import predict_vision
+from scalewright.records import metric_names as names
+from scalewright.records.run_directory import RunDirectory
+from scalewright.workload import language_run, vision_run
+from scalewright.workload.language_run import LanguageRun
+from scalewright.workload.vision_run import VisionRun
+
+MIN_STEPS = 5
+"""Steps that count, of a run that a factor may be fitted to."""
+VISION_STACKS = {"off": "eager", "graphs": "scalewright"}
+"""Stack of each way to compile; what is not listed is `compiled`."""
+
+
+def read_steps(catalog: Catalog, directories: Iterable[RunDirectory]) -> tuple[list[RealStep], list[str]]:
+    """Real steps of the runs that got far enough, and in words which did not."""
+    found: list[RealStep] = []
+    notes: list[str] = []
+    for directory in directories:
+        try:
+            run = collect(directory)
+        except ScalewrightError as error:
+            notes.append(f"{directory.path.name}: {error}")
+            continue
+        times_s = run.series(names.STEP_TIME, slowest=True)
+        if times_s.size < MIN_STEPS:
+            notes.append(f"{directory.path.name}: {times_s.size} steps count, {MIN_STEPS} are needed: not fitted to")
+            continue
+        found.append(_real_step(catalog, run))
+    return found, notes
+
+
+def _real_step(catalog: Catalog, run: CollectedRun) -> RealStep:
+    where, schema = str(run.directory.config), str(run.config["schema"])
+    times_s = run.series(names.STEP_TIME, slowest=True)
+    low_s, high_s = median_interval(times_s)
+    median_s = float(np.median(times_s))
+    if schema.startswith(f"scalewright.{vision_run.KIND}/"):
+        vision = vision_run.from_document(run.config, where=where)
+        return RealStep(
+            run=run.directory.path.name, workload="vision", label=vision_label(vision), num_ranks=vision.num_ranks,
+            num_steps=int(times_s.size), precision=vision.precision, size=float(vision.batch), measured_s=median_s,
+            low_s=low_s, high_s=high_s, predicted_s=lambda machine: vision_step_s(catalog, vision, machine),
+        )  # fmt: skip
+    language = language_run.from_document(run.config, where=where)
+    return RealStep(
+        run=run.directory.path.name, workload="language", label=language_label(language),
+        num_ranks=int(language.layout.num_gpus), num_steps=int(times_s.size), precision=language.precision,
+        size=float(language.shape.hidden), measured_s=median_s, low_s=low_s, high_s=high_s,
+        predicted_s=lambda machine: language_step_s(catalog, language, machine),
+    )  # fmt: skip
+
+
+def language_step_s(catalog: Catalog, run: LanguageRun, machine: Machine) -> float:
+    return outlook(catalog, run, machine, start_s=0.0).step_s
+
+
+def vision_step_s(catalog: Catalog, run: VisionRun, machine: Machine) -> float:
+    """Of synthetic images: a calibration's steps wait for no data."""
+    found = predict_vision(
+        spec=run.spec,
+        machine=machine,
+        layout=run.layout,
+        recipe=resolve_recipe(run.precision, machine),
+        stack=catalog.stack(VISION_STACKS.get(run.compile, "compiled")),
+        channels_last=run.channels_last,
+    )
+    return float(found.time.total)
+
+
+def language_label(run: LanguageRun) -> str:
+    shape = run.shape
+    return (
+        f"{shape.layers} x {shape.hidden}, {shape.seq} tokens, batch {run.layout.mbs}, {run.precision}, "
+        f"{'eager' if run.compile == 'off' else run.compile}"
+    )
+
+
+def vision_label(run: VisionRun) -> str:
+    way = "eager" if run.compile == "off" else run.compile
+    return f"{run.model_id}, {run.image_size} px, batch {run.batch}, {run.precision}, {way}"
+
+
+def median_interval(times_s: np.ndarray) -> tuple[float, float]:
+    """Between which order statistics the median lies with 95 % confidence, whatever the distribution."""
+    ordered, num = np.sort(times_s), int(times_s.size)
+    away = math.ceil(0.98 * math.sqrt(num))
+    low, high = max(num // 2 - away, 0), min((num - 1) // 2 + away, num - 1)
+    return float(ordered[low]), float(ordered[high])

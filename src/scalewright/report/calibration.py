@@ -1,0 +1,115 @@
+"""A calibration for people: what was measured, its spread, what the catalogue said, and how real steps are met."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from scalewright import units
+from scalewright.catalog.calibration import Calibration, Interval, Step, Value
+from scalewright.report.console import plain_table
+
+TITLES = {
+    "matmul_flop_per_s": "products, held",
+    "best_matmul_flop_per_s": "products, best",
+    "matmul_start_s": "start of a product",
+    "matmul_depth_overhead": "depth lost per tile",
+    "wave_overhead_s": "wave of tiles",
+    "attention_flop_per_s": "attention",
+    "attention_seq_ramp": "attention, half at",
+    "attention_backward_ratio": "attention, back/forth",
+    "memory_bytes_per_s": "memory",
+    "host_link_bytes_per_s": "link to the host",
+    "dispatch_s": "launch",
+    "collective_start_s": "start of",
+    "collective_bytes_per_s": "bandwidth of",
+    "storage_read_bytes_per_s": "reading",
+    "storage_files_per_s": "small files",
+    "checkpoint_bytes_per_s": "saving",
+}
+DIMENSIONS = {"flop_per_s": units.FLOP_PER_S, "bytes_per_s": units.BYTES_PER_S, "files_per_s": units.HERTZ}
+RESIDUALS = {
+    "products": "time of matrix products",
+    "elementwise": "memory traffic outside products",
+    "host": "host work",
+    "convolutions": "time of convolutions",
+    "norms": "time of norms and activations",
+    "exchange": "time of exchange",
+}
+
+
+def print_calibration(console: Console, found: Calibration) -> None:
+    spent, budget = (units.format(s, units.SECONDS) for s in (found.spent_s, found.budget_s))
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items() if name in ("torch", "cuda"))
+    console.print(
+        f"[bold]{escape(found.name)}[/]: {escape(found.fingerprint.name)} over {escape(found.base)} "
+        f"({escape(versions)}), {spent} of {budget}"
+    )
+    _print_values(console, found)
+    _print_steps(console, found)
+    for title, lines in (("not measured", found.skipped), ("note", found.notes)):
+        for line in lines:
+            console.print(f"{title}: {escape(line)}")
+
+
+def _print_values(console: Console, found: Calibration) -> None:
+    numbers = ("measured", "spread", "catalogue", "change")
+    table = plain_table("", *numbers, right=numbers)
+    for value in found.values:
+        change = "" if value.change_frac is None else f"{value.change_frac:+.0%}"
+        known = "-" if value.catalogue is None else _shown(value, value.catalogue)
+        spread = f"±{(value.high - value.low) / 2.0 / value.value:.1%}"
+        table.add_row(escape(_title(value)), f"[bold]{_shown(value, value.value)}[/]", spread, known, change)
+    console.print(table)
+
+
+def _title(value: Value) -> str:
+    ranks = f", {value.num_ranks} ranks" if value.num_ranks > 1 else ""
+    return f"{TITLES[value.name]}{f' {value.of}' if value.of else ''}{ranks}"
+
+
+def _shown(value: Value, number: float) -> str:
+    if value.name.endswith("_s") and not value.name.endswith("_per_s"):
+        return units.format(number, units.SECONDS)
+    for suffix, dimension in DIMENSIONS.items():
+        if value.name.endswith(suffix):
+            return units.format(number, dimension)
+    return f"{number:.3g}"
+
+
+def _print_steps(console: Console, found: Calibration) -> None:
+    if not found.steps:
+        console.print("no real step was run: no residual is fitted, and the catalogue's interval stands")
+        return
+    numbers = ("measured", "before", "after", "left out")
+    table = plain_table("real step", *numbers, right=numbers)
+    for step in found.steps:
+        ranks = f", {step.num_ranks} ranks" if step.num_ranks > 1 else ""
+        errors = (f"{told / step.measured_s - 1.0:+.0%}" for told in (step.before_s, step.after_s, step.left_out_s))
+        table.add_row(escape(f"{step.label}{ranks}"), units.format(step.measured_s, units.SECONDS), *errors)
+    console.print(table)
+    console.print(_fitted_words(found))
+    for workload, interval in (("language", found.language_interval), ("vision", found.vision_interval)):
+        if interval is not None:
+            console.print(_interval_words(workload, interval))
+
+
+def _fitted_words(found: Calibration) -> str:
+    num, steps = len(found.steps), sum(step.num_steps for step in found.steps)
+    before, after, left = (_mean_error(found.steps, key) for key in ("before_s", "after_s", "left_out_s"))
+    which = ", ".join(f"{r.name} x {r.factor:.2f} ({RESIDUALS[r.name]})" for r in found.residuals)
+    told = f"fitted: {which}" if which else "no residual was worth fitting"
+    return (
+        f"{told}; from {num} runs of {steps} steps. Mean error {before:.1%} before, {after:.1%} after, {left:.1%} of "
+        "runs left out of their own fit."
+    )
+
+
+def _mean_error(steps: tuple[Step, ...], key: str) -> float:
+    errors = [abs(float(getattr(step, key)) / step.measured_s - 1.0) for step in steps]
+    return sum(errors) / len(errors)
+
+
+def _interval_words(workload: str, interval: Interval) -> str:
+    low, high = (f"{end - 1.0:+.0%}" for end in (interval.low_frac, interval.high_frac))
+    return f"90 % interval of {workload} steps: {low} to {high}, from {interval.num_steps} runs"
