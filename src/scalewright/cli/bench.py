@@ -6,11 +6,14 @@ import typer
 
 from scalewright.cli import (
     bench_attention,
+    bench_checkpoint,
     bench_collectives,
     bench_dispatch,
     bench_gemm,
     bench_language,
     bench_memory,
+    bench_storage,
+    bench_topology,
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run a benchmark, predicted and measured.")
@@ -25,5 +28,8 @@ app.command("gemm")(bench_gemm.run)
 app.command("memory")(bench_memory.run)
 app.command("attention")(bench_attention.run)
 app.command("dispatch")(bench_dispatch.run)
+app.command("topology")(bench_topology.run)
 app.command("collectives")(bench_collectives.run)
+app.command("storage")(bench_storage.run)
+app.command("checkpoint")(bench_checkpoint.run)
 app.command("language")(bench_language.run)
