@@ -34,9 +34,8 @@ docs: ## build the documentation into site/
 lock: ## resolve the dependencies anew into requirements.lock
 	@tools/lock.sh
 
-soak: ## run the races against Slurm's timers, then the unit, ranks and kills tiers again and again (SOAK_MINUTES=30)
+soak: ## run the unit, ranks and kills tiers again and again (SOAK_MINUTES=30)
 	@tools/setup_env.sh dev
-	@$(PY) -m pytest -m soak
 	@$(PY) tools/run_tiers.py --tier unit --tier ranks --tier kills --minutes $(SOAK_MINUTES)
 
 clean: ## remove the environment, caches and build outputs

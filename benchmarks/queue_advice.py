@@ -1,6 +1,6 @@
 """Does advice pay? Full queues on a real Slurm, each played twice: with the original request and with the advised one.
 
-    python benchmarks/queue_advice.py [--queues 10] [--first-seed 1] [--lab ID] [--quick]
+    python benchmarks/queue_advice.py [--queues 10] [--first-seed 1] [--lab ID]
 
 Each seed makes a queue on the practice cluster: running jobs that fill every node, waiting ones behind them, and a
 request of the kind people write, larger and longer than the run needs. `scalewright advise` is asked once, and the time
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,9 @@ class Outcome:
     num_calls: int
 
 
-def scene(seed: int, *, num_nodes: int, quick: bool) -> Scene:
+def scene(seed: int, *, num_nodes: int) -> Scene:
     """A full queue, drawn from a seed."""
-    draw = random.Random(seed)
-    longest_s = 8 if quick else 40
+    draw, longest_s = random.Random(seed), 40
     running, left = [], num_nodes
     while left:
         size = min(draw.choice((1, 1, 2, 3)), left)
@@ -164,39 +163,42 @@ class Bench:
 
     def empty(self) -> None:
         self.lab.run("scancel", f"--account={self.account}", f"--user={os.getuid()}")
-        self._wait(lambda: not self.lab.run("squeue", "-h").stdout.strip(), "an empty queue")
+        self.wait(lambda: not self.lab.run("squeue", "-h").stdout.strip(), "an empty queue")
 
-    def _wait(self, condition: object, what: str) -> None:
-        assert callable(condition)
+    def wait(self, condition: Callable[[], object], what: str) -> None:
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > until_s:
                 raise SystemExit(f"no {what} in {PATIENCE_S:.0f} s")
             time.sleep(0.5)
 
-    def fill(self, chosen: Scene) -> float:
-        """The queue of a scene; when it was full."""
-        held = [self.submit(partition="batch", **_of(job)) for job in chosen.running]
-        self._wait(lambda: len(self.starts(*held)) == len(held), "running jobs")
-        for job in chosen.waiting:
-            self.submit(partition="batch", **_of(job))
+    def fill(self, running: Iterable[Job], waiting: Iterable[Job]) -> float:
+        """Jobs that run, and jobs behind them; when the last was submitted."""
+        held = [self.submit(partition="batch", **asdict(job)) for job in running]
+        self.wait(lambda: len(self.starts(*held)) == len(held), "running jobs")
+        for job in waiting:
+            self.submit(partition="batch", **asdict(job))
         return time.monotonic()
 
-    def ask(self, chosen: Scene) -> dict[str, Any]:
-        limit = f"{chosen.limit_min // 60:02d}:{chosen.limit_min % 60:02d}:00"
+    def ask(self, *, num_nodes: int, limit_min: int) -> dict[str, Any]:
+        limit = f"{limit_min // 60:02d}:{limit_min % 60:02d}:00"
         command = [
-            "advise", str(make_plan(self.folder, num_nodes=chosen.num_nodes, env=self.env)), "--site", "here",
+            "advise", str(make_plan(self.folder, num_nodes=num_nodes, env=self.env)), "--site", "here",
             "--account", self.account, "--partition", "batch", "--time", limit, "--json", "--catalog", str(self.folder),
         ]  # fmt: skip
         return dict(json.loads(scalewright(*command, env=self.env, codes=(0, 1))))
 
+    def submit_ask(self, ask: dict[str, Any], *, lasts_s: int) -> str:
+        limit_min = -(-ask["limit_s"] // MINUTE_S)
+        return self.submit(
+            num_nodes=ask["num_nodes"], limit_min=limit_min, partition=ask["partition"], lasts_s=lasts_s
+        )  # fmt: skip
+
     def wait_of(self, ask: dict[str, Any]) -> float:
         """From submission to start, in the queue as it is now; empties it afterwards."""
         begun_s = time.time()
-        job = self.submit(
-            num_nodes=ask["num_nodes"], limit_min=-(-ask["limit_s"] // MINUTE_S), partition=ask["partition"], lasts_s=1
-        )
-        self._wait(lambda: self.starts(job), "start of the job")
+        job = self.submit_ask(ask, lasts_s=1)
+        self.wait(lambda: self.starts(job), "start of the job")
         started_s = self.starts(job)[job]
         self.empty()
         return max(started_s - begun_s, 0.0)
@@ -204,13 +206,13 @@ class Bench:
     def play(self, chosen: Scene) -> Outcome:
         """The same queue twice; the second request comes as long after it was full as the first."""
         make_plan(self.folder, num_nodes=chosen.num_nodes, env=self.env)
-        full_s = self.fill(chosen)
-        advice = self.ask(chosen)
+        full_s = self.fill(chosen.running, chosen.waiting)
+        advice = self.ask(num_nodes=chosen.num_nodes, limit_min=chosen.limit_min)
         after_s = time.monotonic() - full_s
         original, best = advice["original"], advice["best"]
         is_same = all(original[key] == best[key] for key in ("num_nodes", "partition", "limit_s"))
         advised_s = self.wait_of(best)
-        full_s = self.fill(chosen)
+        full_s = self.fill(chosen.running, chosen.waiting)
         time.sleep(max(after_s - (time.monotonic() - full_s), 0.0))
         original_s = self.wait_of(original)
         return Outcome(
@@ -223,10 +225,6 @@ class Bench:
             advised_wait_s=round(advised_s, 1),
             num_calls=int(advice["num_tested"]),
         )
-
-
-def _of(job: Job) -> dict[str, int]:
-    return {"num_nodes": job.num_nodes, "limit_min": job.limit_min, "lasts_s": job.lasts_s}
 
 
 def _words(ask: dict[str, object]) -> str:
@@ -252,13 +250,12 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--lab", help="id of a practice cluster that is up; default: start one")
     parser.add_argument("--account", default="lab")
-    parser.add_argument("--quick", action="store_true", help="jobs of seconds, for a test")
     chosen = parser.parse_args()
     outcomes = []
     with cluster(chosen.lab) as lab, tempfile.TemporaryDirectory() as folder:
         bench = Bench(lab, Path(folder), gpus_per_node=2, account=chosen.account)
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.queues):
-            outcome = bench.play(scene(seed, num_nodes=len(lab.nodes), quick=chosen.quick))
+            outcome = bench.play(scene(seed, num_nodes=len(lab.nodes)))
             outcomes.append(outcome)
             print(json.dumps(asdict(outcome)), flush=True)
     num_won = sum(outcome.starts_earlier for outcome in outcomes)

@@ -37,7 +37,7 @@ MARKS = {
     "unit": "not slurm and not netns and not browser and not gpu and not ranks and not kills",
     "ranks": "ranks",
     "kills": "kills",
-    "slurm": "(slurm or netns) and not soak",
+    "slurm": "slurm or netns",
     "browser": "browser",
 }
 TIERS = ("static", *MARKS)

@@ -39,6 +39,7 @@ def cases() -> dict[str, tuple[Site, JobRequest]]:
 
     add("lumi-container", "lumi", container=image, launcher="torchrun", stage=("/project/data", image.image))
     add("lumi-dev", "lumi", partition="dev-g")
+    add("leonardo-spares", "leonardo", num_spares=1)
     add("lumi-array", "lumi", array=ArrayTasks(manifest=Path("/project/runs/first/manifest.txt"), num_items=200,
                                                max_running=20), command=("python", "train.py", "{item}"))  # fmt: skip
     add("perlmutter-shifter", "perlmutter", container=Container(image="nersc/pytorch:25.02.01"))

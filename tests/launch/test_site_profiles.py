@@ -11,10 +11,11 @@ from script_cases import ACCOUNTS, SITES, request_for
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.job_request import ArrayTasks
+from scalewright.launch.script_step import srun_flags
 from scalewright.launch.settle import settle
 from scalewright.launch.sites.loader import find_site, load_site
 from scalewright.launch.sites.types import sourced_keys
-from scalewright.launch.slurm_script import render, srun_flags
+from scalewright.launch.slurm_script import render
 
 
 def tasks(num_items: int) -> ArrayTasks:
@@ -83,7 +84,7 @@ def test_header_is_what_the_sources_write(site: str, launcher: str) -> None:
 
 @pytest.mark.parametrize(("site", "launcher"), STEPS, ids=" ".join)
 def test_step_has_the_flags_and_masks_of_the_sources(site: str, launcher: str) -> None:
-    flags = srun_flags(settle(request_for(SITES[site], launcher=launcher), SITES[site]))
+    flags = srun_flags(settle(request_for(SITES[site], launcher=launcher), SITES[site]), 2)
     assert set(STEPS[site, launcher].split()) <= set(flags)
     assert "--kill-on-bad-exit=1" in flags
 

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from scalewright.lab.cluster import Lab
 from scalewright.lab.spec import LabSpec, missing_programs
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests have deadlines of their own, which say what was waited for; several may follow each other."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(1200))
 
 
 def started(spec: LabSpec) -> Iterator[Lab]:

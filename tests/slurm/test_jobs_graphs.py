@@ -10,13 +10,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
     from tests.conftest import Cli, Refused
@@ -186,7 +186,10 @@ def ended(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
             (folder / "items.txt").write_text("".join(f"{i}\n" for i in range(500)))
             path = write_graph(folder, name, body.replace("@LAST@", slurm.nodes[-1]))
             if name == "high":
-                wait_until(lambda: "started" in text_of((root / "low").glob("launch/stages/low/logs/*.out")))
+                wait_for(
+                    "the first to run",
+                    lambda: "started" in text_of((root / "low").glob("launch/stages/low/logs/*.out")),
+                )
             drivers[name] = subprocess.Popen(
                 [*(sys.executable, "-m", "scalewright", "jobs", "submit", str(path), "--out", str(folder / "launch")),
                  *("--watch", "--poll", "2 s", "--json")],
@@ -196,7 +199,7 @@ def ended(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
 
         def end_of(name: str) -> Ended:
             if name not in found:
-                out, err = drivers[name].communicate(timeout=200)
+                out, err = drivers[name].communicate(timeout=PATIENCE_S)
                 assert out, err
                 launch = json.loads(out)["launches"][0]
                 found[name] = Ended(drivers[name].returncode, err, launch, root / name)
@@ -211,13 +214,6 @@ def ended(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
 
 def text_of(paths: Any) -> str:
     return "".join(path.read_text() for path in sorted(paths))
-
-
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.2)
 
 
 def test_every_kind_of_dependency(ended: Callable[[str], Ended], slurm: Lab) -> None:
@@ -336,7 +332,7 @@ def test_refusal_half_way_lists_what_was_submitted_and_one_command_ends_it(
     assert f"scalewright jobs cancel {launch}" in last
     cancelled = cli("jobs", "cancel", str(launch), env=slurm.env)
     assert (cancelled.returncode, cancelled.stdout.strip()) == (0, job.group(1))
-    wait_until(lambda: "CANCELLED" in slurm.run("scontrol", "show", "job", job.group(1)).stdout)
+    wait_for("its end", lambda: "CANCELLED" in slurm.run("scontrol", "show", "job", job.group(1)).stdout)
     alone = write_graph(tmp_path, "alone", '[stages.b]\nscript = "ok.sh"\npartition = "nowhere"\n')
     result = cli("jobs", "submit", str(alone), "--out", str(tmp_path / "none"), env=slurm.env)
     assert result.returncode == 3

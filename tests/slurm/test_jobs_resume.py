@@ -7,11 +7,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import PATIENCE_S, job_field, limit_job, update_job, wait_for
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.lab.cluster import USABLE, Lab
@@ -31,13 +31,6 @@ NUM_STEPS = 1_000_000
 CHECKPOINT_EVERY = 25
 
 
-def wait_until(what: str, condition: Callable[[], bool], *, timeout_s: float = 90) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def prepared_run(path: Path) -> RunDirectory:
     """A run of two ranks on CPUs that is long enough to be interrupted twice."""
     wanted = Wanted(
@@ -48,16 +41,6 @@ def prepared_run(path: Path) -> RunDirectory:
     )  # fmt: skip
     config, _ = settle(wanted, RunDirectory(path))
     return RunDirectory.create_or_resume(path, config.document())
-
-
-def field(slurm: Lab, job: str, name: str) -> str:
-    words = slurm.run("scontrol", "show", "job", job).stdout.split()
-    return next((w.partition("=")[2] for w in words if w.startswith(f"{name}=")), "")
-
-
-def update(slurm: Lab, job: str, change: str) -> None:
-    """Change a job that waits, so that the test does not; a controller that has just started may need a moment."""
-    wait_until(change, lambda: slurm.run("scontrol", "update", f"JobId={job}", change).returncode == 0)
 
 
 def resumes(directory: RunDirectory) -> list[str]:
@@ -73,7 +56,7 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
     command = json.dumps([sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(run.path)])
     (tmp_path / "graph.toml").write_text(
         'schema = "scalewright.graph/1"\nname = "survives"\nsite = "generic"\n[stages.train]\n'
-        f'command = {command}\nnodes = 2\ngpus_per_node = 1\ntime = "00:01:00"\nnotice = "55 s"\n'
+        f'command = {command}\nnodes = 2\ngpus_per_node = 1\ntime = "00:30:00"\nnotice = "180 s"\n'
     )
     launch = tmp_path / "launch"
     with subprocess.Popen(
@@ -82,35 +65,37 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
         env=slurm.env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as driver:  # fmt: skip
         try:
-            wait_until(
+            wait_for(
                 "a job", lambda: (launch / "jobs.json").exists() and '"id": "' in (launch / "jobs.json").read_text()
             )
-            wait_until("an id", lambda: bool(_job(cli, launch, slurm)["id"]))
+            wait_for("an id", lambda: bool(_job(cli, launch, slurm)["id"]))
             job = _job(cli, launch, slurm)["id"]
             log = launch / "stages/train/logs" / f"slurm-{job}.out"
-            wait_until("the notice", lambda: field(slurm, job, "Restarts") == "1", timeout_s=120)
+            wait_for("a checkpoint", run.checkpoint_steps)
+            limit_job(slurm, job, minutes_left=3)
+            wait_for("the notice and the requeue", lambda: job_field(slurm, job, "Restarts") == "1")
             stopped_at = run.checkpoint_steps()[-1]
             assert "asking the ranks to save" in log.read_text()
             assert resumes(run) == []
-            wait_until("the queue", lambda: field(slurm, job, "JobState") == "PENDING")
+            wait_for("the queue", lambda: job_field(slurm, job, "JobState") == "PENDING")
             slurm.restart_controller()
-            update(slurm, job, "TimeLimit=00:30:00")
-            update(slurm, job, "StartTime=now")
-            wait_until("the first resume", lambda: len(resumes(run)) == 1)
+            limit_job(slurm, job, minutes_left=30)
+            update_job(slurm, job, "StartTime=now")
+            wait_for("the first resume", lambda: len(resumes(run)) == 1)
             assert resumes(run) == [f"from step-{stopped_at:08d}"]
-            wait_until("more checkpoints", lambda: run.checkpoint_steps()[-1] > stopped_at)
-            lost = field(slurm, job, "BatchHost")
+            wait_for("more checkpoints", lambda: run.checkpoint_steps()[-1] > stopped_at)
+            lost = job_field(slurm, job, "BatchHost")
             slurm.kill_node(lost)
             try:
-                wait_until("the requeue", lambda: field(slurm, job, "Restarts") == "2")
-                update(slurm, job, "StartTime=now")
-                wait_until("the second resume", lambda: len(resumes(run)) == 2)
+                wait_for("the requeue", lambda: job_field(slurm, job, "Restarts") == "2")
+                update_job(slurm, job, "StartTime=now")
+                wait_for("the second resume", lambda: len(resumes(run)) == 2)
                 saved = run.checkpoint_steps()[-1]
-                wait_until("progress", lambda: run.checkpoint_steps()[-1] > saved)
+                wait_for("progress", lambda: run.checkpoint_steps()[-1] > saved)
             finally:
                 slurm.start_node(lost, wait=False)
             cancelled = cli("jobs", "cancel", str(launch), env=slurm.env)
-            out, err = driver.communicate(timeout=60)
+            out, err = driver.communicate(timeout=PATIENCE_S)
         finally:
             driver.kill()
             slurm.run("scancel", "--name=survives.train")
@@ -163,7 +148,7 @@ def test_without_accounts_ends_are_known_and_a_driver_waits_for_a_scheduler_that
         try:
             time.sleep(3)
             slurm.start_controller()
-            out, err = driver.communicate(timeout=120)
+            out, err = driver.communicate(timeout=PATIENCE_S)
         finally:
             driver.kill()
     assert driver.returncode == 1, err

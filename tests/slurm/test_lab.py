@@ -6,12 +6,11 @@ import contextlib
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import PATIENCE_S, wait_for
 
 from scalewright.lab.cluster import Lab
 from scalewright.lab.daemon import start_ticks
@@ -20,13 +19,6 @@ if TYPE_CHECKING:
     from tests.conftest import Cli
 
 pytestmark = pytest.mark.slurm
-
-
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def submit(lab: Lab, *arguments: str) -> str:
@@ -101,7 +93,7 @@ def test_accounting_remembers_a_job_and_knows_who_preempts_whom(slurm: Lab) -> N
         return slurm.run("sacct", "-n", "-X", "-P", "-j", job, "-o", "state,exitcode,qos,account").stdout.strip()
 
     # The parts of a record arrive one after the other.
-    wait_until(lambda: remembered() == "FAILED|7:0|high|lab")
+    wait_for("its account", lambda: remembered() == "FAILED|7:0|high|lab")
     preempts = slurm.run("sacctmgr", "-n", "-P", "show", "qos", "format=name,preempt,preemptmode").stdout.split()
     assert sorted(preempts) == ["high|low|cluster", "low||requeue", "normal|low|cluster"]
 
@@ -110,8 +102,8 @@ def test_a_pending_job_gets_a_start_estimate(slurm: Lab) -> None:
     running = submit(slurm, "-N4", "--exclusive", "-t", "5", "--wrap", "sleep 300")
     waiting = submit(slurm, "-N4", "--exclusive", "-t", "5", "--wrap", "true")
     try:
-        wait_until(lambda: job_state(slurm, running) == "RUNNING")
-        wait_until(lambda: slurm.run("squeue", "-h", "-j", waiting, "-o", "%S").stdout.strip()[:2] == "20")
+        wait_for("the first to run", lambda: job_state(slurm, running) == "RUNNING")
+        wait_for("an estimate", lambda: slurm.run("squeue", "-h", "-j", waiting, "-o", "%S").stdout.strip()[:2] == "20")
         starts, ends = (
             slurm.run("squeue", "-h", "-j", job, "-o", field).stdout.strip()
             for job, field in ((waiting, "%S"), (running, "%e"))
@@ -125,15 +117,15 @@ def test_a_killed_node_goes_down_and_comes_back(cli: Cli, slurm: Lab) -> None:
     node, other = slurm.nodes[3], slurm.nodes[2]
     job = submit(slurm, "-N2", f"--nodelist={other},{node}", "--no-requeue", "--wrap", "srun sleep 300")
     namespace = pid_namespaces()[Path(f"/proc/{slurm.daemons.pid(f'slurmd-{node}')}")]
-    wait_until(lambda: "sleep" in commands_in(namespace))
+    wait_for("its process", lambda: "sleep" in commands_in(namespace))
     slurm.kill_node(node)
     try:
         assert commands_in(namespace) == []
         result = cli("lab", "status", slurm.id)
         assert result.returncode == 1
         assert "not whole" in result.stdout
-        slurm.wait_for_nodes([node], {"down", "down*"}, timeout_s=90)
-        wait_until(lambda: job_state(slurm, job) in ("", "NODE_FAIL"))
+        slurm.wait_for_nodes([node], {"down", "down*"}, timeout_s=PATIENCE_S)
+        wait_for("the job to be lost", lambda: job_state(slurm, job) in ("", "NODE_FAIL"))
     finally:
         slurm.start_node(node)
     assert slurm.run("srun", "-N1", f"--nodelist={node}", "hostname").stdout.split() == [node]
@@ -143,7 +135,7 @@ def test_a_killed_node_goes_down_and_comes_back(cli: Cli, slurm: Lab) -> None:
 def test_the_queue_outlives_a_restart_of_the_controller(slurm: Lab) -> None:
     running, held = submit(slurm, "--wrap", "sleep 300"), submit(slurm, "--hold", "--wrap", "true")
     try:
-        wait_until(lambda: job_state(slurm, running) == "RUNNING")
+        wait_for("the job to run", lambda: job_state(slurm, running) == "RUNNING")
         before = slurm.daemons.pid("slurmctld")
         slurm.restart_controller()
         assert slurm.daemons.pid("slurmctld") not in (None, before)

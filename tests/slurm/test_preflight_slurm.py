@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import PATIENCE_S, job_field, wait_for
 
 from scalewright.records.documents import write_document
 from scalewright.records.preflight import PreflightRequest
@@ -30,7 +30,7 @@ def test_in_an_allocation_every_node_is_checked_and_a_spare_stays_out(slurm: Lab
     )  # fmt: skip
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/sh\n{command} >{shlex.quote(str(tmp_path / 'answer'))}\n")
-    done = slurm.run("sbatch", "--wait", "-N3", "-n3", "-o", str(tmp_path / "out"), str(script), timeout_s=200)
+    done = slurm.run("sbatch", "--wait", "-N3", "-n3", "-o", str(tmp_path / "out"), str(script), timeout_s=PATIENCE_S)
     assert done.returncode == 0, done.stderr + (tmp_path / "out").read_text()
     result = json.loads((tmp_path / "answer").read_text())
     assert (result["code"], result["num_nodes"], result["num_ranks"]) == (0, 3, 3)
@@ -59,7 +59,7 @@ def rendered(cli: Cli, slurm: Lab, tmp_path: Path) -> Path:
 
 
 def test_a_rendered_job_is_checked_first(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
-    done = slurm.run("sbatch", "--wait", str(rendered(cli, slurm, tmp_path)), timeout_s=200)
+    done = slurm.run("sbatch", "--wait", str(rendered(cli, slurm, tmp_path)), timeout_s=PATIENCE_S)
     logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").glob("slurm-*"))
     assert done.returncode == 0, done.stderr + logs
     assert (tmp_path / "came").exists()
@@ -73,18 +73,12 @@ def test_nodes_that_fail_are_left_and_the_job_waits_for_others(cli: Cli, slurm: 
     write_document(RunDirectory(tmp_path / "run").preflight_request, demanding.as_document())
     job = slurm.run("sbatch", "--parsable", str(script)).stdout.strip()
     try:
-        deadline = time.monotonic() + 150
-        shown = ""
-        while "Restarts=1" not in shown or "ExcNodeList=(null)" in shown:
-            assert time.monotonic() < deadline, shown
-            time.sleep(0.5)
-            shown = slurm.run("scontrol", "show", "job", job).stdout
-        assert "JobState=PENDING" in shown
+        wait_for("the requeue", lambda: job_field(slurm, job, "Restarts") == "1")
+        wait_for("the exclusion", lambda: job_field(slurm, job, "ExcNodeList") != "(null)")
+        assert job_field(slurm, job, "JobState") == "PENDING"
         result = json.loads((tmp_path / "run" / "preflight" / "result.json").read_text())
         assert result["code"] == 75
-        excluded = re.search(r"ExcNodeList=(\S+)", shown)
-        assert excluded is not None
-        listed = slurm.run("scontrol", "show", "hostnames", excluded.group(1)).stdout.split()
+        listed = slurm.run("scontrol", "show", "hostnames", job_field(slurm, job, "ExcNodeList")).stdout.split()
         assert sorted(listed) == sorted(result["drop"])
         assert not (tmp_path / "came").exists()
     finally:

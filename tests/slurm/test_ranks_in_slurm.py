@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S
 
 from scalewright.lab.cluster import Lab
 from scalewright.records.run_directory import RunDirectory
@@ -36,7 +37,7 @@ def test_world_of_a_batch_script_and_of_its_tasks(slurm: Lab, tmp_path: Path) ->
     ask = shlex.join([sys.executable, "-c", ASK, str(tmp_path)])
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/sh\n{ask}\nsrun {ask}\n")
-    done = slurm.run("sbatch", "--wait", "-N2", "-n3", "-o", str(tmp_path / "out"), str(script), timeout_s=120)
+    done = slurm.run("sbatch", "--wait", "-N2", "-n3", "-o", str(tmp_path / "out"), str(script), timeout_s=PATIENCE_S)
     assert done.returncode == 0, done.stderr + (tmp_path / "out").read_text()
     job = done.stdout.split()[-1]
     batch = json.loads((tmp_path / "batch.json").read_text())
@@ -61,7 +62,7 @@ def test_bench_inside_an_allocation_starts_its_ranks_on_both_nodes(slurm: Lab, t
     )  # fmt: skip
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/sh\n{bench} >{shlex.quote(str(tmp_path / 'answer'))}\n")
-    done = slurm.run("sbatch", "--wait", "-N2", "-n2", "-o", str(tmp_path / "out"), str(script), timeout_s=240)
+    done = slurm.run("sbatch", "--wait", "-N2", "-n2", "-o", str(tmp_path / "out"), str(script), timeout_s=PATIENCE_S)
     assert done.returncode == 0, done.stderr + (tmp_path / "out").read_text()
     job = done.stdout.split()[-1]
     assert "name this machine with --system" in (tmp_path / "out").read_text()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import job_field, limit_job, wait_for, wait_for_end
 
 from scalewright.launch.walltime import parse_walltime_s
 
@@ -37,20 +37,12 @@ while True:
 """
 
 
-def wait_for(what: str, condition, seconds: float) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
-@pytest.mark.soak
 def test_notice_saves_requeues_and_the_second_start_resumes(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     run_dir = tmp_path / "a run"  # a space must survive the header
     launched = cli(
-        *("launch", "--site", "generic", "--nodes", "2", "--gpus-per-node", "2", "--time", "00:02:00"),
-        *("--notice", "115 s", "--run-dir", str(run_dir), "--", "python3", "rank.py", str(tmp_path)),
+        *("launch", "--site", "generic", "--nodes", "2", "--gpus-per-node", "2", "--time", "00:20:00"),
+        *("--notice", "180 s", "--run-dir", str(run_dir), "--", "python3", "rank.py", str(tmp_path)),
         env=slurm.env,
         cwd=tmp_path,
     )
@@ -62,22 +54,25 @@ def test_notice_saves_requeues_and_the_second_start_resumes(cli: Cli, slurm: Lab
     def shown() -> str:
         return log.read_text() if log.exists() else slurm.run("scontrol", "show", "job", job).stdout
 
-    wait_for("the ranks to save", lambda: len(list(tmp_path.glob("*.saved"))) == 4, 60)
-    wait_for("the requeue", lambda: "Restarts=1" in slurm.run("scontrol", "show", "job", job).stdout, 20)
-    # Slurm holds a requeued job back until the credentials of its first start have expired: not of interest here.
-    wait_for("it to be pending", lambda: "PENDING" in slurm.run("squeue", "-h", "-j", job, "-o", "%T").stdout, 20)
-    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-    wait_for("the ranks to finish", lambda: len(list(tmp_path.glob("*.done"))) == 4, 60)
-    wait_for("the job to end", lambda: not slurm.run("squeue", "-h", "-j", job).stdout.strip(), 30)
-    port = 20000 + int(job) % 10000
-    found = {(tmp_path / f"rank-{rank}.done").read_text() for rank in range(4)}
-    first, second = slurm.nodes[:2]
-    assert found == {f"step 7 of 4 at {first}:{port} 1"}, shown()
+    wait_for("the ranks to start", lambda: len(list(tmp_path.glob("*.up"))) == 4, shown=shown)
+    limit_job(slurm, job, minutes_left=3)
+    wait_for("the ranks to save", lambda: len(list(tmp_path.glob("*.saved"))) == 4, shown=shown)
+    wait_for("the requeue", lambda: job_field(slurm, job, "Restarts") == "1", shown=shown)
+    wait_for("it to be pending", lambda: job_field(slurm, job, "JobState") == "PENDING", shown=shown)
+    limit_job(slurm, job, minutes_left=20)
+    assert wait_for_end(slurm, job, shown=shown) == "COMPLETED", shown()
     text = log.read_text()
     assert "notice: asking the ranks to save and leave" in text
     assert "queued again to resume" in text
-    places = sorted(set(re.findall(r"rank (\d) on ([\w-]+):", text)))
-    assert places == [("0", first), ("1", first), ("2", second), ("3", second)]
+    places = re.findall(r"rank (\d) on ([\w-]+):", text)[-4:]  # of the second start, which may be on other nodes
+    first, second = (host for _, host in sorted(places)[::2])
+    assert first != second
+    assert sorted(places) == [("0", first), ("1", first), ("2", second), ("3", second)]
+    found = {(tmp_path / f"rank-{rank}.done").read_text() for rank in range(4)}
+    (told,) = found
+    before, _, restarts = told.rpartition(" ")
+    assert re.fullmatch(rf"step 7 of 4 at [\w-]+-n\d:{20000 + int(job) % 10000}", before), told
+    assert restarts == "1"
     ended = json.loads((run_dir / "exit_info.json").read_text())
     assert (ended["code"], ended["reason"], ended["attempt"], ended["job"]) == (0, "finished", 1, job)
     assert (run_dir / "logs" / f"job-{job}-0.txt").read_text().startswith(f"job {job}, attempt 0, on ")
@@ -92,10 +87,9 @@ def test_cancelled_job_is_not_queued_again(cli: Cli, slurm: Lab, tmp_path: Path)
         cwd=tmp_path,
     )
     job = json.loads(launched.stdout)["job"]
-    wait_for("the rank to start", (tmp_path / "rank-0.up").exists, 30)
+    wait_for("the rank to start", (tmp_path / "rank-0.up").exists)
     slurm.run("scancel", job)
-    wait_for("the job to end", lambda: not slurm.run("squeue", "-h", "-j", job).stdout.strip(), 30)
-    assert "JobState=CANCELLED" in slurm.run("scontrol", "show", "job", job).stdout
+    assert wait_for_end(slurm, job) == "CANCELLED"
 
 
 def test_array_tasks_take_their_lines_and_files_are_staged(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
@@ -113,7 +107,7 @@ def test_array_tasks_take_their_lines_and_files_are_staged(cli: Cli, slurm: Lab,
     assert launched.returncode == 0, launched.stderr
     job = launched.stdout.strip()
     answers = [tmp_path / "run" / f"task-{i}" / "answer" for i in range(3)]
-    wait_for("the tasks", lambda: not slurm.run("squeue", "-h", "-j", job).stdout.strip(), 90)
+    wait_for("the tasks", lambda: not slurm.run("squeue", "-h", "-j", job).stdout.strip())
     logs = "".join(path.read_text() for path in sorted((tmp_path / "run" / "logs").glob("*.out")))
     assert [path.exists() for path in answers] == [True] * 3, logs
     assert [path.read_text() for path in answers] == [f"{item}:staged" for item in items]

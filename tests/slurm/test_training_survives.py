@@ -7,7 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from training_runs import NUM_STEPS, TrainingRun, wait_for
+from training_runs import NUM_STEPS, TrainingRun
+from waiting import limit_job, wait_for
 
 from scalewright.lab.cluster import Lab
 
@@ -49,14 +50,13 @@ def be_preempted(lab: Lab, folder: Path) -> TrainingRun:
 
 
 def run_out_of_time(lab: Lab, folder: Path) -> TrainingRun:
-    """Through torchrun. The limit comes near once it trains: a loaded machine could need all of a short one to start."""
     run = TrainingRun.submit(lab, folder, launcher="torchrun", notice_s=180)
     run.hold()
-    run.limit_to(minutes_left=3)
+    limit_job(lab, run.job, minutes_left=3)
     wait_for("the notice", lambda: "notice: asking" in run.log(), shown=run.shown)
     run.release()
     wait_for("the requeue", lambda: run.field("Restarts") == "1", shown=run.shown)
-    run.limit_to(minutes_left=15)
+    limit_job(lab, run.job, minutes_left=15)
     return run.finish()
 
 

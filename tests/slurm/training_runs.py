@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from waiting import job_field, wait_for, wait_for_end
 
 from scalewright.catalog.library import open_catalog
 from scalewright.lab.cluster import Lab
@@ -28,15 +28,6 @@ from scalewright.workload.named import resolve_model
 MODEL = "layers=2,hidden=256,heads=4,seq=128,vocab=512"
 NUM_STEPS = 40
 CHECKPOINT_EVERY = 5
-PATIENCE_S = 240.0
-"""Slurm's timers, and machines on which other work runs: nobody fails for being slow."""
-
-
-def wait_for(what: str, condition: Callable[[], bool], *, shown: Callable[[], str] = str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}\n{shown()}"
-        time.sleep(0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +76,7 @@ class TrainingRun:
         return path.read_text() if path.exists() else ""
 
     def field(self, name: str) -> str:
-        """One field of what the controller knows of the job; empty while it does not answer."""
-        words = self.lab.run("scontrol", "-o", "show", "job", self.job).stdout.split()
-        return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
+        return job_field(self.lab, self.job, name)
 
     def nodes(self) -> list[str]:
         return self.lab.run("scontrol", "show", "hostnames", self.field("NodeList")).stdout.split()
@@ -102,13 +91,6 @@ class TrainingRun:
         wait_for("a checkpoint", lambda: bool(self.directory.checkpoint_steps()), shown=self.shown)
         self._signal_ranks(signal.SIGSTOP)
         assert self.last_step() < NUM_STEPS - 5, "it is too fast to be stopped on the way: make the model larger"
-
-    def limit_to(self, *, minutes_left: int) -> None:
-        """Slurm counts limits in whole minutes from the start, and what is left is up to one less."""
-        clock = self.field("RunTime").rpartition("-")[2].split(":")
-        elapsed_min = int(clock[0]) * 60 + int(clock[1])
-        done = self.lab.run("scontrol", "update", f"JobId={self.job}", f"TimeLimit={elapsed_min + minutes_left}")
-        assert done.returncode == 0, done.stderr
 
     def release(self) -> None:
         self._signal_ranks(signal.SIGCONT)
@@ -125,6 +107,5 @@ class TrainingRun:
 
     def finish(self) -> TrainingRun:
         """Until the job has ended for good."""
-        ended = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
-        wait_for("the end of the job", lambda: self.field("JobState") in ended, shown=self.shown)
+        wait_for_end(self.lab, self.job, shown=self.shown)
         return self

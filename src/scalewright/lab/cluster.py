@@ -28,7 +28,8 @@ from scalewright.lab.processes import Daemons, client_env
 from scalewright.lab.spec import LabSpec, check_host
 from scalewright.lab.state import LabPaths, LabState, claim, find_instance, lab_root
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
+"""A daemon that ends is seen at once; one on a loaded host only needs time."""
 CLIENT_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 20.0
 USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned"})
@@ -113,7 +114,7 @@ class Lab:
         pairs = (line.split() for line in self._answer("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
-    def wait_for_nodes(self, names: Iterable[str], states: Iterable[str], *, timeout_s: float = 60.0) -> None:
+    def wait_for_nodes(self, names: Iterable[str], states: Iterable[str], *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until each node is in one of `states`."""
         wanted, allowed = list(names), set(states)
         deadline = time.monotonic() + timeout_s

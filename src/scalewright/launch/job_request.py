@@ -18,7 +18,7 @@ LONGEST_NOTICE_S = 65535
 OWN_NAMES = frozenset({
     "run_dir", "attempt", "grace_s", "hold_s", "exit_requeue", "max_requeues", "step", "watcher", "interrupted",
     "noticed", "cancelled", "ended", "reason", "manifest", "lines", "item", "hosts", "image", "per_node", "stage_dir",
-    "staged", "command", "torchrun", "step_flags", "status",
+    "staged", "command", "torchrun", "step_flags", "status", "checked", "bad_nodes", "node_list",
     "UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "IFS",
 })  # fmt: skip
 """Variables of the script itself, and those that bash does not let anyone set."""
@@ -81,6 +81,8 @@ class JobRequest:
     run_dir: Path
     work_dir: Path
     name: str = "scalewright"
+    num_spares: int = 0
+    """Nodes asked for on top, so that bad ones can be left out."""
     gpus_per_node: int = 0
     launcher: Launcher | Literal["auto"] = "auto"
     account: str = ""
@@ -118,6 +120,12 @@ class JobRequest:
             writable(word, "the argument")
         if self.num_nodes < 1:
             raise ConfigError(f"--nodes {self.num_nodes} must be 1 or more")
+        if self.num_spares < 0:
+            raise ConfigError(f"--spares {self.num_spares} must be 0 or more")
+        if self.num_spares and (self.array is not None or self.mig):
+            raise ConfigError(
+                f"--spares {self.num_spares}: nodes of arrays and MIG slices are not checked before: leave it out"
+            )
         if self.gpus_per_node < 0:
             raise ConfigError(f"--gpus-per-node {self.gpus_per_node} must be 1 or more")
         if self.notice_s and not 10 <= self.notice_s < min(self.walltime_s, LONGEST_NOTICE_S):
@@ -127,6 +135,11 @@ class JobRequest:
             )
         self._check_names()
         self._check_paths()
+
+    @property
+    def all_nodes(self) -> int:
+        """With the spares."""
+        return self.num_nodes + self.num_spares
 
     def _check_names(self) -> None:
         for flag, value, pattern in (

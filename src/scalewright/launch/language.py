@@ -14,7 +14,7 @@ from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
 from scalewright.launch.allocation import default_num_ranks, is_inside, num_nodes
 from scalewright.launch.here import CPU_START_S, GPU_START_S, Here, device_here, machine_here, visible_gpus
-from scalewright.launch.outlook import Outlook, largest_that_fits, outlook
+from scalewright.launch.outlook import Outlook, OverBudgetError, Ready, largest_that_fits, outlook
 from scalewright.launch.plan_job import planned_job
 from scalewright.launch.system_here import calibrated_here, place_of
 from scalewright.planner.predict import resolve_recipe
@@ -26,6 +26,7 @@ from scalewright.workload import language_run
 from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode, LanguageRun
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
+from scalewright.workload.vision_run import VisionRun
 
 DEFAULT_MICRO_BATCH = 4
 NUM_TRIED = 64
@@ -72,23 +73,6 @@ class Chosen:
     plan: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """A run that could start, and what is expected of it."""
-
-    config: LanguageRun
-    num_ranks: int
-    here: Here | None
-    """None where nobody can say what the machine is: several nodes and no name of the system."""
-    ahead: Outlook | None
-    note: str
-    """Why there is no prediction, if there is none."""
-
-
-class OverBudgetError(Exception):
-    """The honest answer is no: too long or too large. The message says what would fit."""
-
-
 def settle(wanted: Wanted, directory: RunDirectory) -> tuple[LanguageRun, int]:
     """The configuration as far as it follows from what was asked, from the folder to resume in, and from this node."""
     split, num_ranks = settle_ranks(wanted.ranks, wanted.layout, device=wanted.device)
@@ -107,7 +91,7 @@ def settle_ranks(ranks: int | None, layout: str | None, *, device: str) -> tuple
     if ranks is not None and ranks < 1:
         raise ConfigError(f"--ranks {ranks} must be 1 or more")
     if layout is None:
-        count = ranks or _default_ranks(device)
+        count = ranks or default_ranks(device)
         return parse_layout(f"dp={count},mbs={DEFAULT_MICRO_BATCH}"), count
     split = parse_layout(layout)
     needed = int(split.num_gpus)
@@ -119,7 +103,7 @@ def settle_ranks(ranks: int | None, layout: str | None, *, device: str) -> tuple
     return split, needed
 
 
-def _default_ranks(device: str) -> int:
+def default_ranks(device: str) -> int:
     """One per GPU of the allocation or of this machine; without GPUs, one."""
     if is_inside(os.environ):
         return default_num_ranks(os.environ)
@@ -172,10 +156,10 @@ def chosen_by_plan(path: Path) -> Chosen:
     return Chosen(spec=spec, layout=str(config.layout), precision=config.precision, plan_id=job.plan_id, plan=plan)
 
 
-def prepare(catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float) -> Ready:
+def prepare(catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float) -> Ready[LanguageRun]:
     """Predict before anything starts. A model that copies alone do not hold is split as the planner would."""
     config, num_ranks = settle(wanted, directory)
-    here = _machine(catalog, system, config, num_ranks)
+    here = machine_of(catalog, system, config, num_ranks)
     if here is None:
         note = "no prediction: name this machine with --system to have one"
         return Ready(config=config, num_ranks=num_ranks, here=None, ahead=None, note=note)
@@ -211,7 +195,10 @@ def best_split(catalog: Catalog, wanted: Wanted, config: LanguageRun, machine: M
     return config
 
 
-def _machine(catalog: Catalog, system: str | None, config: LanguageRun, num_ranks: int) -> Here | None:
+def machine_of(
+    catalog: Catalog, system: str | None, config: LanguageRun | VisionRun, num_ranks: int
+) -> Here | None:
+    """The machine that a run is on: as it is named, as it was calibrated, as the catalogue or a probe knows it."""
     if system is not None:
         place = place_of(catalog, system, num_ranks=num_ranks, device=config.device)
         return Here(machine=place.machine, device=config.device, start_s=_start_s(config), basis=place.basis)
@@ -223,7 +210,7 @@ def _machine(catalog: Catalog, system: str | None, config: LanguageRun, num_rank
     return machine_here(catalog, num_ranks=num_ranks, precision=config.precision, device=config.device)
 
 
-def _start_s(config: LanguageRun) -> float:
+def _start_s(config: LanguageRun | VisionRun) -> float:
     """What passes before the first step, where nothing was probed."""
     return GPU_START_S if config.device == "cuda" else CPU_START_S
 

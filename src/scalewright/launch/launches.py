@@ -151,7 +151,7 @@ def submit_alone(request: JobRequest, site: Site, *, items: Sequence[str], say: 
 def _alone(request: JobRequest, site: Site, items: Sequence[str]) -> Graph:
     gpus = request.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
     stage = Stage(
-        name=ALONE, command=request.command, script=None, plan=None, options={}, num_nodes=request.num_nodes,
+        name=ALONE, command=request.command, script=None, plan=None, options={}, num_nodes=request.all_nodes,
         gpus_per_node=gpus, walltime_s=request.walltime_s, items=tuple(items), after={}, singleton=False, gate=None,
         width=1 if request.array is None else request.array.max_running,
         retries=RetryRule(limit=0, backoff_s=0.0, longest_s=0.0),

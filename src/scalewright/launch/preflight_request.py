@@ -60,7 +60,7 @@ def request_of_job(job: JobRequest, site: Site, catalog: Catalog) -> PreflightRe
         return plain
     try:
         return with_nominal(
-            plain, catalog, system=site.system, transport=forced or None, num_nodes=job.num_nodes,
+            plain, catalog, system=site.system, transport=forced or None, num_nodes=job.all_nodes,
             ranks_per_node=per_node,
         )  # fmt: skip
     except ConfigError:

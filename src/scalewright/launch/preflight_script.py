@@ -9,15 +9,16 @@ from __future__ import annotations
 PREFLIGHT = r"""
 # Before step 1: ranks say where they sit and time each other. Where scalewright is not installed this is left out.
 rm -f -- "$run_dir/preflight/result.json"
+# A node that fails at once must not end the step: the others judge without it.
 @RUN@ || true
 if ((noticed)); then requeue; fi
 if ((cancelled)); then exit 143; fi
+bad_nodes=$(cat -- "$run_dir/preflight/exclude.txt" 2>/dev/null) || true
 checked=$(sed -n 's/^  "code": \([0-9]*\),$/\1/p' "$run_dir/preflight/result.json" 2>/dev/null) || true
 case ${checked:-none} in
     0) ;;
     none) say 'pre-flight did not run: going on without it' ;;
     "$exit_requeue")
-        bad_nodes=$(cat -- "$run_dir/preflight/exclude.txt" 2>/dev/null) || true
         say "pre-flight: not on these nodes (${bad_nodes:-none named}), see preflight/result.json"
         requeue
         ;;
@@ -36,7 +37,23 @@ EXCLUDE = r"""    if [[ -n ${bad_nodes-} ]]; then
 """Once the job waits again: the same nodes would fail again."""
 
 
-def preflight_step(outer: list[str], python: str) -> str:
+SPARES = r"""
+# More nodes than the run needs were asked for: it takes good ones, and the others stay idle.
+if [[ ${checked:-none} == 0 ]]; then IFS=, read -ra hosts <"$run_dir/preflight/nodes.txt"; fi
+hosts=("${hosts[@]:0:@NUM@}")
+node_list=$(IFS=, && printf '%s' "${hosts[*]}")
+say "running on $node_list"
+"""
+
+
+def preflight_step(outer: list[str], python: str, *, num_spares: int) -> str:
     """`outer` is what the ranks' own step runs around its command: rank, image, torchrun."""
-    words = ['run_step "${step_flags[@]}"', *outer, f'{python} -m scalewright.run preflight --run-dir "$run_dir"']
+    spares = f" --spares {num_spares}" if num_spares else ""
+    check = f'{python} -m scalewright.run preflight --run-dir "$run_dir"{spares}'
+    words = ['run_step "${step_flags[@]}" --kill-on-bad-exit=0', *outer, check]
     return PREFLIGHT.strip("\n").replace("@RUN@", " \\\n    ".join(words))
+
+
+def take_good_nodes(num_nodes: int, rendezvous: str, arrays: str) -> str:
+    """The nodes that the check keeps, where they meet, and the flags of a step on them."""
+    return SPARES.strip("\n").replace("@NUM@", str(num_nodes)) + f"\n{rendezvous}{arrays}"

@@ -127,16 +127,18 @@ fi
 
 STAGE_CLEAN = r"""    [[ -z ${stage_dir-} ]] || timeout 60 srun "${per_node[@]}" rm -rf -- "$stage_dir" || true"""
 
-RENDEZVOUS_NAME = r"""
+HOSTS = r"""
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-export MASTER_ADDR=${hosts[0]}
 """
 
-RENDEZVOUS_ADDRESS = r"""
-mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-MASTER_ADDR=$(getent ahostsv4 "${hosts[0]}" | awk 'NR == 1 { print $1 }') || true
+RENDEZVOUS = {
+    "name": r"""export MASTER_ADDR=${hosts[0]}
+""",
+    "address": r"""MASTER_ADDR=$(getent ahostsv4 "${hosts[0]}" | awk 'NR == 1 { print $1 }') || true
 export MASTER_ADDR=${MASTER_ADDR:-${hosts[0]}}
-"""
+""",
+}
+"""Where the ranks meet, by what the site's profile says of names."""
 
 PROVENANCE = r"""
 {

@@ -63,7 +63,7 @@ def settle(request: JobRequest, site: Site) -> Settled:
     account = _account(request, site, notes)
     partition, qos, constraint = _selection(request, site, account, notes)
     cpus = 0 if site.cpus_per_gpu is None else site.cpus_per_gpu.value
-    _check_size(request, site, partition, qos, total_cpus=request.num_nodes * gpus * cpus)
+    _check_size(request, site, partition, qos, total_cpus=request.all_nodes * gpus * cpus)
     _check_time(request, site, partition, qos)
     _check_array(request, site, partition)
     chosen, is_forced = transports.choose(site, request.transport)
@@ -127,7 +127,7 @@ def _selection(request: JobRequest, site: Site, account: str, notes: list[str]) 
 
 
 def _check_size(request: JobRequest, site: Site, partition: str, qos: str, *, total_cpus: int) -> None:
-    nodes = request.num_nodes
+    nodes = request.all_nodes
     for rule in (site.partition(partition), site.find_qos(qos)):
         if rule is None:
             continue
@@ -166,7 +166,7 @@ def longest_s(site: Site, *, partition: str, qos: str, num_nodes: int) -> tuple[
 def _check_time(request: JobRequest, site: Site, partition: str, qos: str) -> None:
     if request.walltime_s < 1:
         raise ConfigError("the job has no time limit: give --time HH:MM:SS; a short one starts sooner")
-    limit = longest_s(site, partition=partition, qos=qos, num_nodes=request.num_nodes)
+    limit = longest_s(site, partition=partition, qos=qos, num_nodes=request.all_nodes)
     if limit is not None and request.walltime_s > limit[0]:
         raise ConfigError(
             f"--time {format_walltime(request.walltime_s)} is over the {format_walltime(limit[0])} that {site.name} "

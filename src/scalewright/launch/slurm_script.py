@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from scalewright import __version__
@@ -10,9 +9,10 @@ from scalewright.errors import ConfigError
 from scalewright.launch import script_parts as parts
 from scalewright.launch.containers import InImage, in_image
 from scalewright.launch.job_request import MAX_REQUEUES, JobRequest, Script
-from scalewright.launch.preflight_script import EXCLUDE, preflight_step
+from scalewright.launch.preflight_script import EXCLUDE
+from scalewright.launch.script_step import GPU_FLAGS, filled, srun_flags, steps
 from scalewright.launch.settle import Settled, settle
-from scalewright.launch.shell import argument, comment, directive, expanded, quote
+from scalewright.launch.shell import comment, directive, expanded, quote
 from scalewright.launch.sites.types import Site
 from scalewright.launch.transport import forced_variables
 from scalewright.launch.walltime import format_walltime
@@ -22,10 +22,8 @@ FIRST_PORT = 20000
 NUM_PORTS = 10000
 """Ports 20000 to 29999, as ranks that find themselves reckon it: below what Linux hands out to clients."""
 JITTER_S = 15
-_GPU_FLAGS = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--gpu-bind")
 _MEMORY_FLAGS = ("--mem", "--mem-per-gpu", "--mem-per-cpu")
 _LINT = "# Traps and tasks call functions by name.\n# shellcheck disable=SC2317,SC2329"
-_PYTHON = re.compile(r"^(?:.*/)?python[0-9.]*$")
 
 
 def render(request: JobRequest, site: Site) -> Script:
@@ -33,7 +31,7 @@ def render(request: JobRequest, site: Site) -> Script:
     settled = settle(request, site)
     image = in_image(settled)
     flags = list(_header_flags(settled, image))
-    check_forbidden(site, [*flags, *srun_flags(settled)])
+    check_forbidden(site, [*flags, *srun_flags(settled, request.num_nodes)])
     warnings = (*request.notes, *settled.notes)
     notes = (*warnings, *_confidence_notes(settled))
     on_rank = _rank_function(settled, image)
@@ -54,8 +52,7 @@ def render(request: JobRequest, site: Site) -> Script:
         on_rank,
         parts.ON_NODE if settled.launcher == "torchrun" else "",
         parts.SHIELD,
-        _command(settled),
-        _step(settled, image, on_rank),
+        steps(settled, image, on_rank),
     )
     text = "\n\n".join(section.strip("\n") for section in sections if section.strip("\n"))
     return Script(text=text + "\n", notes=notes, num_warnings=len(warnings))
@@ -66,34 +63,14 @@ def _shebang(site: Site) -> str:
 
 
 def _rendezvous(site: Site) -> str:
-    host = parts.RENDEZVOUS_ADDRESS if site.rendezvous == "address" else parts.RENDEZVOUS_NAME
-    return host + f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"
-
-
-def filled(flag: str, settled: Settled) -> str:
-    """A profile's flag with its numbers."""
-    memory = settled.site.memory_gb_per_gpu
-    values = {
-        "nodes": settled.request.num_nodes,
-        "gpus": settled.gpus,
-        "total_gpus": settled.gpus * settled.request.num_nodes,
-        "cpus": settled.cpus,
-        "node_cpus": settled.cpus * settled.gpus,
-        "memory_gb": 0 if memory is None else memory.value * settled.gpus,
-    }
-    out = flag
-    for name, value in values.items():
-        if f"{{{name}}}" in out:
-            if not value:
-                raise ConfigError(f"the profile of {settled.site.id} uses {{{name}}} in {flag!r} but does not give it")
-            out = out.replace(f"{{{name}}}", str(value))
-    return out
+    port = f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"
+    return parts.HOSTS + parts.RENDEZVOUS[site.rendezvous] + port
 
 
 def _layout_flags(settled: Settled) -> list[str]:
-    flags = [filled(flag, settled) for flag in settled.layout.sbatch]
+    flags = [filled(flag, settled, settled.request.all_nodes) for flag in settled.layout.sbatch]
     if settled.request.mig:
-        flags = [f for f in flags if f.partition("=")[0] not in (*_GPU_FLAGS, *_MEMORY_FLAGS)]
+        flags = [f for f in flags if f.partition("=")[0] not in (*GPU_FLAGS, *_MEMORY_FLAGS)]
         flags.append(f"--gres=gpu:{settled.request.mig}:{settled.gpus}")
     given = {f"--{name}" for name in settled.request.directives}
     if given & set(_MEMORY_FLAGS):
@@ -118,7 +95,7 @@ def _header_flags(settled: Settled, image: InImage) -> Iterator[str]:
         ("qos", settled.qos),
         ("constraint", settled.constraint),
         ("reservation", request.reservation),
-        ("nodes", str(request.num_nodes)),
+        ("nodes", str(settled.request.all_nodes)),
     ):
         if value:
             yield f"--{name}={value}"
@@ -145,23 +122,6 @@ def _header_flags(settled: Settled, image: InImage) -> Iterator[str]:
         if f"--{name}" in known | {"--reservation", "--job-name", "--ntasks", "--error", "--wrap"}:
             raise ConfigError(f"--directive {name} is set by the script itself: use the option of launch instead")
         yield f"--{name}={value}" if value else f"--{name}"
-
-
-def srun_flags(settled: Settled) -> list[str]:
-    """Flags of the step that runs the ranks; --cpus-per-task is repeated because srun does not always inherit it."""
-    tasks = settled.tasks_per_node
-    flags = [
-        f"--nodes={settled.request.num_nodes}",
-        f"--ntasks={tasks * settled.request.num_nodes}",
-        f"--ntasks-per-node={tasks}",
-    ]
-    if settled.cpus:
-        flags.append(f"--cpus-per-task={settled.cpus_per_task}")
-    flags.append("--kill-on-bad-exit=1")
-    if settled.cpu_bind:
-        flags.append(f"--cpu-bind={settled.cpu_bind}")
-    layout = [filled(flag, settled) for flag in settled.layout.srun]
-    return flags + [f for f in layout if not (settled.request.mig and f.partition("=")[0] in _GPU_FLAGS)]
 
 
 def check_forbidden(site: Site, flags: list[str]) -> None:
@@ -319,47 +279,3 @@ def _rank_function(settled: Settled, image: InImage) -> str:
         body += parts.RANK_PLACE
     body += image.enter
     return f'{parts.ON_RANK_HEAD}{body}    exec "$@"\n}}\n' if body else ""
-
-
-def _command(settled: Settled) -> str:
-    request = settled.request
-    known = {"run_dir": "run_dir"}
-    known |= {"stage": "stage_dir"} if request.stage else {}
-    known |= {"item": "item"} if request.array is not None else {}
-    words = [argument(word, known) for word in request.command]
-    lines = [f"command=({' '.join(words)})"]
-    if settled.launcher == "torchrun":
-        python = _python(settled)
-        extra = " ".join(filled(flag, settled) for flag in settled.layout.torchrun)
-        lines += [
-            "torchrun=(",
-            f"    {python} -m torch.distributed.run --nnodes={request.num_nodes} --nproc-per-node={settled.gpus}",
-            '    --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT"',
-            f"    --max-restarts=0 {extra + ' ' if extra else ''}--no-python",
-            f"    {python} -c {quote(parts.UNIGNORE)}",
-            ")",
-        ]
-    return "\n".join(lines)
-
-
-def _step(settled: Settled, image: InImage, on_rank: str) -> str:
-    """The flags of the step, and what it runs from the outside in: rank, image, torchrun, command."""
-    flags = "\n".join(f"    {word}" for word in (*map(quote, srun_flags(settled)), *image.srun))
-    words = [_CALL.replace("NAME", "on_rank")] if on_rank else []
-    words += [" ".join(image.words)] if image.words else []
-    if settled.launcher == "torchrun":
-        words += [_CALL.replace("NAME", "on_node"), '"${torchrun[@]}"']
-    alone = settled.request.array is not None or settled.request.mig  # tasks and slices that do not talk to each other
-    check = "" if alone else preflight_step(words, _python(settled)) + "\n\n"
-    words = [*words, _CALL.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"']
-    inner = " \\\n    ".join(['run_step "${step_flags[@]}"', *words, '"${command[@]}"'])
-    return f"step_flags=(\n{flags}\n)\n\n{check}" + parts.FINISH.strip("\n").replace("@RUN@", inner)
-
-
-def _python(settled: Settled) -> str:
-    """The interpreter that the command runs with, as a shell word."""
-    first = settled.request.command[0]
-    return argument(first, {}) if _PYTHON.match(first) else "python"
-
-
-_CALL = 'bash -c "$(declare -f NAME); NAME \\"\\$@\\"" NAME'

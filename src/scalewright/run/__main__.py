@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from scalewright.errors import ConfigError, MissingExtraError, ScalewrightError
@@ -36,11 +37,14 @@ PR_SET_PDEATHSIG = 1
 Kind = Callable[[RunDirectory, World, MetricWriter, StopSignals, Watchdog], ExitCode]
 KINDS = {
     "language": "scalewright.run.language.train:run",
+    "vision": "scalewright.run.vision.train:run",
     "collectives": "scalewright.run.micro.collectives:run",
     "gemm": "scalewright.run.micro.gemm:run",
     "memory": "scalewright.run.micro.memory:run",
     "attention": "scalewright.run.micro.attention:run",
     "dispatch": "scalewright.run.micro.dispatch:run",
+    "storage": "scalewright.run.micro.storage:run",
+    "checkpoint": "scalewright.run.micro.checkpoint_bench:run",
 }
 """What can be run: the function that does it, imported when it is asked for."""
 
@@ -69,11 +73,13 @@ def _torch_or_extra() -> Iterator[None]:
         raise
 
 
-def _preflight(directory: RunDirectory, world: World) -> int:
+def _preflight(directory: RunDirectory, world: World, num_spares: int | None) -> int:
     """Before step 1, in the directory of the run that follows, which need not be one of ours."""
     from scalewright.records.preflight import read_request
 
     request = read_request(directory.preflight_request)
+    if num_spares is not None:
+        request = replace(request, num_spares=num_spares)
     with _torch_or_extra():
         from scalewright.run.preflight.check import run_preflight
     if world.launcher == "local":
@@ -86,9 +92,9 @@ def main(arguments: list[str] | None = None) -> int:
     kinds = parser.add_subparsers(dest="kind", required=True)
     for name in KINDS:
         kinds.add_parser(name).add_argument("--run-dir", type=Path, required=True)
-    kinds.add_parser("preflight", help="check the nodes before step 1").add_argument(
-        "--run-dir", type=Path, required=True
-    )
+    preflight = kinds.add_parser("preflight", help="check the nodes before step 1")
+    preflight.add_argument("--run-dir", type=Path, required=True)
+    preflight.add_argument("--spares", type=int, help="nodes that may be left out; default: as the request says")
     probe = kinds.add_parser("probe", help="measure this machine for a second or two and print it as JSON")
     probe.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     probe.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), default="fp32")
@@ -101,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
             return ExitCode.YES
         world = World.from_environment(os.environ)
         if chosen.kind == "preflight":
-            return _preflight(RunDirectory(chosen.run_dir), world)
+            return _preflight(RunDirectory(chosen.run_dir), world, chosen.spares)
         directory = RunDirectory.open(chosen.run_dir)
     except ScalewrightError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")

@@ -1,0 +1,46 @@
+"""Waiting for a real Slurm, and what it knows of a job. Nobody fails for being slow: machines are shared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from scalewright.lab.cluster import Lab
+
+PATIENCE_S = 300.0
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"})
+
+
+def wait_for(what: str, condition: Callable[[], object], *, shown: Callable[[], str] = str) -> None:
+    """Until it is so; `shown` tells a reader of the failure where things stood."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}\n{shown()}"
+        time.sleep(0.2)
+
+
+def job_field(lab: Lab, job: str, name: str) -> str:
+    """One field of what the controller knows of the job; empty while it does not answer."""
+    words = lab.run("scontrol", "-o", "show", "job", job).stdout.split()
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
+
+
+def wait_for_end(lab: Lab, job: str, *, shown: Callable[[], str] = str) -> str:
+    """The state in which the job ended for good."""
+    wait_for("the end of the job", lambda: job_field(lab, job, "JobState") in ENDED, shown=shown)
+    return job_field(lab, job, "JobState")
+
+
+def update_job(lab: Lab, job: str, change: str) -> None:
+    """A controller that has just started may need a moment."""
+    wait_for(change, lambda: lab.run("scontrol", "update", f"JobId={job}", change).returncode == 0)
+
+
+def limit_job(lab: Lab, job: str, *, minutes_left: int) -> None:
+    """Slurm counts limits in whole minutes from the start, so that up to one less is left.
+
+    A test of the time limit sets it once the ranks work: a busy machine may need all of a short one to start them.
+    """
+    clock = job_field(lab, job, "RunTime").rpartition("-")[2].split(":")
+    elapsed_min = int(clock[0]) * 60 + int(clock[1])
+    update_job(lab, job, f"TimeLimit={elapsed_min + minutes_left}")
