@@ -14,6 +14,7 @@ from scalewright.cli import (
     bench_memory,
     bench_storage,
     bench_topology,
+    bench_vision,
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run a benchmark, predicted and measured.")
@@ -33,3 +34,4 @@ app.command("collectives")(bench_collectives.run)
 app.command("storage")(bench_storage.run)
 app.command("checkpoint")(bench_checkpoint.run)
 app.command("language")(bench_language.run)
+app.command("vision")(bench_vision.run)

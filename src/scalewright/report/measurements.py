@@ -17,6 +17,8 @@ PRINTERS: dict[str, str] = {
     "attention": "scalewright.report.attention_bench:print_attention",
     "dispatch": "scalewright.report.dispatch_bench:print_dispatch",
     "collectives": "scalewright.report.collectives_bench:print_collectives",
+    "storage": "scalewright.report.storage_bench:print_storage",
+    "checkpoint": "scalewright.report.checkpoint_bench:print_checkpoint",
 }
 """Function that prints a benchmark's rows, imported when it is needed."""
 

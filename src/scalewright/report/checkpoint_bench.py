@@ -1,0 +1,39 @@
+"""Checkpoints for people: how long training stands still, how long the save takes, and how long the way back."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from scalewright import units
+from scalewright.records.measurements import Measurements
+from scalewright.report.console import plain_table
+
+
+def print_checkpoint(console: Console, found: Measurements) -> None:
+    device = found.device
+    console.print(f"{escape(str(device.get('path', '')))} ({escape(str(device.get('file_system') or 'unknown'))})")
+    right = ("size", "stall", "total", "write", "restore", "read", "saves")
+    table = plain_table("mode", *right, right=right)
+    for row in found.rows:
+        table.add_row(
+            row["mode"],
+            units.format(row["size_bytes"], units.BYTES),
+            units.format(row["stall_s"], units.SECONDS),
+            units.format(row["total_s"], units.SECONDS),
+            units.format(row["bytes_per_s"], units.BYTES_PER_S),
+            units.format(row["restore_s"], units.SECONDS) + ("" if row["restore_cache"] == "cold" else "*"),
+            units.format(row["restore_bytes_per_s"], units.BYTES_PER_S),
+            str(row["repeats"]),
+        )
+    console.print(table)
+    if any(row["restore_cache"] == "warm" for row in found.rows):
+        console.print("* from the page cache, which this file system does not empty")
+    for fit in found.fits:
+        rate = units.format(fit["bytes_per_s"], units.BYTES_PER_S)
+        console.print(f"{fit['mode']}: total = {units.format(fit['latency_s'], units.SECONDS)} + size / {rate}")
+    gain = found.summary.get("sync_over_async_stall")
+    if gain is not None:
+        size = units.format(found.summary["size_bytes"], units.BYTES)
+        console.print(f"async stops training {gain:.1f} times shorter than sync at {size}")
+    console.print("stall: of the slowest rank; async: the copy to host memory, with no step beside it to hide in")
