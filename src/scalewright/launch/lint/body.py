@@ -33,6 +33,7 @@ _MAX_NESTED = 6
 """How deep texts are followed that one shell gives to another."""
 _MAX_EXPANDED = 512
 """Words that a variable may expand to; more is no command line that somebody reads."""
+_MAX_VALUE = 16384
 _BRANCHES = ("if_statement", "elif_clause", "else_clause", "case_item")
 
 
@@ -334,7 +335,7 @@ def _remember(
         text = resolve(value.text, found.variables)
         words = tuple(
             Word(text=part, start=value.start, end=value.end, is_static="$" not in part and "`" not in part)
-            for part in (text.split() if len(text) < 20000 else [text])
+            for part in text.split()
         )
     if is_append:
         before = found.variables.get(name)
@@ -342,7 +343,8 @@ def _remember(
             found.variables[name] = None
             return
         words = (*before, *words)
-    found.variables[name] = words
+    too_long = len(words) > _MAX_EXPANDED or sum(len(word.text) for word in words) > _MAX_VALUE
+    found.variables[name] = None if too_long else words
 
 
 def _declaration(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:

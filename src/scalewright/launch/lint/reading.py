@@ -15,9 +15,13 @@ from scalewright.launch.lint.script import SHELL_NAMES, Script, interpreter, par
 
 MAX_BYTES = 4 * 1024 * 1024
 """Slurm's own limit, max_script_size: sbatch refuses what is larger."""
-MAX_LINE = 1024 * 1024
+MAX_LINE = 64 * 1024
+"""Characters of a line; real scripts stay far below, and the grammar's time grows with the square of a bad line."""
+MAX_OPERATORS = 2000
+"""Pipes, brackets and the like of one line, for the same reason."""
 _PROGRAMS = re.compile(r"^(python|perl|ruby|Rscript|julia|node|lua|pwsh)[\d.]*$")
 """Interpreters that sbatch runs as well; only the header of their scripts is read."""
+_OPERATORS = re.compile(r"[|&(){}<`]")
 _SYNTAX_S = 10.0
 
 
@@ -56,10 +60,13 @@ def checked_text(content: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{where}: is not UTF-8 text (line {line}, byte {error.start}); save it as UTF-8") from error
-    longest = max(text.split("\n"), key=len)
-    if len(longest) > MAX_LINE:
-        line = text.split("\n").index(longest) + 1
-        raise ConfigError(f"{where}: line {line} has {len(longest):,} characters, over the limit of 1 MiB; break it up")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if len(line) > MAX_LINE:
+            raise ConfigError(
+                f"{where}: line {number} has {len(line):,} characters, more than {MAX_LINE:,}; break it up"
+            )
+        if len(line) > MAX_OPERATORS and len(_OPERATORS.findall(line)) > MAX_OPERATORS:
+            raise ConfigError(f"{where}: line {number} has over {MAX_OPERATORS:,} pipes and brackets; break it up")
     return text
 
 

@@ -209,11 +209,29 @@ class Script:
     def containers(self) -> tuple[Launch, ...]:
         return tuple(launch for launch in self.launches if launch.tool in CONTAINERS)
 
+    @cached_property
+    def _by_tool(self) -> dict[str, list[Launch]]:
+        found: dict[str, list[Launch]] = {}
+        for launch in self.launches:
+            found.setdefault(launch.tool, []).append(launch)
+        return found
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Command]]:
+        found: dict[str, list[Command]] = {}
+        for command in self.commands:
+            found.setdefault(command.name, []).append(command)
+        return found
+
     def launched(self, *tools: str) -> tuple[Launch, ...]:
-        return tuple(launch for launch in self.launches if launch.tool in tools)
+        """Launches of these tools, in the order of the text."""
+        found = [launch for tool in dict.fromkeys(tools) for launch in self._by_tool.get(tool, ())]
+        return tuple(sorted(found, key=lambda launch: launch.start) if len(tools) > 1 else found)
 
     def called(self, *names: str) -> tuple[Command, ...]:
-        return tuple(command for command in self.commands if command.name in names)
+        """Commands of these names, in the order of the text."""
+        found = [command for name in dict.fromkeys(names) for command in self._by_name.get(name, ())]
+        return tuple(sorted(found, key=lambda command: command.start) if len(names) > 1 else found)
 
     @cached_property
     def shell_options(self) -> frozenset[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 _SUFFIXES = (".j2", ".jinja", ".jinja2")
-_EXPRESSION = re.compile(r"(?<!\$)\{\{-?\s*[A-Za-z_\"'(].*?\}\}", re.DOTALL)
+_EXPRESSION = re.compile(r"(?<!\$)\{\{-?\s*[A-Za-z_\"'(].{0,1000}?\}\}", re.DOTALL)
 _STATEMENT = re.compile(
     r"\{%[-+]?\s*(?:if|elif|else|endif|for|endfor|set|endset|include|import|from|block|endblock|extends|macro|endmacro|"
-    r"call|endcall|raw|endraw|with|endwith|filter|endfilter|do)\b.*?%\}",
+    r"call|endcall|raw|endraw|with|endwith|filter|endfilter|do)\b.{0,1000}?%\}",
     re.DOTALL,
 )
-_COMMENT = re.compile(r"(?<!\$)\{#.*?#\}", re.DOTALL)
+_COMMENT = re.compile(r"(?<!\$)\{#.{0,5000}?#\}", re.DOTALL)
 _INERT = "_"
 
 
