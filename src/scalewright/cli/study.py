@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scalewright.cli.options import AsJson, CatalogFolder
+
+if TYPE_CHECKING:
+    from scalewright.records.study_report import StudyReport
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Studies: a question, its points, their report.")
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="Name of a shipped study, or a TOML file.", show_default=False)
 ]
 OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: results/STUDY.")]
-OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write the JSON document here.")]
+ResultsFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="What was measured; default: results/STUDY.")]
+ReportFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write page, plots, tables and data.")]
+Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Figures for a paper, as SVG and PNG.")]
 
 
 @app.callback()
@@ -75,51 +80,71 @@ def check(study: StudyName, catalog: CatalogFolder = None) -> None:
 
 
 @app.command("predict")
-def predict(study: StudyName, as_json: AsJson = False, out: OutFile = None, catalog: CatalogFolder = None) -> None:
+def predict(
+    study: StudyName, out: ReportFolder = None, plots: Plots = True, as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:  # fmt: skip
     """Predict every point, beside what is published. Nothing is run."""
     from scalewright.catalog.library import open_catalog
-    from scalewright.records.documents import to_json, write_document
-    from scalewright.report.console import answer_console
-    from scalewright.report.study_table import print_study
+    from scalewright.study.answer import predicted_report
     from scalewright.study.points import open_study
-    from scalewright.study.results import predict_study
-    from scalewright.study.tell import report_of
 
     library = open_catalog(catalog)
-    report = report_of(predict_study(library, open_study(library, study)))
-    if out is not None:
-        write_document(out, report.document())
-    if as_json:
-        typer.echo(to_json(report.document()), nl=False)
-    else:
-        print_study(answer_console(), report)
+    _answer(predicted_report(library, open_study(library, study)), out, plots=plots, as_json=as_json)
 
 
 @app.command("run")
-def run(study: StudyName, out: OutFolder = None, as_json: AsJson = False, catalog: CatalogFolder = None) -> None:
+def run(
+    study: StudyName, out: OutFolder = None, plots: Plots = True, as_json: AsJson = False, catalog: CatalogFolder = None
+) -> None:
     """Measure every point here; run again to go on where it ended. Exit 1: some points failed or were not reached."""
     from scalewright.catalog.library import open_catalog
-    from scalewright.records.documents import to_json, write_document
     from scalewright.records.types import ExitCode
-    from scalewright.report.console import answer_console
     from scalewright.report.study_progress import StudyProgress
-    from scalewright.report.study_table import print_study
+    from scalewright.study.answer import measured_report
     from scalewright.study.measure import run_here, tries
     from scalewright.study.points import open_study
-    from scalewright.study.results import measured_study
     from scalewright.study.store import Store
-    from scalewright.study.tell import report_of
 
     library = open_catalog(catalog)
     found = open_study(library, study, is_measured=True)
     store = Store.create_or_resume(out or Path("results") / found.file.id, found)
     with StudyProgress(len(list(tries(found)))) as progress:
         ended = run_here(library, found, store, progress)
-    report = report_of(measured_study(library, found, store))
-    write_document(store.report / "report.json", report.document())
-    if as_json:
-        typer.echo(to_json(report.document()), nl=False)
-    else:
-        print_study(answer_console(), report)
-        typer.echo(f"results in {store.path}", err=True)
+    _answer(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
     raise typer.Exit(ExitCode.YES if all(end.state == "finished" for end in ended) else ExitCode.NO)
+
+
+@app.command("report")
+def report(
+    study: StudyName, results: ResultsFolder = None, out: ReportFolder = None, plots: Plots = True,
+    as_json: AsJson = False, catalog: CatalogFolder = None,
+) -> None:  # fmt: skip
+    """Write the report anew from what has been measured so far: page, plots, tables, data. Nothing is run."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.study.answer import measured_report
+    from scalewright.study.points import open_study
+    from scalewright.study.store import Store
+
+    library = open_catalog(catalog)
+    found = open_study(library, study, is_measured=True)
+    store = Store.open(results or Path("results") / found.file.id)
+    _answer(measured_report(library, study, store), out or store.report, plots=plots, as_json=as_json)
+
+
+def _answer(found: StudyReport, folder: Path | None, *, plots: bool, as_json: bool) -> None:
+    from scalewright.records.documents import to_json
+    from scalewright.report.console import answer_console
+    from scalewright.report.study_table import print_study
+    from scalewright.report.study_write import write_report
+
+    if as_json:
+        typer.echo(to_json(found.document()), nl=False)
+    else:
+        print_study(answer_console(), found)
+    if folder is None:
+        return
+    page, missing = write_report(folder, found, with_plots=plots)
+    for sentence in missing:
+        typer.echo(f"note: {sentence}", err=True)
+    typer.echo(f"report {page or folder}", err=True)

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ScalewrightError
-from scalewright.launch.language import OverBudgetError
+from scalewright.launch.outlook import OverBudgetError
 from scalewright.records.events import Event
 from scalewright.records.types import ExitCode, Point
 from scalewright.study.execute import Execution, Watch, execute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from scalewright import __version__, units
@@ -42,6 +43,27 @@ def report_of(results: Results, *, machine: str = "", now: datetime | None = Non
         findings=tuple(_findings(results)),
         notes=(*study.file.notes, *results.notes),
         measure_note=study.file.measure.note if study.file.measure and results.measured else "",
+    )
+
+
+def together(first: StudyReport, second: StudyReport) -> StudyReport:
+    """Two sets of points of one study in one report: what was measured here before what is predicted elsewhere."""
+    axes = tuple(dict.fromkeys((*first.axes, *second.axes)))
+    shift = len(first.points)
+    rows = [
+        replace(row, labels={axis: row.labels.get(axis, "") for axis in axes})
+        for row in (*first.points, *second.points)
+    ]
+    moved = [replace(curve, points=tuple(index + shift for index in curve.points)) for curve in second.curves]
+    metrics = {metric.name: metric for metric in (*first.metrics, *second.metrics)}
+    return replace(
+        first,
+        axes=axes,
+        metrics=tuple(metrics.values()),
+        points=tuple(rows),
+        curves=(*first.curves, *moved),
+        findings=tuple({found.text: found for found in (*first.findings, *second.findings)}.values()),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
     )
 
 
