@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.bench_start import DeviceName, RunFolder, command_again, refuse_unfinished, stopping
+from scalewright.cli.bench_start import DeviceName, RunFolder
+from scalewright.cli.bench_training import (
+    BudgetText,
+    EveryText,
+    KeepNumber,
+    KeepTrace,
+    SavingText,
+    SystemName,
+    answer,
+    run_ready,
+    told_ahead,
+)
 from scalewright.cli.options import AsJson, CatalogFolder
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
-    from scalewright.launch.language import Chosen, Ready, Wanted
-    from scalewright.records.run_directory import RunDirectory
+    from scalewright.launch.language import Chosen
+    from scalewright.launch.outlook import Ready
+    from scalewright.workload.language_run import LanguageRun
 
 ModelName = Annotated[str | None, typer.Option(help="Catalogue name, config.json, or layers=..,hidden=..,heads=..")]
 PrecisionText = Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8; auto: bf16 on GPUs, fp32 on CPUs.")]
@@ -25,14 +36,12 @@ CompileText = Annotated[
 ProtocolText = Annotated[
     str, typer.Option(help="Which steps count: steady (MSER-5), or epicure (from 10 even steps on).")
 ]
-EveryText = Annotated[str, typer.Option(help="Steps; 0: only when stopped; auto: from the failure model.")]
 StartFolder = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Checkpoint of another run of this model, under any layout.")
 ]
 PlanFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Model, layout and precision of a stored plan, instead.")
 ]
-SystemName = Annotated[str | None, typer.Option(help="Catalogue name of this machine; default: GPU name or a probe.")]
 
 
 def run(
@@ -46,24 +55,24 @@ def run(
     compile_mode: CompileText = "auto",
     scaling: ScalingText = "given",
     protocol: ProtocolText = "steady",
-    checkpoint: Annotated[str, typer.Option(help="async: train on while it is written; sync: wait.")] = "async",
+    checkpoint: SavingText = "async",
     checkpoint_every: EveryText = "0",
-    keep: Annotated[int, typer.Option(help="Newest whole checkpoints that are kept.")] = 2,
+    keep: KeepNumber = 2,
     start_from: StartFolder = None,
     seed: Annotated[int, typer.Option(help="Of weights and synthetic data.")] = 0,
     data: Annotated[str, typer.Option(help="synthetic, or a .npy file of token ids.")] = "synthetic",
     device: DeviceName = "auto",
     system: SystemName = None,
     run_dir: RunFolder = None,
-    budget: Annotated[str, typer.Option(help="Longest time it may take, as predicted.")] = "10 min",
-    profile: Annotated[bool, typer.Option("--profile", help="Keep a Kineto trace of the profiled steps.")] = False,
+    budget: BudgetText = "10 min",
+    profile: KeepTrace = False,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
 ) -> None:
     """Train a language model for some steps. Exit 1: over the budget or too large; 75: stopped, run it again."""
     from scalewright import units
     from scalewright.catalog.library import open_catalog
-    from scalewright.launch.language import Wanted, settle, settle_data, settle_save_mode, settle_start
+    from scalewright.launch.language import Wanted, prepare, settle, settle_data, settle_save_mode, settle_start
     from scalewright.records.run_directory import RunDirectory, new_run_id
     from scalewright.study.execute import Execution
 
@@ -97,9 +106,12 @@ def run(
     if Execution(kind="language", config=config.document(), path=path).is_finished:
         typer.echo(f"{path} is finished: nothing to run", err=True)
     else:
-        ready = _prepared(library, wanted, directory, system, budget_s)
-        refuse_unfinished(directory, _run(directory, ready, chosen))
-    _answer(directory, as_json=as_json)
+        ready = told_ahead(
+            lambda: prepare(library, wanted, directory, system=system, budget_s=budget_s),
+            more=lambda found: "" if wanted.layout else _chosen_split(found),
+        )
+        run_ready("language", path, ready, plan_id=chosen.plan_id, plan=chosen.plan)
+    answer(directory, as_json=as_json)
 
 
 def _chosen(library: Catalog, model: str | None, plan: Path | None, layout: str | None, precision: str) -> Chosen:
@@ -119,59 +131,5 @@ def _chosen(library: Catalog, model: str | None, plan: Path | None, layout: str 
     return chosen_by_plan(plan)
 
 
-def _prepared(library: Catalog, wanted: Wanted, directory: RunDirectory, system: str | None, budget_s: float) -> Ready:
-    """The run made ready; over the budget or the memory, say what would fit and end with 1."""
-    from scalewright import units
-    from scalewright.launch.language import OverBudgetError, prepare
-    from scalewright.launch.local import pick_port
-    from scalewright.records.types import ExitCode
-
-    pick_port(os.environ)  # a port that is taken is refused before a second is spent on measuring
-    try:
-        ready = prepare(library, wanted, directory, system=system, budget_s=budget_s)
-    except OverBudgetError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(ExitCode.NO) from error
-    if ready.ahead is None or ready.here is None:
-        typer.echo(ready.note, err=True)
-        return ready
-    duration, step = (units.format(s, units.SECONDS) for s in (ready.ahead.duration_s, ready.ahead.step_s))
-    split = "" if wanted.layout else f", layout {ready.config.layout.brief}"
-    typer.echo(f"predicted {duration}: {ready.config.steps} steps of {step} ({ready.here.basis}){split}", err=True)
-    return ready
-
-
-def _run(directory: RunDirectory, ready: Ready, chosen: Chosen) -> int:
-    from scalewright.report.progress import RunProgress
-    from scalewright.study.execute import Execution, Watch, execute
-
-    here, ahead = ready.here, ready.ahead
-    point = Execution(
-        kind="language",
-        config=ready.config.document(),
-        path=directory.path,
-        num_ranks=ready.num_ranks,
-        plan_id=chosen.plan_id,
-        plan=chosen.plan,
-        machine=None if here is None else here.as_document(ready.config.precision),
-        prediction=None if ahead is None else ahead.prediction.as_document(),
-        script=command_again(directory.path),
-    )
-    with RunProgress(ready.config.steps) as progress:
-        return execute(point, Watch(on_events=progress.see, on_signal=lambda number: progress.say(stopping(number))))
-
-
-def _answer(directory: RunDirectory, *, as_json: bool) -> None:
-    from scalewright.observe.collect import collect
-    from scalewright.observe.summary import summarize
-    from scalewright.records.documents import to_json
-    from scalewright.report.console import answer_console
-    from scalewright.report.run import print_run
-
-    found = collect(directory)
-    summary = summarize(found)
-    if as_json:
-        typer.echo(to_json(summary.as_document()), nl=False)
-        return
-    typer.echo(f"run directory {directory.path}", err=True)
-    print_run(answer_console(), found, summary)
+def _chosen_split(ready: Ready[LanguageRun]) -> str:
+    return f", layout {ready.config.layout.brief}"

@@ -156,7 +156,9 @@ def chosen_by_plan(path: Path) -> Chosen:
     return Chosen(spec=spec, layout=str(config.layout), precision=config.precision, plan_id=job.plan_id, plan=plan)
 
 
-def prepare(catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float) -> Ready[LanguageRun]:
+def prepare(
+    catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float
+) -> Ready[LanguageRun]:
     """Predict before anything starts. A model that copies alone do not hold is split as the planner would."""
     config, num_ranks = settle(wanted, directory)
     here = machine_of(catalog, system, config, num_ranks)
@@ -195,9 +197,7 @@ def best_split(catalog: Catalog, wanted: Wanted, config: LanguageRun, machine: M
     return config
 
 
-def machine_of(
-    catalog: Catalog, system: str | None, config: LanguageRun | VisionRun, num_ranks: int
-) -> Here | None:
+def machine_of(catalog: Catalog, system: str | None, config: LanguageRun | VisionRun, num_ranks: int) -> Here | None:
     """The machine that a run is on: as it is named, as it was calibrated, as the catalogue or a probe knows it."""
     if system is not None:
         place = place_of(catalog, system, num_ranks=num_ranks, device=config.device)

@@ -83,7 +83,7 @@ def vision_outlook(catalog: Catalog, run: VisionRun, machine: Machine, *, start_
         machine=machine,
         layout=run.layout,
         recipe=resolve_recipe(run.precision, machine),
-        stack=catalog.stack("eager" if run.compile == "off" else "compiled"),
+        stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(run.compile, "compiled")),
         channels_last=run.channels_last,
         feed=feed,
     )

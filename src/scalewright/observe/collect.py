@@ -63,9 +63,10 @@ class CollectedRun:
         """
         every = self.step_numbers
         told = [event.step for event in self.happenings if event.name == names.EVENT_STEADY]
-        first = every[NUM_WARMUP_STEPS] if len(every) > 2 * NUM_WARMUP_STEPS else 0
+        first = told[-1] if told else every[NUM_WARMUP_STEPS] if len(every) > 2 * NUM_WARMUP_STEPS else 0
+        last = max((e.step for e in self.happenings if e.name == names.EVENT_STEADY_END), default=math.inf)
         profiled = self.steps.get(names.COMPUTE_TIME, {})
-        kept = [step for step in every if step >= (told[-1] if told else first) and step not in profiled]
+        kept = [step for step in every if first <= step <= last and step not in profiled]
         return kept or every
 
     @property

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scalewright.observe.collect import CollectedRun
+from scalewright.observe.vision import VisionSummary, summarize_vision
 from scalewright.records import metric_names as names
 from scalewright.records.documents import document
 
+THROUGHPUTS = (names.TOKENS_PER_S, names.IMAGES_PER_S)
 ENERGY_OF = {names.NODE_ENERGY: "whole nodes", names.GPU_ENERGY: "GPUs", names.CPU_ENERGY: "CPUs"}
 
 
@@ -52,6 +54,8 @@ class RunSummary:
     num_split_steps: int
     tokens_per_j: float | None
     """Tokens of the steps that count over all energy, start-up and repeated steps included."""
+    images_per_j: float | None
+    """Likewise, of a vision run."""
     energy_j: float | None
     """Of the devices that have a counter, over the time that was sampled."""
     energy_of: str
@@ -65,6 +69,13 @@ class RunSummary:
     """First and last."""
     end: str
     confidence: str
+    vision: VisionSummary | None = None
+    """Epochs, scores and the loader, of a vision run."""
+
+    @property
+    def throughput(self) -> Comparison:
+        """Of the whole job, in what the run is counted in."""
+        return self.compared(names.TOKENS_PER_S if self.vision is None else names.IMAGES_PER_S)
 
     def compared(self, name: str) -> Comparison:
         return next(c for c in self.comparisons if c.name == name)
@@ -81,17 +92,19 @@ def summarize(run: CollectedRun) -> RunSummary:
     split_steps = _split_steps(run)
     split_s = {name: _mean_at(run, name, split_steps) for name in names.SPLIT} if split_steps else {}
     losses = [value for step in steps for value in run.steps.get(names.LOSS, {}).get(step, {}).values()]
-    info = run.exit_info
+    info, vision = run.exit_info, summarize_vision(run)
+    per_j = {name: _num_done(run, name) / energy_j if energy_j else None for name in THROUGHPUTS}
     return RunSummary(
         run=run.directory.path.resolve().name,
         path=str(run.directory.path.resolve()),
         num_steps=len(steps),
         num_ranks=run.num_ranks,
-        comparisons=_comparisons(run),
+        comparisons=_comparisons(run, is_vision=vision is not None),
         split_s=split_s,
         split_of_s=math.fsum(split_s.values()) if split_s else None,
         num_split_steps=len(split_steps),
-        tokens_per_j=_num_tokens(run) / energy_j if energy_j else None,
+        tokens_per_j=per_j[names.TOKENS_PER_S] if vision is None else None,
+        images_per_j=None if vision is None else per_j[names.IMAGES_PER_S],
         energy_j=energy_j,
         energy_of=energy_of,
         power_w=_power(run),
@@ -100,10 +113,11 @@ def summarize(run: CollectedRun) -> RunSummary:
         losses=(losses[0], losses[-1]) if losses else None,
         end="still running, or killed before it could say" if info is None else info.reason,
         confidence=str((run.prediction or {}).get("confidence", "")),
+        vision=vision,
     )
 
 
-def _comparisons(run: CollectedRun) -> tuple[Comparison, ...]:
+def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...]:
     told = run.prediction or {}
     interval = told.get("step_time_interval_s")
     num_gpus = told.get("num_gpus", 1)
@@ -119,6 +133,13 @@ def _comparisons(run: CollectedRun) -> tuple[Comparison, ...]:
             interval=None if interval is None else (interval[0], interval[1]),
         ),
         Comparison(
+            name=names.IMAGES_PER_S,
+            unit="images/s",
+            measured=run.median(names.IMAGES_PER_S),
+            predicted=told.get("images_per_s"),
+        )
+        if is_vision
+        else Comparison(
             name=names.TOKENS_PER_S,
             unit="tokens/s",
             measured=run.median(names.TOKENS_PER_S),
@@ -159,8 +180,9 @@ def _mean_at(run: CollectedRun, name: str, steps: list[int]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _num_tokens(run: CollectedRun) -> float:
-    rates, times = run.steps.get(names.TOKENS_PER_S, {}), run.steps.get(names.STEP_TIME, {})
+def _num_done(run: CollectedRun, throughput: str) -> float:
+    """Tokens or images of all steps."""
+    rates, times = run.steps.get(throughput, {}), run.steps.get(names.STEP_TIME, {})
     return math.fsum(
         rates[step][rank] * seconds / len(ranks)
         for step, ranks in times.items()

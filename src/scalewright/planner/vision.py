@@ -167,6 +167,7 @@ class VisionPrediction:
             "epoch_time_s": self.epoch_s,
             "data_wait_s": float(self.time.part("data").total),
             "mfu_frac": self.mfu_frac,
+            "model_flop": self.hardware_flop,
             "memory_bytes": float(self.memory.total),
             "reserved_bytes": self.reserved_bytes,
             "device_memory_bytes": self.machine.memory_bytes,

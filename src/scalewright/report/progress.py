@@ -73,6 +73,8 @@ class RunProgress:
         parts = []
         if names.TOKENS_PER_S in self._last:
             parts.append(f"{self._last[names.TOKENS_PER_S]:,.0f} tokens/s")
+        if names.IMAGES_PER_S in self._last:
+            parts.append(f"{self._last[names.IMAGES_PER_S]:,.0f} images/s")
         if names.MFU in self._last:
             parts.append(f"MFU {self._last[names.MFU]:.1%}")
         if names.LOSS in self._last:

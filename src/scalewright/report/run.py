@@ -17,6 +17,7 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import write_bytes
 from scalewright.report.console import bar_mark, plain_table
 from scalewright.report.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
+from scalewright.report.vision_run import print_vision
 from scalewright.workload.layout import parse_layout
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ DIMENSIONS = {"s": units.SECONDS, "FLOP/s": units.FLOP_PER_S, "1": units.FRACTIO
 TITLES = {
     names.STEP_TIME: "step time",
     names.TOKENS_PER_S: "throughput",
+    names.IMAGES_PER_S: "throughput",
     names.FLOP_PER_S: "rate per device",
     names.MFU: "MFU",
     names.PEAK_MEMORY: "peak memory",
@@ -47,6 +49,8 @@ def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
     console.print(f"[bold]{escape(summary.run)}[/]: {summary.num_steps} steps on {ranks}; {escape(summary.end)}")
     console.print(escape(_what(run.config)))
     _print_comparisons(console, summary, on_cpu=run.config.get("device") == "cpu")
+    if summary.vision is not None:
+        print_vision(console, summary.vision)
     _print_split(console, summary)
     _print_use(console, summary)
     _print_happenings(console, run)
@@ -56,6 +60,8 @@ def _what(config: dict[str, Any]) -> str:
     known = [str(config[key]) for key in ("model_id", "precision") if key in config]
     if "layout" in config:
         known.append(f"layout {parse_layout(str(config['layout'])).brief}")
+    if "image_size" in config:
+        known.append(f"{config['batch']} images of {config['image_size']} px a rank, data {config['data']}")
     return ", ".join(known)
 
 
@@ -110,6 +116,7 @@ def _print_use(console: Console, summary: RunSummary) -> None:
     table = plain_table("", "", "", header=False)
     if summary.energy_j is not None:
         each = "" if summary.tokens_per_j is None else f", {summary.tokens_per_j:.3g} tokens/J"
+        each += "" if summary.images_per_j is None else f", {summary.images_per_j:.3g} images/J"
         table.add_row("energy", units.format(summary.energy_j, units.JOULES), f"{summary.energy_of}{each}")
     if summary.power_w is not None:
         table.add_row("power", units.format(summary.power_w, units.WATTS), "GPUs, over the steps that count")
@@ -174,7 +181,7 @@ def draw(run: CollectedRun, summary: RunSummary) -> Figure:
     figure = Figure(figsize=SIZE_INCH, layout="constrained")
     (times, rates, split), (losses, memory, energy) = figure.subplots(2, 3)
     _draw_steps(times, run, summary.compared(names.STEP_TIME), label="step time (s)")
-    _draw_steps(rates, run, summary.compared(names.TOKENS_PER_S), label="tokens/s")
+    _draw_steps(rates, run, summary.throughput, label=summary.throughput.unit)
     _draw_split(split, summary)
     _draw_loss(losses, run)
     _draw_memory(memory, run, summary.compared(names.PEAK_MEMORY))
