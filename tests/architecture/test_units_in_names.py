@@ -27,6 +27,8 @@ DIMENSIONLESS = {
     "compute.k": "depth of a matrix product, the symbol of the equation",
     "compute.FLASH_BACKWARD_OVER_FORWARD": "a ratio above 1, so not a share",
     "derive.bits_per_transfer": "bits, as the link standards count them",
+    "collective.bus_share": "a ratio up to 2, so not a share of one",
+    "collectives_run.factor": "a ratio above 1, so not a share",
     "collectives.spans_nodes": "a flag as a column: 0 or 1",
     "collectives.is_real": "a flag as a column: 0 or 1",
     "collectives.slowdown": "a ratio above 1, so not a share",

@@ -10,6 +10,7 @@ from scalewright.catalog.calibration import Calibration, Value, ValueName
 from scalewright.catalog.facts import Fact, FlopPerS
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Accelerator, Constants, Precision
+from scalewright.costs.collective_lines import lines_of
 from scalewright.costs.machine import Machine, Measured, machine_from_system
 
 NUM_LAYER_LAUNCHES = {"eager": 150.0, "compiled": 8.0, "scalewright": 14.0}
@@ -49,6 +50,7 @@ def machine_from_calibration(catalog: Catalog, calibration: Calibration, *, num_
         host_link_bytes_per_s=base.host_link_bytes_per_s if link is None else link.value,
         confidence="calibrated",
         measured=_measured(calibration, base.accelerator, ranks),
+        measured_collectives=lines_of(calibration.collectives),
     )
     if not on_cpu:
         return machine

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.costs.breakdown import FloatLike, Words
+from scalewright.costs.collective_lines import MeasuredLine, measured_time_s
 from scalewright.costs.machine import Machine
 from scalewright.costs.network import GROUP, LEAF, TIERS, WHOLE, Tier, hops_latency_s, slowdown, tier_frac, tier_of
 from scalewright.errors import NotExpressedError
@@ -18,6 +19,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 """Algorithms for a sum, by library; each takes the fastest. NCCL's and RCCL's tree is a chain inside a node and a
 double binary tree between nodes; Gloo's cube of cubes works node by node."""
+HALF_SUM = "half of a sum"
 IN_PIECES = ("ring", "tree")
 """What remains where a sum is split into a reduce-scatter and an all-gather, for which switches do not sum."""
 
@@ -51,6 +53,8 @@ class Path:
     """Data summed per second by the switch between all devices of a node; 0 where there is none that sums."""
     num_in_switch: float
     """Devices of a node."""
+    measured: tuple[MeasuredLine, ...] = ()
+    """Where collectives were timed on this machine, what that gave."""
 
     @property
     def is_real(self) -> FloatLike:
@@ -147,7 +151,28 @@ def group_path(
         reduces=machine.network is not None and machine.network.reduces,
         in_switch_bytes_per_s=0.0 if switch is None else switch,
         num_in_switch=float(machine.gpus_per_node),
+        measured=machine.measured_collectives,
     )
+
+
+def _measured_s(path: Path, op: str, size_bytes: FloatLike, *, num_calls: FloatLike = 1.0) -> FloatLike:
+    """What was measured of an operation in this group; NaN where nothing was."""
+    once = measured_time_s(
+        path.measured, op=op, size_bytes=size_bytes / num_calls, num_ranks=path.num_ranks, num_nodes=path.num_nodes
+    )
+    return num_calls * once
+
+
+def _measured_or(measured_s: FloatLike, time_s: FloatLike) -> FloatLike:
+    return np.where(np.isnan(measured_s), time_s, measured_s)[()]
+
+
+def _measured_sum_s(size_bytes: FloatLike, path: Path, *, in_pieces: bool) -> FloatLike:
+    whole = _measured_s(path, "all-reduce", size_bytes)
+    if not in_pieces:
+        return whole
+    pieces = _measured_s(path, "reduce-scatter", size_bytes) + _measured_s(path, "all-gather", size_bytes)
+    return _measured_or(pieces, whole)
 
 
 def all_reduce_time_s(*, size_bytes: FloatLike, path: Path, in_pieces: bool = False) -> FloatLike:
@@ -160,22 +185,27 @@ def all_reduce_time_s(*, size_bytes: FloatLike, path: Path, in_pieces: bool = Fa
     Source    thakur2005 (Optimization of Collective Communication Operations in MPICH), section 4.5; nccl2019 for
               trees; graham2016 (SHARP) for sums in switches
     Assumes   n ranks, q in each of m nodes; phases of the hierarchical one follow one another, those in the network
-              overlap; libraries choose right
+              overlap; libraries choose right; where this machine's collectives were measured, they take what that gave
     Checked   tests/golden/test_all_reduce_tables.py: 7 tables of 2 to 8 A100 and one of 8 H100 on two nodes
     """
     times = _all_reduce_times(size_bytes, path, in_pieces=in_pieces)
     best = times[0][1]
     for _, time in times[1:]:
         best = np.minimum(best, time)
+    if path.measured:
+        best = _measured_or(_measured_sum_s(size_bytes, path, in_pieces=in_pieces), best)
     return best * path.is_real
 
 
 def all_reduce_algorithm(*, size_bytes: FloatLike, path: Path, in_pieces: bool = False) -> str | Words:
-    """Name of the algorithm that `all_reduce_time_s` took; `none` for one rank."""
+    """Name of the algorithm that `all_reduce_time_s` took, or `measured`; `none` for one rank."""
     times = _all_reduce_times(size_bytes, path, in_pieces=in_pieces)
     together = np.stack(np.broadcast_arrays(*(time for _, time in times)))
-    names = np.array(["none", *(name for name, _ in times)])
+    names = np.array(["none", *(name for name, _ in times), "measured"])
     places = np.where(np.asarray(path.num_ranks) > 1, 1 + np.argmin(together, axis=0), 0)
+    if path.measured:
+        known = ~np.isnan(_measured_sum_s(size_bytes, path, in_pieces=in_pieces))
+        places = np.where(known, len(names) - 1, places)
     return str(names[places]) if places.ndim == 0 else Words(names, places)
 
 
@@ -205,8 +235,10 @@ def _all_reduce_times(size: FloatLike, path: Path, *, in_pieces: bool) -> list[t
     return times
 
 
-def gather_time_s(*, size_bytes: FloatLike, path: Path, num_calls: FloatLike = 1.0) -> FloatLike:
+def gather_time_s(*, size_bytes: FloatLike, path: Path, num_calls: FloatLike = 1.0, op: str = HALF_SUM) -> FloatLike:
     """All-gather or reduce-scatter of `size_bytes` in total, in `num_calls` pieces.
+
+    `op` says which, for machines whose collectives were measured; a `HALF_SUM` is half of what an all-reduce takes.
 
     Equation  t = (n-1)/n S/B + c (a0 + ring latency)
     Source    thakur2005 (Optimization of Collective Communication Operations in MPICH), sections 4.1 and 4.2
@@ -215,6 +247,10 @@ def gather_time_s(*, size_bytes: FloatLike, path: Path, num_calls: FloatLike = 1
     """
     n = path.num_ranks
     time = (n - 1.0) / n * size_bytes / path.bytes_per_s + num_calls * (path.offset_s + path.ring_latency_s)
+    if path.measured:
+        half = 0.5 * _measured_s(path, "all-reduce", size_bytes, num_calls=num_calls)
+        known = half if op == HALF_SUM else _measured_or(_measured_s(path, op, size_bytes, num_calls=num_calls), half)
+        time = _measured_or(known, time)
     return time * path.is_real
 
 
@@ -230,6 +266,22 @@ def all_to_all_time_s(
               a scattered job goes as far as the job does; traffic of the tiers follows one another
     Checked   tests/properties/test_collectives.py: nothing for one rank; more when it leaves the node
     """
+    time = _all_to_all_by_links_s(
+        size_bytes=size_bytes, machine=machine, num_ranks=num_ranks, num_job_devices=num_job_devices
+    )
+    if machine.measured_collectives:
+        n = np.asarray(num_ranks, dtype=np.float64)
+        known = measured_time_s(
+            machine.measured_collectives, op="all-to-all", size_bytes=size_bytes, num_ranks=n,
+            num_nodes=np.ceil(n / machine.gpus_per_node),
+        )  # fmt: skip
+        time = _measured_or(known, time)
+    return time
+
+
+def _all_to_all_by_links_s(
+    *, size_bytes: FloatLike, machine: Machine, num_ranks: FloatLike, num_job_devices: FloatLike | None
+) -> FloatLike:
     n = np.asarray(num_ranks, dtype=np.float64)
     here = np.minimum(n, machine.gpus_per_node)
     rate, network = machine.network_bytes_per_s_per_gpu, machine.network
@@ -266,4 +318,7 @@ def send_time_s(*, size_bytes: FloatLike, path: Path) -> FloatLike:
     Assumes   nothing else on the wire
     Checked   tests/properties/test_collectives.py: linear in size, never below the latency
     """
-    return (path.offset_s + path.hop_latency_s + size_bytes / path.message_bytes_per_s) * path.is_real
+    time = path.offset_s + path.hop_latency_s + size_bytes / path.message_bytes_per_s
+    if path.measured:
+        time = _measured_or(_measured_s(path, "send-recv", size_bytes), time)
+    return time * path.is_real

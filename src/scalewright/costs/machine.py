@@ -20,6 +20,7 @@ from scalewright.catalog.types import (
     Transport,
 )
 from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.collective_lines import MeasuredLine
 from scalewright.costs.network import HOPS_IN_GROUP, Network, congestion_of_machine, exit_frac
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
 from scalewright.records.types import Confidence
@@ -95,6 +96,8 @@ class Machine:
     """How its rates are known: `calibrated` once a calibration measured here replaces them, else `model`."""
     measured: Measured | None = None
     """None where it was not calibrated."""
+    measured_collectives: tuple[MeasuredLine, ...] = ()
+    """Times of collectives in place of those that links and algorithms would give; empty where none were measured."""
 
     def as_input(self) -> dict[str, str | int | float | None]:
         """What of the machine a prediction depends on; part of its id."""

@@ -370,19 +370,21 @@ def _data_parallel(
     )
     calls = setting.num_layers * setting.stack.gathers_per_layer if sharded else 1.0
 
-    def gather(width_bytes: float, shards: Shards) -> FloatLike:
-        dense = collectives.gather_time_s(size_bytes=shards.num_dense * width_bytes, path=path, num_calls=calls)
+    def gather(width_bytes: float, shards: Shards, op: str) -> FloatLike:
+        dense = collectives.gather_time_s(size_bytes=shards.num_dense * width_bytes, path=path, num_calls=calls, op=op)
         if setting.shape.moe is None or not np.any(shards.num_routed):
             return dense
         copies = num_expert_copies(setting)
         stride = layout.ep * setting.expert_tp
         expert_path = collectives.group_path(setting.machine, num_ranks=copies, stride=stride, num_job_devices=devices)
         routed = shards.num_routed * width_bytes
-        return dense + collectives.gather_time_s(size_bytes=routed, path=expert_path, num_calls=calls)
+        return dense + collectives.gather_time_s(size_bytes=routed, path=expert_path, num_calls=calls, op=op)
 
     trained = busiest_trained(setting, shards)
-    weights = gather(recipe.weight_bytes, shards if sharded else trained)
-    gradients = gather(recipe.communication_bytes, trained)
+    weights = gather(recipe.weight_bytes, shards if sharded else trained, "all-gather")
+    gradients = gather(
+        recipe.communication_bytes, trained, "reduce-scatter" if layout.zero >= 1 else collectives.HALF_SUM
+    )
     taken_s = _taken_s(setting, layer, path, transfer_s=transfer_s)
     cover_s = constants.gradient_overlap.value * np.maximum(BACKWARD_FRAC * micro_batch_s - taken_s, 0.0)
     after: FloatLike = 0.0

@@ -35,8 +35,8 @@ def payload_frac(mtu_bytes: int = MTU_BYTES) -> float:
     Equation  (MTU - 20 - 20 - 12) / (MTU + 14)
     Source    RFC 791, RFC 9293, RFC 7323; tc-tbf(8) counts Ethernet frames without preamble and checksum
     Assumes   full segments, as long messages have; the kernel hands several over as one, but qdisc_pkt_len_init counts
-              the headers of each. Acknowledgements go the other way: where that is full of data as well, one of 66 bytes
-              for every two segments takes up to 2 % more
+              the headers of each. Acknowledgements go the other way: where that is full of data as well, one of 66
+              bytes for every two segments takes up to 2 % more
     Checked   tests/netns/test_collectives_netns.py: what collectives reach over links shaped to three rates
     """
     headers = IPV4_BYTES + TCP_BYTES + TIMESTAMPS_BYTES

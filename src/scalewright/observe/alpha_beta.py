@@ -205,12 +205,10 @@ def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
     intercept, slope = (float(value) for value in solution)
     if slope <= 0:
         return None
-    weighted = np.sqrt(weights)[:, None] * _columns(design, x)
+    weighted = np.sqrt(trust)[:, None] * _columns(design, x)
     inverse = np.linalg.inv(weighted.T @ weighted)
     leverage = np.sum((weighted @ inverse) * weighted, axis=1)
-    freedom = max(len(t) - 2, 1)
-    variance = float(np.sum(weights * residuals**2)) / freedom
-    errors = np.sqrt(variance * np.diag(inverse)) / _units(x)
+    errors = np.sqrt(_variance(residuals, weights, trust) * np.diag(inverse)) / _units(x)
     return _Line(
         intercept=intercept,
         slope=slope,
@@ -218,6 +216,19 @@ def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
         slope_error=float(errors[1]),
         left_out=residuals / np.maximum(1.0 - leverage, 1e-3),
     )
+
+
+def _variance(residuals: Floats, weights: Floats, trust: Floats) -> float:
+    """Of a residual with trust 1, from those whose weight was reduced as well.
+
+    Equation  s^2 = K^2 sum(psi^2) / (n - 2) / m^2,  psi = w r,  m share of weights kept,  K = 1 + 2 (1 - m) / (n m)
+    Source    Huber, Robust Statistics (1981), section 7.6
+    """
+    num, kept = len(residuals), float(np.mean(weights >= trust * (1.0 - 1e-6)))
+    kept = max(kept, 1.0 / num)
+    correction = 1.0 + 2.0 * (1.0 - kept) / (num * kept)
+    psi = weights / np.sqrt(trust) * residuals
+    return correction**2 * float(np.sum(psi**2)) / max(num - 2, 1) / kept**2
 
 
 def _units(x: Floats) -> Floats:
