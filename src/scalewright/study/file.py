@@ -84,6 +84,8 @@ class Scaling(Strict):
     """Points that share these values form one curve."""
     metric: str = "throughput_per_gpu"
     """What efficiency compares: of each point over the smallest of its curve."""
+    also: dict[str, str] = Field(default_factory=dict)
+    """Further efficiencies by name, and the metric that each is of: an epoch's time, the whole training's."""
     name: str = "nodes"
     """What `over` counts, for people."""
 

@@ -49,6 +49,8 @@ METRICS = {
         _metric("communication_frac", "communication", "", units.FRACTION, "lower"),
         _metric("network_bytes_per_s", "network per GPU", "B/s", units.BYTES_PER_S, "higher"),
         _metric("efficiency_frac", "efficiency", "", units.FRACTION, "higher"),
+        _metric("epoch_efficiency_frac", "efficiency per epoch", "", units.FRACTION, "higher"),
+        _metric("training_efficiency_frac", "efficiency of training", "", units.FRACTION, "higher"),
         _metric("energy_j", "energy", "J", units.JOULES, "lower"),
         _metric("cost_usd", "cost", "USD", units.USD, "lower"),
         _metric("carbon_kgco2e", "carbon", "kg CO2e", units.KGCO2E, "lower"),

@@ -23,7 +23,6 @@ from scalewright.study.metrics import metric
 KINDS = {
     "language": "scalewright.study.kinds.language",
     "vision": "scalewright.study.kinds.vision",
-    "plan": "scalewright.study.kinds.plan",
 }
 """Module of each kind, imported when a study has such points."""
 
@@ -89,7 +88,8 @@ def _told_of(where: str) -> Iterator[None]:
 
 
 def _scaling_metric(file: StudyFile) -> Sequence[str]:
-    return () if file.scaling is None else (file.scaling.metric,)
+    asked = file.scaling
+    return () if asked is None else (asked.metric, *asked.also, *asked.also.values())
 
 
 def _cells(file: StudyFile, *, is_measured: bool) -> Cells:

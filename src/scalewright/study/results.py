@@ -20,6 +20,9 @@ from scalewright.study.scaling import efficiencies
 from scalewright.study.store import Store
 
 
+EFFICIENCY = "efficiency_frac"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """A published figure about one point."""
@@ -133,9 +136,18 @@ def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDire
 
 
 def with_efficiency(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    found = efficiencies(study, outcomes)
+    """Outcomes with every efficiency that the study asks for."""
+    asked = study.file.scaling
+    if asked is None:
+        return tuple(outcomes)
+    found = {
+        name: efficiencies(study, outcomes, of=of) for name, of in {EFFICIENCY: asked.metric, **asked.also}.items()
+    }
     return tuple(
-        replace(outcome, numbers={**outcome.numbers, "efficiency_frac": found[index]}) if index in found else outcome
+        replace(
+            outcome,
+            numbers=outcome.numbers | {name: numbers[index] for name, numbers in found.items() if index in numbers},
+        )
         for index, outcome in enumerate(outcomes)
     )
 

@@ -81,12 +81,9 @@ def curves(study: Study) -> list[Curve]:
     return laid
 
 
-def efficiencies(study: Study, outcomes: Sequence[Outcome], *, of: str = "") -> dict[int, Number]:
+def efficiencies(study: Study, outcomes: Sequence[Outcome], *, of: str) -> dict[int, Number]:
     """Efficiency of every point that has the metric, by index; the smallest point of a curve that has one is 1."""
-    asked = study.file.scaling
-    if asked is None:
-        return {}
-    chosen = metric(of or asked.metric)
+    chosen = metric(of)
     found: dict[int, Number] = {}
     for curve in curves(study):
         usable = [

@@ -8,15 +8,11 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.launch.language import Wanted, prepare
-from scalewright.observe.collect import collect
-from scalewright.observe.summary import summarize
-from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
-from scalewright.records.study_report import Number
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
-from scalewright.study.kinds.training import foretold, predict_point, read, resolve, system_facts
+from scalewright.study.kinds.training import foretold, measured_training, predict_point, read, resolve, system_facts
 from scalewright.units import SECONDS, parse
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
@@ -68,27 +64,7 @@ class LanguageKind:
         )
 
     def measured(self, path: Path) -> Outcome:
-        run = collect(RunDirectory(path))
-        summary = summarize(run)
-        step = summary.compared(names.STEP_TIME).measured
-        if step is None:
-            return Outcome(problem=summary.end)
-        times = run.series(names.STEP_TIME, slowest=True)
-        low, high = (float(value) for value in (times.min(), times.max()))
-        found = {"step_time_s": Number(value=step, low=low, high=high), "num_gpus": Number(value=summary.num_ranks)}
-        for metric, name in (("tokens_per_s", names.TOKENS_PER_S), ("flop_per_s_per_gpu", names.FLOP_PER_S),
-                             ("mfu_frac", names.MFU), ("memory_bytes", names.PEAK_MEMORY)):  # fmt: skip
-            value = summary.compared(name).measured
-            if value is not None:
-                found[metric] = Number(value=value)
-        if "tokens_per_s" in found:
-            found["tokens_per_s_per_gpu"] = Number(value=found["tokens_per_s"].value / summary.num_ranks)
-        parts = {name.removesuffix("_time").replace("_", " "): s for name, s in summary.split_s.items()}
-        total = sum(parts.values())
-        shares = {name: s / total for name, s in sorted(parts.items(), key=lambda item: -item[1])} if total else {}
-        if "communication" in shares:
-            found["communication_frac"] = Number(value=shares["communication"])
-        return Outcome(numbers=found, limit=next(iter(shares), ""), parts=shares)
+        return measured_training(path)[1]
 
 
 KIND = LanguageKind()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -13,19 +14,31 @@ from pydantic.dataclasses import dataclass as checked
 from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.machine import Machine, machine_from_system
-from scalewright.errors import ConfigError, nearest
+from scalewright.errors import ConfigError, LayoutError, nearest
+from scalewright.observe.collect import CollectedRun, collect
+from scalewright.observe.summary import summarize
 from scalewright.planner.energy_use import Footprint, site_of
 from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
 from scalewright.planner.stage_limits import stage_limits
 from scalewright.planner.vision import VisionPrediction, predict_vision
 from scalewright.planner.whatif import PASSES, limits, term_times
+from scalewright.records import metric_names as names
+from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
-from scalewright.workload.layout import parse_layout
+from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
 
+MEASURED = {
+    "tokens_per_s": names.TOKENS_PER_S,
+    "images_per_s": names.IMAGES_PER_S,
+    "flop_per_s_per_gpu": names.FLOP_PER_S,
+    "mfu_frac": names.MFU,
+    "memory_bytes": names.PEAK_MEMORY,
+}
+"""A study's metrics by what a run calls them."""
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -48,6 +61,12 @@ class Training:
     """0: ImageNet's."""
     epoch_fixed_s: float = 0.0
     """What an epoch costs whatever its length: its start, validation, stragglers at its end."""
+    epochs: int = 0
+    """Of vision; 0: one, or the protocol's."""
+    image_size: int = 0
+    num_images: int = 0
+    """That are made, where data are."""
+    stage: str = ""
     steps: int = 30
     device: str = "auto"
     compile: str = "auto"
@@ -121,8 +140,15 @@ def predict_point(catalog: Catalog, told: Mapping[str, Value], *, where: str) ->
         "site": site, "site_notes": tuple(notes),
     }  # fmt: skip
     if asked.spec.is_vision:
+        _check_nodes(asked.machine, split)
         return _vision(asked.told, predict_vision(**common, channels_last=asked.told.channels_last))
     return _language(predict(**common))
+
+
+def _check_nodes(machine: Machine, split: Layout) -> None:
+    needed = -(-int(split.num_gpus) // machine.gpus_per_node)
+    if machine.num_nodes is not None and needed > machine.num_nodes:
+        raise LayoutError(f"{split.brief} needs {needed} nodes: {machine.name} has {machine.num_nodes}")
 
 
 def _language(found: Prediction) -> Outcome:
@@ -188,6 +214,33 @@ def _parts(time: Breakdown) -> dict[str, float]:
     return {name.replace("_", " "): seconds / total for name, seconds in term_times(time)}
 
 
+def measured_training(path: Path) -> tuple[CollectedRun, Outcome]:
+    """What a run of training says, whatever it trains."""
+    run = collect(RunDirectory(path))
+    summary = summarize(run)
+    step = summary.compared(names.STEP_TIME).measured
+    if step is None:
+        return run, Outcome(problem=summary.end)
+    times = run.series(names.STEP_TIME, slowest=True)
+    found = {
+        "step_time_s": Number(value=step, low=float(times.min()), high=float(times.max())),
+        "num_gpus": Number(value=summary.num_ranks),
+    }
+    for metric, name in MEASURED.items():
+        value = next((c.measured for c in summary.comparisons if c.name == name), None)
+        if value is not None:
+            found[metric] = Number(value=value)
+    for metric in ("tokens_per_s", "images_per_s"):
+        if metric in found:
+            found[f"{metric}_per_gpu"] = Number(value=found[metric].value / summary.num_ranks)
+    split = sorted(summary.split_s.items(), key=lambda item: -item[1])
+    total = sum(summary.split_s.values())
+    shares = {name.removesuffix("_time").replace("_", " "): s / total for name, s in split} if total else {}
+    if "communication" in shares:
+        found["communication_frac"] = Number(value=shares["communication"])
+    return run, Outcome(numbers=found, limit=next(iter(shares), ""), parts=shares)
+
+
 def foretold(prediction: Mapping[str, Any]) -> Outcome:
     """A `prediction/1` document of a training step, as it was written before its run."""
     step_s, n = float(prediction["step_time_s"]), int(prediction["num_gpus"])
@@ -199,6 +252,9 @@ def foretold(prediction: Mapping[str, Any]) -> Outcome:
         "memory_bytes": Number(value=float(prediction["memory_bytes"])),
         "num_gpus": Number(value=n),
     }
+    if prediction.get("images_per_s") is not None:
+        numbers["images_per_s"] = _rate(float(prediction["images_per_s"]) * step_s, step_s, span)
+        numbers["images_per_s_per_gpu"] = _rate(float(prediction["images_per_s"]) * step_s / n, step_s, span)
     each = prediction.get("tokens_per_s_per_gpu")
     if each is not None:
         numbers["tokens_per_s_per_gpu"] = _rate(float(each) * step_s, step_s, span)
