@@ -51,9 +51,8 @@ def _print_read_sizes(console: Console, rows: list[dict[str, Any]]) -> None:
     one = [r for r in rows if r["format"] == "shards" and r["order"] == "sequential" and r["num_workers"] == 1]
     if len({row["io_bytes"] for row in one}) < 2:
         return
-    table = plain_table(
-        "read size", "cache", "bandwidth", title="\nshards in sequence, 1 worker", right=("read size", "bandwidth")
-    )
+    console.print("\n[bold]shards in sequence by read size, 1 worker[/]")
+    table = plain_table("read size", "cache", "bandwidth", right=("read size", "bandwidth"))
     for row in sorted(one, key=lambda r: (r["cache"], r["io_bytes"])):
         size, rate = units.format(row["io_bytes"], units.BYTES), units.format(row["bytes_per_s"], units.BYTES_PER_S)
         table.add_row(size, row["cache"], rate)
@@ -64,8 +63,8 @@ def _print_metadata(console: Console, rows: list[dict[str, Any]]) -> None:
     if not rows:
         return
     names = tuple(f"file {name}" for name in MDTEST_NAMES.values())
-    table = plain_table("workers", "files", *names, title="\nmetadata, operations per second (as mdtest names them)",
-                        right=("workers", "files", *names))  # fmt: skip
+    console.print("\n[bold]metadata, operations per second, as mdtest names them[/]")
+    table = plain_table("workers", "files", *names, right=("workers", "files", *names))
     for row in rows:
         rates = (f"{row[op]:,.0f}" for op in MDTEST_NAMES)
         table.add_row(str(row["num_workers"]), str(row["num_files"]), *rates)

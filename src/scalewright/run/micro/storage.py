@@ -172,9 +172,10 @@ def _can_drop(bench: _Bench, folder: Path) -> bool:
     """Whether the cache lets go of what was written: else nothing can be read cold."""
     files = _files(folder)
     page_cache.drop(files)
-    looked_at = files[:: max(1, len(files) // NUM_LOOKED_AT)]
+    looked_at = {path: path.stat().st_size for path in files[:: max(1, len(files) // NUM_LOOKED_AT)]}
     try:
-        left = statistics.fmean(page_cache.cached_frac(path) for path in looked_at)
+        cached = sum(page_cache.cached_frac(path) * size for path, size in looked_at.items())
+        left = cached / max(sum(looked_at.values()), 1)
     except OSError as error:
         bench.notes.append(f"cold is as good as the file system drops its cache: it does not tell ({error.strerror})")
         return True
@@ -222,25 +223,25 @@ def _measure(bench: _Bench, point: Point, *, share_s: float) -> None:
     path, readers = bench.places[point.format], bench.readers
     files = _files(path) if point.is_cold else []
 
-    def once(num_samples: int, round_number: int) -> tuple[float, int]:
+    def once(shares: list[Share]) -> tuple[float, int]:
         if point.is_cold:
             readers.close()
             page_cache.drop(files)
         readers.open(path, num=point.num_workers, read_bytes=point.read_bytes)
-        spans = readers.read(_shares(bench.config, point, num_samples, round_number))
+        spans = readers.read(shares)
         return elapsed_s(spans), sum(span.num_bytes for span in spans)
 
-    trial_s, _ = once(TRIAL_SAMPLES * point.num_workers, 0)
-    num_samples = _round_size(bench.config, point, trial_s)
+    trial_s, _ = once(_shares(bench.config, point, TRIAL_SAMPLES * point.num_workers))
+    shares = _shares(bench.config, point, _round_size(bench.config, point, trial_s))
     if not point.is_cold:
-        once(num_samples, 1)  # into the cache
+        once(shares)  # into the cache
     taken: list[tuple[float, int]] = []
     while len(taken) < MIN_ROUNDS or (len(taken) < MAX_ROUNDS and time.monotonic() < ends_s):
         if bench.stop.requested is not None:
             raise StoppedError
-        taken.append(once(num_samples, 1))
+        taken.append(once(shares))
     readers.close()
-    bench.rows.append(_row(point, num_samples, taken))
+    bench.rows.append(_row(point, sum(len(share.indices) for share in shares), taken))
 
 
 def _round_size(config: StorageRun, point: Point, trial_s: float) -> int:
@@ -249,14 +250,14 @@ def _round_size(config: StorageRun, point: Point, trial_s: float) -> int:
     return max(point.num_workers, min(wanted, config.num_samples))
 
 
-def _shares(config: StorageRun, point: Point, num_samples: int, round_number: int) -> list[Share]:
-    """Samples dealt to the processes: runs of neighbours far apart, or any. The trial takes others than the rounds."""
+def _shares(config: StorageRun, point: Point, num_samples: int) -> list[Share]:
+    """Samples dealt to the processes: a run of neighbours each, far apart; or drawn at random, no sample twice."""
     num = point.num_workers
     if point.order == "random":
-        drawn = np.random.default_rng([config.seed, round_number]).permutation(config.num_samples)[:num_samples]
+        drawn = np.random.default_rng(config.seed).permutation(config.num_samples)[:num_samples]
         return [Share(order="random", indices=tuple(int(i) for i in drawn[w::num])) for w in range(num)]
     edges = [config.num_samples * w // num for w in range(num + 1)]
-    length = max(1, num_samples // num)
+    length = math.ceil(num_samples / num)
     return [
         Share(order="sequential", indices=tuple(range(edges[w], min(edges[w] + length, edges[w + 1]))))
         for w in range(num)
