@@ -19,7 +19,6 @@ from scalewright.study.points import Study
 from scalewright.study.scaling import efficiencies
 from scalewright.study.store import Store
 
-
 EFFICIENCY = "efficiency_frac"
 
 

@@ -13,8 +13,9 @@ from pydantic.dataclasses import dataclass as checked
 
 from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, LayoutError, nearest
+from scalewright.launch.system_here import HERE, Place, place_of
 from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.summary import summarize
 from scalewright.planner.energy_use import Footprint, site_of
@@ -48,7 +49,7 @@ class Training:
 
     model: str
     layout: str
-    system: str = "here"
+    system: str = HERE
     partition: str = ""
     transport: str = ""
     precision: str = "auto"
@@ -81,7 +82,11 @@ class Asked:
 
     told: Training
     spec: ModelSpec
-    machine: Machine
+    place: Place
+
+    @property
+    def machine(self) -> Machine:
+        return self.place.machine
 
 
 _TOLD = TypeAdapter(Training)
@@ -99,9 +104,10 @@ def read(told: Mapping[str, Value], *, where: str) -> Training:
 
 
 @lru_cache(maxsize=256)
-def _machine(folders: tuple[Any, ...], system: str, partition: str, transport: str) -> Machine:
-    return machine_from_system(
-        Catalog(folders), system, partition_name=partition or None, transport_name=transport or None
+def _place(folders: tuple[Path, ...], system: str, partition: str, transport: str, num_ranks: int) -> Place:
+    """The machine that a point names; kept, because hundreds of points share one."""
+    return place_of(
+        Catalog(folders), system, partition=partition or None, transport=transport or None, num_ranks=num_ranks
     )
 
 
@@ -110,17 +116,18 @@ def resolve(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Asked
     spec = resolve_model(catalog, asked.model)
     if asked.seq:
         spec = spec.with_seq(asked.seq)
-    machine = _machine(catalog.folders, asked.system, asked.partition, asked.transport)
-    return Asked(told=asked, spec=spec, machine=machine)
+    num_ranks = int(parse_layout(asked.layout).num_gpus) if asked.system == HERE else 1
+    place = _place(catalog.folders, asked.system, asked.partition, asked.transport, num_ranks)
+    return Asked(told=asked, spec=spec, place=place)
 
 
 def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
     """What follows from a point's system: devices of a node, their memory."""
     system = values.get("system")
-    if not isinstance(system, str) or system == "here":
+    if not isinstance(system, str) or system == HERE:
         return {}
     partition, transport = (str(values.get(name, "")) for name in ("partition", "transport"))
-    machine = _machine(catalog.folders, system, partition, transport)
+    machine = _place(catalog.folders, system, partition, transport, 1).machine
     return {
         "gpus_per_node": machine.gpus_per_node,
         "system_nodes": machine.num_nodes or 0,
@@ -134,7 +141,7 @@ def predict_point(catalog: Catalog, told: Mapping[str, Value], *, where: str) ->
     split = parse_layout(asked.told.layout)
     recipe = resolve_recipe(asked.told.precision, asked.machine)
     stack = resolve_stack(asked.told.stack, catalog, split, asked.machine, is_vision=asked.spec.is_vision)
-    site, notes = site_of(catalog, asked.told.system, asked.machine.accelerator.id)
+    site, notes = site_of(catalog, asked.place.system, asked.machine.accelerator.id)
     common: dict[str, Any] = {
         "spec": asked.spec, "machine": asked.machine, "layout": split, "recipe": recipe, "stack": stack,
         "site": site, "site_notes": tuple(notes),
