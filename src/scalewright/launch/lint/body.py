@@ -21,7 +21,7 @@ from scalewright.launch.lint.shell import (
     Word,
     parse,
 )
-from scalewright.launch.lint.words import Unit, base_name, leaves, name_and_value, plain, resolve, resolved
+from scalewright.launch.lint.words import Unit, base_name, leaves, name_and_value, plain, resolve, resolved, split_words
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -333,9 +333,12 @@ def _remember(
         words = items
     else:
         text = resolve(value.text, found.variables)
+        if text.startswith(("$(", "`")) or len(text) > _MAX_VALUE:
+            found.variables[name] = None
+            return
         words = tuple(
             Word(text=part, start=value.start, end=value.end, is_static="$" not in part and "`" not in part)
-            for part in text.split()
+            for part in split_words(text)
         )
     if is_append:
         before = found.variables.get(name)

@@ -107,3 +107,27 @@ def resolve(text: str, variables: Mapping[str, tuple[Word, ...] | None]) -> str:
         return match.group() if words is None else " ".join(word.text for word in words)
 
     return _REFERENCE.sub(value, text)
+
+
+def split_words(text: str) -> list[str]:
+    """`text` at its blanks, as the shell splits a variable's value; `$(...)`, `${...}` and backquotes stay whole."""
+    if "$(" not in text and "${" not in text and "`" not in text:
+        return text.split()
+    found: list[str] = []
+    word: list[str] = []
+    depth = 0
+    is_quoted = False
+    for place, char in enumerate(text):
+        if char == "`":
+            is_quoted = not is_quoted
+        elif char in "({" and place and (depth or text[place - 1] == "$"):
+            depth += 1
+        elif char in ")}" and depth:
+            depth -= 1
+        if char.isspace() and not depth and not is_quoted:
+            if word:
+                found.append("".join(word))
+                word = []
+        else:
+            word.append(char)
+    return [*found, "".join(word)] if word else found
