@@ -111,6 +111,9 @@ def test_dry_run_prints_the_script_and_writes_nothing(here: Here, tmp_path: Path
         ((*LUMI, "--container", "torch.sif", *COMMAND), ["torch.sif", "full path"]),
         ((*LUMI, "--container", "/a.sif@sha256:12", *COMMAND), ["64 hexadecimal"]),
         ((*LUMI, "--notice", "3 h", *COMMAND), ["10800 s", "does not fit"]),
+        ((*LUMI, "--spares", "-1", *COMMAND), ["--spares -1", "0 or more"]),
+        ((*LUMI, "--device", "cpu", *COMMAND), ["--device cpu", "for plans"]),
+        ((*LUMI, "--device", "tpu", *COMMAND), ["--device 'tpu'", "cpu, cuda"]),
         (("launch", "none.json", "--site", "lumi"), ["none.json", "no such file"]),
         (("site", "show", "lummi"), ["lummi", "lumi"]),
         (("site", "detect", "--as", "A b"), ["'A b'", "lower-case"]),
@@ -134,6 +137,8 @@ def test_account_of_another_form_only_warns(here: Here) -> None:
 def test_submission_prints_the_number_and_keeps_the_script(here: Here, sbatch: Path, tmp_path: Path) -> None:
     done = here(*LUMI, "--run-dir", "r", *COMMAND)
     assert (done.returncode, done.stdout) == (0, "77\n"), done.stderr
+    for told in (f"run directory is {tmp_path / 'r'}", f"scalewright jobs logs {tmp_path / 'r'}", "advise --job 77"):
+        assert told in done.stderr
     first, *_, last = (sbatch / "argv").read_text().splitlines()
     assert (first, last) == ("--parsable", str(tmp_path / "r" / "script.sh"))
     assert (tmp_path / "r" / "logs").is_dir()

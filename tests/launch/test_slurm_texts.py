@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from scalewright.errors import ConfigError
 from scalewright.launch import slurm
-from scalewright.launch.job_state import RETRIED, JobState, expand_nodes, parse_state
+from scalewright.launch.job_state import RETRIED, JobState, parse_state
 from scalewright.launch.task_ranges import format_ranges, parse_ranges
+from scalewright.records.node_list import expand_nodes
 
 # Printed by Slurm 22.05.8.
 QUEUE = """\

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,16 +95,15 @@ def _advise(
     plan: Path, site_name: str, asked: _Asked, pilot: Path | None, *, top: int, as_json: bool, catalog: Path | None
 ) -> None:
     from scalewright.launch.advise import advise, read_queue
-    from scalewright.launch.advise_site import site_of
-    from scalewright.launch.cluster_here import ask_cluster
     from scalewright.launch.scheduler import Runner
+    from scalewright.launch.site_here import cluster_of_user, site_of
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.advice import advice_document, print_advice
     from scalewright.report.console import answer_console
 
     planned = _planned(plan, pilot, catalog)
-    cluster = ask_cluster(getpass.getuser())
+    cluster = cluster_of_user()
     site = site_of(site_name, cluster, catalog)
     original = _original(planned, site, cluster, asked)
     partitions = [p for p in cluster.partitions if not site.partitions or _has_gpus(site, p.name)]

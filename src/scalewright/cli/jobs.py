@@ -137,12 +137,18 @@ def logs(
     stages: Stages = None,
     item: Annotated[int | None, typer.Option(help="Only this item, counted from 0.", min=0)] = None,
     lines: Annotated[int, typer.Option(help="Last lines of each log.", min=1)] = 20,
+    as_json: AsJson = False,
 ) -> None:
     """The ends of the jobs' logs, of the latest attempt of each; of failed items first where there are many."""
     from scalewright.launch.launches import log_ends
+    from scalewright.records.documents import document, to_json
 
     launch = _launches([folder])[0]
     found = log_ends(launch, stages or (), item=item, num_lines=lines)
+    if as_json:
+        body = [{"path": str(path), "lines": text.split("\n")} for path, text in found]
+        typer.echo(to_json(document("job-logs", {"logs": body})), nl=False)
+        return
     if not found:
         typer.echo("no log is there yet", err=True)
     for path, text in found:

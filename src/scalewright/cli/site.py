@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Annotated
 
 import typer
@@ -44,21 +43,15 @@ def detect(
     as_json: AsJson = False,
 ) -> None:
     """Make a profile of the cluster we stand on, from sinfo, scontrol and sacctmgr. Exit 3: no scheduler answers."""
-    from datetime import UTC, datetime
-
-    from scalewright.catalog.facts import link_sources
     from scalewright.catalog.library import home
-    from scalewright.launch.cluster_here import ask_cluster
-    from scalewright.launch.site_detect import check_name, detected, to_toml
-    from scalewright.launch.sites.types import Site
+    from scalewright.launch.site_detect import check_name
+    from scalewright.launch.site_here import cluster_of_user, detected_site
     from scalewright.records.documents import document, to_json, write_text
-    from scalewright.records.loader import parse_toml, validate
 
     wanted = check_name(name) if name else ""
-    cluster = ask_cluster(getpass.getuser())
+    cluster = cluster_of_user()
     site_id = wanted or "".join(c if c.isalnum() else "-" for c in cluster.name).strip("-").lower() or "here"
-    text = to_toml(detected(cluster, site_id, today=datetime.now(UTC).date()))
-    site = validate(link_sources(parse_toml(text, where="the detected profile")), Site, where="the detected profile")
+    text, site = detected_site(cluster, site_id)
     if name:
         path = home() / "sites" / f"{site_id}.toml"
         write_text(path, text)
@@ -74,8 +67,8 @@ def check(name: SiteName, as_json: AsJson = False, catalog: CatalogFolder = None
     """Hold a profile against the cluster we stand on. Exit 1: they differ; 3: no scheduler answers."""
     from dataclasses import asdict
 
-    from scalewright.launch.cluster_here import ask_cluster
     from scalewright.launch.site_detect import differences
+    from scalewright.launch.site_here import cluster_of_user
     from scalewright.launch.sites.loader import find_site
     from scalewright.records.documents import document, to_json
     from scalewright.records.types import ExitCode
@@ -83,7 +76,7 @@ def check(name: SiteName, as_json: AsJson = False, catalog: CatalogFolder = None
     from scalewright.report.site import print_differences
 
     site = find_site(name, catalog)
-    cluster = ask_cluster(getpass.getuser())
+    cluster = cluster_of_user()
     found = differences(site, cluster)
     if as_json:
         body = {"site": site.id, "cluster": cluster.name, "findings": [asdict(finding) for finding in found]}

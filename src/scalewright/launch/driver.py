@@ -13,7 +13,7 @@ from pathlib import Path
 from scalewright.errors import ScalewrightError
 from scalewright.launch.aftermath import after_failure, after_silence, below_gate
 from scalewright.launch.graph import Graph
-from scalewright.launch.job_state import RETRIED, JobState, TaskStatus, expand_nodes
+from scalewright.launch.job_state import RETRIED, JobState, TaskStatus
 from scalewright.launch.manifest import Job, LaunchFolder, Manifest
 from scalewright.launch.progress import ALL_PARTS, Decision, Wanted, decide, excluded_nodes, views
 from scalewright.launch.scheduler import SchedulerAwayError
@@ -29,6 +29,7 @@ from scalewright.launch.stage_scripts import (
 )
 from scalewright.launch.task_ranges import format_ranges
 from scalewright.records.documents import write_document
+from scalewright.records.node_list import expand_nodes
 
 YOUNG_S = 5.0
 """An sbatch that outlived its driver is done by then: younger intents are not taken for lost."""
@@ -185,7 +186,7 @@ class Driver:
             planned_s=self.now(), tasks=format_ranges(want.tasks) if stage.items else "",
             width=min(stage.width, len(want.tasks)) if stage.items else 0, exclude=exclude,
             options=own_options(self.graph, stage, run_dir),
-            num_gpus=(stage.num_nodes or 0) * stage.gpus_per_node,
+            num_gpus=stage.num_gpus,
         )  # fmt: skip
 
     def _submit_one(self, job: Job, want: Wanted) -> None:

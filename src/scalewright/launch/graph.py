@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.errors import ConfigError, UnknownNameError
-from scalewright.launch.graph_file import GraphFile, Relation, Resources, StageFile, resources_of
+from scalewright.launch.graph_file import GraphFile, Relation, Resources, StageFile, read_items, resources_of
 from scalewright.launch.walltime import format_walltime
-from scalewright.records.documents import digest, document, read_document, read_text
+from scalewright.records.documents import digest, document, read_document
 from scalewright.records.loader import restore, stored
 
 KIND = "resolved-graph"
@@ -58,6 +58,11 @@ class Stage:
     """Device time that the plan predicts."""
 
     @property
+    def num_gpus(self) -> int:
+        """Of one job, those of its spare nodes among them; 0 where a script of somebody's own says it."""
+        return ((self.num_nodes or 0) + int(self.options.get("num_spares", 0))) * self.gpus_per_node
+
+    @property
     def num_items(self) -> int:
         return max(len(self.items), 1)
 
@@ -73,7 +78,7 @@ class Stage:
             return self.planned_gpu_s
         if self.num_nodes is None or self.walltime_s is None:
             return None
-        return float(self.num_nodes * self.gpus_per_node * self.walltime_s)
+        return float(self.num_gpus * self.walltime_s)
 
     @property
     def gpu_s(self) -> float | None:
@@ -188,7 +193,7 @@ def _stage(
 
 
 def _options(resources: Resources) -> dict[str, Any]:
-    renamed = {"env": "variables", "notice": "notice_s"}
+    renamed = {"env": "variables", "notice": "notice_s", "spares": "num_spares"}
     apart = ("nodes", "gpus_per_node", "time")
     given = resources.model_dump(mode="json")
     found = {renamed.get(name, name): value for name, value in given.items() if name not in apart}
@@ -207,15 +212,7 @@ def _planned(path: Path) -> tuple[int, int, float]:
 def _items(stage: StageFile, folder: Path) -> tuple[str, ...]:
     if not stage.items_file:
         return stage.items
-    path = folder / stage.items_file
-    lines = read_text(path).split("\n")
-    lines = lines[:-1] if lines[-1] == "" else lines
-    if not lines:
-        raise ConfigError(f"{path}: has no lines; write one item per line")
-    empty = next((number for number, line in enumerate(lines, start=1) if not line.strip()), 0)
-    if empty:
-        raise ConfigError(f"{path}, line {empty}: is empty; write one item per line")
-    return tuple(lines)
+    return read_items(folder / stage.items_file)
 
 
 def with_items(graph: Graph, kept: Mapping[str, int]) -> Graph:

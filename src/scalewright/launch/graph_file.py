@@ -11,6 +11,7 @@ from scalewright import units
 from scalewright.catalog.facts import Strict
 from scalewright.errors import ConfigError
 from scalewright.launch.walltime import parse_walltime_s
+from scalewright.records.documents import read_text
 from scalewright.records.loader import load_toml
 
 KIND = "graph"
@@ -69,6 +70,8 @@ class Resources(Strict):
 
     nodes: int | None = Field(default=None, ge=1)
     gpus_per_node: int = Field(default=0, ge=0)
+    spares: int = Field(default=0, ge=0)
+    """Nodes asked for on top, so that bad ones can be left out."""
     time: Walltime | None = None
     account: str = ""
     partition: str = ""
@@ -110,6 +113,10 @@ class StageFile(Resources):
         given = [name for name in ("command", "script", "plan") if getattr(self, name)]
         if len(given) != 1:
             raise ValueError(f"a stage has one of command, script and plan, found {' and '.join(given) or 'none'}")
+        if self.script and self.spares:
+            raise ValueError(
+                "spares are for jobs whose script is made here: a script of one's own does not check nodes"
+            )
         if self.items and self.items_file:
             raise ValueError("a stage has items or items_file, not both")
         if any("\n" in item for item in self.items):
@@ -148,3 +155,15 @@ def resources_of(stage: StageFile, defaults: Resources) -> Resources:
     own = {name: getattr(stage, name) for name in Resources.model_fields if name in stage.model_fields_set}
     own["env"] = {**defaults.env, **stage.env}
     return defaults.model_copy(update=own)
+
+
+def read_items(path: Path) -> tuple[str, ...]:
+    """One item of work per line."""
+    lines = read_text(path).split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    if not lines:
+        raise ConfigError(f"{path}: has no lines; write one item per line")
+    empty = next((number for number, line in enumerate(lines, start=1) if not line.strip()), 0)
+    if empty:
+        raise ConfigError(f"{path}, line {empty}: is empty; write one item per line")
+    return tuple(lines)

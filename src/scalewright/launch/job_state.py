@@ -90,32 +90,3 @@ class TaskStatus:
     """Slurm's own list, such as n[1-3]."""
     exit_code: int | None = None
     elapsed_s: float = 0.0
-
-
-def expand_nodes(text: str) -> tuple[str, ...]:
-    """Names in a node list such as `n[1-3,07],login1`; one bracket per name, as Slurm writes plain lists."""
-    names: list[str] = []
-    for piece in _split_outside_brackets(text):
-        head, bracket, rest = piece.partition("[")
-        if not bracket:
-            names.append(piece)
-            continue
-        inner, _, tail = rest.partition("]")
-        for part in inner.split(","):
-            low, dash, high = part.partition("-")
-            if not (low.isdigit() and (high.isdigit() or not dash)):
-                names.append(piece)
-                break
-            numbers = range(int(low), int(high if dash else low) + 1)
-            names.extend(f"{head}{number:0{len(low)}d}{tail}" for number in numbers)
-    return tuple(names)
-
-
-def _split_outside_brackets(text: str) -> list[str]:
-    pieces, depth, start = [], 0, 0
-    for index, letter in enumerate(text):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            pieces.append(text[start:index])
-            start = index + 1
-    return [p for p in (*pieces, text[start:]) if p and p not in ("(null)", "None assigned")]

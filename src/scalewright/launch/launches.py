@@ -20,7 +20,7 @@ from scalewright.launch.job_state import JobState
 from scalewright.launch.manifest import ALONE, BusyError, Job, LaunchFolder, Manifest, environment_errors
 from scalewright.launch.progress import StageView, Wanted, views
 from scalewright.launch.scheduler import Runner
-from scalewright.launch.sites.loader import find_site
+from scalewright.launch.site_here import site_named
 from scalewright.launch.sites.types import Site
 from scalewright.launch.slurm import Slurm
 from scalewright.launch.stage_scripts import stage_scripts
@@ -94,7 +94,7 @@ def read_graph(path: Path, *, site: str, catalog: Path | None) -> tuple[Graph, S
     file = load_graph_file(path)
     if site:
         file = file.model_copy(update={"site": site})
-    profile = find_site(file.site, catalog) if file.site else None
+    profile = site_named(file.site, catalog) if file.site else None
     gpus = 0 if profile is None or profile.gpus_per_node is None else profile.gpus_per_node.value
     return resolve(file, path, gpus_of_site=lambda: gpus), profile
 
@@ -151,9 +151,9 @@ def submit_alone(request: JobRequest, site: Site, *, items: Sequence[str], say: 
 def _alone(request: JobRequest, site: Site, items: Sequence[str]) -> Graph:
     gpus = request.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
     stage = Stage(
-        name=ALONE, command=request.command, script=None, plan=None, options={}, num_nodes=request.all_nodes,
-        gpus_per_node=gpus, walltime_s=request.walltime_s, items=tuple(items), after={}, singleton=False, gate=None,
-        width=1 if request.array is None else request.array.max_running,
+        name=ALONE, command=request.command, script=None, plan=None, options={"num_spares": request.num_spares},
+        num_nodes=request.num_nodes, gpus_per_node=gpus, walltime_s=request.walltime_s, items=tuple(items), after={},
+        singleton=False, gate=None, width=1 if request.array is None else request.array.max_running,
         retries=RetryRule(limit=0, backoff_s=0.0, longest_s=0.0),
     )  # fmt: skip
     return Graph(

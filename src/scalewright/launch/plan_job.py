@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any, cast, get_args
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, DocumentError, NotExpressedError
+from scalewright.launch.job_request import JobRequest
 from scalewright.launch.settle import longest_s
 from scalewright.launch.sites.types import Site
 from scalewright.launch.walltime import HOUR_S, MINUTE_S, format_walltime
 from scalewright.records.loader import validate
-from scalewright.workload.language_run import LanguageRun, RunPrecision
+from scalewright.workload.language_run import DeviceKind, LanguageRun, RunPrecision
 from scalewright.workload.layout import parse_layout
 
 MARGIN = 1.2
@@ -41,7 +45,7 @@ class PlannedJob:
     notes: tuple[str, ...] = ()
 
 
-def planned_job(plan: dict[str, Any], *, where: str) -> PlannedJob:
+def planned_job(plan: dict[str, Any], *, where: str, device: DeviceKind = "cuda") -> PlannedJob:
     """The job of a plan document; one that our reference training cannot carry out is refused with the reason."""
     best, whole = plan.get("best"), plan.get("whole_run")
     if not plan.get("fits") or not isinstance(best, dict):
@@ -56,7 +60,7 @@ def planned_job(plan: dict[str, Any], *, where: str) -> PlannedJob:
     try:
         per_node = int(best["input"]["machine"]["gpus_per_node"])
         num_gpus, num_nodes = int(plan["num_gpus"]), int(plan["num_nodes"])
-        config, notes = _config(best, whole, where)
+        config, notes = _config(best, whole, where, device)
         job = PlannedJob(
             config=config,
             notes=notes,
@@ -75,7 +79,9 @@ def planned_job(plan: dict[str, Any], *, where: str) -> PlannedJob:
     return job
 
 
-def _config(best: dict[str, Any], whole: dict[str, Any], where: str) -> tuple[LanguageRun, tuple[str, ...]]:
+def _config(
+    best: dict[str, Any], whole: dict[str, Any], where: str, device: DeviceKind
+) -> tuple[LanguageRun, tuple[str, ...]]:
     precision = str(best["input"]["precision"])
     if precision not in get_args(RunPrecision):
         raise NotExpressedError(
@@ -97,8 +103,10 @@ def _config(best: dict[str, Any], whole: dict[str, Any], where: str) -> tuple[La
         precision=cast(RunPrecision, precision),
         steps=int(whole["num_steps"]),
         checkpoint_every="auto",
-        device="cuda",
+        device=device,
     )
+    if device == "cpu":
+        notes = (*notes, "the ranks run on CPUs: a rehearsal, whose times are not those of the plan")
     return config, notes
 
 
@@ -141,3 +149,28 @@ def planned_notice_s(job: PlannedJob, walltime_s: int) -> int:
     step_s = float(job.prediction["step_time_s"])
     wanted = max(120.0, 60.0 + step_s + SAVES_PER_NOTICE * job.checkpoint_s)
     return max(min(math.ceil(wanted), walltime_s // 4), 10)
+
+
+def planned_request(
+    job: PlannedJob,
+    site: Site,
+    options: Mapping[str, Any],
+    *,
+    walltime_s: int | None,
+    run_dir: Path,
+    work_dir: Path,
+    name: str,
+) -> JobRequest:
+    """The job that carries a plan out; `options` by the names of JobRequest, no time limit means the predicted one."""
+    notes = check_site(job, site)
+    if walltime_s is None:
+        walltime_s, more = planned_walltime_s(job, site, partition=options["partition"], qos=options["qos"])
+        notes = (*notes, *more)
+    has_own_python = options.get("container") is not None or options["venv"] or options["modules"]
+    python = "python" if has_own_python else sys.executable
+    return JobRequest(
+        command=(python, "-m", "scalewright.run", "language", "--run-dir", str(run_dir)),
+        num_nodes=job.num_nodes, gpus_per_node=job.gpus_per_node, walltime_s=walltime_s, run_dir=run_dir,
+        work_dir=work_dir, name=name, finds_its_rank=True, notes=notes,
+        **{**options, "notice_s": options["notice_s"] or planned_notice_s(job, walltime_s)},
+    )  # fmt: skip

@@ -48,15 +48,15 @@ def with_nominal(
     )
 
 
-def request_of_job(job: JobRequest, site: Site, catalog: Catalog) -> PreflightRequest:
+def request_of_job(job: JobRequest, site: Site, catalog: Catalog, *, device: str = "auto") -> PreflightRequest:
     """What a job's nodes must show: its own folder, the transport it forces, and its system's nominal values.
 
     A system that the catalogue does not know, or knows otherwise, only means that nodes are compared with each other.
     """
     forced = "" if job.transport == "auto" else job.transport
-    plain = PreflightRequest(folders=(str(job.run_dir),), transport=forced)
+    plain = PreflightRequest(device=device, folders=(str(job.run_dir),), transport=forced)
     per_node = job.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
-    if site.system is None or not per_node:
+    if site.system is None or not per_node or device == "cpu":
         return plain
     try:
         return with_nominal(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from scalewright.errors import ConfigError
 from scalewright.launch.graph import Graph, Stage
 from scalewright.launch.job_request import ArrayTasks, JobRequest
 from scalewright.launch.manifest import ALONE, LaunchFolder, environment_errors
-from scalewright.launch.plan_job import PlannedJob, check_site, planned_job, planned_notice_s, planned_walltime_s
+from scalewright.launch.plan_job import PlannedJob, planned_job, planned_request
 from scalewright.launch.progress import num_parts
 from scalewright.launch.sites.types import Site
 from scalewright.launch.slurm_script import render
@@ -120,22 +119,13 @@ def _planned(graph: Graph, stage: Stage, run_dir: Path, site: Site) -> StageScri
     assert stage.plan is not None
     plan = read_document(stage.plan, "plan")
     planned = planned_job(plan, where=str(stage.plan))
-    options = _options(stage)
-    notes = check_site(planned, site)
-    walltime_s = stage.walltime_s
-    if walltime_s is None:
-        walltime_s, more = planned_walltime_s(planned, site, partition=options["partition"], qos=options["qos"])
-        notes = (*notes, *more)
-    python = "python" if options["venv"] or options["modules"] else sys.executable
-    request = JobRequest(
-        command=(python, "-m", "scalewright.run", "language", "--run-dir", str(run_dir)),
-        num_nodes=planned.num_nodes, gpus_per_node=planned.gpus_per_node, walltime_s=walltime_s,
-        run_dir=run_dir, work_dir=graph.folder, name=job_name(graph, stage), finds_its_rank=True,
-        **options | {"notice_s": options["notice_s"] or planned_notice_s(planned, walltime_s)},
+    request = planned_request(
+        planned, site, _options(stage), walltime_s=stage.walltime_s, run_dir=run_dir, work_dir=graph.folder,
+        name=job_name(graph, stage),
     )  # fmt: skip
     script = render(request, site)
     return StageScript(
-        stage=stage.name, part=0, run_dir=run_dir, text=script.text, items=(), notes=(*notes, *script.notes),
+        stage=stage.name, part=0, run_dir=run_dir, text=script.text, items=(), notes=script.notes,
         plan=plan, planned=planned,
     )  # fmt: skip
 
