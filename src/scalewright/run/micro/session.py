@@ -119,7 +119,10 @@ def run_micro(
     stop: StopSignals,
     watchdog: Watchdog,
 ) -> ExitCode:
-    """Run one micro benchmark on the device of this rank and write its measurements."""
+    """Run one micro benchmark on the device of this rank; the first rank's measurements are written.
+
+    Several ranks measure at the same time, each its own device or its share of the cores: what one has beside others.
+    """
     config = restore(read_document(directory.config, config_kind.KIND), config_kind, where=str(directory.config))
     device = choose_device(config.device, world)
     watch = Watch(open_board(device))
@@ -140,7 +143,8 @@ def run_micro(
         summary=session.summary,
         notes=session.all_notes(),
     )
-    write_measurements(directory, found)
+    if world.is_first:
+        write_measurements(directory, found)
     return ExitCode.YES
 
 

@@ -120,12 +120,12 @@ def measure(
 
 
 def _warm_up(work: Work, device: torch.device, *, before: Work | None, until_s: float) -> float:
-    """Call until the time is up, at least twice unless once was too long; returns what the last calls took each."""
-    num, last_s = 1, _wall_s(work, device, before=before, num=1)
-    while time.perf_counter() + last_s < until_s:
-        last_s = _wall_s(work, device, before=before, num=num)
+    """Call until the time is up, at least once; returns the least that a call took."""
+    num, least_s = 1, _wall_s(work, device, before=before, num=1)
+    while time.perf_counter() + least_s < until_s:
+        least_s = min(least_s, _wall_s(work, device, before=before, num=num))
         num = min(2 * num, 64)
-    return last_s
+    return least_s
 
 
 def _wall_s(work: Work, device: torch.device, *, before: Work | None, num: int) -> float:

@@ -1,0 +1,56 @@
+"""What the micro benchmarks refuse: one sentence with the next step, and nothing is made."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Refused = Callable[..., str]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["gemm", "--shapes", "4096,4096"], "is not M,N,K"),
+        (["gemm", "--precision", "fp4", "--device", "cpu"], "precision 'fp4' is not known: choose from fp32"),
+        (["gemm", "--precision", "fp8", "--device", "cpu"], "precision fp8 needs a GPU"),
+        (["gemm", "--sweep", "llama9", "--device", "cpu"], "no model is called 'llama9'"),
+        (["gemm", "--sweep", "resnet-50", "--device", "cpu"], "is not a transformer"),
+        (["gemm", "--tokens", "64", "--device", "cpu"], "belongs to the products of a model"),
+        (["gemm", "--budget", "ten", "--device", "cpu"], "'ten' is not a time"),
+        (["gemm", "--budget", "10 ms", "--device", "cpu"], "too short to repeat"),
+        (["gemm", "--device", "abacus"], "--device 'abacus' is not known"),
+        (["memory", "--sizes", "1 B", "--device", "cpu"], "at least 4 KiB"),
+        (["memory", "--sizes", "1 MiB,64 KiB", "--device", "cpu"], "smallest first"),
+        (["memory", "--sizes", "many", "--device", "cpu"], "'many' is not a size"),
+        (["attention", "--seq", "none", "--device", "cpu"], "--seq 'none' is not a list"),
+        (["attention", "--head-dim", "0", "--device", "cpu"], "--head-dim '0' is not a list"),
+        (["attention", "--heads", "8", "--kv-heads", "3", "--device", "cpu"], "do not divide"),
+        (["attention", "--precision", "fp8", "--device", "cpu"], "precision 'fp8' is not known"),
+        (["attention", "--model", "gpt5", "--device", "cpu"], "no model is called 'gpt5'"),
+        (["dispatch", "--budget", "5", "--device", "cpu"], "has no unit"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, cli: Cli, refused: Refused, args: list[str], words: str) -> None:
+    assert words in refused(cli("bench", *args, cwd=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["gemm", "memory", "attention", "dispatch"])
+def test_gpu_where_there_is_none_is_the_environments_fault(
+    tmp_path: Path, cli: Cli, refused: Refused, name: str
+) -> None:
+    said = refused(cli("bench", name, "--device", "cuda", cwd=tmp_path, env={"PATH": "/nonexistent"}), 3)
+    assert "no GPU is visible here: use --device cpu" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_place_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
+    done = cli("bench", "dispatch", "--device", "cpu", "--run-dir", "/proc/nowhere", cwd=tmp_path)
+    assert done.returncode in (2, 3)
+    assert done.stderr.startswith("error: /proc/nowhere")

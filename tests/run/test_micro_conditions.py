@@ -1,0 +1,176 @@
+"""Conditions: what boards tell in SI units; a slowdown is repeated once and then refused, a power cap is a fact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from sys import modules as sys_modules
+
+import pytest
+import torch
+
+from scalewright.errors import EnvironmentFailedError
+from scalewright.run.micro.boards import AmdBoard, CpuBoard, NvidiaBoard, Snapshot, cpu_cache_bytes
+from scalewright.run.micro.conditions import Watch, open_board
+
+NVML = """
+NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
+BITS = {bits}
+class NVMLError(Exception): ...
+def nvmlInit(): ...
+def nvmlDeviceGetHandleByUUID(uuid):
+    assert uuid == "GPU-1234", uuid
+    return 7
+def nvmlDeviceGetCurrentClocksEventReasons(h): return BITS
+def nvmlDeviceGetClockInfo(h, kind): return 1980
+def nvmlDeviceGetPowerUsage(h): return 690_500
+def nvmlDeviceGetEnforcedPowerLimit(h): return 700_000
+def nvmlDeviceGetTemperature(h, kind): raise NVMLError("not supported")
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    def install(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys_modules, name, raising=False)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("bits", "slowdowns", "limits"),
+    [
+        (0x00, set(), set()),
+        (0x01, set(), set()),
+        (0x04, set(), {"software power cap"}),
+        (0x48, {"hardware thermal slowdown"}, set()),
+        (0x88, {"hardware power brake"}, set()),
+        (0x08, {"hardware slowdown"}, set()),
+        (0x24, {"software thermal slowdown"}, {"software power cap"}),
+    ],
+)
+def test_reasons_of_an_nvidia_board(
+    library: Callable[[str, str], None], bits: int, slowdowns: set[str], limits: set[str]
+) -> None:
+    """Bits of nvmlClocksEventReasons in NVIDIA's NVML reference."""
+    library("pynvml", NVML.format(bits=bits))
+    found = NvidiaBoard("H200", uuid="1234").read()
+    assert (found.slowdowns, found.limits) == (slowdowns, limits)
+    assert (found.clock_hz, found.power_w, found.power_limit_w) == (1.98e9, pytest.approx(690.5), 700.0)
+    assert found.temperature_c is None
+
+
+AMDSMI = """
+class AmdSmiException(Exception): ...
+CALLS = []
+def amdsmi_init(): ...
+def amdsmi_get_processor_handle_from_bdf(bus): return bus
+def amdsmi_get_gpu_metrics_info(h):
+    CALLS.append(h)
+    n = len(CALLS)
+    return {"ppt_residency_acc": 10 * n, "socket_thm_residency_acc": 5 if n < 3 else 6, "prochot_residency_acc": "N/A"}
+"""
+
+
+def test_amd_board_by_the_kernels_monitor_and_counters_that_move(
+    tmp_path: Path, library: Callable[[str, str], None]
+) -> None:
+    library("amdsmi", AMDSMI)
+    monitor = tmp_path / "bus/pci/devices/0000:c1:00.0/hwmon/hwmon3"
+    monitor.mkdir(parents=True)
+    readings = {"power1_average": 480_000_000, "power1_cap": 560_000_000, "freq1_input": 1_700_000_000,
+                "temp1_input": 61_000}  # fmt: skip
+    for name, value in readings.items():
+        (monitor / name).write_text(f"{value}\n")
+    board = AmdBoard("MI250X", bus="0000:c1:00.0", sys=tmp_path)
+    first, second = board.read(), board.read()
+    assert (first.clock_hz, first.power_w, first.power_limit_w, first.temperature_c) == (1.7e9, 480.0, 560.0, 61.0)
+    assert (first.slowdowns, first.limits) == (set(), {"package power limit"})
+    assert second.slowdowns == {"socket thermal limit"}
+
+
+def test_cpu_board_and_caches_from_sys(tmp_path: Path) -> None:
+    core = tmp_path / "devices/system/cpu/cpu0"
+    for name, text in {
+        "cpufreq/scaling_cur_freq": "2100000",
+        "thermal_throttle/core_throttle_count": "4",
+        "cache/index0/level": "1",
+        "cache/index0/size": "48K",
+        "cache/index3/level": "3",
+        "cache/index3/size": "32M",
+    }.items():
+        (core / name).parent.mkdir(parents=True, exist_ok=True)
+        (core / name).write_text(text + "\n")
+    board = CpuBoard("CPU", cores={0}, sys=tmp_path)
+    assert board.read() == Snapshot(clock_hz=2.1e9)
+    (core / "thermal_throttle/core_throttle_count").write_text("5\n")
+    assert board.read().slowdowns == {"thermal throttling of the processor"}
+    assert board.read().slowdowns == set()
+    assert cpu_cache_bytes(tmp_path) == 32 * 2**20
+
+
+class PlannedBoard:
+    """A board that slows down in the given readings."""
+
+    name = "H200"
+
+    def __init__(self, slow: Iterator[bool], *, refused: bool = True) -> None:
+        self.is_refused_when_slow = refused
+        self._slow = slow
+
+    def read(self) -> Snapshot:
+        hot = next(self._slow, False)
+        reasons = frozenset({"hardware thermal slowdown"} if hot else ())
+        return Snapshot(
+            clock_hz=1.2e9 if hot else 1.98e9, power_w=650.0, power_limit_w=700.0, temperature_c=92.0 if hot else 60.0,
+            slowdowns=reasons, limits=frozenset({"software power cap"}),
+        )  # fmt: skip
+
+
+def watched(board: PlannedBoard) -> Watch:
+    return Watch(board, every_s=3600.0)  # only before and after each try
+
+
+def test_steady_work_is_done_once() -> None:
+    calls: list[int] = []
+    with watched(PlannedBoard(iter([]))) as watch:
+        assert watch.steadily(lambda: calls.append(1) or len(calls)) == 1
+    assert watch.conditions().throttled == ()
+    assert watch.conditions().limits == ("software power cap",)
+    assert watch.notes()[0] == "the clock was held by: software power cap"
+
+
+def test_work_during_a_slowdown_is_done_again() -> None:
+    calls: list[int] = []
+    with watched(PlannedBoard(iter([False, False, True]))) as watch:
+        assert watch.steadily(lambda: calls.append(1) or len(calls)) == 2
+    found = watch.conditions()
+    assert found.throttled == ("hardware thermal slowdown",)
+    assert (found.clock_low_hz, found.clock_high_hz, found.temperature_c) == (1.2e9, 1.98e9, 92.0)
+    assert found.document()["throttled"] == ["hardware thermal slowdown"]
+
+
+def test_slowdown_in_both_tries_is_refused_with_what_was_seen() -> None:
+    with watched(PlannedBoard(iter([True] * 99))) as watch, pytest.raises(EnvironmentFailedError) as refused:
+        watch.steadily(lambda: None)
+    assert refused.value.exit_code == 3
+    said = str(refused.value)
+    assert "H200 slowed itself down in both tries" in said
+    assert "hardware thermal slowdown; down to 1200 MHz at 92 C" in said
+    assert "no figure is given" in said
+
+
+def test_slow_processor_still_answers_and_says_so() -> None:
+    with watched(PlannedBoard(iter([True] * 99), refused=False)) as watch:
+        assert watch.steadily(lambda: 5) == 5
+    assert any("slowed itself down meanwhile" in note for note in watch.notes())
+
+
+def test_this_machine_can_be_watched() -> None:
+    with Watch(open_board(torch.device("cpu")), every_s=0.01) as watch:
+        sum(range(200_000))
+    found = watch.conditions()
+    assert found.power_w is None or found.power_w > 0
+    assert found.steal_frac is None or 0.0 <= found.steal_frac <= 1.0
