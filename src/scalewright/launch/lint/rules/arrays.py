@@ -107,7 +107,9 @@ def array_output_collides(script: Script, context: Context) -> Iterator[Hit]:
             found,
             f"every task of the array writes {value}",
             next_step="put %A_%a into the name",
-            fix=Fix(edits=(Edit(start=found.start, end=found.end, text=text),), title="a log for each task", is_safe=True)
+            fix=Fix(
+                edits=(Edit(start=found.start, end=found.end, text=text),), title="a log for each task", is_safe=True
+            )
             if is_plain
             else None,
         )
@@ -146,7 +148,6 @@ def array_index_unused(script: Script, context: Context) -> Iterator[Hit]:
     source="Slurm, slurm.conf(5), MaxArraySize; the site's profile",
     before=_HEAD + "#SBATCH --array=0-20000%20\n" + _BODY,
     after=_HEAD + "#SBATCH --array=0-9999%20\n" + _BODY,
-    sites=("deucalion",),
 )
 def array_too_large(script: Script, context: Context) -> Iterator[Hit]:
     found = script.directive("array")

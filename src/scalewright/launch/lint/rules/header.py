@@ -86,7 +86,9 @@ def _respelled(script: Script, found: Directive) -> Fix | None:
     if lead is None or found.line > script.header.end_line or not found.is_known:
         return None
     start = script.starts[found.line - 1]
-    return Fix(edits=(Edit(start=start, end=start + lead.end(), text="#SBATCH"),), title="spell it #SBATCH", is_safe=False)
+    return Fix(
+        edits=(Edit(start=start, end=start + lead.end(), text="#SBATCH"),), title="spell it #SBATCH", is_safe=False
+    )
 
 
 @rule(
@@ -156,7 +158,9 @@ def directive_duplicate(script: Script, context: Context) -> Iterator[Hit]:
     for found in script.directives:
         if found.ignored != "overridden" or not found.is_known or found.name.startswith("container-"):
             continue
-        winner = next(d for d in script.directives if d.is_effective and (d.name, d.component) == (found.name, found.component))
+        winner = next(
+            d for d in script.directives if d.is_effective and (d.name, d.component) == (found.name, found.component)
+        )
         if winner.value == found.value or script.is_template:
             continue
         alone = re.fullmatch(r"#SBATCH[ \t]+\S+(?:[ \t]+[^-#\s]\S*)?[ \t]*(?:#.*)?", found.raw) is not None
@@ -165,7 +169,9 @@ def directive_duplicate(script: Script, context: Context) -> Iterator[Hit]:
             found,
             f"--{found.name} is given again on line {winner.line}, and that one wins: {winner.value}",
             next_step="keep one of them",
-            fix=remove_line(script, found.line, title="remove the one that is ignored", is_safe=True) if alone else None,
+            fix=remove_line(script, found.line, title="remove the one that is ignored", is_safe=True)
+            if alone
+            else None,
         )
 
 
@@ -213,7 +219,8 @@ def _with_patterns(script: Script, found: Directive) -> Fix | None:
     id="directive-stray-word",
     severity="error",
     title="A word in the header is no option",
-    why="sbatch takes the first word that is no option for the script's name and refuses the job, or stops reading there.",
+    why="sbatch takes the first word that is no option for the script's name and refuses the job, or stops "
+    "reading there.",
     source="Slurm 22.05.8: sbatch: error: Unable to open file GB; src/sbatch/opt.c",
     before="#!/bin/bash\n#SBATCH --mem=64 GB\nsrun hostname\n",
     after="#!/bin/bash\n#SBATCH --mem=64G\nsrun hostname\n",

@@ -22,15 +22,17 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_WORLD_
 MANY_TASKS = 20
 """Tasks of an array that may start at once without anybody noticing; the guide's cap."""
 
-_TRIVIAL = frozenset(
-    """echo printf hostname nvidia-smi rocm-smi amd-smi date env printenv mkdir cp rsync ls cat true : sleep uname lscpu
-    nproc which rm tar unzip scontrol df du free ip getent awk sed grep ulimit pwd whoami export set source . cd module
-    ml test trap local declare unset wait chmod touch ln mv head tail find nvcc gcc conda pip pip3 git sbcast ibstat
-    lstopo hwloc-ls ray exit return kill read tee sort wc cut tr basename dirname mktemp stat file md5sum sha256sum
-    ibv_devinfo numactl taskset id uptime squeue sacct sinfo sstat sbatch scancel singularity_version nvidia-cuda-mps-control
-    curl wget readonly typeset shift let eval exec command type hash alias shopt popd pushd umask logger jobs disown bc
-    seq xargs realpath readlink lfs dcgmi locale history mapfile readarray getopts huggingface-cli hf wandb seff""".split()
-)
+_TRIVIAL_NAMES = """echo printf hostname nvidia-smi rocm-smi amd-smi date env printenv mkdir cp rsync ls cat true :
+sleep uname lscpu nproc which rm tar unzip scontrol df du free ip getent awk sed grep ulimit pwd
+whoami export set source . cd module ml test trap local declare unset wait chmod touch ln mv
+head tail find nvcc gcc conda pip pip3 git sbcast ibstat lstopo hwloc-ls ray exit return kill
+read tee sort wc cut tr basename dirname mktemp stat file md5sum sha256sum ibv_devinfo numactl
+taskset id uptime squeue sacct sinfo sstat sbatch scancel singularity_version nvidia-cuda-mps-
+control curl wget readonly typeset shift let eval exec command type hash alias shopt popd pushd
+umask logger jobs disown bc seq xargs realpath readlink lfs dcgmi locale history mapfile
+readarray getopts huggingface-cli hf wandb seff"""
+_TRIVIAL = frozenset(_TRIVIAL_NAMES.split())
+"""Programs that are over before anybody minds."""
 _QUICK_MODULES = ("pip", "venv", "virtualenv", "json.tool", "site", "ensurepip", "torch.utils.collect_env")
 _PROGRAMS = ("julia", "Rscript", "matlab", "java", "gmx", "gmx_mpi", "lmp", "namd3", "make", "snakemake", "nextflow")
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {

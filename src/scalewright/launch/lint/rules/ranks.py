@@ -33,7 +33,10 @@ def _ranks_per_launcher(script: Script, launch: Launch) -> int | None:
     """Processes that torchrun, deepspeed or accelerate starts where it is called; None: not known here."""
     option = launch.option(*_PER_NODE)
     if launch.tool == "accelerate":
-        total, machines = number(script, launch.value("num-processes")), number(script, launch.value("num-machines") or "1")
+        total, machines = (
+            number(script, launch.value("num-processes")),
+            number(script, launch.value("num-machines") or "1"),
+        )
         return total // machines if total and machines else None
     if option is None:
         return 1 if launch.tool == "torchrun" and not has_unknown_options(launch) else None
@@ -46,7 +49,8 @@ def _ranks_per_launcher(script: Script, launch: Launch) -> int | None:
     id="launcher-per-task",
     severity="error",
     title="A launcher of ranks is started by every task",
-    why="srun starts its program once per task, and torchrun starts one process per GPU: with 8 tasks on a node there are "
+    why="srun starts its program once per task, and torchrun starts one process per GPU: with 8 tasks on a node "
+    "there are "
     "64 processes, eight to a GPU, which wait for each other or run out of memory.",
     source="PyTorch, torchrun: one agent per node; a slip that published recipes make",
     before=_ONE_EACH + "srun torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
@@ -129,7 +133,9 @@ def _counted(script: Script) -> Iterator[tuple[Launch, int, int]]:
         return
     for launch in script.launched(*DISTRIBUTED):
         ranks = _ranks_per_launcher(script, launch)
-        hidden = has_unknown_options(launch) or any(name.endswith("VISIBLE_DEVICES") for name, _ in launch.command.environment)
+        hidden = has_unknown_options(launch) or any(
+            name.endswith("VISIBLE_DEVICES") for name, _ in launch.command.environment
+        )
         if ranks is not None and not hidden and not launch.has("include", "hostfile"):
             yield launch, ranks, gpus
 
@@ -171,11 +177,16 @@ def step_total(script: Script, step: Launch) -> int | None:
     return nodes * per_node if nodes and per_node else None
 
 
+_REACHES = r"\b(srun|mpirun|mpiexec|ibrun|aprun|ssh|pdsh|clush|hostfile|ray|dask|charmrun|jsrun|prun|horovodrun|parallel|blaunch)\b"
+"""What starts something on other nodes."""
+
+
 @rule(
     id="nodes-idle",
     severity="warning",
     title="Nothing is started on the other nodes",
-    why="The script itself runs on the first node only; without srun, mpirun or the like all others idle and are billed.",
+    why="The script itself runs on the first node only; without srun, mpirun or the like all others idle and "
+    "are billed.",
     source="Slurm, sbatch(1): the script runs on the first allocated node",
     before=_ONE_NODE + "torchrun --nproc_per_node=4 train.py\n",
     after=_ONE_NODE + "srun torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
@@ -183,8 +194,7 @@ def step_total(script: Script, step: Launch) -> int | None:
 def nodes_idle(script: Script, context: Context) -> Iterator[Hit]:
     if not script.is_multi_node or not script.is_shell:
         return
-    reaches = r"\b(srun|mpirun|mpiexec|ibrun|aprun|ssh|pdsh|clush|hostfile|ray|dask|charmrun|jsrun|prun|horovodrun|parallel|blaunch)\b"
-    if re.search(reaches, code_of(script)):
+    if re.search(_REACHES, code_of(script)):
         return
     busy = [work for work in works(script) if work.chain and work.chain[-1].tool in (*DISTRIBUTED, "python")]
     calls_others = any(c.name in ("bash", "sh", "source", ".", "exec", "") for c in script.commands)
@@ -210,7 +220,11 @@ def nodes_idle(script: Script, context: Context) -> Iterator[Hit]:
 def tasks_without_srun(script: Script, context: Context) -> Iterator[Hit]:
     if (script.num_tasks or 1) < 2 or not script.asks_for_gpus or script.is_multi_node:
         return
-    if re.search(r"\b(srun|mpirun|mpiexec|ibrun|parallel|hostfile)\b|SLURM_NTASKS|SLURM_NPROCS|&\s*$", code_of(script), re.MULTILINE):
+    if re.search(
+        r"\b(srun|mpirun|mpiexec|ibrun|parallel|hostfile)\b|SLURM_NTASKS|SLURM_NPROCS|&\s*$",
+        code_of(script),
+        re.MULTILINE,
+    ):
         return
     for work in works(script):
         if work.chain and work.chain[-1].tool == "python" and not work.command.within.functions:
@@ -221,6 +235,39 @@ def tasks_without_srun(script: Script, context: Context) -> Iterator[Hit]:
                 next_step="put srun before it, or ask for one task with more CPUs",
             )
             return
+
+
+_SPREADS = (
+    r"devices|num[-_]?gpus|n[-_]?gpus?\b|--gpus?\b|ngpu|parallel|world[-_]size|multi|distribut|ddp|fsdp|vllm|sglang|lightning|"
+    r"\bray\b|device_map|VISIBLE_DEVICES|mirrored|spawn|hydra|trainer\.|&\s*$|lm_eval|jax|tensorflow"
+)
+
+
+@rule(
+    id="one-process-many-gpus",
+    severity="info",
+    title="Several GPUs and one process",
+    why="A plain python process uses one GPU unless its program spreads itself; the others idle.",
+    source=f"{GUIDE} 2.4.4: one process to one GPU",
+    before="#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=32\npython train.py --epochs 3\n",
+    after="#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=32\ntorchrun --standalone "
+    "--nproc_per_node=4 train.py --epochs 3\n",
+)
+def one_process_many_gpus(script: Script, context: Context) -> Iterator[Hit]:
+    gpus, found = script.gpus_per_node, works(script)
+    if gpus is None or gpus < 2 or (script.num_tasks or 2) > 1 or script.launched(*DISTRIBUTED, "mpirun"):
+        return
+    if not found or any(not w.chain or w.chain[-1].tool != "python" for w in found) or len(found) > 2:
+        return
+    if re.search(_SPREADS, code_of(script), re.IGNORECASE | re.MULTILINE):
+        return
+    yield at(
+        script,
+        found[-1].chain[-1],
+        f"one process is started for {gpus} GPUs",
+        next_step=f"start one for each: torchrun --standalone --nproc_per_node={gpus}, unless the program "
+        "spreads itself",
+    )
 
 
 @rule(
@@ -254,7 +301,8 @@ def ranks_per_gpu(script: Script, context: Context) -> Iterator[Hit]:
     id="mpirun-in-srun",
     severity="error",
     title="srun starts mpirun",
-    why="Every task starts an mpirun, and each of them starts all ranks: ranks multiply, and bindings and signals are lost.",
+    why="Every task starts an mpirun, and each of them starts all ranks: ranks multiply, and bindings and "
+    "signals are lost.",
     source=f"{GUIDE} 2.4.8 and 2.4.13: never mix mpirun with srun",
     before=_ONE_EACH + "srun mpirun -np 8 python train.py\n",
     after=_ONE_EACH + "srun python train.py\n",
@@ -284,11 +332,14 @@ _EARLY = re.compile(rf"(?<!\\)\$\{{?(?:{_PER_TASK})\b")
     id="rank-expanded-early",
     severity="error",
     title="A task's number is filled in before the tasks start",
-    why="The script's shell expands $SLURM_PROCID and $SLURM_NODEID once, to 0, before srun starts anything: every node "
+    why="The script's shell expands $SLURM_PROCID and $SLURM_NODEID once, to 0, before srun starts anything: "
+    "every node "
     "believes that it is the first, and they never meet.",
     source="Slurm, srun(1): SLURM_PROCID and SLURM_NODEID are set for each task",
-    before=_ONE_NODE + 'srun torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$HEAD train.py\n',
-    after=_ONE_NODE + "srun bash -c 'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$HEAD train.py'\n",
+    before=_ONE_NODE
+    + "srun torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$HEAD train.py\n",
+    after=_ONE_NODE
+    + "srun bash -c 'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$HEAD train.py'\n",
 )
 def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
     for launch in script.launched("srun"):
@@ -327,7 +378,8 @@ def _without_single(raw: str) -> str:
     severity="error",
     title="RANK is not set under srun",
     why="srun sets SLURM_PROCID, not RANK: only torchrun and its like set RANK, LOCAL_RANK and WORLD_SIZE.",
-    source="PyTorch, torch.distributed: environment variable initialization; Slurm, srun(1); a slip that published recipes make",
+    source="PyTorch, torch.distributed: environment variable initialization; Slurm, srun(1); a slip that "
+    "published recipes make",
     before=_ONE_EACH + "srun python -c \"import os; print(os.environ['RANK'])\"\n",
     after=_ONE_EACH + "srun bash -c 'RANK=$SLURM_PROCID exec python train.py'\n",
     needs_header=False,
@@ -337,7 +389,9 @@ def rank_unset(script: Script, context: Context) -> Iterator[Hit]:
     if script.launched(*DISTRIBUTED, "mpirun") or re.search(r"\b(?:source|\.)\s+\S|setup_env|--export-file", code):
         return
     is_set = set(re.findall(r"\b((?:LOCAL_)?RANK|WORLD_SIZE)=", code))
-    used = re.compile(r"\$\{?((?:LOCAL_)?RANK|WORLD_SIZE)\b(?!:?[-=?+])|environ\[\s*['\"]((?:LOCAL_)?RANK|WORLD_SIZE)['\"]\s*\](?!\s*=[^=])")
+    used = re.compile(
+        r"\$\{?((?:LOCAL_)?RANK|WORLD_SIZE)\b(?!:?[-=?+])|environ\[\s*['\"]((?:LOCAL_)?RANK|WORLD_SIZE)['\"]\s*\](?!\s*=[^=])"
+    )
     seen: set[str] = set()
     for match in used.finditer(code):
         name = match.group(1) or match.group(2)
@@ -361,7 +415,8 @@ _TWIN = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "S
     id="visible-devices-set",
     severity="warning",
     title="The script chooses GPUs that Slurm has already chosen",
-    why="Slurm sets the visible devices of a job; numbers written over them may be those of somebody else's job, or hide "
+    why="Slurm sets the visible devices of a job; numbers written over them may be those of somebody else's "
+    "job, or hide "
     "GPUs that were paid for.",
     source=f"{GUIDE} 2.4.8, pitfalls; 4.2 % of {SURVEY}; on Perlmutter a documented order of devices",
     before="#!/bin/bash\n#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=0,1\npython train.py\n",
@@ -378,13 +433,18 @@ def visible_devices_set(script: Script, context: Context) -> Iterator[Hit]:
             continue
         if value in allowed or value == "3,2,1,0" or assigned.within.loops or assigned.within.is_subshell:
             continue
-        alone = script.lines[assigned.line - 1].strip() in (f"export {assigned.name}={value}", f"{assigned.name}={value}")
+        alone = script.lines[assigned.line - 1].strip() in (
+            f"export {assigned.name}={value}",
+            f"{assigned.name}={value}",
+        )
         yield at(
             script,
             assigned,
             f"{assigned.name}={value} replaces what Slurm set for this job",
             next_step="remove it",
-            fix=remove_line(script, assigned.line, title="remove it", is_safe=False) if alone and not assigned.origin else None,
+            fix=remove_line(script, assigned.line, title="remove it", is_safe=False)
+            if alone and not assigned.origin
+            else None,
         )
     for command in script.commands:
         for name, word in command.environment:

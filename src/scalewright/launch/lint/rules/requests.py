@@ -41,13 +41,16 @@ def no_time(script: Script, context: Context) -> Iterator[Hit]:
     severity="info",
     title="No account",
     why="Where projects are billed a job without --account is refused, or billed to the user's default project.",
-    source=f"Slurm, sbatch(1), --account; 50.9 % of {SURVEY}; it may also come from SBATCH_ACCOUNT or sbatch's command line",
+    source=f"Slurm, sbatch(1), --account; 50.9 % of {SURVEY}; it may also come from SBATCH_ACCOUNT or sbatch's "
+    "command line",
     before="#!/bin/bash\n#SBATCH --nodes=2\nsrun hostname\n",
     after="#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --account=project1\nsrun hostname\n",
 )
 def no_account(script: Script, context: Context) -> Iterator[Hit]:
     if not script.has("account") and context.site is None:
-        yield at_header(script, "no account is named", next_step="add #SBATCH --account=PROJECT where the site bills projects")
+        yield at_header(
+            script, "no account is named", next_step="add #SBATCH --account=PROJECT where the site bills projects"
+        )
 
 
 @rule(
@@ -120,7 +123,8 @@ def time_below_pilot(script: Script, context: Context) -> Iterator[Hit]:
     why="A task gets one CPU by default: loaders and launch threads share it, and the GPUs wait.",
     source=f"Slurm, sbatch(1), --cpus-per-task; 14.3 % of {SURVEY}; sites with DefCpuPerGPU give more",
     before="#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --time=01:00:00\nsrun python train.py\n",
-    after="#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=32\n#SBATCH --time=01:00:00\nsrun python train.py\n",
+    after="#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=32\n#SBATCH --time=01:00:00\nsrun python "
+    "train.py\n",
 )
 def gpu_job_without_cpus(script: Script, context: Context) -> Iterator[Hit]:
     given = ("cpus-per-task", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket", "tres-per-task")
@@ -145,7 +149,8 @@ def gpu_job_without_cpus(script: Script, context: Context) -> Iterator[Hit]:
     id="memory-fragment",
     severity="warning",
     title="More than its share of a node's memory",
-    why="A job with some of a node's GPUs and all of its memory leaves GPUs that nobody can use, and waits for a whole node.",
+    why="A job with some of a node's GPUs and all of its memory leaves GPUs that nobody can use, and waits for "
+    "a whole node.",
     source=f"{GUIDE} 2.4.7, anti-patterns: requesting all node memory",
     before="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --mem=0\nsrun python train.py\n",
     after="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --mem=64G\nsrun python train.py\n",
@@ -159,7 +164,9 @@ def memory_fragment(script: Script, context: Context) -> Iterator[Hit]:
     share_gb = site.memory_gb_per_gpu.value if site and site.memory_gb_per_gpu else None
     asked_gb = _gigabytes(found.value)
     everything = asked_gb == 0 and gpus < (on_node or 2)
-    too_much = share_gb is not None and on_node is not None and gpus < on_node and (asked_gb or 0) > 1.25 * share_gb * gpus
+    too_much = (
+        share_gb is not None and on_node is not None and gpus < on_node and (asked_gb or 0) > 1.25 * share_gb * gpus
+    )
     if not (everything or too_much):
         return
     advice = f"--mem={share_gb * gpus}G" if share_gb else "--mem=NNG or --mem-per-gpu=NNG, what the job needs and 20 %"
@@ -192,7 +199,9 @@ def memory_all(script: Script, context: Context) -> Iterator[Hit]:
         return
     site = context.site
     on_node = site.gpus_per_node.value if site and site.gpus_per_node else None
-    if (on_node is not None and script.gpus_per_node == on_node) or any(True for _ in memory_fragment.check(script, context)):
+    if (on_node is not None and script.gpus_per_node == on_node) or any(
+        True for _ in memory_fragment.check(script, context)
+    ):
         return
     yield at(
         script,
@@ -206,7 +215,8 @@ def memory_all(script: Script, context: Context) -> Iterator[Hit]:
     id="exclusive-for-one-gpu",
     severity="warning",
     title="A whole node for one GPU",
-    why="--exclusive keeps all others off the node: its other GPUs idle, are billed, and the job waits for an empty node.",
+    why="--exclusive keeps all others off the node: its other GPUs idle, are billed, and the job waits for an "
+    "empty node.",
     source=f"{GUIDE} 2.4.7, anti-patterns",
     before="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --exclusive\nsrun python train.py\n",
     after="#!/bin/bash\n#SBATCH --gres=gpu:1\nsrun python train.py\n",
@@ -233,7 +243,8 @@ def exclusive_for_one_gpu(script: Script, context: Context) -> Iterator[Hit]:
     id="gpu-options-mixed",
     severity="warning",
     title="GPUs are asked for in two ways",
-    why="--gres=gpu and --gpus-per-... are separate requests: they may add up, contradict each other or hide GPUs from tasks.",
+    why="--gres=gpu and --gpus-per-... are separate requests: they may add up, contradict each other or hide "
+    "GPUs from tasks.",
     source=f"Slurm, sbatch(1), --gpus-per-task and --gres; 2.1 % of {SURVEY}",
     before="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:4\n#SBATCH --gpus-per-task=1\nsrun python train.py\n",
     after="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:4\nsrun python train.py\n",

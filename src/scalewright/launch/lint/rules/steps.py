@@ -19,9 +19,8 @@ from scalewright.launch.lint.rules.jobs import (
 )
 from scalewright.launch.lint.script import Script
 
-_HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
-_REPEATS = ("meluxina",)
-"""Sites that tell users to repeat --cpus-per-task, whatever their version."""
+_TASKS = "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
+_HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n" + _TASKS
 
 
 def _steps(script: Script) -> Iterator[Launch]:
@@ -47,7 +46,8 @@ def _packed(script: Script) -> Iterator[tuple[Launch, int]]:
     id="no-kill-on-bad-exit",
     severity="info",
     title="A step of several nodes goes on when a rank has died",
-    why="When one rank ends with an error the others wait in a collective until the library's time-out or the job's limit; "
+    why="When one rank ends with an error the others wait in a collective until the library's time-out or the "
+    "job's limit; "
     "--kill-on-bad-exit ends them at once.",
     source=f"Slurm, srun(1), --kill-on-bad-exit; 83 % of the multi-node jobs of {SURVEY}",
     before=_HEAD + "srun python train.py\n",
@@ -80,10 +80,7 @@ def no_kill_on_bad_exit(script: Script, context: Context) -> Iterator[Hit]:
     slurm=">=22.05,<23.11",
 )
 def cpus_not_inherited(script: Script, context: Context) -> Iterator[Hit]:
-    told = context.site is not None and context.site.id in _REPEATS and context.slurm is None
-    if not (context.slurm_between((22, 5), (23, 2)) or told) or (script.number("cpus-per-task") or 1) < 2:
-        return
-    if script.setting("SRUN_CPUS_PER_TASK") is not None:
+    if (script.number("cpus-per-task") or 1) < 2 or script.setting("SRUN_CPUS_PER_TASK") is not None:
         return
     for step in _steps(script):
         if not step.has("cpus-per-task", "cpus-per-gpu", "exclusive", "cpu-bind"):
@@ -101,7 +98,8 @@ def cpus_not_inherited(script: Script, context: Context) -> Iterator[Hit]:
     id="no-cpu-bind",
     severity="info",
     title="Ranks are not bound to cores",
-    why="Ranks of one node that wander over its cores disturb each other, and their memory ends up on the wrong socket.",
+    why="Ranks of one node that wander over its cores disturb each other, and their memory ends up on the wrong "
+    "socket.",
     source=f"{GUIDE} 2.4.8, deterministic binding",
     before=_HEAD + "srun python train.py\n",
     after=_HEAD + "srun --cpu-bind=cores python train.py\n",
@@ -140,7 +138,9 @@ def numa_memory_unbound(script: Script, context: Context) -> Iterator[Hit]:
                 step,
                 f"{tasks} ranks on a node may allocate memory on any socket",
                 next_step="add --mem-bind=local to srun, or start the program with numactl --localalloc",
-                fix=join_options(script, step, "--mem-bind=local", title="keep memory on the own socket", is_safe=False),
+                fix=join_options(
+                    script, step, "--mem-bind=local", title="keep memory on the own socket", is_safe=False
+                ),
             )
 
 
@@ -161,7 +161,10 @@ def no_gpu_bind(script: Script, context: Context) -> Iterator[Hit]:
     if mentions(script, r"SLURM_LOCALID|LOCAL_RANK|VISIBLE_DEVICES|local.rank"):
         return
     for step, tasks in _packed(script):
-        if not step.has("gpu-bind", "gpus-per-task", "ntasks-per-gpu", "accel-bind") and (script.gpus_per_node or 1) > 1:
+        if (
+            not step.has("gpu-bind", "gpus-per-task", "ntasks-per-gpu", "accel-bind")
+            and (script.gpus_per_node or 1) > 1
+        ):
             yield at(
                 script,
                 step,

@@ -10,11 +10,13 @@ from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, at, rule
 from scalewright.launch.lint.rules.jobs import is_fill_in
 from scalewright.launch.lint.script import Script
 
-_TIME = re.compile(r"^(?:\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+|\d+-\d+:\d+|\d+-\d+:\d+:\d+|unlimited|infinite|UNLIMITED|INFINITE|-1)$")
+_TIME = re.compile(
+    r"^(?:\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+|\d+-\d+:\d+|\d+-\d+:\d+:\d+|unlimited|infinite|UNLIMITED|INFINITE|-1)$"
+)
 _MEMORY = re.compile(r"^\d+(?:[KMGTP]i?B?|B)?$", re.IGNORECASE)
 _COUNTS = (
-    "ntasks", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu", "ntasks-per-socket", "ntasks-per-core", "ntasks-per-gpu",
-    "sockets-per-node", "cores-per-socket", "mincpus",
+    "ntasks", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu", "ntasks-per-socket", "ntasks-per-core",
+    "ntasks-per-gpu", "sockets-per-node", "cores-per-socket", "mincpus",
 )  # fmt: skip
 _NODES = re.compile(r"^(?:\d+[kKmM]?(?:-\d+[kKmM]?)?|[\d,:/-]+)$")
 _ARRAY = re.compile(r"^\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*(?:%\d+)?$")
@@ -138,7 +140,9 @@ def memory_options_mixed(script: Script, context: Context) -> Iterator[Hit]:
         found = script.directive(names[1])
         if found is not None:
             others = " and ".join(f"--{name}" for name in names)
-            yield at(script, found, f"{others} exclude each other: sbatch refuses the script", next_step="keep one of them")
+            yield at(
+                script, found, f"{others} exclude each other: sbatch refuses the script", next_step="keep one of them"
+            )
 
 
 @rule(
@@ -147,7 +151,8 @@ def memory_options_mixed(script: Script, context: Context) -> Iterator[Hit]:
     title="--cpus-per-gpu and --cpus-per-task exclude each other",
     why="From Slurm 23.11 on sbatch refuses the two together; before that, which of them counts is not documented.",
     source="Slurm, sbatch(1), --cpus-per-gpu: not compatible with --cpus-per-task; release notes of 23.11",
-    before="#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-gpu=8\n#SBATCH --cpus-per-task=16\nsrun python train.py\n",
+    before="#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-gpu=8\n#SBATCH --cpus-per-task=16\nsrun "
+    "python train.py\n",
     after="#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-task=16\nsrun python train.py\n",
 )
 def cpus_options_mixed(script: Script, context: Context) -> Iterator[Hit]:
