@@ -1,4 +1,4 @@
-"""Sizes, counts and bandwidths are those of nccl-tests: the worked example of the guide, and the definitions by hand."""
+"""Sizes, counts and bandwidths are those of nccl-tests: the guide's worked example, and the definitions by hand."""
 
 from __future__ import annotations
 

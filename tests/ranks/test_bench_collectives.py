@@ -1,0 +1,107 @@
+"""`bench collectives` on ranks of this machine: every operation is right, and its table is whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewright.workload.collective import OPS, bus_share
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+SMALL = ["bench", "collectives", "--device", "cpu", "--run-dir", "r"]
+
+
+def measured(cli: Cli, tmp_path: Path, *options: str) -> dict[str, Any]:
+    done = cli(*SMALL, *options, "--json", cwd=tmp_path, timeout=170)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.ranks
+def test_all_operations_on_two_ranks(tmp_path: Path, cli: Cli) -> None:
+    options = ["--iters", "6", "--min-bytes", "1 KiB", "--max-bytes", "256 KiB", "--factor", "4"]
+    found = measured(cli, tmp_path, *options)
+    assert found["schema"] == "scalewright.measurements/1"
+    assert found["kind"] == "collectives"
+    rows = found["rows"]
+    # size by size over all operations, so that what disturbs one disturbs all
+    assert [(row["size_bytes"], row["op"]) for row in rows] == [(1024 * 4**i, op) for i in range(5) for op in OPS]
+    for row in rows:
+        assert row["num_wrong"] == 0
+        assert (row["num_ranks"], row["num_nodes"], row["backend"], row["dtype"]) == (2, 1, "gloo", "fp32")
+        assert row["count"] == row["size_bytes"] / 4 / (2 if row["op"] in OPS[1:4] else 1)
+        assert row["time_low_s"] <= row["time_s"] <= row["time_high_s"]
+        assert row["iterations"] >= 6
+        assert row["alg_bytes_per_s"] == pytest.approx(row["size_bytes"] / row["time_s"])
+        assert row["bus_bytes_per_s"] == pytest.approx(row["alg_bytes_per_s"] * bus_share(row["op"], 2))
+    assert found["summary"]["num_wrong"] == 0
+    assert found["versions"]["backend"].startswith("gloo")
+    assert found["versions"]["interface"]
+    assert {fit["op"] for fit in found["fits"]} <= set(OPS)
+    assert all(fit["bytes_per_s"] > 0 and fit["num_ranks"] == 2 for fit in found["fits"])
+    again = cli(*SMALL, *options, cwd=tmp_path)
+    assert "is finished: nothing to run" in again.stderr
+    assert again.stdout.count("#wrong") == len(OPS)
+    assert "Out of bounds values : 0 OK" in again.stdout
+    assert max(map(len, again.stdout.splitlines())) <= 80
+
+
+@pytest.mark.ranks
+def test_three_ranks_in_place_in_16_bit_with_sizes_that_do_not_divide(tmp_path: Path, cli: Cli) -> None:
+    options = ["--ranks", "3", "--dtype", "bf16", "--in-place", "--root", "2", "--iters", "2", "--min-bytes", "100 B"]
+    found = measured(cli, tmp_path, *options, "--max-bytes", "4100 B", "--step", "2000 B")
+    assert {row["num_wrong"] for row in found["rows"]} == {0}
+    sizes = {op: [row["size_bytes"] for row in found["rows"] if row["op"] == op] for op in OPS}
+    assert sizes["all-reduce"] == [100, 2100, 4100]
+    assert sizes["all-gather"] == sizes["reduce-scatter"] == sizes["all-to-all"] == [96, 2064, 4080]
+    assert {row["root"] for row in found["rows"] if row["op"] == "broadcast"} == {2}
+    assert {row["op"] for row in found["rows"] if row["is_in_place"]} == {
+        "all-reduce", "broadcast", "all-gather", "reduce-scatter"
+    }  # fmt: skip
+
+
+@pytest.mark.ranks
+def test_a_budget_leaves_out_the_largest_sizes_and_says_so(tmp_path: Path, cli: Cli) -> None:
+    options = ["--budget", "2 s", "--ops", "all-reduce", "--min-bytes", "1 MiB", "--max-bytes", "512 MiB"]
+    found = measured(cli, tmp_path, *options)
+    sizes = [row["size_bytes"] for row in found["rows"]]
+    assert sizes[0] == 2**20
+    assert len(sizes) < 10
+    assert [note for note in found["notes"] if "left out: a budget of 2.00 s" in note]
+
+
+def test_refusals(tmp_path: Path, cli: Cli) -> None:
+    for options, code, said in (
+        (["--ranks", "1"], 2, "1 rank has nobody to exchange with: collectives need --ranks 2 or more"),
+        (["--ranks", "0"], 2, "--ranks 0 starts nothing"),
+        (["--root", "2"], 2, "root 2 is not among 2 ranks"),
+        (["--ops", "all-reduce,allgather"], 2, "did you mean all-gather?"),
+        (["--max-bytes", "64"], 2, "has no unit"),
+        (["--dtype", "fp8"], 2, "'fp8' is not known"),
+    ):
+        done = cli(*SMALL, *options, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (code, ""), options
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_gpu_cuda_is_refused_as_the_environments_fault(tmp_path: Path, cli: Cli) -> None:
+    done = cli("bench", "collectives", "--device", "cuda", "--ranks", "2", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "no GPU is visible here" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ranks
+def test_buffers_that_do_not_fit_are_refused_before_they_are_made(tmp_path: Path, cli: Cli) -> None:
+    done = cli(*SMALL, "--max-bytes", "100 TiB", "--factor", "1e6", cwd=tmp_path, timeout=120)
+    assert done.returncode == 2
+    assert "lower --max-bytes" in done.stderr
+    assert not (tmp_path / "r" / "measurements.json").exists()
