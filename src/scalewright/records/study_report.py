@@ -60,6 +60,8 @@ class PointRow:
     predicted: dict[str, Number] = field(default_factory=dict)
     measured: dict[str, Number] = field(default_factory=dict)
     published: tuple[PublishedFigure, ...] = ()
+    words: dict[str, str] = field(default_factory=dict)
+    """What is no number: the best layout, the recipe."""
     limit: str = ""
     """What takes most of its predicted time."""
     why: str = ""

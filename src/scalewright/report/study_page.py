@@ -96,7 +96,11 @@ def _columns(report: StudyReport, origins: list[str]) -> list[dict[str, Any]]:
         for origin in origins
         if _any(report, metric, origin)
     ]
-    return [*labels, *scale, *figures]
+    return [*labels, *scale, *figures, *({"title": name, "is_number": False} for name in word_columns(report))]
+
+
+def word_columns(report: StudyReport) -> list[str]:
+    return list(dict.fromkeys(name for row in report.points for name in row.words))
 
 
 def _any(report: StudyReport, metric: MetricShown, origin: str) -> bool:
@@ -114,7 +118,7 @@ def _cells(report: StudyReport, row: PointRow, origins: list[str]) -> list[Cell]
         for origin in origins:
             if _any(report, metric, origin):
                 cells.append(_figure(row, metric, origin))
-    return cells
+    return cells + [Cell(text=row.words.get(name, "")) for name in word_columns(report)]
 
 
 def _figure(row: PointRow, metric: MetricShown, origin: str) -> Cell:

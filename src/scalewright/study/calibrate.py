@@ -44,6 +44,7 @@ MICRO_FRAC = 0.55
 FEWEST_STEPS, MOST_STEPS = 10, 60
 LONGEST_REAL_S = 15.0
 RESULT = "calibration.json"
+NO_TIME = "no time left"
 SHORTEST_BUDGET_S = 20.0
 
 
@@ -130,7 +131,9 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     """Measure within the budget, fit, and write the calibration; nothing is written unless all of it worked."""
     check_free(wanted)
     state = _Progress(wanted)
-    every = points(wanted.device, num_ranks=wanted.num_ranks)
+    scratch = wanted.folder / "scratch"
+    make_folder(scratch)
+    every = points(wanted.device, num_ranks=wanted.num_ranks, scratch=str(scratch.resolve()))
     for number, (point, rest) in enumerate(_with_rest(every), start=1):
         found = _budget(catalog, point, rest, state, every)
         if isinstance(found, str):
@@ -139,6 +142,10 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
             continue
         say(f"[{number}/{len(every)}] {point.name}")
         _run(point, found, state)
+    late = [line.partition(":")[0] for line in state.skipped if line.endswith(NO_TIME)]
+    state.skipped = [line for line in state.skipped if not line.endswith(NO_TIME)]
+    if late:
+        state.skipped.append(f"for want of time: {', '.join(late)}")
     calibration = finish(catalog, wanted, state.done, spent_s=time.monotonic() - state.begun_s, skipped=state.skipped)
     calibrations.write(calibration)
     write_document(wanted.folder / RESULT, calibration.document())
@@ -157,14 +164,14 @@ def _budget(catalog: Catalog, point: Point, rest: list[Point], state: _Progress,
     left_s = state.left_s - state.start_s
     if isinstance(point, Micro):
         if left_s < point.least_s:
-            return "no time left"
+            return NO_TIME
         startups_s = len(every) * state.start_s + sum(p.compile_s for p in every if isinstance(p, RealRun))
         free_s = max(state.wanted.budget_s - startups_s, 0.3 * state.wanted.budget_s)
         scale = MICRO_FRAC * free_s / sum(p.most_s for p in every if isinstance(p, Micro))
         return min(left_s, point.most_s, max(point.least_s, scale * point.most_s))
     step_s = _step_s(catalog, point, state)
     if left_s < point.compile_s + FEWEST_STEPS * step_s:
-        return f"no time left for {FEWEST_STEPS} steps of about {step_s:.2g} s"
+        return NO_TIME
     others = sum(isinstance(p, RealRun) for p in rest) + 1
     share_s = min(LONGEST_REAL_S, max(left_s - point.compile_s - len(rest) * state.start_s, 0.0) / others)
     return float(min(MOST_STEPS, max(FEWEST_STEPS, int(share_s / step_s))))
@@ -208,7 +215,8 @@ def _run(point: Point, share: float, state: _Progress) -> None:
         code = execute(execution, Watch(on_events=lambda events: _look(events, state)))
     except _OutOfTimeError:
         state.skipped.append(f"{point.name}: it went past the end of the budget and was ended")
-        state.done.append(path)  # the steps of a run that was ended count as far as it got
+        if isinstance(point, RealRun):  # its steps count as far as it got
+            state.done.append(path)
         return
     if isinstance(point, Micro):
         state.starts_s.append(max(time.monotonic() - begun_s - spent_on_work_s, 1.0))
@@ -290,6 +298,15 @@ def _draft(
             "notes": throttled,
         }
     )
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFailedError(
+            f"{path}: cannot be made: {error.strerror}; choose another place with --out"
+        ) from error
 
 
 def study_folder(root: Path, name: str) -> Path:

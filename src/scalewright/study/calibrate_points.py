@@ -13,6 +13,7 @@ from scalewright.workload.layout import Layout
 from scalewright.workload.micro_run import AttentionCase, AttentionRun, DispatchRun, GemmRun, MemoryRun
 from scalewright.workload.model import from_shape
 from scalewright.workload.products import Product
+from scalewright.workload.storage_run import CheckpointRun, StorageRun
 from scalewright.workload.vision_run import VisionRun
 
 SHORTEST_S = 1.0
@@ -85,9 +86,10 @@ GPU_VISION = (("bf16", 256, "off", 0.0), ("bf16", 256, "default", 30.0), ("fp32"
 CPU_VISION_BATCH = 8
 
 
-def points(device: DeviceKind, *, num_ranks: int) -> list[Point]:
+def points(device: DeviceKind, *, num_ranks: int, scratch: str) -> list[Point]:
     """Everything that is worth measuring, the most telling first; ranks beyond one where they meet."""
-    return _cpu_points(num_ranks) if device == "cpu" else _gpu_points(num_ranks)
+    found = _cpu_points(num_ranks) if device == "cpu" else _gpu_points(num_ranks)
+    return [*found, _storage(scratch), _checkpoint(device, scratch)]
 
 
 def _gpu_points(num_ranks: int) -> list[Point]:
@@ -193,6 +195,22 @@ def _collectives(device: DeviceKind, num_ranks: int) -> Micro:
                  most_s=40.0, config=config)  # fmt: skip
 
 
+def _storage(scratch: str) -> Micro:
+    def config(budget_s: float) -> dict[str, Any]:
+        run = StorageRun(path=scratch, formats=("files", "shards"), size_bytes=2**26, num_metadata_files=200,
+                         budget_s=budget_s)  # fmt: skip
+        return run.document()
+
+    return Micro(name="storage", kind="storage", num_ranks=1, least_s=4.0, most_s=20.0, config=config)
+
+
+def _checkpoint(device: DeviceKind, scratch: str) -> Micro:
+    def config(budget_s: float) -> dict[str, Any]:
+        return CheckpointRun(path=scratch, sizes_bytes=(2**28,), device=device, budget_s=budget_s).document()
+
+    return Micro(name="checkpoint", kind="checkpoint", num_ranks=1, least_s=5.0, most_s=20.0, config=config)
+
+
 def _language(
     device: DeviceKind, shape: str, batch: int, compiled: str, compile_s: float, *, num_ranks: int = 1
 ) -> RealRun:  # fmt: skip
@@ -214,13 +232,14 @@ def _language(
 
 
 def _vision(device: DeviceKind, precision: Any, batch: int, compiled: Any, compile_s: float) -> RealRun:
-    """ResNet-50 on synthetic images: whole ones on a GPU, small ones on a CPU."""
+    """ResNet-50 on synthetic images: whole ones on a GPU, small ones on a CPU; laid out as `bench vision` would."""
 
     def config(num_steps: int) -> dict[str, Any]:
         run = VisionRun(
             model_id="resnet50", blocks=(3, 4, 6, 3), width=64, num_classes=1000,
             image_size=224 if device == "cuda" else 64, num_ranks=1, batch=batch, epochs=1, steps_per_epoch=num_steps,
             precision=precision, compile=compiled, validates=False, device=device, profile_steps=0, num_workers=0,
+            channels_last=device == "cpu" or precision != "fp32",
         )  # fmt: skip
         return run.document()
 

@@ -24,19 +24,23 @@ class Cell:
     """The axes, for people."""
     values: dict[str, Value]
     point: dict[str, Value]
-    """What the kind of point is told."""
+    """What the kind of point is told; what is empty is left out."""
+    kind: str = ""
+    """Of this point, where the study mixes them; else the study's own."""
 
 
 def matches(values: Mapping[str, Value], condition: Condition) -> bool:
     """Whether a point has these values; a tuple: one of them."""
-    return all(
-        name in values and values[name] in (wanted if isinstance(wanted, tuple) else (wanted,))
-        for name, wanted in condition.items()
-    )
+    return all(name in values and values[name] in listed(wanted) for name, wanted in condition.items())
 
 
 def num_combinations(cells: Cells) -> int:
-    return math.prod(len(axis) for axis in cells.matrix.values()) + len(cells.include)
+    product = math.prod(len(axis) for axis in cells.matrix.values()) if cells.matrix else 0
+    return product + sum(math.prod(len(listed(v)) for v in extra.values()) for extra in cells.include)
+
+
+def listed(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def expand(cells: Cells, *, facts: Facts, where: str, max_points: int) -> list[Cell]:
@@ -56,16 +60,22 @@ def expand(cells: Cells, *, facts: Facts, where: str, max_points: int) -> list[C
 
 
 def _combinations(cells: Cells, where: str) -> Iterator[dict[str, Value]]:
-    names = list(cells.matrix)
-    for combination in itertools.product(*cells.matrix.values()):
-        axes = dict(zip(names, combination, strict=True))
-        if not any(matches(axes, condition) for condition in cells.exclude):
-            yield axes
+    names = list(cells.matrix) or list(cells.include[0] if cells.include else ())
+    if cells.matrix:
+        for axes in _product(cells.matrix):
+            if not any(matches(axes, condition) for condition in cells.exclude):
+                yield axes
     for number, extra in enumerate(cells.include):
-        lacking = [name for name in names if name not in extra]
-        if lacking:
-            raise ConfigError(f"{where}: key 'include.{number}' has no value for the axis {lacking[0]!r}: add one")
-        yield dict(extra)
+        odd = sorted(set(names) ^ set(extra))
+        if odd:
+            what = "has no value for" if odd[0] in names else "gives a value for what is no axis,"
+            raise ConfigError(f"{where}: key 'include.{number}' {what} {odd[0]!r}: every point needs the same axes")
+        yield from _product({name: listed(extra[name]) for name in names})
+
+
+def _product(axes: Mapping[str, tuple[Value, ...]]) -> Iterator[dict[str, Value]]:
+    for combination in itertools.product(*axes.values()):
+        yield dict(zip(axes, combination, strict=True))
 
 
 def _cell(cells: Cells, axes: dict[str, Value], facts: Facts, where: str) -> Cell:
@@ -79,8 +89,15 @@ def _cell(cells: Cells, axes: dict[str, Value], facts: Facts, where: str) -> Cel
     values = {**facts(values), **values}
     for name, text in cells.derive.items():
         values[name] = evaluate(text, values, where=f"{where}: key 'derive.{name}'")
-    told = {
-        name: fill(value, values, where=f"{where}: key 'point.{name}'") if isinstance(value, str) else value
-        for name, value in cells.point.items()
-    }
-    return Cell(labels={name: shown(value) for name, value in axes.items()}, values=values, point=told)
+
+    def filled(table: Mapping[str, Value], key: str) -> dict[str, Value]:
+        return {
+            name: fill(value, values, where=f"{where}: key '{key}.{name}'") if isinstance(value, str) else value
+            for name, value in table.items()
+        }
+
+    told = filled(cells.point, "point")
+    kind = str(told.pop("kind", ""))
+    told |= filled(cells.extra.get(kind, {}), f"extra.{kind}")
+    told = {name: value for name, value in told.items() if value != ""}
+    return Cell(labels={name: shown(value) for name, value in axes.items()}, values=values, point=told, kind=kind)

@@ -41,10 +41,12 @@ class Cells(Strict):
     """Further values as expressions over those before; in the order written."""
     exclude: tuple[dict[Name, Value | tuple[Value, ...]], ...] = ()
     """Points that match one of these are left out."""
-    include: tuple[dict[Name, Value], ...] = ()
-    """Points beside the product, with a value for every axis."""
+    include: tuple[dict[Name, Value | tuple[Value, ...]], ...] = ()
+    """Points beside the product, with a value for every axis; a list: one point for each."""
     point: dict[Name, Value] = Field(default_factory=dict)
-    """What the kind of point is told; `{name}` stands for a value."""
+    """What the kind of point is told; `{name}` stands for a value, and what is empty is not told."""
+    extra: dict[Name, dict[Name, Value]] = Field(default_factory=dict)
+    """What points of one kind are told beside, where a study mixes kinds."""
 
 
 class Measure(Cells):
@@ -136,7 +138,7 @@ class StudyFile(Cells):
 
     @model_validator(mode="after")
     def _check(self) -> StudyFile:
-        axes = {*self.matrix, *(self.measure.matrix if self.measure else ())}
+        axes = [*self.matrix, *self.include, *(self.measure.matrix if self.measure else ())]
         if self.scaling is not None:
             for cells in (self, self.measure) if self.measure and self.measure.matrix else (self,):
                 known = _names(cells)
@@ -150,7 +152,8 @@ class StudyFile(Cells):
 
 def _names(cells: Cells) -> set[str]:
     chosen = {name for choice in cells.choose for name in choice.values}
-    return {*cells.matrix, *cells.derive, *chosen}
+    included = {name for extra in cells.include for name in extra}
+    return {*cells.matrix, *cells.derive, *chosen, *included}
 
 
 def shipped_folder() -> Path:

@@ -132,5 +132,5 @@ def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Lis
 def execution_of(catalog: Catalog, study: Study, store: Store, tried: Try) -> Execution:
     """The run behind a try; in a folder that has one already, the same configuration."""
     path = store.run(tried.point, tried.repeat).path
-    made = study.kind.execution(catalog, study.cells[tried.index].point, path=path, where=study.where)
+    made = study.kinds[tried.index].execution(catalog, study.cells[tried.index].point, path=path, where=study.where)
     return replace(made, point_id=tried.point.id, study_id=study.id)

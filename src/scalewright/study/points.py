@@ -23,6 +23,8 @@ from scalewright.study.metrics import metric
 KINDS = {
     "language": "scalewright.study.kinds.language",
     "vision": "scalewright.study.kinds.vision",
+    "plan": "scalewright.study.kinds.plan",
+    "saving": "scalewright.study.kinds.saving",
 }
 """Module of each kind, imported when a study has such points."""
 
@@ -33,7 +35,8 @@ class Study:
 
     file: StudyFile
     path: Path
-    kind: Kind
+    kinds: tuple[Kind, ...]
+    """Of each cell."""
     cells: tuple[Cell, ...]
     points: tuple[Point, ...]
     """One for each cell, in the same order. Cells that resolve to the same share an id, and one run."""
@@ -47,7 +50,7 @@ class Study:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return self.file.metrics or self.kind.metrics
+        return self.file.metrics or self.kinds[0].metrics
 
     @property
     def where(self) -> str:
@@ -64,17 +67,22 @@ def open_study(catalog: Catalog, name: str, *, is_measured: bool = False) -> Stu
     with _told_of(str(path)):
         for wanted in (*file.metrics, *(p.metric for p in file.published), *_scaling_metric(file)):
             metric(wanted)
-    kind = kind_named(file.kind)
-    cells = _cells(file, is_measured=is_measured)
-    where = str(path)
+    default = kind_named(file.kind)
+    cells, where = _cells(file, is_measured=is_measured), str(path)
     with _told_of(where):
-        laid = expand(cells, facts=lambda values: kind.facts(catalog, values), where=where, max_points=file.max_points)
+        laid = expand(
+            cells, facts=lambda values: default.facts(catalog, values), where=where, max_points=file.max_points
+        )
+    kinds = []
     for cell in laid:
         labels = ", ".join(f"{name} {value}" for name, value in cell.labels.items())
         with _told_of(f"{where}: point {labels}"):
-            kind.check(catalog, cell.point, where=where)
-    points = tuple(_point(file, cell) for cell in laid)
-    return Study(file=file, path=path, kind=kind, cells=tuple(laid), points=points, is_measured=is_measured)
+            kinds.append(kind_named(cell.kind or file.kind))
+            kinds[-1].check(catalog, cell.point, where=where)
+    return Study(
+        file=file, path=path, kinds=tuple(kinds), cells=tuple(laid), is_measured=is_measured,
+        points=tuple(_point(file, cell) for cell in laid),
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -110,7 +118,7 @@ def kind_named(name: str) -> Kind:
 
 
 def _point(file: StudyFile, cell: Cell) -> Point:
-    resolved = {"kind": file.kind, **cell.point}
+    resolved = {"kind": cell.kind or file.kind, **cell.point}
     return Point(id=digest(resolved), study=file.id, labels=cell.labels, resolved=resolved)
 
 

@@ -73,9 +73,9 @@ class Results:
 def predict_study(catalog: Catalog, study: Study) -> Results:
     """Predict every point. One that cannot be expressed says why, and the others go on."""
     outcomes = []
-    for cell in study.cells:
+    for kind, cell in zip(study.kinds, study.cells, strict=True):
         try:
-            outcomes.append(study.kind.predict(catalog, cell.point, where=study.where))
+            outcomes.append(kind.predict(catalog, cell.point, where=study.where))
         except (LayoutError, NotExpressedError) as error:
             outcomes.append(Outcome(problem=str(error)))
     return Results(study=study, predicted=with_efficiency(study, outcomes), published=tuple(published_of(study)))
@@ -88,7 +88,7 @@ def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
     for index, point in enumerate(study.points):
         runs = [store.run(point, repeat) for repeat in range(limits.repeats)]
         done = [run for run in runs if _is_finished(run)]
-        outcomes = [study.kind.measured(run.path) for run in done]
+        outcomes = [study.kinds[index].measured(run.path) for run in done]
         measured.append(_together(outcomes) if outcomes else Outcome(problem=_why_not(store, point, runs)))
         predicted.append(_foretold(catalog, study, index, runs))
     return Results(
@@ -127,9 +127,9 @@ def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDire
     """What was said before the first run; where none was said, what is said now."""
     for run in runs:
         if run.prediction.exists():
-            return study.kind.foretold(read_document(run.prediction, "prediction"))
+            return study.kinds[index].foretold(read_document(run.prediction, "prediction"))
     try:
-        return study.kind.predict(catalog, study.cells[index].point, where=study.where)
+        return study.kinds[index].predict(catalog, study.cells[index].point, where=study.where)
     except ScalewrightError as error:
         return Outcome(problem=str(error))
 

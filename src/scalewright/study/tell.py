@@ -99,6 +99,7 @@ def _row(results: Results, index: int, laid: Sequence[Curve]) -> PointRow:
             )
             for found in results.published if found.point == index
         ),
+        words=told.words | seen.words,
         limit=told.limit,
         why=told.why,
         parts=told.parts,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scalewright.catalog.library import Catalog
+from scalewright.errors import NotExpressedError
 from scalewright.records.study_report import Number
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
@@ -19,6 +20,8 @@ class Outcome:
 
     numbers: dict[str, Number] = field(default_factory=dict)
     """By the name of the metric."""
+    words: dict[str, str] = field(default_factory=dict)
+    """What is no number: the best layout, the recipe."""
     limit: str = ""
     """What takes most of its time, or keeps it from running."""
     why: str = ""
@@ -54,3 +57,21 @@ class Kind(Protocol):
 
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         """Values that follow from others: devices of a node of the system."""
+
+
+class PredictedOnly:
+    """Kinds whose points are questions to the planner: there is nothing to run."""
+
+    what = "a question to the planner"
+
+    def foretold(self, prediction: dict[str, Any]) -> Outcome:
+        del prediction
+        raise NotExpressedError(f"{self.what} is not run, so nothing was foretold of it")
+
+    def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
+        del catalog, told, path
+        raise NotExpressedError(f"{where}: {self.what} is predicted, not run: give points to measure another kind")
+
+    def measured(self, path: Path) -> Outcome:
+        del path
+        raise NotExpressedError(f"{self.what} is predicted, not run")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
@@ -40,6 +40,7 @@ MEASURED = {
     "memory_bytes": names.PEAK_MEMORY,
 }
 """A study's metrics by what a run calls them."""
+T = TypeVar("T")
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -93,14 +94,25 @@ _TOLD = TypeAdapter(Training)
 
 
 def read(told: Mapping[str, Value], *, where: str) -> Training:
+    return read_as(_TOLD, told, where=where)
+
+
+def read_as(adapter: TypeAdapter[T], told: Mapping[str, Value], *, where: str) -> T:
+    """A study's `point` table as what a kind is told; the first wrong key is named."""
     try:
-        return _TOLD.validate_python(dict(told))
+        return adapter.validate_python(dict(told))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
-        near = nearest(key, Training.__dataclass_fields__)
-        hint = f"; did you mean {', '.join(near)}?" if first["type"] == "unexpected_keyword_argument" and near else ""
-        raise ConfigError(f"{where}: key 'point.{key}': {first['msg'].lower()}{hint}") from error
+        raise ConfigError(f"{where}: key 'point.{key}': {first['msg'].lower()}{_hint(adapter, first)}") from error
+
+
+def _hint(adapter: TypeAdapter[T], found: Any) -> str:
+    if found["type"] != "unexpected_keyword_argument":
+        return ""
+    known = adapter.json_schema().get("properties", {})
+    near = nearest(str(found["loc"][-1]), known)
+    return f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(known)}"
 
 
 @lru_cache(maxsize=256)
@@ -149,7 +161,7 @@ def predict_point(catalog: Catalog, told: Mapping[str, Value], *, where: str) ->
     if asked.spec.is_vision:
         _check_nodes(asked.machine, split)
         return _vision(asked.told, predict_vision(**common, channels_last=asked.told.channels_last))
-    return _language(predict(**common))
+    return outcome_of(predict(**common))
 
 
 def _check_nodes(machine: Machine, split: Layout) -> None:
@@ -158,7 +170,7 @@ def _check_nodes(machine: Machine, split: Layout) -> None:
         raise LayoutError(f"{split.brief} needs {needed} nodes: {machine.name} has {machine.num_nodes}")
 
 
-def _language(found: Prediction) -> Outcome:
+def outcome_of(found: Prediction) -> Outcome:
     cost, n = found.cost, int(found.layout.num_gpus)
     step_s, ends = float(cost.time.total), (float(cost.interval_s[0]), float(cost.interval_s[1]))
     top = limits(found)[0]

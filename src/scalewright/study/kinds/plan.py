@@ -1,0 +1,93 @@
+"""A point that is a search: the best layout for a model on so many nodes, and what each knob is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass as checked
+
+from scalewright.catalog.library import Catalog
+from scalewright.costs.machine import Machine
+from scalewright.launch.system_here import HERE, place_of
+from scalewright.planner.energy_use import site_of
+from scalewright.planner.losers import losers
+from scalewright.planner.pareto import why_none
+from scalewright.planner.predict import resolve_recipe
+from scalewright.planner.search import search
+from scalewright.planner.space import Space, parse_fixed, stacks_by_zero
+from scalewright.study.expressions import Value
+from scalewright.study.kinds.base import Outcome, PredictedOnly
+from scalewright.study.kinds.training import STRICT, outcome_of, read_as, system_facts
+from scalewright.workload.named import resolve_model
+
+MAX_KNOBS = 8
+
+
+@checked(frozen=True, kw_only=True, config=STRICT)
+class Search:
+    """What a point of this kind is told."""
+
+    model: str
+    nodes: int
+    global_batch: int
+    system: str = HERE
+    partition: str = ""
+    precision: str = "auto"
+    stack: str = "auto"
+    seq: int = 0
+    fix: str = ""
+    """Knobs that the search may not turn: `cp=1,sp=0,vpp=1,recompute=full`."""
+
+
+_TOLD: TypeAdapter[Search] = TypeAdapter(Search)
+
+
+class PlanKind(PredictedOnly):
+    what = "a search"
+    metrics = ("flop_per_s_per_gpu", "mfu_frac", "step_time_s", "memory_bytes")
+
+    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
+        asked = read_as(_TOLD, told, where=where)
+        resolve_model(catalog, asked.model)
+        parse_fixed(asked.fix)
+        if asked.system != HERE:
+            place_of(catalog, asked.system, partition=asked.partition or None)
+
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+        return system_facts(catalog, values)
+
+    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
+        asked = read_as(_TOLD, told, where=where)
+        place = place_of(catalog, asked.system, partition=asked.partition or None)
+        site, site_notes = site_of(catalog, place.system, place.machine.accelerator.id)
+        result = search(space_of(catalog, asked, place.machine))
+        ranked = result.best(1, "time", site=site, notes=tuple(site_notes))
+        if not ranked:
+            return Outcome(problem=why_none(result))
+        best = ranked[0]
+        found = outcome_of(best)
+        searched = f"{result.considered:,} layouts, {result.feasible:,} fit"
+        return replace(
+            found, words={"layout": best.layout.brief, "searched": searched},
+            notes=(*(loser.sentence for loser in losers(result, best)[:MAX_KNOBS]), *found.notes),
+        )  # fmt: skip
+
+
+def space_of(catalog: Catalog, asked: Search, machine: Machine) -> Space:
+    """Every layout of the point's model on its nodes."""
+    spec = resolve_model(catalog, asked.model)
+    return Space(
+        spec=spec.with_seq(asked.seq) if asked.seq else spec,
+        machine=machine,
+        num_gpus=asked.nodes * machine.gpus_per_node,
+        global_batch=asked.global_batch,
+        recipes=(resolve_recipe(asked.precision, machine),),
+        stack_of=stacks_by_zero(asked.stack, catalog, machine),
+        fixed=parse_fixed(asked.fix),
+    )
+
+
+KIND = PlanKind()

@@ -1,0 +1,100 @@
+"""A point that asks what failures and checkpoints cost a whole run, with the best layout on so many nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass as checked
+
+from scalewright import units
+from scalewright.catalog.library import Catalog
+from scalewright.errors import ConfigError
+from scalewright.launch.system_here import place_of
+from scalewright.planner.energy_use import site_of
+from scalewright.planner.pareto import why_none
+from scalewright.planner.search import search
+from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
+from scalewright.records.study_report import Number
+from scalewright.study.expressions import Value
+from scalewright.study.kinds.base import Outcome, PredictedOnly
+from scalewright.study.kinds.plan import Search, space_of
+from scalewright.study.kinds.training import STRICT, read_as, system_facts
+from scalewright.workload.named import resolve_model
+
+
+@checked(frozen=True, kw_only=True, config=STRICT)
+class SavedRun(Search):
+    """What a point of this kind is told."""
+
+    tokens: str = "300B"
+    storage: str = ""
+    """Where checkpoints go; empty: the system's first."""
+    checkpoint: str = "async"
+
+
+_TOLD: TypeAdapter[SavedRun] = TypeAdapter(SavedRun)
+
+
+class SavingKind(PredictedOnly):
+    what = "a whole run's failures and checkpoints"
+    metrics = ("lost_frac", "save_interval_s", "save_time_s", "gpu_time_s", "training_time_s")
+
+    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
+        asked = read_as(_TOLD, told, where=where)
+        resolve_model(catalog, asked.model)
+        units.parse(asked.tokens, units.COUNT)
+        if asked.checkpoint not in ("sync", "async"):
+            raise ConfigError(f"{where}: key 'point.checkpoint': {asked.checkpoint!r} is not sync or async")
+        place = place_of(catalog, asked.system, partition=asked.partition or None)
+        storage_of(catalog, place.system, asked.storage or None)
+
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+        return system_facts(catalog, values)
+
+    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
+        asked = read_as(_TOLD, told, where=where)
+        place = place_of(catalog, asked.system, partition=asked.partition or None)
+        site, notes = site_of(catalog, place.system, place.machine.accelerator.id)
+        result = search(space_of(catalog, asked, place.machine))
+        ranked = result.best(1, "time", site=site, notes=tuple(notes))
+        if not ranked:
+            return Outcome(problem=why_none(result))
+        run = whole_run(
+            work=step_work(ranked[0]),
+            storage_entry=storage_of(catalog, place.system, asked.storage or None),
+            num_tokens=units.parse(asked.tokens, units.COUNT),
+            checkpoint="async" if asked.checkpoint == "async" else "sync",
+        )
+        return _outcome(run, ranked[0].layout.brief)
+
+
+def _outcome(run: WholeRun, layout: str) -> Outcome:
+    total = float(run.time.total)
+    parts = {part.name.replace("_", " "): float(part.total) / total for part in run.time.parts if float(part.total) > 0}
+    ordered = dict(sorted(parts.items(), key=lambda item: -item[1]))
+    lost = {name: share for name, share in ordered.items() if name != "steps"}
+    limit = next(iter(lost), "steps")
+    numbers = {
+        "lost_frac": 1.0 - run.goodput_frac,
+        "save_interval_s": run.every_s,
+        "save_time_s": run.saving.write_s,
+        "training_time_s": run.time_s,
+        "gpu_time_s": run.device_time_s * (1.0 - run.goodput_frac),
+        "num_gpus": run.work.num_gpus,
+        "step_time_s": run.work.step_time_s,
+    }
+    if run.energy is not None:
+        numbers["energy_j"] = float(run.energy.total)
+    return Outcome(
+        numbers={name: Number(value=float(value)) for name, value in numbers.items()},
+        words={"layout": layout, "checkpoints go to": run.storage_id},
+        limit=limit,
+        why=f"{run.num_failures:,.0f} failures expected; a save takes {run.saving.stall_s:.3g} s of every device",
+        parts=ordered,
+        notes=run.notes,
+    )
+
+
+KIND = SavingKind()
