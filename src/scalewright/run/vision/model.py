@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scalewright.catalog.types import ConvShape
+from scalewright.run.vision.pool import folded_pool
 from scalewright.workload.vision import EXPANSION
 
 MEAN_RGB = (0.485 * 255.0, 0.456 * 255.0, 0.406 * 255.0)
@@ -89,9 +90,10 @@ class ResNet(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, shape: ConvShape, *, channels_last: bool, folds_stem: bool = False) -> None:
+    def __init__(self, shape: ConvShape, *, channels_last: bool, folds: bool = False) -> None:
+        """`folds`: the first convolution and the pooling in forms that matrix units and a compiler make fast."""
         super().__init__()
-        self.conv1, self.bn1 = Stem(shape.width, folds=folds_stem), nn.BatchNorm2d(shape.width)
+        self.conv1, self.bn1 = Stem(shape.width, folds=folds), nn.BatchNorm2d(shape.width)
         self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
         channels = shape.width
         self.stages: list[nn.Sequential] = []
@@ -103,7 +105,7 @@ class ResNet(nn.Module):
             self.stages.append(nn.Sequential(*blocks))
             self.add_module(f"layer{stage + 1}", self.stages[-1])
         self.fc = nn.Linear(channels, shape.num_classes)
-        self.channels_last = channels_last
+        self.channels_last, self.folds_pool = channels_last, folds
         self.register_buffer("mean", torch.tensor(MEAN_RGB), persistent=False)
         self.register_buffer("scale", 1.0 / torch.tensor(DEVIATION_RGB), persistent=False)
         initialise(self)
@@ -112,7 +114,8 @@ class ResNet(nn.Module):
         x = ((images_BHWC.float() - self.mean) * self.scale).permute(0, 3, 1, 2)  # a view: channels stay last
         if not self.channels_last:
             x = x.contiguous()
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = folded_pool(x) if self.folds_pool else self.maxpool(x)
         for stage in self.stages:
             x = stage(x)
         scores: Tensor = self.fc(x.mean(dim=(2, 3)))
@@ -135,10 +138,10 @@ def initialise(model: ResNet) -> None:
     nn.init.zeros_(model.fc.bias)
 
 
-def build(shape: ConvShape, *, channels_last: bool, folds_stem: bool, device: torch.device, seed: int) -> ResNet:
+def build(shape: ConvShape, *, channels_last: bool, folds: bool, device: torch.device, seed: int) -> ResNet:
     """The same weights on every device and rank: they are drawn on the CPU from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = ResNet(shape, channels_last=channels_last, folds_stem=folds_stem)
+        model = ResNet(shape, channels_last=channels_last, folds=folds)
     options: dict[str, Any] = {"memory_format": torch.channels_last} if channels_last else {}
     return model.to(device, **options)

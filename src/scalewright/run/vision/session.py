@@ -60,7 +60,7 @@ def open_session(run: VisionRun, device: torch.device) -> Session:
     _allow_tf32(run.precision == "tf32")
     torch.backends.cudnn.benchmark = True  # shapes never change: the search for the fastest kernels pays off at once
     model = build(
-        run.shape, channels_last=run.channels_last, folds_stem=folds_stem(run, device), device=device, seed=run.seed
+        run.shape, channels_last=run.channels_last, folds=is_folded(run, device), device=device, seed=run.seed
     )
     optimizer = Momentum(run, model)
     train_step = TrainStep(run, _loss_of(run, model, device), optimizer)
@@ -74,8 +74,8 @@ def open_session(run: VisionRun, device: torch.device) -> Session:
     )
 
 
-def folds_stem(run: VisionRun, device: torch.device) -> bool:
-    """Where matrix units do the products and a compiler merges the folding with the normalisation."""
+def is_folded(run: VisionRun, device: torch.device) -> bool:
+    """Where matrix units do the products and a compiler merges the folding with what comes before and after."""
     return device.type == "cuda" and run.precision != "fp32" and run.channels_last and run.compile != "off"
 
 

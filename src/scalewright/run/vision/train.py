@@ -26,7 +26,7 @@ from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
 from scalewright.run.vision.counted import counted_steps
 from scalewright.run.vision.loader import Batches, ImageLoader, SyntheticBatches
-from scalewright.run.vision.session import Session, folds_stem, open_session
+from scalewright.run.vision.session import Session, is_folded, open_session
 from scalewright.run.vision.source import OpenedSource, open_source
 from scalewright.run.vision.validate import validate
 from scalewright.run.watchdog import Watchdog
@@ -61,8 +61,8 @@ def run(
 
 def _kernels(config: VisionRun, device: torch.device) -> str:
     words = [f"channels {'last' if config.channels_last else 'first'}", f"compile {config.compile}"]
-    if folds_stem(config, device):
-        words.append("first convolution folded")
+    if is_folded(config, device):
+        words.append("first convolution and pooling folded")
     return f"{', '.join(words)}; torch {torch.__version__}"
 
 
@@ -117,15 +117,19 @@ class Training:
         if self.config.data == SYNTHETIC:
             return
         with self.watchdog.suspended():
-            self.opened = open_source(self.config, self.directory, self.world, dist.barrier)
+            self.opened = open_source(self.config, self.directory, self.world, self._wait_for_all)
             if self.opened.copies:
                 self._write(first, names.STAGING_TIME, self.opened.staging_s)
             self.loader = ImageLoader(self.opened.source, self.config, self.device, rank=self.world.rank)
             if first == 0:
-                dist.barrier()  # ranks of a node share its cores: they are tried at the same time
+                self._wait_for_all()  # ranks of a node share its cores: they are tried at the same time
                 rate = self.loader.images_per_s()
                 if rate is not None:
                     self._write(first, names.LOADER_RATE, rate)
+
+    def _wait_for_all(self) -> None:
+        if self.world.world_size > 1:
+            dist.barrier()
 
     def _epoch(self, epoch: int, *, first_step: int) -> bool:
         """Train an epoch from a step of it on, and validate; true where the run was asked to stop."""
