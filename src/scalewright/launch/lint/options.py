@@ -12,7 +12,7 @@ from typing import Literal
 Arity = Literal["none", "required", "optional"]
 
 _NONE = """contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot requeue
-spread-job test-only usage use-min-nodes verbose version wait share"""
+spread-job test-only usage use-min-nodes verbose version wait"""
 _OPTIONAL = (
     "exclusive get-user-env nice no-kill propagate x11 oom-kill-step kill-on-bad-exit immediate bcast resv-ports"
 )
@@ -52,13 +52,12 @@ SRUN_SHORT = {
 }  # fmt: skip
 ALIASES = {
     "tasks-per-node": "ntasks-per-node",
-    "workdir": "chdir",
-    "share": "oversubscribe",
+    "cluster": "clusters",
     "cpu_bind": "cpu-bind",
     "mem_bind": "mem-bind",
 }
-"""Older spellings that Slurm still reads, or reads no longer (see `RENAMED`)."""
-RENAMED = {"workdir": "chdir"}
+"""Other spellings that Slurm reads; those with an underscore only for srun."""
+RENAMED = {"workdir": "chdir", "share": "oversubscribe"}
 """Refused since Slurm 19.05 or so; the new name."""
 
 
@@ -132,7 +131,7 @@ def long_name(name: str, table: OptionTable) -> str | None:
     """The option that getopt takes `name` for: itself, or the only one that it begins; None: unknown or ambiguous."""
     if name in table.arities:
         return ALIASES.get(name, name)
-    if name in ALIASES:
+    if name in ALIASES and ("_" not in name or table is SRUN_TABLE):
         return ALIASES[name]
     found = {known for known in table.arities if known.startswith(name)} if name else set()
     return found.pop() if len(found) == 1 else None
