@@ -483,10 +483,11 @@ def _nested(command: Command, within: Enclosing, found: _Found, depth: int) -> N
         return
     resolved = resolve(text.text, found.variables)
     exact = not text.is_expanded and resolved == text.text and text.end - text.start == len(text.text) + 2
+    parent = None if command.name == "eval" else command
     unit = (
-        Unit(text=resolved, code=resolved, shift=text.start + 1)
+        Unit(text=resolved, code=resolved, shift=text.start + 1, parent=parent)
         if exact
-        else Unit(text=resolved, code=resolved, fixed=(text.start, text.end))
+        else Unit(text=resolved, code=resolved, fixed=(text.start, text.end), parent=parent)
     )
     _parse_inside(unit, within, found, depth)
 

@@ -17,9 +17,10 @@ MAGIC = "#SBATCH"
 MAGIC_WORDS = (MAGIC, "#SLURM")
 """The second is read with a complaint."""
 _LOOKS_LIKE = re.compile(
-    r"^[ \t]*(?:#[ \t#!]*|!#|//[ \t]*|)(?:SBATCH|SBACTH|SBTACH|SBTCH|SBATC|SBACH|SABTCH|BATCH)[ \t]+--?[A-Za-z]",
-    re.IGNORECASE,
+    r"^[ \t]*(?:(?:#[ \t#!]*|!#|//[ \t]*)(?i:SBATCH|SBACTH|SBTACH|SBTCH|SBATC|SBACH|SABTCH|BATCH)|SBATCH)"
+    r"[ \t]+--?[A-Za-z]"
 )
+"""In small letters and without a mark it is the command."""
 _DISABLED = re.compile(r"^[ \t]*#[# \t]*#SBATCH")
 
 

@@ -82,7 +82,7 @@ def works(script: Script) -> tuple[Work, ...]:
 
 def _works(script: Script) -> Iterator[Work]:
     for command in script.commands:
-        if command.parent is not None:
+        if command.parent is not None and any(True for _ in launches_of(command.parent)):
             continue
         chain = tuple(launches_of(command))
         if _takes_time(script, command, chain):

@@ -177,7 +177,10 @@ def step_total(script: Script, step: Launch) -> int | None:
     return nodes * per_node if nodes and per_node else None
 
 
-_REACHES = r"\b(srun|mpirun|mpiexec|ibrun|aprun|ssh|pdsh|clush|hostfile|ray|dask|charmrun|jsrun|prun|horovodrun|parallel|blaunch)\b"
+_REACHES = (
+    r"\b(srun|mpirun|mpiexec|ibrun|aprun|ssh|pdsh|clush|hostfile|ray|dask|charmrun|jsrun|prun|horovodrun|"
+    r"parallel|blaunch)\b"
+)
 """What starts something on other nodes."""
 
 
@@ -386,16 +389,17 @@ def _without_single(raw: str) -> str:
 )
 def rank_unset(script: Script, context: Context) -> Iterator[Hit]:
     code = code_of(script)
-    if script.launched(*DISTRIBUTED, "mpirun") or re.search(r"\b(?:source|\.)\s+\S|setup_env|--export-file", code):
+    if script.launched(*DISTRIBUTED, "mpirun") or script.called("source", "."):
         return
-    is_set = set(re.findall(r"\b((?:LOCAL_)?RANK|WORLD_SIZE)=", code))
-    used = re.compile(
-        r"\$\{?((?:LOCAL_)?RANK|WORLD_SIZE)\b(?!:?[-=?+])|environ\[\s*['\"]((?:LOCAL_)?RANK|WORLD_SIZE)['\"]\s*\](?!\s*=[^=])"
+    names = {assigned.name for assigned in script.assignments}
+    names |= {name for command in script.commands for name, _ in command.environment}
+    names |= set(
+        re.findall(r"(?:^|[;&|({'\",]|\bexport|\benv|--env|-x)\s*((?:LOCAL_)?RANK|WORLD_SIZE)=", code, re.MULTILINE)
     )
     seen: set[str] = set()
-    for match in used.finditer(code):
+    for match in _USES_RANK.finditer(code):
         name = match.group(1) or match.group(2)
-        if name in is_set or name in seen or re.search(rf"environ\[['\"]{name}['\"]\]\s*=[^=]", code):
+        if name in names or name in seen or re.search(rf"environ\[['\"]{name}['\"]\]\s*=[^=]", code):
             continue
         seen.add(name)
         line, column = script.place(match.start())
@@ -408,6 +412,10 @@ def rank_unset(script: Script, context: Context) -> Iterator[Hit]:
         )
 
 
+_USES_RANK = re.compile(
+    r"\$\{?((?:LOCAL_)?RANK|WORLD_SIZE)\b(?!:?[-=?+])|"
+    r"environ\[\s*['\"]((?:LOCAL_)?RANK|WORLD_SIZE)['\"]\s*\](?!\s*=[^=])"
+)
 _TWIN = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
 
 

@@ -59,10 +59,7 @@ def comment_breaks_command(script: Script, context: Context) -> Iterator[Hit]:
     if not script.is_shell:
         return
     comments = {comment.line for comment in script.comments}
-    quiet = False
     for number, line in script.code_lines():
-        if quiet and number == quiet:
-            continue
         if not re.search(r"(?<!\\)(?:\\\\)*\\$", line) or number >= len(script.lines):
             continue
         below = number + 1
