@@ -132,6 +132,31 @@ def report(
     _answer(measured_report(library, study, store), out or store.report, plots=plots, as_json=as_json)
 
 
+@app.command("diff")
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="BEFORE", help="Results folder.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="AFTER", help="Results folder.", show_default=False)],
+    threshold: Annotated[str, typer.Option(help="Change that does not matter, beyond the noise.")] = "0 %",
+    as_json: AsJson = False,
+) -> None:
+    """Tell which points got faster or slower by more than their noise. Exit 1: some got slower."""
+    from scalewright import units
+    from scalewright.records.documents import to_json
+    from scalewright.records.types import ExitCode
+    from scalewright.report.console import answer_console
+    from scalewright.report.study_diff import print_diff
+    from scalewright.study.diff import compare
+    from scalewright.study.store import Store
+
+    limit = units.parse(threshold, units.FRACTION)
+    found = compare(Store.open(first), Store.open(second), threshold_frac=limit)
+    if as_json:
+        typer.echo(to_json(found.as_document()), nl=False)
+    else:
+        print_diff(answer_console(), found.as_document())
+    raise typer.Exit(ExitCode.NO if found.slower else ExitCode.YES)
+
+
 def _answer(found: StudyReport, folder: Path | None, *, plots: bool, as_json: bool) -> None:
     from scalewright.records.documents import to_json
     from scalewright.report.console import answer_console

@@ -229,7 +229,7 @@ def _limits(results: Results) -> Iterator[FindingShown]:
     for name, indices in sorted(counts.items(), key=lambda item: -len(item[1]))[:3]:
         ids = tuple(results.study.points[i].id for i in indices)
         yield FindingShown(
-            text=f"{name} takes most of the time in {len(indices)} of {total} predicted points", evidence=ids
+            text=f"the largest term is {name} in {len(indices)} of {total} predicted points", evidence=ids
         )
     blocked = [index for index, outcome in enumerate(results.predicted) if outcome.problem]
     if blocked:

@@ -55,6 +55,9 @@ class Kind(Protocol):
     def measured(self, path: Path) -> Outcome:
         """What a finished run directory says."""
 
+    def samples(self, path: Path) -> tuple[float, ...]:
+        """Times in seconds that two results are compared by: of steps, or of repeats of one operation."""
+
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         """Values that follow from others: devices of a node of the system."""
 
@@ -75,3 +78,7 @@ class PredictedOnly:
     def measured(self, path: Path) -> Outcome:
         del path
         raise NotExpressedError(f"{self.what} is predicted, not run")
+
+    def samples(self, path: Path) -> tuple[float, ...]:
+        del path
+        return ()

@@ -8,6 +8,8 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.launch.language import Wanted, prepare
+from scalewright.observe.collect import collect
+from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
@@ -65,6 +67,9 @@ class LanguageKind:
 
     def measured(self, path: Path) -> Outcome:
         return measured_training(path)[1]
+
+    def samples(self, path: Path) -> tuple[float, ...]:
+        return tuple(collect(RunDirectory(path)).series(names.STEP_TIME, slowest=True).tolist())
 
 
 KIND = LanguageKind()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -15,8 +17,8 @@ from scalewright.launch.system_here import HERE, place_of
 from scalewright.planner.energy_use import site_of
 from scalewright.planner.losers import losers
 from scalewright.planner.pareto import why_none
-from scalewright.planner.predict import resolve_recipe
-from scalewright.planner.search import search
+from scalewright.planner.predict import Prediction, resolve_recipe
+from scalewright.planner.search import SearchResult, search
 from scalewright.planner.space import Space, parse_fixed, stacks_by_zero
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
@@ -60,20 +62,26 @@ class PlanKind(PredictedOnly):
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        asked = read_as(_TOLD, told, where=where)
-        place = place_of(catalog, asked.system, partition=asked.partition or None)
-        site, site_notes = site_of(catalog, place.system, place.machine.accelerator.id)
-        result = search(space_of(catalog, asked, place.machine))
-        ranked = result.best(1, "time", site=site, notes=tuple(site_notes))
-        if not ranked:
+        result, best = searched(catalog.folders, read_as(_TOLD, told, where=where))
+        if best is None:
             return Outcome(problem=why_none(result))
-        best = ranked[0]
         found = outcome_of(best)
-        searched = f"{result.considered:,} layouts, {result.feasible:,} fit"
+        seen = f"{result.considered:,} layouts, {result.feasible:,} fit"
         return replace(
-            found, words={"layout": best.layout.brief, "searched": searched},
+            found, words={"layout": best.layout.brief, "searched": seen},
             notes=(*(loser.sentence for loser in losers(result, best)[:MAX_KNOBS]), *found.notes),
         )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def searched(folders: tuple[Path, ...], asked: Search) -> tuple[SearchResult, Prediction | None]:
+    """The search and its fastest layout; kept, because points that differ in what follows share it."""
+    catalog = Catalog(folders)
+    place = place_of(catalog, asked.system, partition=asked.partition or None)
+    site, notes = site_of(catalog, place.system, place.machine.accelerator.id)
+    result = search(space_of(catalog, asked, place.machine))
+    ranked = result.best(1, "time", site=site, notes=tuple(notes))
+    return result, ranked[0] if ranked else None
 
 
 def space_of(catalog: Catalog, asked: Search, machine: Machine) -> Space:

@@ -12,14 +12,12 @@ from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError
 from scalewright.launch.system_here import place_of
-from scalewright.planner.energy_use import site_of
 from scalewright.planner.pareto import why_none
-from scalewright.planner.search import search
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
 from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
-from scalewright.study.kinds.plan import Search, space_of
+from scalewright.study.kinds.plan import Search, searched
 from scalewright.study.kinds.training import STRICT, read_as, system_facts
 from scalewright.workload.named import resolve_model
 
@@ -56,18 +54,17 @@ class SavingKind(PredictedOnly):
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
         asked = read_as(_TOLD, told, where=where)
         place = place_of(catalog, asked.system, partition=asked.partition or None)
-        site, notes = site_of(catalog, place.system, place.machine.accelerator.id)
-        result = search(space_of(catalog, asked, place.machine))
-        ranked = result.best(1, "time", site=site, notes=tuple(notes))
-        if not ranked:
+        plain = Search(**{name: getattr(asked, name) for name in Search.__dataclass_fields__})
+        result, best = searched(catalog.folders, plain)
+        if best is None:
             return Outcome(problem=why_none(result))
         run = whole_run(
-            work=step_work(ranked[0]),
+            work=step_work(best),
             storage_entry=storage_of(catalog, place.system, asked.storage or None),
             num_tokens=units.parse(asked.tokens, units.COUNT),
             checkpoint="async" if asked.checkpoint == "async" else "sync",
         )
-        return _outcome(run, ranked[0].layout.brief)
+        return _outcome(run, best.layout.brief)
 
 
 def _outcome(run: WholeRun, layout: str) -> Outcome:
