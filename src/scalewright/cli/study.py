@@ -19,6 +19,7 @@ StudyName = Annotated[
 OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: results/STUDY.")]
 ResultsFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="What was measured; default: results/STUDY.")]
 ReportFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write page, plots, tables and data.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it until the study ends or Ctrl-C.")]
 Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Figures for a paper, as SVG and PNG.")]
 
 
@@ -130,6 +131,30 @@ def report(
     found = open_study(library, study, is_measured=True)
     store = Store.open(results or Path("results") / found.file.id)
     _answer(measured_report(library, study, store), out or store.report, plots=plots, as_json=as_json)
+
+
+@app.command("status")
+def status(
+    study: StudyName, results: ResultsFolder = None, watch: Watch = False, as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:  # fmt: skip
+    """Show how far a study is, point by point. Exit 1: some points failed."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.records.documents import to_json
+    from scalewright.records.types import ExitCode
+    from scalewright.report.study_status import show_status
+    from scalewright.study.points import open_study
+    from scalewright.study.status import status_of
+    from scalewright.study.store import Store
+
+    found = open_study(open_catalog(catalog), study, is_measured=True)
+    store = Store.open(results or Path("results") / found.file.id)
+    store.check(found)
+    if as_json:
+        typer.echo(to_json(status_of(found, store).as_document()), nl=False)
+    else:
+        show_status(lambda: status_of(found, store).as_document(), watch=watch)
+    raise typer.Exit(ExitCode.NO if status_of(found, store).count("failed") else ExitCode.YES)
 
 
 @app.command("diff")

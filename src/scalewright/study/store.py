@@ -115,6 +115,20 @@ class Store:
         except DocumentError as error:
             return str(error)
 
+    def is_held(self) -> bool:
+        """Whether a run of this study goes on."""
+        try:
+            handle = os.open(self.path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+        finally:
+            os.close(handle)
+        return False
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Refuse a second run of the same study while this one goes on."""

@@ -1,0 +1,65 @@
+"""How far a study is, in the terminal: once, or again and again until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from scalewright import units
+from scalewright.report.console import answer_console, bar_mark, plain_table
+
+EVERY_S = 2.0
+BAR_WIDTH = 10
+MAX_ROWS = 40
+ORDER = ("running", "failed", "interrupted", "waiting", "finished")
+
+
+def show_status(look: Callable[[], dict[str, Any]], *, watch: bool) -> None:
+    console = answer_console()
+    found = look()
+    if not watch or not console.is_terminal:
+        console.print(_drawn(found, bar_mark(console)))
+        while watch and found["is_running"]:  # without a terminal: one line now and then
+            time.sleep(EVERY_S)
+            found = look()
+            console.print(_counts(found))
+        return
+    with Live(_drawn(found, bar_mark(console)), console=console, auto_refresh=False) as live:
+        while found["is_running"]:
+            time.sleep(EVERY_S)
+            found = look()
+            live.update(_drawn(found, bar_mark(console)), refresh=True)
+
+
+def _counts(found: dict[str, Any]) -> str:
+    counts = {state: sum(one["state"] == state for one in found["tries"]) for state in ORDER}
+    words = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    left = found["left_s"]
+    eta = "" if left is None or not counts["running"] + counts["waiting"] else f"; {_time(left)} left"
+    alive = "" if found["is_running"] or not counts["waiting"] else "; nobody runs it"
+    return f"{found['study']}: {words}{eta}{alive}"
+
+
+def _drawn(found: dict[str, Any], mark: str) -> RenderableType:
+    table = plain_table("point", "", "state", "progress", "rate", "took", right=("rate", "took"), gap=1)
+    rows = sorted(found["tries"], key=lambda one: ORDER.index(one["state"]))
+    for one in rows[:MAX_ROWS]:
+        share = one["done"] / one["total"] if one["total"] else 0.0
+        bar = mark * round(share * BAR_WIDTH)
+        told = one["reason"] or (f"{bar:<{BAR_WIDTH}} {one['done']}/{one['total']}" if one["total"] else "")
+        rate = "-" if one["rate"] is None else f"{one['rate']:,.0f}/s"
+        repeat = f"#{one['repeat'] + 1}" if one["repeat"] else ""
+        table.add_row(
+            Text(", ".join(one["labels"].values())), repeat, one["state"], Text(told), rate, _time(one["took_s"])
+        )
+    more = [] if len(rows) <= MAX_ROWS else [Text(f"and {len(rows) - MAX_ROWS} more")]
+    return Group(Text(_counts(found)), table, *more)
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else units.format(seconds, units.SECONDS)

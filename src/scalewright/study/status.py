@@ -1,0 +1,113 @@
+"""How far a study is, read from its results folder: nothing is asked of the processes that run it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from scalewright.records import metric_names as names
+from scalewright.records.documents import document, read_document
+from scalewright.records.events import read_events
+from scalewright.records.run_directory import RunDirectory
+from scalewright.study.measure import Try, tries
+from scalewright.study.points import Study
+from scalewright.study.store import Store
+
+State = Literal["waiting", "running", "finished", "failed", "interrupted"]
+STALE_S = 120.0
+"""A run whose events stand still for so long while nobody holds the study has been interrupted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryStatus:
+    """One repeat of one point."""
+
+    point: str
+    labels: dict[str, str]
+    repeat: int
+    state: State
+    done: int = 0
+    """Steps."""
+    total: int = 0
+    rate: float | None = None
+    """Tokens or images per second, of the latest step."""
+    took_s: float | None = None
+    left_s: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyStatus:
+    study: str
+    tries: tuple[TryStatus, ...]
+    is_running: bool
+    left_s: float | None
+    """For the tries that are left, as long as those that are done."""
+
+    def count(self, state: State) -> int:
+        return sum(one.state == state for one in self.tries)
+
+    def as_document(self) -> dict[str, Any]:
+        return document("study-status", asdict(self))
+
+
+def status_of(study: Study, store: Store, *, now_s: float | None = None) -> StudyStatus:
+    now = time.time() if now_s is None else now_s
+    running = store.is_held()
+    found = tuple(_one(store, tried, running, now) for tried in tries(study))
+    done = [one.took_s for one in found if one.state == "finished" and one.took_s is not None]
+    left = sum(one.state == "waiting" for one in found)
+    ahead = sum(one.left_s or 0.0 for one in found if one.state == "running")
+    left_s = ahead + left * sum(done) / len(done) if done else None
+    return StudyStatus(study=study.file.id, tries=found, is_running=running, left_s=left_s)
+
+
+def _one(store: Store, tried: Try, is_running: bool, now_s: float) -> TryStatus:
+    run = store.run(tried.point, tried.repeat)
+    common: dict[str, Any] = {"point": tried.point.id, "labels": tried.point.labels, "repeat": tried.repeat}
+    problem = store.read_problem(tried.point, tried.repeat)
+    if not run.config.exists():
+        return TryStatus(**common, state="failed" if problem else "waiting", reason=problem)
+    info = run.read_exit_info()
+    done, rate, step_s, first_s, last_s = _progress(run)
+    total = _total(run)
+    common |= {"done": done, "total": total, "rate": rate}
+    took_s = None if first_s is None or last_s is None else last_s - first_s
+    if info is not None:
+        state: State = "finished" if info.finished else "failed"
+        return TryStatus(**common, state=state, took_s=took_s, reason="" if info.finished else info.reason)
+    if not is_running and (last_s is None or now_s - last_s > STALE_S):
+        return TryStatus(**common, state="interrupted", reason="run the study again to go on")
+    left_s = None if step_s is None else step_s * max(total - done, 0)
+    return TryStatus(**common, state="running", took_s=took_s, left_s=left_s)
+
+
+def _progress(run: RunDirectory) -> tuple[int, float | None, float | None, float | None, float | None]:
+    """Steps done, latest rate, latest step time, first and last time of an event, all of rank 0."""
+    path = run.rank_events(0)
+    done, rate, step_s, first_s, last_s = 0, None, None, None, None
+    if not path.exists():
+        return done, rate, step_s, first_s, last_s
+    for event in read_events(path):
+        first_s, last_s = (event.time if first_s is None else first_s), event.time
+        if event.value is None or event.step < 0:
+            continue
+        if event.name == names.STEP_TIME:
+            done, step_s = max(done, event.step + 1), event.value
+        elif event.name in (names.TOKENS_PER_S, names.IMAGES_PER_S):
+            rate = event.value
+    return done, rate, step_s, first_s, last_s
+
+
+def _total(run: RunDirectory) -> int:
+    config = read_document(run.config, _kind(run))
+    steps = config.get("steps")
+    if isinstance(steps, int):
+        return steps
+    epochs, each = config.get("epochs"), config.get("steps_per_epoch")
+    return epochs * each if isinstance(epochs, int) and isinstance(each, int) else 0
+
+
+def _kind(run: RunDirectory) -> str:
+    return str(read_document(run.run, "run").get("kind", ""))
