@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from scalewright.launch.lint.found import MAX_EXPANDED, Found, export_later, no_file, remember
 from scalewright.launch.lint.shell import (
     MAX_DEPTH,
     Assignment,
@@ -21,7 +21,7 @@ from scalewright.launch.lint.shell import (
     Word,
     parse,
 )
-from scalewright.launch.lint.words import Unit, base_name, leaves, name_and_value, plain, resolve, resolved, split_words
+from scalewright.launch.lint.words import Unit, base_name, leaves, name_and_value, plain, resolve, resolved
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -31,42 +31,13 @@ _WHOLE_REFERENCE = re.compile(r"^\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?\}|([A-Za-z_]
 _LOOPS: dict[str, Loop] = {"for": "for", "while": "while", "until": "until", "select": "select"}
 _MAX_NESTED = 6
 """How deep texts are followed that one shell gives to another."""
-_MAX_EXPANDED = 512
-"""Words that a variable may expand to; more is no command line that somebody reads."""
-_MAX_VALUE = 16384
 _BRANCHES = ("if_statement", "elif_clause", "else_clause", "case_item")
 
 
-def _no_file(name: str) -> str | None:
-    return None
-
-
-@dataclass(slots=True)
-class _Found:
-    """What the walk has found so far, over all units of a script."""
-
-    starts: tuple[int, ...]
-    commands: list[Command] = field(default_factory=list)
-    assignments: list[Assignment] = field(default_factory=list)
-    heredocs: list[Heredoc] = field(default_factory=list)
-    comments: list[Comment] = field(default_factory=list)
-    functions: dict[str, int] = field(default_factory=dict)
-    variables: dict[str, tuple[Word, ...] | None] = field(default_factory=dict)
-    """Value of each variable as words; None: not known here."""
-    num_nested: int = 0
-    read_file: Callable[[str], str | None] = _no_file
-    """Text of a file that the script sources, if there is one."""
-    sourced: list[str] = field(default_factory=list)
-
-    def place(self, offset: int) -> tuple[int, int]:
-        line = bisect_right(self.starts, offset)
-        return line, offset - self.starts[line - 1] + 1
-
-
-def read_body(text: str, code: str, starts: tuple[int, ...], read_file: Callable[[str], str | None] = _no_file) -> Body:
+def read_body(text: str, code: str, starts: tuple[int, ...], read_file: Callable[[str], str | None] = no_file) -> Body:
     """The commands of a script. `code` is `text` with placeholders masked; both have the same length."""
     tree = parse(code)
-    found = _Found(starts=starts, read_file=read_file)
+    found = Found(starts=starts, read_file=read_file)
     unit = Unit(text=text, code=code)
     _walk(tree.root_node, unit, Enclosing(), found, 0)
     error_at, error = _first_error(tree.root_node) if tree.root_node.has_error else (None, "")
@@ -94,7 +65,7 @@ def _first_error(node: Node) -> tuple[int | None, str]:
             return node.start_byte, node.type
 
 
-def _walk(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _walk(node: Node, unit: Unit, within: Enclosing, found: Found, depth: int) -> None:
     if depth > MAX_DEPTH:
         return
     kind = node.type
@@ -117,7 +88,7 @@ def _walk(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) 
         _children(node, unit, _entering(node, unit, within, found), found, depth)
 
 
-def _children(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _children(node: Node, unit: Unit, within: Enclosing, found: Found, depth: int) -> None:
     children = node.children
     condition_ends = _condition_end(node.type, children)
     for index, child in enumerate(children):
@@ -144,7 +115,7 @@ def _condition_end(kind: str, children: list[Node]) -> int:
     return len(children) if kind == "negated_command" else 0
 
 
-def _entering(node: Node, unit: Unit, within: Enclosing, found: _Found) -> Enclosing:
+def _entering(node: Node, unit: Unit, within: Enclosing, found: Found) -> Enclosing:
     kind = node.type
     if kind in ("for_statement", "while_statement", "c_style_for_statement"):
         start, _ = unit.span(node)
@@ -168,7 +139,7 @@ def _entering(node: Node, unit: Unit, within: Enclosing, found: _Found) -> Enclo
     return within
 
 
-def _test(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _test(node: Node, unit: Unit, within: Enclosing, found: Found, depth: int) -> None:
     """`[ ... ]` and `[[ ... ]]`: a command called `test`, so that rules can read its words."""
     start, end = unit.span(node)
     words = [Word(text="test", start=start, end=start + 1, is_static=True)]
@@ -189,14 +160,14 @@ def _test(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) 
     _substitutions(node, unit, within, found, depth)
 
 
-def _words(node: Node, unit: Unit, found: _Found) -> list[Word]:
+def _words(node: Node, unit: Unit, found: Found) -> list[Word]:
     """One word of the text as the words that the shell makes of it, as far as the script itself says."""
     word = plain(node, unit)
     reference = _WHOLE_REFERENCE.match(word.text) if not word.is_static else None
     if reference is None:
         return [word]
     value = found.variables.get(reference.group(1) or reference.group(2))
-    if value is None or len(value) > _MAX_EXPANDED:
+    if value is None or len(value) > MAX_EXPANDED:
         return [word]
     if word.is_quoted and "[@]" not in word.text:
         value = (Word(text=" ".join(w.text for w in value), start=0, end=0, is_static=all(w.is_static for w in value)),)
@@ -204,12 +175,18 @@ def _words(node: Node, unit: Unit, found: _Found) -> list[Word]:
 
 
 def _command(
-    node: Node, unit: Unit, within: Enclosing, found: _Found, redirects: tuple[Redirect, ...], depth: int
+    node: Node,
+    unit: Unit,
+    within: Enclosing,
+    found: Found,
+    redirects: tuple[Redirect, ...],
+    depth: int,
+    more: Sequence[Node] = (),
 ) -> Command | None:
     environment: list[tuple[str, Word]] = []
     words: list[Word] = []
     own = list(redirects)
-    children = [child for child in node.children if child.is_named]
+    children = [*(child for child in node.children if child.is_named), *more]
     for index, child in enumerate(children):
         if child.type == "variable_assignment":
             if _ends_statement(child, children[index + 1 :], unit):
@@ -219,6 +196,7 @@ def _command(
             environment.append((name, value))
         elif child.type.endswith("_redirect"):
             own.extend(_redirect(child, unit))
+            words.extend(word for extra in _after_redirect(child) for word in _words(extra, unit, found))
         elif child.type == "command_name":
             words.extend(_words(child.children[0] if child.children else child, unit, found))
         else:
@@ -227,6 +205,7 @@ def _command(
     if not words:
         return None
     start, end = unit.span(node)
+    end = max(end, words[-1].end) if more else end
     first = words[0]
     if unit.fixed is None:
         start = first.start  # not the node's: the grammar may have put assignments of earlier lines into it
@@ -260,7 +239,7 @@ def _ends_statement(child: Node, following: list[Node], unit: Unit) -> bool:
     return "\n" in between.replace("\\\n", "")
 
 
-def _effects(command: Command, found: _Found) -> None:
+def _effects(command: Command, found: Found) -> None:
     """`read`, `mapfile`, `getopts` and `eval` change variables in ways that are not followed."""
     if command.name in ("read", "mapfile", "readarray", "getopts", "printf", "select"):
         for word in command.arguments:
@@ -268,7 +247,7 @@ def _effects(command: Command, found: _Found) -> None:
                 found.variables[word.text] = None
 
 
-def _source(command: Command, within: Enclosing, found: _Found, depth: int) -> None:
+def _source(command: Command, within: Enclosing, found: Found, depth: int) -> None:
     """`source FILE`: its commands stand where the file is sourced, and its variables stay."""
     if command.name not in ("source", ".") or len(command.words) < 2 or found.num_nested >= _MAX_NESTED:
         return
@@ -283,7 +262,7 @@ def _source(command: Command, within: Enclosing, found: _Found, depth: int) -> N
     found.num_nested -= 1
 
 
-def _assignment(node: Node, unit: Unit, within: Enclosing, found: _Found, *, is_exported: bool, depth: int) -> None:
+def _assignment(node: Node, unit: Unit, within: Enclosing, found: Found, *, is_exported: bool, depth: int) -> None:
     name, value = name_and_value(node, unit)
     target = node.child_by_field_name("value")
     is_array = target is not None and target.type == "array"
@@ -311,46 +290,12 @@ def _assignment(node: Node, unit: Unit, within: Enclosing, found: _Found, *, is_
             origin=unit.origin_of(node),
         )
     )
-    _remember(found, name, value, items, within, is_array=is_array, is_append=is_append)
+    remember(found, name, value, items, within, is_array=is_array, is_append=is_append)
     if target is not None:
         _substitutions(target, unit, within, found, depth)
 
 
-def _remember(
-    found: _Found,
-    name: str,
-    value: Word,
-    items: tuple[Word, ...],
-    within: Enclosing,
-    *,
-    is_array: bool,
-    is_append: bool,
-) -> None:
-    if within.loops or within.functions or within.is_branch or within.is_subshell or within.is_substitution:
-        found.variables[name] = None
-        return
-    if is_array:
-        words = items
-    else:
-        text = resolve(value.text, found.variables)
-        if text.startswith(("$(", "`")) or len(text) > _MAX_VALUE:
-            found.variables[name] = None
-            return
-        words = tuple(
-            Word(text=part, start=value.start, end=value.end, is_static="$" not in part and "`" not in part)
-            for part in split_words(text)
-        )
-    if is_append:
-        before = found.variables.get(name)
-        if before is None:
-            found.variables[name] = None
-            return
-        words = (*before, *words)
-    too_long = len(words) > _MAX_EXPANDED or sum(len(word.text) for word in words) > _MAX_VALUE
-    found.variables[name] = None if too_long else words
-
-
-def _declaration(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _declaration(node: Node, unit: Unit, within: Enclosing, found: Found, depth: int) -> None:
     """export, declare, local, readonly, typeset, unset: a command, and its assignments."""
     children = node.children
     keyword = children[0].type
@@ -371,7 +316,7 @@ def _declaration(node: Node, unit: Unit, within: Enclosing, found: _Found, depth
         if keyword == "unset":
             found.variables[unit.source(child)] = None
         elif is_exported and child.type == "variable_name":
-            _export_later(found, unit.source(child))
+            export_later(found, unit.source(child))
     start, end = unit.span(node)
     line, column = found.place(start)
     found.commands.append(
@@ -388,14 +333,6 @@ def _declaration(node: Node, unit: Unit, within: Enclosing, found: _Found, depth
     )
 
 
-def _export_later(found: _Found, name: str) -> None:
-    """`A=1; export A`: the assignment was of an exported variable."""
-    for index in range(len(found.assignments) - 1, -1, -1):
-        if found.assignments[index].name == name:
-            found.assignments[index] = replace(found.assignments[index], is_exported=True)
-            return
-
-
 def _redirect(node: Node, unit: Unit) -> Iterator[Redirect]:
     if node.type == "heredoc_redirect":
         for child in node.named_children:
@@ -403,18 +340,24 @@ def _redirect(node: Node, unit: Unit) -> Iterator[Redirect]:
                 yield from _redirect(child, unit)
         return
     operator = next((child.type for child in node.children if not child.is_named), "")
-    target = node.children[-1]
-    start, end = unit.span(node)
-    yield Redirect(operator=operator, target=resolved(target, unit)[0], start=start, end=end)
+    places = node.children_by_field_name("destination") or node.children[-1:]
+    start, _ = unit.span(node)
+    yield Redirect(operator=operator, target=resolved(places[0], unit)[0], start=start, end=unit.span(places[0])[1])
 
 
-def _redirected(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _after_redirect(node: Node) -> list[Node]:
+    """Words behind a redirection belong to the command; the grammar takes them for more places to write to."""
+    return list(node.children_by_field_name("destination")[1:]) if node.type == "file_redirect" else []
+
+
+def _redirected(node: Node, unit: Unit, within: Enclosing, found: Found, depth: int) -> None:
     body = node.child_by_field_name("body")
     redirections = [child for child in node.children if child.type.endswith("_redirect")]
     redirects = tuple(item for child in redirections for item in _redirect(child, unit))
     reader: Command | None = None
     if body is not None and body.type == "command":
-        reader = _command(body, unit, within, found, redirects, depth + 1)
+        more = [word for child in redirections for word in _after_redirect(child)]
+        reader = _command(body, unit, within, found, redirects, depth + 1, more)
     elif body is not None:
         before = len(found.commands)
         _walk(body, unit, within, found, depth + 1)
@@ -426,7 +369,7 @@ def _redirected(node: Node, unit: Unit, within: Enclosing, found: _Found, depth:
             _substitutions(child, unit, within, found, depth)
 
 
-def _heredoc(node: Node, unit: Unit, within: Enclosing, found: _Found, reader: Command | None, depth: int) -> None:
+def _heredoc(node: Node, unit: Unit, within: Enclosing, found: Found, reader: Command | None, depth: int) -> None:
     quoted = False
     for child in node.children:
         if child.type == "heredoc_start":
@@ -457,7 +400,7 @@ def _reads_shell(command: Command) -> bool:
     return at is not None and all(word.startswith("-") and word != "-c" for word in words[at + 1 :])
 
 
-def _parse_inside(unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _parse_inside(unit: Unit, within: Enclosing, found: Found, depth: int) -> None:
     if found.num_nested >= _MAX_NESTED or not unit.code.strip():
         return
     found.num_nested += 1
@@ -467,7 +410,7 @@ def _parse_inside(unit: Unit, within: Enclosing, found: _Found, depth: int) -> N
     found.num_nested -= 1
 
 
-def _nested(command: Command, within: Enclosing, found: _Found, depth: int) -> None:
+def _nested(command: Command, within: Enclosing, found: Found, depth: int) -> None:
     """`bash -c TEXT`, also behind srun and the like, and `eval TEXT`: the text is commands too."""
     words = command.words
     text: Word | None = None
@@ -492,7 +435,7 @@ def _nested(command: Command, within: Enclosing, found: _Found, depth: int) -> N
     _parse_inside(unit, within, found, depth)
 
 
-def _substitutions(node: Node, unit: Unit, within: Enclosing, found: _Found, depth: int) -> None:
+def _substitutions(node: Node, unit: Unit, within: Enclosing, found: Found, depth: int) -> None:
     """Commands inside `$(...)` of a word."""
     if depth > MAX_DEPTH:
         return

@@ -58,8 +58,8 @@ def checked_text(content: bytes, where: str) -> str:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{where}: is not UTF-8 text (line {line}, byte {error.start}); save it as UTF-8") from error
+        at = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{where}: is not UTF-8 text (line {at}, byte {error.start}); save it as UTF-8") from error
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE:
             raise ConfigError(
