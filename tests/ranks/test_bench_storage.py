@@ -167,7 +167,7 @@ def test_dropping_the_cache_is_seen(tmp_path: Path) -> None:
         pytest.skip("a RAM disk is never cold")
     path = tmp_path / "file"
     path.write_bytes(os.urandom(2**20))
-    page_cache.flush(tmp_path)
+    page_cache.flush([path])
     assert page_cache.cached_frac(path) == 1.0
     page_cache.drop([path])
     assert page_cache.cached_frac(path) < 0.1

@@ -55,22 +55,21 @@ class ShardSamples:
         check_index(self, index)
         shard, offset, size, label = (int(value) for value in self._index[index])
         found = os.pread(self._handle(shard), BLOCK_BYTES + size, offset - BLOCK_BYTES)
-        self._check(index, found, size)
+        self._check(index, found, len(found) - BLOCK_BYTES, size)
         return found[BLOCK_BYTES:], label
 
     def stream(self, start: int, stop: int) -> Iterator[Sample]:
         """Reads each shard from front to back in large blocks."""
         rows = self._index[start:stop]
         for shard in np.unique(rows["shard"]):
-            mine = np.flatnonzero(rows["shard"] == shard)
-            with (self.path / self._shards[shard]).open("rb", buffering=self._io_bytes) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-                for row in mine:
+            # Opened anew: a handle that is told of sequential reads reads too far ahead for random ones.
+            with (self.path / self._shards[shard]).open("rb", buffering=0) as file:
+                blocks = _Blocks(file.fileno(), self._io_bytes)
+                for row in np.flatnonzero(rows["shard"] == shard):
                     _, offset, size, label = (int(value) for value in rows[row])
-                    _skip_to(file, offset - BLOCK_BYTES)
-                    found = file.read(BLOCK_BYTES + size)
-                    self._check(start + int(row), found, size)
-                    yield found[BLOCK_BYTES:], label
+                    header, content = blocks.take(offset - BLOCK_BYTES, BLOCK_BYTES), blocks.take(offset, size)
+                    self._check(start + int(row), header, len(content), size)
+                    yield content, label
 
     def shard_files(self) -> list[Path]:
         return [self.path / name for name in self._shards]
@@ -99,12 +98,36 @@ class ShardSamples:
                 raise DocumentError(f"{path}: cannot be read: {error.strerror}; check the data set") from error
         return self._handles[shard]
 
-    def _check(self, index: int, found: bytes, size: int) -> None:
-        """The header in front of a sample must be one, and of a member of this size."""
-        if len(found) < BLOCK_BYTES + size:
+    def _check(self, index: int, header: bytes, found_bytes: int, size: int) -> None:
+        """A sample must be there whole, and the header in front of it be that of a member of this size."""
+        if found_bytes < size:
             raise damaged(self, index, "the shard was cut off")
-        if _octal(found[124:136]) != size:
+        if _octal(header[124:136]) != size:
             raise damaged(self, index, "the tar header in front of it is damaged")
+
+
+class _Blocks:
+    """A file read in large blocks into one buffer, from which pieces are copied once."""
+
+    def __init__(self, handle: int, block_bytes: int) -> None:
+        self._handle = handle
+        self._buffer = memoryview(bytearray(block_bytes))
+        self._start = self._end = 0
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def take(self, offset: int, size: int) -> bytes:
+        """The bytes at `offset`; fewer where the file ends."""
+        parts = []
+        while size > 0:
+            if not self._start <= offset < self._end:
+                self._start = offset
+                self._end = offset + os.preadv(self._handle, [self._buffer], offset)
+                if self._end == offset:
+                    break
+            part = bytes(self._buffer[offset - self._start : min(offset + size, self._end) - self._start])
+            parts.append(part)
+            offset, size = offset + len(part), size - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class ShardWriter:
@@ -165,15 +188,6 @@ def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> int:
     offset = tar.offset + BLOCK_BYTES
     tar.addfile(info, io.BytesIO(content))
     return offset
-
-
-def _skip_to(file: io.BufferedReader, offset: int) -> None:
-    """Go forward by reading what the buffer holds: a seek would throw the buffer away and read it again."""
-    ahead = offset - file.tell()
-    if 0 < ahead <= 16 * BLOCK_BYTES:
-        file.read(ahead)
-    elif ahead:
-        file.seek(offset)
 
 
 def _octal(field: bytes) -> int:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from scalewright import units
 from scalewright.data.shards import READ_BYTES
 from scalewright.records.measurements import Measurements
+from scalewright.report.bench_lines import spread_text
 from scalewright.report.console import plain_table
 
 MDTEST_NAMES = {"create": "creation", "stat": "stat", "open": "read", "unlink": "removal"}
@@ -20,8 +21,8 @@ def print_storage(console: Console, found: Measurements) -> None:
     console.print(f"{escape(str(device.get('path', '')))} ({escape(str(device.get('file_system') or 'unknown'))})")
     usual = [row for row in found.rows if row["io_bytes"] == READ_BYTES]
     table = plain_table(
-        "format", "cache", "order", "workers", "samples/s", "bandwidth", "of 1 worker", "repeats",
-        right=("workers", "samples/s", "bandwidth", "of 1 worker", "repeats"),
+        "format", "cache", "order", "workers", "samples/s", "bandwidth", "of 1 worker", "spread",
+        right=("workers", "samples/s", "bandwidth", "of 1 worker", "spread"),
     )  # fmt: skip
     for row in usual:
         table.add_row(
@@ -32,7 +33,7 @@ def print_storage(console: Console, found: Measurements) -> None:
             f"{row['samples_per_s']:,.0f}",
             units.format(row["bytes_per_s"], units.BYTES_PER_S),
             _against_one(row, usual),
-            str(row["repeats"]),
+            spread_text(row),
         )
     console.print(table)
     _print_read_sizes(console, found.rows)

@@ -277,7 +277,7 @@ def _forget(bench: _Bench, folder: Path) -> bool:
     """Drop the checkpoint from the cache of every node; whether that worked."""
     files = [path for path in folder.rglob("*.distcp") if path.is_file()]
     if bench.world.is_first_on_node:
-        page_cache.flush(folder)
+        page_cache.flush(files)
         page_cache.drop(files)
     dist.barrier()
     try:

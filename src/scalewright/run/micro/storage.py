@@ -123,7 +123,7 @@ def _check_fits(config: StorageRun, folder: Path) -> None:
 
 
 def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
-    config = bench.config
+    config, load = bench.config, os.getloadavg()[0]
     bench.places = make_sets(config, folder, tell=bench.tell, is_stopped=lambda: bench.stop.requested is not None)
     with _in_ram(bench):
         can_drop = _can_drop(bench, folder)
@@ -134,6 +134,7 @@ def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
             if bench.left_s <= 0 and number + 1 < len(points):
                 _note_skipped(bench, len(points) - number - 1, len(points))
                 break
+    _note_load(bench, load)
     metadata = [_metadata(bench, folder, num) for num in config.num_workers] if config.num_metadata_files else []
     return Measurements(
         kind="storage",
@@ -144,7 +145,7 @@ def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
         versions={"python": platform.python_version(), "kernel": platform.release()}
         | {name: version for name, version in versions().items() if name == "lmdb"},
         rows=sorted(bench.rows, key=_row_order),
-        conditions={"load_average": os.getloadavg()[0]},
+        conditions={"load_average": load},
         summary=_summary(bench.rows, metadata, is_cold=can_drop),
         notes=bench.notes,
     )  # fmt: skip
@@ -214,6 +215,15 @@ def _note_skipped(bench: _Bench, num_skipped: int, num_points: int) -> None:
     bench.notes.append(
         f"the budget ended before {num_skipped} of {num_points} ways of reading: give a longer --budget for them"
     )
+
+
+def _note_load(bench: _Bench, load: float) -> None:
+    num_cores = len(os.sched_getaffinity(0))
+    if load > num_cores:
+        bench.notes.append(
+            f"{load:.1f} processes wanted {num_cores} core{'s' if num_cores > 1 else ''} before it began: "
+            "others were at work, figures are low"
+        )
 
 
 def _measure(bench: _Bench, point: Point, *, share_s: float) -> None:

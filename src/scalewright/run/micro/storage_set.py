@@ -72,5 +72,5 @@ def make_sets(
             expected_bytes=config.size_bytes,
             on_progress=look,
         )
-    page_cache.flush(folder)
+    page_cache.flush(path for path in folder.rglob("*") if path.is_file())
     return places
