@@ -114,10 +114,12 @@ def _curve_cells(
 def _print_points(console: Console, report: StudyReport) -> None:
     metrics = report.metrics[:MAX_METRICS]
     both = any(row.measured for row in report.points) and any(row.predicted for row in report.points)
-    titles = [*report.axes, *_titles(metrics, both=both)]
+    told = any(figure.metric == metrics[0].name for row in report.points for figure in row.published)
+    titles = [*report.axes, *_titles(metrics, both=both), *(["published"] if told else [])]
     table = plain_table(*titles, right=tuple(titles[len(report.axes) :]), gap=1)
     for row in report.points[:MAX_ROWS]:
-        table.add_row(*(escape(cell) for cell in (*row.labels.values(), *_cells(row, metrics, both=both))))
+        cells = [*row.labels.values(), *_cells(row, metrics, both=both)]
+        table.add_row(*(escape(cell) for cell in (*cells, *([published_words(row, metrics[0])] if told else []))))
     console.print()
     console.print(table)
     if len(report.points) > MAX_ROWS:

@@ -92,6 +92,14 @@ class Scaling(Strict):
     """What `over` counts, for people."""
 
 
+class Relative(Strict):
+    """A ratio to another point: the same but for some values."""
+
+    metric: str
+    to: dict[Name, Value]
+    """Values of the point that is compared with; all other axes are the same."""
+
+
 class Published(Strict):
     """A figure that somebody printed about some of the points."""
 
@@ -130,6 +138,8 @@ class StudyFile(Cells):
     """What its tables and plots show, the first most of all; empty: the kind's own."""
     max_points: int = Field(default=5000, ge=1, le=100_000)
     scaling: Scaling | None = None
+    relative: Relative | None = None
+    """Gives every point the metric `ratio`: its own value over that of the point compared with."""
     measure: Measure | None = None
     published: tuple[Published, ...] = ()
     remarks: tuple[Remark, ...] = ()

@@ -97,7 +97,8 @@ def _told_of(where: str) -> Iterator[None]:
 
 def _scaling_metric(file: StudyFile) -> Sequence[str]:
     asked = file.scaling
-    return () if asked is None else (asked.metric, *asked.also, *asked.also.values())
+    found = () if asked is None else (asked.metric, *asked.also, *asked.also.values())
+    return found if file.relative is None else (*found, file.relative.metric)
 
 
 def _cells(file: StudyFile, *, is_measured: bool) -> Cells:

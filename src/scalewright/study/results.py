@@ -12,6 +12,7 @@ from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
 from scalewright.records.types import Point, Result
+from scalewright.study.expressions import shown as str_shown
 from scalewright.study.file import Measure, Published
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS
@@ -78,7 +79,7 @@ def predict_study(catalog: Catalog, study: Study) -> Results:
             outcomes.append(kind.predict(catalog, cell.point, where=study.where))
         except (LayoutError, NotExpressedError) as error:
             outcomes.append(Outcome(problem=str(error)))
-    return Results(study=study, predicted=with_efficiency(study, outcomes), published=tuple(published_of(study)))
+    return Results(study=study, predicted=completed(study, outcomes), published=tuple(published_of(study)))
 
 
 def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
@@ -93,8 +94,8 @@ def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
         predicted.append(_foretold(catalog, study, index, runs))
     return Results(
         study=study,
-        predicted=with_efficiency(study, predicted),
-        measured=with_efficiency(study, measured),
+        predicted=completed(study, predicted),
+        measured=completed(study, measured),
         published=tuple(published_of(study)),
     )
 
@@ -132,6 +133,31 @@ def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDire
         return study.kinds[index].predict(catalog, study.cells[index].point, where=study.where)
     except ScalewrightError as error:
         return Outcome(problem=str(error))
+
+
+def completed(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Outcomes with what follows from others of the study: efficiencies, ratios."""
+    return with_ratio(study, with_efficiency(study, outcomes))
+
+
+def with_ratio(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    asked = study.file.relative
+    if asked is None:
+        return tuple(outcomes)
+    base = {name: str_shown(value) for name, value in asked.to.items()}
+    places = {tuple(point.labels.items()): index for index, point in enumerate(study.points)}
+    found = []
+    for point, outcome in zip(study.points, outcomes, strict=True):
+        other = places.get(tuple((name, base.get(name, value)) for name, value in point.labels.items()))
+        mine = outcome.numbers.get(asked.metric)
+        theirs = None if other is None else outcomes[other].numbers.get(asked.metric)
+        if mine is None or theirs is None or not theirs.value:
+            found.append(outcome)
+        else:
+            found.append(
+                replace(outcome, numbers={**outcome.numbers, "ratio": Number(value=mine.value / theirs.value)})
+            )
+    return tuple(found)
 
 
 def with_efficiency(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

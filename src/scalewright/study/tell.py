@@ -205,9 +205,12 @@ def _published_pairs(results: Results) -> Pairs:
 def _best(results: Results) -> Iterator[FindingShown]:
     outcomes = results.measured or results.predicted
     word = "measured" if results.measured else "predicted"
-    if not results.study.metrics:
+    names = [
+        name for name in results.study.metrics if name != "ratio"
+    ]  # the best of those is what all are held against
+    if not names:
         return
-    metric = METRICS[results.study.metrics[0]]
+    metric = METRICS[names[0]]
     usable = [
         (o.numbers[metric.name].value, i) for i, o in enumerate(outcomes) if metric.name in o.numbers and not o.problem
     ]

@@ -183,6 +183,7 @@ def outcome_of(found: Prediction) -> Outcome:
         "memory_bytes": Number(value=float(cost.memory.total)),
         "communication_frac": Number(value=float(cost.time.part("communication").total) / step_s),
         "num_gpus": Number(value=n),
+        **_network(found),
         **_used(found.footprint),
     }
     too_large = "" if cost.fits and cost.fits_host else "does not fit in memory"
@@ -213,6 +214,24 @@ def _vision(told: Training, found: VisionPrediction) -> Outcome:
         numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(found.time),
         problem="" if found.fits else "does not fit in memory",
     )  # fmt: skip
+
+
+def _network(found: Prediction) -> dict[str, Number]:
+    """Mean traffic out of a node over a step: gradients of a ring once around, activations between stages.
+
+    Equation  (2 (n-1)/n w N/(t p) + 2 m w b s h) / t_step, n copies, w bytes a value, m micro-batches of b samples
+    Source    thakur2005 (Optimization of Collective Communication Operations in MPICH), section 4.5
+    Assumes   every copy or stage ends at a node's border; tensor parallelism stays inside a node
+    Checked   tests/study/test_study_network.py: twice the gradients for many copies; nothing within one node
+    """
+    layout, shape = found.layout, found.spec.transformer
+    if found.num_nodes < 2:
+        return {}
+    width, dp, pp = found.recipe.weight_bytes, int(layout.dp), int(layout.pp)
+    gradients = 2.0 * (dp - 1) / dp * width * found.spec.num_params / (int(layout.tp) * pp)
+    samples = int(layout.gbs) / dp
+    activations = 2.0 * width * samples * shape.seq * shape.hidden if pp > 1 else 0.0
+    return {"network_bytes_per_s": Number(value=(gradients + activations) / float(found.cost.time.total))}
 
 
 def _rate(work: float, step_s: float, ends: tuple[float, float]) -> Number:
