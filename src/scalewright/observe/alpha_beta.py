@@ -25,6 +25,8 @@ WORTH_FRAC = 0.25
 """Another line must lower the error on left-out sizes by this much."""
 GOOD_ENOUGH_FRAC = 0.02
 """Where left-out sizes are met this well, or as well as their times are known, there is nothing to gain."""
+TRUSTED_FRAC = 0.1
+"""Spread of the repeats from which on a size counts less than others."""
 HUBER = 1.345
 """Residuals beyond this many robust deviations count less (95 % as efficient as least squares on normal errors)."""
 NUM_REWEIGHTINGS = 20
@@ -74,6 +76,10 @@ class _Line:
     slope: float
     intercept_error: float
     slope_error: float
+    weights: Floats
+    """Of each point in the end."""
+    variance: float
+    """Of a relative residual."""
     left_out: Floats
     """Relative error on each point when it is left out."""
 
@@ -121,8 +127,12 @@ def _fits(key: tuple[Any, ...], sizes: Floats, times_s: Floats, spreads: Floats)
     op, backend, dtype, num_ranks, num_nodes = key
     share = bus_share(op, num_ranks)
     found = []
-    for first, last, line in _lines(sizes * share, times_s, spreads):
+    for first, last, fitted in _lines(sizes * share, times_s, spreads):
         margin = _student(last - first - 2)
+        alpha_low, alpha_high = (fitted.intercept + sign * margin * fitted.intercept_error for sign in (-1.0, 1.0))
+        line = fitted
+        if first == 0 and fitted.intercept < 0.0 < alpha_high:  # a latency that the sizes do not resolve
+            line = _line_from_zero((sizes * share)[:last], times_s[:last], fitted)
         slowest, fastest = line.slope + margin * line.slope_error, line.slope - margin * line.slope_error
         found.append(
             Fit(
@@ -134,8 +144,8 @@ def _fits(key: tuple[Any, ...], sizes: Floats, times_s: Floats, spreads: Floats)
                 from_bytes=int(sizes[first]),
                 to_bytes=int(sizes[last - 1]),
                 alpha_s=line.intercept,
-                alpha_low_s=line.intercept - margin * line.intercept_error,
-                alpha_high_s=line.intercept + margin * line.intercept_error,
+                alpha_low_s=alpha_low,
+                alpha_high_s=alpha_high,
                 bytes_per_s=1.0 / line.slope,
                 bytes_per_s_low=1.0 / slowest,
                 bytes_per_s_high=1.0 / fastest if fastest > 0 else None,
@@ -190,7 +200,7 @@ def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
     the latency, would not count beside the largest. Sizes whose repeats scatter more count less.
     """
     design = np.stack([np.ones_like(x), x], axis=1) / t[:, None]
-    trust = 1.0 / (GOOD_ENOUGH_FRAC**2 + spreads**2)
+    trust = 1.0 / (TRUSTED_FRAC**2 + spreads**2)
     trust = trust / trust.max()
     target, weights = np.ones_like(t), trust
     for _ in range(NUM_REWEIGHTINGS):
@@ -208,14 +218,25 @@ def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
     weighted = np.sqrt(trust)[:, None] * _columns(design, x)
     inverse = np.linalg.inv(weighted.T @ weighted)
     leverage = np.sum((weighted @ inverse) * weighted, axis=1)
-    errors = np.sqrt(_variance(residuals, weights, trust) * np.diag(inverse)) / _units(x)
+    variance = _variance(residuals, weights, trust)
+    errors = np.sqrt(variance * np.diag(inverse)) / _units(x)
     return _Line(
         intercept=intercept,
         slope=slope,
         intercept_error=float(errors[0]),
         slope_error=float(errors[1]),
+        weights=weights,
+        variance=variance,
         left_out=residuals / np.maximum(1.0 - leverage, 1e-3),
     )
+
+
+def _line_from_zero(x: Floats, t: Floats, fitted: _Line) -> _Line:
+    """The same points with a latency of 0."""
+    column = x / t
+    weight = float(np.sum(fitted.weights * column**2))
+    slope = float(np.sum(fitted.weights * column)) / weight
+    return replace(fitted, intercept=0.0, slope=slope, slope_error=float(np.sqrt(fitted.variance / weight)))
 
 
 def _variance(residuals: Floats, weights: Floats, trust: Floats) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +25,7 @@ PERIOD = 251
 """Values run from 0 to below this and begin anew. A prime, so that no part of a buffer looks like its neighbour."""
 SHIFT = 37
 """By which one rank's values are ahead of the one before."""
-CHUNK = 2**22
+CHUNK = 2**20
 """Elements checked at once."""
 
 
@@ -62,7 +62,12 @@ class Operations:
         exact = LARGEST_EXACT[config.dtype]
         self._num_summed = min(self._num_ranks, exact)
         """Ranks whose values are not all 0 in a sum: of more, an element type could not hold the result exactly."""
-        self._sum_period = min(PERIOD, exact // self._num_summed + 1)
+        period = torch.arange(min(PERIOD, exact // self._num_summed + 1))
+        ranks = torch.arange(self._num_summed)
+        sums = ((period[:, None] + SHIFT * ranks[None, :]) % len(period)).sum(dim=1)
+        self._values = Table.of(torch.arange(PERIOD), self._send)
+        self._summands = Table.of(period, self._send)
+        self._sums = Table.of(sums, self._send)
 
     def call(self, cell: Cell) -> Callable[[], None]:
         """The operation, to be called again and again; on a GPU it is queued when the call returns."""
@@ -93,18 +98,20 @@ class Operations:
 
     def clear(self, cell: Cell) -> None:
         """Zeros, whose sums stay zeros however often they are summed in place."""
-        self._source(cell).zero_()
-        self._target(cell).zero_()
+        if cell.op in REDUCING:
+            self._source(cell).zero_()
+            self._target(cell).zero_()
 
     def num_wrong(self, cell: Cell) -> int:
         """Elements of this rank's result that are not what they must be, after one call."""
         self._fill(cell)
         self.call(cell)()
         target, wrong = self._target(cell), torch.zeros((), dtype=torch.int64, device=self._device)
-        for start in range(0, target.numel(), CHUNK):
-            found = target[start : start + CHUNK]
-            places = torch.arange(start, start + found.numel(), device=self._device)
-            wrong += (found != self._expected(cell, places)).sum()
+        part = target.numel() if cell.op not in ("all-gather", "all-to-all") else cell.count
+        for first in range(0, target.numel(), part):
+            table, phase = self._expected(cell, sender=first // part)
+            for found, right in _beside(target[first : first + part], table, phase):
+                wrong += (found != right).sum()
         return int(wrong)
 
     def _source(self, cell: Cell) -> torch.Tensor:
@@ -130,36 +137,45 @@ class Operations:
         target.fill_(0 if cell.op in REDUCING else PERIOD)
         if cell.op == "broadcast" and self._rank != self._config.root:
             return
-        for start in range(0, source.numel(), CHUNK):
-            part = source[start : start + CHUNK]
-            places = torch.arange(start, start + part.numel(), device=self._device)
-            part.copy_(self._values(cell, places, torch.full((), self._rank, device=self._device)))
+        if cell.op in REDUCING and self._rank >= self._num_summed:
+            source.zero_()
+            return
+        table = self._summands if cell.op in REDUCING else self._values
+        for part, values in _beside(source, table, SHIFT * self._rank):
+            part.copy_(values)
 
-    def _values(self, cell: Cell, places: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
-        """What a rank gives at these places of its buffer."""
+    def _expected(self, cell: Cell, *, sender: int) -> tuple[Table, int]:
+        """Table and phase of what must come from `sender`, which for most operations is only one."""
         if cell.op in REDUCING:
-            return (places + SHIFT * rank) % self._sum_period * (rank < self._num_summed)
-        return (places + SHIFT * rank) % PERIOD
+            return self._sums, self._rank * cell.count if cell.op == "reduce-scatter" else 0
+        if cell.op == "all-gather":
+            return self._values, SHIFT * sender
+        if cell.op == "all-to-all":
+            return self._values, SHIFT * sender + self._rank * cell.count
+        if cell.op == "broadcast":
+            return self._values, SHIFT * self._config.root
+        return self._values, SHIFT * ((self._rank - 1) % self._num_ranks)
 
-    def _expected(self, cell: Cell, places: torch.Tensor) -> torch.Tensor:
-        """What must be at these places of this rank's result."""
-        op, count = cell.op, cell.count
-        here = torch.full((), self._rank, device=self._device)
-        if op in REDUCING:
-            first = self._rank * count if op == "reduce-scatter" else 0
-            period = torch.arange(self._sum_period, device=self._device)
-            ranks = torch.arange(self._num_summed, device=self._device)
-            sums = ((period[:, None] + SHIFT * ranks[None, :]) % self._sum_period).sum(dim=1)
-            values = sums[(places + first) % self._sum_period]
-        elif op == "all-gather":
-            values = self._values(cell, places % count, places // count)
-        elif op == "all-to-all":
-            values = self._values(cell, here * count + places % count, places // count)
-        elif op == "broadcast":
-            values = self._values(cell, places, torch.full_like(here, self._config.root))
-        else:
-            values = self._values(cell, places, (here - 1) % self._num_ranks)
-        return values.to(DTYPES[self._config.dtype])
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Values that begin anew after `period`, long enough for a chunk from any phase."""
+
+    values: torch.Tensor
+    period: int
+
+    @classmethod
+    def of(cls, once: torch.Tensor, like: torch.Tensor) -> Table:
+        period = once.numel()
+        repeated = once.repeat(-(-min(CHUNK, like.numel()) // period) + 1)
+        return cls(repeated.to(device=like.device, dtype=like.dtype), period)
+
+
+def _beside(buffer: torch.Tensor, table: Table, phase: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Chunks of a buffer, each with the values of the table at its places."""
+    for start in range(0, buffer.numel(), CHUNK):
+        part, first = buffer[start : start + CHUNK], (start + phase) % table.period
+        yield part, table.values[first : first + part.numel()]
 
 
 def _done(work: dist.Work | None) -> None:

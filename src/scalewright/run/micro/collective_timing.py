@@ -98,7 +98,7 @@ class Rounds:
 
     def sample(self, probed: Sequence[Probed]) -> list[Sampled]:
         """The times of each cell; empty where the run was asked to stop."""
-        calls = [self._calls(one, len(probed)) for one in probed]
+        calls = self._calls(probed)
         samples: list[list[float]] = [[] for _ in probed]
         num_rounds = min(self._config.iterations, ROUNDS_OF_GIVEN) if self._config.iterations else MAX_ROUNDS
         longest_s = 0.0
@@ -136,14 +136,16 @@ class Rounds:
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         return Probed(cell=cell, once_s=float(slowest[0]), num_wrong=int(wrong[0]))
 
-    def _calls(self, probed: Probed, num_cells: int) -> int:
-        """In one loop: what was asked for, or what a cell's equal share of a round has time for."""
+    def _calls(self, probed: Sequence[Probed]) -> list[int]:
+        """In one loop of each cell: what was asked for, or one and what its share of the rest of a round allows."""
         if self._config.iterations:
-            return -(-self._config.iterations // min(self._config.iterations, ROUNDS_OF_GIVEN))
-        share_s = self._left_s / WANTED_ROUNDS / num_cells
-        calls = torch.tensor([max(1, min(MAX_CALLS, int(share_s / probed.once_s) - self._config.warmup))])
+            return [-(-self._config.iterations // min(self._config.iterations, ROUNDS_OF_GIVEN))] * len(probed)
+        round_s = self._left_s / WANTED_ROUNDS
+        once_s = sum(one.once_s for one in probed) * (1 + self._config.warmup)
+        share_s = max(round_s - once_s, 0.0) / max(len(probed), 1)
+        calls = torch.tensor([min(MAX_CALLS, 1 + int(share_s / one.once_s)) for one in probed])
         dist.broadcast(calls, src=0)
-        return int(calls[0])
+        return [int(number) for number in calls]
 
     def _timed(self, cell: Cell, num_calls: int) -> float:
         """Time per call of a loop that all ranks begin together."""
