@@ -16,10 +16,10 @@ from image_sets import SMALL
 from scalewright.data import room
 from scalewright.data.imagenet_like import GeneratedImages, ImageSet, make_images
 from scalewright.data.opening import open_samples
-from scalewright.data.room import check_room, room_at
+from scalewright.data.room import check_room, memory_left_bytes, room_at
 from scalewright.data.staging import Staged, stage, unstage
 from scalewright.data.writing import convert
-from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -190,6 +190,39 @@ def test_a_copy_without_room_is_refused_before_it_starts(tmp_path: Path, monkeyp
     with pytest.raises(EnvironmentFailedError, match="18 files do not fit in 10 free inodes; use shards or LMDB"):
         stage(source, ram)
     assert len(list(ram.iterdir())) == 1
+
+
+def test_links_are_followed_and_broken_ones_named(tmp_path: Path) -> None:
+    source = make_images(tmp_path / "set", SMALL)
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "cats").symlink_to(source / "class-0000", target_is_directory=True)
+    ram = tmp_path / "ram"
+    ram.mkdir()
+    assert len(open_samples(stage(linked, ram).path)) == 4
+    (linked / "cats.jpg").symlink_to(tmp_path / "gone.jpg")
+    with pytest.raises(DocumentError, match=r"cats.jpg: cannot be read: No such file or directory"):
+        stage(linked, ram)
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "used"),
+    [
+        ("0::/slurm/job_7/step_0", "slurm/job_7", "memory.max", "memory.current"),
+        ("9:memory:/slurm/job_7", "memory/slurm/job_7", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+    ids=["v2", "v1"],
+)
+def test_memory_of_the_job_bounds_a_ram_disk(tmp_path: Path, line: str, folder: str, limit: str, used: str) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroups"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    1000 kB\n")
+    (proc / "self" / "cgroup").write_text(f"4:cpu,cpuacct:/other\n{line}\n")
+    (cgroups / folder).mkdir(parents=True)
+    (cgroups / folder / limit).write_text("700000\n")
+    (cgroups / folder / used).write_text("200000\n")
+    (cgroups / folder).parent.joinpath(limit).write_text("max\n")
+    assert sorted(memory_left_bytes(proc=proc, cgroups=cgroups)) == [500_000, 1_024_000]
 
 
 def little_room(*, free_bytes: int, free_inodes: int) -> SimpleNamespace:

@@ -13,7 +13,7 @@ RESERVE_FRAC = 0.05
 LEAST_RESERVE_BYTES = 64 * 2**20
 MOST_RESERVE_BYTES = 100 * 2**30
 RAM_TYPES = ("tmpfs", "ramfs")
-CGROUP = Path("/sys/fs/cgroup")
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def room_at(path: Path) -> Room:
         raise EnvironmentFailedError(f"{there}: cannot be looked at: {error.strerror}; choose another place") from error
     free_bytes = found.f_bavail * found.f_frsize
     if file_system_type(there) in RAM_TYPES:
-        free_bytes = min([free_bytes, *_memory_left_bytes()])
+        free_bytes = min([free_bytes, *memory_left_bytes()])
     return Room(
         free_bytes=free_bytes,
         whole_bytes=found.f_blocks * found.f_frsize,
@@ -78,7 +78,7 @@ def file_system_type(path: Path) -> str:
     best, kind = -1, ""
     there = path.resolve()
     try:
-        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (PROC / "self" / "mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     for line in lines:
@@ -98,18 +98,29 @@ def _existing(path: Path) -> Path:
     return there
 
 
-def _memory_left_bytes() -> list[int]:
-    """Memory that a RAM disk may still take: of the machine, and of the cgroup that a scheduler put us in."""
+def memory_left_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> list[int]:
+    """Memory that a RAM disk may still take: of the machine, and of each cgroup that a scheduler put us in."""
     found = []
-    for line in _text(Path("/proc/meminfo")).splitlines():
+    for line in _text(proc / "meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             found.append(int(line.split()[1]) * 1024)
-    own = next((line[3:] for line in _text(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::")), "/")
-    group = CGROUP / own.lstrip("/")
-    while group.is_relative_to(CGROUP):
-        limit, used = _text(group / "memory.max").strip(), _text(group / "memory.current").strip()
-        if limit.isdigit() and used.isdigit():
-            found.append(max(int(limit) - int(used), 0))
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, own = rest.partition(":")
+        if not controllers:
+            found += _left_in(cgroups, own, limit="memory.max", used="memory.current")
+        elif "memory" in controllers.split(","):
+            found += _left_in(cgroups / "memory", own, limit="memory.limit_in_bytes", used="memory.usage_in_bytes")
+    return found
+
+
+def _left_in(root: Path, own: str, *, limit: str, used: str) -> list[int]:
+    """What a cgroup and those above it have left; none where nothing is limited."""
+    found, group = [], root / own.lstrip("/")
+    while group.is_relative_to(root):
+        most, taken = _text(group / limit).strip(), _text(group / used).strip()
+        if most.isdigit() and taken.isdigit():
+            found.append(max(int(most) - int(taken), 0))
         group = group.parent
     return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from scalewright.data.room import check_room
 from scalewright.data.samples import Progress, unseen
 from scalewright.data.whole import held_for_making, made_whole
-from scalewright.errors import ConfigError
+from scalewright.errors import ConfigError, DocumentError
 from scalewright.records.documents import digest, document, write_document
 
 RAM = Path("/dev/shm")
@@ -56,7 +56,10 @@ def stage(
         raise ConfigError(f"{source}: no such data set; check the path")
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder to copy the data set to; name a RAM disk or a node-local disk")
-    contents, files = _contents(source)
+    try:
+        contents, files = _contents(source)
+    except OSError as error:
+        raise DocumentError(f"{error.filename}: cannot be read: {error.strerror}; repair the data set") from error
     target = folder / f"scalewright-{os.getuid()}-{source.resolve().name}-{digest(asdict(contents))}"
     with held_for_making(target):
         is_new = not target.exists()
@@ -87,7 +90,7 @@ def unstage(staged: Staged) -> None:
 def _contents(source: Path) -> tuple[_Contents, list[str]]:
     files: list[str] = []
     num_folders, disk_bytes, newest_ns = 0, 0, 0
-    for root, folders, names in os.walk(source):
+    for root, folders, names in os.walk(source, followlinks=True):
         num_folders += len(folders)
         for name in names:
             path = os.path.join(root, name)  # noqa: PTH118  a Path for each of a million files takes a minute
@@ -121,5 +124,10 @@ def _copy_all(source: Path, target: Path, files: list[str], num_threads: int, on
 
 def _copy_some(source: Path, target: Path, names: list[str]) -> int:
     for name in names:
-        shutil.copyfile(source / name, target / name)
+        try:
+            shutil.copyfile(source / name, target / name)
+        except OSError as error:
+            if error.filename == str(source / name):  # else it is the target, which the caller speaks for
+                raise DocumentError(f"{source / name}: cannot be read: {error.strerror}; repair it") from error
+            raise
     return len(names)
