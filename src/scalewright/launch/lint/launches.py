@@ -87,6 +87,7 @@ _WRAPPER_FLAGS = {
     "nsys": "", "ncu": "", "rocprof": "", "ionice": "", "chrt": "", "strace": "f", "xargs": "0 r", "uv": "",
     "poetry": "", "conda": "no-capture-output live-stream", "pixi": "", "micromamba": "", "mamba": "",
 }  # fmt: skip
+_STARTED = {"srun", "torchrun", "deepspeed", "accelerate", "bash", "sh"}
 _SUBCOMMAND = {
     "nsys": "profile",
     "uv": "run",
@@ -147,11 +148,9 @@ def _srun(words: list[Word], command: Command, outer: tuple[Launch, ...]) -> tup
         read += [LaunchOption(name=o.name, value=o.value, start=o.start, end=o.end) for o in options]
         used += num_read
         rest = arguments[used:]
-        # `srun $EXTRA_FLAGS ... program`: a variable that nobody knows stands for options while options follow.
-        if len(rest) > 1 and rest[0].text.startswith("$") and rest[1].text.startswith("-"):
-            used += 1
-            continue
-        break
+        if len(rest) < 2 or not rest[0].text.startswith("$") or not _follows_options(rest[1].text):
+            break
+        used += 1
     program = words[1 + used :]
     return _launch("srun", read, command, outer, words, program), program
 
@@ -187,10 +186,9 @@ def _read(words: Sequence[Word], flags: set[str], two: tuple[str, ...] = ()) -> 
         if word.text == "--":
             return found, index + 1
         if word.text.startswith("$") and not word.is_static:
-            more = index + 1 < len(words) and words[index + 1].text.startswith(("-", "$"))
-            if not more and not (index + 1 < len(words) and _looks_like_program(words[index + 1].text)):
+            if index + 1 == len(words) or not _follows_options(words[index + 1].text):
                 break
-            index += 1  # options in a variable that only the shell knows
+            index += 1
             continue
         if len(word.text) < 2 or not word.text.startswith("-"):
             break
@@ -208,8 +206,12 @@ def _read(words: Sequence[Word], flags: set[str], two: tuple[str, ...] = ()) -> 
     return found, min(index, len(words))
 
 
-def _looks_like_program(text: str) -> bool:
-    return text.endswith((".py", ".sh")) or bool(_PYTHON.match(base_name(text)))
+def _follows_options(text: str) -> bool:
+    """Whether the variable before this word, which only the shell knows, can only have held options."""
+    name = base_name(text)
+    if text.startswith(("-", "$")) or name.endswith((".py", ".sh")) or _PYTHON.match(name):
+        return True
+    return name in _MPI or name in CONTAINERS or name in _WRAPPER_FLAGS or name in _STARTED
 
 
 def _generic(

@@ -146,9 +146,11 @@ class Script:
     @property
     def asks_for_gpus(self) -> bool:
         """Whether GPUs are asked for by any option, even where their number is not known."""
-        if self.has("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"):
+        names = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+        if any(self.has(name) and _gpu_count(self.value(name)) != 0 for name in names):
             return True
-        return "gpu" in (self.value("gres") or "") or "gpu" in (self.value("tres-per-task") or "")
+        gres = self.value("gres") or ""
+        return ("gpu" in gres and _gpu_count(gres, is_gres=True) != 0) or "gpu" in (self.value("tres-per-task") or "")
 
     @cached_property
     def tasks_per_node(self) -> int | None:

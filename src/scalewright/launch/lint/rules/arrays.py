@@ -9,6 +9,8 @@ from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, at, insert_bef
 from scalewright.launch.lint.rules.jobs import GUIDE, MANY_TASKS, code_of, mentions
 from scalewright.launch.lint.script import Script
 
+HUNDREDS = 100
+"""Tasks that a file system notices when they start together."""
 _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --output=logs/%A_%a.out\n"
 _BODY = 'python train.py --seed "$SLURM_ARRAY_TASK_ID"\n'
 
@@ -50,6 +52,7 @@ def array_uncapped(script: Script, context: Context) -> Iterator[Hit]:
         found,
         f"{size} tasks may run at once",
         next_step=f"cap them: --array={found.value}%{MANY_TASKS}",
+        severity=None if size > HUNDREDS else "info",
         fix=Fix(edits=(edit,), title=f"run at most {MANY_TASKS} at once", is_safe=False) if is_plain else None,
     )
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from scalewright.launch.lint.launches import CONTAINERS, Launch, launches_of
+from scalewright.launch.lint.launches import Launch, launches_of
 from scalewright.launch.lint.rule import Edit, Fix
 from scalewright.launch.lint.script import Script
 from scalewright.launch.lint.shell import Command, Word
+from scalewright.launch.sites.types import Partition, Site
 
 SURVEY = "287 public GPU training scripts"
 GUIDE = "Infrastructure Foundations for Scalable LLM Training, section"
 DISTRIBUTED = ("torchrun", "deepspeed", "accelerate")
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_WORLD_SIZE")
 MANY_TASKS = 20
 """Tasks of an array that may start at once without anybody noticing; the guide's cap."""
 
@@ -218,17 +218,25 @@ def trains(script: Script) -> bool:
     return script.asks_for_gpus or bool(script.launched(*DISTRIBUTED))
 
 
-def runs_whole_nodes(script: Script, site: object) -> bool:
+def runs_whole_nodes(script: Script, site: Site | None) -> bool:
     """Whether nobody else can be on the nodes: --exclusive, or a partition that gives whole nodes."""
     if script.has("exclusive") and script.value("exclusive") in (None, "", "exclusive"):
         return True
-    partitions = getattr(site, "partitions", ())
-    name = script.value("partition") or getattr(getattr(site, "select", None), "partition", "")
-    return any(partition.name == name and partition.whole_node for partition in partitions)
+    return any(partition.whole_node for partition in partitions_of(script, site))
 
 
-def sees_a_container(script: Script) -> bool:
-    return any(launch.tool in CONTAINERS for launch in script.launches)
+def shares_nodes(script: Script, site: Site | None) -> bool:
+    """Whether the profile says that others may be on the nodes."""
+    found = partitions_of(script, site)
+    return bool(found) and not any(partition.whole_node for partition in found)
+
+
+def partitions_of(script: Script, site: Site | None) -> list[Partition]:
+    """Those of the profile that the job may land in: named, or the default."""
+    if site is None:
+        return []
+    names = (script.value("partition") or site.select.partition).split(",")
+    return [found for name in names if (found := site.partition(name.strip())) is not None]
 
 
 def join_options(script: Script, launch: Launch, text: str, *, title: str, is_safe: bool) -> Fix | None:

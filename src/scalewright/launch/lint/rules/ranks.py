@@ -16,6 +16,7 @@ from scalewright.launch.lint.rules.jobs import (
     join_options,
     number,
     python_takes_time,
+    runs_whole_nodes,
     step_nodes,
     step_of,
     step_tasks_per_node,
@@ -441,6 +442,7 @@ def visible_devices_set(script: Script, context: Context) -> Iterator[Hit]:
             continue
         if value in allowed or value == "3,2,1,0" or assigned.within.loops or assigned.within.is_subshell:
             continue
+        everything = value.split(",") == [str(n) for n in range(script.gpus_per_node or 0)]
         alone = script.lines[assigned.line - 1].strip() in (
             f"export {assigned.name}={value}",
             f"{assigned.name}={value}",
@@ -450,6 +452,7 @@ def visible_devices_set(script: Script, context: Context) -> Iterator[Hit]:
             assigned,
             f"{assigned.name}={value} replaces what Slurm set for this job",
             next_step="remove it",
+            severity="info" if everything and runs_whole_nodes(script, context.site) else None,
             fix=remove_line(script, assigned.line, title="remove it", is_safe=False)
             if alone and not assigned.origin
             else None,

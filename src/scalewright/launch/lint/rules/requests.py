@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, at, at_header, remove_line, rule
-from scalewright.launch.lint.rules.jobs import GUIDE, SURVEY, runs_whole_nodes, trains
+from scalewright.launch.lint.rules.jobs import GUIDE, SURVEY, runs_whole_nodes, shares_nodes, trains
 from scalewright.launch.lint.script import Script
 from scalewright.launch.walltime import MINUTE_S, format_walltime
 
@@ -141,7 +141,7 @@ def gpu_job_without_cpus(script: Script, context: Context) -> Iterator[Hit]:
         script,
         f"{gpus} GPU{'s' * (gpus > 1)} and no CPUs are asked for: each task gets one",
         next_step=f"add #SBATCH {wanted}",
-        severity=None if share else "info",
+        severity=None if share and shares_nodes(script, context.site) else "info",
     )
 
 

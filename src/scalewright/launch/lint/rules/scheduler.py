@@ -12,6 +12,8 @@ from scalewright.launch.lint.shell import Command
 
 POLL_S = 30
 """Seconds between questions to the scheduler that operators do not mind."""
+SECONDS = 10
+"""Below this the guide speaks of a tight loop."""
 FEW = 5
 """Submissions in a loop that are not worth an array."""
 _ASKS = ("squeue", "sacct", "sinfo", "scontrol", "sstat", "sprio")
@@ -113,10 +115,11 @@ def squeue_tight_loop(script: Script, context: Context) -> Iterator[Hit]:
         waits = [_seconds(script, c) for c in sleeps]
         if any(wait is None or wait >= POLL_S for wait in waits):
             continue
+        longest_s = max((w for w in waits if w is not None), default=0)
         yield at(
             script,
             command,
-            f"{command.name} is called every {max((w for w in waits if w is not None), default=0)} s",
+            f"{command.name} is called every {longest_s} s",
             next_step=f"sleep {POLL_S} s or more between questions, or let sbatch --dependency or --wait do the "
             "waiting",
         )

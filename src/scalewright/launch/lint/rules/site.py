@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, at, at_header, rule
-from scalewright.launch.lint.rules.jobs import GUIDE, code_of, is_fill_in, runs_whole_nodes
+from scalewright.launch.lint.rules.jobs import GUIDE, code_of, is_fill_in, partitions_of, runs_whole_nodes
 from scalewright.launch.lint.script import Script
 from scalewright.launch.sites.types import Partition, Qos, Site
 from scalewright.launch.walltime import format_walltime
@@ -15,12 +15,6 @@ from scalewright.launch.walltime import format_walltime
 _PROFILE = "the site's profile, with its sources: scalewright site show"
 _GPU = "#!/bin/bash\n#SBATCH --account=project_465000123\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
 _GIGABYTES = {"K": 1 / 1024**2, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
-
-
-def _partitions(script: Script, site: Site) -> list[Partition]:
-    """Those that the job may land in: named, or the profile's default."""
-    names = (script.value("partition") or site.select.partition).split(",")
-    return [found for name in names if (found := site.partition(name.strip())) is not None]
 
 
 def _qos(script: Script, site: Site) -> Qos | None:
@@ -161,12 +155,12 @@ def time_over_limit(script: Script, context: Context) -> Iterator[Hit]:
     site, found = context.site, script.directive("time")
     if site is None or found is None or script.time_s is None:
         return
-    limits = [(p.max_time, f"partition {p.name}") for p in _partitions(script, site) if p.max_time is not None]
+    limits = [(p.max_time, f"partition {p.name}") for p in partitions_of(script, site) if p.max_time is not None]
     limit, of = max(limits, default=(None, ""))
     qos = _qos(script, site)
     if qos is not None and qos.max_time is not None and (limit is None or qos.max_time < limit):
         limit, of = qos.max_time, f"QOS {qos.name}"
-    names = {p.name for p in _partitions(script, site)}
+    names = {p.name for p in partitions_of(script, site)}
     for size in site.size_bins:
         fits = script.num_nodes is not None and size.min_nodes <= script.num_nodes <= size.max_nodes
         if fits and (not size.partition or size.partition in names) and (limit is None or size.max_time < limit):
@@ -197,7 +191,7 @@ def nodes_over_limit(script: Script, context: Context) -> Iterator[Hit]:
     found = script.directive("nodes") or script.directive("ntasks")
     if site is None or nodes is None or found is None:
         return
-    places: list[Partition | Qos] = [*_partitions(script, site)]
+    places: list[Partition | Qos] = [*partitions_of(script, site)]
     qos = _qos(script, site)
     refusing = [p for p in places if (p.max_nodes is not None and nodes > p.max_nodes) or nodes < p.min_nodes]
     if places and len(refusing) == len(places):
@@ -424,6 +418,6 @@ def preemptible_unprepared(script: Script, context: Context) -> Iterator[Hit]:
                 found,
                 f"jobs in {value} are interrupted, and this one is not queued again nor told",
                 next_step="add #SBATCH --requeue and --signal, and resume from the last checkpoint",
-                severity=None if script.asks_for_gpus else "info",
+                severity=None if told and script.asks_for_gpus else "info",  # many sites queue again by default
             )
             return

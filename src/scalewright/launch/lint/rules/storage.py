@@ -114,17 +114,25 @@ def output_folder(script: Script, context: Context) -> Iterator[Hit]:
     "hostfile.$SLURM_JOB_ID train.py\n",
 )
 def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
-    moved = mentions(script, r"\bcd\s+\S*(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp)|SLURM_ARRAY_TASK_ID")
+    if mentions(script, r"\bcd\s+\S*(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp)|SLURM_ARRAY_TASK_ID"):
+        return
+    at_work = {id(work.command) for work in works(script)}
     seen: set[str] = set()
     for command in script.commands:
-        if command.within.is_heredoc or command.within.loops or command.within.functions or command.origin:
+        within = command.within
+        if within.is_heredoc or within.functions or command.origin:
             continue
         for redirect in command.redirects:
             target = script.resolve(redirect.target)
-            if redirect.operator not in (">", "&>", ">|", ">&") or not _is_shared(target) or target in seen or moved:
+            if (
+                not redirect.operator.strip("0123456789").startswith((">", "&>"))
+                or not _is_shared(target)
+                or target in seen
+            ):
                 continue
-            hosts = re.search(r"host[-_]?file|hosts|nodefile|machinefile|nodelist", target, re.IGNORECASE)
-            if hosts is None and command not in [work.command for work in works(script)]:
+            hosts = _HOSTS.search(target)
+            overwrites = redirect.operator in (">", "&>", ">|") and not within.loops
+            if hosts is None and not (overwrites and id(command) in at_work):
                 continue
             seen.add(target)
             line, column = script.place(redirect.start)
@@ -136,6 +144,10 @@ def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
                 next_step="put the job's id into its name: $SLURM_JOB_ID",
                 severity=None if hosts else "info",
             )
+
+
+_HOSTS = re.compile(r"host[-_]?file|hosts?(?:\.txt)?$|nodefile|machinefile|nodelist", re.IGNORECASE)
+"""Files that name the job's nodes."""
 
 
 def _is_shared(target: str) -> bool:
