@@ -28,8 +28,6 @@ ValueName = Literal[
     "matmul_flop_per_s",
     "best_matmul_flop_per_s",
     "matmul_start_s",
-    "matmul_depth_overhead",
-    "wave_overhead_s",
     "attention_flop_per_s",
     "attention_seq_ramp",
     "attention_backward_ratio",
@@ -250,7 +248,7 @@ def write(calibration: Calibration) -> Path:
 
 
 def version_difference(made_with: dict[str, str], here: dict[str, str]) -> str:
-    """The first version that another one has taken the place of, in words; what is unknown on a side is not compared."""
+    """The first version that is another one now, in words; what is unknown on a side is not compared."""
     for name in COMPARED_VERSIONS:
         old, new = made_with.get(name), here.get(name)
         if old and new and old != new:

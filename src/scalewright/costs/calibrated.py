@@ -111,14 +111,9 @@ def _constants(calibration: Calibration, base: Constants, num_ranks: int, *, on_
         "vector_convolution_gain": base.vector_convolution_gain.value / conv,
         "norm_bandwidth_share": base.norm_bandwidth_share.value / norms,
     }
-    for name, of in (
-        ("depth_overhead", "matmul_depth_overhead"),
-        ("wave_overhead", "wave_overhead_s"),
-        ("attention_seq_ramp", "attention_seq_ramp"),
-    ):
-        found = calibration.value(cast(ValueName, of))
-        if found is not None:
-            changed[name] = found.value
+    ramp = calibration.value("attention_seq_ramp")
+    if ramp is not None:
+        changed["attention_seq_ramp"] = ramp.value
     if launch is not None:
         changed["convolution_host_time"] = NUM_CONVOLUTION_LAUNCHES * launch * calibration.residual("host")
     if on_cpu:  # the host is the device: its work adds up, and nothing runs beside the exchange

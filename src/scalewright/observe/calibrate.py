@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.catalog.calibration import Value, ValueName
-from scalewright.costs.compute import REFERENCE_HEAD, tiled_product_time_s
+from scalewright.costs.compute import REFERENCE_HEAD
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError
 from scalewright.records.measurements import Measurements, read_measurements
@@ -21,13 +20,8 @@ Row = dict[str, Any]
 Floats = NDArray[np.float64]
 MIN_FIT_ROWS = 6
 """Rows that a fit of two or three numbers needs to be worth more than the catalogue's."""
-NUM_NEWTON_STEPS = 30
-SMALL_STEP = 1e-4
-DAMPING = 1e-3
-LARGEST_MOVE = 0.7
-"""Of a logarithm in one step: a fit walks, it does not leap."""
-WIDE_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
-"""In the order in which their products say how a device fills its units."""
+LARGE_QUANTILE, SMALL_QUANTILE = 0.5, 0.3
+"""Products whose rate is a CPU's rate, and products that show what starting one takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +84,11 @@ def _rates(rows: Iterable[Row], amount: str) -> list[float]:
 
 
 def gemm_values(source: Source, base: Machine) -> list[Value]:
-    """Large products held for seconds, the best product of all, and what a product costs beside its arithmetic."""
+    """Large products held for seconds, the best product of all, and what starting one costs a CPU.
+
+    How tiles fill a GPU stays the catalogue's: products that are measured alone start with cold caches, and their edges
+    cost more than in a step.
+    """
     found: list[Value] = []
     precisions = list(dict.fromkeys(str(row["precision"]) for row in source.found.rows))
     for precision in precisions:
@@ -103,9 +101,7 @@ def gemm_values(source: Source, base: Machine) -> list[Value]:
         if not source.on_cpu:
             found.append(_value(source, "matmul_flop_per_s", _rates(held, "flop_per_s"), of=precision,
                                 catalogue=known[1]))  # fmt: skip
-    if source.on_cpu:
-        return found + _started_products(source, base, precisions)
-    return found + _tiled_products(source, base)
+    return found + (_started_products(source, base, precisions) if source.on_cpu else [])
 
 
 def _catalogued_rates(base: Machine, precision: str) -> tuple[float | None, float | None]:
@@ -116,16 +112,20 @@ def _catalogued_rates(base: Machine, precision: str) -> tuple[float | None, floa
 
 
 def _started_products(source: Source, base: Machine, precisions: list[str]) -> list[Value]:
-    """On a device without units to fill: t = t0 + 2 m n k / F, least squares of the relative error."""
+    """On a device without units to fill: t = t0 + 2 m n k / F; the rate of large products, the start of small ones.
+
+    Medians, not least squares: other processes make single products many times slower, never faster.
+    """
     found: list[Value] = []
     starts: list[float] = []
     for precision in precisions:
         rows = [r for r in source.found.rows if r["precision"] == precision and r.get("series") != "sustained"]
         work, times = _column(rows, lambda r: 2.0 * r["m"] * r["n"] * r["k"]), _column(rows, lambda r: r["time_s"])
-        start, slope = _line(work, times)
-        rate = 1.0 / slope
-        spread = [float(w / max(t - start, 0.1 * t)) for w, t in zip(work, times, strict=True) if w > np.median(work)]
-        found.append(_value(source, "matmul_flop_per_s", spread or [rate], of=precision, value=rate,
+        large, small = work >= np.quantile(work, LARGE_QUANTILE), work <= np.quantile(work, SMALL_QUANTILE)
+        rates = [float(rate) for rate in work[large] / times[large]]
+        rate = float(np.median(rates))
+        start = float(np.median(np.maximum(times[small] - work[small] / rate, 0.0)))
+        found.append(_value(source, "matmul_flop_per_s", rates, of=precision,
                             catalogue=_catalogued_rates(base, precision)[1]))  # fmt: skip
         starts.append(start)
     if starts and min(starts) > 0.0:
@@ -134,77 +134,12 @@ def _started_products(source: Source, base: Machine, precisions: list[str]) -> l
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float]:
-    """Intercept and slope with the least relative error, neither below zero."""
+    """Intercept and slope with the least relative error; no intercept for few points, or where it is below zero."""
     weighted = np.stack([1.0 / y, x / y], axis=1)
     (start, slope), *_ = np.linalg.lstsq(weighted, np.ones_like(y), rcond=None)
     if len(x) < MIN_FIT_ROWS or start <= 0.0 or slope <= 0.0:
         return 0.0, float(np.median(y / x))
     return float(start), float(slope)
-
-
-def _tiled_products(source: Source, base: Machine) -> list[Value]:
-    """On a GPU: how much depth and time the edges of tiles cost, from products of many shapes."""
-    units = base.accelerator.num_compute_units
-    rows = _one_precision(source.found.rows)
-    if units is None or len(rows) < MIN_FIT_ROWS:
-        return []
-    sides = [_column(rows, lambda r, side=side: r[side]) for side in ("m", "n", "k")]
-    times = _column(rows, lambda r: r["time_s"])
-    width_bytes = 4.0 if rows[0]["precision"] in ("fp32", "tf32") else 2.0
-    traffic = width_bytes * (sides[0] * sides[2] + sides[1] * sides[2] + sides[0] * sides[1]) / base.hbm_bytes_per_s
-
-    def predicted(logs: Floats) -> Floats:
-        rate, depth, wave = np.exp(logs)
-        constants = base.constants.model_copy(update={
-            "depth_overhead": base.constants.depth_overhead.model_copy(update={"value": float(depth)}),
-            "wave_overhead": base.constants.wave_overhead.model_copy(update={"value": float(wave)}),
-        })  # fmt: skip
-        work = tiled_product_time_s(m=sides[0], n=sides[1], k=sides[2], flop_per_s=float(rate), num_units=units.value,
-                                    constants=constants)  # fmt: skip
-        return np.maximum(work, traffic)
-
-    fastest = max(float(row["flop_per_s"]) for row in rows)
-    first = np.log([fastest, base.constants.depth_overhead.value, base.constants.wave_overhead.value])
-    logs, spread = fit_logs(predicted, times, first, prior_weight=0.02)
-    names: tuple[ValueName, ValueName] = ("matmul_depth_overhead", "wave_overhead_s")
-    return [
-        Value(
-            name=name, num_ranks=source.num_ranks, value=math.exp(logs[i]), low=math.exp(logs[i] - spread[i]),
-            high=math.exp(logs[i] + spread[i]), num_rows=len(rows), runs=(source.run,), catalogue=math.exp(first[i]),
-        )
-        for i, name in enumerate(names, start=1)
-    ]  # fmt: skip
-
-
-def _one_precision(rows: list[Row]) -> list[Row]:
-    """Given shapes in the precision that has the most of them, 16 bit before 32."""
-    by = {p: [r for r in rows if r["precision"] == p and r.get("series") == "shapes"] for p in WIDE_PRECISIONS}
-    return max(by.values(), key=len)
-
-
-def fit_logs(
-    predicted: Any, measured: Floats, first: Floats, *, prior_weight: float
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """Logarithms of parameters with the least squared log error, held to where they begin; and their deviations.
-
-    Gauss-Newton with numerical slopes. The prior keeps a parameter that the data say nothing about where it was.
-    """
-    logs = np.array(first, dtype=np.float64)
-    target = np.log(measured)
-    for _ in range(NUM_NEWTON_STEPS):
-        now = np.log(predicted(logs))
-        slopes = np.stack([(np.log(predicted(logs + step)) - now) / SMALL_STEP
-                           for step in np.eye(len(logs)) * SMALL_STEP], axis=1)  # fmt: skip
-        weight = prior_weight * len(measured)
-        normal = slopes.T @ slopes + (weight + DAMPING) * np.eye(len(logs))
-        move = np.linalg.solve(normal, slopes.T @ (target - now) - weight * (logs - first))
-        move = np.clip(move, -LARGEST_MOVE, LARGEST_MOVE)
-        logs = logs + move
-        if float(np.abs(move).max()) < SMALL_STEP:
-            break
-    left = target - np.log(predicted(logs))
-    variance = float(left @ left) / max(len(measured) - len(logs), 1)
-    return logs, np.sqrt(np.diag(np.linalg.inv(normal)) * variance)
 
 
 def memory_values(source: Source, base: Machine) -> list[Value]:

@@ -10,11 +10,9 @@ import numpy as np
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.errors import ScalewrightError
-from scalewright.launch.outlook import outlook
+from scalewright.launch.outlook import outlook, vision_outlook
 from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.residuals import RealStep
-from scalewright.planner.predict import resolve_recipe
-from scalewright.planner.vision import predict_vision
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload import language_run, vision_run
@@ -23,8 +21,6 @@ from scalewright.workload.vision_run import VisionRun
 
 MIN_STEPS = 5
 """Steps that count, of a run that a factor may be fitted to."""
-VISION_STACKS = {"off": "eager", "graphs": "scalewright"}
-"""Stack of each way to compile; what is not listed is `compiled`."""
 
 
 def read_steps(catalog: Catalog, directories: Iterable[RunDirectory]) -> tuple[list[RealStep], list[str]]:
@@ -71,16 +67,7 @@ def language_step_s(catalog: Catalog, run: LanguageRun, machine: Machine) -> flo
 
 
 def vision_step_s(catalog: Catalog, run: VisionRun, machine: Machine) -> float:
-    """Of synthetic images: a calibration's steps wait for no data."""
-    found = predict_vision(
-        spec=run.spec,
-        machine=machine,
-        layout=run.layout,
-        recipe=resolve_recipe(run.precision, machine),
-        stack=catalog.stack(VISION_STACKS.get(run.compile, "compiled")),
-        channels_last=run.channels_last,
-    )
-    return float(found.time.total)
+    return vision_outlook(catalog, run, machine, start_s=0.0).step_s
 
 
 def language_label(run: LanguageRun) -> str:

@@ -1,7 +1,7 @@
 """Residual factors of a calibration: what real steps show that operators measured alone did not.
 
-At most three factors, each on a group of terms. They are added one by one, the one that explains most first, and only
-as long as runs that were left out of the fit are predicted better for it.
+At most three factors, each on a group of terms: the set that predicts runs left out of the fit best, where every factor
+must be worth its place.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,6 @@ from scalewright.catalog.calibration import (
 from scalewright.catalog.library import Catalog
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine
-from scalewright.observe.calibrate import fit_logs
 
 CANDIDATES: dict[str, tuple[ResidualName, ...]] = {
     "language": ("products", "elementwise", "host"),
@@ -33,8 +33,8 @@ CANDIDATES: dict[str, tuple[ResidualName, ...]] = {
 """Factors that steps of each workload may have fitted."""
 PRIOR_WEIGHT = 0.02
 """How strongly a factor is held to 1, per step: a factor that does nothing stays there."""
-WORTH_FRAC = 0.15
-"""Another factor must lower the error of left-out steps by this share."""
+WORTH_FRAC = 0.1
+"""A factor must lower the error of left-out steps by this share to be worth its place."""
 GOOD_ENOUGH_FRAC = 0.01
 """Below this error there is nothing left to explain but noise."""
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
@@ -42,6 +42,13 @@ T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.
 T_MANY = 1.70
 LEAST_HALF_WIDTH_FRAC = 0.03
 """Sessions on one machine differ by this much without any change (docs/calibration.md)."""
+
+NUM_NEWTON_STEPS = 8
+SMALL_STEP, CLOSE_ENOUGH = 1e-3, 3e-3
+LARGEST_MOVE = 0.7
+"""Of a logarithm in one step: a fit walks, it does not leap."""
+MOST_LEVERAGE = 0.9
+"""A step that alone decides a factor says little about how well others are predicted."""
 
 Floats = NDArray[np.float64]
 
@@ -78,13 +85,12 @@ def fit_residuals(catalog: Catalog, calibration: Calibration, steps: Sequence[Re
     if not steps:
         return Fitted(residuals=(), steps=(), language_interval=None, vision_interval=None)
     problem = _Problem(catalog, calibration, steps)
-    chosen = _chosen(problem)
-    logs, spread = problem.fit(chosen)
-    before, after = problem.predicted({}), problem.predicted(dict(zip(chosen, logs, strict=True)))
-    left_out = problem.left_out(chosen)
+    chosen, fit = _chosen(problem)
+    before, after = problem.predicted((), np.zeros(0)), problem.predicted(chosen, fit.logs)
+    left_out = problem.measured * np.exp(-fit.left_out)
     residuals = tuple(
         Residual(name=name, factor=math.exp(log), low=math.exp(log - dev), high=math.exp(log + dev))
-        for name, log, dev in zip(chosen, logs, spread, strict=True)
+        for name, log, dev in zip(chosen, fit.logs, fit.deviations, strict=True)
     )
     rows = tuple(
         Step.model_validate({
@@ -123,6 +129,20 @@ def error_frac(measured: Sequence[float], predicted: Sequence[float]) -> float:
     return float(np.mean(np.abs(np.array(predicted) / np.array(measured) - 1.0)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fit:
+    """Logarithms of the factors, their deviations, and the log errors of the steps when each is left out."""
+
+    logs: Floats
+    deviations: Floats
+    left_out: Floats
+
+    @property
+    def error(self) -> float:
+        """Root mean square of the errors of left-out steps."""
+        return math.sqrt(float(np.mean(self.left_out**2)))
+
+
 class _Problem:
     """Predictions of all steps as a function of the factors' logarithms."""
 
@@ -131,60 +151,52 @@ class _Problem:
         self.measured = np.array([step.measured_s for step in steps])
         workloads = dict.fromkeys(step.workload for step in steps)
         self.candidates = tuple(dict.fromkeys(name for w in workloads for name in CANDIDATES[w]))
-        self._known: dict[tuple[tuple[str, float], ...], Floats] = {}
 
-    def predicted(self, logs: dict[ResidualName, float]) -> Floats:
-        key = tuple(sorted((str(name), round(float(log), 9)) for name, log in logs.items()))
-        if key not in self._known:
-            factors = {name: math.exp(log) for name, log in logs.items()}
-            residuals = tuple(Residual(name=n, factor=f, low=f, high=f) for n, f in factors.items())
-            changed = self._calibration.model_copy(update={"residuals": residuals})
-            machines = {
-                ranks: machine_from_calibration(self._catalog, changed, num_ranks=ranks)
-                for ranks in {step.num_ranks for step in self.steps}
-            }
-            self._known[key] = np.array([step.predicted_s(machines[step.num_ranks]) for step in self.steps])
-        return self._known[key]
+    def predicted(self, names: Sequence[ResidualName], logs: Floats) -> Floats:
+        factors = {name: math.exp(float(log)) for name, log in zip(names, logs, strict=True)}
+        residuals = tuple(Residual(name=n, factor=f, low=f, high=f) for n, f in factors.items())
+        changed = self._calibration.model_copy(update={"residuals": residuals})
+        machines = {
+            ranks: machine_from_calibration(self._catalog, changed, num_ranks=ranks)
+            for ranks in {step.num_ranks for step in self.steps}
+        }
+        return np.array([step.predicted_s(machines[step.num_ranks]) for step in self.steps])
 
-    def fit(self, names: Sequence[ResidualName], *, without: int | None = None) -> tuple[Floats, Floats]:
-        """Logarithms of the factors, and their deviations; `without` leaves a step out."""
-        if not names:
-            return np.zeros(0), np.zeros(0)
-        kept = [i for i in range(len(self.steps)) if i != without]
+    def fit(self, names: Sequence[ResidualName]) -> _Fit:
+        """Factors with the least squared log error, held to 1 by a prior; Gauss-Newton with numerical slopes.
 
-        def predicted(logs: Floats) -> Floats:
-            found: Floats = self.predicted(dict(zip(names, logs, strict=True)))[kept]
-            return found
-
-        return fit_logs(predicted, self.measured[kept], np.zeros(len(names)), prior_weight=PRIOR_WEIGHT)
-
-    def left_out(self, names: Sequence[ResidualName]) -> Floats:
-        """Each step predicted with factors that were fitted to the others."""
-        if len(self.steps) < 2:
-            return self.predicted({})
-        found = []
-        for i in range(len(self.steps)):
-            logs, _ = self.fit(names, without=i)
-            found.append(self.predicted(dict(zip(names, logs, strict=True)))[i])
-        return np.array(found)
-
-    def error(self, names: Sequence[ResidualName]) -> float:
-        """Root mean square of the log errors of left-out steps."""
-        errors = np.log(self.left_out(names) / self.measured)
-        return math.sqrt(float(np.mean(errors**2)))
+        Left-out errors follow from the leverage of each step (e / (1 - h)), which is exact where the logarithm of a
+        prediction is linear in those of the factors.
+        """
+        num, target = len(names), np.log(self.measured)
+        logs, slopes = np.zeros(num), np.zeros((len(self.steps), num))
+        weight = PRIOR_WEIGHT * len(self.steps)
+        normal = weight * np.eye(num)
+        now = np.log(self.predicted(names, logs))
+        for _ in range(NUM_NEWTON_STEPS if num else 0):
+            moved = [np.log(self.predicted(names, logs + step)) for step in np.eye(num) * SMALL_STEP]
+            slopes = np.stack([(there - now) / SMALL_STEP for there in moved], axis=1)
+            normal = slopes.T @ slopes + weight * np.eye(num)
+            move = np.linalg.solve(normal, slopes.T @ (target - now) - weight * logs)
+            logs = logs + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE)
+            now = np.log(self.predicted(names, logs))
+            if float(np.abs(move).max()) < CLOSE_ENOUGH:
+                break
+        left = target - now
+        inverse = np.linalg.inv(normal)
+        leverage = np.minimum(np.einsum("ij,jk,ik->i", slopes, inverse, slopes), MOST_LEVERAGE)
+        variance = float(left @ left) / max(len(left) - num, 1)
+        return _Fit(logs=logs, deviations=np.sqrt(np.diag(inverse) * variance), left_out=left / (1.0 - leverage))
 
 
-def _chosen(problem: _Problem) -> list[ResidualName]:
-    """Up to three factors, the most telling first; never as many as there are steps."""
-    chosen: list[ResidualName] = []
-    error = problem.error(chosen)
-    while len(chosen) < min(MAX_RESIDUALS, len(problem.steps) - 1) and error > GOOD_ENOUGH_FRAC:
-        rest = [name for name in problem.candidates if name not in chosen]
-        if not rest:
-            break
-        errors = {name: problem.error([*chosen, name]) for name in rest}
-        best = min(errors, key=lambda name: errors[name])
-        if errors[best] > error * (1.0 - WORTH_FRAC):
-            break
-        chosen, error = [*chosen, best], errors[best]
-    return chosen
+def _chosen(problem: _Problem) -> tuple[tuple[ResidualName, ...], _Fit]:
+    """The set of at most three factors that predicts left-out steps best, each of them worth its place."""
+    best: tuple[ResidualName, ...] = ()
+    fit = problem.fit(best)
+    score = max(fit.error, GOOD_ENOUGH_FRAC)
+    for num in range(1, min(MAX_RESIDUALS, len(problem.steps) - 1) + 1):
+        for names in combinations(problem.candidates, num):
+            tried = problem.fit(names)
+            if max(tried.error, GOOD_ENOUGH_FRAC) / (1.0 - WORTH_FRAC) ** num < score:
+                best, fit, score = names, tried, max(tried.error, GOOD_ENOUGH_FRAC) / (1.0 - WORTH_FRAC) ** num
+    return best, fit

@@ -13,8 +13,6 @@ TITLES = {
     "matmul_flop_per_s": "products, held",
     "best_matmul_flop_per_s": "products, best",
     "matmul_start_s": "start of a product",
-    "matmul_depth_overhead": "depth lost per tile",
-    "wave_overhead_s": "wave of tiles",
     "attention_flop_per_s": "attention",
     "attention_seq_ramp": "attention, half at",
     "attention_backward_ratio": "attention, back/forth",
