@@ -16,6 +16,8 @@ MAX_METRICS = 3
 """Columns of figures beside the labels that 80 columns hold."""
 MAX_ROWS = 60
 """More rows are cut: the page and the files have them all."""
+MAX_PLAIN = 1e6
+"""Whole numbers up to here are written out."""
 DIMENSIONS = {found.name: found for found in vars(units).values() if isinstance(found, units.Dimension)}
 
 
@@ -23,6 +25,8 @@ def shown(number: Number | None, metric: MetricShown) -> str:
     """A value as people write it, with its unit."""
     if number is None:
         return "-"
+    if metric.quantity == units.COUNT.name and number.value.is_integer() and abs(number.value) < MAX_PLAIN:
+        return f"{number.value:,.0f} {metric.unit}".strip()
     text = units.format(number.value, DIMENSIONS[metric.quantity])
     named = metric.unit if metric.quantity == units.COUNT.name else ""
     return f"{text} {named}".strip()

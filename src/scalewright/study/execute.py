@@ -11,12 +11,13 @@ from typing import Any
 
 from scalewright.errors import ScalewrightError
 from scalewright.launch.allocation import is_inside, run_in_allocation
+from scalewright.launch.as_rank import become_rank, place_here, run_first
 from scalewright.launch.here import num_cores
 from scalewright.launch.local import run_ranks
 from scalewright.observe.alpha_beta import add_fits
 from scalewright.observe.rollup import write_rollup
 from scalewright.records.documents import write_document, write_text
-from scalewright.records.events import Event
+from scalewright.records.events import Event, EventTail
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 
@@ -71,6 +72,9 @@ def execute(point: Execution, watch: Watch | None = None) -> int:
     if point.is_finished:
         return ExitCode.YES
     watch = watch or Watch()
+    place = place_here(os.environ)
+    if place is not None and place[0] > 0:
+        become_rank(point.directory, point.config, kind=point.kind)
     directory = RunDirectory.create_or_resume(
         point.path, point.config, plan_id=point.plan_id, point_id=point.point_id, study_id=point.study_id
     )
@@ -99,6 +103,10 @@ def _write_once(directory: RunDirectory, point: Execution) -> None:
 
 
 def _start(directory: RunDirectory, point: Execution, watch: Watch) -> int:
+    if place_here(os.environ) is not None:
+        tail = EventTail(directory.rank_events(0))
+        tail.skip_to_end()
+        return run_first(directory, kind=point.kind, look=lambda: watch.on_events(tail.read()))
     if is_inside(os.environ):
         return run_in_allocation(
             os.environ, directory, kind=point.kind, num_ranks=point.num_ranks, on_events=watch.on_events

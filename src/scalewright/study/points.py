@@ -25,6 +25,7 @@ KINDS = {
     "vision": "scalewright.study.kinds.vision",
     "plan": "scalewright.study.kinds.plan",
     "saving": "scalewright.study.kinds.saving",
+    "stage": "scalewright.study.kinds.stage",
 }
 """Module of each kind, imported when a study has such points."""
 
