@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,24 @@ def test_a_budget_leaves_out_the_largest_sizes_and_says_so(tmp_path: Path, cli: 
     assert sizes[0] == 2**20
     assert len(sizes) < 10
     assert [note for note in found["notes"] if "left out: a budget of 2.00 s" in note]
+
+
+@pytest.mark.ranks
+def test_torchrun_starts_the_ranks_and_the_first_one_prints(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "scalewright",
+        "bench", "collectives", "--device", "cpu", "--ops", "broadcast", "--iters", "2", "--max-bytes", "4 KiB",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [*command, "--run-dir", "r", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert [(row["op"], row["num_ranks"], row["num_wrong"]) for row in found["rows"]] == [("broadcast", 2, 0)] * 3
+    assert json.loads((tmp_path / "r" / "provenance.json").read_text())
+    alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False)
+    assert alone.returncode != 0
+    assert "2 ranks were started, and each would name its own folder: give --run-dir" in alone.stderr
 
 
 def test_refusals(tmp_path: Path, cli: Cli) -> None:

@@ -37,6 +37,7 @@ def run(
 ) -> None:
     """Time collectives over NCCL, RCCL or Gloo and fit their latency and bandwidth. Exit 1: a result was wrong."""
     from scalewright import units
+    from scalewright.launch.as_rank import num_ranks_here
     from scalewright.records.measurements import read_measurements
     from scalewright.records.run_directory import RunDirectory, new_run_id
     from scalewright.records.types import ExitCode
@@ -58,7 +59,7 @@ def run(
         root=root,
         device=cast(DeviceKind, device),
     )
-    num_ranks = _num_ranks(ranks, device)
+    num_ranks = num_ranks_here(os.environ, wanted=ranks, has_run_dir=run_dir is not None) or _num_ranks(ranks, device)
     config.check_ranks(num_ranks)
     path = run_dir or Path("runs") / new_run_id("collectives")
     start_bench("collectives", config.document(), run_dir=path, as_json=as_json, num_ranks=num_ranks)

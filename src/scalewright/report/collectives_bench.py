@@ -65,9 +65,9 @@ def gigabytes_per_s(rate_bytes_per_s: float) -> str:
 def _print_fits(console: Console, fits: list[dict[str, Any]]) -> None:
     if not fits:
         return
+    console.print("\nt = alpha + size x (busbw / algbw) / bandwidth, with intervals of 95 %")
     table = plain_table(
         "operation", "from", "alpha (us)", "bandwidth (GB/s)", "error",
-        title="\nt = alpha + size x (busbw / algbw) / bandwidth, with intervals of 95 %",
         right=("from", "alpha (us)", "error"),
     )  # fmt: skip
     for fit in fits:

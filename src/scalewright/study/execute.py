@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.errors import ScalewrightError
+from scalewright.lab.network import ShapedNetwork
+from scalewright.lab.ranks import run_on_network
 from scalewright.launch.allocation import is_inside, run_in_allocation
 from scalewright.launch.as_rank import become_rank, place_here, run_first
 from scalewright.launch.here import num_cores
@@ -23,6 +25,9 @@ from scalewright.records.types import ExitCode
 
 SUMMED_UP: dict[str, Callable[[RunDirectory], None]] = {"collectives": add_fits}
 """What is worked out from a kind's measurements once its ranks have ended."""
+
+
+LONGEST_ON_LINKS_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,9 @@ class Execution:
     """The command that makes this run again."""
     expected_s: float | None = None
     """How long it is predicted to take, start included; None where nobody can say."""
+
+    link_bytes_per_s: float | None = None
+    """Where set, every rank runs in a network namespace of its own, behind a link shaped to this rate."""
 
     @property
     def directory(self) -> RunDirectory:
@@ -92,7 +100,7 @@ def _write_once(directory: RunDirectory, point: Execution) -> None:
     """What the first attempt was told stays: a resumed run is held against the same prediction."""
     documents: Iterable[tuple[Path, dict[str, Any] | None]] = (
         (directory.plan, point.plan),
-        (directory.machine, point.machine),
+        (directory.machine, _machine(point)),
         (directory.prediction, point.prediction),
     )
     for path, content in documents:
@@ -102,7 +110,17 @@ def _write_once(directory: RunDirectory, point: Execution) -> None:
         write_text(directory.script, point.script)
 
 
+def _machine(point: Execution) -> dict[str, Any] | None:
+    if point.machine is None or point.link_bytes_per_s is None:
+        return point.machine
+    return {**point.machine, "link_bytes_per_s": point.link_bytes_per_s}
+
+
 def _start(directory: RunDirectory, point: Execution, watch: Watch) -> int:
+    if point.link_bytes_per_s is not None:
+        names = [f"r{rank}" for rank in range(point.num_ranks)]
+        with ShapedNetwork(names, rate_bytes_per_s=point.link_bytes_per_s) as network:
+            return run_on_network(network, directory, kind=point.kind, timeout_s=LONGEST_ON_LINKS_S)
     if place_here(os.environ) is not None:
         tail = EventTail(directory.rank_events(0))
         tail.skip_to_end()
