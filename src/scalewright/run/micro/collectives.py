@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from scalewright.catalog.verified import untested_paths
 from scalewright.errors import ConfigError
 from scalewright.records.documents import read_document
 from scalewright.records.loader import restore
@@ -77,7 +78,9 @@ def _measured(
     operations = Operations(config, device)
     lacking = {op: why for op in config.ops if (why := _lacks(op, operations))}
     columns = [cells_of(config, op, world.world_size) for op in config.ops if op not in lacking]
-    notes = [f"{_backend(device)} has no {op} for {config.dtype}, left out: {why}" for op, why in lacking.items()]
+    backend = _backend(device)
+    notes = [f"{backend} has no {op} for {config.dtype}, left out: {why}" for op, why in lacking.items()]
+    notes += [f"untested: {name}" for name, _ in untested_paths() if f"collectives over {backend}" in name.lower()]
 
     def tell(part: str, share: float) -> None:
         metrics.event(step=-1, name=EVENT_PART, detail=part, value=share)
