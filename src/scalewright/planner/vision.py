@@ -31,6 +31,8 @@ from scalewright.workload.training import TEXT, Feed
 
 NUM_IMAGENET = 1_281_167
 """Training images of ImageNet-1k (russakovsky2015, arXiv:1409.0575)."""
+GRAPHED = "scalewright"
+"""Stack whose step on one device is replayed as one graph."""
 NOT_SPLIT = ("tp", "pp", "vpp", "cp", "ep")
 
 
@@ -59,7 +61,7 @@ class VisionPrediction:
         assert isinstance(self.spec.shape, ConvShape)
         return VisionSetting(
             shape=self.spec.shape, machine=self.machine, recipe=self.recipe, num_images=int(self.layout.mbs),
-            compiled=self.stack.compiled, channels_last=self.channels_last,
+            compiled=self.stack.compiled, channels_last=self.channels_last, is_graphed=self.stack.id == GRAPHED,
         )  # fmt: skip
 
     @property
@@ -203,7 +205,7 @@ def predict_vision(
     last = stack.compiled if channels_last is None else channels_last
     setting = VisionSetting(
         shape=spec.shape, machine=machine, recipe=recipe, num_images=int(layout.mbs), compiled=stack.compiled,
-        channels_last=last,
+        channels_last=last, is_graphed=stack.id == GRAPHED,
     )  # fmt: skip
     num_gpus = int(layout.dp)
     here = min(num_gpus, machine.gpus_per_node)

@@ -78,11 +78,18 @@ CPU_LANGUAGE = (
     ("layers=4,hidden=256,heads=4,vocab=4096,seq=128", 4),
     ("layers=6,hidden=64,heads=2,vocab=512,seq=64", 2),
     ("layers=2,hidden=512,heads=8,vocab=8192,seq=256", 2),
+    ("layers=8,hidden=128,heads=4,vocab=512,seq=64", 2),
     ("layers=3,hidden=384,heads=6,vocab=2048,seq=256", 4),
 )
 """Shape and micro-batch (and how it is compiled, with what that takes): one bound by its host, the others by products
 and by memory."""
-GPU_VISION = (("bf16", 256, "off", 0.0), ("bf16", 256, "default", 30.0), ("fp32", 128, "off", 0.0))
+GPU_VISION = (
+    ("bf16", 256, "off", 0.0),
+    ("bf16", 256, "graphs", 30.0),
+    ("fp32", 128, "off", 0.0),
+    ("tf32", 128, "off", 0.0),
+)
+"""Precision, batch, and how it is compiled, with what that takes."""
 CPU_VISION_BATCH = 8
 
 
@@ -102,7 +109,7 @@ def _gpu_points(num_ranks: int) -> list[Point]:
         _dispatch("cuda", 1, compiles=True, least_s=3.0, most_s=10.0),
         _attention("cuda", 1, "bf16", 16, GPU_ATTENTION, least_s=4.0, most_s=40.0),
         *([_collectives("cuda", num_ranks)] if num_ranks > 1 else []),
-        language[0], language[1], vision[0], language[2], vision[2], language[3], vision[1], *language[4:],
+        language[0], language[1], vision[0], language[2], vision[2], vision[1], language[3], vision[3], *language[4:],
     ]  # fmt: skip
 
 
@@ -236,7 +243,7 @@ def _vision(device: DeviceKind, precision: Any, batch: int, compiled: Any, compi
 
     def config(num_steps: int) -> dict[str, Any]:
         run = VisionRun(
-            model_id="resnet50", blocks=(3, 4, 6, 3), width=64, num_classes=1000,
+            model_id="resnet-50", blocks=(3, 4, 6, 3), width=64, num_classes=1000,
             image_size=224 if device == "cuda" else 64, num_ranks=1, batch=batch, epochs=1, steps_per_epoch=num_steps,
             precision=precision, compile=compiled, validates=False, device=device, profile_steps=0, num_workers=0,
             channels_last=device == "cpu" or precision != "fp32",
