@@ -135,7 +135,7 @@ def default_port(script: Script, context: Context) -> Iterator[Hit]:
 def master_addr_local(script: Script, context: Context) -> Iterator[Hit]:
     if not script.is_multi_node:
         return
-    local = re.compile(r"^(?:localhost|127\.0\.0\.1|\$\{MASTER_ADDR:-(?:localhost|127\.0\.0\.1)\})(?::\d+)?$")
+    local = re.compile(r"^(?:localhost|127\.0\.0\.1|\$\{MASTER_ADDR:-(?:localhost|127\.0\.0\.1)\})(?::\S+)?$")
     head = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
     for assigned in script.assignments:
         if assigned.name in ("MASTER_ADDR", "master_addr", "head_node", "HEAD_NODE_ADDR") and local.match(

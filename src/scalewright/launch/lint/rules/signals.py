@@ -233,20 +233,21 @@ def no_requeue(script: Script, context: Context) -> Iterator[Hit]:
 )
 def requeue_without_resume(script: Script, context: Context) -> Iterator[Hit]:
     found = script.directive("requeue")
-    calls = [c for c in script.called("scontrol") if "requeue" in c.texts]
-    if (found is None and not calls) or not trains(script) or not works(script) or script.is_template:
+    call = re.search(r"\bscontrol\s+requeue\b", code_of(script))
+    if (found is None and call is None) or not trains(script) or not works(script) or script.is_template:
         return
-    if re.search(_RESUMES, _without_signals(script), re.IGNORECASE):
+    if re.search(_RESUMES, _with_comments(script), re.IGNORECASE):
         return
-    yield at(
-        script,
-        found or calls[0],
-        "the job is queued again, and nothing in the script resumes",
-        next_step="hand the program its last checkpoint: --resume, --load or whatever it calls it",
-    )
+    message = "the job is queued again, and nothing in the script resumes"
+    step = "hand the program its last checkpoint: --resume, --load or whatever it calls it"
+    if found is not None:
+        yield at(script, found, message, next_step=step)
+    elif call is not None:
+        line, column = script.place(call.start())
+        yield Hit(line=line, column=column, message=message, next_step=step)
 
 
-def _without_signals(script: Script) -> str:
+def _with_comments(script: Script) -> str:
     """The code, and the comments: that somebody wrote how it resumes is good enough."""
     return code_of(script) + "".join(
         comment.text for comment in script.comments if not comment.text.startswith("#SBATCH")
