@@ -68,6 +68,15 @@ def test_three_ranks_in_place_in_16_bit_with_sizes_that_do_not_divide(tmp_path: 
 
 
 @pytest.mark.ranks
+def test_sizes_below_a_line_for_each_rank_are_left_to_the_operations_that_have_one(tmp_path: Path, cli: Cli) -> None:
+    found = measured(cli, tmp_path, "--iters", "1", "--min-bytes", "8 B", "--max-bytes", "32 B")
+    sizes = {op: [row["size_bytes"] for row in found["rows"] if row["op"] == op] for op in OPS}
+    assert sizes["broadcast"] == sizes["all-reduce"] == sizes["send-recv"] == [8, 16, 32]
+    assert sizes["all-gather"] == sizes["reduce-scatter"] == sizes["all-to-all"] == [32]
+    assert {row["num_wrong"] for row in found["rows"]} == {0}
+
+
+@pytest.mark.ranks
 def test_a_budget_leaves_out_the_largest_sizes_and_says_so(tmp_path: Path, cli: Cli) -> None:
     options = ["--budget", "2 s", "--ops", "all-reduce", "--min-bytes", "1 MiB", "--max-bytes", "512 MiB"]
     found = measured(cli, tmp_path, *options)

@@ -25,6 +25,8 @@ PERIOD = 251
 """Values run from 0 to below this and begin anew. A prime, so that no part of a buffer looks like its neighbour."""
 SHIFT = 37
 """By which one rank's values are ahead of the one before."""
+TRIAL_ELEMENTS = 64
+"""Of each rank in the call that tells whether a back end has an operation."""
 CHUNK = 2**20
 """Elements checked at once."""
 
@@ -56,7 +58,7 @@ class Operations:
     def __init__(self, config: CollectivesRun, device: torch.device) -> None:
         self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
         self._config, self._device = config, device
-        elements = config.max_bytes // config.element_bytes
+        elements = max(config.max_bytes // config.element_bytes, TRIAL_ELEMENTS * self._num_ranks)
         self._send = torch.zeros(elements, dtype=DTYPES[config.dtype], device=device)
         self._receive = torch.zeros_like(self._send)
         exact = LARGEST_EXACT[config.dtype]
@@ -95,6 +97,14 @@ class Operations:
                 work.wait()
 
         return exchange
+
+    def lacks(self, op: CollectiveOp) -> str:
+        """Why the back end cannot do an operation on this element type; empty where it can. All ranks find the same."""
+        try:
+            self.call(Cell(op=op, count=TRIAL_ELEMENTS, size_bytes=0))()
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            return " ".join(str(error).split())[:120] or type(error).__name__
+        return ""
 
     def clear(self, cell: Cell) -> None:
         """Zeros, whose sums stay zeros however often they are summed in place."""

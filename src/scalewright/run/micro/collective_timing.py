@@ -98,6 +98,8 @@ class Rounds:
 
     def sample(self, probed: Sequence[Probed]) -> list[Sampled]:
         """The times of each cell; empty where the run was asked to stop."""
+        if not probed:
+            return []
         calls = self._calls(probed)
         samples: list[list[float]] = [[] for _ in probed]
         num_rounds = min(self._config.iterations, ROUNDS_OF_GIVEN) if self._config.iterations else MAX_ROUNDS

@@ -24,7 +24,7 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.language.device import choose_device, join_group
 from scalewright.run.metrics import MetricWriter
-from scalewright.run.micro.collective_ops import Cell, Operations, cells_of
+from scalewright.run.micro.collective_ops import Operations, cells_of
 from scalewright.run.micro.collective_timing import Rounds, Sampled
 from scalewright.run.micro.conditions import Watch, open_board
 from scalewright.run.micro.session import device_identity, software_versions
@@ -36,8 +36,6 @@ from scalewright.run.world import World
 from scalewright.workload.collective import REDUCING, SPLIT, CollectiveOp, bandwidths_bytes_per_s
 from scalewright.workload.collectives_run import KIND, CollectivesRun
 
-TRIAL_ELEMENTS = 64
-"""Of the call that tells whether a back end has an operation."""
 ALWAYS_IN_PLACE: tuple[CollectiveOp, ...] = ("all-reduce", "broadcast")
 """PyTorch's calls for these take one buffer."""
 
@@ -76,7 +74,7 @@ def _measured(
 ) -> Measurements | None:
     """What was found, the same on every rank; None where the run was asked to stop."""
     operations = Operations(config, device)
-    lacking = {op: why for op in config.ops if (why := _lacks(op, operations))}
+    lacking = {op: why for op in config.ops if (why := operations.lacks(op))}
     columns = [cells_of(config, op, world.world_size) for op in config.ops if op not in lacking]
     backend = _backend(device)
     notes = [f"{backend} has no {op} for {config.dtype}, left out: {why}" for op, why in lacking.items()]
@@ -92,10 +90,11 @@ def _measured(
         sampled = rounds.sample(rounds.probe(columns))
         if rounds.stopped():
             return None
-        if not sampled and not lacking:
+        if not sampled:
+            reasons = [*notes, *rounds.notes] or ["they have nothing for some rank"]
             raise ConfigError(
-                f"no size from {config.min_bytes} to {config.max_bytes} bytes could be measured: "
-                f"{'; '.join(rounds.notes) or 'they have nothing for some rank'}; give larger sizes or more time"
+                f"nothing from {config.min_bytes} to {config.max_bytes} bytes could be measured: {'; '.join(reasons)}; "
+                "give other operations, larger sizes or more time"
             )
     rows = [_row(one, config, world, device) for one in sampled]
     return Measurements(
@@ -107,15 +106,6 @@ def _measured(
         summary=_summary(rows),
         notes=[*notes, *rounds.notes, *watch.notes(), *_wrong(rows)],
     )
-
-
-def _lacks(op: CollectiveOp, operations: Operations) -> str:
-    """Why the back end cannot do an operation on this element type; empty where it can. All ranks find the same."""
-    try:
-        operations.call(Cell(op=op, count=TRIAL_ELEMENTS, size_bytes=0))()
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        return " ".join(str(error).split())[:120] or type(error).__name__
-    return ""
 
 
 def _row(sampled: Sampled, config: CollectivesRun, world: World, device: torch.device) -> dict[str, Any]:
