@@ -44,9 +44,11 @@ from scalewright.workload.storage_run import FORMATS, StorageFormat, StorageRun
 
 ROUND_S = 0.25
 """A round reads so many samples that it takes about this long, where there are as many."""
-MIN_ROUNDS, MAX_ROUNDS = 1, 7
+MAX_ROUNDS = 7
 TRIAL_SAMPLES = 4
-"""Of each process, to learn how many make a round."""
+"""Of each process, to begin with when looking for how many make a round."""
+MOST_GROWTH = 16.0
+"""From one try to the next."""
 STILL_CACHED_FRAC = 0.1
 """With more than this left in memory after it was dropped, a file is not cold."""
 NUM_LOOKED_AT = 20
@@ -241,12 +243,9 @@ def _measure(bench: _Bench, point: Point, *, share_s: float) -> None:
         spans = readers.read(shares)
         return elapsed_s(spans), sum(span.num_bytes for span in spans)
 
-    trial_s, _ = once(_shares(bench.config, point, TRIAL_SAMPLES * point.num_workers))
-    shares = _shares(bench.config, point, _round_size(bench.config, point, trial_s))
-    if not point.is_cold:
-        once(shares)  # into the cache
-    taken: list[tuple[float, int]] = []
-    while len(taken) < MIN_ROUNDS or (len(taken) < MAX_ROUNDS and time.monotonic() < ends_s):
+    shares, last = _round_of_its_length(bench.config, point, once, ends_s=ends_s)
+    taken = [last]
+    while len(taken) < MAX_ROUNDS and time.monotonic() < ends_s:
         if bench.stop.requested is not None:
             raise StoppedError
         taken.append(once(shares))
@@ -254,10 +253,23 @@ def _measure(bench: _Bench, point: Point, *, share_s: float) -> None:
     bench.rows.append(_row(point, sum(len(share.indices) for share in shares), taken))
 
 
-def _round_size(config: StorageRun, point: Point, trial_s: float) -> int:
-    rate = TRIAL_SAMPLES * point.num_workers / max(trial_s, 1e-9)
-    wanted = math.ceil(rate * ROUND_S / point.num_workers) * point.num_workers
-    return max(point.num_workers, min(wanted, config.num_samples))
+def _round_of_its_length(
+    config: StorageRun, point: Point, once: Callable[[list[Share]], tuple[float, int]], *, ends_s: float
+) -> tuple[list[Share], tuple[float, int]]:
+    """Samples that take about a round to read, and what the last try took: a short try says little of a long one,
+    since the kernel reads ahead.
+    """
+    num_samples = min(TRIAL_SAMPLES * point.num_workers, config.num_samples)
+    while True:
+        shares = _shares(config, point, num_samples)
+        if not point.is_cold:
+            once(shares)  # into the cache
+        time_s, num_bytes = once(shares)
+        is_long = time_s > 0.5 * ROUND_S or num_samples >= config.num_samples
+        if is_long or time.monotonic() > ends_s:
+            return shares, (time_s, num_bytes)
+        growth = min(max(ROUND_S / max(time_s, 1e-9), 2.0), MOST_GROWTH)
+        num_samples = min(math.ceil(num_samples * growth), config.num_samples)
 
 
 def _shares(config: StorageRun, point: Point, num_samples: int) -> list[Share]:
