@@ -32,7 +32,7 @@ def run(
     batch: Annotated[int, typer.Option(help="0: as many as make 16,384 tokens (1,024 on CPUs).")] = 0,
     full: Annotated[bool, typer.Option("--full", help="Without the causal mask.")] = False,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for all of it.")] = "30 s",
+    budget: Annotated[str, typer.Option(help="Time for measuring; start-up comes on top.")] = "30 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,

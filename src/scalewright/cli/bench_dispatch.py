@@ -13,7 +13,7 @@ from scalewright.cli.options import AsJson
 def run(
     compile_too: Annotated[bool, typer.Option("--compile/--no-compile", help="Also torch.compile.")] = True,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for all of it; compiling comes on top.")] = "10 s",
+    budget: Annotated[str, typer.Option(help="Time for measuring; start-up and compiling come on top.")] = "10 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
 ) -> None:

@@ -28,7 +28,7 @@ def run(
     tokens: Annotated[int, typer.Option(help="Tokens of a model's micro-batch; 0: one of its sequences.")] = 0,
     best: Annotated[bool, typer.Option("--best", help="Search for the best rate; default without shapes.")] = False,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for all of it.")] = "60 s",
+    budget: Annotated[str, typer.Option(help="Time for measuring; start-up comes on top.")] = "60 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,

@@ -15,7 +15,7 @@ SizesText = Annotated[str | None, typer.Option(metavar="SIZE,...", help="Of a bu
 def run(
     sizes: SizesText = None,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for all of it.")] = "20 s",
+    budget: Annotated[str, typer.Option(help="Time for measuring; start-up comes on top.")] = "20 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
 ) -> None:

@@ -43,4 +43,4 @@ def _tera(flop_per_s: float | None) -> str:
     if flop_per_s is None:
         return "-"
     tera = flop_per_s * 1e-12
-    return f"{tera:.0f}" if tera >= 10 else f"{tera:.3f}"
+    return f"{tera:.0f}" if tera >= 10 else f"{tera:.3g}"

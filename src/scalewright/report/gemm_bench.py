@@ -39,7 +39,7 @@ def _print_shapes(console: Console, rows: list[dict[str, Any]]) -> None:
 def _tera(flop_per_s: float) -> str:
     """Three digits, or what a slow device has."""
     tera = flop_per_s * 1e-12
-    return f"{tera:.0f}" if tera >= 100 else f"{tera:.1f}" if tera >= 10 else f"{tera:.3f}"
+    return f"{tera:.0f}" if tera >= 100 else f"{tera:.1f}" if tera >= 10 else f"{tera:.3g}"
 
 
 def _print_best(console: Console, found: Measurements) -> None:

@@ -52,6 +52,7 @@ def measure_attention(config: AttentionRun, session: Session) -> None:
         done = settle_cpu_products()
         if done is not None:
             session.note(done)
+        session.begin()
     flush = CacheFlush(session.device) if session.device.type == "cuda" else None
     ordered = sorted(config.cases, key=lambda case: case.forward_flop)
     tries = [

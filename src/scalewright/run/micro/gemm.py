@@ -49,6 +49,8 @@ SEARCH_FRAC, FINAL_FRAC, SUSTAINED_FRAC = 0.5, 0.2, 0.3
 """How the time of a search is divided: looking, measuring the finalists anew, and keeping the best one running."""
 LONGEST_SUSTAINED_S = 10.0
 SUSTAINED_SAMPLE_S = 0.1
+ALIGNED = 512
+"""Elements to a multiple of which an operand starts."""
 MEMORY_FRAC = 0.25
 """Of the free memory that the operands of one product may take."""
 
@@ -65,6 +67,7 @@ def measure_products(config: GemmRun, session: Session) -> None:
         done = settle_cpu_products()
         if done is not None:
             session.note(done)
+        session.begin()
     flush = CacheFlush(session.device) if session.device.type == "cuda" else None
     share = 0.5 if config.products and config.finds_best else float(bool(config.products))
     session.part("products of given shapes")
@@ -124,10 +127,11 @@ class Operands:
         """A call of the product, with the second operand laid out as a linear layer's weight is."""
         torch.set_float32_matmul_precision("high" if self._precision == "tf32" else "highest")
         m, n, k = product.m, product.n, product.k
-        if self._pool.numel() < (m + n) * k:
+        second = -(-m * k // ALIGNED) * ALIGNED  # as an allocation of its own would start
+        if self._pool.numel() < second + n * k:
             self._pool = self._pool.new_empty(0)  # the old numbers make room first
-            self._pool = self._drawn((m + n) * k)
-        a_MK, b_NK = self._pool[: m * k].view(m, k), self._pool[m * k : (m + n) * k].view(n, k)
+            self._pool = self._drawn(second + n * k)
+        a_MK, b_NK = self._pool[: m * k].view(m, k), self._pool[second : second + n * k].view(n, k)
         if self._precision == "fp8":
             one = torch.ones((), device=self._device)
             return lambda: torch._scaled_mm(

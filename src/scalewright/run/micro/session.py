@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,6 +75,10 @@ class Session:
     @property
     def left_s(self) -> float:
         return self.budget_s - (time.monotonic() - self.begun_s)
+
+    def begin(self) -> None:
+        """The budget is for measuring: what had to be found out first comes on top, as starting PyTorch does."""
+        self.begun_s = time.monotonic()
 
     def part(self, text: str) -> None:
         """Say what comes next; here a benchmark that was asked to stop does."""
@@ -172,7 +177,8 @@ def software_versions(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         runtime = {"hip": torch.version.hip, "cuda": torch.version.cuda}
         found |= {name: version for name, version in runtime.items() if version}
-        found |= {"driver": driver()}
+        number = re.search(r"\d+\.\d+(?:\.\d+)*", driver())
+        found |= {"driver": number.group() if number else ""}
     return {name: version for name, version in found.items() if version}
 
 

@@ -152,7 +152,7 @@ def _take_cpu(work: Work, before: Work | None, num: int, calls: int) -> list[flo
 
 
 def _take_cuda(work: Work, before: Work | None, num: int, calls: int) -> list[float]:
-    marks = [(torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)) for _ in range(num)]
+    marks = [(_event(), _event()) for _ in range(num)]
     for start, end in marks:
         if before is not None:
             before()
@@ -162,6 +162,10 @@ def _take_cuda(work: Work, before: Work | None, num: int, calls: int) -> list[fl
         end.record()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) * 1e-3 / calls for start, end in marks]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def settle(device: torch.device) -> None:
