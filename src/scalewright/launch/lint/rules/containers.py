@@ -28,11 +28,13 @@ _ON_CPU = r"^(?:echo|ls|cat|cp|mkdir|pip|pip3|conda|bash|sh|tar|rsync|which|env|
     after=_HEAD + "srun apptainer exec --nv image.sif python train.py\n",
 )
 def container_without_gpu(script: Script, context: Context) -> Iterator[Hit]:
-    if not script.asks_for_gpus or _is_visible_anyway(script, context):
+    if not script.asks_for_gpus:
         return
     for launch in script.launched("apptainer"):
         if launch.has(*_SEES) or has_unknown_options(launch) or not _uses_gpu(script, launch):
             continue
+        if _is_visible_anyway(script, context):
+            return
         flag = _flag(context)
         yield at(
             script,

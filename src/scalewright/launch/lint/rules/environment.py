@@ -312,13 +312,15 @@ def conda_without_hook(script: Script, context: Context) -> Iterator[Hit]:
     after=_HEAD + "srun python -u train.py\n",
 )
 def python_buffered(script: Script, context: Context) -> Iterator[Hit]:
-    if not trains(script) or mentions(script, r"PYTHONUNBUFFERED|stdbuf|--unbuffered|\bsrun\b[^\n]*\s-u\b"):
+    if not trains(script):
         return
     for work in works(script):
         last = work.chain[-1] if work.chain else None
         if last is None or last.tool != "python" or work.command.origin:
             continue
         if not any(word.text in ("-u", "-uB") for word in last.program[:3]):
+            if re.search(r"PYTHONUNBUFFERED|stdbuf|--unbuffered|\bsrun\b[^\n]*\s-u\b", code_of(script)):
+                return
             yield at(
                 script,
                 last,

@@ -33,6 +33,8 @@ _GIGABYTES = {"K": 1e3, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 def _degree(script: Script, which: str) -> tuple[int, int] | None:
     """A degree of parallelism as the script hands it to its program, and where; None: not there, or not known here."""
+    if "parallel" not in script.text:
+        return None
     names = "|".join(re.escape(name) for name in _DEGREES[which])
     given = rf"(?:--|\b)(?:{names})(?:[= ]+|\s+\\?\s*)[\"']?(\$?\{{?\w+\}}?|\d+)"
     found = list(re.finditer(given, code_of(script)))
@@ -86,7 +88,7 @@ def tensor_parallel_spans_nodes(script: Script, context: Context) -> Iterator[Hi
 )
 def world_size_indivisible(script: Script, context: Context) -> Iterator[Hit]:
     world = script.num_gpus
-    if world is None or not re.search(_MEGATRON, code_of(script)):
+    if world is None or "parallel" not in script.text or not re.search(_MEGATRON, code_of(script)):
         return
     degrees = {which: _degree(script, which) for which in _DEGREES}
     known = {which: found for which, found in degrees.items() if found is not None}

@@ -390,7 +390,7 @@ def _without_single(raw: str) -> str:
 )
 def rank_unset(script: Script, context: Context) -> Iterator[Hit]:
     code = code_of(script)
-    if script.launched(*DISTRIBUTED, "mpirun") or script.called("source", "."):
+    if not _USES_RANK.search(code) or script.launched(*DISTRIBUTED, "mpirun") or script.called("source", "."):
         return
     names = {assigned.name for assigned in script.assignments}
     names |= {name for command in script.commands for name, _ in command.environment}

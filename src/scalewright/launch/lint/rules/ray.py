@@ -14,9 +14,10 @@ _TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
 
 
 def _ray_starts(script: Script) -> list[Command]:
-    return [
-        c for c in script.commands if re.search(r"(?:^|\s)ray\s+start\b", " ".join(c.texts[:40])) and "start" in c.texts
-    ]
+    if "ray" not in script.text:
+        return []
+    starting = [command for command in script.commands if any(word.text == "start" for word in command.words)]
+    return [command for command in starting if re.search(r"(?:^|\s)ray\s+start\b", " ".join(command.texts[:40]))]
 
 
 @rule(

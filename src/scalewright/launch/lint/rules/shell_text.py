@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, rule
 from scalewright.launch.lint.script import Script
 
+_CUT_OFF = re.compile(r"\\\r?\n[ \t]*#")
+_TRAILING = re.compile(r"\\[ \t]+\r?\n")
 _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
 
 
@@ -24,7 +26,7 @@ _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
     needs_header=False,
 )
 def backslash_space(script: Script, context: Context) -> Iterator[Hit]:
-    if not script.is_shell:
+    if not script.is_shell or not _TRAILING.search(script.text):
         return
     for number, line in script.code_lines():
         match = re.search(r"(?<!\\)(?:\\\\)*\\([ \t]+)$", line)
@@ -57,6 +59,8 @@ def backslash_space(script: Script, context: Context) -> Iterator[Hit]:
 )
 def comment_breaks_command(script: Script, context: Context) -> Iterator[Hit]:
     if not script.is_shell:
+        return
+    if not _CUT_OFF.search(script.text):
         return
     comments = {comment.line for comment in script.comments}
     for number, line in script.code_lines():

@@ -105,10 +105,12 @@ def cpus_not_inherited(script: Script, context: Context) -> Iterator[Hit]:
     after=_HEAD + "srun --cpu-bind=cores python train.py\n",
 )
 def no_cpu_bind(script: Script, context: Context) -> Iterator[Hit]:
-    if script.setting("SLURM_CPU_BIND") is not None or mentions(script, r"\bnumactl\b|\btaskset\b|GOMP_CPU_AFFINITY"):
+    if script.setting("SLURM_CPU_BIND") is not None:
         return
     for step, tasks in _packed(script):
         if not step.has("cpu-bind") and (script.number("cpus-per-task") or 1) > 1:
+            if mentions(script, r"\bnumactl\b|\btaskset\b|GOMP_CPU_AFFINITY"):
+                return
             yield at(
                 script,
                 step,
@@ -128,11 +130,13 @@ def no_cpu_bind(script: Script, context: Context) -> Iterator[Hit]:
     after=_HEAD + "srun --cpu-bind=cores --mem-bind=local python train.py\n",
 )
 def numa_memory_unbound(script: Script, context: Context) -> Iterator[Hit]:
-    if script.has("mem-bind") or mentions(script, r"\bnumactl\b|numa.binding|SLURM_MEM_BIND"):
+    if script.has("mem-bind"):
         return
     for step, tasks in _packed(script):
         bound = step.value("cpu-bind") or ""
         if step.has("cpu-bind") and "none" not in bound and not step.has("mem-bind"):
+            if mentions(script, r"\bnumactl\b|numa.binding|SLURM_MEM_BIND"):
+                return
             yield at(
                 script,
                 step,
@@ -158,9 +162,10 @@ def no_gpu_bind(script: Script, context: Context) -> Iterator[Hit]:
         return
     if script.has("gpu-bind", "gpus-per-task", "ntasks-per-gpu", "tres-bind"):
         return
-    if mentions(script, r"SLURM_LOCALID|LOCAL_RANK|VISIBLE_DEVICES|local.rank"):
+    packed = list(_packed(script))
+    if not packed or mentions(script, r"SLURM_LOCALID|LOCAL_RANK|VISIBLE_DEVICES|local.rank"):
         return
-    for step, tasks in _packed(script):
+    for step, tasks in packed:
         if (
             not step.has("gpu-bind", "gpus-per-task", "ntasks-per-gpu", "accel-bind")
             and (script.gpus_per_node or 1) > 1
@@ -183,9 +188,10 @@ def no_gpu_bind(script: Script, context: Context) -> Iterator[Hit]:
     after=_HEAD + "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nsrun python train.py\n",
 )
 def no_omp_threads(script: Script, context: Context) -> Iterator[Hit]:
-    if mentions(script, r"OMP_NUM_THREADS|set_num_threads"):
+    packed = list(_packed(script))
+    if not packed or mentions(script, r"OMP_NUM_THREADS|set_num_threads"):
         return
-    for step, _ in _packed(script):
+    for step, _ in packed:
         inner = [launch for launch in script.launches if step in launch.outer]
         if any(launch.tool == "python" for launch in inner) and not any(launch.tool in DISTRIBUTED for launch in inner):
             yield at(

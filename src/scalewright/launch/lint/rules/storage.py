@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, at, rule
-from scalewright.launch.lint.rules.jobs import GUIDE, SURVEY, code_of, has_job_id, mentions, works
+from scalewright.launch.lint.rules.jobs import GUIDE, SURVEY, code_of, has_job_id, works
 from scalewright.launch.lint.script import Script
 
 _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
@@ -114,7 +114,7 @@ def output_folder(script: Script, context: Context) -> Iterator[Hit]:
     "hostfile.$SLURM_JOB_ID train.py\n",
 )
 def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
-    if mentions(script, r"\bcd\s+\S*(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp)|SLURM_ARRAY_TASK_ID"):
+    if not any(command.redirects for command in script.commands) or _OWN_FOLDER.search(code_of(script)):
         return
     at_work = {id(work.command) for work in works(script)}
     seen: set[str] = set()
@@ -146,6 +146,8 @@ def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
             )
 
 
+_OWN_FOLDER = re.compile(r"\bcd\s+\S*(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp)|SLURM_ARRAY_TASK_ID")
+"""The script works where no other job does."""
 _HOSTS = re.compile(r"host[-_]?file|hosts?(?:\.txt)?$|nodefile|machinefile|nodelist", re.IGNORECASE)
 """Files that name the job's nodes."""
 
