@@ -22,6 +22,7 @@ from scalewright.study.metrics import metric
 
 KINDS = {
     "language": "scalewright.study.kinds.language",
+    "emulated": "scalewright.study.kinds.emulated",
     "vision": "scalewright.study.kinds.vision",
     "plan": "scalewright.study.kinds.plan",
     "saving": "scalewright.study.kinds.saving",

@@ -8,25 +8,36 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.launch.language import Wanted, prepare
+from scalewright.launch.outlook import Ready
+from scalewright.launch.system_here import HERE
 from scalewright.observe.collect import collect
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
-from scalewright.study.kinds.training import foretold, measured_training, predict_point, read, resolve, system_facts
+from scalewright.study.kinds.training import (
+    Training,
+    foretold,
+    measured_training,
+    predict_point,
+    read,
+    resolve,
+    system_facts,
+)
 from scalewright.units import SECONDS, parse
+from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 
 
 class LanguageKind:
-    metrics = ("step_time_s", "tokens_per_s", "flop_per_s_per_gpu", "mfu_frac", "memory_bytes")
+    metrics: tuple[str, ...] = ("step_time_s", "tokens_per_s", "flop_per_s_per_gpu", "mfu_frac", "memory_bytes")
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
         asked = read(told, where=where)
         parse_layout(asked.layout)
-        if asked.system == "here":
+        if asked.system == HERE:
             resolve_model(catalog, asked.model)
         else:
             resolve(catalog, told, where=where)
@@ -41,20 +52,7 @@ class LanguageKind:
         return foretold(prediction)
 
     def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
-        asked = read(told, where=where)
-        wanted = Wanted(
-            spec=resolve_model(catalog, asked.model),
-            ranks=None,
-            layout=asked.layout,
-            device=asked.device,
-            precision=asked.precision,
-            seq_len=asked.seq,
-            scaling="given",
-            compile=asked.compile,
-            options={"steps": asked.steps, "protocol": asked.protocol, "data": asked.data},
-        )
-        system = None if asked.system == "here" else asked.system
-        ready = prepare(catalog, wanted, RunDirectory(path), system=system, budget_s=parse(asked.budget, SECONDS))
+        ready = prepared(catalog, read(told, where=where), RunDirectory(path))
         return Execution(
             kind="language",
             config=ready.config.document(),
@@ -70,6 +68,23 @@ class LanguageKind:
 
     def samples(self, path: Path) -> tuple[float, ...]:
         return tuple(collect(RunDirectory(path)).series(names.STEP_TIME, slowest=True).tolist())
+
+
+def prepared(catalog: Catalog, asked: Training, directory: RunDirectory) -> Ready[LanguageRun]:
+    """The run that measures a point on this machine, with its prediction."""
+    wanted = Wanted(
+        spec=resolve_model(catalog, asked.model),
+        ranks=None,
+        layout=asked.layout,
+        device=asked.device,
+        precision=asked.precision,
+        seq_len=asked.seq,
+        scaling="given",
+        compile=asked.compile,
+        options={"steps": asked.steps, "protocol": asked.protocol, "data": asked.data},
+    )
+    system = None if asked.system == HERE else asked.system
+    return prepare(catalog, wanted, directory, system=system, budget_s=parse(asked.budget, SECONDS))
 
 
 KIND = LanguageKind()

@@ -49,7 +49,7 @@ _TOLD: TypeAdapter[Search] = TypeAdapter(Search)
 
 class PlanKind(PredictedOnly):
     what = "a search"
-    metrics = ("flop_per_s_per_gpu", "mfu_frac", "step_time_s", "memory_bytes")
+    metrics: tuple[str, ...] = ("flop_per_s_per_gpu", "mfu_frac", "step_time_s", "memory_bytes")
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
         asked = read_as(_TOLD, told, where=where)

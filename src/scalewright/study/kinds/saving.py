@@ -37,7 +37,7 @@ _TOLD: TypeAdapter[SavedRun] = TypeAdapter(SavedRun)
 
 class SavingKind(PredictedOnly):
     what = "a whole run's failures and checkpoints"
-    metrics = ("lost_frac", "save_interval_s", "save_time_s", "gpu_time_s", "training_time_s")
+    metrics: tuple[str, ...] = ("lost_frac", "save_interval_s", "save_time_s", "gpu_time_s", "training_time_s")
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
         asked = read_as(_TOLD, told, where=where)

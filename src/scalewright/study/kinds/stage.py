@@ -60,7 +60,15 @@ Timed = tuple[Breakdown, Footprint | None, float]
 
 class StageKind(PredictedOnly):
     what = "the fewest devices for a stage"
-    metrics = ("num_gpus", "training_time_s", "gpu_time_s", "energy_j", "cost_usd", "carbon_kgco2e", "memory_bytes")
+    metrics: tuple[str, ...] = (
+        "num_gpus",
+        "training_time_s",
+        "gpu_time_s",
+        "energy_j",
+        "cost_usd",
+        "carbon_kgco2e",
+        "memory_bytes",
+    )
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
         asked = read_as(_TOLD, told, where=where)
