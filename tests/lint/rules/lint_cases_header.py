@@ -172,6 +172,10 @@ CASES = {
         fires=(job("-N 4 -n 2"), job("--nodes=2 --ntasks=1")),
         silent=(job("-N 2 -n 2"), job("-N 1-4 -n 2"), job("-N 2 --ntasks-per-node=1")),
     ),
+    "tasks-may-spread": Cases(
+        fires=(job("-n 2 --gres=gpu:2"), job("--ntasks=8 --gpus-per-node=4")),
+        silent=(job("-n 1 --gres=gpu:2"), job("-n 8 --gpus=8"), job("-N 1 -n 4 --gres=gpu:4"), job("-n 64")),
+    ),
     "host-pinned": Cases(
         fires=(job("-w node[01-04]"), job("--nodelist gpu7")),
         silent=(job("--exclude=node1"), job("--nodelist=<node>"), job("-N 2", 'srun -w "$head" hostname')),

@@ -100,11 +100,13 @@ CASES = {
             job(ONE, 'srun bash -c "torchrun --node_rank=$SLURM_PROCID --master_addr=$HEAD train.py"'),
             job(EACH, "srun python train.py --rank $SLURM_PROCID"),
             job(ONE, "srun accelerate launch --machine_rank ${SLURM_NODEID} train.py"),
+            job(EACH, "srun bash <<EOF\npython train.py --rank $SLURM_PROCID\nEOF"),
         ),
         silent=(
             job(ONE, 'srun bash -c "torchrun --node_rank=\\$SLURM_PROCID --master_addr=$HEAD train.py"'),
             job(ONE, "srun torchrun --node_rank=$SLURM_NODEID --rdzv_backend=c10d --rdzv_endpoint=$H:$P train.py"),
             job(NODE, "srun -n1 python train.py --rank $SLURM_PROCID"),
+            job(EACH, "srun bash <<'EOF'\npython train.py --rank $SLURM_PROCID\nEOF"),
         ),
     ),
     "rank-unset": Cases(
@@ -182,6 +184,48 @@ CASES = {
             job(EACH, "export OMP_NUM_THREADS=8\nsrun python train.py"),
             job(ONE, "srun torchrun train.py"),
             job("-n 64", "srun ./solver"),
+        ),
+    ),
+    "no-rendezvous": Cases(
+        fires=(
+            job(ONE, "srun torchrun --nnodes=$SLURM_NNODES --rdzv_backend=c10d train.py"),
+            job(ONE, "srun accelerate launch --num_machines=2 --num_processes=8 train.py"),
+            job(ONE, "srun torchrun --nnodes=2 --rdzv_backend=c10d --master_addr=$HEAD train.py"),
+        ),
+        silent=(
+            job(ONE, "srun torchrun --nnodes=2 --master_addr=$HEAD train.py"),
+            job(ONE, "srun -N1 -n1 torchrun --nnodes=1 train.py"),
+            job(ONE, "srun accelerate launch --config_file a.yaml --num_machines=2 train.py"),
+            job(ONE, "srun torchrun --nnodes=2 $ARGS train.py"),
+        ),
+    ),
+    "lightning-mismatch": Cases(
+        fires=(
+            job(ONE, "srun python train.py trainer.devices=4"),
+            job(EACH, "srun python main.py fit --trainer.num_nodes=1"),
+        ),
+        silent=(
+            job(EACH, "srun python train.py trainer.devices=4 trainer.num_nodes=2"),
+            job(ONE, "python train.py trainer.devices=4"),
+            job(ONE, "srun python train.py trainer.devices=auto"),
+        ),
+    ),
+    "launcher-outdated": Cases(
+        fires=(
+            job(NODE, "python -m torch.distributed.launch train.py"),
+            job(NODE, "srun python -u -m torch.distributed.launch --use_env train.py"),
+        ),
+        silent=(job(NODE, "python -m torch.distributed.run train.py"), job(NODE, "torchrun train.py")),
+    ),
+    "export-none-in-steps": Cases(
+        fires=(
+            job("--export=NONE", "export A=1\nsrun python train.py"),
+            job("--export=NIL -N 2", "export A=1\nsrun torchrun train.py"),
+        ),
+        silent=(
+            job("--export=NONE", "export A=1\nunset SLURM_EXPORT_ENV\nsrun python train.py"),
+            job("--export=NONE", "srun python train.py"),
+            job("--export=ALL", "export A=1\nsrun python train.py"),
         ),
     ),
     "array-uncapped": Cases(

@@ -253,8 +253,14 @@ CASES = {
     ),
     "account-form": Cases(
         context=LUMI,
-        fires=(job("-A 465000123"), (job("-A m1234"), PERLMUTTER)),
-        silent=(job("-A project_465000123"), job("-A <project>"), (job("-A abc123"), FRONTIER)),
+        fires=(job("-A 465000123"), (job("-A other"), LEONARDO)),
+        silent=(
+            (job("-A m1234"), PERLMUTTER),
+            (job("-A IscrC_X"), LEONARDO),
+            job("-A project_465000123"),
+            job("-A <project>"),
+            (job("-A abc123"), FRONTIER),
+        ),
     ),
     "time-over-limit": Cases(
         context=LUMI,

@@ -346,6 +346,7 @@ _EARLY = re.compile(rf"(?<!\\)\$\{{?(?:{_PER_TASK})\b")
     + "srun bash -c 'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$HEAD train.py'\n",
 )
 def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
+    yield from _early_heredocs(script)
     for launch in script.launched("srun"):
         if launch.command.parent is not None or launch.command.origin or step_total(script, launch) == 1:
             continue
@@ -364,6 +365,24 @@ def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
                 next_step="put the command in single quotes: srun bash -c '...', or escape it: \\$SLURM_PROCID",
             )
             break
+
+
+def _early_heredocs(script: Script) -> Iterator[Hit]:
+    """`srun bash <<EOF`: without quotes around EOF the script's shell fills everything in."""
+    for doc in script.heredocs:
+        reader = doc.command
+        if doc.is_quoted or reader is None or reader.name != "srun" or reader.origin:
+            continue
+        match = _EARLY.search(doc.text)
+        if match is not None:
+            line, column = script.place(doc.start + match.start())
+            yield Hit(
+                line=line,
+                column=column,
+                end_column=column + len(match.group()),
+                message=f"{match.group()} is expanded by the script's shell, once, and not in every task",
+                next_step="quote the heredoc's mark: <<'EOF'",
+            )
 
 
 def _meets_by_itself(launch: Launch) -> bool:

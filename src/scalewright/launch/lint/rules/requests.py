@@ -345,3 +345,26 @@ def exclude_list(script: Script, context: Context) -> Iterator[Hit]:
 def no_output(script: Script, context: Context) -> Iterator[Hit]:
     if not script.has("output") and trains(script):
         yield at_header(script, "the log gets Slurm's default name", next_step="add #SBATCH --output=logs/%x-%j.out")
+
+
+@rule(
+    id="tasks-may-spread",
+    severity="info",
+    title="Tasks may land on several nodes, each with all these GPUs",
+    why="--gres counts per node: without --nodes Slurm may spread the tasks, and the job gets a multiple of the GPUs.",
+    source="Slurm, sbatch(1), --gres: on each node; --ntasks",
+    before="#!/bin/bash\n#SBATCH --ntasks=4\n#SBATCH --gres=gpu:4\nsrun python train.py\n",
+    after="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks=4\n#SBATCH --gres=gpu:4\nsrun python train.py\n",
+)
+def tasks_may_spread(script: Script, context: Context) -> Iterator[Hit]:
+    found, tasks = script.directive("ntasks"), script.number("ntasks")
+    per_node = "gpu" in (script.value("gres") or "") or script.has("gpus-per-node")
+    if found is None or tasks is None or tasks < 2 or not per_node or not script.asks_for_gpus:
+        return
+    if not script.has("nodes", "ntasks-per-node", "ntasks-per-gpu", "gpus"):
+        yield at(
+            script,
+            found,
+            f"{tasks} tasks may be spread over several nodes, with {script.value('gres') or 'GPUs'} on each",
+            next_step="add #SBATCH --nodes=1, or say --ntasks-per-node",
+        )

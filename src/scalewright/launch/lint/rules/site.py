@@ -134,6 +134,12 @@ def account_form(script: Script, context: Context) -> Iterator[Hit]:
         return
     if script.is_placeholder("account") or re.fullmatch(site.account.pattern, found.value, re.IGNORECASE):
         return
+    # Projects of a family that the profile knows, and those whose ending the site adds itself.
+    if (
+        any(found.value[:4] == word[:4] for word in re.findall(r"[A-Za-z]{4,}", site.account.form))
+        or site.id == "perlmutter"
+    ):
+        return
     yield at(
         script,
         found,

@@ -201,3 +201,31 @@ def no_omp_threads(script: Script, context: Context) -> Iterator[Hit]:
                 next_step="export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK before srun",
             )
             return
+
+
+@rule(
+    id="export-none-in-steps",
+    severity="warning",
+    title="Tasks do not see what the script exports",
+    why="--export=NONE also holds for srun: variables that the script sets, such as MASTER_ADDR or "
+    "OMP_NUM_THREADS, do not "
+    "reach the tasks.",
+    source="Slurm, sbatch(1), --export: NONE sets SLURM_EXPORT_ENV; srun(1), --export",
+    before="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --export=NONE\nexport MASTER_PORT=$PORT\nsrun python train.py\n",
+    after="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --export=NONE\nexport MASTER_PORT=$PORT\n"
+    "srun --export=ALL python train.py\n",
+)
+def export_none_in_steps(script: Script, context: Context) -> Iterator[Hit]:
+    if (script.value("export") or "").upper() not in ("NONE", "NIL") or not script.exports:
+        return
+    if mentions(script, r"SLURM_EXPORT_ENV"):
+        return
+    for step in _steps(script):
+        if not step.has("export", "export-file"):
+            yield at(
+                script,
+                step,
+                "what the script exports does not reach these tasks: the job has --export=NONE",
+                next_step="add --export=ALL to srun, or unset SLURM_EXPORT_ENV before it",
+                fix=join_options(script, step, "--export=ALL", title="hand the environment on", is_safe=False),
+            )
