@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.checkpoint import Checkpointer
 from scalewright.run.language.session import Session, open_session
+from scalewright.run.vision.loader import Batch
+from scalewright.run.vision.session import open_session as open_vision_session
+from scalewright.run.vision.step import MeanLoss
+from scalewright.run.vision.validate import validate
+from scalewright.workload import vision_run
 from scalewright.workload.language_run import LanguageRun, from_document
 
 
@@ -53,3 +59,44 @@ def _steps(session: Session, first: int, last: int) -> list[tuple[float, float]]
         seen.append((float(result.loss), float(result.grad_norm)))
     loader.close()
     return seen
+
+
+def train_images(document: dict[str, Any], num_parts: int) -> tuple[list[float], list[Tensor]]:
+    """Losses and weights after some steps of drawn images. A rank takes its share; alone, `num_parts` shares one after
+    the other, as the ranks would: norms count over a share either way."""
+    run = vision_run.from_document(document, where="the test's configuration")
+    session, shares = open_vision_session(run, torch.device("cpu")), range(run.num_ranks)
+    loss_of, mine = MeanLoss(session.model, run, session.device), torch.distributed.get_rank()
+    losses = []
+    for step in range(run.steps):
+        generator = torch.Generator().manual_seed(step)
+        size = (run.batch, run.num_ranks, run.image_size, run.image_size, 3)
+        images = torch.randint(256, size, dtype=torch.uint8, generator=generator)
+        labels = torch.randint(run.num_classes, (run.batch, run.num_ranks), generator=generator)
+        if num_parts == 1:
+            losses.append(float(session.step(images[:, mine], labels[:, mine]).loss))
+            continue
+        session.optimizer.clear()
+        found = [loss_of(images[:, share], labels[:, share]) / num_parts for share in shares]
+        for loss in found:
+            loss.backward()
+        session.optimizer.set_rate(step)
+        session.optimizer.apply(session.optimizer.gradients())
+        losses.append(float(sum(loss.detach() for loss in found)))
+    return losses, [param.detach().clone() for param in session.model.parameters()]
+
+
+def score_images(document: dict[str, Any], num_images: int) -> tuple[float, float, int]:
+    """Validation scores over drawn images, every rank its share."""
+    run = vision_run.from_document(document, where="the test's configuration")
+    session = open_vision_session(run, torch.device("cpu"))
+    rank, generator = torch.distributed.get_rank(), torch.Generator().manual_seed(0)
+    images = torch.randint(256, (num_images, run.image_size, run.image_size, 3), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(run.num_classes, (num_images,), generator=generator)
+    for name, buffer in session.model.named_buffers():
+        if "running_" in name:
+            buffer.add_(float(rank))  # what other ranks counted is not what is scored
+    mine = slice(rank, None, torch.distributed.get_world_size())
+    found = validate(session, iter([Batch(images[mine], labels[mine], 0.0)]))
+    assert found is not None
+    return found.loss, found.top_5_frac, found.num_images
