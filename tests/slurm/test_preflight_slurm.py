@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from waiting import PATIENCE_S, job_field, wait_for
+from waiting import PATIENCE_S, job_field, wait_for, wait_for_end
 
 from scalewright.records.documents import write_document
 from scalewright.records.preflight import PreflightRequest
@@ -83,3 +83,46 @@ def test_nodes_that_fail_are_left_and_the_job_waits_for_others(cli: Cli, slurm: 
         assert not (tmp_path / "came").exists()
     finally:
         slurm.run("scancel", job)
+
+
+# A node with another image than the others: its ranks would talk in other versions.
+PYTHON = """#!/bin/sh
+if [ "$SLURMD_NODENAME" = @BAD@ ]; then export APPTAINER_CONTAINER=/images/other.sif; fi
+exec @PYTHON@ "$@"
+"""
+SHOW = """
+import os, pathlib, sys
+told = " ".join(os.environ[name] for name in ("SLURMD_NODENAME", "WORLD_SIZE", "MASTER_ADDR"))
+pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(told)
+"""
+
+
+def test_a_bad_node_is_left_out_where_there_is_a_spare(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
+    """Through srun and through torchrun at once: the run is on the good nodes, and meets on the first of them."""
+    bad, *good = slurm.nodes[:3]
+    python = tmp_path / "python"
+    python.write_text(PYTHON.replace("@BAD@", bad).replace("@PYTHON@", sys.executable))
+    python.chmod(0o755)
+    jobs = {}
+    for launcher in ("srun", "torchrun"):
+        (tmp_path / launcher).mkdir()
+        launched = cli(
+            *("launch", "--site", "generic", "--nodes", "2", "--spares", "1", "--gpus-per-node", "1"),
+            *("--time", "00:15:00", "--launcher", launcher, "--directive", f"nodelist={','.join([bad, *good])}"),
+            *("--run-dir", str(tmp_path / f"run-{launcher}"), "--", str(python), "-c", SHOW, str(tmp_path / launcher)),
+            env=slurm.env,
+            cwd=tmp_path,
+        )
+        assert launched.returncode == 0, launched.stderr
+        jobs[launcher] = launched.stdout.strip()
+    for launcher, job in jobs.items():
+        directory = RunDirectory(tmp_path / f"run-{launcher}")
+        log = directory.logs / f"slurm-{job}.out"
+        assert wait_for_end(slurm, job) == "COMPLETED", log.read_text()
+        result = json.loads(directory.preflight_result.read_text())
+        assert (result["code"], result["keep"], result["drop"]) == (0, good, [bad]), result["reason"]
+        assert {f["rule"] for f in result["findings"] if f["severity"] == "error"} == {"versions-differ"}
+        assert f"running on {','.join(good)}" in log.read_text()
+        told = [(tmp_path / launcher / str(rank)).read_text() for rank in range(2)]
+        assert sorted(told) == sorted(f"{host} 2 {good[0]}" for host in good)
+        assert directory.preflight_exclude.read_text() == f"{bad}\n"

@@ -92,6 +92,43 @@ def test_cancelled_job_is_not_queued_again(cli: Cli, slurm: Lab, tmp_path: Path)
     assert wait_for_end(slurm, job) == "CANCELLED"
 
 
+# The first start of rank 1 is done at once; rank 0 fails when told to, as ranks do that lose a neighbour.
+BEREFT = """
+import os, pathlib, sys, time
+folder, rank, start = pathlib.Path(sys.argv[1]), os.environ["RANK"], os.environ.get("SLURM_RESTART_COUNT", "0")
+(folder / f"rank-{rank}.start-{start}").touch()
+while rank == "0" and start == "0":
+    if (folder / "fail").exists():
+        sys.exit(1)
+    time.sleep(0.1)
+"""
+
+
+def test_ranks_that_fail_because_a_node_is_gone_go_on_without_it(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(BEREFT)
+    launched = cli(
+        *("launch", "--site", "generic", "--nodes", "2", "--gpus-per-node", "1", "--time", "00:20:00"),
+        *("--directive", f"exclude={slurm.nodes[0]}", "--run-dir", str(tmp_path / "run")),
+        *("--", "python3", "rank.py", str(tmp_path)),
+        env=slurm.env,
+        cwd=tmp_path,
+    )
+    job = launched.stdout.strip()
+    log = tmp_path / "run" / "logs" / f"slurm-{job}.out"
+    wait_for("the ranks to start", lambda: len(list(tmp_path.glob("rank-*.start-0"))) == 2)
+    lost = slurm.run("scontrol", "show", "hostnames", job_field(slurm, job, "NodeList")).stdout.split()[1]
+    slurm.kill_node(lost)
+    try:
+        (tmp_path / "fail").touch()
+        assert wait_for_end(slurm, job, shown=log.read_text) == "COMPLETED", log.read_text()
+    finally:
+        slurm.start_node(lost)
+    assert job_field(slurm, job, "Restarts") != "0"
+    assert (tmp_path / "rank-1.start-1").exists()
+    excluded = slurm.run("scontrol", "show", "hostnames", job_field(slurm, job, "ExcNodeList")).stdout.split()
+    assert slurm.nodes[0] in excluded, "what the user left out stays out"
+
+
 def test_array_tasks_take_their_lines_and_files_are_staged(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
     items = ["one two", "$(touch bad)", "it's"]
     (tmp_path / "items.txt").write_text("\n".join(items))

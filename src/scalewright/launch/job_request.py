@@ -19,6 +19,7 @@ OWN_NAMES = frozenset({
     "run_dir", "attempt", "grace_s", "hold_s", "exit_requeue", "max_requeues", "step", "watcher", "interrupted",
     "noticed", "cancelled", "ended", "reason", "manifest", "lines", "item", "hosts", "image", "per_node", "stage_dir",
     "staged", "command", "torchrun", "step_flags", "status", "checked", "bad_nodes", "node_list",
+    "excluded",
     "UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "IFS",
 })  # fmt: skip
 """Variables of the script itself, and those that bash does not let anyone set."""

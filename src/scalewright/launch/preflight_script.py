@@ -11,7 +11,7 @@ PREFLIGHT = r"""
 rm -f -- "$run_dir/preflight/result.json"
 # A node that fails at once must not end the step: the others judge without it.
 @RUN@ || true
-if ((noticed)); then requeue; fi
+if ((noticed)); then requeue 'asked to stop'; fi
 if ((cancelled)); then exit 143; fi
 bad_nodes=$(cat -- "$run_dir/preflight/exclude.txt" 2>/dev/null) || true
 checked=$(sed -n 's/^  "code": \([0-9]*\),$/\1/p' "$run_dir/preflight/result.json" 2>/dev/null) || true
@@ -20,7 +20,7 @@ case ${checked:-none} in
     none) say 'pre-flight did not run: going on without it' ;;
     "$exit_requeue")
         say "pre-flight: not on these nodes (${bad_nodes:-none named}), see preflight/result.json"
-        requeue
+        requeue 'pre-flight found bad nodes'
         ;;
     *)
         reason='pre-flight: the job is asked for wrongly, see preflight/result.json'
@@ -31,6 +31,8 @@ esac
 """
 
 EXCLUDE = r"""    if [[ -n ${bad_nodes-} ]]; then
+        excluded=$(scontrol -o show job "$SLURM_JOB_ID" | sed -n 's/.* ExcNodeList=\([^ ]*\).*/\1/p') || true
+        [[ ${excluded:-(null)} == '(null)' ]] || bad_nodes=$excluded,$bad_nodes
         scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$bad_nodes" || say 'the bad nodes could not be excluded'
     fi
 """

@@ -76,7 +76,7 @@ requeue() {
         say "$reason"
         exit "$exit_requeue"
     fi
-    reason='asked to stop: queued again to resume'
+    reason="$1: queued again to resume"
     record_end "$exit_requeue"
     say "$reason"
     trap '' TERM
@@ -88,7 +88,7 @@ requeue() {
 
 NO_REQUEUE = r"""
 requeue() {
-    reason='asked to stop: submit the script again to resume'
+    reason="$1: submit the script again to resume"
     say "$reason"
     exit "$exit_requeue"
 }
@@ -119,7 +119,7 @@ stage() {
 STAGE_CALL = r"""
 if ! run_step "${per_node[@]}" --kill-on-bad-exit=1 \
     bash -c "$(declare -f stage); stage \"\$@\"" stage "$stage_dir" "${staged[@]}"; then
-    ((noticed == 0)) || requeue
+    ((noticed == 0)) || requeue 'asked to stop'
     reason='staging to the nodes failed: see logs'
     exit 3
 fi
@@ -230,15 +230,43 @@ shield() {
 UNIGNORE = "import os, signal, sys; signal.signal(signal.SIGUSR1, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
 """What torchrun ignores its ranks would ignore too, and bash cannot undo that: Python can."""
 
+LOST_NODES = r"""
+# A node that is gone shows first as a failure of the other ranks, before Slurm has missed it. Slurm then queues the job
+# again itself, and not before: what ends until then counts as failed.
+lost_nodes() {
+    local said=$run_dir/logs/lost-$SLURM_JOB_ID-$attempt.txt waited_s
+    if run_step --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 true 2>"$said"; then
+        rm -f -- "$said"
+        return 1
+    fi
+    bad_nodes=$({
+        sed -n 's/.* failed on node \([^:]*\):.*/\1/p' "$said"
+        sinfo -h -N -n "$SLURM_JOB_NODELIST" -t down,no_respond -o %N || true
+    } | sort -u | paste -sd , -)
+    [[ -n $bad_nodes ]] || return 1
+    say "$bad_nodes does not answer: waiting until Slurm sees it too"
+    for ((waited_s = 0; waited_s < 900 && cancelled == 0; waited_s += 5)); do
+        sleep 5 &
+        wait "$!" || true
+    done
+}
+"""
+"""Only a node that srun or the controller names is lost: whatever else fails here says nothing about nodes."""
+
+IF_LOST = r"""elif ((cancelled == 0)) && lost_nodes; then
+    reason="$bad_nodes is lost"
+    ((cancelled)) || requeue "$reason"
+"""
+
 FINISH = r"""
-if ((noticed)); then requeue; fi
+if ((noticed)); then requeue 'asked to stop'; fi
 status=0
 @RUN@ || status=$?
 if ((status == 0)); then
     reason=finished
 elif ((noticed || (status == exit_requeue && cancelled == 0))); then
-    requeue
-else
+    requeue 'asked to stop'
+@LOST@else
     reason="the ranks ended with exit code $status: see logs"
     say "$reason"
 fi

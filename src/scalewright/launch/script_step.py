@@ -66,7 +66,11 @@ def steps(settled: Settled, image: InImage, on_rank: str) -> str:
         sections.append(take_good_nodes(request.num_nodes, parts.RENDEZVOUS[settled.site.rendezvous], again))
     words = [*outer, _CALL.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"', '"${command[@]}"']
     run = " \\\n    ".join(['run_step "${step_flags[@]}"', *words])
-    return "\n\n".join([*sections, parts.FINISH.strip("\n").replace("@RUN@", run)])
+    lost = ""
+    if request.all_nodes > 1:
+        sections.append(parts.LOST_NODES.strip("\n"))
+        lost = parts.IF_LOST
+    return "\n\n".join([*sections, parts.FINISH.strip("\n").replace("@LOST@", lost).replace("@RUN@", run)])
 
 
 def _command_words(settled: Settled) -> list[str]:
