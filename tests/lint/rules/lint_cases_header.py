@@ -166,7 +166,7 @@ CASES = {
     ),
     "gpu-options-mixed": Cases(
         fires=(job("--gres=gpu:4 --gpus-per-node=2"), job("--gres=gpu:2 --gpus=2")),
-        silent=(job("--gres=gpu:4"), job("--gres=nvme:1 --gpus=2"), job("--gpus-per-node=4 --gpus-per-task=1")),
+        silent=(job("--gres=gpu:4"), job("--gres=gpumem:24G --gpus=2"), job("--gpus-per-node=4 --gpus-per-task=1")),
     ),
     "fewer-tasks-than-nodes": Cases(
         fires=(job("-N 4 -n 2"), job("--nodes=2 --ntasks=1")),

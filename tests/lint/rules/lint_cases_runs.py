@@ -232,6 +232,7 @@ CASES = {
         silent=(
             job(TWO, "srun ray start --head --block &\nuntil ray status; do sleep 2; done\npython driver.py"),
             job(TWO, "sleep 10\nsrun python train.py"),
+            job(TWO, "srun ray start --head --block &\nfor i in 1 2 3; do\n  ray status && break\n  sleep 5\ndone"),
         ),
     ),
     "container-without-gpu": Cases(
@@ -254,6 +255,7 @@ CASES = {
             job(ONE, "srun --container-image=nvcr.io#nvidia/pytorch:24.08-py3 python train.py"),
             job(ONE + " --container-image=nvcr.io#nvidia/nemo:24.07"),
             job(ONE + " --image=nersc/pytorch:latest", "srun shifter python train.py"),
+            job(ONE, "podman-hpc run --rm --gpu docker.io/org/image python train.py"),
         ),
         silent=(
             job(ONE, "srun --container-image=/images/torch.sqsh python train.py"),

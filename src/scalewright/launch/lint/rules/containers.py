@@ -96,10 +96,19 @@ def _with_flag(script: Script, launch: Launch, flag: str) -> Fix | None:
 def container_by_tag(script: Script, context: Context) -> Iterator[Hit]:
     for launch in script.containers:
         image = script.resolve(launch.image.text) if launch.image is not None else ""
-        if launch.image is not None and _moves(
-            image, is_remote=image.startswith(("docker://", "oras://", "library://"))
-        ):
-            yield _by_tag(script, launch, image)
+        if launch.tool == "apptainer":
+            if _moves(image, is_remote=image.startswith(("docker://", "oras://", "library://"))):
+                yield _by_tag(script, launch, image)
+        elif launch.tool in ("podman", "podman-hpc", "docker") and launch.image is not None and "$" not in image:
+            latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+            if _moves(image, is_remote=image != ""):
+                yield at(
+                    script,
+                    launch.image,
+                    f"{image} is named by {'no tag' if latest else 'a tag'}",
+                    next_step="add @sha256:DIGEST",
+                    severity=None if latest else "info",
+                )
     for launch in script.launched("srun"):
         option = launch.option("container-image")
         image = script.resolve(option.value or "") if option is not None else ""

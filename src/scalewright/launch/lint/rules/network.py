@@ -11,6 +11,7 @@ from scalewright.launch.lint.rules.jobs import (
     DISTRIBUTED,
     GUIDE,
     SURVEY,
+    Work,
     code_of,
     has_unknown_options,
     runs_whole_nodes,
@@ -40,7 +41,8 @@ _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint", "master_po
     after=_ONE + f"export MASTER_PORT={_FROM_JOB}\nsrun python train.py\n",
 )
 def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
-    alone = runs_whole_nodes(script, context.site) and not any(w.command.within.is_background for w in works(script))
+    together = [w for w in works(script) if w.command.within.is_background and _launches_ranks(w)]
+    alone = runs_whole_nodes(script, context.site) and len(together) < 2
     for assigned in _ports(script):
         value = assigned.value.text
         literal = re.fullmatch(r"\d{4,5}", value)
@@ -70,6 +72,10 @@ def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
             severity="info" if alone else None,
             fix=Fix(edits=(edit,), title="derive the port from the job's id", is_safe=True) if plain else None,
         )
+
+
+def _launches_ranks(work: Work) -> bool:
+    return any(launch.tool in DISTRIBUTED for launch in work.chain)
 
 
 def _is_written(script: Script, launch: Launch) -> bool:

@@ -13,6 +13,12 @@ from scalewright.launch.lint.shell import Command
 _TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
 
 
+_ASKS_RAY = re.compile(
+    r"\b(?:until|while|if|for)\b[^\n]*(?:\n[^\n]*){0,3}\bray\s+status|health-check|symmetric.run|nodes\(\)|/dev/tcp|nc -z"
+)
+"""Some way to find out that Ray is up."""
+
+
 def _ray_starts(script: Script) -> list[Command]:
     if "ray" not in script.text:
         return []
@@ -101,9 +107,7 @@ def _blocked(script: Script, command: Command) -> Fix | None:
 )
 def sleep_for_ray(script: Script, context: Context) -> Iterator[Hit]:
     starts = _ray_starts(script)
-    if not starts or re.search(
-        r"\bray\s+(?:status|health-check)|symmetric.run|nodes\(\)|/dev/tcp|nc -z", code_of(script)
-    ):
+    if not starts or _ASKS_RAY.search(code_of(script)):
         return
     for command in script.called("sleep"):
         seconds = number(script, command.texts[1] if len(command.texts) > 1 else None)

@@ -250,7 +250,7 @@ def exclusive_for_one_gpu(script: Script, context: Context) -> Iterator[Hit]:
     after="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:4\nsrun python train.py\n",
 )
 def gpu_options_mixed(script: Script, context: Context) -> Iterator[Hit]:
-    if "gpu" not in (script.value("gres") or ""):
+    if not re.search(r"(?:^|,)gpu(?:[:=]|$)", script.value("gres") or ""):
         return
     for name in ("gpus-per-node", "gpus", "gpus-per-task", "gpus-per-socket"):
         found = script.directive(name)

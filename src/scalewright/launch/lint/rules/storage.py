@@ -39,6 +39,8 @@ def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
         value = found.value if found is not None else None
         if found is None or not value or value.startswith("/dev/") or script.is_placeholder(name):
             continue
+        if name == "error" and value == script.value("output"):
+            continue
         if re.search(r"%\d*[jJAs]|[$`{]|\d{4}-?\d{2}-?\d{2}|\d{6}", value) or (
             script.has("array") and not re.search(r"%\d*a", value)
         ):
