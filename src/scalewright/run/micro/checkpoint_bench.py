@@ -9,6 +9,7 @@ while in training it overlaps with the next forward and backward pass.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import statistics
 import time
 from collections.abc import Iterator
@@ -154,11 +155,8 @@ def _shared_scratch(bench: _Bench) -> Iterator[Path]:
                 f"{found}: rank 0 made it, and rank {bench.world.rank} on {bench.world.host} does not see it; "
                 "give a --path that all nodes share"
             )
-        try:
-            yield found
-        finally:
-            with contextlib.suppress(RuntimeError):
-                dist.barrier()
+        yield found
+        dist.barrier()  # nobody reads any more; after an error there is no waiting, which would hold up the launcher
 
 
 def _measure_all(bench: _Bench, folder: Path) -> bool:
@@ -209,6 +207,8 @@ def _measure_size(bench: _Bench, folder: Path, size_bytes: int, *, share_s: floa
             if saves is None:
                 return False
             restore_s, is_cold = _restored(bench, saver, folder / mode, tensors)
+        if bench.world.is_first:
+            shutil.rmtree(folder / mode, ignore_errors=True)  # room was checked for two checkpoints at a time
         bench.rows.append(_row(mode, actual_bytes, bench.world.world_size, saves, restore_s, is_cold))
     return True
 
