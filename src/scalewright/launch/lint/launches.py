@@ -77,7 +77,7 @@ use-mps-device dynamo-use-fullgraph dynamo-use-dynamic fp8-override-linear-preci
 _APPTAINER_FLAGS = """nv nvccli rocm e cleanenv c contain C containall no-home writable w writable-tmpfs f fakeroot u
 userns p pid i ipc uts net compat no-init no-privs keep-privs allow-setuid disable-cache no-https unsquash
 no-umask no-eval vm s passphrase underlay sharens d debug q quiet v verbose silent nocolor"""
-_CONTAINER_FLAGS = """rm it i t d gpu gpus-all nv privileged detach interactive tty init root rw read-only init
+_CONTAINER_FLAGS = """rm replace it i t d gpu gpus-all nv privileged detach interactive tty init root rw read-only init
 no-container-entrypoint mpi cuda-mpi nccl scratch cvmfs openmpi-pmi2 openmpi-pmix shared-run enable-sshd home cvmfs"""
 _NUMACTL_FLAGS = "l localalloc all a show hardware s H"
 _PYTHON = re.compile(r"^python(\d(\.\d+)?)?t?$")

@@ -68,7 +68,7 @@ def _reach(script: Script, number: int, before: str) -> tuple[int, int]:
     following = number + 1
     while following <= len(script.lines) and script.lines[following - 1].lstrip().startswith("#"):
         following += 1
-    return _statement(script, following)
+    return number + 1, _statement(script, following)[1]
 
 
 def _statement(script: Script, number: int) -> tuple[int, int]:

@@ -101,7 +101,7 @@ def container_by_tag(script: Script, context: Context) -> Iterator[Hit]:
                 yield _by_tag(script, launch, image)
         elif launch.tool in ("podman", "podman-hpc", "docker") and launch.image is not None and "$" not in image:
             latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
-            if _moves(image, is_remote=image != ""):
+            if _moves(image, is_remote="/" in image and not image.startswith(("/", "."))):
                 yield at(
                     script,
                     launch.image,
