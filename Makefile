@@ -34,8 +34,9 @@ docs: ## build the documentation into site/
 lock: ## resolve the dependencies anew into requirements.lock
 	@tools/lock.sh
 
-soak: ## run the unit, ranks and kills tiers again and again (SOAK_MINUTES=30)
+soak: ## lint 100,000 fuzzed scripts, then run the unit, ranks and kills tiers again and again (SOAK_MINUTES=30)
 	@tools/setup_env.sh dev
+	@$(PY) tests/lint/fuzzed.py 100000
 	@$(PY) tools/run_tiers.py --tier unit --tier ranks --tier kills --minutes $(SOAK_MINUTES)
 
 clean: ## remove the environment, caches and build outputs

@@ -1,10 +1,25 @@
-"""Scripts that nobody would write: mutations of real ones and soups of tokens, the same for the same seed."""
+"""Scripts that nobody would write: mutations of real ones and soups of tokens, the same for the same seed.
+
+    python tests/lint/fuzzed.py 100000
+
+lints so many of them and says how long it took; `make soak` does.
+"""
 
 from __future__ import annotations
 
 import random
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from scalewright.errors import ConfigError
+from scalewright.launch.lint.engine import Linter
+from scalewright.launch.lint.fixes import fix_script
+from scalewright.launch.lint.reading import checked_text
+from scalewright.launch.lint.rule import Context
+from scalewright.launch.lint.script import Script, parse_script
+from scalewright.launch.lint.settings import LintSettings
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sites"
 TOKENS = (
@@ -16,12 +31,13 @@ TOKENS = (
     "accelerate launch ", "apptainer exec --nv ", "img.sif ", "bash -c ", "eval ", "source ", "python train.py ",
     "export A=1 ", "A=(1 2) ", "A+=3 ", '"${A[@]}" ', "$A ", "trap 'x' USR1 ", "wait ", "sbatch job.sh ", "sleep 60 ",
     "squeue -u $USER ", "MASTER_PORT=29500 ", "CUDA_VISIBLE_DEVICES=0 ", "NCCL_DEBUG=INFO ", "{{ x }}", "{% if y %}",
-    "{% endif %}", "{#", "#}", "é", "日本", "\u2028", "\x0b", "\x1b[31m", "\ufeff", "hetjob", "# scalewright: ignore=no-time",
+    "{% endif %}", "{#", "#}", "é", "日本", "\u2028", "\x0b", "\x1b[31m", "\ufeff", "hetjob",
+    "# scalewright: ignore=no-time",
 )  # fmt: skip
 
 
 def fuzzed_scripts(seed: int, count: int) -> Iterator[str]:
-    """`count` scripts; every third is a soup of tokens, the others are rendered scripts that lost some of their sense."""
+    """`count` scripts; every third is a soup of tokens, the others are rendered ones that lost some of their sense."""
     chance = random.Random(seed)
     whole = [path.read_text(encoding="utf-8") for path in sorted(GOLDEN.glob("*.sbatch"))]
     for number in range(count):
@@ -49,3 +65,45 @@ def _mutated(text: str, chance: random.Random) -> str:
         if not text:
             return "\n"
     return text
+
+
+LINTER = Linter(settings=LintSettings(), context=Context())
+HANG_CPU_S = 20.0
+"""Far above what any of them takes, so that a loaded machine does not fail the test."""
+
+
+def linted(text: str) -> Script | None:
+    try:
+        checked_text(text.encode("utf-8"), "fuzzed")
+    except ConfigError:
+        return None
+    script = parse_script(text, "fuzzed")
+    for finding in LINTER.lint(script):
+        assert 1 <= finding.line <= len(script.lines)
+        assert finding.column >= 1
+        if finding.fix is not None:
+            assert all(0 <= edit.start <= edit.end <= len(text) for edit in finding.fix.edits)
+    return script
+
+
+def check_many(seed: int, count: int) -> float:
+    """Lint and fix; the longest CPU time that one took."""
+    longest = 0.0
+    for number, text in enumerate(fuzzed_scripts(seed, count)):
+        before = time.process_time()
+        script = linted(text)
+        longest = max(longest, time.process_time() - before)
+        assert longest < HANG_CPU_S, text
+        if script is not None and number % 20 == 0:
+            fixed = fix_script(script, LINTER, parse_script, unsafe=True)
+            again = fix_script(parse_script(fixed.text), LINTER, parse_script, unsafe=True)
+            assert again.text == fixed.text
+            assert len(fixed.left) <= len(LINTER.lint(script)) + len(fixed.applied)
+    return longest
+
+
+if __name__ == "__main__":
+    began, wanted = time.process_time(), int(sys.argv[1])
+    worst = check_many(seed=int(time.time()), count=wanted)
+    spent = time.process_time() - began
+    sys.stdout.write(f"{wanted:,} fuzzed scripts: {spent:.0f} s of CPU, the longest {worst:.2f} s\n")
