@@ -21,7 +21,7 @@ from scalewright.workload.collective import bus_share
 MIN_POINTS = 3
 """Of one line: two parameters and something left to doubt them."""
 MAX_LINES = 4
-WORTH_FRAC = 0.25
+WORTH_FRAC = 0.2
 """Another line must lower the error on left-out sizes by this much."""
 GOOD_ENOUGH_FRAC = 0.02
 """Where left-out sizes are met this well, or as well as their times are known, there is nothing to gain."""
@@ -99,15 +99,17 @@ def fit_collectives(rows: Iterable[dict[str, Any]]) -> list[Fit]:
         sizes = sorted(by_size)
         if len(sizes) >= MIN_POINTS:
             times_s = np.array([np.median([row["time_s"] for row in by_size[size]]) for size in sizes])
-            spreads = np.array([np.median([_spread_frac(row) for row in by_size[size]]) for size in sizes])
+            spreads = np.array([_spread_frac(by_size[size]) for size in sizes])
             found += _fits(key, np.array(sizes, dtype=np.float64), times_s, spreads)
     return found
 
 
-def _spread_frac(row: dict[str, Any]) -> float:
-    """How well a time is known: half the width of its interval; 0 where the row does not tell."""
-    low, high = row.get("time_low_s", row["time_s"]), row.get("time_high_s", row["time_s"])
-    return float(0.5 * (high - low) / row["time_s"])
+def _spread_frac(rows: list[dict[str, Any]]) -> float:
+    """How well the time of a size is known: half the width of its rows' intervals; 0 where they do not tell."""
+    widths = [
+        (row.get("time_high_s", row["time_s"]) - row.get("time_low_s", row["time_s"])) / row["time_s"] for row in rows
+    ]
+    return float(0.5 * np.median(widths) / np.sqrt(len(rows)))
 
 
 def add_fits(directory: RunDirectory) -> None:
