@@ -122,6 +122,8 @@ class StudyReport:
     findings: tuple[FindingShown, ...] = ()
     notes: tuple[str, ...] = ()
     measure_note: str = ""
+    parts: tuple[StudyReport, ...] = ()
+    """Other sets of points of the same study: what is predicted for machines elsewhere."""
 
     def document(self) -> dict[str, Any]:
         return document(KIND, asdict(self))

@@ -23,7 +23,9 @@ _LATEX = {
 
 
 def write_files(folder: Path, report: StudyReport) -> list[Path]:
-    """All forms that need no plotting library; what was written, in the order people look for it."""
+    """All forms that need no plotting library, of every part; what was written, in the order people look for it."""
+    for number, part in enumerate(report.parts, start=2):
+        write_files(folder / f"part-{number}", part)
     written = {
         "report.md": markdown(report),
         "points.csv": to_csv(report),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -43,26 +44,39 @@ def page(report: StudyReport) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((folder / "study.html").read_text(encoding="utf-8"))
     safe = Markup
-    origins = [name for name in ("predicted", "measured", "published") if _has(report, name)]
+    parts = (report, *report.parts)
     return template.render(
         title=report.title,
         question=report.question,
         version=report.version,
         created=report.created,
-        meta="; ".join(part for part in (f"{len(report.points)} points: {', '.join(origins)}", report.machine) if part),
-        findings=report.findings,
-        measure_note=report.measure_note,
-        groups=list(report.curves[0].group) if report.curves else [],
-        scale_name=report.scale_name,
-        curves=[_curve(curve) for curve in report.curves if curve.sentence],
-        columns=_columns(report, origins),
-        rows=[{"cells": _cells(report, row, origins), "limit": row.limit} for row in report.points],
-        notes=report.notes,
-        sources=_sources(report),
+        meta=report.machine,
+        parts=[_part(part, number) for number, part in enumerate(parts, start=1)],
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        sources=_sources(parts),
         css=safe((folder / "study.css").read_text(encoding="utf-8")),
         js=safe((folder / "study.js").read_text(encoding="utf-8")),
-        data=safe(_data(report)),
     )
+
+
+def _part(report: StudyReport, number: int) -> dict[str, Any]:
+    """One set of points: its findings, charts and tables."""
+    from markupsafe import Markup
+
+    origins = [name for name in ("predicted", "measured", "published") if _has(report, name)]
+    what = "Measured here" if "measured" in origins else "Predicted"
+    return {
+        "number": number,
+        "title": f"{what}: {len(report.points)} points",
+        "findings": report.findings,
+        "measure_note": report.measure_note,
+        "groups": list(report.curves[0].group) if report.curves else [],
+        "scale_name": report.scale_name,
+        "curves": [_curve(curve) for curve in report.curves if curve.sentence],
+        "columns": _columns(report, origins),
+        "rows": [{"cells": _cells(report, row, origins), "limit": row.limit} for row in report.points],
+        "data": Markup(_data(report)),
+    }
 
 
 def _has(report: StudyReport, origin: str) -> bool:
@@ -139,8 +153,8 @@ def _figure(row: PointRow, metric: MetricShown, origin: str) -> Cell:
     return Cell(text=shown(number, metric), is_number=True, raw=repr(number.value), title=title)
 
 
-def _sources(report: StudyReport) -> list[dict[str, str]]:
-    found = {(figure.source, figure.url) for row in report.points for figure in row.published}
+def _sources(parts: Sequence[StudyReport]) -> list[dict[str, str]]:
+    found = {(figure.source, figure.url) for part in parts for row in part.points for figure in row.published}
     return [{"text": text, "url": url} for text, url in sorted(found)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.markup import escape
@@ -61,6 +62,10 @@ def print_study(console: Console, report: StudyReport) -> None:
         _print_points(console, report)
     for note in (*report.notes, *((report.measure_note,) if report.measure_note else ())):
         console.print(f"note: {escape(note)}")
+    for part in report.parts:
+        console.print()
+        console.rule(style="dim")
+        print_study(console, replace(part, notes=tuple(note for note in part.notes if note not in report.notes)))
 
 
 def _print_curves(console: Console, report: StudyReport) -> None:

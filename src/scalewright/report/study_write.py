@@ -31,7 +31,8 @@ def write_report(folder: Path, report: StudyReport, *, with_plots: bool = True) 
         try:
             from scalewright.report.study_plots import write_plots
 
-            write_plots(folder / "plots", report)
+            for number, part in enumerate((report, *report.parts), start=1):
+                write_plots(folder / "plots" if number == 1 else folder / f"part-{number}" / "plots", part)
         except MissingExtraError as error:
             missing.append(f"plots are left out: {error}")
     return page, missing

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scalewright.catalog.library import Catalog
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import StudyReport
 from scalewright.study.points import Study, open_study
 from scalewright.study.results import measured_study, predict_study
 from scalewright.study.store import Store
-from scalewright.study.tell import report_of, together
+from scalewright.study.tell import report_of
 
 
 def predicted_report(catalog: Catalog, study: Study) -> StudyReport:
@@ -22,7 +24,7 @@ def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:
     here = report_of(measured_study(catalog, seen, store), machine=_machine(seen, store))
     if seen.file.measure is None or not seen.file.measure.matrix or not seen.file.matrix:
         return here
-    return together(here, predicted_report(catalog, open_study(catalog, name)))
+    return replace(here, parts=(predicted_report(catalog, open_study(catalog, name)),))
 
 
 def _machine(study: Study, store: Store) -> str:

@@ -67,10 +67,10 @@ GPU_ATTENTION = ((16, 512, 64), (8, 1024, 128), (8, 1024, 64), (4, 2048, 128), (
 CPU_ATTENTION = ((8, 64, 32), (4, 128, 64), (4, 256, 64), (2, 512, 64))
 """Batch, length and head size."""
 GPU_LANGUAGE = (
-    ("layers=12,hidden=512,heads=8,vocab=8192,seq=256", 1, "off", 0.0),
-    ("layers=8,hidden=2048,heads=16,vocab=50304,seq=2048", 4, "off", 0.0),
+    ("layers=12,hidden=512,heads=8,vocab=8192,seq=256", 1, "off", 10.0),
+    ("layers=8,hidden=2048,heads=16,vocab=50304,seq=2048", 4, "off", 12.0),
     ("layers=8,hidden=2048,heads=16,vocab=50304,seq=2048", 4, "graphs", 15.0),
-    ("layers=16,hidden=1024,heads=16,vocab=50304,seq=1024", 8, "off", 0.0),
+    ("layers=16,hidden=1024,heads=16,vocab=50304,seq=1024", 8, "off", 12.0),
     ("layers=16,hidden=1024,heads=16,vocab=50304,seq=1024", 4, "graphs", 15.0),
     ("layers=6,hidden=3072,heads=24,vocab=32000,seq=1024", 8, "graphs", 15.0),
 )
@@ -84,12 +84,12 @@ CPU_LANGUAGE = (
 """Shape and micro-batch (and how it is compiled, with what that takes): one bound by its host, the others by products
 and by memory."""
 GPU_VISION = (
-    ("bf16", 256, "off", 0.0),
-    ("bf16", 256, "graphs", 30.0),
-    ("fp32", 128, "off", 0.0),
-    ("tf32", 128, "off", 0.0),
+    ("bf16", 256, "off", 8.0),
+    ("bf16", 256, "graphs", 25.0),
+    ("bf16", 96, "off", 8.0),
+    ("fp32", 128, "off", 2.0),
 )
-"""Precision, batch, and how it is compiled, with what that takes."""
+"""Precision, batch, and how it is compiled, with what that or the search for kernels takes."""
 CPU_VISION_BATCH = 8
 
 
@@ -107,9 +107,9 @@ def _gpu_points(num_ranks: int) -> list[Point]:
         _gemm("cuda", 1, precisions, GPU_PRODUCTS, least_s=8.0, most_s=90.0, is_needed=True),
         _memory("cuda", 1, (2**26, 2**28, 2**30), least_s=2.0, most_s=20.0, is_needed=True),
         _dispatch("cuda", 1, compiles=True, least_s=3.0, most_s=10.0),
-        _attention("cuda", 1, "bf16", 16, GPU_ATTENTION, least_s=4.0, most_s=40.0),
+        _attention("cuda", 1, "bf16", 16, GPU_ATTENTION, least_s=8.0, most_s=40.0),
         *([_collectives("cuda", num_ranks)] if num_ranks > 1 else []),
-        language[0], language[1], vision[0], language[2], vision[2], vision[1], language[3], vision[3], *language[4:],
+        language[0], language[1], vision[0], language[2], *vision[1:], *language[3:],
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scalewright.errors import ConfigError
 from scalewright.study.expressions import Value, evaluate, fill, shown
-from scalewright.study.file import Cells
+from scalewright.study.file import Cells, axes_of
 
 Condition = Mapping[str, Value | tuple[Value, ...]]
 Facts = Callable[[Mapping[str, Value]], Mapping[str, Value]]
@@ -60,7 +60,7 @@ def expand(cells: Cells, *, facts: Facts, where: str, max_points: int) -> list[C
 
 
 def _combinations(cells: Cells, where: str) -> Iterator[dict[str, Value]]:
-    names = list(cells.matrix) or list(cells.include[0] if cells.include else ())
+    names = axes_of(cells)
     if cells.matrix:
         for axes in _product(cells.matrix):
             if not any(matches(axes, condition) for condition in cells.exclude):

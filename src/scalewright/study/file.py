@@ -17,9 +17,7 @@ from scalewright.records.loader import load_toml
 Value = str | int | float | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 KIND = "study"
-PointKind = Literal[
-    "language", "vision", "plan", "stage", "saving", "storage", "collectives", "checkpoint", "calibrate"
-]
+PointKind = Literal["language", "vision", "emulated", "plan", "saving", "stage", "reading"]
 
 
 class Choice(Strict):
@@ -150,14 +148,18 @@ class StudyFile(Cells):
     def _check(self) -> StudyFile:
         axes = [*self.matrix, *self.include, *(self.measure.matrix if self.measure else ())]
         if self.scaling is not None:
-            for cells in (self, self.measure) if self.measure and self.measure.matrix else (self,):
-                known = _names(cells)
-                lacking = [name for name in (self.scaling.over, *self.scaling.groups) if name not in known]
-                if lacking:
-                    raise ValueError(f"scaling names {lacking[0]!r}, which no point has")
+            known = _names(self) if axes_of(self) else _names(self.measure or self)
+            lacking = [name for name in (self.scaling.over, *self.scaling.groups) if name not in known]
+            if lacking:
+                raise ValueError(f"scaling names {lacking[0]!r}, which no point has")
         if not axes:
             raise ValueError("the matrix is empty: give at least one axis, such as nodes = [1, 2, 4]")
         return self
+
+
+def axes_of(cells: Cells) -> list[str]:
+    """What labels the points."""
+    return list(cells.matrix) or list(cells.include[0] if cells.include else ())
 
 
 def _names(cells: Cells) -> set[str]:

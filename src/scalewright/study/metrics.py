@@ -60,8 +60,9 @@ METRICS = {
         _metric("save_interval_s", "save every", "s", units.SECONDS, "higher"),
         _metric("save_time_s", "one save", "s", units.SECONDS, "lower"),
         _metric("lost_frac", "lost", "", units.FRACTION, "lower"),
-        _metric("samples_per_s", "samples", "1/s", units.COUNT, "higher"),
-        _metric("bytes_per_s", "rate", "B/s", units.BYTES_PER_S, "higher"),
+        _metric("cold_samples_per_s", "samples, cold", "1/s", units.COUNT, "higher"),
+        _metric("warm_samples_per_s", "samples, warm", "1/s", units.COUNT, "higher"),
+        _metric("bytes_per_s", "sequential, cold", "B/s", units.BYTES_PER_S, "higher"),
     )
 }
 

@@ -27,6 +27,7 @@ KINDS = {
     "plan": "scalewright.study.kinds.plan",
     "saving": "scalewright.study.kinds.saving",
     "stage": "scalewright.study.kinds.stage",
+    "reading": "scalewright.study.kinds.reading",
 }
 """Module of each kind, imported when a study has such points."""
 

@@ -66,6 +66,8 @@ def curves(study: Study) -> list[Curve]:
         return []
     found: dict[tuple[str, ...], list[tuple[float, int]]] = {}
     for index, cell in enumerate(study.cells):
+        if asked.over not in cell.values:
+            continue  # points of another kind of question
         key = tuple(str(cell.values.get(name, "")) for name in asked.groups)
         found.setdefault(key, []).append((float(cell.values[asked.over]), index))
     laid = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from scalewright import __version__, units
@@ -43,27 +42,6 @@ def report_of(results: Results, *, machine: str = "", now: datetime | None = Non
         findings=tuple(_findings(results)),
         notes=(*study.file.notes, *results.notes),
         measure_note=study.file.measure.note if study.file.measure and results.measured else "",
-    )
-
-
-def together(first: StudyReport, second: StudyReport) -> StudyReport:
-    """Two sets of points of one study in one report: what was measured here before what is predicted elsewhere."""
-    axes = tuple(dict.fromkeys((*first.axes, *second.axes)))
-    shift = len(first.points)
-    rows = [
-        replace(row, labels={axis: row.labels.get(axis, "") for axis in axes})
-        for row in (*first.points, *second.points)
-    ]
-    moved = [replace(curve, points=tuple(index + shift for index in curve.points)) for curve in second.curves]
-    metrics = {metric.name: metric for metric in (*first.metrics, *second.metrics)}
-    return replace(
-        first,
-        axes=axes,
-        metrics=tuple(metrics.values()),
-        points=tuple(rows),
-        curves=(*first.curves, *moved),
-        findings=tuple({found.text: found for found in (*first.findings, *second.findings)}.values()),
-        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
     )
 
 
@@ -182,9 +160,11 @@ Pairs = Mapping[str, list[tuple[int, Number, Number]]]
 
 def _measured_pairs(results: Results) -> Pairs:
     found: dict[str, list[tuple[int, Number, Number]]] = {}
-    if not results.predicted or not results.measured or not results.study.metrics:
+    has = {name for outcome in results.measured for name in outcome.numbers}
+    both = [name for name in results.study.metrics if name in has]
+    if not results.predicted or not both:
         return found
-    name = results.study.metrics[0]
+    name = both[0]
     for index, (told, seen) in enumerate(zip(results.predicted, results.measured, strict=True)):
         if name in told.numbers and name in seen.numbers and not told.problem:
             plain = Number(value=seen.numbers[name].value)

@@ -1,6 +1,6 @@
 "use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+function study(article) {
+  const data = JSON.parse(article.querySelector("script.data").textContent);
   const NS = "http://www.w3.org/2000/svg";
   const COLOURS = ["#2f7fd0", "#d1562b", "#229a5b", "#9a62cf", "#c08a10", "#17a2b8", "#d0487f", "#7b8794", "#8aa82f", "#8c5a3c", "#5a6fd6", "#c23b3b"];
   const PREFIX = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
@@ -69,7 +69,7 @@
   if (scales.length && Math.max(...scales) / Math.min(...scales) >= 8) state.logX = true;
 
   function controls() {
-    const box = document.getElementById("controls");
+    const box = article.querySelector(".controls");
     box.replaceChildren();
     for (const axis of groups) {
       const values = [...new Set(data.points.map((_, i) => groupOf(i)[axis]))];
@@ -105,7 +105,7 @@
   }
 
   function legend(all) {
-    const box = document.getElementById("legend");
+    const box = article.querySelector(".legend");
     box.replaceChildren();
     if (all.length < 2) return;
     for (const one of all) {
@@ -252,9 +252,8 @@
   }
 
   function draw() {
-    const parent = document.getElementById("plots");
+    const parent = article.querySelector(".plots");
     parent.replaceChildren();
-    parent.className = "plots";
     const all = series();
     legend(all);
     for (const metric of data.metrics.slice(0, 6)) chart(parent, metric, all);
@@ -328,29 +327,31 @@
   }
 
   function filter() {
-    const words = document.getElementById("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = article.querySelector(".filter").value.toLowerCase().split(/\s+/).filter(Boolean);
     let count = 0;
-    for (const row of document.querySelectorAll("#points-table tbody tr[data-point]")) {
+    for (const row of article.querySelectorAll(".points tbody tr[data-point]")) {
       const text = row.textContent.toLowerCase(), keep = words.every((word) => text.includes(word));
       row.hidden = !keep;
       if (row.nextElementSibling && row.nextElementSibling.classList.contains("detail")) row.nextElementSibling.hidden = !keep;
       count += keep;
     }
-    document.getElementById("count").textContent = count + " of " + data.points.length + " points";
+    article.querySelector(".count").textContent = count + " of " + data.points.length + " points";
   }
 
-  document.getElementById("theme").addEventListener("click", () => {
-    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-    const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
-    document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
-  });
-  document.querySelectorAll("table.data").forEach(sortable);
-  document.getElementById("points-table").addEventListener("click", (event) => {
+  article.querySelectorAll("table.data").forEach(sortable);
+  article.querySelector(".points").addEventListener("click", (event) => {
     const button = event.target.closest(".more");
     if (button) details(button.closest("tr"), button);
   });
-  document.getElementById("filter").addEventListener("input", filter);
+  article.querySelector(".filter").addEventListener("input", filter);
   controls();
   draw();
   filter();
-})();
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
+  document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
+});
+document.querySelectorAll("article.part").forEach(study);

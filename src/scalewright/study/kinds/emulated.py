@@ -20,6 +20,7 @@ from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError
 from scalewright.lab.network import payload_frac
 from scalewright.launch.outlook import outlook
+from scalewright.planner.predict import Prediction
 from scalewright.records.run_directory import RunDirectory
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
@@ -65,7 +66,7 @@ class EmulatedKind(LanguageKind):
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
         del catalog, told, where
-        return Outcome(problem="links are shaped to this machine's speed, which is known once it runs")
+        return Outcome()  # links are shaped to this machine's speed, which is known once it runs
 
     def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
         asked = read_as(_TOLD, told, where=where)
@@ -110,7 +111,9 @@ def link_bytes_per_s(catalog: Catalog, run: LanguageRun, machine: Machine, asked
     copies = replace(run, layout=parse_layout(f"dp={ranks},mbs={run.layout.mbs},gbs={run.layout.gbs}"))
 
     def share(rate: float) -> float:
-        time = outlook(catalog, copies, over_links(machine, rate), start_s=0.0).prediction.cost.time
+        found = outlook(catalog, copies, over_links(machine, rate), start_s=0.0).prediction
+        assert isinstance(found, Prediction)
+        time = found.cost.time
         return float(time.part("communication").total) / float(time.total)
 
     low, high = RATES_BYTES_PER_S
