@@ -3,7 +3,8 @@
     .venv/bin/python tools/generate_docs.py [--check]
 
 Generated are: regions between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; the output inside a `console` block that
-follows `<!-- console ... -->`; and the pages `reference/cli.md`, `references.md`, `verified.md` and `models/*.md`.
+follows `<!-- console ... -->`; and the pages `reference/cli.md`, `references.md`, `verified.md`, `models/*.md` and
+`lint/*.md`.
 
 `<!-- console lines=1-9,20-22 exit=1 -->` keeps those lines of the output (default: all; gaps become `...`) and states
 the exit code (default: 0). `from=WORD` counts lines from the first one that holds WORD; `columns=100` widens the
@@ -40,6 +41,7 @@ from scalewright.workload.training import MODE_TITLES
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the tables live beside this file, in no package
 
+from lint_pages import rule_pages, rule_table
 from model_errors import ERRORS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -384,6 +386,7 @@ REGIONS = {
     "other-scores": other_scores,
     "reasons": reasons,
     "example-files": example_files,
+    "lint-rules": rule_table,
 }
 
 
@@ -446,12 +449,16 @@ def written_pages() -> list[Path]:
 def generated_pages() -> dict[Path, str]:
     models = model_modules()
     pages = {DOCS / "models" / f"{page}.md": model_page(page, *content) for page, content in models.items()}
-    return pages | {
-        DOCS / "models" / "index.md": models_index(models),
-        DOCS / "reference" / "cli.md": cli_page(),
-        DOCS / "references.md": references_page(),
-        DOCS / "verified.md": verified_page(),
-    }
+    return (
+        pages
+        | rule_pages(DOCS, HEADER)
+        | {
+            DOCS / "models" / "index.md": models_index(models),
+            DOCS / "reference" / "cli.md": cli_page(),
+            DOCS / "references.md": references_page(),
+            DOCS / "verified.md": verified_page(),
+        }
+    )
 
 
 def expected() -> dict[Path, str]:
@@ -460,8 +467,9 @@ def expected() -> dict[Path, str]:
 
 
 def orphans() -> list[Path]:
-    """Pages under models/ whose module has gone."""
-    return sorted(set((DOCS / "models").glob("*.md")) - set(generated_pages()))
+    """Pages under models/ and lint/ whose module or rule has gone."""
+    found = {*(DOCS / "models").glob("*.md"), *(DOCS / "lint").glob("*.md")}
+    return sorted(found - set(generated_pages()))
 
 
 def main() -> int:

@@ -37,7 +37,7 @@ def print_findings(
             _print_note(console, "why", rules[finding.rule].why)
         _print_note(console, "fix", finding.next_step + _offer(finding))
         if finding.rule not in told:
-            _print_note(console, "see", f"{rule_page(finding.rule)}, or: scalewright lint --explain {finding.rule}")
+            _print_note(console, "see", f"{rule_page(finding.rule)} (scalewright lint --explain {finding.rule})")
         told.add(finding.rule)
         console.print()
 
@@ -62,7 +62,7 @@ def _print_source(console: Console, finding: LintFinding, text: str, style: str)
     lead = len(_visible(line[cut:first]))
     marks = max(1, min(len(_visible(line[first:last])), len(shown) - lead))
     gutter = f"{finding.line:>5} | "
-    console.print(gutter + escape(shown), soft_wrap=True, overflow="ignore", no_wrap=True)
+    console.print(gutter + shown, markup=False, soft_wrap=True, overflow="ignore", no_wrap=True)
     mark = " " * 5 + " | " + " " * lead + f"[{style}]" + "^" * marks + "[/]"
     console.print(mark, soft_wrap=True, overflow="ignore", no_wrap=True)
 
@@ -73,10 +73,11 @@ def _visible(text: str) -> str:
 
 
 def _print_note(console: Console, word: str, text: str) -> None:
-    lines = textwrap.wrap(_visible(" ".join(text.split())), max(console.width - 12, 30)) or [""]
+    width = max(console.width - 12, 30)
+    lines = textwrap.wrap(_visible(" ".join(text.split())), width, break_on_hyphens=False, break_long_words=False)
     for index, line in enumerate(lines):
         lead = f"{word}: " if index == 0 else " " * (len(word) + 2)
-        console.print(" " * 6 + escape(lead + line), soft_wrap=True)
+        console.print(" " * 6 + lead + line, markup=False, soft_wrap=True)
 
 
 def summary_line(findings: Sequence[LintFinding], num_files: int, num_unreadable: int, num_fixed: int) -> str:
@@ -125,5 +126,5 @@ def print_rule(console: Console, rule: LintRule) -> None:
     for word, text in (("Before", rule.before), ("After", rule.after)):
         console.print(f"\n[bold]{word}[/]")
         for line in text.rstrip("\n").split("\n"):
-            console.print(escape(f"    {_visible(line)}"), soft_wrap=True)
+            console.print(f"    {_visible(line)}", markup=False, soft_wrap=True)
     console.print(escape(f"\nSwitch it off for one line: # scalewright: ignore={rule.id} REASON"))

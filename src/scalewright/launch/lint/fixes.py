@@ -84,8 +84,8 @@ def _improved(
     found = linter.lint(after)
     if _count(found, finding.rule) >= _count(before, finding.rule):
         return None
-    news = {f.rule for f in found} - {f.rule for f in before}
-    if any(RANKS[f.severity] >= RANKS["warning"] for f in found if f.rule in news):
+    serious = {f.rule for f in found if RANKS[f.severity] >= RANKS["warning"]}
+    if any(_count(found, rule) > _count(before, rule) for rule in serious):
         return None
     return after, found
 
