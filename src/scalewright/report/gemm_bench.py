@@ -45,7 +45,7 @@ def _tera(flop_per_s: float) -> str:
 def _print_best(console: Console, found: Measurements) -> None:
     columns = ("precision", "best rate", "of peak", "at M,N,K", "tried", "sustained", "of peak ")
     table = plain_table(
-        *columns, right=("best rate", "of peak", "tried", "sustained", "of peak "), title="best achievable"
+        *columns, right=("best rate", "of peak", "tried", "sustained", "of peak "), title="best achievable", gap=1
     )
     sustained = found.summary.get("sustained", {})
     for precision, best in found.summary["best"].items():

@@ -31,6 +31,7 @@ CASES = {
             shell("export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"),
             shell("python train.py --token hf_abcdefghijklmnopqrstuvwxyz0123456789"),
             shell("DB_PASSWORD='s3cretPassw0rd'"),
+            shell(f"# export WANDB_API_KEY={HEX}"),
         ),
         silent=(
             shell("export HF_TOKEN=$(cat ~/.hf)"),

@@ -117,6 +117,10 @@ CASES = {
         silent=(
             job(ONE, "export MASTER_PORT=$((10000 + RANDOM % 20000))\nsrun python train.py"),
             job(ONE, "torchrun --standalone train.py"),
+            job(
+                ONE,
+                "MASTER_PORT=9000\nwhile nc -z localhost $MASTER_PORT; do ((MASTER_PORT++)); done\nsrun python t.py",
+            ),
             job(ONE, "PORT=8000\npython -m vllm.entrypoints.openai.api_server --port $PORT"),
             job(ONE, "export MASTER_PORT=$(comm -23 a b | head -1)\nsrun python train.py"),
         ),

@@ -20,6 +20,7 @@ _NOT_SECRET = re.compile(
 )
 _SECRET_TEXT = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|wandb_v1_[A-Za-z0-9_]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|"
+    r"(?:[A-Z_]*(?:API_KEY|TOKEN|SECRET|PASSWORD)=['\"]?[0-9a-f]{32,64}\b)|"
     r"glpat-[A-Za-z0-9_-]{18,}|AKIA[0-9A-Z]{16}|xox[bap]-[A-Za-z0-9-]{20,}|AIza[0-9A-Za-z_-]{35})"
 )
 _LOGIN = re.compile(

@@ -213,6 +213,12 @@ def step_tasks_per_node(script: Script, step: Launch) -> int | None:
     return script.tasks_per_node
 
 
+def step_total(script: Script, step: Launch) -> int | None:
+    """All tasks of a step."""
+    nodes, per_node = step_nodes(script, step), step_tasks_per_node(script, step)
+    return nodes * per_node if nodes and per_node else None
+
+
 def trains(script: Script) -> bool:
     """Whether GPUs are asked for, or a launcher of ranks is used."""
     return script.asks_for_gpus or bool(script.launched(*DISTRIBUTED))

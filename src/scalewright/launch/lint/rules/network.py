@@ -47,7 +47,7 @@ def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
         value = assigned.value.text
         literal = re.fullmatch(r"\d{4,5}", value)
         default = re.fullmatch(r"\$\{\w+:?[-=]\d{4,5}\}", value)
-        if not (literal or default) or assigned.within.loops:
+        if not (literal or default) or assigned.within.loops or _is_searched(script, assigned.name):
             continue
         yield at(
             script,
@@ -72,6 +72,11 @@ def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
             severity="info" if alone else None,
             fix=Fix(edits=(edit,), title="derive the port from the job's id", is_safe=True) if plain else None,
         )
+
+
+def _is_searched(script: Script, name: str) -> bool:
+    """Whether the port is only where a search for a free one begins."""
+    return re.search(rf"\(\(\s*{name}\s*(?:\+\+|\+=)|\b{name}=\$\(\(\s*\$?{name}\s*\+", code_of(script)) is not None
 
 
 def _launches_ranks(work: Work) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about ranks: how many are started, where they are bound, and what they are told."""
+"""Rules about ranks: how many are started, and on which GPUs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from scalewright.launch.lint.rules.jobs import (
     step_nodes,
     step_of,
     step_tasks_per_node,
+    step_total,
     works,
 )
 from scalewright.launch.lint.script import Script
@@ -172,12 +173,6 @@ def nnodes_mismatch(script: Script, context: Context) -> Iterator[Hit]:
         )
 
 
-def step_total(script: Script, step: Launch) -> int | None:
-    """All tasks of a step."""
-    nodes, per_node = step_nodes(script, step), step_tasks_per_node(script, step)
-    return nodes * per_node if nodes and per_node else None
-
-
 _REACHES = (
     r"\b(srun|mpirun|mpiexec|ibrun|aprun|ssh|pdsh|clush|hostfile|ray|dask|charmrun|jsrun|prun|horovodrun|"
     r"parallel|blaunch)\b"
@@ -326,117 +321,6 @@ def mpirun_in_srun(script: Script, context: Context) -> Iterator[Hit]:
             next_step="leave mpirun away, and give srun the number of tasks",
             severity="warning" if alone else None,
         )
-
-
-_PER_TASK = r"SLURM_(?:PROCID|NODEID|LOCALID)|PMI_RANK|SLURM_TASK_PID"
-_EARLY = re.compile(rf"(?<!\\)\$\{{?(?:{_PER_TASK})\b")
-
-
-@rule(
-    id="rank-expanded-early",
-    severity="error",
-    title="A task's number is filled in before the tasks start",
-    why="The script's shell expands $SLURM_PROCID and $SLURM_NODEID once, to 0, before srun starts anything: "
-    "every node "
-    "believes that it is the first, and they never meet.",
-    source="Slurm, srun(1): SLURM_PROCID and SLURM_NODEID are set for each task",
-    before=_ONE_NODE
-    + "srun torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$HEAD train.py\n",
-    after=_ONE_NODE
-    + "srun bash -c 'torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$HEAD train.py'\n",
-)
-def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
-    yield from _early_heredocs(script)
-    for launch in script.launched("srun"):
-        if launch.command.parent is not None or launch.command.origin or step_total(script, launch) == 1:
-            continue
-        inner = [other for other in script.launched(*DISTRIBUTED) if launch in other.outer or step_of(other) == launch]
-        if any(_meets_by_itself(other) for other in inner):
-            continue
-        for word in launch.program:
-            raw = script.text[word.start : word.end]
-            if word.is_expanded or raw.startswith("'") or not _EARLY.search(_without_single(raw)):
-                continue
-            name = _EARLY.search(_without_single(raw))
-            yield at(
-                script,
-                word,
-                f"{name.group() if name else ''} is expanded by the script's shell, once, and not in every task",
-                next_step="put the command in single quotes: srun bash -c '...', or escape it: \\$SLURM_PROCID",
-            )
-            break
-
-
-def _early_heredocs(script: Script) -> Iterator[Hit]:
-    """`srun bash <<EOF`: without quotes around EOF the script's shell fills everything in."""
-    for doc in script.heredocs:
-        reader = doc.command
-        if doc.is_quoted or reader is None or reader.name != "srun" or reader.origin:
-            continue
-        match = _EARLY.search(doc.text)
-        if match is not None:
-            line, column = script.place(doc.start + match.start())
-            yield Hit(
-                line=line,
-                column=column,
-                end_column=column + len(match.group()),
-                message=f"{match.group()} is expanded by the script's shell, once, and not in every task",
-                next_step="quote the heredoc's mark: <<'EOF'",
-            )
-
-
-def _meets_by_itself(launch: Launch) -> bool:
-    """Whether a launcher hands out the numbers of nodes itself: torchrun with a c10d or etcd rendezvous."""
-    backend = launch.value("rdzv-backend")
-    return launch.tool == "torchrun" and backend not in (None, "static")
-
-
-def _without_single(raw: str) -> str:
-    """A word without the parts in single quotes, where these are not inside double quotes."""
-    return raw if raw.startswith('"') else re.sub(r"'[^']*'", "", raw)
-
-
-@rule(
-    id="rank-unset",
-    severity="error",
-    title="RANK is not set under srun",
-    why="srun sets SLURM_PROCID, not RANK: only torchrun and its like set RANK, LOCAL_RANK and WORLD_SIZE.",
-    source="PyTorch, torch.distributed: environment variable initialization; Slurm, srun(1); a slip that "
-    "published recipes make",
-    before=_ONE_EACH + "srun python -c \"import os; print(os.environ['RANK'])\"\n",
-    after=_ONE_EACH + "srun bash -c 'RANK=$SLURM_PROCID exec python train.py'\n",
-    needs_header=False,
-)
-def rank_unset(script: Script, context: Context) -> Iterator[Hit]:
-    code = code_of(script)
-    if not _USES_RANK.search(code) or script.launched(*DISTRIBUTED, "mpirun") or script.called("source", "."):
-        return
-    names = {assigned.name for assigned in script.assignments}
-    names |= {name for command in script.commands for name, _ in command.environment}
-    names |= set(
-        re.findall(r"(?:^|[;&|({'\",]|\bexport|\benv|--env|-x)\s*((?:LOCAL_)?RANK|WORLD_SIZE)=", code, re.MULTILINE)
-    )
-    seen: set[str] = set()
-    for match in _USES_RANK.finditer(code):
-        name = match.group(1) or match.group(2)
-        if name in names or name in seen or re.search(rf"environ\[['\"]{name}['\"]\]\s*=[^=]", code):
-            continue
-        seen.add(name)
-        line, column = script.place(match.start())
-        yield Hit(
-            line=line,
-            column=column,
-            end_column=column + len(match.group()),
-            message=f"nothing sets {name}: srun does not, torchrun would",
-            next_step=f"set it in every task: export {name}=${_TWIN[name]}",
-        )
-
-
-_USES_RANK = re.compile(
-    r"\$\{?((?:LOCAL_)?RANK|WORLD_SIZE)\b(?!:?[-=?+])|"
-    r"environ\[\s*['\"]((?:LOCAL_)?RANK|WORLD_SIZE)['\"]\s*\](?!\s*=[^=])"
-)
-_TWIN = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
 
 
 @rule(

@@ -241,7 +241,8 @@ def requeue_without_resume(script: Script, context: Context) -> Iterator[Hit]:
     message = "the job is queued again, and nothing in the script resumes"
     step = "hand the program its last checkpoint: --resume, --load or whatever it calls it"
     if found is not None:
-        yield at(script, found, message, next_step=step)
+        # A task of an array is often short enough to be done again.
+        yield at(script, found, message, next_step=step, severity="info" if script.has("array") else None)
     elif call is not None:
         line, column = script.place(call.start())
         yield Hit(line=line, column=column, message=message, next_step=step)
