@@ -185,9 +185,8 @@ def _published_pairs(results: Results) -> Pairs:
 def _best(results: Results) -> Iterator[FindingShown]:
     outcomes = results.measured or results.predicted
     word = "measured" if results.measured else "predicted"
-    names = [
-        name for name in results.study.metrics if name != "ratio"
-    ]  # the best of those is what all are held against
+    has = {name for outcome in outcomes for name in outcome.numbers} - {"ratio"}  # of which the best is 1 by definition
+    names = [name for name in results.study.metrics if name in has]
     if not names:
         return
     metric = METRICS[names[0]]
@@ -199,8 +198,12 @@ def _best(results: Results) -> Iterator[FindingShown]:
     value, index = (max if metric.better == "higher" else min)(usable)
     point = results.study.points[index]
     where = ", ".join(f"{name} {label}" for name, label in point.labels.items())
-    text = f"best {metric.title}, {word}: {units.format(value, metric.dimension)} ({where})"
+    text = f"best {metric.title}, {word}: {units.format(value, metric.dimension)} {_named_unit(metric)}({where})"
     yield FindingShown(text=text, evidence=(point.id,))
+
+
+def _named_unit(metric: Metric) -> str:
+    return f"{metric.unit} " if metric.dimension is units.COUNT and metric.unit else ""
 
 
 def _limits(results: Results) -> Iterator[FindingShown]:
