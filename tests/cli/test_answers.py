@@ -138,6 +138,7 @@ FLAGS = {
         "--data",
         "--device",
         "--epochs",
+        "--help",
         "--images",
         "--json",
         "--keep",
