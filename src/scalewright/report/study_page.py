@@ -101,7 +101,7 @@ def _columns(report: StudyReport, origins: list[str]) -> list[dict[str, Any]]:
     labels = [{"title": axis, "is_number": False} for axis in report.axes]
     scale = (
         [{"title": report.scale_name, "is_number": True}]
-        if report.scale_name and report.scale_name not in report.axes
+        if report.curves and report.scale_name not in report.axes
         else []
     )
     figures = [
@@ -125,7 +125,7 @@ def _any(report: StudyReport, metric: MetricShown, origin: str) -> bool:
 
 def _cells(report: StudyReport, row: PointRow, origins: list[str]) -> list[Cell]:
     cells = [Cell(text=value) for value in row.labels.values()]
-    if report.scale_name and report.scale_name not in report.axes:
+    if report.curves and report.scale_name not in report.axes:
         text = "" if row.scale is None else f"{row.scale:,.0f}"
         cells.append(Cell(text=text, is_number=True, raw="" if row.scale is None else repr(row.scale)))
     for metric in report.metrics:

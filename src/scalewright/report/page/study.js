@@ -165,6 +165,48 @@ function study(article) {
   const ends = (n) => [n.low, n.value, n.high].filter((v) => v !== null && v !== undefined);
   const span = (n, metric) => (n.low !== null && n.high !== null && n.low !== n.high ? " (" + format(n.low, metric) + " to " + format(n.high, metric) + ")" : "");
 
+  /* Points that are not on a scale: one below the other, with their labels. */
+  function dots(parent, metric) {
+    const rows = data.points.filter((point) => {
+      const group = point.labels;
+      if (groups.some((axis) => state.chosen[axis] && group[axis] !== state.chosen[axis])) return false;
+      return point.predicted[metric.name] || point.measured[metric.name] || point.published.some((told) => told.metric === metric.name);
+    }).slice(0, 60);
+    if (!rows.length) return;
+    const marks = rows.flatMap((point, at) => {
+      const found = [];
+      if (point.predicted[metric.name] && !point.problem) found.push({ point, at, from: "predicted", n: point.predicted[metric.name], colour: COLOURS[0] });
+      if (point.measured[metric.name]) found.push({ point, at, from: "measured", n: point.measured[metric.name], colour: COLOURS[1] });
+      for (const told of point.published) if (told.metric === metric.name) found.push({ point, at, from: "published", n: told.number, told, colour: COLOURS[2] });
+      return found;
+    });
+    const values = marks.flatMap((m) => ends(m.n));
+    const unit = scaled(Math.max(...values), metric);
+    const figure = make("figure", {}, parent);
+    make("figcaption", {}, figure, metric.title[0].toUpperCase() + metric.title.slice(1) + (unit.name.trim() ? " (" + unit.name.trim() + ")" : ""));
+    const names = rows.map((point) => Object.values(point.labels).filter(Boolean).join(", "));
+    const longest = Math.min(Math.max(...names.map((name) => name.length)) * 6.8 + 12, 250);
+    const W = 520, L = longest, R = 16, T = 6, B = 28, STEP = 20, H = T + B + STEP * rows.length;
+    const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Chart of " + metric.title }, figure);
+    const X = axis(values.map((v) => v / unit.size), state.logY, true);
+    const px = (v) => L + X.at(v / unit.size) * (W - L - R), py = (at) => T + STEP * (at + 0.5);
+    for (const tick of X.ticks) {
+      const x = px(tick * unit.size);
+      make("line", { class: "grid", x1: x, x2: x, y1: T, y2: H - B }, svg);
+      make("text", { x, y: H - B + 16, "text-anchor": "middle" }, svg, tidy(tick));
+    }
+    names.forEach((name, at) => make("text", { x: L - 8, y: py(at) + 4, "text-anchor": "end" }, svg, name.length > 36 ? name.slice(0, 35) + "…" : name));
+    for (const m of marks) {
+      const x = px(m.n.value), y = py(m.at), span_ = ends(m.n);
+      if (span_.length > 1) make("line", { x1: px(Math.min(...span_)), x2: px(Math.max(...span_)), y1: y, y2: y, stroke: m.colour, "stroke-width": m.from === "predicted" ? 6 : 1.5, opacity: m.from === "predicted" ? 0.25 : 1 }, svg);
+      const words = [labelsOf(m.point), m.from + " " + metric.title + " " + format(m.n.value, metric) + span(m.n, metric)];
+      if (m.told) words.push(m.told.note || "", m.told.source);
+      const node = m.from === "published" ? make("path", { d: `M${x},${y - 6}L${x + 5},${y}L${x},${y + 6}L${x - 5},${y}Z`, fill: "var(--paper)", stroke: m.colour, "stroke-width": 2.5 }, svg)
+        : make("circle", { cx: x, cy: y, r: 4.5, fill: m.from === "measured" ? m.colour : "var(--paper)", stroke: m.colour, "stroke-width": 2 }, svg);
+      tip(figure, node, words.filter(Boolean).join("\n"));
+    }
+  }
+
   function chart(parent, metric, all) {
     const shown = all.filter((one) => !state.hidden.has(one.name));
     const marks = [];
@@ -201,7 +243,7 @@ function study(article) {
       make("text", { x: last, y: H - B + 17, "text-anchor": "middle" }, svg, tick.toLocaleString("en"));
     }
     make("line", { class: "axis", x1: L, x2: W - R, y1: H - B, y2: H - B }, svg);
-    make("text", { class: "soft", x: (L + W - R) / 2, y: H - 6, "text-anchor": "middle" }, svg, isScaling ? data.scale_name : "points, in the order of the table");
+    make("text", { class: "soft", x: (L + W - R) / 2, y: H - 6, "text-anchor": "middle" }, svg, data.scale_name);
     for (const one of shown) {
       const own = marks.filter((m) => m.one === one && m.from === "predicted").sort((a, b) => a.x - b.x);
       if (few && own.length > 1 && own.every((m) => ends(m.n).length === 3)) {
@@ -256,7 +298,7 @@ function study(article) {
     parent.replaceChildren();
     const all = series();
     legend(all);
-    for (const metric of data.metrics.slice(0, 6)) chart(parent, metric, all);
+    for (const metric of data.metrics.slice(0, 6)) isScaling ? chart(parent, metric, all) : dots(parent, metric);
     for (const name of new Set(data.points.flatMap((point) => Object.keys(point.series || {})))) distribution(parent, name, all);
   }
 
