@@ -360,6 +360,19 @@ CASES = {
         fires=(job("--nodes=4 --gpus-per-node=4"), (job("--gpus=1"), PLAN)),
         silent=(job("--nodes=8 --gpus-per-node=4"), job("--nodes=1"), job("--nodes=16 --gpus-per-node=4")),
     ),
+    "named-model-too-large": Cases(
+        context=LEONARDO,
+        fires=(
+            job("--gres=gpu:2", "accelerate launch sft.py --model Qwen/Qwen2.5-32B-Instruct"),
+            job("--nodes=2 --gres=gpu:4", "MODEL=meta-llama/Llama-3.1-405B\nsrun python train.py"),
+        ),
+        silent=(
+            job("--nodes=32 --gres=gpu:4", "srun torchrun train.py --model_name_or_path meta-llama/Llama-3.1-70B"),
+            job("--gres=gpu:1", "python train.py --model meta-llama/Llama-3.1-70B --lora_rank 8"),
+            job("--gres=gpu:1", "python train.py --model some/unknown-70B"),
+            (job("--gres=gpu:1", "python train.py --model meta-llama/Llama-3.1-70B"), GENERIC),
+        ),
+    ),
     "plan-not-followed": Cases(
         context=PLAN,
         fires=(

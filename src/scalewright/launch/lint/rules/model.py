@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
+from scalewright.errors import ScalewrightError
 from scalewright.launch.lint.rule import Context, Hit, at, at_header, rule
 from scalewright.launch.lint.rules.jobs import GUIDE, code_of, number
 from scalewright.launch.lint.script import Script
@@ -210,3 +212,70 @@ def cpus_unused(script: Script, context: Context) -> Iterator[Hit]:
             f"{per_gpu:.0f} CPUs for each GPU, and loaders with {match.group(1)} workers",
             next_step="ask for the workers and a few more",
         )
+
+
+_NAMES_MODEL = re.compile(
+    r"(?:--?|\b)(?:model|base|pretrained)[\w.-]*(?:[= ]+|\s*\\\n\s*)[\"']?"
+    r"((?:[\w.-]+/)?[A-Za-z][\w.-]*\d+(?:\.\d+)?B[\w.-]*)",
+    re.IGNORECASE,
+)
+_VARIANT = re.compile(r"(?:-(?:instruct|chat|base|hf|it|v\d+(?:\.\d+)?|\d{4}|bf16|fp16))+$", re.IGNORECASE)
+_TRAINS = r"train|fine-?tun|sft|pretrain|dpo|grpo|ppo"
+
+
+@rule(
+    id="named-model-too-large",
+    severity="warning",
+    title="The model that the command names does not fit what is asked for",
+    why="Weights, gradients and Adam's state take 16 bytes of every parameter, however they are spread: with less "
+    "memory than that on all GPUs together the job ends in its first step.",
+    source="rajbhandari2020 (ZeRO, arXiv:1910.02054), section 3.1: 2 + 2 + 12 bytes per parameter",
+    before="#!/bin/bash\n#SBATCH --gres=gpu:4\ntorchrun train.py --model_name_or_path meta-llama/Llama-3.1-70B\n",
+    after="#!/bin/bash\n#SBATCH --gres=gpu:4\ntorchrun train.py --model_name_or_path meta-llama/Llama-3.1-8B\n",
+)
+def named_model_too_large(script: Script, context: Context) -> Iterator[Hit]:
+    system, asked = context.site.system if context.site is not None else None, script.num_gpus
+    if system is None or not asked or context.needs is not None:
+        return
+    code = code_of(script)
+    match = _NAMES_MODEL.search(code)
+    if match is None or not re.search(_TRAINS, code, re.IGNORECASE) or re.search(_LIGHT, code, re.IGNORECASE):
+        return
+    name = _VARIANT.sub("", match.group(1).rpartition("/")[2])
+    state_bytes, memory_bytes = _state_bytes(name), _memory_bytes(system)
+    if state_bytes is None or memory_bytes is None or state_bytes <= asked * memory_bytes:
+        return
+    line, column = script.place(match.start(1))
+    fewest = int(-(-state_bytes // memory_bytes))
+    yield Hit(
+        line=line,
+        column=column,
+        end_column=column + len(match.group(1)),
+        message=f"a full training of {name} holds {state_bytes / 1e9:.0f} GB of state, {asked} GPUs have "
+        f"{asked * memory_bytes / 1e9:.0f} GB",
+        next_step=f"ask for {fewest} GPUs or more, or train adapters; scalewright plan says how",
+    )
+
+
+@cache
+def _state_bytes(model: str) -> float | None:
+    """Of a catalogued model: bf16 weights and gradients, fp32 copy and two moments; None: nobody knows it."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.workload.model import from_catalog
+
+    try:
+        return 16.0 * from_catalog(open_catalog(None).model(model)).num_params
+    except ScalewrightError:
+        return None
+
+
+@cache
+def _memory_bytes(system: str) -> float | None:
+    """Usable memory of one device of a catalogued system."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.launch.system_here import place_of
+
+    try:
+        return float(place_of(open_catalog(None), system).machine.memory_bytes)
+    except ScalewrightError:
+        return None
