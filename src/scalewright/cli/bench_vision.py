@@ -80,21 +80,9 @@ def run(
     budget_s = units.parse(budget, units.SECONDS)
     library = open_catalog(catalog)
     wanted = VisionWanted(
-        spec=resolve_model(library, model),
-        ranks=ranks,
-        batch=batch,
-        image_size=size,
-        epochs=epochs,
-        steps=steps,
-        device=device,
-        precision=precision,
-        compile=compile_mode,
-        channels=channels,
-        data=data,
-        num_images=images,
-        stage=stage,
-        workers=workers,
-        protocol=protocol,
+        spec=resolve_model(library, model), ranks=ranks, batch=batch, image_size=size, epochs=epochs, steps=steps,
+        device=device, precision=precision, compile=compile_mode, channels=channels, data=data, num_images=images,
+        stage=stage, workers=workers, protocol=protocol,
         options={
             "seed": seed,
             "passes_per_epoch": passes,
@@ -104,7 +92,7 @@ def run(
             "checkpoint_keep": keep,
             "keep_trace": profile,
         },
-    )
+    )  # fmt: skip
     path = run_dir or Path("runs") / new_run_id(f"vision-{wanted.spec.id}")
     config = settle_vision(library, wanted)
     if Execution(kind="vision", config=config.document(), path=path).is_finished:
