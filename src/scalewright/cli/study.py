@@ -103,13 +103,18 @@ def run(
     from scalewright.records.types import ExitCode
     from scalewright.report.study_progress import StudyProgress
     from scalewright.study.answer import measured_report
-    from scalewright.study.measure import run_here, tries
+    from scalewright.study.calibrate import StoppedError
+    from scalewright.study.measure import calibrate_first, run_here, tries
     from scalewright.study.points import open_study
     from scalewright.study.store import Store
 
     library = open_catalog(catalog)
     found = open_study(library, study, is_measured=True)
     store = Store.create_or_resume(out or Path("results") / found.file.id, found)
+    try:
+        calibrate_first(library, found, lambda text: typer.echo(text, err=True))
+    except StoppedError as error:
+        raise typer.Exit(error.code) from error
     with StudyProgress(len(list(tries(found)))) as progress:
         ended = run_here(library, found, store, progress)
     _answer(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)

@@ -19,9 +19,10 @@ from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.calibration import SCHEMA, Calibration, Fingerprint
 from scalewright.catalog.library import Catalog
 from scalewright.costs.calibrated import machine_from_calibration
-from scalewright.costs.machine import Machine
+from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError
-from scalewright.launch.system_here import versions_here
+from scalewright.launch.here import device_here
+from scalewright.launch.system_here import base_system, default_name, fingerprint_here, versions_here
 from scalewright.observe.calibrate import Source, read_sources, values_from
 from scalewright.observe.real_steps import language_step_s, read_steps, vision_step_s
 from scalewright.observe.residuals import fit_residuals
@@ -76,6 +77,29 @@ class Wanted:
     @property
     def device(self) -> DeviceKind:
         return self.fingerprint.device
+
+
+def wanted_here(
+    catalog: Catalog, *, budget_s: float, name: str | None = None, device: str = "auto", ranks: int | None = None,
+    system: str | None = None, out: Path | None = None, force: bool = False,
+) -> Wanted:  # fmt: skip
+    """A calibration of this machine: what is not said follows from its devices."""
+    place = device_here(device, num_ranks=ranks or 1)
+    fingerprint = fingerprint_here(place)
+    base, partition = base_system(catalog, fingerprint, system)
+    chosen = calibrations.check_name(name or default_name(catalog, fingerprint))
+    usual = min(2, fingerprint.num_cores) if place == "cpu" else fingerprint.num_devices
+    return Wanted(
+        name=chosen,
+        base=machine_from_system(catalog, base, partition_name=partition),
+        system=base,
+        partition=partition,
+        fingerprint=fingerprint,
+        num_ranks=usual if ranks is None else ranks,
+        budget_s=budget_s,
+        folder=study_folder(Path("results") / STUDY if out is None else out, chosen),
+        force=force,
+    )
 
 
 class StoppedError(Exception):

@@ -53,6 +53,8 @@ class Measure(Cells):
     where: Literal["local", "site"] = "local"
     """local: this machine, or the allocation that we are in; site: one Slurm job for each point."""
     site: str = "here"
+    calibrate: str = ""
+    """Time to calibrate this machine in first, where it has no calibration yet; empty: predict by a short probe."""
     repeats: int = Field(default=1, ge=1, le=1000)
     time_limit: str = "1 h"
     """Of the whole study; points that would not fit into what is left are not started."""
@@ -68,6 +70,8 @@ class Measure(Cells):
     def _check(self) -> Measure:
         try:
             limit_s = self.time_limit_s
+            if self.calibrate:
+                units.parse(self.calibrate, units.SECONDS)
         except QuantityError as error:
             raise ValueError(str(error)) from error
         if not limit_s > 0:

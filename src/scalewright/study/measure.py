@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -10,9 +11,12 @@ from typing import Literal, Protocol
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ScalewrightError
+from scalewright.launch.allocation import is_inside
 from scalewright.launch.outlook import OverBudgetError
+from scalewright.launch.system_here import calibrated_here
 from scalewright.records.events import Event
 from scalewright.records.types import ExitCode, Point
+from scalewright.study.calibrate import calibrate, wanted_here
 from scalewright.study.execute import Execution, Watch, execute
 from scalewright.study.file import Measure
 from scalewright.study.points import Study
@@ -89,6 +93,19 @@ def tries(study: Study) -> Iterator[Try]:
             if point.id not in seen:
                 seen.add(point.id)
                 yield Try(index=index, point=point, repeat=repeat)
+
+
+def calibrate_first(catalog: Catalog, study: Study, say: Callable[[str], None]) -> None:
+    """Measure this machine where the study wants it measured and nobody has: what follows is predicted from it."""
+    limits = study.file.measure
+    if limits is None or not limits.calibrate or is_inside(os.environ):
+        return
+    if calibrated_here(catalog, num_ranks=1, device="auto") is not None:
+        say("this machine is calibrated already")
+        return
+    budget_s = units.parse(limits.calibrate, units.SECONDS)
+    found = calibrate(catalog, wanted_here(catalog, budget_s=budget_s), say)
+    say(f"calibrated as {found.name}")
 
 
 def run_here(catalog: Catalog, study: Study, store: Store, listener: Listener) -> list[Ended]:
