@@ -50,7 +50,7 @@ def test_products_by_shape_and_the_best_of_them(tmp_path: Path, cli: Cli) -> Non
         assert row["flop_per_s"] == pytest.approx(2.0 * row["m"] * row["n"] * row["k"] / row["time_s"])
     best = doc["summary"]["best"]["fp32"]
     finalists = [row["flop_per_s"] for row in doc["rows"] if row["series"] == "best"]
-    assert best["flop_per_s"] == max(finalists)
+    assert best["flop_per_s"] == max(row["flop_per_s"] for row in doc["rows"] if row["series"] != "sustained")
     assert best["num_tried"] >= len(finalists)
     assert [row["series"] for row in doc["rows"]].count("sustained") == 1
     again = cli("bench", *args, "--device", "cpu", "--run-dir", "r", cwd=tmp_path)
@@ -86,16 +86,15 @@ def test_memory_counts_what_stream_counts(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.ranks
 def test_attention_has_both_passes_of_every_kernel(tmp_path: Path, cli: Cli) -> None:
     doc = measured(
-        cli, tmp_path, "attention", "--seq", "64,128", "--heads", "4", "--kv-heads", "2", "--head-dim", "32", "--batch",
-        "1", "--budget", "4 s",
+        cli, tmp_path, "attention", "--seq", "64", "--heads", "4", "--kv-heads", "2", "--head-dim", "32", "--batch",
+        "1", "--budget", "12 s",
     )  # fmt: skip
-    rows = {(row["kernel"], row["seq"], row["direction"]): row for row in doc["rows"]}
-    assert {
-        (kernel, seq, way) for kernel in ("flash", "math") for seq in (64, 128) for way in ("forward", "backward")
-    } == (set(rows))
-    row = rows["flash", 128, "forward"]
-    assert row["flop_per_s"] == pytest.approx(2.0 * 4 * 128**2 * 32 / row["time_s"])
-    assert {(r["heads"], r["kv_heads"], r["causal"]) for r in doc["rows"]} == {(4, 2, True)}
+    rows = {(row["kernel"], row["direction"]): row for row in doc["rows"]}
+    assert set(rows) == {(kernel, way) for kernel in ("flash", "math") for way in ("forward", "backward")}
+    for (_, way), row in rows.items():
+        flop = 2.0 * 4 * 64**2 * 32 * (2.5 if way == "backward" else 1.0)
+        assert row["flop_per_s"] == pytest.approx(flop / row["time_s"])
+        assert (row["heads"], row["kv_heads"], row["causal"]) == (4, 2, True)
 
 
 @pytest.mark.ranks

@@ -66,7 +66,7 @@ def measure_attention(config: AttentionRun, session: Session) -> None:
         words = f"{kernel} in {precision}, length {case.seq}, head size {case.head_dim}"
         share_s = session.left_s / (len(tries) - index)
         known = rates.get((precision, kernel))
-        if known and 8.0 * case.forward_flop / known > max(session.left_s, 0.0):
+        if known and not session.has_time_for(8.0 * case.forward_flop / known):
             session.leave_out(words, "the budget is too short")
             continue
         session.part(words)

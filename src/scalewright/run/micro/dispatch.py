@@ -94,6 +94,7 @@ def _take(session: Session, op: str, mode: str, sample_s: Callable[[], float], l
     """Add a row; returns how many are left."""
     share_s = min(LONGEST_POINT_S, max(0.0, session.left_s / max(num_left, 1)))
     timing = session.watch.steadily(lambda: _repeated(sample_s, launches, share_s))
+    session.beat(share_s)
     row: dict[str, Any] = {"op": op, "mode": mode, **timing.row()}
     session.rows.append(row)
     return num_left - 1

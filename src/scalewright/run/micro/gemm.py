@@ -168,7 +168,8 @@ def _measure_given(
         sides = f"{product.m},{product.n},{product.k} in {precision}"
         why = _refuses(product, precision, session.device)
         share_s = (session.left_s - until_s) / (len(pairs) - index)
-        if not why and precision in rates and 3.0 * product.flop / rates[precision] > max(session.left_s - until_s, 0):
+        expected_s = 3.0 * product.flop / rates[precision] if precision in rates else 0.0
+        if not why and not session.has_time_for(expected_s, until_s=until_s):
             why = "the budget is too short"
         if why:
             session.leave_out(sides, why)
@@ -197,6 +198,7 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
         if _refuses(product, precision, device):
             return None
         timing = measure(operands.call(product), device=device, budget_s=point_s, before=flush)
+        session.beat(point_s)
         return product.flop / timing.time_s
 
     def goes_on() -> bool:
@@ -213,8 +215,9 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
         product = Product(m=shape[0], n=shape[1], k=shape[2], name="search")
         timing = session.time(operands.call(product), before=flush, share_s=final_s)
         rows.append(_row(product, precision, "best", timing.row()))
-    best = max(rows, key=lambda row: float(row["flop_per_s"]))
     session.rows += rows
+    of_precision = [row for row in session.rows if row["precision"] == precision]
+    best = max(of_precision, key=lambda row: float(row["flop_per_s"]))
     session.summary.setdefault("best", {})[precision] = {key: best[key] for key in ("m", "n", "k", "flop_per_s")} | {
         "num_tried": len(tried)
     }

@@ -17,7 +17,7 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.free_memory import free_bytes
-from scalewright.run.micro.session import Session, catalogued, run_micro
+from scalewright.run.micro.session import LONGEST_POINT_S, Session, catalogued, run_micro
 from scalewright.run.micro.timing import CacheFlush, last_cache_bytes, measure
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
@@ -126,7 +126,8 @@ def _time(
     if place == session.device:
         timing = session.time(work, share_s=share_s, before=flush)
     else:  # the host beside a GPU: its own clock, and the GPU's state does not matter
-        timing = measure(work, device=place, budget_s=max(0.0, share_s), before=flush)
+        timing = measure(work, device=place, budget_s=min(LONGEST_POINT_S, max(0.0, share_s)), before=flush)
+        session.beat(share_s)
     row: dict[str, Any] = {
         "op": transfer.op, "place": transfer.place, "is_pinned": transfer.is_pinned,
         "size_bytes": transfer.size_bytes, "bytes": transfer.moved_bytes, **timing.row(),

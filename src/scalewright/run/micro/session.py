@@ -94,9 +94,17 @@ class Session:
         budget_s = min(LONGEST_POINT_S, max(0.0, share_s))
         begun_s = time.monotonic()
         timing = self.watch.steadily(lambda: measure(work, device=self.device, budget_s=budget_s, before=before))
-        self._num_points += 1
-        self.watchdog.step_done(step=self._num_points, seconds_s=time.monotonic() - begun_s, loss=None, flop_per_s=0.0)
+        self.beat(time.monotonic() - begun_s)
         return timing
+
+    def has_time_for(self, expected_s: float, *, until_s: float = 0.0) -> bool:
+        """Whether something fits before only `until_s` are left; a hundredth of the budget always does."""
+        return expected_s <= max(self.left_s - until_s, 0.01 * self.budget_s)
+
+    def beat(self, took_s: float) -> None:
+        """Tell the watchdog that one more point is done."""
+        self._num_points += 1
+        self.watchdog.step_done(step=self._num_points, seconds_s=took_s, loss=None, flop_per_s=0.0)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -166,7 +174,7 @@ def device_identity(device: torch.device, world: World) -> dict[str, Any]:
     return {
         "type": "cuda", "name": about.name, "memory_bytes": int(about.total_memory),
         "num_compute_units": int(about.multi_processor_count), "cache_bytes": int(getattr(about, "L2_cache_size", 0)),
-        "architecture": getattr(about, "gcnArchName", "") or f"sm_{about.major}{about.minor}",
+        "architecture": about.gcnArchName if torch.version.hip else f"sm_{about.major}{about.minor}",
         "num_cores": len(os.sched_getaffinity(0)), "host_name": processor_name(), **common,
     }  # fmt: skip
 
