@@ -77,8 +77,9 @@ class Rounds:
         """Every cell once, size by size over all operations; sizes that the budget has no time for are left out."""
         found: list[Probed] = []
         reckoned_s = 0.0
-        for place in range(max((len(column) for column in columns), default=0)):
-            cells = [column[place] for column in columns if place < len(column)]
+        longest = max((len(column) for column in columns), default=0)
+        for left in range(longest, 0, -1):  # from the end: what an operation lacks are its smallest sizes
+            cells = [column[-left] for column in columns if left <= len(column)]
             before = {probed.cell.op: probed for probed in found}  # the size before, by operation
             next_s = sum(_scaled_s(before.get(cell.op), cell) for cell in cells)
             rounds = MIN_ROUNDS * (1 + self._config.warmup)
