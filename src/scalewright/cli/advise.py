@@ -95,6 +95,7 @@ def _advise(
     plan: Path, site_name: str, asked: _Asked, pilot: Path | None, *, top: int, as_json: bool, catalog: Path | None
 ) -> None:
     from scalewright.launch.advise import advise, read_queue
+    from scalewright.launch.plan_job import check_node_size
     from scalewright.launch.scheduler import Runner
     from scalewright.launch.site_here import cluster_of_user, site_of
     from scalewright.records.documents import to_json
@@ -105,6 +106,7 @@ def _advise(
     planned = _planned(plan, pilot, catalog)
     cluster = cluster_of_user()
     site = site_of(site_name, cluster, catalog)
+    check_node_size(planned.gpus_per_node, site)
     original = _original(planned, site, cluster, asked)
     partitions = [p for p in cluster.partitions if not site.partitions or _has_gpus(site, p.name)]
     runner = Runner()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.launch.scheduler import Runner
 from scalewright.launch.walltime import parse_walltime_s
 
 TIMEOUT_S = 30.0
@@ -90,20 +90,11 @@ def ask_cluster_name() -> str:
 def _output(*command: str, missing: str | None = None) -> str:
     """What a program prints; `missing` where it fails and may."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return Runner(timeout_s=TIMEOUT_S, max_tries=1).call(command)
+    except EnvironmentFailedError:
         if missing is not None:
             return missing
-        why = "is not on PATH" if isinstance(error, FileNotFoundError) else "does not answer"
-        raise EnvironmentFailedError(f"{command[0]} {why}: ask this on a login node of a Slurm cluster") from error
-    if done.returncode == 0:
-        return done.stdout
-    if missing is not None:
-        return missing
-    words = " ".join(done.stderr.split())[:300] or f"exit code {done.returncode}"
-    raise EnvironmentFailedError(f"{command[0]} fails: {words}; ask this on a login node of a Slurm cluster")
+        raise
 
 
 def parse_config(text: str) -> dict[str, str]:

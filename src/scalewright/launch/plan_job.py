@@ -110,14 +110,18 @@ def _config(
     return config, notes
 
 
+def check_node_size(gpus_per_node: int, site: Site) -> None:
+    there = 0 if site.gpus_per_node is None else site.gpus_per_node.value
+    if there and gpus_per_node > there:
+        raise ConfigError(
+            f"the plan has {gpus_per_node} GPUs per node, a node of {site.name} has {there}: plan again "
+            + (f"with --system {site.system}" if site.system else "for a system with such nodes")
+        )
+
+
 def check_site(job: PlannedJob, site: Site) -> tuple[str, ...]:
     """Notes where the plan was made for another machine; refused where its nodes are not those of the site."""
-    there = 0 if site.gpus_per_node is None else site.gpus_per_node.value
-    if there and job.gpus_per_node > there:
-        raise ConfigError(
-            f"the plan has {job.gpus_per_node} GPUs per node, a node of {site.name} has {there}: "
-            f"plan again with --system {site.system or site.id}"
-        )
+    check_node_size(job.gpus_per_node, site)
     if site.system is not None and job.system != site.system:
         return (*job.notes, f"the plan was made for {job.system}, not for {site.system}: its times do not hold here")
     return job.notes

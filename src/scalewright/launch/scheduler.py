@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 from scalewright.errors import EnvironmentFailedError
@@ -21,7 +22,12 @@ _AWAY = re.compile(
     r"|connection reset by peer|slurmdbd.*(?:connect|unavailable)",
     re.IGNORECASE,
 )
-_LOG_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel|scontrol): (?:error: )?")
+_NO_CONFIGURATION = re.compile(
+    r"could not establish a configuration source|failed to fetch config|unable to process configuration file"
+    r"|no such file or directory.*slurm\.conf|slurm\.conf.*no such file or directory",
+    re.IGNORECASE,
+)
+_LOG_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel|scontrol|sinfo|sacctmgr): (?:error: )?")
 
 
 class SchedulerAwayError(EnvironmentFailedError):
@@ -82,13 +88,15 @@ class Runner:
         self.num_calls[name] += 1
         # Slurm cuts long lists of array tasks at 64 letters unless told not to. Jobs would inherit it from sbatch.
         env = {**self.env, **more} | ({} if name == "sbatch" else {"SLURM_BITSTR_LEN": "0"})
+        if (conf := self.env.get("SLURM_CONF")) and not Path(conf).exists():
+            raise _no_cluster(name, self.env)  # Slurm itself would look for a minute
         try:
             done = subprocess.run(
                 list(argv), env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout_s, check=False
             )
         except FileNotFoundError as error:
             raise EnvironmentFailedError(
-                f"{name} is not on PATH: load Slurm's module or log in to the cluster, then try again"
+                f"{name} is not on PATH: load Slurm's module or go to a login node of the cluster, then try again"
             ) from error
         except PermissionError as error:
             raise EnvironmentFailedError(
@@ -99,9 +107,20 @@ class Runner:
         out, words = done.stdout.decode(errors="replace"), spoken(done.stderr.decode(errors="replace"))
         if done.returncode == 0:
             return out, words
+        if _NO_CONFIGURATION.search(words):
+            raise _no_cluster(name, self.env)
         if _AWAY.search(words):
             raise SchedulerAwayError(f"{name} cannot reach the scheduler: {words}")
         raise SchedulerRefusedError(f"{name} refused: {words or f'exit code {done.returncode}'}", words=words)
+
+
+def _no_cluster(name: str, env: Mapping[str, str]) -> EnvironmentFailedError:
+    conf = env.get("SLURM_CONF")
+    why = f"SLURM_CONF is {conf}, which is not there or not whole" if conf else "SLURM_CONF is not set"
+    return EnvironmentFailedError(
+        f"{name} finds no cluster: {why}; go to a login node, or to a practice cluster with: "
+        'eval "$(scalewright lab env ID)"'
+    )
 
 
 def spoken(stderr: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import lru_cache
 
 from scalewright.errors import ConfigError
 
+_kept = lru_cache(maxsize=4096)
+"""Graphs of thousands of jobs ask for the same words again and again."""
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 _PLACEHOLDER = re.compile(r"(\{[a-z_]+\})")
 _IN_DOUBLE_QUOTES = re.compile(r'([\\"$`])')
@@ -31,12 +34,14 @@ def one_line(text: str, what: str) -> str:
     return writable(text, what)
 
 
+@_kept
 def quote(text: str) -> str:
     """A word that the shell reads as exactly this text; commas are quoted too, so that nobody takes them for a list."""
     word = shlex.quote(writable(text, "the argument"))
     return f"'{word}'" if "," in word and word == text else word
 
 
+@_kept
 def expanded(text: str) -> str:
     """A profile's text as one word: ${USER} and the like are filled in by the shell, all else is literal."""
     pieces = _VARIABLE.split(text)
@@ -58,6 +63,7 @@ def argument(text: str, placeholders: dict[str, str]) -> str:
     return "".join(out) or "''"
 
 
+@_kept
 def directive(flag: str) -> str:
     """One #SBATCH line. Slurm reads single quotes, but takes a backslash as an escape even inside them."""
     name, equals, value = flag.partition("=")
@@ -67,7 +73,8 @@ def directive(flag: str) -> str:
     return f"#SBATCH {name}{equals}{value if not value or _PLAIN.match(value) else chr(39) + value + chr(39)}"
 
 
+@_kept
 def comment(text: str) -> str:
     """One comment line, whatever the text."""
     words = " ".join(text.split())
-    return "# " + "".join(c if c.isprintable() else "?" for c in words)
+    return "# " + (words if words.isprintable() else "".join(c if c.isprintable() else "?" for c in words))

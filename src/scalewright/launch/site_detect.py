@@ -33,6 +33,7 @@ def detected(cluster: Cluster, name: str, *, today: date) -> dict[str, Any]:
         "id": name,
         "name": f"{cluster.name or name} (detected)",
         "clusters": [cluster.name] if cluster.name else [],
+        "verified": "detected",
         "vendor": "amd" if amd else "nvidia",
         "fabric": cluster.fabric,
         "launcher": "srun",

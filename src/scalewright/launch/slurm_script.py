@@ -22,6 +22,10 @@ FIRST_PORT = 20000
 NUM_PORTS = 10000
 """Ports 20000 to 29999, as ranks that find themselves reckon it: below what Linux hands out to clients."""
 JITTER_S = 15
+_UNTESTED = {
+    "golden": "it is compared with a stored text only",
+    "detected": "its values are the scheduler's own answers",
+}
 _MEMORY_FLAGS = ("--mem", "--mem-per-gpu", "--mem-per-cpu")
 _LINT = "# Traps and tasks call functions by name.\n# shellcheck disable=SC2317,SC2329"
 
@@ -134,8 +138,8 @@ def check_forbidden(site: Site, flags: list[str]) -> None:
 
 def _confidence_notes(settled: Settled) -> Iterator[str]:
     site = settled.site
-    if site.verified != "run":
-        yield f"untested: no script of this profile was run on {site.name}; it is compared with a stored text only"
+    if site.verified in _UNTESTED:
+        yield f"untested: no script of this profile was run on {site.name}; {_UNTESTED[site.verified]}"
     used = {"layouts." + settled.launcher: settled.layout.source, "select": site.select.source}
     used |= {name: told.source for name in ("gpus_per_node", "cpus_per_gpu", "memory_gb_per_gpu", "account")
              if (told := getattr(site, name)) is not None}  # fmt: skip

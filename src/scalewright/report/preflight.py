@@ -12,7 +12,7 @@ from scalewright.units import SECONDS
 from scalewright.units import format as shown
 
 COLOUR = {"error": "red", "warning": "yellow", "info": "dim"}
-VERDICT = {0: "ready", 1: "not like this", 75: "not on these nodes"}
+VERDICT = {0: "ready", 1: "asked for wrongly", 75: "not on these nodes"}
 FAST = ("infiniband", "roce", "slingshot")
 MAX_ROWS = 16
 

@@ -12,7 +12,11 @@ from scalewright.launch.walltime import format_walltime
 from scalewright.records.types import Finding
 from scalewright.report.console import plain_table
 
-VERIFIED = {"run": "run by a real scheduler in the tests", "golden": "untested: its script is only compared as text"}
+VERIFIED = {
+    "run": "run by a real scheduler in the tests",
+    "golden": "untested: its script is only compared as text",
+    "detected": "untested: made from the scheduler's own answers",
+}
 
 
 def print_sites(console: Console, sites: Sequence[Site]) -> None:

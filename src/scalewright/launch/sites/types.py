@@ -231,8 +231,9 @@ class Site(Strict):
     """Its entry in the catalogue; absent: none describes it."""
     clusters: tuple[str, ...] = ()
     """Names that the scheduler gives itself (ClusterName)."""
-    verified: Literal["run", "golden"] = "golden"
-    """run: tests had a real scheduler run a script of this profile; golden: its text is compared with a stored one."""
+    verified: Literal["run", "golden", "detected"] = "golden"
+    """run: tests had a real scheduler run a script of this profile; golden: its text is compared with a stored one;
+    detected: made from a scheduler's answers."""
     vendor: Literal["nvidia", "amd", "unknown"]
     fabric: Family
     gpu: Told[Line]
