@@ -63,6 +63,14 @@ def test_a_size_falls_to_the_line_that_begins_below_it() -> None:
     assert found == pytest.approx(expected)
 
 
+def test_of_two_runs_the_last_counts_and_of_two_element_types_the_first() -> None:
+    first = [fit("broadcast", start=1000), fit("broadcast", start=10**6)]
+    again = [fit("broadcast", start=1000, alpha=5e-3)]
+    other = [fit("broadcast", start=1000, alpha=9e-3) | {"dtype": "bf16"}]
+    assert [line.start_s for line in lines_of([*first, *again, *other])] == [5e-3]
+    assert [line.from_bytes for line in lines_of(first)] == [1000, 10**6]
+
+
 def test_a_group_that_was_not_measured_is_like_its_nearest_inside_a_node_only() -> None:
     lines = lines_of([fit("all-reduce", ranks=2), fit("all-reduce", ranks=4, alpha=3e-3, rate=5e8),
                       fit("all-reduce", ranks=8, nodes=2, alpha=7e-3)])  # fmt: skip

@@ -26,23 +26,27 @@ class MeasuredLine:
 
 
 def lines_of(fits: Iterable[Mapping[str, Any]]) -> tuple[MeasuredLine, ...]:
-    """From the fits of `bench collectives`; of several element types of one group, the first."""
+    """From the fits of `bench collectives`. Of several element types of a group the first; of several runs the last."""
     dtypes: dict[tuple[Any, ...], str] = {}
-    found = []
+    groups: dict[tuple[Any, ...], list[MeasuredLine]] = {}
     for fit in fits:
         group = (fit["op"], fit["num_ranks"], fit["num_nodes"])
-        if dtypes.setdefault(group, fit["dtype"]) == fit["dtype"]:
-            found.append(
-                MeasuredLine(
-                    op=fit["op"],
-                    num_ranks=fit["num_ranks"],
-                    num_nodes=fit["num_nodes"],
-                    from_bytes=fit["from_bytes"],
-                    start_s=fit["alpha_s"],
-                    bytes_per_s=fit["bytes_per_s"],
-                )
+        if dtypes.setdefault(group, fit["dtype"]) != fit["dtype"]:
+            continue
+        lines = groups.setdefault(group, [])
+        if lines and fit["from_bytes"] <= lines[-1].from_bytes:  # another run begins at its smallest size
+            lines.clear()
+        lines.append(
+            MeasuredLine(
+                op=fit["op"],
+                num_ranks=fit["num_ranks"],
+                num_nodes=fit["num_nodes"],
+                from_bytes=fit["from_bytes"],
+                start_s=fit["alpha_s"],
+                bytes_per_s=fit["bytes_per_s"],
             )
-    return tuple(found)
+        )
+    return tuple(line for lines in groups.values() for line in lines)
 
 
 def measured_time_s(
