@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-STORAGE = ["bench", "storage", "--formats", "shards,lmdb", "--workers", "1", "--budget", "3 s", "--files", "0"]
+STORAGE = ["bench", "storage", "--formats", "shards,lmdb", "--workers", "1", "--budget", "30 s", "--files", "0"]
 CHECKPOINT = ["bench", "checkpoint", "--device", "cpu", "--budget", "20 s"]
 
 

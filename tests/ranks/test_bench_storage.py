@@ -27,7 +27,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 Refused = Callable[..., str]
 SMALL = [
     "bench", "storage", "--path", "scratch", "--size", "2 MB", "--sample-size", "20 kB", "--workers", "1,2",
-    "--io-sizes", "256 KiB,1 MiB", "--files", "50", "--budget", "4 s", "--run-dir", "r",
+    "--io-sizes", "256 KiB,1 MiB", "--files", "50", "--budget", "60 s", "--run-dir", "r",
 ]  # fmt: skip
 
 
@@ -171,6 +171,8 @@ def test_dropping_the_cache_is_seen(tmp_path: Path) -> None:
     assert page_cache.cached_frac(path) == 1.0
     page_cache.drop([path])
     assert page_cache.cached_frac(path) < 0.1
+    page_cache.fill([path])
+    assert page_cache.cached_frac(path) == 1.0
 
 
 def test_random_samples_are_the_same_in_every_format_and_do_not_compress(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
+FILL_BYTES = 2**20
 START_WRITING, WRITE_AND_WAIT = 2, 1 | 2 | 4
 """Flags of sync_file_range(2)."""
 
@@ -36,6 +37,15 @@ def drop(files: Iterable[Path]) -> None:
                 os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(handle)
+
+
+def fill(files: Iterable[Path]) -> None:
+    """Bring these files into the cache, from front to back, which is the fastest way."""
+    buffer = bytearray(FILL_BYTES)
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
 
 
 def cached_frac(path: Path) -> float:

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.data.room import check_room, file_system_type
+from scalewright import units
+from scalewright.data.room import check_room, file_system_type, memory_left_bytes
 from scalewright.data.shards import READ_BYTES
 from scalewright.data.staging import RAM, Staged, stage, unstage
 from scalewright.errors import EnvironmentFailedError
@@ -52,6 +53,8 @@ MOST_GROWTH = 16.0
 STILL_CACHED_FRAC = 0.1
 """With more than this left in memory after it was dropped, a file is not cold."""
 NUM_LOOKED_AT = 20
+WARM_MEMORY_FRAC = 0.5
+"""Of the free memory: a larger set would push itself out of the cache while it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,19 +198,24 @@ def _can_drop(bench: _Bench, folder: Path) -> bool:
 def _points(bench: _Bench, can_drop: bool) -> list[Point]:
     """Every way of reading; the most processes first, so that a short budget still has what jobs do."""
     config = bench.config
+    caches = (True, False) if can_drop else (False,)
+    left = min(memory_left_bytes(), default=0)
+    if can_drop and config.size_bytes > left * WARM_MEMORY_FRAC:
+        bench.notes.append(f"cold only: the set does not stay in {units.format(left, units.BYTES)} of free memory")
+        caches = (True,)
     found = [
         Point(format=name, order=order, is_cold=is_cold, num_workers=num)
         for num in reversed(config.num_workers)
         for name in config.formats
         if name in bench.places
-        for is_cold in ((True, False) if can_drop and name != "ram" else (False,))
+        for is_cold in (caches if name != "ram" else (False,))
         for order in ("random", "sequential")
     ]
     if "shards" in config.formats:
         found += [
             Point(format="shards", order="sequential", is_cold=is_cold, num_workers=1, read_bytes=size)
             for size in config.read_sizes_bytes
-            for is_cold in ((True, False) if can_drop else (False,))
+            for is_cold in caches
             if size != READ_BYTES or 1 not in config.num_workers
         ]
     return found
@@ -233,7 +241,9 @@ def _measure(bench: _Bench, point: Point, *, share_s: float) -> None:
     bench.tell(str(point))
     ends_s = time.monotonic() + share_s
     path, readers = bench.places[point.format], bench.readers
-    files = _files(path) if point.is_cold else []
+    files = _files(path)
+    if not point.is_cold:
+        page_cache.fill(files)
 
     def once(shares: list[Share]) -> tuple[float, int]:
         if point.is_cold:
@@ -262,8 +272,6 @@ def _round_of_its_length(
     num_samples = min(TRIAL_SAMPLES * point.num_workers, config.num_samples)
     while True:
         shares = _shares(config, point, num_samples)
-        if not point.is_cold:
-            once(shares)  # into the cache
         time_s, num_bytes = once(shares)
         is_long = time_s > 0.5 * ROUND_S or num_samples >= config.num_samples
         if is_long or time.monotonic() > ends_s:
