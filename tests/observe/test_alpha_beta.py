@@ -80,6 +80,13 @@ def test_noise_alone_is_no_second_regime() -> None:
     assert several <= 10
 
 
+@given(noise=st.lists(st.floats(0.1, 10.0), min_size=len(SIZES), max_size=len(SIZES)))
+def test_no_size_is_ever_predicted_to_take_less_than_nothing(noise: list[float]) -> None:
+    fits = fit_collectives(rows_of([t * n for t, n in zip(line(50e-6, 1e9), noise, strict=True)]))
+    for size in (1, *SIZES, 2**30):
+        assert not fits or predicted_time_s(fits, size) > 0.0
+
+
 def test_groups_are_fitted_apart_and_too_few_sizes_not_at_all() -> None:
     two, four = rows_of(line(1e-5, 1e9), num_ranks=2), rows_of(line(3e-5, 1e9), num_ranks=4)
     few = rows_of([1e-5, 2e-5], sizes=[1024, 2048], op="broadcast")

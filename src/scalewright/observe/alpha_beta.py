@@ -62,7 +62,9 @@ class Fit:
     num_points: int
 
     def time_s(self, size_bytes: float) -> float:
-        return self.alpha_s + size_bytes * bus_share(self.op, self.num_ranks) / self.bytes_per_s
+        """Below `from_bytes` without an alpha that is below 0."""
+        alpha_s = self.alpha_s if size_bytes >= self.from_bytes else max(self.alpha_s, 0.0)
+        return alpha_s + size_bytes * bus_share(self.op, self.num_ranks) / self.bytes_per_s
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -222,7 +224,7 @@ def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
     leverage = np.sum((weighted @ inverse) * weighted, axis=1)
     variance = _variance(residuals, weights, trust)
     errors = np.sqrt(variance * np.diag(inverse)) / _units(x)
-    return _Line(
+    found = _Line(
         intercept=intercept,
         slope=slope,
         intercept_error=float(errors[0]),
@@ -231,6 +233,7 @@ def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
         variance=variance,
         left_out=residuals / np.maximum(1.0 - leverage, 1e-3),
     )
+    return found if intercept + slope * x[0] > 0.0 else _line_from_zero(x, t, found)
 
 
 def _line_from_zero(x: Floats, t: Floats, fitted: _Line) -> _Line:
@@ -238,7 +241,8 @@ def _line_from_zero(x: Floats, t: Floats, fitted: _Line) -> _Line:
     column = x / t
     weight = float(np.sum(fitted.weights * column**2))
     slope = float(np.sum(fitted.weights * column)) / weight
-    return replace(fitted, intercept=0.0, slope=slope, slope_error=float(np.sqrt(fitted.variance / weight)))
+    error = float(np.sqrt(fitted.variance / weight))
+    return replace(fitted, intercept=0.0, slope=slope, slope_error=error, left_out=1.0 - slope * column)
 
 
 def _variance(residuals: Floats, weights: Floats, trust: Floats) -> float:
