@@ -14,35 +14,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from tests.browser.conftest import NARROW_PX, OVERFLOWING, WIDE_PX, requested, resize
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
-NARROW_PX, WIDE_PX, HEIGHT_PX = 400, 1280, 900
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-)
-# Elements that reach beyond the window, unless an ancestor scrolls them, hides them on purpose or is a drawer.
-OVERFLOWING = """
-const wide = window.innerWidth + 1;
-return [...document.querySelectorAll('main *, header *, footer *')].filter(e => {
-  const box = e.getBoundingClientRect();
-  if (!box.width || !box.height || (box.right <= wide && box.left >= -1)) return false;
-  for (let p = e.parentElement; p && p !== document.body; p = p.parentElement) {
-    const style = getComputedStyle(p);
-    if (['auto', 'scroll', 'hidden', 'clip'].includes(style.overflowX) || style.position === 'fixed') return false;
-  }
-  return getComputedStyle(e).position !== 'fixed';
-}).map(e => e.outerHTML.slice(0, 120));
-"""
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
@@ -70,39 +45,8 @@ def address(site: Path) -> Iterator[str]:
         thread.join()
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
-
-
-def resize(browser, width: int) -> None:
-    """The width of the page itself: a window cannot be made as narrow as a phone."""
-    metrics = {"width": width, "height": HEIGHT_PX, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-
 def pages(site: Path) -> list[str]:
     return sorted(str(page.relative_to(site)) for page in site.rglob("*.html"))
-
-
-def requested(browser) -> list[str]:
-    """Addresses asked for since the last call, from the performance log."""
-    found = []
-    for entry in browser.get_log("performance"):
-        message = json.loads(entry["message"])["message"]
-        if message["method"] == "Network.requestWillBeSent":
-            found.append(message["params"]["request"]["url"])
-    return found
 
 
 def percent(value: float | None, *, signed: bool = False) -> str:

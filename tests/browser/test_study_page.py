@@ -1,0 +1,131 @@
+"""A study's page as a browser shows it: no request, no error, charts drawn, tables sorted, narrow and in print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.browser.conftest import NARROW_PX, OVERFLOWING, WIDE_PX, requested, resize
+from tests.conftest import Cli
+
+pytestmark = pytest.mark.browser
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+MAX_BYTES = 5_000_000
+
+
+@pytest.fixture
+def page(cli: Cli, tmp_path: Path) -> Path:
+    done = cli("study", "predict", "epicure-language", "--out", str(tmp_path / "report"), "--no-plots", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "report" / "index.html"
+
+
+def opened(browser, path: Path, width: int = WIDE_PX) -> None:
+    resize(browser, width)
+    requested(browser)
+    browser.get_log("browser")
+    browser.get(path.as_uri())
+
+
+def test_it_loads_alone_and_draws_its_charts(browser, page: Path) -> None:
+    assert page.stat().st_size < MAX_BYTES
+    opened(browser, page)
+    assert set(requested(browser)) == {page.as_uri()}
+    assert browser.get_log("browser") == []
+    counts = browser.execute_script(
+        "return [...document.querySelectorAll('.plots svg')].map(s => s.querySelectorAll('circle').length)"
+    )
+    assert len(counts) >= 4
+    assert min(counts) > 10
+    assert browser.execute_script("return document.querySelectorAll('.points tbody tr').length") == 216
+
+
+def test_tables_sort_by_value_and_filter_by_words(browser, page: Path) -> None:
+    opened(browser, page)
+    titles = browser.execute_script("return [...document.querySelectorAll('.points thead th')].map(t => t.textContent)")
+    column = titles.index("rate per GPU, predicted")
+    shown = (
+        "return [...document.querySelectorAll('.points tbody tr')]"
+        f".map(r => r.cells[{column}].dataset.value).filter(v => v !== '').map(Number)"
+    )
+    for descending in (False, True):
+        browser.execute_script(
+            f"document.querySelectorAll('.points thead th')[{column}].querySelector('button').click()"
+        )
+        values = browser.execute_script(shown)
+        assert values == sorted(values, reverse=descending)
+    browser.execute_script(
+        "const f = document.querySelector('.filter'); f.value = 'lumi strong'; f.dispatchEvent(new Event('input'))"
+    )
+    left = "return [...document.querySelectorAll('.points tbody tr')].filter(r => !r.hidden).map(r => r.textContent)"
+    rows = browser.execute_script(left)
+    assert len(rows) == 12
+    assert all("lumi" in row and "strong" in row for row in rows)
+
+
+def test_marks_tell_their_value_to_mouse_and_keyboard(browser, page: Path) -> None:
+    opened(browser, page)
+    label = browser.execute_script(
+        "const m = document.querySelector('.plots svg circle'); m.focus();"
+        "return [m.getAttribute('aria-label'), document.querySelector('.tip')?.textContent]"
+    )
+    assert "TFLOP/s" in label[0]
+    assert "system lumi" in label[1]
+
+
+def test_series_can_be_hidden_and_chosen(browser, page: Path) -> None:
+    opened(browser, page)
+    count = "return document.querySelector('.plots svg').querySelectorAll('circle').length"
+    before = browser.execute_script(count)
+    browser.execute_script("document.querySelector('.legend button').click()")
+    assert 0 < browser.execute_script(count) < before
+    browser.execute_script(
+        "const s = document.querySelector('.controls select');"
+        "s.value = 'leonardo'; s.dispatchEvent(new Event('change'))"
+    )
+    names = browser.execute_script(
+        "return [...document.querySelectorAll('.plots svg circle')].map(c => c.getAttribute('aria-label'))"
+    )
+    assert names
+    assert all("leonardo" in name for name in names)
+
+
+def test_a_point_explains_itself(browser, page: Path) -> None:
+    opened(browser, page)
+    browser.execute_script("document.querySelector('.more').click()")
+    text = browser.execute_script("return document.querySelector('tr.detail').textContent")
+    assert "Predicted shares of the step" in text
+    assert "Point " in text
+
+
+@pytest.mark.parametrize("width", [NARROW_PX, WIDE_PX])
+def test_nothing_reaches_beyond_the_window(browser, page: Path, width: int) -> None:
+    opened(browser, page, width)
+    assert browser.execute_script(OVERFLOWING) == []
+
+
+def test_hostile_names_stay_text(browser, cli: Cli, tmp_path: Path) -> None:
+    text = f"""
+schema = "scalewright.study/1"
+id = "hostile"
+title = {json.dumps(HOSTILE)}
+question = {json.dumps(HOSTILE)}
+kind = "language"
+notes = [{json.dumps(HOSTILE)}]
+
+[matrix]
+word = [{json.dumps(HOSTILE)}, "plain"]
+
+[point]
+model = "gpt2-medium"
+system = "lumi"
+layout = "dp=8,mbs=1,gbs=8"
+"""
+    (tmp_path / "hostile.toml").write_text(text)
+    done = cli("study", "predict", "hostile.toml", "--out", "report", "--no-plots", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    opened(browser, tmp_path / "report" / "index.html")
+    assert browser.title == HOSTILE
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.images.length") == 0
