@@ -119,8 +119,8 @@ class _Environment:
         lmdb = lmdb_module()
         self.pid = os.getpid()
         try:
-            # Without locks: a data set does not change while it is read. Without readahead: around a page in random
-            # order the kernel would read up to 8 MiB that a set larger than memory has forgotten before it is used.
+            # Without locks: a data set does not change while it is read. Without readahead, which brings megabytes with
+            # each random sample: good where the set stays in memory, waste where it does not (docs/decisions.md).
             self.env = lmdb.open(str(path), readonly=True, lock=False, readahead=False, meminit=False)
         except lmdb.Error as error:
             raise DocumentError(f"{path}: is not a whole LMDB ({error}); make or copy it again") from error
