@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.cli.main import main
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload import language_run
@@ -20,22 +19,6 @@ Here = Callable[..., subprocess.CompletedProcess[str]]
 Refused = Callable[..., str]
 LUMI = ("launch", "--site", "lumi", "--nodes", "2", "--account", "project_465000123", "--time", "02:00:00")
 COMMAND = ("--", "python", "train.py")
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Here:
-    """The command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
-
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["scalewright", *args])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return subprocess.CompletedProcess(args, int(stop.value.code or 0), out, err)
-
-    return run
 
 
 @pytest.fixture

@@ -5,33 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from scalewright.cli.main import main
-
 Here = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Here:
-    """The command in this process, in 80 columns, with a home of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["scalewright", *args])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return subprocess.CompletedProcess(args, int(stop.value.code or 0), out, err)
-
-    return run
 
 
 def plan(*more: str, model: str = "gpt3-13b", system: str = "selene", nodes: str = "4") -> list[str]:

@@ -12,28 +12,11 @@ from typing import Any
 import pytest
 
 from scalewright.catalog.published import packaged_runs
-from scalewright.cli.main import main
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Refused = Callable[..., str]
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Here:
-    """The command in this process, for the long tables: what `cli` does, without starting Python for each row."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
-
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["scalewright", *args])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return subprocess.CompletedProcess(args, int(stop.value.code or 0), out, err)
-
-    return run
 
 
 FIRST_ROW = packaged_runs().read_text(encoding="utf-8").splitlines()[0]

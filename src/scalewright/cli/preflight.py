@@ -36,7 +36,7 @@ def run(
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
 ) -> None:
-    """Check map, links, transport, versions, room and speed of the nodes. Exit 1: asked for wrongly; 75: not on these."""
+    """Check map, links, transport, versions, room and speed of nodes. Exit 1: asked for wrongly; 75: other nodes."""
     from scalewright.catalog.library import open_catalog
     from scalewright.errors import ConfigError
     from scalewright.launch.here import device_here, visible_gpus

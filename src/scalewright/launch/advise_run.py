@@ -9,6 +9,7 @@ from typing import Any
 from scalewright.costs import campaign
 from scalewright.costs.campaign import Interruptions, Saving
 from scalewright.errors import ConfigError, DocumentError
+from scalewright.launch.plan_job import whole_run_of
 
 MEMORY_MARGIN_FRAC = 0.15
 """Guides of the catalogued sites ask for the peak and 10 to 20 %."""
@@ -112,11 +113,10 @@ class Pilot:
 
 def planned_run(plan: dict[str, Any], *, where: str, margin_frac: float, startup_s: float) -> PlannedRun:
     """The run of a plan document on each of the node counts that it looked at."""
-    whole, best = plan.get("whole_run"), plan.get("best")
+    best = plan.get("best")
     if not plan.get("fits") or not isinstance(best, dict):
         raise ConfigError(f"{where}: holds no layout that fits: plan again with more nodes, then ask for advice")
-    if not isinstance(whole, dict):
-        raise ConfigError(f"{where}: does not say how long the run is: plan again with --steps or --tokens")
+    whole = whole_run_of(plan, where=where)
     try:
         per_node = int(best["input"]["machine"]["gpus_per_node"])
         step_s, time_s = float(whole["step_time_s"]), float(whole["time_s"])

@@ -10,6 +10,7 @@ from typing import Any
 
 from scalewright.errors import ConfigError, UnknownNameError
 from scalewright.launch.graph_file import GraphFile, Relation, Resources, StageFile, read_items, resources_of
+from scalewright.launch.plan_job import whole_run_of
 from scalewright.launch.walltime import format_walltime
 from scalewright.records.documents import digest, document, read_document
 from scalewright.records.loader import restore, stored
@@ -202,9 +203,7 @@ def _options(resources: Resources) -> dict[str, Any]:
 
 def _planned(path: Path) -> tuple[int, int, float]:
     plan = read_document(path, "plan")
-    whole = plan.get("whole_run")
-    if not isinstance(whole, dict):
-        raise ConfigError(f"{path}: does not say how long the run is: plan again with --steps, on a catalogued system")
+    whole = whole_run_of(plan, where=str(path))
     nodes = int(plan["num_nodes"])
     return nodes, -(-int(plan["num_gpus"]) // nodes), float(whole["device_time_s"])
 

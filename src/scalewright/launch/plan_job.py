@@ -45,13 +45,23 @@ class PlannedJob:
     notes: tuple[str, ...] = ()
 
 
+def whole_run_of(plan: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """How long the run of a plan is, and what it takes."""
+    whole = plan.get("whole_run")
+    if not isinstance(whole, dict):
+        raise ConfigError(
+            f"{where}: does not say how long the run is: plan again with --steps or --tokens, on a system with "
+            "catalogued storage"
+        )
+    return whole
+
+
 def planned_job(plan: dict[str, Any], *, where: str, device: DeviceKind = "cuda") -> PlannedJob:
     """The job of a plan document; one that our reference training cannot carry out is refused with the reason."""
-    best, whole = plan.get("best"), plan.get("whole_run")
+    best = plan.get("best")
     if not plan.get("fits") or not isinstance(best, dict):
         raise ConfigError(f"{where}: holds no layout that fits: plan again with more nodes, then launch that")
-    if not isinstance(whole, dict):
-        raise ConfigError(f"{where}: does not say how long the run is: plan again with --steps, on a catalogued system")
+    whole = whole_run_of(plan, where=where)
     if best.get("stage") != "pretrain":
         raise NotExpressedError(
             f"{where}: is a plan for stage {best.get('stage')!r}, which is not run from a plan: "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalewright.records.preflight import PreflightRequest
-from scalewright.records.types import Finding, Rule
+from scalewright.records.types import Finding, Rule, Severity
 from scalewright.run.preflight.facts import Nic, RankFacts, Timings, Transport
 from scalewright.units import BYTES, BYTES_PER_S
 from scalewright.units import format as shown
@@ -20,50 +20,51 @@ KERNEL_PCI = "Linux, Documentation/ABI/testing/sysfs-bus-pci"
 KERNEL_IB = "Linux, Documentation/ABI/stable/sysfs-class-infiniband"
 NCCL_GUIDE = "NVIDIA, NCCL documentation, Troubleshooting"
 LUMI_GUIDE = "LUMI documentation, GPU binding"
-RULES: tuple[Rule, ...] = (
-    Rule(id="rank-missing", severity="error", title="a rank did not arrive", source="",
-         why="The first collective would wait for it until the job's time is over."),
-    Rule(id="device-shared", severity="error", title="two ranks use one device", source=NCCL_GUIDE,
-         why="Both run at half speed, and NCCL refuses duplicate devices."),
-    Rule(id="device-missing", severity="error", title="a rank has no device", source="",
-         why="Its share of the work runs on the host, or not at all."),
-    Rule(id="device-other", severity="error", title="a device is of another kind", source="",
-         why="Every step waits for the slowest device."),
-    Rule(id="cpus-far", severity="warning", title="CPUs far from the device", source=LUMI_GUIDE,
-         why="Launches and copies cross the link between sockets."),
-    Rule(id="cpus-shared", severity="warning", title="ranks share CPUs", source=LUMI_GUIDE,
-         why="Their loaders and launches take turns."),
-    Rule(id="transport-other", severity="error", title="traffic takes another way", source=NCCL_GUIDE,
-         why="Libraries fall back to sockets in silence; steps then take many times longer."),
-    Rule(id="transport-host", severity="warning", title="traffic goes through host memory", source=NCCL_GUIDE,
-         why="Device to device without the host is faster; it needs peer access or GPUDirect RDMA."),
-    Rule(id="pcie-narrow", severity="error", title="a PCIe link trained narrow", source=KERNEL_PCI,
-         why="Half the lanes are half the rate, for good: reseat or replace."),
-    Rule(id="pcie-slow", severity="warning", title="a PCIe link runs below its generation", source=KERNEL_PCI,
-         why="Under load a healthy link runs at its highest speed."),
-    Rule(id="copy-slow", severity="error", title="copies to the device are slow", source=KERNEL_PCI,
-         why="Data and checkpoints pass here; measured against the link's nominal rate."),
-    Rule(id="nic-slow", severity="error", title="a port runs below its nominal rate", source=KERNEL_IB,
-         why="A link may train at half width and nothing else complains."),
-    Rule(id="nic-down", severity="error", title="a port is down", source=KERNEL_IB,
-         why="Its devices share the other ports."),
-    Rule(id="versions-differ", severity="error", title="driver, image or software differ", source="",
-         why="Collectives between different versions hang or crash."),
-    Rule(id="folder-full", severity="error", title="too little room", source="",
-         why="The run would end at its first checkpoint."),
-    Rule(id="clock-off", severity="warning", title="a clock is off", source="",
-         why="Logs of several nodes cannot be put in order, and tickets expire."),
-    Rule(id="node-slow", severity="error", title="a node is slow", source="",
-         why="Every step waits for the slowest node."),
-    Rule(id="device-slow", severity="warning", title="a device is slow", source="",
-         why="Every step waits for the slowest device; heat or a power cap are the usual causes."),
-    Rule(id="collective-slow", severity="warning", title="the warm-up is slower than expected", source="",
-         why="All nodes alike: the fabric is busy, or the way taken is not the one predicted."),
-    Rule(id="collective-hung", severity="error", title="the warm-up did not end", source="",
-         why="Whoever has not come back holds up all others."),
-    Rule(id="sum-wrong", severity="error", title="the warm-up's sum is wrong", source="",
-         why="A device or link that corrupts data must not train."),
+_ROWS: tuple[tuple[str, Severity, str, str, str], ...] = (
+    ("rank-missing", "error", "a rank did not arrive", "",
+     "The first collective would wait for it until the job's time is over."),
+    ("device-shared", "error", "two ranks use one device", NCCL_GUIDE,
+     "Both run at half speed, and NCCL refuses duplicate devices."),
+    ("device-missing", "error", "a rank has no device", "",
+     "Its share of the work runs on the host, or not at all."),
+    ("device-other", "error", "a device is of another kind", "",
+     "Every step waits for the slowest device."),
+    ("cpus-far", "warning", "CPUs far from the device", LUMI_GUIDE,
+     "Launches and copies cross the link between sockets."),
+    ("cpus-shared", "warning", "ranks share CPUs", LUMI_GUIDE,
+     "Their loaders and launches take turns."),
+    ("transport-other", "error", "traffic takes another way", NCCL_GUIDE,
+     "Libraries fall back to sockets in silence; steps then take many times longer."),
+    ("transport-host", "warning", "traffic goes through host memory", NCCL_GUIDE,
+     "Device to device without the host is faster; it needs peer access or GPUDirect RDMA."),
+    ("pcie-narrow", "error", "a PCIe link trained narrow", KERNEL_PCI,
+     "Half the lanes are half the rate, for good: reseat or replace."),
+    ("pcie-slow", "warning", "a PCIe link runs below its generation", KERNEL_PCI,
+     "Under load a healthy link runs at its highest speed."),
+    ("copy-slow", "error", "copies to the device are slow", KERNEL_PCI,
+     "Data and checkpoints pass here; measured against the link's nominal rate."),
+    ("nic-slow", "error", "a port runs below its nominal rate", KERNEL_IB,
+     "A link may train at half width and nothing else complains."),
+    ("nic-down", "error", "a port is down", KERNEL_IB,
+     "Its devices share the other ports."),
+    ("versions-differ", "error", "driver, image or software differ", "",
+     "Collectives between different versions hang or crash."),
+    ("folder-full", "error", "too little room", "",
+     "The run would end at its first checkpoint."),
+    ("clock-off", "warning", "a clock is off", "",
+     "Logs of several nodes cannot be put in order, and tickets expire."),
+    ("node-slow", "error", "a node is slow", "",
+     "Every step waits for the slowest node."),
+    ("device-slow", "warning", "a device is slow", "",
+     "Every step waits for the slowest device; heat or a power cap are the usual causes."),
+    ("collective-slow", "warning", "the warm-up is slower than expected", "",
+     "All nodes alike: the fabric is busy, or the way taken is not the one predicted."),
+    ("collective-hung", "error", "the warm-up did not end", "",
+     "Whoever has not come back holds up all others."),
+    ("sum-wrong", "error", "the warm-up's sum is wrong", "",
+     "A device or link that corrupts data must not train."),
 )  # fmt: skip
+RULES = tuple(Rule(id=i, severity=s, title=title, source=source, why=why) for i, s, title, source, why in _ROWS)
 BY_ID = {rule.id: rule for rule in RULES}
 OF_THE_REQUEST = frozenset({"device-shared", "device-missing", "transport-other"})
 """Where every node breaks one of these, the job is asked for wrongly, and other nodes would not help."""
