@@ -51,6 +51,18 @@ FLAGS = {
         "--system",
         "--transport",
     ],
+    ("calibrate",): [
+        "--as",
+        "--budget",
+        "--catalog",
+        "--device",
+        "--force",
+        "--help",
+        "--json",
+        "--out",
+        "--ranks",
+        "--system",
+    ],
     ("bench",): ["--help"],
     ("bench", "attention"): [
         "--batch",

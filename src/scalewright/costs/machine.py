@@ -45,6 +45,14 @@ class Measured:
     """Host work to issue one layer's forward pass, by stack."""
     tensor_host_s: Mapping[str, float]
     """Host work to update one tensor of weights, by stack."""
+    step_host_s: Mapping[str, float]
+    """Host work once per step, by stack: data, clipping, reading the loss."""
+    adding_stacks: frozenset[str]
+    """Stacks whose launches add to the device's time: all on a CPU, and in a graph, where they are gaps in it."""
+    convolution_factor: float
+    """On convolutions of matrix units, and of CPUs."""
+    norm_factor: float
+    """On norms that PyTorch's own kernels compute."""
     elementwise_factor: float
     """On the traffic of everything that is not a product."""
     num_update_passes: float
@@ -154,20 +162,52 @@ class Machine:
         return wide.value / self.accelerator.tdp.value / self.constants.throttle_reference.value
 
     def attention_flop_per_s(self, precision: Precision, stack: Stack) -> float:
-        """Rate of fused attention for heads of 128 and long sequences: as measured here, else the stack's share."""
+        """Rate of fused attention for heads of 128 and long sequences.
+
+        Equation  as measured on this machine, else the best product x the stack's share
+        Source    `bench attention`, by the calibration; else benchmarks/fit.py
+        Assumes   every stack runs the fastest kernel that was measured
+        Checked   tests/costs/test_calibrated.py
+        """
         if self.measured is not None and precision in self.measured.attention_flop_per_s:
             return self.measured.attention_flop_per_s[precision]
         return self.matmul_flop_per_s(precision) * stack.attention_share.value
 
     def layer_host_s(self, stack: Stack) -> float:
-        """Host work to issue one layer's forward pass: as measured here, else the stack's."""
+        """Host work to issue one layer's forward pass.
+
+        Equation  launches of a layer x time of one, as measured here; else the stack's
+        Source    `bench dispatch`, by the calibration; else benchmarks/fit.py
+        Assumes   all operations of a layer cost the host what additions cost it
+        Checked   tests/costs/test_calibrated.py
+        """
         known = {} if self.measured is None else self.measured.layer_host_s
         return known.get(stack.id, stack.host_time.value)
 
-    def update_host_s(self, stack: Stack, *, num_tensors: FloatLike) -> FloatLike:
-        """Host work of one optimizer step: once per step, and for each tensor where that was measured."""
-        known = {} if self.measured is None else self.measured.tensor_host_s
-        return self.constants.step_overhead.value + num_tensors * known.get(stack.id, 0.0)
+    def update_host_s(self, stack: Stack, *, num_tensors: FloatLike, visible_frac: FloatLike) -> FloatLike:
+        """Host work of one optimizer step.
+
+        Equation  h + n u v,  n tensors, v the share that the device waits for; without a calibration h alone
+        Source    `bench dispatch`, by the calibration; else benchmarks/fit.py
+        Assumes   tensors are updated one by one, as run/language/optimizer.py does
+        Checked   tests/costs/test_calibrated.py
+        """
+        if self.measured is None:
+            return self.constants.step_overhead.value
+        once = self.measured.step_host_s.get(stack.id, self.constants.step_overhead.value)
+        each = self.measured.tensor_host_s.get(stack.id, 0.0)
+        return once + num_tensors * each * (1.0 if stack.id in self.measured.adding_stacks else visible_frac)
+
+    def host_blend(self, stack: Stack) -> float:
+        """Exponent with which host and device take turns.
+
+        Equation  1 where launches add to the device's time, else as fitted
+        Source    benchmarks/fit.py for GPUs; a CPU is its own host
+        Assumes   in a graph a launch is a gap between kernels
+        Checked   tests/costs/test_calibrated.py
+        """
+        adds = self.measured is not None and stack.id in self.measured.adding_stacks
+        return 1.0 if adds else self.constants.host_blend.value
 
     def matmul_is_published(self, precision: Precision) -> bool:
         keys = ("bf16", "fp16") if precision == "fp16" else (precision,)

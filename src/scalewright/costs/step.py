@@ -169,7 +169,7 @@ def step_time(setting: Setting) -> Breakdown:
         data=_data_parallel(setting, shards, layer, micro_batch_s=micro_batch_s, transfer_s=transfer_s),
     )
     waiting = _waiting_terms(setting, layer, micro_batch_s=micro_batch_s, transfer_s=transfer_s)
-    update = _update(setting, shards)
+    update = _update(setting, shards, layer)
     data = _data_wait(setting, computing.total + talking.total + waiting.total + update.total)
     waiting = replace(waiting, parts=(*waiting.parts, data))
     return Breakdown(name="step", unit="s", formula="step.step_time", parts=(computing, talking, waiting, update))
@@ -290,14 +290,16 @@ def _sum(times: PassTimes) -> FloatLike:
     return times.forward_s + times.backward_s
 
 
-def _update(setting: Setting, whole: Shards) -> Breakdown:
+def _update(setting: Setting, whole: Shards, layer: LayerTimes) -> Breakdown:
     """The optimizer's pass over this device's share, and the host's work once per step."""
     recipe, layout, machine = setting.recipe, setting.layout, setting.machine
     shards = busiest_trained(setting, whole)
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
     updated = num_spread_params(setting, shards) if layout.zero >= 1 else shards.num_params
     num_tensors = TENSORS_PER_LAYER * setting.num_layers + TENSORS_AROUND
-    once = machine.update_host_s(setting.stack, num_tensors=num_tensors)
+    # a host that is ahead of its device updates unseen, unless it must see first whether fp16 gradients overflowed
+    behind = 1.0 if recipe.name == "fp16" else layer.host_wait_s / layer.total_s
+    once = machine.update_host_s(setting.stack, num_tensors=num_tensors, visible_frac=behind)
     passes = 1.0 if machine.measured is None else machine.measured.num_update_passes
     moved: FloatLike = 0.0
     rate: float | None = machine.hbm_bytes_per_s

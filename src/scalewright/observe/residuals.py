@@ -1,7 +1,7 @@
 """Residual factors of a calibration: what real steps show that operators measured alone did not.
 
-At most three factors, each on a group of terms: the set that predicts runs left out of the fit best, where every factor
-must be worth its place.
+At most three factors, each on a group of terms: the set under which the steps are most probable. How far a prediction
+may be off is then taken from steps that were left out of their own fit.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ CANDIDATES: dict[str, tuple[ResidualName, ...]] = {
     "vision": ("convolutions", "norms", "host"),
 }
 """Factors that steps of each workload may have fitted."""
-PRIOR_WEIGHT = 0.02
-"""How strongly a factor is held to 1, per step: a factor that does nothing stays there."""
-WORTH_FRAC = 0.1
-"""A factor must lower the error of left-out steps by this share to be worth its place."""
-GOOD_ENOUGH_FRAC = 0.01
-"""Below this error there is nothing left to explain but noise."""
+NOISE_FRAC = 0.03
+"""Error of a step that no factor can explain: two sessions on one machine differ by as much."""
+FACTOR_SPREAD = 0.3
+"""How far from 1 a factor may be expected, as a deviation of its logarithm."""
+PRIOR_WEIGHT = (NOISE_FRAC / FACTOR_SPREAD) ** 2
+"""How strongly a factor is held to 1: one that does nothing stays there."""
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
 """Student's t for a two-sided interval of 90 %, by degrees of freedom from 1."""
 T_MANY = 1.70
-LEAST_HALF_WIDTH_FRAC = 0.03
-"""Sessions on one machine differ by this much without any change (docs/calibration.md)."""
+LEAST_FREEDOM = 2
+"""Steps beyond the fitted factors that an interval of one's own needs; with fewer the catalogue's stands."""
 
 NUM_NEWTON_STEPS = 8
 SMALL_STEP, CLOSE_ENOUGH = 1e-3, 3e-3
@@ -103,44 +103,42 @@ def fit_residuals(catalog: Catalog, calibration: Calibration, steps: Sequence[Re
     return Fitted(
         residuals=residuals,
         steps=rows,
-        language_interval=interval([row for row in rows if row.workload == "language"]),
-        vision_interval=interval([row for row in rows if row.workload == "vision"]),
+        language_interval=_interval_of("language", rows, chosen),
+        vision_interval=_interval_of("vision", rows, chosen),
     )
 
 
-def interval(steps: Sequence[Step]) -> Interval | None:
-    """Where nine of ten further runs should lie, as measured over predicted.
+def _interval_of(workload: str, rows: Sequence[Step], chosen: Sequence[ResidualName]) -> Interval | None:
+    own = [row for row in rows if row.workload == workload]
+    return interval(own, num_factors=sum(name in CANDIDATES[workload] for name in chosen))
+
+
+def interval(steps: Sequence[Step], *, num_factors: int) -> Interval | None:
+    """Where nine of ten further runs should lie, as measured over predicted; None where the steps cannot tell.
 
     Student's t over the errors of steps that were predicted without themselves: wide for few steps, and never narrower
     than the difference between two sessions on one machine.
     """
-    if len(steps) < 2:
+    freedom = len(steps) - num_factors
+    if freedom < LEAST_FREEDOM:
         return None
     errors = np.array([math.log(step.measured_s / step.left_out_s) for step in steps])
-    num = len(errors)
-    deviation = math.sqrt(float(errors @ errors) / num)
-    factor = T_95[num - 1] if num <= len(T_95) else T_MANY
-    half = max(factor * deviation * math.sqrt(1.0 + 1.0 / num), math.log1p(LEAST_HALF_WIDTH_FRAC))
-    return Interval(low_frac=math.exp(-half), high_frac=math.exp(half), num_steps=num)
-
-
-def error_frac(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Mean of the absolute relative errors."""
-    return float(np.mean(np.abs(np.array(predicted) / np.array(measured) - 1.0)))
+    deviation = math.sqrt(float(errors @ errors) / len(errors))
+    factor = T_95[freedom - 1] if freedom <= len(T_95) else T_MANY
+    half = max(factor * deviation * math.sqrt(1.0 + 1.0 / len(errors)), math.log1p(NOISE_FRAC))
+    return Interval(low_frac=math.exp(-half), high_frac=math.exp(half), num_steps=len(errors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fit:
-    """Logarithms of the factors, their deviations, and the log errors of the steps when each is left out."""
+    """Logarithms of the factors, their deviations, and errors with each step in and left out."""
 
     logs: Floats
     deviations: Floats
     left_out: Floats
-
-    @property
-    def error(self) -> float:
-        """Root mean square of the errors of left-out steps."""
-        return math.sqrt(float(np.mean(self.left_out**2)))
+    """Logarithms of measured over predicted."""
+    log_evidence: float
+    """Logarithm of the steps' probability under any values of these factors, up to a constant (mackay1992)."""
 
 
 class _Problem:
@@ -170,7 +168,7 @@ class _Problem:
         """
         num, target = len(names), np.log(self.measured)
         logs, slopes = np.zeros(num), np.zeros((len(self.steps), num))
-        weight = PRIOR_WEIGHT * len(self.steps)
+        weight = PRIOR_WEIGHT
         normal = weight * np.eye(num)
         now = np.log(self.predicted(names, logs))
         for _ in range(NUM_NEWTON_STEPS if num else 0):
@@ -186,17 +184,19 @@ class _Problem:
         inverse = np.linalg.inv(normal)
         leverage = np.minimum(np.einsum("ij,jk,ik->i", slopes, inverse, slopes), MOST_LEVERAGE)
         variance = float(left @ left) / max(len(left) - num, 1)
-        return _Fit(logs=logs, deviations=np.sqrt(np.diag(inverse) * variance), left_out=left / (1.0 - leverage))
+        spread = np.sqrt(np.diag(inverse) * variance)
+        room = np.linalg.slogdet(normal / PRIOR_WEIGHT)[1] if num else 0.0
+        log_evidence = -0.5 * (float(left @ left) / NOISE_FRAC**2 + float(logs @ logs) / FACTOR_SPREAD**2 + room)
+        return _Fit(logs=logs, deviations=spread, left_out=left / (1.0 - leverage), log_evidence=float(log_evidence))
 
 
 def _chosen(problem: _Problem) -> tuple[tuple[ResidualName, ...], _Fit]:
-    """The set of at most three factors that predicts left-out steps best, each of them worth its place."""
+    """The set of at most three factors that makes the steps most probable: each must explain more than it could."""
     best: tuple[ResidualName, ...] = ()
     fit = problem.fit(best)
-    score = max(fit.error, GOOD_ENOUGH_FRAC)
     for num in range(1, min(MAX_RESIDUALS, len(problem.steps) - 1) + 1):
         for names in combinations(problem.candidates, num):
             tried = problem.fit(names)
-            if max(tried.error, GOOD_ENOUGH_FRAC) / (1.0 - WORTH_FRAC) ** num < score:
-                best, fit, score = names, tried, max(tried.error, GOOD_ENOUGH_FRAC) / (1.0 - WORTH_FRAC) ** num
+            if tried.log_evidence > fit.log_evidence:
+                best, fit = names, tried
     return best, fit

@@ -1,0 +1,137 @@
+"""A calibrated machine: measured rates take the catalogue's places, and what depends on them follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calibration_cases import CPU_VALUES, GPU_VALUES, calibration, value
+from scalewright.catalog.calibration import Interval
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.costs.calibrated import machine_from_calibration
+from scalewright.costs.machine import machine_from_system
+from scalewright.launch.outlook import Outlook, outlook
+from scalewright.planner.predict import resolve_stack
+from scalewright.workload import language_run
+from scalewright.workload.layout import Layout
+from scalewright.workload.model import from_shape
+
+CATALOG = Catalog((packaged_data(),))
+SMALL = "layers=4,hidden=256,heads=4,vocab=4096,seq=128"
+
+
+def on_cpu(*values: Any, ranks: int = 1, **more: Any) -> Outlook:
+    machine = machine_from_calibration(CATALOG, calibration(*values, **more), num_ranks=ranks)
+    layout = Layout(dp=ranks, mbs=2, gbs=2 * ranks)
+    run = language_run.resolve(from_shape(SMALL), layout, precision="fp32", steps=5, device="cpu")
+    return outlook(CATALOG, run, machine, start_s=0.0)
+
+
+def on_gpu(*values: Any, compiled: str = "off", precision: str = "bf16", **more: Any) -> Outlook:
+    machine = machine_from_calibration(CATALOG, calibration(*values, device="cuda", **more))
+    run = language_run.resolve(
+        from_shape("layers=12,hidden=512,heads=8,vocab=8192,seq=256"), Layout(dp=1, mbs=1, gbs=1), precision=precision,
+        steps=5, device="cuda", compile=compiled,
+    )  # fmt: skip
+    return outlook(CATALOG, run, machine, start_s=0.0)
+
+
+def test_measured_rates_take_the_places_of_catalogued_ones() -> None:
+    machine = machine_from_calibration(CATALOG, calibration(*GPU_VALUES, device="cuda"))
+    base = machine_from_system(CATALOG, "generic-h200")
+    assert machine.confidence == "calibrated"
+    assert machine.sustained_flop_per_s("bf16") == pytest.approx(640e12)
+    assert machine.matmul_flop_per_s("bf16") == pytest.approx(740e12)
+    assert machine.hbm_bytes_per_s == pytest.approx(4.3e12)
+    assert machine.gpus_per_node == 1
+    assert machine.peak_flop_per_s("bf16") == base.peak_flop_per_s("bf16")
+    assert machine.sustained_flop_per_s("fp8") == pytest.approx(base.sustained_flop_per_s("fp8"))
+
+
+def test_ranks_of_a_cpu_share_what_was_measured_together() -> None:
+    made = calibration(*CPU_VALUES)
+    alone, two, four = (machine_from_calibration(CATALOG, made, num_ranks=n) for n in (1, 2, 4))
+    assert alone.sustained_flop_per_s("fp32") == pytest.approx(300e9)
+    assert two.sustained_flop_per_s("fp32") == pytest.approx(150e9)
+    assert four.sustained_flop_per_s("fp32") == pytest.approx(75e9)
+    assert two.hbm_bytes_per_s == pytest.approx(11e9)
+    assert two.gpus_per_node == 2
+    assert two.memory_bytes == pytest.approx(alone.memory_bytes / 2)
+
+
+def test_a_cpu_adds_its_host_work_and_hides_no_exchange() -> None:
+    slow = [v for v in CPU_VALUES if v.name != "dispatch_s"]
+    one, ten = (on_cpu(*slow, value("dispatch_s", s, of="eager")).step_s for s in (2e-6, 20e-6))
+    layers, tensors = 4, 4 * 12 + 4
+    assert ten - one == pytest.approx(18e-6 * (layers * 150 * 2.5 + tensors * 23 + 60), rel=0.02)
+    line = {"op": "all-reduce", "dtype": "fp32", "num_ranks": 2, "num_nodes": 1, "from_bytes": 1024, "alpha_s": 1e-4,
+            "bytes_per_s": 1e9}  # fmt: skip
+    exchanged = on_cpu(*CPU_VALUES, ranks=2, collectives=[line])
+    size = 4.0 * exchanged.prediction.spec.num_params
+    term = exchanged.prediction.cost.time.part("data_parallel").total
+    assert float(term) == pytest.approx(1e-4 + size / 1e9, rel=0.05)
+
+
+def test_a_product_waits_for_its_start_on_a_cpu() -> None:
+    with_start, without = (
+        on_cpu(*(v for v in CPU_VALUES if v.name != "matmul_start_s" or keeps)).step_s for keeps in (True, False)
+    )
+    products = 4 * 4 * 3 + 3
+    assert with_start - without == pytest.approx(products * 3e-6, rel=0.01)
+
+
+def test_launches_of_a_graph_are_gaps_and_those_of_an_eager_step_hide_behind_the_device() -> None:
+    graph = [
+        on_gpu(*GPU_VALUES[:6], value("dispatch_s", s, of="graph"), compiled="graphs").step_s for s in (1e-6, 2e-6)
+    ]
+    assert graph[1] - graph[0] == pytest.approx(1e-6 * (12 * 14 * 2.5 + 12 * 12 + 4), rel=0.02)
+    eager = on_gpu(*GPU_VALUES)
+    assert float(eager.prediction.cost.time.part("host").total) > 0.5 * eager.step_s
+
+
+def test_fp16_waits_for_its_gradients_before_it_updates() -> None:
+    big = [v for v in GPU_VALUES if v.name != "dispatch_s"] + [
+        value("dispatch_s", 1e-9, of="eager"), value("dispatch_s", 1e-3, of="compiled")
+    ]  # fmt: skip
+    assert on_gpu(*big, precision="fp16").step_s > on_gpu(*big, precision="bf16").step_s + 0.1
+
+
+def test_the_interval_is_the_calibrations_own_and_wider_for_what_it_has_not_seen() -> None:
+    step = {"run": "r", "workload": "language", "label": "l", "num_ranks": 1, "num_steps": 10, "precision": "fp32",
+            "size": 256.0, "measured_s": 1.0, "low_s": 1.0, "high_s": 1.0, "before_s": 1.0, "after_s": 1.0,
+            "left_out_s": 1.0}  # fmt: skip
+    own = Interval(low_frac=0.95, high_frac=1.06, num_steps=5)
+    seen = on_cpu(*CPU_VALUES, steps=[step], language_interval=own)
+    low, high = (float(end) for end in seen.prediction.cost.interval_s)
+    assert (low / seen.step_s, high / seen.step_s) == (pytest.approx(0.95), pytest.approx(1.06))
+    unseen = on_cpu(*CPU_VALUES, steps=[step], language_interval=own, ranks=2)
+    assert float(unseen.prediction.cost.interval_s[1]) / unseen.step_s > 1.08
+    assert any("ranks" in warning for warning in unseen.prediction.warnings())
+
+
+def test_a_new_calibration_makes_earlier_predictions_stale() -> None:
+    first, same, other = (
+        on_cpu(*CPU_VALUES, value("host_link_bytes_per_s", rate)).prediction.id for rate in (1e9, 1e9, 2e9)
+    )
+    assert first == same != other
+
+
+def test_what_runs_here_is_what_is_predicted_by_default() -> None:
+    gpu = machine_from_calibration(CATALOG, calibration(*GPU_VALUES, device="cuda"))
+    cpu = machine_from_calibration(CATALOG, calibration(*CPU_VALUES))
+    assert resolve_stack("auto", CATALOG, Layout(), gpu).id == "scalewright"
+    assert resolve_stack("auto", CATALOG, Layout(), cpu).id == "eager"
+    assert resolve_stack("compiled", CATALOG, Layout(), gpu).id == "compiled"
+
+
+def test_a_catalogued_machine_is_untouched() -> None:
+    base = machine_from_system(CATALOG, "generic-h200")
+    stack = CATALOG.stack("eager")
+    assert base.measured is None
+    assert base.layer_host_s(stack) == stack.host_time.value
+    assert base.update_host_s(stack, num_tensors=100.0, visible_frac=1.0) == base.constants.step_overhead.value
+    assert base.host_blend(stack) == base.constants.host_blend.value
+    assert base.attention_flop_per_s("bf16", stack) == pytest.approx(
+        base.matmul_flop_per_s("bf16") * stack.attention_share.value
+    )

@@ -1,0 +1,168 @@
+"""Values of a calibration from measurements whose truth is known, and residuals from steps that were made with some."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibration_cases import (
+    CPU,
+    CPU_VALUES,
+    GPU,
+    GPU_VALUES,
+    attention_rows,
+    calibration,
+    memory_rows,
+    product_rows,
+    source,
+)
+from scalewright.catalog.calibration import Calibration, ResidualName
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.costs.calibrated import machine_from_calibration
+from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.launch.outlook import outlook, vision_outlook
+from scalewright.observe.calibrate import values_from
+from scalewright.observe.residuals import RealStep, fit_residuals
+from scalewright.workload import language_run
+from scalewright.workload.layout import Layout
+from scalewright.workload.model import from_shape
+from scalewright.workload.vision_run import VisionRun
+
+CATALOG = Catalog((packaged_data(),))
+LAPTOP, H200 = (machine_from_system(CATALOG, name) for name in ("laptop", "generic-h200"))
+SHAPES = (
+    ("layers=4,hidden=256,heads=4,vocab=4096,seq=128", 4),
+    ("layers=6,hidden=64,heads=2,vocab=512,seq=64", 2),
+    ("layers=2,hidden=512,heads=8,vocab=8192,seq=256", 2),
+    ("layers=8,hidden=128,heads=4,vocab=512,seq=64", 2),
+    ("layers=3,hidden=384,heads=6,vocab=2048,seq=256", 4),
+)
+
+
+def found(name: str, values: object, of: str = "") -> float:
+    assert isinstance(values, tuple)
+    return next(float(v.value) for v in values if (v.name, v.of) == (name, of))
+
+
+def test_rate_and_start_of_a_cpus_products_are_recovered() -> None:
+    values = values_from([source("gemm", product_rows(150e9, start_s=3e-6), CPU)], LAPTOP)
+    assert found("matmul_flop_per_s", values, "fp32") == pytest.approx(150e9, rel=0.03)
+    assert found("matmul_start_s", values) == pytest.approx(3e-6, rel=0.1)
+
+
+def test_a_product_that_others_slowed_down_does_not_move_a_cpus_rate() -> None:
+    rows = product_rows(150e9, start_s=3e-6)
+    rows[-1] = {**rows[-1], "time_s": 20.0 * rows[-1]["time_s"], "flop_per_s": rows[-1]["flop_per_s"] / 20.0}
+    values = values_from([source("gemm", rows, CPU)], LAPTOP)
+    assert found("matmul_flop_per_s", values, "fp32") == pytest.approx(150e9, rel=0.1)
+
+
+def test_a_gpus_products_are_what_it_holds_and_its_best_is_kept_beside() -> None:
+    rows = [*product_rows(700e12, precision="bf16"), *product_rows(640e12, precision="bf16", series="sustained")[-1:]]
+    values = values_from([source("gemm", rows, GPU)], H200)
+    assert found("matmul_flop_per_s", values, "bf16") == pytest.approx(640e12, rel=0.01)
+    assert found("best_matmul_flop_per_s", values, "bf16") == pytest.approx(700e12, rel=0.01)
+
+
+def test_memory_is_read_where_no_cache_helps() -> None:
+    values = values_from([source("memory", memory_rows(12e9), CPU)], LAPTOP)
+    assert found("memory_bytes_per_s", values) == pytest.approx(12e9, rel=0.01)
+    assert [v.catalogue for v in values] == [pytest.approx(LAPTOP.hbm_bytes_per_s)]
+
+
+def test_attention_is_the_fastest_kernels_and_its_ramp_is_recovered() -> None:
+    values = values_from([source("attention", attention_rows(600e12, 3.2, half_at=500.0), GPU)], H200)
+    assert found("attention_flop_per_s", values, "bf16") == pytest.approx(600e12, rel=0.02)
+    assert found("attention_seq_ramp", values) == pytest.approx(500.0, rel=0.05)
+    assert found("attention_backward_ratio", values) == pytest.approx(3.2, rel=0.01)
+
+
+def test_of_two_runs_of_one_benchmark_the_later_counts() -> None:
+    both = [source("memory", memory_rows(rate), CPU) for rate in (8e9, 12e9)]
+    assert found("memory_bytes_per_s", values_from(both, LAPTOP)) == pytest.approx(12e9, rel=0.01)
+
+
+def language_steps(truth: Calibration, *, num: int = len(SHAPES), noise: float = 0.0) -> list[RealStep]:
+    """Steps whose measured time is what the machine with the true residuals predicts."""
+    machine = machine_from_calibration(CATALOG, truth)
+    return [_step(_language(shape, batch), machine, shape, noise * (-1) ** i) for i, (shape, batch) in
+            enumerate(SHAPES[:num])]  # fmt: skip
+
+
+def _language(shape: str, batch: int) -> Callable[[Machine], float]:
+    layout = Layout(dp=1, mbs=batch, gbs=batch)
+    run = language_run.resolve(from_shape(shape), layout, precision="fp32", steps=10, device="cpu")
+    return lambda machine: outlook(CATALOG, run, machine, start_s=0.0).step_s
+
+
+def _step(predicted: Callable[[Machine], float], machine: Machine, label: str, noise: float) -> RealStep:
+    time_s = predicted(machine) * (1.0 + noise)
+    return RealStep(
+        run=label, workload="language", label=label, num_ranks=1, num_steps=10, precision="fp32", size=256.0,
+        measured_s=time_s, low_s=time_s, high_s=time_s, predicted_s=predicted,
+    )  # fmt: skip
+
+
+def residual(name: ResidualName, factor: float) -> dict[str, object]:
+    return {"name": name, "factor": factor, "low": factor, "high": factor}
+
+
+def test_residuals_that_made_the_steps_are_found_and_named() -> None:
+    truth = calibration(*CPU_VALUES, residuals=[residual("products", 1.3), residual("host", 0.6)])
+    fitted = fit_residuals(CATALOG, calibration(*CPU_VALUES), language_steps(truth))
+    factors = {r.name: r.factor for r in fitted.residuals}
+    assert set(factors) == {"products", "host"}
+    assert factors["products"] == pytest.approx(1.3, rel=0.05)
+    assert factors["host"] == pytest.approx(0.6, rel=0.1)
+    assert all(abs(s.after_s / s.measured_s - 1.0) < abs(s.before_s / s.measured_s - 1.0) + 0.02 for s in fitted.steps)
+
+
+def test_where_operators_explain_the_steps_nothing_is_fitted() -> None:
+    plain = calibration(*CPU_VALUES)
+    fitted = fit_residuals(CATALOG, plain, language_steps(plain, noise=0.01))
+    assert fitted.residuals == ()
+    assert fitted.language_interval is not None
+    assert 0.9 < fitted.language_interval.low_frac < 1.0 < fitted.language_interval.high_frac < 1.1
+
+
+def test_few_steps_leave_the_catalogues_interval() -> None:
+    truth = calibration(*CPU_VALUES, residuals=[residual("products", 1.5)])
+    fitted = fit_residuals(CATALOG, calibration(*CPU_VALUES), language_steps(truth, num=2))
+    assert len(fitted.residuals) <= 1
+    assert fitted.language_interval is None
+    assert fit_residuals(CATALOG, truth, []).steps == ()
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.tuples(*(st.floats(0.5, 2.0) for _ in range(3))))
+def test_never_more_than_three_residuals_and_never_worse_than_none(factors: tuple[float, float, float]) -> None:
+    names: tuple[ResidualName, ...] = ("products", "elementwise", "host")
+    truth = calibration(*CPU_VALUES, residuals=[residual(n, f) for n, f in zip(names, factors, strict=True)])
+    fitted = fit_residuals(CATALOG, calibration(*CPU_VALUES), language_steps(truth))
+
+    def error(key: str) -> float:
+        return math.fsum(math.log(getattr(s, key) / s.measured_s) ** 2 for s in fitted.steps)
+
+    assert len(fitted.residuals) <= 3
+    assert error("after_s") <= error("before_s") + 1e-9
+
+
+def test_vision_factors_touch_what_they_name_only() -> None:
+    def step_s(precision: str, compiled: str, **factors: float) -> float:
+        made = calibration(*GPU_VALUES, device="cuda", residuals=[residual(n, f) for n, f in factors.items()])  # type: ignore[arg-type]
+        run = VisionRun(
+            model_id="resnet-50", blocks=(3, 4, 6, 3), width=64, num_classes=1000, image_size=224, num_ranks=1,
+            batch=256, epochs=1, steps_per_epoch=1, precision=precision, compile=compiled, device="cuda",  # type: ignore[arg-type]
+            channels_last=precision != "fp32",
+        )  # fmt: skip
+        return vision_outlook(CATALOG, run, machine_from_calibration(CATALOG, made), start_s=0.0).step_s
+
+    assert step_s("bf16", "off", norms=1.5) > step_s("bf16", "off")
+    assert step_s("bf16", "graphs", norms=1.5) == step_s("bf16", "graphs")
+    assert step_s("fp16", "off", norms=1.5) == step_s("fp16", "off")
+    assert step_s("bf16", "graphs", convolutions=1.5) > step_s("bf16", "graphs")
+    assert step_s("fp32", "off", convolutions=1.5) == step_s("fp32", "off")
