@@ -1,8 +1,7 @@
 # Every target does its own set-up, so that each works first on a fresh machine. The logic is in tools/.
 SHELL := /bin/bash
 PY := .venv/bin/python
-RUN_ARGS ?= predict --model gpt3-175b --system selene \
-	--layout tp=8,pp=8,vpp=1,dp=8,mbs=1,gbs=512,recompute=full --explain
+RUN_ARGS ?= study run quick
 TEST_ARGS ?=
 SOAK_MINUTES ?= 30
 
@@ -12,7 +11,7 @@ SOAK_MINUTES ?= 30
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
-run: ## set up the runtime and run a prediction (RUN_ARGS="...")
+run: ## set up the runtime and run the study `quick` on this machine (RUN_ARGS="...")
 	@tools/setup_env.sh runtime
 	@.venv/bin/scalewright $(RUN_ARGS)
 

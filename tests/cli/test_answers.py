@@ -291,6 +291,15 @@ FLAGS = {
     ("site", "check"): ["--catalog", "--help", "--json"],
     ("site", "detect"): ["--as", "--help", "--json"],
     ("site", "show"): ["--catalog", "--help", "--json"],
+    ("study",): ["--help"],
+    ("study", "check"): ["--catalog", "--help"],
+    ("study", "diff"): ["--help", "--json", "--threshold"],
+    ("study", "list"): ["--help", "--json"],
+    ("study", "predict"): ["--catalog", "--help", "--json", "--out", "--plots"],
+    ("study", "report"): ["--catalog", "--help", "--json", "--out", "--plots", "--results"],
+    ("study", "run"): ["--catalog", "--help", "--json", "--out", "--plots"],
+    ("study", "show"): ["--catalog", "--help", "--json"],
+    ("study", "status"): ["--catalog", "--help", "--json", "--results", "--watch"],
     ("plan",): [
         "--budget",
         "--catalog",
@@ -376,6 +385,7 @@ def test_commands_are_these(cli: Cli) -> None:
         "jobs",
         "lab",
         "site",
+        "study",
     ]
 
 
