@@ -132,6 +132,29 @@ def test_submission_prints_the_number_and_keeps_the_script(here: Here, sbatch: P
     assert "another configuration" in other.stderr
 
 
+def test_more_nodes_than_the_partition_has_are_warned_of(here: Here, sbatch: Path) -> None:
+    program = sbatch / "sinfo"
+    program.write_text("#!/bin/sh\nprintf 'standard-g|1\\nstandard-g|1\\nsmall-g*|9\\n'\n")
+    program.chmod(0o755)
+    fits = here(*LUMI, *COMMAND)
+    assert (fits.returncode, "warning" in fits.stderr) == (0, False)
+    done = here(*LUMI, "--spares", "1", *COMMAND)
+    assert (done.returncode, done.stdout) == (0, "77\n")
+    assert "warning: partition standard-g has 2 nodes and 3 are asked for" in done.stderr
+
+
+def test_without_a_cluster_one_sentence_says_where_to_find_one(here: Here, sbatch: Path, refused: Refused) -> None:
+    program = sbatch / "scontrol"
+    program.write_text("#!/bin/sh\necho 'scontrol: fatal: Could not establish a configuration source' >&2\nexit 1\n")
+    program.chmod(0o755)
+    for words in (
+        ("site", "detect"),
+        ("site", "check", "lumi"),
+        ("launch", "--site", "here", "--nodes", "1", *COMMAND),
+    ):
+        assert "scalewright lab env ID" in refused(here(*words), 3)
+
+
 def test_array_keeps_its_own_manifest(here: Here, sbatch: Path, refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "items").write_text("a b\nc")
     assert here(*LUMI, "--run-dir", "r", "--array", "items", "--width", "1", "--", "run", "{item}").returncode == 0

@@ -122,6 +122,56 @@ def test_torchrun_outlives_the_notice_and_its_ranks_save(tmp_path: Path, starts_
         assert saved == {"saved-1": "saved\n", "saved-9": "saved\n"}
 
 
+CHECKED = """#!/bin/bash
+case "$*" in
+*' -m scalewright.run preflight '*)
+    [[ " $* " == *" --spares 1 "* && " $* " == *" --nodes=2 "* ]] || exit 9
+    mkdir -p "$SANDBOX/run/preflight"
+    printf '{\\n  "code": 0,\\n}\\n' >"$SANDBOX/run/preflight/result.json"
+    echo n2 >"$SANDBOX/run/preflight/nodes.txt"
+    exit 0
+    ;;
+esac
+printf '%s\\n' "$@" >"$SANDBOX/run/srun.words"
+while [[ ${1-} == --* ]]; do shift; done
+export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=8 SLURMD_NODENAME=n2
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(("srun", "node"), [(CHECKED, "n2"), ("", "n1")])
+def test_spares_leave_the_run_to_the_nodes_that_the_check_keeps(tmp_path: Path, srun: str, node: str) -> None:
+    """Where no check ran, the first nodes are as good as any."""
+    folder = make(tmp_path / "s")
+    if srun:
+        (folder / "bin" / "srun").write_text(srun)
+    (folder / "bin" / "probe").write_text(
+        '#!/bin/bash\nprintf "%s" "$MASTER_ADDR" >"$SANDBOX/probe.env"; : >"$SANDBOX/probe.argv"\n'
+    )
+    ran = run(folder, num_nodes=1, num_spares=1)
+    assert (ran.code, ran.chosen) == (0, node), ran.stderr
+    words = (folder / "run/srun.words" if srun else folder / "srun.argv").read_text().replace("\0", "\n").split("\n")
+    assert {"--nodes=1", f"--nodelist={node}"} <= set(words)
+    assert f"running on {node}" in ran.stderr
+
+
+@pytest.mark.parametrize(("words", "code"), [("srun: error: Task launch failed on node n2: no route", 75), ("", 7)])
+def test_ranks_that_fail_are_queued_again_only_if_a_node_is_gone(tmp_path: Path, words: str, code: int) -> None:
+    folder = make(tmp_path / "s")
+    (folder / "bin" / "sinfo").write_text("#!/bin/bash\n")
+    (folder / "bin" / "sinfo").chmod(0o755)
+    (folder / "bin" / "sleep").write_text("#!/bin/bash\n")  # nobody waits for a Slurm that is not there
+    (folder / "bin" / "sleep").chmod(0o755)
+    text = (folder / "bin" / "srun").read_text()
+    probing = 'case "$*" in *' + f"""' true') echo '{words}' >&2; exit {1 if words else 0} ;; esac\n"""
+    (folder / "bin" / "srun").write_text(text.replace("printf", probing + "printf", 1))
+    ran = run(folder, env={"PROBE_EXIT": "7"})
+    assert (ran.code, ran.requeued) == (code, bool(words)), ran.stderr
+    if words:
+        assert ran.exit_info["reason"] == "n2 is lost: queued again to resume"
+        assert "ExcNodeList=n2" in (folder / "scontrol.calls").read_text()
+
+
 def test_image_that_is_not_the_pinned_one_is_not_run(tmp_path: Path) -> None:
     folder = make(tmp_path / "s")
     image = folder / "run" / "torch.sif"

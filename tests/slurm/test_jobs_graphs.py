@@ -361,3 +361,5 @@ def test_driver_killed_between_sbatch_and_its_answer_submits_nothing_twice(
     assert watched.returncode == 0, watched.stderr
     logs = cli("jobs", "logs", str(launch), "b")
     assert f"ran {jobs[1]['id']}" in logs.stdout
+    (told,) = json.loads(cli("jobs", "logs", str(launch), "b", "--json").stdout)["logs"]
+    assert f"ran {jobs[1]['id']}" in told["lines"]

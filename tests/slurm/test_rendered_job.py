@@ -178,6 +178,9 @@ def test_profile_of_this_cluster_is_made_used_and_checked(cli: Cli, slurm: Lab, 
         *("launch", "--site", "mine", "--nodes", "1", "--time", "00:05:00", "--dry-run", "--", "true"), env=env
     )
     assert "#SBATCH --gpus-per-node=2\n" in script.stdout, script.stderr
+    asked = ("--nodes", "1", "--time", "00:05:00", "--dry-run", "--run-dir", str(tmp_path / "run"), "--", "true")
+    at_hand = cli("launch", "--site", "here", *asked, env=env)
+    assert "profile mine." in at_hand.stdout, at_hand.stderr
     assert cli("site", "check", "mine", env=env).returncode == 0
     other = cli("site", "check", "lumi", env=env)
     assert other.returncode == 1
