@@ -66,6 +66,7 @@ def test_work_of_resnet_50_is_that_of_the_published_network() -> None:
         ({"stage": "ram"}, "synthetic images lie on the device"),
         ({"compile": "graphs", "precision": "fp16"}, "loss scaling"),
         ({"compile": "graphs"}, "one GPU"),
+        ({"precision": "tf32", "device": "cpu"}, "needs a GPU"),
         ({"protocol": "epicure", "epochs": 3}, "fourth epoch"),
         ({"protocol": "epicure", "steps_per_epoch": 2}, "first and last step"),
         ({"checkpoint_every": "often"}, "checkpoint_every is 'often'"),

@@ -150,6 +150,8 @@ class VisionRun:
             raise ConfigError("data is made on the spot, but of how many images? give --images")
         if self.stage and self.data == SYNTHETIC:
             raise ConfigError(f"--stage {self.stage}: synthetic images lie on the device; give --data, or leave it out")
+        if self.precision == "tf32" and self.device == "cpu":
+            raise ConfigError("precision tf32 needs a GPU that has it, and this runs on the CPU: choose fp32 or bf16")
         if self.compile == "graphs" and self.precision == "fp16":
             raise ConfigError("compile=graphs cannot skip a step as fp16's loss scaling must: choose bf16 or default")
         if self.compile == "graphs" and (self.device == "cpu" or self.num_ranks > 1):
