@@ -372,9 +372,11 @@ def test_commands_are_these(cli: Cli) -> None:
     listed = cli("--help").stdout.partition("Commands:")[2]
     assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == [
         "advise",
+        "calibrate",
         "catalog",
         "doctor",
         "launch",
+        "lint",
         "plan",
         "plan-show",
         "predict",
