@@ -40,7 +40,7 @@ PRIOR_WEIGHT = (NOISE_FRAC / FACTOR_SPREAD) ** 2
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
 """Student's t for a two-sided interval of 90 %, by degrees of freedom from 1."""
 T_MANY = 1.70
-LEAST_FREEDOM = 2
+LEAST_FREEDOM = 4
 """Steps beyond the fitted factors that an interval of one's own needs; with fewer the catalogue's stands."""
 
 NUM_NEWTON_STEPS = 8
