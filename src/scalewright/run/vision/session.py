@@ -49,6 +49,8 @@ class Session:
 
 
 _KEPT = ("running_mean", "running_var")
+NUM_CANDIDATES, NUM_CANDIDATES_FP32 = 10, 4
+"""Kernels that are tried for each convolution; 10 is PyTorch's own number."""
 
 
 def open_session(run: VisionRun, device: torch.device) -> Session:
@@ -58,8 +60,7 @@ def open_session(run: VisionRun, device: torch.device) -> Session:
     if run.compile == "graphs" and (device.type != "cuda" or run.num_ranks > 1):
         raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
     _allow_tf32(run.precision == "tf32")
-    # Shapes never change: the search for the fastest kernels pays off. In 32 bit it took 160 s on an H200, so not there.
-    torch.backends.cudnn.benchmark = run.precision != "fp32"
+    _search_kernels(run.precision, device)
     model = build(
         run.shape, channels_last=run.channels_last, folds=is_folded(run, device), device=device, seed=run.seed
     )
@@ -99,6 +100,14 @@ def _compile_options(run: VisionRun) -> dict[str, Any]:
     if run.compile == "max-autotune":
         return {"options": {"max_autotune_pointwise": True, "coordinate_descent_tuning": True}}
     return {}
+
+
+def _search_kernels(precision: str, device: torch.device) -> None:
+    """Shapes never change, so that a search for the fastest convolutions pays off. In 32 bit, candidates are many and
+    slow (160 s for 512 images on an H200): there, only those that cuDNN itself ranks first are tried."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark_limit = NUM_CANDIDATES_FP32 if precision == "fp32" else NUM_CANDIDATES
 
 
 def _allow_tf32(allowed: bool) -> None:
