@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from scalewright.launch.outlook import Ready
     from scalewright.records.run_directory import RunDirectory
 
-SystemName = Annotated[str | None, typer.Option(help="Name of this machine, or here; default: calibration, GPU or a probe.")]
+SystemName = Annotated[
+    str | None, typer.Option(help="Name of this machine, or here; default: calibration, GPU or a probe.")
+]
 BudgetText = Annotated[str, typer.Option(help="Longest time it may take, as predicted.")]
 EveryText = Annotated[str, typer.Option(help="Steps; 0: only when stopped; auto: from the failure model.")]
 SavingText = Annotated[str, typer.Option(help="async: train on while it is written; sync: wait.")]

@@ -69,10 +69,10 @@ CPU_ATTENTION = ((8, 64, 32), (4, 128, 64), (4, 256, 64), (2, 512, 64))
 GPU_LANGUAGE = (
     ("layers=12,hidden=512,heads=8,vocab=8192,seq=256", 1, "off", 10.0),
     ("layers=8,hidden=2048,heads=16,vocab=50304,seq=2048", 4, "off", 12.0),
-    ("layers=8,hidden=2048,heads=16,vocab=50304,seq=2048", 4, "graphs", 15.0),
+    ("layers=8,hidden=2048,heads=16,vocab=50304,seq=2048", 4, "graphs", 18.0),
     ("layers=16,hidden=1024,heads=16,vocab=50304,seq=1024", 8, "off", 12.0),
-    ("layers=16,hidden=1024,heads=16,vocab=50304,seq=1024", 4, "graphs", 15.0),
-    ("layers=6,hidden=3072,heads=24,vocab=32000,seq=1024", 8, "graphs", 15.0),
+    ("layers=16,hidden=1024,heads=16,vocab=50304,seq=1024", 4, "graphs", 18.0),
+    ("layers=6,hidden=3072,heads=24,vocab=32000,seq=1024", 8, "graphs", 18.0),
 )
 CPU_LANGUAGE = (
     ("layers=4,hidden=256,heads=4,vocab=4096,seq=128", 4),
@@ -85,7 +85,7 @@ CPU_LANGUAGE = (
 and by memory."""
 GPU_VISION = (
     ("bf16", 256, "off", 8.0),
-    ("bf16", 256, "graphs", 25.0),
+    ("bf16", 256, "graphs", 50.0),
     ("bf16", 96, "off", 8.0),
     ("fp32", 128, "off", 2.0),
 )
