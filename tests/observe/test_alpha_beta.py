@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalewright.observe.alpha_beta import Fit, fit_collectives, predicted_time_s
@@ -30,6 +30,7 @@ def line(alpha_s: float, rate: float, *, sizes: list[int] = SIZES, share: float 
     return [alpha_s + size * share / rate for size in sizes]
 
 
+@settings(deadline=None)
 @given(alpha=st.floats(1e-6, 1e-2), rate=st.floats(1e6, 1e12), op=st.sampled_from(["all-reduce", "broadcast"]))
 def test_an_exact_line_is_found_as_one(alpha: float, rate: float, op: str) -> None:
     (fit,) = fit_collectives(rows_of(line(alpha, rate, share=bus_share(op, 4)), op=op))
@@ -81,6 +82,7 @@ def test_noise_alone_is_no_second_regime() -> None:
     assert several <= 10
 
 
+@settings(deadline=None)
 @given(noise=st.lists(st.floats(0.1, 10.0), min_size=len(SIZES), max_size=len(SIZES)))
 def test_no_size_is_ever_predicted_to_take_less_than_nothing(noise: list[float]) -> None:
     fits = fit_collectives(rows_of([t * n for t, n in zip(line(50e-6, 1e9), noise, strict=True)]))
