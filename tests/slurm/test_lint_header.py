@@ -20,13 +20,17 @@ OPTIONS = (
     "--time=10", "-t 00:10:00", "--time 0-00:10", "--exclusive", "--exclusive=user", "--exclusive user", "-H", "-HN1",
     "--requeue", "--requeue=1", "--no-requeue", "--output=x-%j.out", "-o x.out", "--erro=y.err", "--part=batch",
     "--tasks-per-node=1", "--foo=3", "--node=1", "-- -J abc", "stray", "\\", '""', "# comment", "--mem=100M",
-    "-p batch", "--job-name=", "--job-name", "hetjob", "--licens=x", "--workdir=/tmp", "–nodes=1", "-c1", "--signal=USR1@60",
+    "-p batch", "--job-name=", "--job-name", "hetjob", "--licens=x", "--workdir=/tmp", "–nodes=1", "-c1",
+    "--signal=USR1@60",
 )  # fmt: skip
 PREFIXES = ("#SBATCH ",) * 8 + ("#SBATCH\t", "#SBATCH", "#SLURM ", "##SBATCH ", "# SBATCH ", "#sbatch ", " #SBATCH ")
 BETWEEN = ("", "", "", "", "# a comment\n", "\n", "   # another\n", "hostname\n")
 SHOWN = re.compile(r"^sbatch: ([a-z0-9-]+)\s+: (.*)$", re.M)
 COMPARED = ("job-name", "comment", "nodes", "ntasks", "exclusive", "hold", "requeue", "no-requeue", "output", "error",
             "partition", "ntasks-per-node", "licenses", "cpus-per-task")  # fmt: skip
+
+
+SHOWN_OTHERWISE = {"requeue", "no-requeue", "exclusive", "ntasks"}
 
 
 def script_of(chance: random.Random) -> str:
@@ -53,7 +57,9 @@ def is_refused(script: Script) -> bool:
 
 
 def our_options(script: Script) -> dict[str, str]:
-    return {d.name: "set" if d.value is None else d.value for d in script.directives if d.is_effective and d.component == 0}
+    return {
+        d.name: "set" if d.value is None else d.value for d in script.directives if d.is_effective and d.component == 0
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -75,7 +81,9 @@ def test_headers_are_read_as_sbatch_reads_them(slurm: Lab, tmp_path: Path, seed:
             assert re.search(r"Invalid --|is not a valid|invalid|Requested", said), f"sbatch refuses:\n{text}\n{said}"
         else:
             ours = {name: value for name, value in our_options(script).items() if name in COMPARED}
-            for name in sorted({*ours, *(theirs.keys() & set(COMPARED))} - {"requeue", "no-requeue", "exclusive", "ntasks"}):
+            for name in sorted(
+                {*ours, *(theirs.keys() & set(COMPARED))} - {"requeue", "no-requeue", "exclusive", "ntasks"}
+            ):
                 assert ours.get(name) == theirs.get(name), f"{name} in\n{text}\n{said}"
             num_read += 1
     assert num_read > 10

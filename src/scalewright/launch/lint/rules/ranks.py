@@ -73,12 +73,14 @@ def launcher_per_task(script: Script, context: Context) -> Iterator[Hit]:
             continue
         fix = None
         if not step.has("ntasks", "ntasks-per-node") and not script.has("gpus-per-task"):
-            fix = join_options(script, step, "--ntasks-per-node=1", title="start one task on each node", is_safe=False)
+            # Alone, --ntasks-per-node=1 is not honoured: SLURM_NTASKS of the allocation still asks for all tasks.
+            text = "--ntasks=$SLURM_NNODES --ntasks-per-node=1"
+            fix = join_options(script, step, text, title="start one task on each node", is_safe=False)
         yield at(
             script,
             launch,
             f"{tasks} tasks on a node start {launch.tool} each, and each starts {ranks or 'several'} processes",
-            next_step="start one task per node: srun --ntasks-per-node=1, or run python itself in every task",
+            next_step="start one task a node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1, or python in every task",
             fix=fix,
         )
 
