@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scalewright.cli.options import AsJson, CatalogFolder
 
 if TYPE_CHECKING:
+    from scalewright.catalog.library import Catalog
     from scalewright.records.study_report import StudyReport
+    from scalewright.study.points import Study
+    from scalewright.study.store import Store
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Studies: a question, its points, their report.")
 StudyName = Annotated[
@@ -20,6 +23,10 @@ OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="De
 ResultsFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="What was measured; default: results/STUDY.")]
 ReportFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write page, plots, tables and data.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it until the study ends or Ctrl-C.")]
+SiteName = Annotated[str, typer.Option("--site", help="Run points as jobs of this cluster; here: the one at hand.")]
+Wait = Annotated[bool, typer.Option("--wait", help="At a site: stay until every job has ended, then report.")]
+JOBS_EVERY_S = 15.0
+"""Between two looks at the queue, which is shared with others."""
 Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Figures for a paper, as SVG and PNG.")]
 
 
@@ -96,29 +103,103 @@ def predict(
 
 @app.command("run")
 def run(
-    study: StudyName, out: OutFolder = None, plots: Plots = True, as_json: AsJson = False, catalog: CatalogFolder = None
-) -> None:
-    """Measure every point here; run again to go on where it ended. Exit 1: some points failed or were not reached."""
+    study: StudyName, out: OutFolder = None, site: SiteName = "", wait: Wait = False, plots: Plots = True,
+    as_json: AsJson = False, catalog: CatalogFolder = None,
+) -> None:  # fmt: skip
+    """Measure every point; run again to go on where it ended. Exit 1: points failed or were not reached.
+
+    At a site points become jobs, and the command ends once they are submitted. In a search (order = "predicted") points
+    that cannot run are data: exit 1 means that not one was measured.
+    """
     from scalewright.catalog.library import open_catalog
+    from scalewright.errors import ConfigError
     from scalewright.records.types import ExitCode
     from scalewright.report.study_progress import StudyProgress
     from scalewright.study.answer import measured_report
     from scalewright.study.calibrate import StoppedError
-    from scalewright.study.measure import calibrate_first, run_here, tries
+    from scalewright.study.measure import calibrate_first, run_here
+    from scalewright.study.order import in_order, is_search
     from scalewright.study.points import open_study
     from scalewright.study.store import Store
 
     library = open_catalog(catalog)
     found = open_study(library, study, is_measured=True)
+    at_site = site or (found.file.measure.site if found.file.measure and found.file.measure.where == "site" else "")
+    if wait and not at_site:
+        raise ConfigError(
+            f"--wait is for points that run as jobs, and {found.file.id} runs here: give --site, or leave it"
+        )
     store = Store.create_or_resume(out or Path("results") / found.file.id, found)
+    if at_site:
+        submitted = _submit(library, found, store, at_site, catalog, wait=wait, as_json=as_json)
+        if wait:
+            _answer(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
+        raise typer.Exit(submitted)
     try:
         calibrate_first(library, found, lambda text: typer.echo(text, err=True))
     except StoppedError as error:
         raise typer.Exit(error.code) from error
-    with StudyProgress(len(list(tries(found)))) as progress:
-        ended = run_here(library, found, store, progress)
+    order = in_order(library, found)
+    with StudyProgress(len(order)) as progress:
+        ended = run_here(library, found, store, progress, order)
     _answer(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
-    raise typer.Exit(ExitCode.YES if all(end.state == "finished" for end in ended) else ExitCode.NO)
+    enough = any if is_search(found) else all
+    raise typer.Exit(ExitCode.YES if enough(end.state == "finished" for end in ended) else ExitCode.NO)
+
+
+def _submit(
+    library: Catalog, study: Study, store: Store, site: str, catalog: Path | None, *, wait: bool, as_json: bool
+) -> int:
+    """Submit what is left, and wait for it where asked to. The exit code."""
+    from scalewright.launch.site_here import site_named
+    from scalewright.records.documents import document, to_json
+    from scalewright.records.types import ExitCode
+    from scalewright.study import site_run
+    from scalewright.study.order import in_order, is_search
+
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    order = in_order(library, study)
+    drivers = site_run.submit(study, store, order, site_named(site, catalog), catalog=catalog, say=say)
+    jobs = [job.id for driver in drivers for job in driver.folder.read().jobs if not job.is_settled]
+    then = f"scalewright study status {study.path} --results {store.path}"
+    if wait:
+        site_run.wait(drivers)
+        enough = any if is_search(study) else all
+        done = enough(store.is_finished(tried.point, tried.repeat) for tried in order)
+        return ExitCode.YES if done else ExitCode.NO
+    if as_json:
+        body = {"results": str(store.path), "jobs": jobs, "next": then}
+        typer.echo(to_json(document("study-jobs", body)), nl=False)
+    else:
+        typer.echo("\n".join(jobs) if jobs else "nothing is left to submit")
+        say(f"  how it stands: {then}" if jobs else f"  the report: {then.replace('status', 'report', 1)}")
+    return ExitCode.YES
+
+
+@app.command("point", hidden=True)
+def point(
+    item: Annotated[str, typer.Argument(metavar="POINT/REPEAT", help="Which try.", show_default=False)],
+    results: Annotated[Path, typer.Option(metavar="DIR", help="The study's results.", show_default=False)],
+    catalog: CatalogFolder = None,
+) -> None:
+    """Measure one try of a point: what the job of a study runs."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.study.site_run import run_point
+    from scalewright.study.store import Store
+
+    raise typer.Exit(run_point(open_catalog(catalog), Store.open(results), item))
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON schema of study files, for editors."""
+    import json
+
+    from scalewright.study.schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
 
 
 @app.command("report")
@@ -147,19 +228,27 @@ def status(
     from scalewright.catalog.library import open_catalog
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
-    from scalewright.report.study_status import show_status
+    from scalewright.report.study_status import EVERY_S, show_status
     from scalewright.study.points import open_study
-    from scalewright.study.status import status_of
+    from scalewright.study.site_run import launches_of, look
+    from scalewright.study.status import StudyStatus, status_of
     from scalewright.study.store import Store
 
     found = open_study(open_catalog(catalog), study, is_measured=True)
     store = Store.open(results or Path("results") / found.file.id)
     store.check(found)
+    latest: list[StudyStatus] = []
+
+    def see() -> dict[str, Any]:
+        queue = look(store, lambda text: typer.echo(text, err=True))
+        latest[:] = [status_of(found, store, queue=queue)]
+        return latest[0].as_document()
+
     if as_json:
-        typer.echo(to_json(status_of(found, store).as_document()), nl=False)
+        typer.echo(to_json(see()), nl=False)
     else:
-        show_status(lambda: status_of(found, store).as_document(), watch=watch)
-    raise typer.Exit(ExitCode.NO if status_of(found, store).count("failed") else ExitCode.YES)
+        show_status(see, watch=watch, every_s=JOBS_EVERY_S if launches_of(store) else EVERY_S)
+    raise typer.Exit(ExitCode.NO if latest[0].count("failed") else ExitCode.YES)
 
 
 @app.command("diff")

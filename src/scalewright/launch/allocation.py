@@ -26,8 +26,8 @@ def is_inside(env: Mapping[str, str]) -> bool:
 
 
 def num_nodes(env: Mapping[str, str]) -> int:
-    """Nodes of the allocation; 1 outside of any."""
-    return max(_count(env, "SLURM_JOB_NUM_NODES", 1), 1) if is_inside(env) else 1
+    """Nodes of the allocation, or of the step that we are a task of; 1 outside of any."""
+    return max(_count(env, "SLURM_JOB_NUM_NODES" if is_inside(env) else "SLURM_STEP_NUM_NODES", 1), 1)
 
 
 def default_num_ranks(env: Mapping[str, str]) -> int:

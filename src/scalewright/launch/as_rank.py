@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 
 WAIT_S = 120.0
@@ -70,14 +71,29 @@ def run_first(directory: RunDirectory, *, kind: str, look: Callable[[], None]) -
 
 def become_rank(directory: RunDirectory, config: dict[str, Any], *, kind: str) -> NoReturn:
     """Become one of the other ranks, once the first has made the run directory."""
+    _wait_until(lambda: directory.holds(config), directory)
+    _become(directory, kind)
+
+
+def follow_first(directory: RunDirectory) -> NoReturn:
+    """Become one of the other ranks of whatever run the first makes there: what it is to be, the first works out."""
+    _wait_until(directory.config.exists, directory)
+    found = str(read_document(directory.run, "run").get("kind", ""))
+    _become(directory, found.removesuffix("-run"))
+
+
+def _wait_until(is_there: Callable[[], bool], directory: RunDirectory) -> None:
     until_s = time.monotonic() + WAIT_S
-    while not directory.holds(config):
+    while not is_there():
         if time.monotonic() > until_s:
             raise EnvironmentFailedError(
                 f"{directory.path}: the first rank made no run here within {WAIT_S:.0f} s: name a folder that all "
                 "nodes share, and see what the first rank said"
             )
         time.sleep(POLL_S)
+
+
+def _become(directory: RunDirectory, kind: str) -> NoReturn:
     command = _command(directory, kind)
     os.execv(command[0], command)
 

@@ -38,8 +38,8 @@ def _duration(text: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-Walltime = Annotated[int, BeforeValidator(_walltime)]
-Duration = Annotated[float, BeforeValidator(_duration)]
+Walltime = Annotated[int, BeforeValidator(_walltime, json_schema_input_type=str)]
+Duration = Annotated[float, BeforeValidator(_duration, json_schema_input_type=str)]
 Word = Annotated[str, Field(min_length=1)]
 
 

@@ -111,6 +111,8 @@ class JobRequest:
     """How long before the end the ranks are asked to save; 0: two minutes, less in short jobs."""
     finds_its_rank: bool = False
     """The command reads Slurm's own variables and needs no RANK."""
+    checks_nodes: bool = False
+    """Pre-flight in every task of an array too, because its ranks talk to each other; single jobs have it anyway."""
     notes: tuple[str, ...] = ()
     """What whoever made the request wants its reader to know; the script carries them."""
 

@@ -22,6 +22,7 @@ from scalewright.planner.search import search
 from scalewright.planner.space import Space
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import MANIFEST, RunDirectory
+from scalewright.records.types import EnvName
 from scalewright.workload import language_run
 from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode, LanguageRun
 from scalewright.workload.layout import Layout, parse_layout
@@ -82,7 +83,9 @@ def settle(wanted: Wanted, directory: RunDirectory) -> tuple[LanguageRun, int]:
         )
         if int(before.layout.num_gpus) == num_ranks:
             split = before.layout  # chosen by a search then, and kept
-    device = device_here(wanted.device, num_ranks=num_ranks // num_nodes(os.environ))
+    # A rank that a job script gives one device of its own sees no other.
+    per_node = 1 if EnvName.DEVICE in os.environ else num_ranks // num_nodes(os.environ)
+    device = device_here(wanted.device, num_ranks=per_node)
     return wanted.run(wanted.spec, split, device), num_ranks
 
 

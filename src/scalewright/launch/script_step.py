@@ -58,7 +58,8 @@ def steps(settled: Settled, image: InImage, on_rank: str) -> str:
     if settled.launcher == "torchrun":
         outer += [_CALL.replace("NAME", "on_node"), '"${torchrun[@]}"']
     sections = [f"command=({' '.join(_command_words(settled))})\n" + _step_arrays(settled, image, request.all_nodes)]
-    alone = request.array is not None or request.mig  # tasks and slices that do not talk to each other
+    # Tasks and slices do not talk to each other, unless whoever made the request says that they do.
+    alone = request.mig or (request.array is not None and not request.checks_nodes)
     if not alone:
         sections.append(preflight_step(outer, _python(settled), num_spares=request.num_spares))
     if request.num_spares:

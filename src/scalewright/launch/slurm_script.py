@@ -195,7 +195,8 @@ def _start(settled: Settled) -> str:
             "[[ -n $item ]] || { reason='the manifest has no such line'; say \"$reason\"; exit 2; }",
             "export SCALEWRIGHT_ITEM=$item",
         ]
-    condition = "" if request.array is not None else "((attempt == 0)) || "
+    together = request.array is not None and request.array.max_running > 1
+    condition = "" if together else "((attempt == 0)) || "
     lines += [
         "# Tasks of an array, and jobs after maintenance, start together; this spreads their first reads.",
         f"{condition}sleep $((RANDOM % {JITTER_S}))",

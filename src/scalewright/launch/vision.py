@@ -19,6 +19,7 @@ from scalewright.launch.allocation import num_nodes
 from scalewright.launch.here import device_here, machine_here, num_cores
 from scalewright.launch.language import default_ranks, machine_of
 from scalewright.launch.outlook import Outlook, OverBudgetError, Ready, vision_outlook
+from scalewright.records.types import EnvName
 from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.vision_run import EPICURE_EPOCHS, MADE, RAM, MadeFormat, VisionRun
@@ -67,7 +68,8 @@ def settle_vision(catalog: Catalog, wanted: VisionWanted) -> VisionRun:
     if wanted.epochs < 0 or wanted.steps < 0 or wanted.num_images < 0 or wanted.image_size < 0:
         raise ConfigError("--epochs, --steps, --images and --size are 0 (as usual) or more")
     num_ranks = wanted.ranks or default_ranks(wanted.device)
-    per_node = -(-num_ranks // num_nodes(os.environ))
+    # A rank that a job script gives one device of its own sees no other.
+    per_node = 1 if EnvName.DEVICE in os.environ else -(-num_ranks // num_nodes(os.environ))
     device = device_here(wanted.device, num_ranks=per_node)
     precision = ("bf16" if device == "cuda" else "fp32") if wanted.precision == AUTO else wanted.precision
     batch = wanted.batch if wanted.batch is not None else _batch(catalog, device, num_ranks, precision)

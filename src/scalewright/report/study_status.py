@@ -16,22 +16,22 @@ from scalewright.report.console import answer_console, bar_mark, plain_table
 EVERY_S = 2.0
 BAR_WIDTH = 10
 MAX_ROWS = 40
-ORDER = ("running", "failed", "interrupted", "waiting", "finished")
+ORDER = ("running", "queued", "failed", "interrupted", "waiting", "finished")
 
 
-def show_status(look: Callable[[], dict[str, Any]], *, watch: bool) -> None:
+def show_status(look: Callable[[], dict[str, Any]], *, watch: bool, every_s: float = EVERY_S) -> None:
     console = answer_console()
     found = look()
     if not watch or not console.is_terminal:
         console.print(_drawn(found, bar_mark(console)))
         while watch and found["is_running"]:  # without a terminal: one line now and then
-            time.sleep(EVERY_S)
+            time.sleep(every_s)
             found = look()
             console.print(_counts(found))
         return
     with Live(_drawn(found, bar_mark(console)), console=console, auto_refresh=False) as live:
         while found["is_running"]:
-            time.sleep(EVERY_S)
+            time.sleep(every_s)
             found = look()
             live.update(_drawn(found, bar_mark(console)), refresh=True)
 
@@ -40,7 +40,9 @@ def _counts(found: dict[str, Any]) -> str:
     counts = {state: sum(one["state"] == state for one in found["tries"]) for state in ORDER}
     words = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     left = found["left_s"]
-    eta = "" if left is None or not counts["running"] + counts["waiting"] else f"; {_time(left)} left"
+    eta = (
+        "" if left is None or not counts["running"] + counts["queued"] + counts["waiting"] else f"; {_time(left)} left"
+    )
     alive = "" if found["is_running"] or not counts["waiting"] else "; nobody runs it"
     return f"{found['study']}: {words}{eta}{alive}"
 

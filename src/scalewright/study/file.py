@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from scalewright import units
 from scalewright.catalog.facts import Id, Source, Strict, link_sources
 from scalewright.errors import QuantityError, UnknownNameError
+from scalewright.launch.graph_file import Resources
 from scalewright.records.loader import load_toml
 
 Value = str | int | float | bool
@@ -53,6 +54,13 @@ class Measure(Cells):
     where: Literal["local", "site"] = "local"
     """local: this machine, or the allocation that we are in; site: one Slurm job for each point."""
     site: str = "here"
+    """Profile of the cluster; here: the one that we stand on."""
+    job: Resources = Resources()
+    """What a point's job asks for, as in a graph of jobs; `gpus_per_node` is the most ranks of a node."""
+    concurrent: int = Field(default=1, ge=1, le=1000)
+    """Jobs that may run at once; 1: no measurement disturbs another."""
+    order: Literal["listed", "predicted"] = "listed"
+    """predicted: a search that starts with the point that is predicted to be fastest."""
     calibrate: str = ""
     """Time to calibrate this machine in first, where it has no calibration yet; empty: predict by a short probe."""
     repeats: int = Field(default=1, ge=1, le=1000)
@@ -74,6 +82,11 @@ class Measure(Cells):
                 units.parse(self.calibrate, units.SECONDS)
         except QuantityError as error:
             raise ValueError(str(error)) from error
+        if self.job.nodes is not None or self.job.spares:
+            what = "nodes" if self.job.nodes is not None else "spares"
+            raise ValueError(
+                f"job.{what} is given, but a point's layout says how many nodes its job takes: leave it out"
+            )
         if not limit_s > 0:
             raise ValueError(f"time_limit is {self.time_limit}: it must be above zero")
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -108,12 +108,14 @@ def calibrate_first(catalog: Catalog, study: Study, say: Callable[[str], None]) 
     say(f"calibrated as {found.name}")
 
 
-def run_here(catalog: Catalog, study: Study, store: Store, listener: Listener) -> list[Ended]:
+def run_here(
+    catalog: Catalog, study: Study, store: Store, listener: Listener, order: Sequence[Try] | None = None
+) -> list[Ended]:
     """Every try that is not finished yet, one after the other. Ctrl-C ends the study; the next run goes on."""
     ended: list[Ended] = []
     spent = Spent(study.file.measure or Measure())
     with store.held():
-        for tried in tries(study):
+        for tried in tries(study) if order is None else order:
             found = _one(catalog, study, store, tried, listener, spent)
             listener.ends(found)
             ended.append(found)

@@ -51,6 +51,7 @@ METRICS = {
         _metric("efficiency_frac", "efficiency", "", units.FRACTION, "higher"),
         _metric("epoch_efficiency_frac", "efficiency per epoch", "", units.FRACTION, "higher"),
         _metric("training_efficiency_frac", "efficiency of training", "", units.FRACTION, "higher"),
+        _metric("place", "place", "", units.COUNT, "lower"),
         _metric("ratio", "ratio", "x", units.COUNT, "lower"),
         _metric("energy_j", "energy", "J", units.JOULES, "lower"),
         _metric("cost_usd", "cost", "USD", units.USD, "lower"),

@@ -16,11 +16,13 @@ from scalewright.study.expressions import shown as str_shown
 from scalewright.study.file import Measure, Published
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS
+from scalewright.study.order import with_places
 from scalewright.study.points import Study
 from scalewright.study.scaling import efficiencies
 from scalewright.study.store import Store
 
 EFFICIENCY = "efficiency_frac"
+NOT_YET = "not measured yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ def _why_not(store: Store, point: Point, runs: Sequence[RunDirectory]) -> str:
     for run in runs:
         info = run.read_exit_info() if run.config.exists() else None
         reasons.append("" if info is None else info.reason)
-    return next((reason for reason in reasons if reason), "not measured yet")
+    return next((reason for reason in reasons if reason), NOT_YET)
 
 
 def _together(outcomes: Sequence[Outcome]) -> Outcome:
@@ -136,8 +138,8 @@ def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDire
 
 
 def completed(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """Outcomes with what follows from others of the study: efficiencies, ratios."""
-    return with_ratio(study, with_efficiency(study, outcomes))
+    """Outcomes with what follows from others of the study: efficiencies, ratios, places of a search."""
+    return with_places(study, with_ratio(study, with_efficiency(study, outcomes)))
 
 
 def with_ratio(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

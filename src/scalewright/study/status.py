@@ -1,20 +1,25 @@
-"""How far a study is, read from its results folder: nothing is asked of the processes that run it."""
+"""How far a study is, from its results folder and the queue: nothing is asked of the processes that run it."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
+from scalewright.launch.job_state import JobState
 from scalewright.records import metric_names as names
 from scalewright.records.documents import document, read_document
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
 from scalewright.study.measure import Try, tries
 from scalewright.study.points import Study
+from scalewright.study.site_run import InQueue, Key
 from scalewright.study.store import Store
 
-State = Literal["waiting", "running", "finished", "failed", "interrupted"]
+State = Literal["waiting", "queued", "running", "finished", "failed", "interrupted"]
+"""queued: a job of it waits at a site."""
 STALE_S = 120.0
 """A run whose events stand still for so long while nobody holds the study has been interrupted."""
 
@@ -35,6 +40,8 @@ class TryStatus:
     took_s: float | None = None
     left_s: float | None = None
     reason: str = ""
+    job: str = ""
+    """The scheduler's number of its latest job, where points run as jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +59,17 @@ class StudyStatus:
         return document("study-status", asdict(self))
 
 
-def status_of(study: Study, store: Store, *, now_s: float | None = None) -> StudyStatus:
+def status_of(
+    study: Study, store: Store, *, queue: Mapping[Key, InQueue] = MappingProxyType({}), now_s: float | None = None
+) -> StudyStatus:
+    """`queue` tells of points that run as jobs."""
     now = time.time() if now_s is None else now_s
-    running = store.is_held()
-    found = tuple(_one(store, tried, running, now) for tried in tries(study))
+    running = store.is_held() or any(job.is_open for job in queue.values())
+    found = tuple(
+        _with_job(_one(store, tried, running, now), queue.get((tried.point.id, tried.repeat))) for tried in tries(study)
+    )
     done = [one.took_s for one in found if one.state == "finished" and one.took_s is not None]
-    left = sum(one.state == "waiting" for one in found)
+    left = sum(one.state in ("waiting", "queued") for one in found)
     ahead = sum(one.left_s or 0.0 for one in found if one.state == "running")
     left_s = ahead + left * sum(done) / len(done) if done else None
     return StudyStatus(study=study.file.id, tries=found, is_running=running, left_s=left_s)
@@ -81,6 +93,19 @@ def _one(store: Store, tried: Try, is_running: bool, now_s: float) -> TryStatus:
         return TryStatus(**common, state="interrupted", reason="run the study again to go on")
     left_s = None if step_s is None else step_s * max(total - done, 0)
     return TryStatus(**common, state="running", took_s=took_s, left_s=left_s)
+
+
+def _with_job(seen: TryStatus, job: InQueue | None) -> TryStatus:
+    """What the scheduler knows better: that a try waits, goes on, or ended before it could write anything."""
+    if job is None or seen.state == "finished":
+        return seen
+    if job.state is JobState.RUNNING:
+        return replace(seen, state="running", job=job.job, reason="")
+    if job.is_open:
+        return replace(seen, state="queued", job=job.job, reason=job.reason)
+    if job.state.is_ok or seen.state == "failed":
+        return replace(seen, job=job.job)
+    return replace(seen, state="failed", job=job.job, reason=f"job {job.job}: {job.reason or job.state}")
 
 
 def _progress(run: RunDirectory) -> tuple[int, float | None, float | None, float | None, float | None]:

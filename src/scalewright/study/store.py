@@ -4,6 +4,7 @@ study.json                   which study, from which file, by which version
 points.json                  every point: its id, labels and what it resolves to
 runs/POINT/repeat-N/         a run directory for each time a point was measured
 problems/POINT-repeat-N.json why a point could not be started
+jobs/NNNN/                   a launch folder for each time that points were submitted as jobs
 report/                      what `study report` writes
 """
 
@@ -46,6 +47,10 @@ class Store:
     @property
     def report(self) -> Path:
         return self.path / "report"
+
+    @property
+    def jobs(self) -> Path:
+        return self.path / "jobs"
 
     def run(self, point: Point, repeat: int) -> RunDirectory:
         return RunDirectory(self.path / "runs" / point.id / f"repeat-{repeat}")
@@ -102,6 +107,21 @@ class Store:
                 f"{self.path}: holds results of {study.file.id!r} with other points: the study file has changed; "
                 "choose another folder with --out, or undo the change"
             )
+
+    def read_points(self) -> list[Point]:
+        """Every point as it was when the results were begun."""
+        study = str(read_document(self.study, KIND).get("study", ""))
+        rows = read_document(self.points, "study-points").get("points", [])
+        try:
+            return [Point(id=r["id"], study=study, labels=r["labels"], resolved=r["resolved"]) for r in rows]
+        except (KeyError, TypeError) as error:
+            raise DocumentError(f"{self.points}: is not whole ({error!r}): choose another folder with --out") from error
+
+    def is_finished(self, point: Point, repeat: int) -> bool:
+        """Whether that repeat was measured to its end."""
+        run = self.run(point, repeat)
+        info = run.read_exit_info() if run.config.exists() else None
+        return info is not None and info.finished
 
     def write_problem(self, point: Point, repeat: int, reason: str) -> None:
         body = {"point": point.id, "repeat": repeat, "reason": reason, "time": datetime.now(UTC).isoformat()}

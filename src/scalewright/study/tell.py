@@ -18,7 +18,8 @@ from scalewright.records.study_report import (
 )
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
-from scalewright.study.results import Results
+from scalewright.study.order import agreement
+from scalewright.study.results import NOT_YET, Results
 from scalewright.study.scaling import Curve, curves, where_to_stop
 
 NOTHING = Outcome()
@@ -124,6 +125,7 @@ def _work_s(curve: Curve, outcomes: Sequence[Outcome]) -> dict[int, float]:
 def _findings(results: Results) -> Iterator[FindingShown]:
     """What a reader wants first: how well prediction meets measurement and print, the best points, what limits them."""
     yield from _agreement(results)
+    yield from _order(results)
     yield from _best(results)
     yield from _limits(results)
 
@@ -146,6 +148,24 @@ def _agreement(results: Results) -> Iterator[FindingShown]:
                     f"worst {errors[-1]:.0%})"
                 )
             yield FindingShown(text=text, evidence=ids)
+
+
+def _order(results: Results) -> Iterator[FindingShown]:
+    """Of a search: whether the planner's order held."""
+    found = agreement(results.study, results.predicted, results.measured)
+    if found is None:
+        return
+    rank = "" if found.spearman is None else f" (Spearman's rank correlation {found.spearman:.2f})"
+    first = "was the best" if found.regret_frac == 0 else f"ran {found.regret_frac:.0%} slower than the best"
+    yield FindingShown(
+        text=f"of {len(found.points)} points that ran, the one predicted to be fastest {first}{rank}",
+        evidence=tuple(results.study.points[index].id for index in found.points),
+    )
+    lost = [index for index, seen in enumerate(results.measured) if seen.problem and seen.problem != NOT_YET]
+    if lost:
+        ids = tuple(results.study.points[index].id for index in lost)
+        why = results.measured[lost[0]].problem
+        yield FindingShown(text=f"{len(lost)} points of the search did not run, the first because: {why}", evidence=ids)
 
 
 def _nearest(number: Number, value: float) -> float:

@@ -1,0 +1,264 @@
+"""Points of a study as Slurm jobs: one array for each group of alike points, and one group after the other.
+
+Nothing here waits: what was submitted is in launch folders inside the results, and the next call goes by them and by
+the queue. A job runs one try from the results folder alone; the study file may have changed by then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scalewright.catalog.library import Catalog
+from scalewright.errors import ConfigError, ScalewrightError
+from scalewright.launch.as_rank import follow_first, place_here
+from scalewright.launch.budget import HOUR_S, OverBudgetError, estimate, usage_of
+from scalewright.launch.driver import Driver
+from scalewright.launch.graph import Graph, resolve
+from scalewright.launch.graph_file import GraphFile, Resources, StageFile
+from scalewright.launch.job_state import JobState
+from scalewright.launch.launches import Standing, glance, open_launch, start_launch
+from scalewright.launch.manifest import Job, LaunchFolder, find_launches
+from scalewright.launch.outlook import OverBudgetError as TooMuchError
+from scalewright.launch.sites.types import Site
+from scalewright.records.documents import read_document
+from scalewright.records.types import ExitCode, Point
+from scalewright.study.execute import execute
+from scalewright.study.file import Measure
+from scalewright.study.kinds.base import PredictedOnly
+from scalewright.study.measure import Try
+from scalewright.study.points import Study, kind_named
+from scalewright.study.store import Store
+from scalewright.workload.layout import parse_layout
+
+DEFAULT_TIME_S = 1800
+"""Of a point's job, where the study does not say."""
+POLL_S = (5.0, 60.0)
+"""Shortest and longest time between two looks at the queue."""
+Key = tuple[str, int]
+"""A point's id and a repeat."""
+Shape = tuple[int, int]
+"""Nodes, and ranks on each."""
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InQueue:
+    """The latest job of a try."""
+
+    job: str
+    state: JobState
+    reason: str
+
+    @property
+    def is_open(self) -> bool:
+        return not self.state.is_settled
+
+
+def item_of(tried: Try) -> str:
+    return f"{tried.point.id}/{tried.repeat}"
+
+
+def key_of(item: str) -> Key:
+    point, _, repeat = item.partition("/")
+    if not point or not repeat.isdigit():
+        raise ConfigError(f"{item!r} is no try of a point: write POINT/REPEAT, such as {'0' * 12}/0")
+    return point, int(repeat)
+
+
+def launches_of(store: Store) -> list[LaunchFolder]:
+    """Every time that points were submitted, oldest first."""
+    return find_launches([store.jobs]) if store.jobs.is_dir() else []
+
+
+def queue_of(standings: Sequence[Standing]) -> dict[Key, InQueue]:
+    """The latest job of every try that has one."""
+    found: dict[Key, InQueue] = {}
+    for standing in standings:
+        for job in standing.manifest.jobs:
+            items = standing.graph.stages[job.stage].items
+            for task, state in job.task_states().items():
+                found[key_of(items[job.first_item + task])] = InQueue(
+                    job=f"{job.id}_{task}", state=state, reason=_reason(job, state)
+                )
+    return found
+
+
+def _reason(job: Job, state: JobState) -> str:
+    return "" if state in (JobState.RUNNING, JobState.COMPLETED) else job.reason
+
+
+def look(store: Store, say: Say = str) -> dict[Key, InQueue]:
+    """How the jobs of a study stand, with one look at the queue. Nothing is written."""
+    return queue_of(glance(launches_of(store), say=say))
+
+
+def submit(
+    study: Study, store: Store, tries: Sequence[Try], site: Site, *, catalog: Path | None, say: Say
+) -> list[Driver]:
+    """Submit what is neither finished nor in the queue. The drivers of all launches that are not settled."""
+    with store.held():
+        standings = glance(_taken_up(store, say), say=say)
+        queue = queue_of(standings)
+        left = [
+            tried for tried in tries
+            if not store.is_finished(tried.point, tried.repeat) and not _is_open(queue, tried)
+        ]  # fmt: skip
+        open_launches = [s.folder for s in standings if any(not job.is_settled for job in s.manifest.jobs)]
+        drivers = [open_launch(folder.path, say=say) for folder in open_launches]
+        if not left:
+            return drivers
+        limits = study.file.measure or Measure()
+        before = [job.id for s in standings for job in s.manifest.jobs if not job.is_settled]
+        graph = graph_of(study, store, left, site, catalog=catalog, after=before)
+        check_gpu_hours(graph, standings, limit=limits.gpu_hours_limit)
+        driver, folder = start_launch(graph, site, store.jobs / f"{len(launches_of(store)) + 1:04d}", say=say)
+        with folder.held():
+            driver.begin_and_act()
+        return [*drivers, driver]
+
+
+def _is_open(queue: Mapping[Key, InQueue], tried: Try) -> bool:
+    found = queue.get((tried.point.id, tried.repeat))
+    return found is not None and found.is_open
+
+
+def _taken_up(store: Store, say: Say) -> list[LaunchFolder]:
+    """Launches with what became of them written down: a driver may have died between sbatch and its answer."""
+    folders = launches_of(store)
+    for folder in folders:
+        if any(not job.is_settled for job in folder.read().jobs):
+            driver = open_launch(folder.path, say=say)
+            with folder.held():
+                driver.take_up()
+                driver.look()
+    return folders
+
+
+def graph_of(
+    study: Study, store: Store, tries: Sequence[Try], site: Site, *, catalog: Path | None, after: Sequence[str]
+) -> Graph:
+    """One stage for each shape of job; each waits for the one before, and the first for jobs that were there before."""
+    limits = study.file.measure or Measure()
+    job = limits.job if limits.job.time is not None else limits.job.model_copy(update={"time": DEFAULT_TIME_S})
+    stages: dict[str, StageFile] = {}
+    for (nodes, ranks), members in _groups(study, tries, site, job).items():
+        waits: dict[str, Any] = {"after": {list(stages)[-1]: "any"}} if stages else {}
+        if after and not stages:
+            waits["directives"] = {**job.directives, "dependency": f"afterany:{':'.join(after)}"}
+        stages[f"{nodes}x{ranks}"] = StageFile(
+            command=_command(store, job, catalog), items=tuple(map(item_of, members)), width=limits.concurrent,
+            nodes=nodes, gpus_per_node=ranks, **waits,
+        )  # fmt: skip
+    file = GraphFile(schema="scalewright.graph/1", name=study.file.id, site=site.id, defaults=job, stages=stages)
+    graph = resolve(file, Path.cwd() / study.path.name)
+    return replace(graph, stages={n: replace(s, options=_checked(s.options)) for n, s in graph.stages.items()})
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**options, "checks_nodes": True}
+
+
+def _groups(study: Study, tries: Sequence[Try], site: Site, job: Resources) -> dict[Shape, list[Try]]:
+    """Tries by the nodes and ranks that they take, in the order of the tries."""
+    most = job.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
+    if not most:
+        raise ConfigError(
+            f"{study.path}: nobody says how many ranks a node of {site.name} takes: write gpus_per_node under "
+            "[measure.job]"
+        )
+    found: dict[Shape, list[Try]] = {}
+    for tried in tries:
+        found.setdefault(_shape(study, tried, most), []).append(tried)
+    return found
+
+
+def _shape(study: Study, tried: Try, most: int) -> Shape:
+    labels = ", ".join(f"{name} {value}" for name, value in tried.point.labels.items())
+    kind = str(tried.point.resolved["kind"])
+    if kind == "emulated" or isinstance(kind_named(kind), PredictedOnly):
+        raise ConfigError(
+            f"{study.path}: point {labels} is of kind {kind}, which does not run as a job: leave out --site"
+        )
+    layout = tried.point.resolved.get("layout")
+    num_ranks = int(parse_layout(str(layout)).num_gpus) if layout else 1
+    nodes = -(-num_ranks // most)
+    if num_ranks % nodes:
+        raise ConfigError(
+            f"{study.path}: point {labels} has {num_ranks} ranks, which do not spread evenly over {nodes} nodes of "
+            f"{most}: change its layout, or write gpus_per_node under [measure.job]"
+        )
+    return nodes, num_ranks // nodes
+
+
+def _command(store: Store, job: Resources, catalog: Path | None) -> tuple[str, ...]:
+    python = "python" if job.venv or job.modules else sys.executable
+    words = (python, "-m", "scalewright", "study", "point", "{item}", "--results", str(store.path.resolve()))
+    return words if catalog is None else (*words, "--catalog", str(catalog.resolve()))
+
+
+def check_gpu_hours(graph: Graph, standings: Sequence[Standing], *, limit: float | None) -> None:
+    """Refuse what could go over the study's limit, with what was used and what is still in the queue."""
+    if limit is None:
+        return
+    used = usage_of(s.manifest for s in standings).num_gpu_hours
+    waiting = sum(_open_gpu_s(standing) for standing in standings) / HOUR_S
+    wanted = estimate(graph).num_gpu_hours
+    if used + waiting + wanted > limit:
+        before = f", after {used + waiting:.4g} so far" if used + waiting else ""
+        raise OverBudgetError(
+            f"the jobs may use {wanted:.4g} GPU-hours by their time limits{before}, over the study's {limit:g}: raise "
+            "gpu_hours_limit, or shorten time under [measure.job]"
+        )
+
+
+def _open_gpu_s(standing: Standing) -> float:
+    return sum(
+        (standing.graph.stages[job.stage].gpu_s_per_item or 0.0)
+        for job in standing.manifest.jobs for state in job.task_states().values() if not state.is_settled
+    )  # fmt: skip
+
+
+def wait(drivers: Sequence[Driver]) -> None:
+    """Until every job has ended, whatever its end."""
+    with ExitStack() as stack:
+        for driver in drivers:
+            stack.enter_context(driver.folder.held())
+        for driver in drivers:
+            driver.take_up()
+            driver.watch(shortest_s=POLL_S[0], longest_s=POLL_S[1])
+
+
+def run_point(catalog: Catalog, store: Store, item: str) -> int:
+    """One try inside its job, where every rank is started alike: the first works out the run, the others follow it."""
+    name, repeat = key_of(item)
+    point = next((found for found in store.read_points() if found.id == name), None)
+    if point is None:
+        raise ConfigError(f"{store.points}: has no point {name}: it was submitted for other results")
+    place = place_here(os.environ)
+    if place is not None and place[0] > 0:
+        follow_first(store.run(point, repeat))
+    try:
+        return _measured(catalog, store, point, repeat)
+    except (ScalewrightError, TooMuchError) as error:
+        reason = " ".join(str(error).split())
+        store.write_problem(point, repeat, reason)
+        if isinstance(error, TooMuchError):
+            raise OverBudgetError(reason) from error
+        raise
+
+
+def _measured(catalog: Catalog, store: Store, point: Point, repeat: int) -> int:
+    told = dict(point.resolved)
+    kind = kind_named(str(told.pop("kind")))
+    path = store.run(point, repeat).path
+    made = kind.execution(catalog, told, path=path, where=str(store.points))
+    study_id = str(read_document(store.study, "study-results").get("id", ""))
+    store.problem(point, repeat).unlink(missing_ok=True)
+    code = execute(replace(made, point_id=point.id, study_id=study_id))
+    return ExitCode.YES if store.is_finished(point, repeat) else code
