@@ -132,6 +132,15 @@ def test_submission_prints_the_number_and_keeps_the_script(here: Here, sbatch: P
     assert "another configuration" in other.stderr
 
 
+def test_gpu_hours_over_the_limit_are_refused_unless_forced(here: Here, sbatch: Path, refused: Refused) -> None:
+    """Two nodes of eight for two hours."""
+    line = refused(here(*LUMI, "--limit-gpu-hours", "31", *COMMAND), 1)
+    assert "32 GPU-hours, over the limit of 31" in line
+    assert not (sbatch / "argv").exists()
+    assert "for 32 GPU-hours" in here(*LUMI, "--limit-gpu-hours", "32", *COMMAND).stderr
+    assert here(*LUMI, "--limit-gpu-hours", "31", "--force", *COMMAND).returncode == 0
+
+
 def test_more_nodes_than_the_partition_has_are_warned_of(here: Here, sbatch: Path) -> None:
     program = sbatch / "sinfo"
     program.write_text("#!/bin/sh\nprintf 'standard-g|1\\nstandard-g|1\\nsmall-g*|9\\n'\n")

@@ -48,6 +48,8 @@ EnvTexts = Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE
 Directives = Annotated[list[str] | None, typer.Option("--directive", metavar="NAME=VALUE", help="Any sbatch option.")]
 Notice = Annotated[str, typer.Option(help="How long before the end ranks are asked to save, such as 5 min.")]
 NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not queue the job again.")]
+LimitHours = Annotated[float | None, typer.Option(help="Refuse a job that may use more.", min=0.0, show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Submit whatever the limit says.")]
 RunDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/TIME-NAME. The same one resumes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script; submit and write nothing.")]
 
@@ -82,14 +84,16 @@ def run(
     directive: Directives = None,
     notice: Notice = "",
     no_requeue: NoRequeue = False,
+    limit_gpu_hours: LimitHours = None,
+    force: Force = False,
     run_dir: RunDir = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
 ) -> None:
-    """Make a job of a plan or a command and submit it. Exit 3: sbatch is missing or refuses."""
+    """Make a job of a plan or a command and submit it. Exit 1: over the limit; 3: sbatch is missing or refuses."""
     from scalewright.errors import ConfigError
-    from scalewright.launch.one_job import job_request, read_work
+    from scalewright.launch.one_job import check_limit, job_request, num_gpu_hours, read_work
     from scalewright.launch.site_here import site_named
     from scalewright.launch.walltime import parse_walltime_s
 
@@ -111,7 +115,9 @@ def run(
         run_dir=run_dir,
     )  # fmt: skip
     request, items = _with_array(request, array, width)
-    _finish(work, request, items, profile, catalog, dry_run=dry_run, as_json=as_json)
+    hours = num_gpu_hours(work, request, profile, num_items=len(items))
+    check_limit(hours, None if force else limit_gpu_hours)
+    _finish(work, request, items, profile, catalog, hours=hours, dry_run=dry_run, as_json=as_json)
 
 
 def _finish(
@@ -121,6 +127,7 @@ def _finish(
     site: Site,
     catalog: Path | None,
     *,
+    hours: float,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -134,7 +141,8 @@ def _finish(
     from scalewright.records.documents import document, to_json
 
     script = render(request, site)
-    body: dict[str, Any] = {"site": site.id, "run_dir": str(request.run_dir), "notes": list(script.notes)}
+    body: dict[str, Any] = {"site": site.id, "run_dir": str(request.run_dir), "num_gpu_hours": hours}
+    body["notes"] = list(script.notes)
     answer, shown = script.text, list(script.warnings)
     told: dict[str, str] = {}
     if not dry_run:
@@ -149,7 +157,7 @@ def _finish(
         _say(f"note: {note}")
     typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else answer, nl=False)
     if told and not as_json:
-        _say(f"job {body['job']} is submitted; its run directory is {request.run_dir}")
+        _say(f"job {body['job']} is submitted, for {hours:.4g} GPU-hours; its run directory is {request.run_dir}")
         for what, command in told.items():
             _say(f"  {what + ':':14} {command}")
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.launch.budget import OverBudgetError
 from scalewright.launch.job_request import JobRequest, Script
-from scalewright.launch.plan_job import PlannedJob, planned_job, planned_request
+from scalewright.launch.plan_job import PlannedJob, planned_job, planned_request, whole_run_of
 from scalewright.launch.preflight_request import request_of_job
 from scalewright.launch.scheduler import Runner
 from scalewright.launch.shell import quote
 from scalewright.launch.sites.types import Site
+from scalewright.launch.walltime import HOUR_S
 from scalewright.records.documents import document, read_document, write_document, write_text
 from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.workload.language_run import DeviceKind
@@ -91,6 +93,22 @@ def write_job(
     expected = request_of_job(request, site, catalog, device=device)
     write_document(directory.preflight_request, expected.as_document())
     write_text(directory.script, script.text)
+
+
+def num_gpu_hours(work: Work, request: JobRequest, site: Site, *, num_items: int) -> float:
+    """What a job uses: as the plan predicts, else at most, by its time limit."""
+    if work.plan is not None:
+        return float(whole_run_of(work.plan, where="the plan")["device_time_s"]) / HOUR_S
+    gpus = request.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
+    return max(num_items, 1) * request.all_nodes * gpus * request.walltime_s / HOUR_S
+
+
+def check_limit(hours: float, limit_gpu_hours: float | None) -> None:
+    if limit_gpu_hours is not None and hours > limit_gpu_hours:
+        raise OverBudgetError(
+            f"the job may use {hours:.4g} GPU-hours, over the limit of {limit_gpu_hours:g}: ask for less, "
+            "or give --force"
+        )
 
 
 def size_warning(request: JobRequest, site: Site, runner: Runner) -> str:
