@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -41,7 +41,7 @@ ValueName = Literal[
     "checkpoint_bytes_per_s",
 ]
 """What a calibration can hold; the unit is in the name."""
-ResidualName = Literal["products", "elementwise", "host", "convolutions", "norms", "exchange"]
+ResidualName = Literal["products", "elementwise", "host", "convolutions", "norms"]
 MAX_RESIDUALS = 3
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
@@ -193,7 +193,6 @@ class Calibration(Strict):
 
 
 SCHEMA = schema(KIND)
-RESIDUAL_NAMES: tuple[ResidualName, ...] = get_args(ResidualName)
 COMPARED_VERSIONS = ("torch", "scalewright")
 """Of two calibrations or of one and its user: these must agree, since kernels and formulas follow them."""
 

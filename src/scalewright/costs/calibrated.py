@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
 from typing import Any, cast
 
 from scalewright.catalog.calibration import Calibration, Value, ValueName
@@ -83,8 +82,8 @@ def rank_value(calibration: Calibration, name: ValueName, of: str = "", *, num_r
 
 
 def _source(calibration: Calibration) -> dict[str, Any]:
-    made = calibration.created.date() if calibration.created else date.min
-    return {"kind": "measured", "text": f"calibration {calibration.id} of this machine", "checked": made}
+    day = calibration.created.date()
+    return {"kind": "measured", "text": f"calibration {calibration.name} of this machine", "checked": day}
 
 
 def _set(fact: Fact, value: float) -> Fact:

@@ -326,15 +326,16 @@ def attention_times(setting: Setting) -> PassTimes:
     heads = shape.heads / setting.layout.tp
     micro_batch = setting.layout.mbs / setting.layout.cp
     if setting.stack.fused_attention:
+        has_units = machine.accelerator.num_compute_units is not None
         forward = flash_attention_time_s(
             seq=shape.seq,
             micro_batch=micro_batch,
             heads=heads,
-            head_dim=head_dim_sum(shape, step=FLASH_HEAD_STEP),
+            head_dim=head_dim_sum(shape, step=FLASH_HEAD_STEP if has_units else 1),
             causal=shape.causal,
             flop_per_s=machine.attention_flop_per_s(recipe.attention, setting.stack),
             constants=constants,
-            has_units=machine.accelerator.num_compute_units is not None,
+            has_units=has_units,
         )
         known = machine.measured
         ratio = FLASH_BACKWARD_OVER_FORWARD if known is None else known.attention_backward_ratio

@@ -32,7 +32,6 @@ RESIDUALS = {
     "host": "host work",
     "convolutions": "time of convolutions",
     "norms": "time of norms and activations",
-    "exchange": "time of exchange",
 }
 
 
