@@ -100,6 +100,10 @@ _SUBCOMMAND = {
 _WRAPPER_POSITIONALS = {"timeout": 1}
 
 
+_MAX_CHAIN = 16
+"""Launchers inside launchers; nobody writes as many, and thousands must not take for ever."""
+
+
 def launches_of(command: Command) -> Iterator[Launch]:
     """The chain of launches in one command, outermost first; nothing for a program that starts no other."""
     words = list(command.words)
@@ -107,7 +111,7 @@ def launches_of(command: Command) -> Iterator[Launch]:
     if command.parent is not None:
         around = list(launches_of(command.parent))
         outer = [*around[-1].outer, around[-1]] if around else []
-    while words:
+    while words and len(outer) < _MAX_CHAIN:
         step = _step(words, command, tuple(outer))
         if step is None:
             return

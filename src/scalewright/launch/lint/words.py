@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_PLAIN = re.compile(r"[\w./:=,@%+-]*")
+"""What no shell changes."""
 _LITERALS = ("word", "number", "variable_name", "string_content", "file_descriptor", "regex", "test_operator")
 
 
@@ -39,6 +41,8 @@ class Unit:
         return self.text[node.start_byte : node.end_byte]
 
     def is_masked(self, node: Node) -> bool:
+        if self.text is self.code:
+            return False
         return self.text[node.start_byte : node.end_byte] != self.code[node.start_byte : node.end_byte]
 
 
@@ -57,6 +61,8 @@ def resolved(node: Node, unit: Unit) -> tuple[str, bool]:
     """A word without its quotes, and whether the shell will change nothing in it."""
     source = unit.source(node)
     is_static = not unit.is_masked(node)
+    if _PLAIN.fullmatch(source):
+        return source, is_static
     kind = node.type
     if kind == "raw_string":
         return source[1:-1], is_static

@@ -69,6 +69,7 @@ def code_of(script: Script) -> str:
     return "".join((*pieces, script.text[last:]))
 
 
+@lru_cache(maxsize=256)
 def mentions(script: Script, pattern: str) -> bool:
     """Whether the body, comments aside, has a text that the pattern finds; case does not matter."""
     return re.search(pattern, code_of(script), re.IGNORECASE) is not None
@@ -123,6 +124,20 @@ def _is_program(words: tuple[Word, ...], name: str) -> bool:
 def step_of(launch: Launch) -> Launch | None:
     """The srun that a launcher runs under, also across `bash -c`; None: it runs where the script runs."""
     return next((outer for outer in reversed(launch.outer) if outer.tool == "srun"), None)
+
+
+def started_by(script: Script, launch: Launch) -> list[Launch]:
+    """The launchers that run inside this one, also across `bash -c`."""
+    return _inner(script).get((id(launch.command), launch.start, launch.tool), [])
+
+
+@lru_cache(maxsize=16)
+def _inner(script: Script) -> dict[tuple[int, int, str], list[Launch]]:
+    found: dict[tuple[int, int, str], list[Launch]] = {}
+    for launch in script.launches:
+        for outer in launch.outer:
+            found.setdefault((id(outer.command), outer.start, outer.tool), []).append(launch)
+    return found
 
 
 def has_unknown_options(launch: Launch) -> bool:
