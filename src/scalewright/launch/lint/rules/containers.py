@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from scalewright.launch.lint.launches import Launch
 from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, at, rule
-from scalewright.launch.lint.rules.jobs import DISTRIBUTED, GUIDE, code_of, has_unknown_options
+from scalewright.launch.lint.rules.jobs import DISTRIBUTED, GUIDE, code_of, has_unknown_options, started_by
 from scalewright.launch.lint.script import Script
 
 _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
@@ -30,11 +30,14 @@ _ON_CPU = r"^(?:echo|ls|cat|cp|mkdir|pip|pip3|conda|bash|sh|tar|rsync|which|env|
 def container_without_gpu(script: Script, context: Context) -> Iterator[Hit]:
     if not script.asks_for_gpus:
         return
-    for launch in script.launched("apptainer"):
-        if launch.has(*_SEES) or has_unknown_options(launch) or not _uses_gpu(script, launch):
-            continue
-        if _is_visible_anyway(script, context):
-            return
+    blind = [
+        launch
+        for launch in script.launched("apptainer")
+        if not launch.has(*_SEES) and not has_unknown_options(launch) and _uses_gpu(script, launch)
+    ]
+    if not blind or _is_visible_anyway(script, context):
+        return
+    for launch in blind:
         flag = _flag(context)
         yield at(
             script,
@@ -69,8 +72,7 @@ def _uses_gpu(script: Script, launch: Launch) -> bool:
     if not launch.program:
         return False
     first = launch.program[0].text.rpartition("/")[2]
-    inner = [other for other in script.launches if launch in other.outer]
-    if any(other.tool in (*DISTRIBUTED, "python") for other in inner):
+    if any(other.tool in (*DISTRIBUTED, "python") for other in started_by(script, launch)):
         return True
     return not re.match(_ON_CPU, first) and not first.startswith("$")
 

@@ -20,11 +20,11 @@ _NOT_SECRET = re.compile(
 )
 _SECRET_TEXT = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{30,}|wandb_v1_[A-Za-z0-9_]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|"
-    r"(?:[A-Z_]*(?:API_KEY|TOKEN|SECRET|PASSWORD)=['\"]?[0-9a-f]{32,64}\b)|"
+    r"(?:[A-Z_]{0,40}(?:API_KEY|TOKEN|SECRET|PASSWORD)=['\"]?[0-9a-f]{32,64}\b)|"
     r"glpat-[A-Za-z0-9_-]{18,}|AKIA[0-9A-Z]{16}|xox[bap]-[A-Za-z0-9-]{20,}|AIza[0-9A-Za-z_-]{35})"
 )
 _LOGIN = re.compile(
-    r"\bwandb\s+login\s+(?:--\S+\s+)*([0-9a-f]{40}|[A-Za-z0-9_]{40,})|\bsshpass\s+-p\s*['\"]?([^\s'\"$]{4,})"
+    r"\bwandb\s+login\s+(?:--\S{1,60}\s+){0,4}([0-9a-f]{40}|[A-Za-z0-9_]{40,100})|\bsshpass\s+-p\s*['\"]?([^\s'\"$]{4,100})"
 )
 
 
@@ -257,7 +257,7 @@ _CONDA_SET_UP = re.compile(
     r"(?:^|[\s;&])(?:source|\.)\s+\S|uenv|spack load"
 )
 _CONDA_MODULES = re.compile(
-    r"module\s+(?:load|add)\s[^\n]*(?:conda|mamba|forge|python|torch|\bai\b)|\bml\s[^\n]*(?:conda|mamba|forge|python)",
+    r"module\s+(?:load|add)\s[^\n]{0,200}(?:conda|mamba|forge|python|torch|\bai\b)|\bml\s[^\n]{0,200}(?:conda|mamba|forge|python)",
     re.IGNORECASE,
 )
 
@@ -320,7 +320,7 @@ def python_buffered(script: Script, context: Context) -> Iterator[Hit]:
         if last is None or last.tool != "python" or work.command.origin:
             continue
         if not any(word.text in ("-u", "-uB") for word in last.program[:3]):
-            if re.search(r"PYTHONUNBUFFERED|stdbuf|--unbuffered|\bsrun\b[^\n]*\s-u\b", code_of(script)):
+            if re.search(r"PYTHONUNBUFFERED|stdbuf|--unbuffered|\bsrun\b[^\n]{0,200}\s-u\b", code_of(script)):
                 return
             yield at(
                 script,

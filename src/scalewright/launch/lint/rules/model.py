@@ -38,7 +38,7 @@ def _degree(script: Script, which: str) -> tuple[int, int] | None:
     if "parallel" not in script.text:
         return None
     names = "|".join(re.escape(name) for name in _DEGREES[which])
-    given = rf"(?:--|\b)(?:{names})(?:[= ]+|\s+\\?\s*)[\"']?(\$?\{{?\w+\}}?|\d+)"
+    given = rf"(?:--|\b)(?:{names})(?:[= ]{{1,9}}|\s{{1,9}}\\?\s{{0,40}})[\"']?(\$?\{{?\w+\}}?|\d+)"
     found = list(re.finditer(given, code_of(script)))
     values = {number(script, match.group(1)) for match in found}
     if len(values) != 1 or None in values:
@@ -215,8 +215,8 @@ def cpus_unused(script: Script, context: Context) -> Iterator[Hit]:
 
 
 _NAMES_MODEL = re.compile(
-    r"(?:--?|\b)(?:model|base|pretrained)[\w.-]*(?:[= ]+|\s*\\\n\s*)[\"']?"
-    r"((?:[\w.-]+/)?[A-Za-z][\w.-]*\d+(?:\.\d+)?B[\w.-]*)",
+    r"(?:--?|\b)(?:model|base|pretrained)[\w.-]{0,40}(?:[= ]{1,9}|[ ]{0,9}\\\n\s{0,40})[\"']?"
+    r"((?:[\w.-]{1,60}/)?[A-Za-z][\w.-]{0,60}\d{1,4}(?:\.\d{1,2})?B[\w.-]{0,60})",
     re.IGNORECASE,
 )
 _VARIANT = re.compile(r"(?:-(?:instruct|chat|base|hf|it|v\d+(?:\.\d+)?|\d{4}|bf16|fp16))+$", re.IGNORECASE)

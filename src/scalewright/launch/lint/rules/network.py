@@ -94,8 +94,8 @@ def _ports(script: Script) -> Iterator[Assignment]:
         if not _PORT_NAMES.match(assigned.name) or assigned.within.is_heredoc or not meets:
             continue
         if assigned.name.lower() == "port" and not re.search(
-            rf"(?:master[_-]?port|MASTER_PORT|main_process_port|rdzv\S*|ray start[^\n]*|endpoint)[= "
-            rf"]\S*\$\{{?{assigned.name}\b",
+            rf"(?:master[_-]?port|MASTER_PORT|main_process_port|rdzv\S{{0,60}}|ray start[^\n]{{0,200}}|endpoint)"
+            rf"[= ]\S{{0,100}}\$\{{?{assigned.name}\b",
             code_of(script),
         ):
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from scalewright.launch.lint.launches import Launch
 from scalewright.launch.lint.rule import Context, Hit, at, rule
-from scalewright.launch.lint.rules.jobs import DISTRIBUTED, code_of, step_of, step_total, works
+from scalewright.launch.lint.rules.jobs import DISTRIBUTED, code_of, started_by, step_total, works
 from scalewright.launch.lint.script import Script
 from scalewright.launch.lint.shell import Assignment
 
@@ -38,7 +38,7 @@ def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
     for launch in script.launched("srun"):
         if launch.command.parent is not None or launch.command.origin or step_total(script, launch) == 1:
             continue
-        inner = [other for other in script.launched(*DISTRIBUTED) if launch in other.outer or step_of(other) == launch]
+        inner = [other for other in started_by(script, launch) if other.tool in DISTRIBUTED]
         if any(_meets_by_itself(other) for other in inner):
             continue
         for word in launch.program:

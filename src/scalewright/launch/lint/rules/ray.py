@@ -14,7 +14,7 @@ _TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
 
 
 _ASKS_RAY = re.compile(
-    r"\b(?:until|while|if|for)\b[^\n]*(?:\n[^\n]*){0,3}\bray\s+status|health-check|symmetric.run|nodes\(\)|/dev/tcp|"
+    r"\b(?:until|while|if|for)\b[^\n]{0,200}(?:\n[^\n]{0,200}){0,3}\bray\s+status|health-check|symmetric.run|nodes\(\)|/dev/tcp|"
     r"nc -z"
 )
 """Some way to find out that Ray is up."""

@@ -49,7 +49,7 @@ def _is_short_loop(script: Script, command: Command) -> bool:
     if command.within.loops[-1] != "for" or not command.within.loop_starts:
         return False
     head = script.text[command.within.loop_starts[-1] : command.start]
-    match = re.match(r"for\s+\w+\s+in\s+([^\n;$`*{]+?)\s*(?:;|\n)", head)
+    match = re.match(r"for\s+\w+\s+in\s+([^\n;$`*{]{1,300}?)\s{0,9}(?:;|\n)", head)
     return match is not None and len(match.group(1).split()) <= FEW and len(command.within.loops) == 1
 
 

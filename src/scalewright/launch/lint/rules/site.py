@@ -351,7 +351,9 @@ def login_shell_missing(script: Script, context: Context) -> Iterator[Hit]:
     site = context.site
     if site is None or site.login_shell is None or not site.login_shell.value or not script.called("module", "ml"):
         return
-    if re.search(r"\s-\w*l|--login", script.shebang) or re.search(r"/etc/profile|lmod.*init", code_of(script)):
+    if re.search(r"\s-\w*l|--login", script.shebang) or re.search(
+        r"/etc/profile|lmod[^\n]{0,100}init", code_of(script)
+    ):
         return
     end = len(script.shebang)
     plain = script.shebang in ("#!/bin/bash", "#!/usr/bin/bash")
@@ -383,7 +385,7 @@ def wrong_architecture(script: Script, context: Context) -> Iterator[Hit]:
     code = code_of(script)
     if re.search(r"uname -m|\barch\b", code):
         return
-    for match in re.finditer(rf"[\w./$-]*(?:{other})[\w./-]*", code):
+    for match in re.finditer(rf"[\w./$-]{{0,200}}(?:{other})[\w./-]{{0,200}}", code):
         line, column = script.place(match.start())
         yield Hit(
             line=line,

@@ -13,6 +13,7 @@ from scalewright.launch.lint.rules.jobs import (
     has_unknown_options,
     join_options,
     mentions,
+    started_by,
     step_nodes,
     step_tasks_per_node,
     works,
@@ -192,7 +193,7 @@ def no_omp_threads(script: Script, context: Context) -> Iterator[Hit]:
     if not packed or mentions(script, r"OMP_NUM_THREADS|set_num_threads"):
         return
     for step, _ in packed:
-        inner = [launch for launch in script.launches if step in launch.outer]
+        inner = started_by(script, step)
         if any(launch.tool == "python" for launch in inner) and not any(launch.tool in DISTRIBUTED for launch in inner):
             yield at(
                 script,

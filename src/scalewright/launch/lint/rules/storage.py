@@ -18,7 +18,7 @@ _SAVE_TO = re.compile(
     r"(?:--(?:output[-_]?dir|save[-_]?dir|save[-_]?path|save|checkpoint[-_]?dir|ckpt[-_]?dir|out[-_]?dir|default_root_dir|"
     r"log[-_]?dir|results?[-_]?dir)[= "
     r"]+|output_dir=|save_dir=)[\"']?((?:/tmp|/dev/shm|\$\{?(?:TMPDIR|SLURM_TMPDIR|LOCAL_SCRATCH)\}?)"
-    r"[^\s\"';]*)"
+    r"[^\s\"';]{0,200})"
 )
 
 
@@ -148,7 +148,7 @@ def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
             )
 
 
-_OWN_FOLDER = re.compile(r"\bcd\s+\S*(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp)|SLURM_ARRAY_TASK_ID")
+_OWN_FOLDER = re.compile(r"\bcd\s+\S{0,200}(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp)|SLURM_ARRAY_TASK_ID")
 """The script works where no other job does."""
 _HOSTS = re.compile(r"host[-_]?file|hosts?(?:\.txt)?$|nodefile|machinefile|nodelist", re.IGNORECASE)
 """Files that name the job's nodes."""
@@ -158,6 +158,14 @@ def _is_shared(target: str) -> bool:
     if not target or target.startswith(("/dev/", "&")) or target.isdigit() or has_job_id(target):
         return False
     return "$" not in target and "`" not in target and "%" not in target
+
+
+_BY_LOCAL_RANK = re.compile(
+    r"(?:>|--log[-_]?file[= ]|--output[= ]|-o )\s{0,9}[\"']?[^\s\"';|&]{0,200}\$\{?(?:LOCAL_RANK|SLURM_LOCALID)\b"
+    r"[^\s\"';|&]{0,200}|"
+    r"open\([^\n]{0,200}(?:LOCAL_RANK|SLURM_LOCALID|local_rank)[^\n]{0,200}['\"](?:w|a|wb|ab|x)['\"]"
+)
+"""A file that is written and named by the local rank."""
 
 
 @rule(
@@ -174,11 +182,7 @@ def local_rank_path(script: Script, context: Context) -> Iterator[Hit]:
     if script.num_nodes == 1 and (script.has("nodes", "ntasks") or script.asks_for_gpus):
         return
     code = code_of(script)
-    shell = (
-        r"(?:>|--log[-_]?file[= ]|--output[= ]|-o )\s*[\"']?[^\s\"';|&]*\$\{?(?:LOCAL_RANK|SLURM_LOCALID)\b[^\s\"';|&]*"
-    )
-    python = r"open\([^\n]*(?:LOCAL_RANK|SLURM_LOCALID|local_rank)[^\n]*['\"](?:w|a|wb|ab|x)['\"]"
-    for match in re.finditer(f"{shell}|{python}", code):
+    for match in _BY_LOCAL_RANK.finditer(code):
         if re.search(
             r"PROCID|NODEID|NODENAME|HOSTNAME|hostname|NODE_RANK|[^_]RANK\b(?<!LOCAL_RANK)|TMPDIR|/tmp/", match.group()
         ):
@@ -203,7 +207,7 @@ def local_rank_path(script: Script, context: Context) -> Iterator[Hit]:
     needs_header=False,
 )
 def shards_off_by_one(script: Script, context: Context) -> Iterator[Hit]:
-    python = r"environ(?:\.get\(|\[)\s*['\"](?:WORLD_SIZE|SLURM_NTASKS)['\"][^\n;]*\)\s*\+\s*1\b"
+    python = r"environ(?:\.get\(|\[)\s*['\"](?:WORLD_SIZE|SLURM_NTASKS)['\"][^\n;]{0,200}\)\s{0,9}\+\s{0,9}1\b"
     shell = r"\(\(\s*\$?\{?(?:WORLD_SIZE|SLURM_NTASKS)\}?\s*\+\s*1\s*\)\)"
     for match in re.finditer(f"{python}|{shell}", code_of(script)):
         line, column = script.place(match.start())
@@ -213,6 +217,12 @@ def shards_off_by_one(script: Script, context: Context) -> Iterator[Hit]:
             message="one share more than there are ranks: what falls to it is never read",
             next_step="deal out by WORLD_SIZE itself; only SLURM_ARRAY_TASK_MAX, which is the last index, needs + 1",
         )
+
+
+_WRITES_CHECKPOINT = re.compile(
+    r"open\([^\n]{0,200}(?:ckpt|checkpoint|manifest|latest)[^\n]{0,200}['\"]wb?['\"]|"
+    r"torch\.save\([^\n]{0,200}(?:ckpt|checkpoint|latest)"
+)
 
 
 @rule(
@@ -243,11 +253,7 @@ def checkpoint_not_atomic(script: Script, context: Context) -> Iterator[Hit]:
     for doc in script.heredocs:
         if re.search(r"os\.replace|os\.rename|\.rename\(|\.replace\(|shutil\.move", doc.text):
             continue
-        write = re.compile(
-            r"open\([^\n]*(?:ckpt|checkpoint|manifest|latest)[^\n]*['\"]wb?['\"]|torch\.save\([^\n"
-            r"]*(?:ckpt|checkpoint|latest)[^\n]*"
-        )
-        for match in write.finditer(doc.text):
+        for match in _WRITES_CHECKPOINT.finditer(doc.text):
             line, column = script.place(doc.start + match.start())
             yield Hit(
                 line=line,
@@ -269,14 +275,14 @@ def checkpoint_not_atomic(script: Script, context: Context) -> Iterator[Hit]:
 )
 def checkpoint_on_node(script: Script, context: Context) -> Iterator[Hit]:
     code = code_of(script)
+    if _SAVE_TO.search(code) is None:
+        return
+    if any(trap.action in script.body.functions or _COPIES.search(trap.action) for trap in script.traps):
+        return
+    last_copy = max((match.start() for match in _COPIES.finditer(code)), default=-1)
     for match in _SAVE_TO.finditer(code):
         target = match.group(1)
-        rest = code[match.end() :]
-        if re.search(r"\b(?:cp|rsync|mv|tar|scp|sbcast|sgather|zip)\b", rest) or re.search(
-            r"\btrap\b[^\n]*(?:cp|rsync|mv|tar)\b", code
-        ):
-            continue
-        if any(trap.action in script.body.functions for trap in script.traps):
+        if last_copy > match.end():
             continue
         line, column = script.place(match.start(1))
         yield Hit(
@@ -286,6 +292,9 @@ def checkpoint_on_node(script: Script, context: Context) -> Iterator[Hit]:
             message=f"{target} is on the node, and nothing copies it back",
             next_step="save to the shared file system, or copy it back at the end and in a trap",
         )
+
+
+_COPIES = re.compile(r"\b(?:cp|rsync|mv|tar|scp|sgather|zip)\b")
 
 
 @rule(
