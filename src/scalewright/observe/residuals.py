@@ -47,6 +47,8 @@ NUM_NEWTON_STEPS = 8
 SMALL_STEP, CLOSE_ENOUGH = 1e-3, 3e-3
 LARGEST_MOVE = 0.7
 """Of a logarithm in one step: a fit walks, it does not leap."""
+FARTHEST = math.log(4.0)
+"""A factor beyond this stands for something else: another process, a wrong count."""
 MOST_LEVERAGE = 0.9
 """A step that alone decides a factor says little about how well others are predicted."""
 
@@ -176,7 +178,7 @@ class _Problem:
             slopes = np.stack([(there - now) / SMALL_STEP for there in moved], axis=1)
             normal = slopes.T @ slopes + weight * np.eye(num)
             move = np.linalg.solve(normal, slopes.T @ (target - now) - weight * logs)
-            logs = logs + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE)
+            logs = np.clip(logs + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE), -FARTHEST, FARTHEST)
             now = np.log(self.predicted(names, logs))
             if float(np.abs(move).max()) < CLOSE_ENOUGH:
                 break

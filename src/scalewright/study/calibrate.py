@@ -6,6 +6,7 @@ stopped; one that was finished is made anew.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +48,8 @@ LONGEST_REAL_S = 15.0
 RESULT = "calibration.json"
 NO_TIME = "no time left"
 SHORTEST_BUDGET_S = 20.0
+BUSY_SHARE = 0.5
+"""Processes that want to run, over cores, from which on a CPU's rates are not its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +157,9 @@ def check_free(wanted: Wanted) -> None:
 def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     """Measure within the budget, fit, and write the calibration; nothing is written unless all of it worked."""
     check_free(wanted)
+    busy = busy_note(os.getloadavg()[0], wanted.fingerprint)
+    if busy:
+        say(busy)
     state = _Progress(wanted)
     scratch = wanted.folder / "scratch"
     make_folder(scratch)
@@ -171,9 +177,21 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     if late:
         state.skipped.append(f"for want of time: {', '.join(late)}")
     calibration = finish(catalog, wanted, state.done, spent_s=time.monotonic() - state.begun_s, skipped=state.skipped)
+    if busy:
+        calibration = calibration.model_copy(update={"notes": (*calibration.notes, busy)})
     calibrations.write(calibration)
     write_document(wanted.folder / RESULT, calibration.document())
     return calibration
+
+
+def busy_note(load: float, fingerprint: Fingerprint) -> str:
+    """What must be known where others use the cores that are measured; empty where they are free."""
+    if fingerprint.device != "cpu" or load < BUSY_SHARE * fingerprint.num_cores:
+        return ""
+    return (
+        f"other processes use this machine (load {load:.1f} on {fingerprint.num_cores} cores): its rates are what they "
+        "leave, and threads that wait for each other lose most; calibrate again when it is quiet"
+    )
 
 
 def _with_rest(every: list[Point]) -> Iterator[tuple[Point, list[Point]]]:
