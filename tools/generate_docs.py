@@ -3,8 +3,8 @@
     .venv/bin/python tools/generate_docs.py [--check]
 
 Generated are: regions between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; the output inside a `console` block that
-follows `<!-- console ... -->`; and the pages `reference/cli.md`, `references.md`, `verified.md`, `models/*.md` and
-`lint/*.md`.
+follows `<!-- console ... -->`; the pages `reference/cli.md`, `references.md`, `verified.md`, `models/*.md` and
+`lint/*.md`; and the JSON schema of study files.
 
 `<!-- console lines=1-9,20-22 exit=1 -->` keeps those lines of the output (default: all; gaps become `...`) and states
 the exit code (default: 0). `from=WORD` counts lines from the first one that holds WORD; `columns=100` widens the
@@ -36,6 +36,7 @@ from scalewright import costs
 from scalewright.catalog.verified import verified_paths
 from scalewright.cli.main import app
 from scalewright.report.formulas import Formula, parse_docstring
+from scalewright.study.schema import json_schema
 from scalewright.workload.precision import RECIPES, OptimizerName
 from scalewright.workload.training import MODE_TITLES
 
@@ -46,6 +47,7 @@ from model_errors import ERRORS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+STUDIES = ROOT / "src" / "scalewright" / "study" / "studies"
 HELP_COLUMNS = 100
 OUTPUT_COLUMNS = 80
 EQUATION_COLUMNS = 76
@@ -213,6 +215,11 @@ def cli_page() -> str:
         title = f"scalewright {name}".strip()
         parts.append(f"## {title}\n\n```text\n{text}\n```\n")
     return "\n".join(parts)
+
+
+def study_schema() -> str:
+    """For editors: one copy to fetch, one beside the shipped studies, which name it in their first line."""
+    return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def verified_page() -> str:
@@ -457,6 +464,8 @@ def generated_pages() -> dict[Path, str]:
             DOCS / "reference" / "cli.md": cli_page(),
             DOCS / "references.md": references_page(),
             DOCS / "verified.md": verified_page(),
+            DOCS / "study.schema.json": study_schema(),
+            STUDIES / "study.schema.json": study_schema(),
         }
     )
 

@@ -299,7 +299,9 @@ FLAGS = {
     ("study", "list"): ["--help", "--json"],
     ("study", "predict"): ["--catalog", "--help", "--json", "--out", "--plots"],
     ("study", "report"): ["--catalog", "--help", "--json", "--out", "--plots", "--results"],
-    ("study", "run"): ["--catalog", "--help", "--json", "--out", "--plots"],
+    ("study", "point"): ["--catalog", "--help", "--results"],
+    ("study", "run"): ["--catalog", "--help", "--json", "--out", "--plots", "--site", "--wait"],
+    ("study", "schema"): ["--help"],
     ("study", "show"): ["--catalog", "--help", "--json"],
     ("study", "status"): ["--catalog", "--help", "--json", "--results", "--watch"],
     ("plan",): [

@@ -7,6 +7,7 @@ from dataclasses import replace
 from scalewright.catalog.library import Catalog
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import StudyReport
+from scalewright.study.file import axes_of
 from scalewright.study.points import Study, open_study
 from scalewright.study.results import measured_study, predict_study
 from scalewright.study.store import Store
@@ -22,7 +23,7 @@ def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:
     seen = open_study(catalog, name, is_measured=True)
     store.check(seen)
     here = report_of(measured_study(catalog, seen, store), machine=_machine(seen, store))
-    if seen.file.measure is None or not seen.file.measure.matrix or not seen.file.matrix:
+    if seen.file.measure is None or not axes_of(seen.file.measure) or not axes_of(seen.file):
         return here
     return replace(here, parts=(predicted_report(catalog, open_study(catalog, name)),))
 

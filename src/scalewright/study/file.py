@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from scalewright import units
 from scalewright.catalog.facts import Id, Source, Strict, link_sources
@@ -21,7 +21,13 @@ KIND = "study"
 PointKind = Literal["language", "vision", "emulated", "plan", "saving", "stage", "reading"]
 
 
-class Choice(Strict):
+class Documented(Strict):
+    """Its schema for editors carries what stands under each key here."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Choice(Documented):
     """Values for the points that match."""
 
     where: dict[Name, Value | tuple[Value, ...]] = Field(default_factory=dict)
@@ -29,7 +35,7 @@ class Choice(Strict):
     values: dict[Name, Value]
 
 
-class Cells(Strict):
+class Cells(Documented):
     """How points are made: the product of the axes, changed by choices, derived values and exceptions."""
 
     matrix: dict[Name, tuple[Value, ...]] = Field(default_factory=dict)
@@ -92,7 +98,7 @@ class Measure(Cells):
         return self
 
 
-class Scaling(Strict):
+class Scaling(Documented):
     """Which points form a curve, and what efficiency means on it."""
 
     over: Name
@@ -107,7 +113,7 @@ class Scaling(Strict):
     """What `over` counts, for people."""
 
 
-class Relative(Strict):
+class Relative(Documented):
     """A ratio to another point: the same but for some values."""
 
     metric: str
@@ -115,7 +121,7 @@ class Relative(Strict):
     """Values of the point that is compared with; all other axes are the same."""
 
 
-class Published(Strict):
+class Published(Documented):
     """A figure that somebody printed about some of the points."""
 
     where: dict[Name, Value | tuple[Value, ...]]
@@ -134,7 +140,7 @@ class Published(Strict):
         return self
 
 
-class Remark(Strict):
+class Remark(Documented):
     """Where figures that a reader might look for do not exist, and why."""
 
     where: dict[Name, Value | tuple[Value, ...]]
