@@ -182,7 +182,7 @@ def _measured(calibration: Calibration, base: Accelerator, num_ranks: int) -> Me
         attention_backward_ratio=2.5 if ratio is None else ratio.value,
         layer_host_s={stack: num[stack] * s * factor[stack] for stack, s in launches.items() if stack in num},
         tensor_host_s={s: t if LAUNCH_MODES[s] == "graph" else per_tensor for s, t in launches.items()},
-        adding_stacks=frozenset(s for s in launches if on_cpu or LAUNCH_MODES[s] == "graph"),
+        adding_stacks=frozenset(s for s in LAUNCH_MODES if on_cpu or LAUNCH_MODES[s] == "graph"),
         step_host_s={stack: many * host * launches["eager"] for stack, many in NUM_STEP_LAUNCHES.items()}
         if "eager" in launches
         else {},
