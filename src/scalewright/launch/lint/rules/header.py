@@ -18,7 +18,7 @@ _PATTERNS = {
 }  # fmt: skip
 """What the names of log files may hold instead of variables: sbatch(1), filename pattern."""
 _FILES = ("output", "error", "input")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-[^}]*)?\}?|\$\(|`")
+_VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*[^}]{0,80}\}|\$[A-Za-z_]\w*|\$\(|`")
 
 
 @rule(

@@ -39,7 +39,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
-_REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-[^{}]*)?\}?")
+_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-[^{}]{0,80})?\}|([A-Za-z_]\w*))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ def number(script: Script, text: str | None) -> int | None:
     known = _job_numbers(script)
 
     def value(match: re.Match[str]) -> str:
-        return str(known.get(match.group(1), match.group()))
+        return str(known.get(match.group(1) or match.group(2), match.group()))
 
     expression = _REFERENCE.sub(value, expression)
     if inner:
@@ -271,7 +271,7 @@ def join_options(script: Script, launch: Launch, text: str, *, title: str, is_sa
 def is_fill_in(text: str) -> bool:
     """Whether a value is left for somebody to fill in: `<account>`, `{{ time }}`, `YOUR_PROJECT`."""
     return (
-        re.search(r"\{\{|\{[A-Za-z_]\w*\}|<[^<>]*>|YOUR|your_|XXX|xxx|CHANGE_?ME|TODO|\.\.\.|@[A-Z_]+@", text)
+        re.search(r"\{\{|\{[A-Za-z_]\w*\}|<[^<>]*>|YOUR|your_|X{3}|x{3}|CHANGE_?ME|TO_?DO|\.\.\.|@[A-Z_]+@", text)
         is not None
     )
 
