@@ -7,6 +7,7 @@ on it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import queue
 import signal
 import threading
@@ -21,8 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from scalewright.errors import DocumentError, ScalewrightError
-from scalewright.run.vision.images import training_pixels, validation_pixels
+from scalewright.errors import DocumentError, MissingExtraError, ScalewrightError
 from scalewright.run.vision.source import VALIDATION, ImageSource, Key, rank_batches, rank_share
 from scalewright.workload.vision_run import VisionRun
 
@@ -84,9 +84,15 @@ class DecodedImages(Dataset[Any]):
     """Decodes what it is asked for; a damaged image comes back as the sentence about it."""
 
     def __init__(self, source: ImageSource, *, size: int, seed: int) -> None:
+        try:  # here, before processes are forked, and not at the top: synthetic images need no Pillow
+            importlib.import_module("scalewright.run.vision.images")
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("data", "pillow") from error
         self._source, self._size, self._seed = source, size, seed
 
     def __getitem__(self, key: Key) -> tuple[NDArray[np.uint8], int]:
+        from scalewright.run.vision.images import training_pixels, validation_pixels
+
         epoch, index = key
         if epoch == VALIDATION:
             return validation_pixels(self._source.validation, index, size=self._size)

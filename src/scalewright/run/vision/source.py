@@ -125,5 +125,5 @@ def make_data(run: VisionRun, folder: Path) -> None:
             folder / name,
             ImageSet(num_images=count, num_classes=classes, seed=seed),
             to=run.made_format,
-            num_workers=len(os.sched_getaffinity(0)) if count >= run.num_made else 1,
+            num_workers=len(os.sched_getaffinity(0)) if name == "train" else 1,
         )
