@@ -21,6 +21,8 @@ _LOOKS_LIKE = re.compile(
     r"[ \t]+--?[A-Za-z]"
 )
 """In small letters and without a mark it is the command."""
+_MAYBE = re.compile(r"SB|SA|BATCH|SLURM|sb|batch", re.ASCII)
+"""In every line that can be, or look like, a directive: most of a body is passed over quickly."""
 _DISABLED = re.compile(r"^[ \t]*#[# \t]*#SBATCH")
 
 
@@ -150,6 +152,8 @@ def read_header(lines: tuple[str, ...], masked: tuple[str, ...], starts: tuple[i
     errors: list[tuple[int, str]] = []
     end_line = len(lines) + 1
     for number, (text, hidden) in enumerate(zip(lines, masked, strict=True), start=1):
+        if number > end_line and not _MAYBE.search(text):
+            continue
         line = _Line(number=number, text=text, masked=hidden, offset=starts[number - 1])
         try:
             read = line.words()

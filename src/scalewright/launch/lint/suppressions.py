@@ -95,6 +95,8 @@ def _nothing(script: Script, context: Context) -> Iterator[Hit]:
     after="#!/bin/bash\n#SBATCH --nodes=1\n# scalewright: ignore=no-time the partition's default fits\nhostname\n",
 )
 def without_reason(script: Script, context: Context) -> Iterator[Hit]:
+    if "scalewright:" not in script.text:
+        return
     for found in suppressions(script):
         if not found.reason:
             yield Hit(
