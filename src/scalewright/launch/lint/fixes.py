@@ -55,6 +55,7 @@ def fix_script(script: Script, linter: Linter, read: Callable[[str], Script], *,
             continue
         applied.append(chosen)
         script, findings = better
+        refused.clear()  # what did not help before may help now; else a second call would find more to do
     return Fixed(text=script.text, applied=tuple(applied), left=tuple(findings))
 
 
