@@ -141,6 +141,13 @@ def test_a_wrong_job_table_is_refused(
     assert says in refused(cli("study", "check", "mine.toml", cwd=tmp_path))
 
 
+def test_an_unknown_site_is_named_with_its_key(cli: Cli, tmp_path: Path, refused: Refused) -> None:
+    (tmp_path / "mine.toml").write_text(STUDY.replace('"leonardo"', '"leonado"'))
+    message = refused(cli("study", "check", "mine.toml", cwd=tmp_path))
+    assert "mine.toml: key 'measure.site'" in message
+    assert "leonardo" in message
+
+
 def test_wait_is_for_jobs(cli: Cli, tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "mine.toml").write_text(STUDY.replace('where = "site"\n', ""))
     assert "--site" in refused(cli("study", "run", "mine.toml", "--wait", cwd=tmp_path))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.records.study_report import Number
+from scalewright.report.study_table import print_study
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.order import agreement, in_order, with_places
 from scalewright.study.points import Study, open_study
@@ -111,3 +114,8 @@ def test_the_report_says_whether_the_order_held(study: Study) -> None:
     assert "rank correlation 0.80" in texts
     assert "3 points of the search did not run, the first because: does not fit in memory" in texts
     assert "place" in [metric.name for metric in told.metrics]
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_study(console, told)
+    rows = [line.split() for line in console.export_text().splitlines()]
+    assert ["8", "full", "1.00", "s", "2.20", "s", "2.20", "1.", "2."] in rows
+    assert ["2", "none", "6.00", "s", "-", "-", "6.", "-"] in rows

@@ -120,6 +120,7 @@ def run(
     from scalewright.study.measure import calibrate_first, run_here
     from scalewright.study.order import in_order, is_search
     from scalewright.study.points import open_study
+    from scalewright.study.site_run import check_none_queued
     from scalewright.study.store import Store
 
     library = open_catalog(catalog)
@@ -135,6 +136,7 @@ def run(
         if wait:
             _answer(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
         raise typer.Exit(submitted)
+    check_none_queued(store, lambda text: typer.echo(text, err=True))
     try:
         calibrate_first(library, found, lambda text: typer.echo(text, err=True))
     except StoppedError as error:

@@ -12,6 +12,8 @@ from scalewright.records.documents import document, read_document
 from scalewright.records.loader import restore
 
 KIND = "study-report"
+PLACE = "place"
+"""Metric of a search: 1 is the best point."""
 Origin = Literal["predicted", "measured", "published"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from scalewright import units
-from scalewright.records.study_report import CurveShown, MetricShown, Number, PointRow, StudyReport
+from scalewright.records.study_report import PLACE, CurveShown, MetricShown, Number, PointRow, StudyReport
 from scalewright.report.console import plain_table
 
 MAX_METRICS = 3
@@ -124,15 +124,24 @@ def _print_points(console: Console, report: StudyReport) -> None:
     metrics = report.metrics[:MAX_METRICS]
     both = any(row.measured for row in report.points) and any(row.predicted for row in report.points)
     told = any(figure.metric == metrics[0].name for row in report.points for figure in row.published)
+    ranked = both and any(PLACE in row.measured for row in report.points)
     titles = [*report.axes, *_titles(metrics, both=both), *(["published"] if told else [])]
+    titles += ["place\ntold", "place\nfound"] if ranked else []
     table = plain_table(*titles, right=tuple(titles[len(report.axes) :]), gap=1)
     for row in report.points[:MAX_ROWS]:
         cells = [*row.labels.values(), *_cells(row, metrics, both=both)]
-        table.add_row(*(escape(cell) for cell in (*cells, *([published_words(row, metrics[0])] if told else []))))
+        cells += [published_words(row, metrics[0])] if told else []
+        cells += [_place(row.predicted), _place(row.measured)] if ranked else []
+        table.add_row(*map(escape, cells))
     console.print()
     console.print(table)
     if len(report.points) > MAX_ROWS:
         console.print(f"{len(report.points) - MAX_ROWS} more points: see --json")
+
+
+def _place(numbers: Mapping[str, Number]) -> str:
+    """Of a point in a search; the best is the first."""
+    return f"{numbers[PLACE].value:.0f}." if PLACE in numbers else "-"
 
 
 def _titles(metrics: Sequence[MetricShown], *, both: bool) -> list[str]:

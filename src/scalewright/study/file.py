@@ -71,8 +71,9 @@ class Measure(Cells):
     """Time to calibrate this machine in first, where it has no calibration yet; empty: predict by a short probe."""
     repeats: int = Field(default=1, ge=1, le=1000)
     time_limit: str = "1 h"
-    """Of the whole study; points that would not fit into what is left are not started."""
+    """Of one run of the study here; points that would not fit into what is left are not started."""
     gpu_hours_limit: float | None = Field(default=None, gt=0)
+    """Of the whole study; jobs count by their time limit until they have ended."""
     note: str = ""
     """What a reader must know of these measurements: emulated links, another scale."""
 

@@ -10,14 +10,13 @@ import numpy as np
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ScalewrightError
 from scalewright.planner.scores import regret_frac, spearman
-from scalewright.records.study_report import Number
+from scalewright.records.study_report import PLACE, Number
 from scalewright.study.file import Measure
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.measure import Try, tries
 from scalewright.study.metrics import METRICS
 from scalewright.study.points import Study
 
-PLACE = "place"
 MIN_COMPARED = 3
 """Two points agree or do not by chance."""
 
@@ -73,7 +72,7 @@ def with_places(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...
     costs = {index: cost for index, outcome in enumerate(outcomes) if (cost := _cost(study, outcome)) is not None}
     places = {index: place for place, index in enumerate(sorted(costs, key=costs.__getitem__), start=1)}
     return tuple(
-        replace(outcome, numbers={**outcome.numbers, PLACE: Number(value=places[index])})
+        replace(outcome, numbers={**outcome.numbers, PLACE: Number(value=float(places[index]))})
         if index in places
         else outcome
         for index, outcome in enumerate(outcomes)

@@ -12,6 +12,8 @@ from typing import cast
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.launch.site_here import HERE
+from scalewright.launch.sites.loader import find_site
 from scalewright.records.documents import digest
 from scalewright.records.types import Point
 from scalewright.study.cells import Cell, expand, matches
@@ -70,6 +72,9 @@ def open_study(catalog: Catalog, name: str, *, is_measured: bool = False) -> Stu
     with _told_of(str(path)):
         for wanted in (*file.metrics, *(p.metric for p in file.published), *_scaling_metric(file)):
             metric(wanted)
+    if file.measure is not None and file.measure.where == "site" and file.measure.site != HERE:
+        with _told_of(f"{path}: key 'measure.site'"):
+            find_site(file.measure.site, next(filter(Path.is_dir, catalog.folders), None))
     default = kind_named(file.kind)
     cells, where = _cells(file, is_measured=is_measured), str(path)
     with _told_of(where):

@@ -117,10 +117,25 @@ def submit(
         before = [job.id for s in standings for job in s.manifest.jobs if not job.is_settled]
         graph = graph_of(study, store, left, site, catalog=catalog, after=before)
         check_gpu_hours(graph, standings, limit=limits.gpu_hours_limit)
-        driver, folder = start_launch(graph, site, store.jobs / f"{len(launches_of(store)) + 1:04d}", say=say)
+        driver, folder = start_launch(graph, site, _new_folder(store), say=say)
         with folder.held():
             driver.begin_and_act()
         return [*drivers, driver]
+
+
+def _new_folder(store: Store) -> Path:
+    numbers = [int(folder.path.name) for folder in launches_of(store) if folder.path.name.isdigit()]
+    return store.jobs / f"{max(numbers, default=0) + 1:04d}"
+
+
+def check_none_queued(store: Store, say: Say) -> None:
+    """Refuse to measure here what a job may measure at the same time."""
+    jobs = sorted({job.job.partition("_")[0] for job in look(store, say).values() if job.is_open})
+    if jobs:
+        raise ConfigError(
+            f"{store.path}: points of it are in the queue (jobs {', '.join(jobs)}): wait for them, or end them with "
+            f"scalewright jobs cancel {launches_of(store)[-1].path}"
+        )
 
 
 def _is_open(queue: Mapping[Key, InQueue], tried: Try) -> bool:
@@ -183,7 +198,7 @@ def _shape(study: Study, tried: Try, most: int) -> Shape:
     kind = str(tried.point.resolved["kind"])
     if kind == "emulated" or isinstance(kind_named(kind), PredictedOnly):
         raise ConfigError(
-            f"{study.path}: point {labels} is of kind {kind}, which does not run as a job: leave out --site"
+            f"{study.path}: point {labels} is of kind {kind}, which does not run as a job: run it without a site"
         )
     layout = tried.point.resolved.get("layout")
     num_ranks = int(parse_layout(str(layout)).num_gpus) if layout else 1

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
+from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.machine import Machine
@@ -41,6 +42,7 @@ MEASURED = {
 }
 """A study's metrics by what a run calls them."""
 T = TypeVar("T")
+MAX_STAGES = 16
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -189,8 +191,17 @@ def outcome_of(found: Prediction) -> Outcome:
     too_large = "" if cost.fits and cost.fits_host else "does not fit in memory"
     return Outcome(
         numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(cost.time),
-        notes=tuple(found.warnings()), problem=too_large,
+        notes=(*_stages(found), *found.warnings()), problem=too_large,
     )  # fmt: skip
+
+
+def _stages(found: Prediction) -> list[str]:
+    """Memory of every pipeline stage, in one line; of many the ends."""
+    sizes = [units.format(size, units.BYTES) for size in found.memory_bytes_per_stage]
+    if len(sizes) < 2:
+        return []
+    shown = sizes if len(sizes) <= MAX_STAGES else [*sizes[:3], "...", *sizes[-2:]]
+    return [f"memory by stage, first to last of {len(sizes)}: {', '.join(shown)}"]
 
 
 def _vision(told: Training, found: VisionPrediction) -> Outcome:
