@@ -92,6 +92,7 @@ HELD_OUT: dict[str, Language | Vision] = {
     "8x2048-s8192-b1-graphs": Language("layers=8,hidden=2048,heads=16,vocab=50304,seq=8192", 1, "bf16", "graphs"),
     "20x1280-s1024-b8-graphs": Language("layers=20,hidden=1280,heads=20,vocab=50304,seq=1024", 8, "bf16", "graphs"),
     "resnet-50-b320-bf16-graphs": Vision("bf16", 320, True, "graphs"),
+    "14x896-s2048-b4-eager": Language("layers=14,hidden=896,heads=14,vocab=32000,seq=2048", 4, "bf16", "off"),
     "12x1024-s1024-b8-default": Language("layers=12,hidden=1024,heads=16,vocab=50304,seq=1024", 8, "bf16", "default"),
 }
 
@@ -195,7 +196,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def measured_rows(names: list[str], within_s: float) -> list[dict[str, Any]]:
+def measured_rows(names: list[str], within_s: float, out: Path) -> list[dict[str, Any]]:
     import torch
 
     from scalewright.run.language.device import choose_device, join_group
@@ -210,6 +211,7 @@ def measured_rows(names: list[str], within_s: float) -> list[dict[str, Any]]:
             continue
         try:
             rows.append(measure(name, what, device))
+            out.write_text("".join(json.dumps(row) + "\n" for row in rows))
             print(json.dumps(rows[-1]), flush=True)
         except Exception:
             traceback.print_exc()
@@ -231,8 +233,8 @@ def main() -> None:
         rows = [json.loads(line) for line in given.out.read_text().splitlines()]
     else:
         fresh = [name for name in HELD_OUT if name not in SEEN]
-        rows = measured_rows(given.only.split(",") if given.only else fresh, given.within)
-        given.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        fresh.sort(key=lambda name: HELD_OUT[name].compile != "off")  # what compiles takes longest
+        rows = measured_rows(given.only.split(",") if given.only else fresh, given.within, given.out)
     if not given.calibration:
         return
     calibration = calibrations.load(given.calibration)
