@@ -66,6 +66,7 @@ class Catalog:
     folders: tuple[Path, ...]
     _entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
     _names: dict[str, dict[str, str]] = field(default_factory=dict)
+    _paths: dict[str, dict[str, Path]] = field(default_factory=dict)
 
     def ids(self, kind: str) -> list[str]:
         return sorted(self._files(kind))
@@ -89,11 +90,13 @@ class Catalog:
     def _files(self, kind: str) -> dict[str, Path]:
         if kind not in KINDS:
             raise UnknownNameError("kind of catalogue entry", kind, KINDS)
-        found: dict[str, Path] = {}
-        for folder in self.folders:
-            for path in sorted((folder / kind).glob("*.toml")):
-                found.setdefault(path.stem, path)
-        return found
+        if kind not in self._paths:
+            found: dict[str, Path] = {}
+            for folder in self.folders:
+                for path in sorted((folder / kind).glob("*.toml")):
+                    found.setdefault(path.stem, path)
+            self._paths[kind] = found
+        return self._paths[kind]
 
     def _load(self, kind: str, entry_id: str, path: Path) -> Entry:
         key = (kind, entry_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,23 +99,32 @@ def markdown(report: StudyReport) -> str:
             for curve in report.curves
             if curve.sentence
         ]
-    lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(report)])]
-    lines += [_md_row([*row.labels.values(), *_figures(report, row)]) for row in report.points]
+    wanted = columns(report)
+    lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(wanted)])]
+    lines += [_md_row([*row.labels.values(), *_figures(row, wanted)]) for row in report.points]
     sources = sorted({figure.source for row in report.points for figure in row.published})
     lines += ["", "## Notes and sources", "", *[f"- {_md(note)}" for note in (*report.notes, *sources)]]
     lines += ["", f"Made by scalewright {report.version} on {report.created}.", ""]
     return "\n".join(lines)
 
 
-def _titles(report: StudyReport) -> list[str]:
-    return [f"{metric.title}, {origin}" for metric in report.metrics for origin in _origins(report, metric)]
+Column = tuple[MetricShown, str]
+"""A metric, and whether it is predicted, measured or published."""
 
 
-def _figures(report: StudyReport, row: PointRow) -> list[str]:
+def columns(report: StudyReport) -> list[Column]:
+    """Those that any point has a figure for."""
+    return [(metric, origin) for metric in report.metrics for origin in _origins(report, metric)]
+
+
+def _titles(wanted: Sequence[Column]) -> list[str]:
+    return [f"{metric.title}, {origin}" for metric, origin in wanted]
+
+
+def _figures(row: PointRow, wanted: Sequence[Column]) -> list[str]:
     return [
         published_words(row, metric) if origin == "published" else shown(getattr(row, origin).get(metric.name), metric)
-        for metric in report.metrics
-        for origin in _origins(report, metric)
+        for metric, origin in wanted
     ]
 
 
@@ -148,19 +157,14 @@ def _md_head(cells: list[str]) -> list[str]:
 
 def latex(report: StudyReport) -> str:
     """A booktabs table of the first metrics, one row a point."""
-    metrics = report.metrics[:MAX_LATEX_METRICS]
-    columns = [(metric, origin) for metric in metrics for origin in _origins(report, metric)]
-    titles = [*report.axes, *(f"{metric.title}, {origin}" for metric, origin in columns)]
-    body = []
-    for row in report.points:
-        figures = [
-            published_words(row, metric)
-            if origin == "published"
-            else shown(getattr(row, origin).get(metric.name), metric)
-            for metric, origin in columns
-        ]
-        body.append(" & ".join(_tex(cell) for cell in (*row.labels.values(), *figures)) + r" \\")
-    layout = "l" * len(report.axes) + "r" * len(columns)
+    shown_metrics = {metric.name for metric in report.metrics[:MAX_LATEX_METRICS]}
+    wanted = [column for column in columns(report) if column[0].name in shown_metrics]
+    titles = [*report.axes, *_titles(wanted)]
+    body = [
+        " & ".join(_tex(cell) for cell in (*row.labels.values(), *_figures(row, wanted))) + r" \\"
+        for row in report.points
+    ]
+    layout = "l" * len(report.axes) + "r" * len(wanted)
     return "\n".join(
         [
             f"% {' '.join(report.title.split())}",

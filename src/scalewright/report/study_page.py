@@ -12,6 +12,7 @@ from typing import Any
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_text
 from scalewright.records.study_report import CurveShown, MetricShown, Number, PointRow, StudyReport
+from scalewright.report.study_files import Column, columns
 from scalewright.report.study_table import published_words, shown
 
 DIGITS = 6
@@ -64,6 +65,7 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
     from markupsafe import Markup
 
     origins = [name for name in ("predicted", "measured", "published") if _has(report, name)]
+    wanted = columns(report)
     what = "Measured here" if "measured" in origins else "Predicted"
     return {
         "number": number,
@@ -73,8 +75,8 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "groups": list(report.curves[0].group) if report.curves else [],
         "scale_name": report.scale_name,
         "curves": [_curve(curve) for curve in report.curves if curve.sentence],
-        "columns": _columns(report, origins),
-        "rows": [{"cells": _cells(report, row, origins), "limit": row.limit} for row in report.points],
+        "columns": _columns(report, wanted, several=len(origins) > 1),
+        "rows": [{"cells": _cells(report, row, wanted), "limit": row.limit} for row in report.points],
         "data": Markup(_data(report)),
     }
 
@@ -97,41 +99,31 @@ def _curve(curve: CurveShown) -> dict[str, Any]:
     }
 
 
-def _columns(report: StudyReport, origins: list[str]) -> list[dict[str, Any]]:
+def _columns(report: StudyReport, wanted: Sequence[Column], *, several: bool) -> list[dict[str, Any]]:
     labels = [{"title": axis, "is_number": False} for axis in report.axes]
-    scale = (
-        [{"title": report.scale_name, "is_number": True}]
-        if report.curves and report.scale_name not in report.axes
-        else []
-    )
+    scale = [{"title": report.scale_name, "is_number": True}] if _has_scale(report) else []
     figures = [
-        {"title": f"{metric.title}, {origin}" if len(origins) > 1 else metric.title, "is_number": True}
-        for metric in report.metrics
-        for origin in origins
-        if _any(report, metric, origin)
+        {"title": f"{metric.title}, {origin}" if several else metric.title, "is_number": True}
+        for metric, origin in wanted
     ]
     return [*labels, *scale, *figures, *({"title": name, "is_number": False} for name in word_columns(report))]
+
+
+def _has_scale(report: StudyReport) -> bool:
+    """Whether the scale is more than one of the labels."""
+    return bool(report.curves) and report.scale_name not in report.axes
 
 
 def word_columns(report: StudyReport) -> list[str]:
     return list(dict.fromkeys(name for row in report.points for name in row.words))
 
 
-def _any(report: StudyReport, metric: MetricShown, origin: str) -> bool:
-    if origin == "published":
-        return any(figure.metric == metric.name for row in report.points for figure in row.published)
-    return any(metric.name in getattr(row, origin) for row in report.points)
-
-
-def _cells(report: StudyReport, row: PointRow, origins: list[str]) -> list[Cell]:
+def _cells(report: StudyReport, row: PointRow, wanted: Sequence[Column]) -> list[Cell]:
     cells = [Cell(text=value) for value in row.labels.values()]
-    if report.curves and report.scale_name not in report.axes:
+    if _has_scale(report):
         text = "" if row.scale is None else f"{row.scale:,.0f}"
         cells.append(Cell(text=text, is_number=True, raw="" if row.scale is None else repr(row.scale)))
-    for metric in report.metrics:
-        for origin in origins:
-            if _any(report, metric, origin):
-                cells.append(_figure(row, metric, origin))
+    cells += [_figure(row, metric, origin) for metric, origin in wanted]
     return cells + [Cell(text=row.words.get(name, "")) for name in word_columns(report)]
 
 
