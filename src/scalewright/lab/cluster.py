@@ -114,7 +114,9 @@ class Lab:
         pairs = (line.split() for line in self._answer("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
-    def wait_for_nodes(self, names: Iterable[str], states: Iterable[str], *, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_for_nodes(
+        self, names: Iterable[str], states: Iterable[str], *, timeout_s: float = START_TIMEOUT_S
+    ) -> None:
         """Until each node is in one of `states`."""
         wanted, allowed = list(names), set(states)
         deadline = time.monotonic() + timeout_s
