@@ -67,9 +67,7 @@ def main() -> None:
         singles = [timed(ONE, folder) for _ in range(NUM_ASKED)]
     count = 20 * -(-wanted // 20)
     each_s = min(cpu for _, cpu in singles)
-    print(
-        f"{count} points predicted, told and written: {wall_s:.2f} s ({cpu_s:.2f} s of CPU), page of {size / 1e6:.2f} MB"
-    )
+    print(f"{count} points, file to page: {wall_s:.2f} s ({cpu_s:.2f} s of CPU), page of {size / 1e6:.2f} MB")
     print(f"one `scalewright predict`: {each_s:.2f} s of CPU, so {count} of them {count * each_s:.0f} s")
     print(f"ratio: {count * each_s / cpu_s:.0f}")
 
