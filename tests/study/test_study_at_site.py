@@ -16,6 +16,8 @@ from scalewright.launch.manifest import LaunchFolder
 from scalewright.launch.sites.loader import find_site
 from scalewright.launch.sites.types import Site
 from scalewright.launch.stage_scripts import stage_scripts
+from scalewright.records.documents import document
+from scalewright.records.run_directory import ExitInfo, RunDirectory
 from scalewright.study.measure import tries
 from scalewright.study.points import Study, open_study
 from scalewright.study.site_run import InQueue, check_gpu_hours, graph_of, key_of
@@ -170,6 +172,19 @@ def test_a_try_that_is_none_is_refused(cli: Cli, tmp_path: Path, refused: Refuse
         key_of("abc")
     words = ("study", "point", "0123456789abcdef/0", "--results", str(store.path))
     assert "has no point 0123456789abcdef" in refused(cli(*words, cwd=tmp_path))
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_try_that_an_earlier_attempt_finished_is_left_alone_by_every_rank(
+    cli: Cli, tmp_path: Path, rank: str
+) -> None:
+    study, store = opened(tmp_path)
+    config = document("language-run", {"steps": 1})
+    run = RunDirectory.create_or_resume(store.run(study.points[0], 0).path, config)
+    run.write_exit_info(ExitInfo(code=0, reason="finished", job="1", attempt=0, rank=0, last_checkpoint=None, time=1.0))
+    words = ("study", "point", f"{study.points[0].id}/0", "--results", str(store.path))
+    done = cli(*words, cwd=tmp_path, env={"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"})
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_queue_knows_what_the_folder_does_not(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,7 +166,7 @@ def _submit(
     order = in_order(library, study)
     drivers = site_run.submit(study, store, order, site_named(site, catalog), catalog=catalog, say=say)
     jobs = [job.id for driver in drivers for job in driver.folder.read().jobs if not job.is_settled]
-    then = f"scalewright study status {study.path} --results {store.path}"
+    then = shlex.join(["scalewright", "study", "status", str(study.path), "--results", str(store.path)])
     if wait:
         site_run.wait(drivers)
         enough = any if is_search(study) else all

@@ -45,7 +45,7 @@ def render(request: JobRequest, site: Site) -> Script:
         f"{_LINT}\nset -euo pipefail\n{_constants(settled)}",
         parts.SIGNALS,
         parts.END.replace("@CLEAN@\n", parts.STAGE_CLEAN + "\n" if request.stage else ""),
-        parts.REQUEUE.replace("@EXCLUDE@\n", EXCLUDE) if request.requeue else parts.NO_REQUEUE,
+        _requeue(request),
         _start(settled),
         _software(settled),
         _variables(settled),
@@ -69,6 +69,15 @@ def _shebang(site: Site) -> str:
 def _rendezvous(site: Site) -> str:
     port = f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"
     return parts.HOSTS + parts.RENDEZVOUS[site.rendezvous] + port
+
+
+def _requeue(request: JobRequest) -> str:
+    """The last task of an array has the array's own number: asked by it, Slurm would queue every task again."""
+    if not request.requeue:
+        return parts.NO_REQUEUE
+    text = parts.REQUEUE.replace("@EXCLUDE@\n", EXCLUDE)
+    own = '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+    return text if request.array is None else text.replace('"$SLURM_JOB_ID"', own)
 
 
 def _layout_flags(settled: Settled) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, ScalewrightError
 from scalewright.launch.as_rank import follow_first, place_here
 from scalewright.launch.budget import HOUR_S, OverBudgetError, estimate, usage_of
-from scalewright.launch.driver import Driver
+from scalewright.launch.driver import GROWTH, Driver
 from scalewright.launch.graph import Graph, resolve
 from scalewright.launch.graph_file import GraphFile, Resources, StageFile
 from scalewright.launch.job_state import JobState
@@ -240,13 +241,17 @@ def _open_gpu_s(standing: Standing) -> float:
 
 
 def wait(drivers: Sequence[Driver]) -> None:
-    """Until every job has ended, whatever its end."""
+    """Until every job has ended, whatever its end. Nothing more is submitted: the next run of the study does that."""
+    wait_s = POLL_S[0]
     with ExitStack() as stack:
         for driver in drivers:
             stack.enter_context(driver.folder.held())
-        for driver in drivers:
             driver.take_up()
-            driver.watch(shortest_s=POLL_S[0], longest_s=POLL_S[1])
+            driver.look()
+        while any(not job.is_settled for driver in drivers for job in driver.manifest.jobs):
+            time.sleep(wait_s)
+            moved = [driver.look() for driver in drivers]
+            wait_s = POLL_S[0] if any(moved) else min(wait_s * GROWTH, POLL_S[1])
 
 
 def run_point(catalog: Catalog, store: Store, item: str) -> int:
@@ -255,6 +260,8 @@ def run_point(catalog: Catalog, store: Store, item: str) -> int:
     point = next((found for found in store.read_points() if found.id == name), None)
     if point is None:
         raise ConfigError(f"{store.points}: has no point {name}: it was submitted for other results")
+    if store.is_finished(point, repeat):  # by an attempt before: every rank must know, or some would wait for others
+        return ExitCode.YES
     place = place_here(os.environ)
     if place is not None and place[0] > 0:
         follow_first(store.run(point, repeat))
