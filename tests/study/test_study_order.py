@@ -112,7 +112,7 @@ def test_the_report_says_whether_the_order_held(study: Study) -> None:
     texts = " | ".join(finding.text for finding in told.findings)
     assert "4 points that ran, the one predicted to be fastest ran 10% slower than the best" in texts
     assert "rank correlation 0.80" in texts
-    assert "3 points of the search did not run, the first because: does not fit in memory" in texts
+    assert "3 of 7 points could not run, the first because: does not fit in memory" in texts
     assert "place" in [metric.name for metric in told.metrics]
     console = Console(width=80, record=True, file=io.StringIO())
     print_study(console, told)

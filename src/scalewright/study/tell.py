@@ -165,7 +165,9 @@ def _order(results: Results) -> Iterator[FindingShown]:
     if lost:
         ids = tuple(results.study.points[index].id for index in lost)
         why = results.measured[lost[0]].problem
-        yield FindingShown(text=f"{len(lost)} points of the search did not run, the first because: {why}", evidence=ids)
+        yield FindingShown(
+            text=f"{len(lost)} of {len(results.measured)} points could not run, the first because: {why}", evidence=ids
+        )
 
 
 def _nearest(number: Number, value: float) -> float:
