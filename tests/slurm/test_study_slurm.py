@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, wait_for_end
 
 if TYPE_CHECKING:
     from tests.conftest import Cli
@@ -57,6 +58,22 @@ env = { OMP_NUM_THREADS = "1" }
 """
 
 
+@pytest.fixture(scope="module")
+def array(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two tasks, the second of which asks once to be queued again; it goes on while the study runs."""
+    folder = tmp_path_factory.mktemp("array")
+    (folder / "items").write_text("first\nlast\n")
+    script = 'test -n "${SLURM_RESTART_COUNT-}" -o "$SCALEWRIGHT_ITEM" = first || exit 75'
+    words = [
+        *("launch", "--site", "here", "--nodes", "1", "--gpus-per-node", "1", "--time", "00:15:00", "--width", "1"),
+        *("--array", str(folder / "items"), "--run-dir", str(folder / "run"), "--", "sh", "-c", script),
+    ]
+    done = slurm.run(sys.executable, "-m", "scalewright", *words, timeout_s=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.usefixtures("array")
 def test_points_become_jobs_and_a_second_run_takes_up(slurm: Lab, cli: Cli, tmp_path: Path) -> None:
     tokens, results = tmp_path / "tokens.npy", tmp_path / "results" / "mine"
     (tmp_path / "mine.toml").write_text(STUDY.replace("@TOKENS@", str(tokens)))
@@ -105,3 +122,10 @@ def test_points_become_jobs_and_a_second_run_takes_up(slurm: Lab, cli: Cli, tmp_
     nothing = study("run", "mine.toml")
     assert (nothing.returncode, nothing.stdout) == (0, "nothing is left to submit\n")
     assert len(submitted()) == 2
+
+
+def test_the_last_task_of_an_array_queues_itself_again_alone(slurm: Lab, array: str) -> None:
+    """It has the array's own number, by which Slurm would queue every task again."""
+    wait_for_end(slurm, f"{array}_1")
+    rows = slurm.run("sacct", "-n", "-P", "-X", "-D", "-j", array, "-o", "JobID,State").stdout.split()
+    assert sorted(rows) == [f"{array}_0|COMPLETED", f"{array}_1|COMPLETED", f"{array}_1|REQUEUED"]
