@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scalewright.errors import ConfigError
+from scalewright.launch.allocation import num_nodes
 from scalewright.launch.as_rank import num_ranks_here, place_here
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "4"}
@@ -30,3 +31,10 @@ def test_ranks_agree_on_their_number_and_folder() -> None:
         num_ranks_here(TORCHRUN, wanted=2, has_run_dir=True)
     with pytest.raises(ConfigError, match="give --run-dir"):
         num_ranks_here(SRUN, wanted=None, has_run_dir=False)
+
+
+def test_nodes_are_those_of_the_allocation_or_of_the_step() -> None:
+    allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4"}
+    assert num_nodes(allocation) == 4
+    assert num_nodes({**allocation, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2"}) == 2
+    assert num_nodes({}) == 1
