@@ -18,7 +18,7 @@ from scalewright.records.study_report import (
 )
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
-from scalewright.study.order import agreement
+from scalewright.study.order import agreement, is_search
 from scalewright.study.results import NOT_YET, Results
 from scalewright.study.scaling import Curve, curves, where_to_stop
 
@@ -151,22 +151,22 @@ def _agreement(results: Results) -> Iterator[FindingShown]:
 
 
 def _order(results: Results) -> Iterator[FindingShown]:
-    """Of a search: whether the planner's order held."""
+    """Of a search: whether the planner's order held, and what could not run at all."""
+    points = results.study.points
     found = agreement(results.study, results.predicted, results.measured)
-    if found is None:
-        return
-    rank = "" if found.spearman is None else f" (Spearman's rank correlation {found.spearman:.2f})"
-    first = "was the best" if found.regret_frac == 0 else f"ran {found.regret_frac:.0%} slower than the best"
-    yield FindingShown(
-        text=f"of {len(found.points)} points that ran, the one predicted to be fastest {first}{rank}",
-        evidence=tuple(results.study.points[index].id for index in found.points),
-    )
+    if found is not None:
+        rank = "" if found.spearman is None else f" (Spearman's rank correlation {found.spearman:.2f})"
+        first = "was the best" if found.regret_frac == 0 else f"ran {found.regret_frac:.0%} slower than the best"
+        yield FindingShown(
+            text=f"of {len(found.points)} points that ran, the one predicted to be fastest {first}{rank}",
+            evidence=tuple(points[index].id for index in found.points),
+        )
     lost = [index for index, seen in enumerate(results.measured) if seen.problem and seen.problem != NOT_YET]
-    if lost:
-        ids = tuple(results.study.points[index].id for index in lost)
+    if lost and is_search(results.study):
         why = results.measured[lost[0]].problem
         yield FindingShown(
-            text=f"{len(lost)} of {len(results.measured)} points could not run, the first because: {why}", evidence=ids
+            text=f"{len(lost)} of {len(results.measured)} points could not run, the first because: {why}",
+            evidence=tuple(points[index].id for index in lost),
         )
 
 
