@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.conftest import Cli
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.records.study_report import Number
@@ -119,3 +121,44 @@ def test_the_report_says_whether_the_order_held(study: Study) -> None:
     rows = [line.split() for line in console.export_text().splitlines()]
     assert ["8", "full", "1.00", "s", "2.20", "s", "2.20", "1.", "2."] in rows
     assert ["2", "none", "6.00", "s", "-", "-", "6.", "-"] in rows
+
+
+SMALL = """
+schema = "scalewright.study/1"
+id = "small"
+title = "Small"
+question = "Which?"
+kind = "language"
+
+[measure]
+order = "predicted"
+
+[measure.matrix]
+mbs = [1, 2]
+
+[[measure.choose]]
+values = { limit = "1 ms" }
+
+[[measure.choose]]
+where = { mbs = 2 }
+values = { limit = "10 min" }
+
+[measure.point]
+model = "layers=1,hidden=16,heads=1,seq=16,vocab=32"
+layout = "dp=1,mbs={mbs},gbs=2"
+device = "cpu"
+steps = 8
+budget = "{limit}"
+"""
+
+
+@pytest.mark.ranks
+def test_a_layout_that_is_refused_is_an_answer_of_the_search(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL)
+    done = cli("study", "run", "small.toml", "--out", "a", "--no-plots", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    refused, ran = report["points"]
+    assert "over the budget" in refused["measured_problem"]
+    assert ran["measured"]["place"]["value"] == 1
+    assert any(finding["text"].startswith("1 of 2 points could not run") for finding in report["findings"])
