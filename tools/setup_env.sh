@@ -39,6 +39,6 @@ if [[ $mode == dev ]]; then
     .venv/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
 else
     say "installing scalewright and what it needs to run"
-    .venv/bin/python -m pip install -qq -c requirements.lock -e '.[run,report]'
+    .venv/bin/python -m pip install -qq -c requirements.lock -e '.[run,report,lint,data,parquet]'
 fi
 stamp "$mode" "$wanted"

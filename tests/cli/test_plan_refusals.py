@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_plan_answers import Here, here, plan
+from test_plan_answers import Here, plan
 
-__all__ = ["here"]
 Refused = Callable[..., str]
 
 

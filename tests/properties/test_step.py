@@ -120,7 +120,9 @@ def faster(machine: Machine, what: str, factor: float) -> Machine:
     device = machine.accelerator
     peak = {name: scaled(fact, factor) for name, fact in device.peak.items()}
     best = {name: scaled(fact, factor) for name, fact in device.best_matmul.items()}
-    return replace(machine, accelerator=device.model_copy(update={"peak": peak, "best_matmul": best}))
+    # With its power: more peak for the same watts can tip a device into the power limit, where those of a job differ.
+    power = scaled(device.tdp, factor)
+    return replace(machine, accelerator=device.model_copy(update={"peak": peak, "best_matmul": best, "tdp": power}))
 
 
 @pytest.mark.parametrize(

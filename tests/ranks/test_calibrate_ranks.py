@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from conftest import Cli
+from tests.conftest import Cli
 
 BUDGET_S = 40.0
 MODEL = "layers=2,hidden=64,heads=2,vocab=512,seq=64"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalewright import __version__
+from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.library import home, open_catalog
 from scalewright.catalog.types import KINDS
 from scalewright.catalog.verified import untested_paths
@@ -29,7 +30,8 @@ PROBE_TIMEOUT_S = 10.0
 
 EXTRAS = {
     "lint": ("tree-sitter", "tree-sitter-bash"),
-    "data": ("lmdb", "pyarrow"),
+    "data": ("lmdb", "pillow"),
+    "parquet": ("pyarrow",),
     "run": ("torch", "psutil", "nvidia-ml-py"),
     "report": ("matplotlib", "jinja2"),
 }
@@ -123,7 +125,12 @@ def _catalogue() -> Iterator[Check]:
     places = f"; own entries in {', '.join(own)}" if own else f"; no own entries ({home()} does not exist)"
     yield Check(name="catalogue", area="visible", state="ok", detail=f"{count} entries load{places}")
     here = os.environ.get(EnvName.SYSTEM)
-    detail = f"{EnvName.SYSTEM}={here}" if here else f"{EnvName.SYSTEM} is not set"
+    calibrated = calibrations.names()
+    kept = (
+        f"calibrations: {', '.join(calibrated)}" if calibrated else "no calibration (scalewright calibrate makes one)"
+    )
+    detail = f"{EnvName.SYSTEM}={here}" if here else f"{EnvName.SYSTEM} is not set; {kept}"
+    here = here or (calibrated[0] if calibrated else None)
     yield Check(name="system here", area="visible", state="ok" if here else "missing", detail=detail)
 
 

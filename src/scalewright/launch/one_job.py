@@ -21,6 +21,9 @@ from scalewright.records.documents import document, read_document, write_documen
 from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.workload.language_run import DeviceKind
 
+STARTS_RANKS = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "srun"})
+"""Programs that a job script of ours takes the place of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -65,6 +68,11 @@ def job_request(
     if num_nodes is None:
         raise ConfigError("how many nodes? give --nodes")
     words = work.command
+    if words and Path(words[0]).name in STARTS_RANKS:
+        raise ConfigError(
+            f"{words[0]} starts ranks itself, and this job would start it once for every GPU: give what it runs "
+            "(python train.py) and --launcher torchrun, or leave the launcher to the site"
+        )
     program = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "job")
     folder = run_dir or Path("runs") / new_run_id(name or Path(program).stem or "job")
     return JobRequest(

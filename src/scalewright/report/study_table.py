@@ -56,7 +56,9 @@ def print_study(console: Console, report: StudyReport) -> None:
     console.print()
     for finding in report.findings:
         console.print(Padding(f"- {escape(finding.text)}", (0, 0, 0, 0)))
-    if report.curves:
+    if not report.metrics:
+        _print_problems(console, report)
+    elif report.curves:
         _print_curves(console, report)
     else:
         _print_points(console, report)
@@ -79,17 +81,23 @@ def _print_curves(console: Console, report: StudyReport) -> None:
         if not rows:
             continue
         groups = list(chosen[0].group)
-        titles = [*groups, report.scale_name, first.title, "efficiency", "published", "stop at"]
+        titles = [*groups, report.scale_name, first.title, "efficiency", "stop at"]
         table = plain_table(*titles, title=f"{origin} scaling", right=tuple(titles[len(groups) :]), gap=1)
         for cells in rows[:MAX_ROWS]:
             table.add_row(*(escape(cell) for cell in cells))
         console.print()
         console.print(table)
+    _print_published(console, report)
+    _print_problems(console, report)
+
+
+def _print_problems(console: Console, report: StudyReport) -> None:
+    """Why some points have no figure: the first reason, and how many others there are."""
     problems = {row.problem for row in report.points if row.problem}
     if problems:
         blocked = sum(bool(row.problem) for row in report.points)
         more = "" if len(problems) == 1 else f" (and {len(problems) - 1} other reasons: see --json)"
-        console.print(f"{blocked} points have no prediction: {escape(sorted(problems)[0])}{more}")
+        console.print(f"{blocked} of {len(report.points)} cannot run: {escape(sorted(problems)[0])}{more}")
 
 
 def _usable(report: StudyReport, curve: CurveShown) -> Iterator[PointRow]:
@@ -107,7 +115,6 @@ def _curve_cells(
         return None
     last = rows[-1]
     numbers = last.predicted if curve.origin == "predicted" else last.measured
-    told = {word for row in rows if efficiency for word in [published_words(row, efficiency)] if word != "-"}
     stop = "-" if curve.recommended is None else f"{curve.recommended:,.0f}"
     scales = [row.scale or 0.0 for row in (rows[0], last)]
     return [
@@ -115,9 +122,24 @@ def _curve_cells(
         f"{scales[0]:,.0f}-{scales[1]:,.0f}",
         shown(numbers.get(first.name), first),
         "-" if efficiency is None else shown(numbers.get(efficiency.name), efficiency),
-        ", ".join(sorted(told)) or "-",
         stop,
     ]
+
+
+def _print_published(console: Console, report: StudyReport) -> None:
+    """Every published figure beside ours of the same point."""
+    metrics = {metric.name: metric for metric in report.metrics}
+    titles = [*report.axes, "figure", "published", "predicted", "measured"]
+    table = plain_table(*titles, title="beside what was published", right=tuple(titles[-3:]), gap=1)
+    for row in report.points:
+        for name in dict.fromkeys(figure.metric for figure in row.published if figure.metric in metrics):
+            metric = metrics[name]
+            ours = [shown(numbers.get(name), metric) for numbers in (row.predicted, row.measured)]
+            cells = [*row.labels.values(), metric.title, published_words(row, metric), *ours]
+            table.add_row(*(escape(cell) for cell in cells))
+    if table.row_count:
+        console.print()
+        console.print(table)
 
 
 def _print_points(console: Console, report: StudyReport) -> None:
@@ -135,6 +157,7 @@ def _print_points(console: Console, report: StudyReport) -> None:
         table.add_row(*map(escape, cells))
     console.print()
     console.print(table)
+    _print_problems(console, report)
     if len(report.points) > MAX_ROWS:
         console.print(f"{len(report.points) - MAX_ROWS} more points: see --json")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from statistics import median
 
 from scalewright import __version__, units
 from scalewright.records.study_report import (
@@ -142,7 +143,7 @@ def _agreement(results: Results) -> Iterator[FindingShown]:
                 )
             else:
                 errors = sorted(abs(a.value / _nearest(b, a.value) - 1.0) for _, a, b in found)
-                middle = errors[len(errors) // 2]
+                middle = median(errors)
                 text = (
                     f"predicted {metric.title} is {middle:.0%} off the {origin} one (median of {len(found)}, "
                     f"worst {errors[-1]:.0%})"

@@ -261,8 +261,8 @@ function study(article) {
       if (m.from === "published") node = make("path", { d: `M${x},${y - 7}L${x + 6},${y}L${x},${y + 7}L${x - 6},${y}Z`, fill: "var(--paper)", stroke: m.one.colour, "stroke-width": 2.5 }, svg);
       else if (m.from === "measured") {
         if (many) make("line", { x1: x, x2: x, y1: py(Math.min(...ends(m.n))), y2: py(Math.max(...ends(m.n))), stroke: m.one.colour, "stroke-width": 1.5 }, svg);
-        node = make("circle", { cx: x, cy: y, r: 5, fill: m.one.colour, stroke: "var(--paper)", "stroke-width": 1.5 }, svg);
-      } else node = make("circle", { cx: x, cy: y, r: isScaling ? 3 : 4, fill: isScaling ? m.one.colour : "var(--paper)", stroke: m.one.colour, "stroke-width": 1.5 }, svg);
+        node = make("circle", { cx: x, cy: y, r: 6, fill: m.one.colour, stroke: "var(--paper)", "stroke-width": 1.5 }, svg);
+      } else node = make("circle", { cx: x, cy: y, r: 3.5, fill: "var(--paper)", stroke: m.one.colour, "stroke-width": 2 }, svg);
       tip(figure, node, words.filter(Boolean).join("\n"));
     }
   }

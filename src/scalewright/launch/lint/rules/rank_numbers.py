@@ -50,7 +50,7 @@ def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
                 script,
                 word,
                 f"{name.group()} is expanded by the script's shell, once, and not in every task",
-                next_step="put the command in single quotes: srun bash -c '...', or escape it: \\$SLURM_PROCID",
+                next_step="let a shell in every task expand it: srun bash -c '...', in single quotes",
             )
             break
 
