@@ -55,9 +55,14 @@ def _page(rule: LintRule, header: str) -> str:
         why=_text(rule.why),
         source=_text(rule.source),
         holds=f"{versions.replace('<', '&lt;').replace('>', '&gt;')} and {sites}",
-        before=rule.before.rstrip("\n"),
-        after=rule.after.rstrip("\n"),
+        before=_seen(rule.before),
+        after=_seen(rule.after),
     )
+
+
+def _seen(script: str) -> str:
+    """An example as a page shows it: the end of a line that DOS writes would not be seen."""
+    return script.rstrip("\n").replace("\r", "^M")
 
 
 def rule_table() -> str:
