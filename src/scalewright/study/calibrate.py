@@ -157,12 +157,12 @@ def check_free(wanted: Wanted) -> None:
 def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     """Measure within the budget, fit, and write the calibration; nothing is written unless all of it worked."""
     check_free(wanted)
-    busy = busy_note(os.getloadavg()[0], wanted.fingerprint)
-    if busy:
-        say(busy)
     state = _Progress(wanted)
     scratch = wanted.folder / "scratch"
     make_folder(scratch)
+    busy = busy_note(os.getloadavg()[0], wanted.fingerprint)
+    if busy:
+        say(busy)
     every = points(wanted.device, num_ranks=wanted.num_ranks, scratch=str(scratch.resolve()))
     for number, (point, rest) in enumerate(_with_rest(every), start=1):
         found = _budget(catalog, point, rest, state, every)
