@@ -106,8 +106,8 @@ def _advise(
     planned = _planned(plan, pilot, catalog)
     cluster = cluster_of_user()
     site = site_of(site_name, cluster, catalog)
-    check_node_size(planned.gpus_per_node, site)
     original = _original(planned, site, cluster, asked)
+    check_node_size(planned.gpus_per_node, site)
     partitions = [p for p in cluster.partitions if not site.partitions or _has_gpus(site, p.name)]
     runner = Runner()
     with tempfile.TemporaryDirectory(prefix="scalewright-advise-") as folder:
