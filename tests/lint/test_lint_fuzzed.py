@@ -17,7 +17,9 @@ def test_a_few_hundred_fuzzed_scripts() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=400))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    linted("#!/bin/bash\n#SBATCH " + text)
+    given_text = "#!/bin/bash\n#SBATCH " + text
+    script = linted(given_text)
+    assert script is None or script.text == given_text
 
 
 PIECES = (
