@@ -59,7 +59,8 @@ def test_a_ring_is_no_faster_than_its_slowest_link(tmp_path: Path) -> None:
     with ShapedNetwork(("a", "b", "c"), rate_bytes_per_s=100e6) as network:
         network.shape("c", slow)
         fit = fits_of(measured(network, tmp_path / "run", "all-reduce", budget_s=7.0))["all-reduce"]
-    # What arrives too fast for the slow link is dropped there, which on a busy machine costs a ring up to half.
+    # A bound, not a rate: on a busy machine a ring over uneven links was seen to reach half of the slow one (why is not
+    # known); over even links the rate is held to 5 % above.
     assert 0.4 * slow < fit.bytes_per_s < 1.05 * slow * payload_frac()
 
 
