@@ -121,9 +121,7 @@ def test_links_resolve(page: Path) -> None:
 
 
 def test_every_cited_source_is_in_the_bibliography() -> None:
-    known = importlib.import_module(
-        "bibliography"
-    ).bibliography()  # lies beside the generator
+    known = importlib.import_module("bibliography").bibliography()  # lies beside the generator
     for path in sorted((ROOT / "src").rglob("*.py")):
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.strip().startswith("Source "):
