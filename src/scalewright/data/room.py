@@ -56,7 +56,7 @@ def room_at(path: Path) -> Room:
 def check_room(path: Path, *, num_bytes: int, num_files: int) -> None:
     """Refuse before anything is written what would not fit, or would leave nothing for others."""
     there = _existing(path)
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
         raise EnvironmentFailedError(f"{there}: cannot be written by this user; choose another place")
     room = room_at(path)
     if num_bytes > room.usable_bytes:
@@ -92,8 +92,8 @@ def file_system_type(path: Path) -> str:
 
 
 def _existing(path: Path) -> Path:
-    there = path.absolute()
-    while not there.exists() and there != there.parent:
+    there = path.absolute()  # os.path, because Path.exists raises where this user may not look
+    while not os.path.exists(there) and there != there.parent:
         there = there.parent
     return there
 
