@@ -92,8 +92,9 @@ def file_system_type(path: Path) -> str:
 
 
 def _existing(path: Path) -> Path:
-    there = path.absolute()  # os.path, because Path.exists raises where this user may not look
-    while not os.path.exists(there) and there != there.parent:
+    there = path.absolute()
+    # Path.exists raises where this user may not look.
+    while not os.path.exists(there) and there != there.parent:  # noqa: PTH110
         there = there.parent
     return there
 
