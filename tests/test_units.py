@@ -31,6 +31,7 @@ def sizes(per: str) -> dict[str, float]:
 EXPECTED: dict[str, dict[str, float]] = {
     "size": sizes(""),
     "bandwidth": sizes("/s"),
+    "link rate": sizes("/s"),
     "work": decimal("FLOP"),
     "rate of work": decimal("FLOP/s") | decimal("OP/s"),
     "time": {f"{p}s": float(f"1e{power}") for p, power in SI_SMALL_POWER.items()}

@@ -17,6 +17,7 @@ DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e1
 SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9, "p": 1e-12}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 JOULE_PER_WH = 3600.0
+BYTES_PER_BIT = 0.125
 
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
@@ -42,7 +43,7 @@ def _sizes(suffix: str = "") -> dict[str, float]:
     whole_bytes = {f"bytes{suffix}": 1.0, f"byte{suffix}": 1.0}
     return (
         _prefixed("B", 1.0, DECIMAL, BINARY, suffix=suffix)
-        | _prefixed("bit", 0.125, DECIMAL, BINARY, suffix=suffix)
+        | _prefixed("bit", BYTES_PER_BIT, DECIMAL, BINARY, suffix=suffix)
         | upper_kilo
         | whole_bytes
     )
@@ -50,6 +51,8 @@ def _sizes(suffix: str = "") -> dict[str, float]:
 
 BYTES = Dimension("size", "bytes", _sizes(), "80 GiB", suffix="bytes")
 BYTES_PER_S = Dimension("bandwidth", "bytes/s", _sizes("/s"), "3.35 TB/s or 400 Gbit/s", suffix="bytes_per_s")
+LINK_BYTES_PER_S = Dimension("link rate", "bytes/s", _sizes("/s"), "400 Gbit/s", suffix="bytes_per_s")
+"""A bandwidth that people give in bits: of networks."""
 FLOP = Dimension("work", "FLOP", _prefixed("FLOP", 1.0, DECIMAL), "1.2 YFLOP", suffix="flop")
 FLOP_PER_S = Dimension(
     "rate of work",
@@ -91,6 +94,7 @@ DIMENSIONS = {
     for d in (
         BYTES,
         BYTES_PER_S,
+        LINK_BYTES_PER_S,
         FLOP,
         FLOP_PER_S,
         SECONDS,
@@ -172,6 +176,7 @@ _KWH = 1e3 * JOULE_PER_WH
 _LADDERS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "size": _ladder("B", BINARY | {"": 1.0}),
     "bandwidth": _ladder("B/s", DECIMAL),
+    "link rate": _ladder("bit/s", DECIMAL, BYTES_PER_BIT),
     "work": _ladder("FLOP", DECIMAL),
     "rate of work": _ladder("FLOP/s", DECIMAL),
     "time": (

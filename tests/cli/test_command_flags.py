@@ -291,7 +291,7 @@ FLAGS = {
     ("study", "predict"): ["--catalog", "--help", "--json", "--out", "--plots"],
     ("study", "report"): ["--catalog", "--help", "--json", "--out", "--plots", "--results"],
     ("study", "point"): ["--catalog", "--help", "--results"],
-    ("study", "run"): ["--catalog", "--help", "--json", "--out", "--plots", "--site", "--wait"],
+    ("study", "run"): ["--catalog", "--help", "--json", "--plots", "--results", "--site", "--wait"],
     ("study", "schema"): ["--help"],
     ("study", "show"): ["--catalog", "--help", "--json"],
     ("study", "status"): ["--catalog", "--help", "--json", "--results", "--watch"],

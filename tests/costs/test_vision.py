@@ -105,9 +105,9 @@ def test_product_has_both_regimes() -> None:
 
 
 def test_first_convolution_needs_no_gradient_of_the_image() -> None:
-    conv = Conv(part="x", channels_in=256, channels_out=256, kernel=3, out_size=28)
-    first = conv_time_s(setting=asked(), conv=conv, in_size=28, is_first=True)
-    later = conv_time_s(setting=asked(), conv=conv, in_size=28, is_first=False)
+    conv = Conv(part="x", channels_in=256, channels_out=256, kernel=3, in_size=28, out_size=28)
+    first = conv_time_s(setting=asked(), conv=replace(conv, place="stem"))
+    later = conv_time_s(setting=asked(), conv=conv)
     assert first[0] == later[0]
     assert later[1] == pytest.approx(2 * float(first[1]), rel=0.1)
 

@@ -44,8 +44,8 @@ def tiny(**changed: Any) -> VisionRun:
     return VisionRun(**{**BASE, **changed})
 
 
-def resnet_50() -> ConvShape:
-    shape = open_catalog().model("resnet-50").conv
+def network(model: str) -> ConvShape:
+    shape = open_catalog().model(model).conv
     assert shape is not None
     return shape
 
@@ -53,14 +53,18 @@ def resnet_50() -> ConvShape:
 # --- the network -----------------------------------------------------------------------------------------------------
 
 
-def test_resnet_50_has_the_published_parameters_and_the_cost_models_work() -> None:
-    shape = resnet_50()
+@pytest.mark.parametrize(
+    ("model", "num_params"),
+    [("resnet-18", 11_689_512), ("resnet-34", 21_797_672), ("resnet-50", 25_557_032), ("resnet-101", 44_549_160)],
+)
+def test_networks_have_the_published_parameters_and_the_cost_models_work(model: str, num_params: int) -> None:
+    shape = network(model)
     with torch.device("meta"):
-        model = build(shape, channels_last=True, folds=False, device=torch.device("meta"), seed=0)
+        built = build(shape, channels_last=True, folds=False, device=torch.device("meta"), seed=0)
         images = torch.zeros(1, 224, 224, 3, dtype=torch.uint8)
-    assert sum(p.numel() for p in model.parameters()) == 25_557_032
+    assert sum(p.numel() for p in built.parameters()) == num_params
     with FlopCounterMode(display=False) as counted:
-        model(images)
+        built(images)
     assert counted.get_total_flops() == sum(resnet_forward_flop(shape).values())
 
 

@@ -86,9 +86,10 @@ def test_latent_attention_works_like_its_active_parameters() -> None:
     assert (sum(parts.values()) - parts["attention_scores"]) / (2 * 512 * matrices) == pytest.approx(1.0, abs=0.01)
 
 
-def test_resnet50_has_409e7_multiply_adds() -> None:
-    forward_flop = sum(forward_flop_by_part(from_catalog(CATALOG.model("resnet-50"))).values())
-    assert forward_flop / 2 == pytest.approx(4.09e9, rel=0.01)
+@pytest.mark.parametrize(("model", "multiply_adds"), [("resnet-18", 1.814e9), ("resnet-50", 4.09e9)])
+def test_multiply_adds_of_residual_networks(model: str, multiply_adds: float) -> None:
+    forward_flop = sum(forward_flop_by_part(from_catalog(CATALOG.model(model))).values())
+    assert forward_flop / 2 == pytest.approx(multiply_adds, rel=0.01)
 
 
 def test_trillion_parameters_on_twenty_trillion_tokens() -> None:

@@ -210,10 +210,15 @@ class TransformerShape(Strict):
     mla: MlaShape | None = None
 
 
+ConvBlock = Literal["bottleneck", "basic"]
+
+
 class ConvShape(Strict):
-    """A bottleneck ResNet by numbers."""
+    """A ResNet by numbers."""
 
     source: Source
+    block: ConvBlock = "bottleneck"
+    """basic: two 3x3 convolutions, as in ResNet-18 and 34; bottleneck: a 3x3 between two 1x1, as in 50 and deeper."""
     blocks: tuple[int, ...]
     width: int = Field(gt=0)
     num_classes: int = Field(gt=0)

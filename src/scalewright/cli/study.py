@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Studies: a 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="Name of a shipped study, or a TOML file.", show_default=False)
 ]
-OutFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: results/STUDY.")]
+OutFolder = Annotated[Path | None, typer.Option("--results", "--out", metavar="DIR", help="Default: results/STUDY.")]
 ResultsFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="What was measured; default: results/STUDY.")]
 ReportFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write page, plots, tables and data.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it until the study ends or Ctrl-C.")]

@@ -1,4 +1,4 @@
-"""One training step of a bottleneck ResNet on one device: convolutions, norms, layout changes, update, and memory."""
+"""One training step of a ResNet on one device: convolutions, norms, layout changes, update, and memory."""
 
 from __future__ import annotations
 
@@ -61,17 +61,6 @@ class VisionSetting:
         return self.recipe.matmul == "fp32"
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedConv:
-    """A convolution with the side of the square it reads and its place in the network."""
-
-    conv: Conv
-    in_size: int
-    is_first: bool
-    ends_block: bool
-    is_projection: bool
-
-
 def conv_product_time_s(
     *, setting: VisionSetting, num_rows: FloatLike, num_columns: FloatLike, num_depth: FloatLike,
     num_elements: FloatLike,
@@ -103,7 +92,7 @@ def conv_product_time_s(
     return np.maximum(best, traffic) * factor / constants.matrix_convolution_share.value
 
 
-def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: bool) -> tuple[FloatLike, FloatLike]:
+def conv_time_s(*, setting: VisionSetting, conv: Conv) -> tuple[FloatLike, FloatLike]:
     """A convolution forward; backward for the gradients of its input (not the first one's) and of its weights.
 
     Equation  forward [b s^2, c_out, k^2 c_in]; input [b i^2, c_in, k^2 c_out s^2/i^2]; weight [c_out, k^2 c_in, b s^2]
@@ -111,9 +100,9 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: b
     Assumes   a strided convolution's input gradient does the work of its output, not of its zeros
     Checked   tests/costs/test_vision.py: three times the forward work, twice for the first
     """
-    b, s, i = setting.num_images, conv.out_size, in_size
+    b, s, i = setting.num_images, conv.out_size, conv.in_size
     kernel = float(conv.kernel**2)
-    elements = num_conv_elements(setting=setting, conv=conv, in_size=in_size)
+    elements = num_conv_elements(setting=setting, conv=conv)
     forward = conv_product_time_s(
         setting=setting, num_rows=b * s**2, num_columns=conv.channels_out, num_depth=kernel * conv.channels_in,
         num_elements=elements,
@@ -122,7 +111,7 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: b
         setting=setting, num_rows=conv.channels_out, num_columns=kernel * conv.channels_in, num_depth=b * s**2,
         num_elements=elements,
     )  # fmt: skip
-    if not is_first:
+    if conv.place != "stem":
         backward = backward + conv_product_time_s(
             setting=setting, num_rows=b * i**2, num_columns=conv.channels_in,
             num_depth=kernel * conv.channels_out * (s / i) ** 2, num_elements=elements,
@@ -130,7 +119,7 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv, in_size: int, is_first: b
     return forward, backward
 
 
-def num_conv_elements(*, setting: VisionSetting, conv: Conv, in_size: int) -> FloatLike:
+def num_conv_elements(*, setting: VisionSetting, conv: Conv) -> FloatLike:
     """What one of a convolution's products reads and writes.
 
     Equation  E = b i^2 c_in + b s^2 c_out + k^2 c_in c_out elements
@@ -139,7 +128,7 @@ def num_conv_elements(*, setting: VisionSetting, conv: Conv, in_size: int) -> Fl
     Checked   tests/costs/test_vision.py: bounds a thin convolution's time
     """
     b = setting.num_images
-    return b * in_size**2 * conv.channels_in + b * conv.out_size**2 * conv.channels_out + conv.num_weights
+    return b * conv.in_size**2 * conv.channels_in + b * conv.out_size**2 * conv.channels_out + conv.num_weights
 
 
 def move_time_s(*, setting: VisionSetting, num_elements: FloatLike) -> FloatLike:
@@ -182,7 +171,7 @@ def norm_bytes_per_sample(*, shape: ConvShape, compiled: bool, width_bytes: floa
     """
     norm = NUM_NORM_PASSES_COMPILED if compiled else NUM_NORM_PASSES_EAGER
     add = NUM_ADD_PASSES_COMPILED if compiled else NUM_ADD_PASSES_EAGER
-    total = sum(outputs(p.conv) * (norm + (add if p.ends_block else 0)) for p in placed_convs(shape))
+    total = sum(outputs(conv) * (norm + (add if conv.place == "end" else 0)) for conv in resnet_convs(shape))
     return width_bytes * total
 
 
@@ -196,7 +185,7 @@ def layout_bytes_per_sample(*, shape: ConvShape, recipe: Recipe, channels_last: 
     """
     if channels_last or recipe.matmul == "fp32":
         return 0.0
-    elements = sum(outputs(p.conv) + p.conv.channels_in * p.in_size**2 for p in placed_convs(shape))
+    elements = sum(outputs(conv) + conv.channels_in * conv.in_size**2 for conv in resnet_convs(shape))
     return recipe.activation_bytes * NUM_LAYOUT_PASSES * elements / 2.0
 
 
@@ -224,7 +213,7 @@ def host_time_s(setting: VisionSetting) -> float:
               graph asks nothing
     Checked   tests/costs/test_vision.py: binds for 8 images on an H200, not for 512
     """
-    num_convs = 0 if setting.is_graphed else sum(1 for _ in placed_convs(setting.shape))
+    num_convs = 0 if setting.is_graphed else sum(1 for _ in resnet_convs(setting.shape))
     return NUM_PASSES * num_convs * setting.machine.constants.convolution_host_time.value
 
 
@@ -255,8 +244,8 @@ def vision_step_time(
     Checked   tests/golden/test_vision_rates.py: published rates of H200, A100 and V100
     """
     shape, machine, w = setting.shape, setting.machine, setting.recipe.activation_bytes
-    placed = list(placed_convs(shape))
-    times = [conv_time_s(setting=setting, conv=p.conv, in_size=p.in_size, is_first=p.is_first) for p in placed]
+    convs = list(resnet_convs(shape))
+    times = [conv_time_s(setting=setting, conv=conv) for conv in convs]
     forward, backward = (sum((t[i] for t in times), start=0.0) for i in range(2))
     b, speed = setting.num_images, machine.hbm_bytes_per_s
     norm = norm_bytes_per_sample(shape=shape, compiled=setting.compiled, width_bytes=w) / w
@@ -271,7 +260,7 @@ def vision_step_time(
     def term(name: str, value: FloatLike, formula: str) -> Breakdown:
         return Breakdown(name=name, unit="s", value=value, formula=f"vision.{formula}")
 
-    pool = move_time_s(setting=setting, num_elements=b * NUM_POOL_PASSES * outputs(placed[0].conv))
+    pool = move_time_s(setting=setting, num_elements=b * NUM_POOL_PASSES * outputs(convs[0]))
     busy = (
         term("convolution_forward", forward, "conv_time_s"),
         term("convolution_backward", backward, "conv_time_s"),
@@ -297,8 +286,8 @@ def vision_step_time(
 def vision_operations(setting: VisionSetting) -> list[Operation]:
     """What a device does in a step, each kind of convolution with its place: the points of a roofline."""
     found: list[Operation] = []
-    for placed in placed_convs(setting.shape):
-        found += _conv_operations(setting, placed)
+    for conv in resnet_convs(setting.shape):
+        found += _conv_operations(setting, conv)
     shape, w, b = setting.shape, setting.recipe.activation_bytes, float(setting.num_images)
     norm = b * norm_bytes_per_sample(shape=shape, compiled=setting.compiled, width_bytes=w)
     turned = b * layout_bytes_per_sample(shape=shape, recipe=setting.recipe, channels_last=setting.channels_last)
@@ -314,17 +303,17 @@ def vision_operations(setting: VisionSetting) -> list[Operation]:
     return found
 
 
-def _conv_operations(setting: VisionSetting, placed: PlacedConv) -> Iterator[Operation]:
-    conv, b, w = placed.conv, float(setting.num_images), setting.recipe.activation_bytes
-    times = conv_time_s(setting=setting, conv=conv, in_size=placed.in_size, is_first=placed.is_first)
-    once = w * float(num_conv_elements(setting=setting, conv=conv, in_size=placed.in_size))
+def _conv_operations(setting: VisionSetting, conv: Conv) -> Iterator[Operation]:
+    b, w = float(setting.num_images), setting.recipe.activation_bytes
+    times = conv_time_s(setting=setting, conv=conv)
+    once = w * float(num_conv_elements(setting=setting, conv=conv))
     through = product_cache_bytes(
         num_rows=b * conv.out_size**2, num_columns=conv.channels_out, num_depth=conv.kernel**2 * conv.channels_in,
         width_bytes=w,
     )  # fmt: skip
-    kept = w * b * placed.in_size**2 * conv.channels_in
+    kept = w * b * conv.in_size**2 * conv.channels_in
     passes: tuple[tuple[Phase, float, float], ...] = (
-        ("forward", 1.0, w * conv.num_weights), ("backward", 1.0 if placed.is_first else 2.0, kept),
+        ("forward", 1.0, w * conv.num_weights), ("backward", 1.0 if conv.place == "stem" else 2.0, kept),
     )  # fmt: skip
     for (phase, count, fresh), time in zip(passes, times, strict=True):
         yield Operation(
@@ -343,9 +332,9 @@ def activation_bytes_per_sample(*, shape: ConvShape, recipe: Recipe) -> float:
               projection's norm keeps no output; pooling keeps 8-byte positions
     Checked   tests/costs/test_vision.py: PyTorch's own memory tracker, 85.3 MB in 32 bit, 43.5 MB under autocast
     """
-    placed = list(placed_convs(shape))
-    kept = sum(outputs(p.conv) * (1 if p.is_projection else 2) for p in placed)
-    pooled = outputs(placed[0].conv) // 4
+    convs = list(resnet_convs(shape))
+    kept = sum(outputs(conv) * (1 if conv.place == "projection" else 2) for conv in convs)
+    pooled = outputs(convs[0]) // 4
     return recipe.activation_bytes * (kept + pooled) + INDEX_BYTES * pooled
 
 
@@ -366,7 +355,7 @@ def vision_memory(setting: VisionSetting, *, dp: int | FloatLike = 1) -> Breakdo
     def term(name: str, value: FloatLike, formula: str = "vision_memory") -> Breakdown:
         return Breakdown(name=name, unit="bytes", value=value, formula=f"vision.{formula}")
 
-    largest = max(outputs(p.conv) for p in placed_convs(shape))
+    largest = max(outputs(conv) for conv in resnet_convs(shape))
     return Breakdown(
         name="peak_allocated",
         unit="bytes",
@@ -432,20 +421,3 @@ def gradient_bytes(shape: ConvShape) -> float:
 def outputs(conv: Conv) -> int:
     """Elements a convolution writes for one image."""
     return conv.channels_out * conv.out_size**2
-
-
-def placed_convs(shape: ConvShape) -> Iterator[PlacedConv]:
-    """Convolutions with what they read: the stem the image, a projection what its block's first one reads."""
-    size, block_size, before = shape.image_size, 0, None
-    for conv in resnet_convs(shape):
-        ends_block = before is not None and before.kernel == 3
-        if before is not None and before.kernel == conv.kernel == 1 and before.channels_out == conv.channels_out:
-            yield PlacedConv(
-                conv, block_size, is_first=False, ends_block=False, is_projection=True
-            )  # the projection, beside the block
-            continue
-        if conv.kernel == 1 and not ends_block:
-            block_size = size
-        yield PlacedConv(conv, size, is_first=before is None, ends_block=ends_block, is_projection=False)
-        size = conv.out_size // 2 if before is None else conv.out_size
-        before = conv

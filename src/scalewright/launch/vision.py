@@ -77,6 +77,7 @@ def settle_vision(catalog: Catalog, wanted: VisionWanted) -> VisionRun:
     options = {"passes_per_epoch": 1, **wanted.options}
     return VisionRun(
         model_id=wanted.spec.id,
+        block=shape.block,
         blocks=shape.blocks,
         width=shape.width,
         num_classes=shape.num_classes,

@@ -10,6 +10,7 @@ from rich.table import Table
 
 DEFAULT_WIDTH = 80
 MAX_WIDTH = 100
+SMALL_RATE = 100.0
 
 
 class _AnswerConsole(Console):
@@ -43,6 +44,11 @@ def plain_table(
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def rate_words(rate: float, unit: str) -> str:
+    """A rate in whole numbers, or with three digits where whole numbers would say little."""
+    return f"{rate:,.0f} {unit}" if rate >= SMALL_RATE or rate == 0 else f"{rate:.3g} {unit}"
 
 
 def bar_mark(console: Console) -> str:

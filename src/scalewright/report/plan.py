@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
-from scalewright.report.console import bar_mark, plain_table
+from scalewright.report.console import bar_mark, plain_table, rate_words
 from scalewright.report.whole_run import print_run_details
 
 Document = dict[str, Any]
@@ -69,7 +69,11 @@ def _print_best(console: Console, plan: Document) -> None:
     low, high = best["step_time_interval_s"]
     table.add_row("step time", f"[bold]{_s(best['step_time_s'])}[/]", f"90 % interval {_s(low)} to {_s(high)}")
     rate = best["tokens_per_s_per_gpu"]
-    table.add_row("MFU", f"{best['mfu_frac']:.1%}", f"{rate:,.0f} tokens/s each, {rate * plan['num_gpus']:,.0f} in all")
+    table.add_row(
+        "MFU",
+        f"{best['mfu_frac']:.1%}",
+        f"{rate_words(rate, 'tokens/s each')}, {rate_words(rate * plan['num_gpus'], 'in all')}",
+    )
     reserved = f"worst rank; {_b(best['reserved_bytes'])} reserved of {_b(best['device_memory_bytes'])}"
     table.add_row("memory", _b(best["memory_bytes"]), reserved)
     console.print()

@@ -12,7 +12,7 @@ from scalewright.catalog.vision_constants import VisionConstants
 from scalewright.planner.answers import CONFIDENCE_TITLES
 from scalewright.planner.predict import Prediction
 from scalewright.planner.whatif import changes, limits
-from scalewright.report.console import plain_table
+from scalewright.report.console import plain_table, rate_words
 from scalewright.report.explain import (
     interval_words,
     print_equations,
@@ -54,7 +54,9 @@ def _print_answer(console: Console, prediction: Prediction) -> None:
     table.add_row("step time", f"[bold]{seconds}[/]", interval_words(kind, ends))
     table.add_row("at least", units.format(prediction.bound_s, units.SECONDS), "bound; the arithmetic at dense peak")
     rate = prediction.num_tokens_per_step / float(cost.time.total)
-    table.add_row("throughput", f"{rate / int(layout.num_gpus):,.0f} tokens/s each", f"{rate:,.0f} tokens/s in all")
+    table.add_row(
+        "throughput", rate_words(rate / int(layout.num_gpus), "tokens/s each"), rate_words(rate, "tokens/s in all")
+    )
     table.add_row("MFU", units.format(float(cost.mfu_frac), units.FRACTION), _hfu_note(prediction))
     verdict = "[green]fits[/]" if cost.fits else "[bold red]does not fit[/]"
     peak = units.format(float(cost.memory.total), units.BYTES)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from scalewright import units
 from scalewright.records import metric_names as names
 from scalewright.records.events import Event
+from scalewright.report.console import rate_words
 
 LINE_EVERY_S = 10.0
 SMOOTHING_FRAC = 0.2
@@ -72,9 +73,9 @@ class RunProgress:
     def _words(self) -> str:
         parts = []
         if names.TOKENS_PER_S in self._last:
-            parts.append(f"{self._last[names.TOKENS_PER_S]:,.0f} tokens/s")
+            parts.append(rate_words(self._last[names.TOKENS_PER_S], "tokens/s"))
         if names.IMAGES_PER_S in self._last:
-            parts.append(f"{self._last[names.IMAGES_PER_S]:,.0f} images/s")
+            parts.append(rate_words(self._last[names.IMAGES_PER_S], "images/s"))
         if names.MFU in self._last:
             parts.append(f"MFU {self._last[names.MFU]:.1%}")
         if names.LOSS in self._last:

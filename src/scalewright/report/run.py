@@ -121,7 +121,7 @@ def _print_use(console: Console, summary: RunSummary) -> None:
     if summary.power_w is not None:
         table.add_row("power", units.format(summary.power_w, units.WATTS), "GPUs, over the steps that count")
     if summary.network_bytes_per_s is not None:
-        rate = units.format(summary.network_bytes_per_s, units.BYTES_PER_S)
+        rate = units.format(summary.network_bytes_per_s, units.LINK_BYTES_PER_S)
         table.add_row("network", rate, "received by all nodes, whole run")
     if summary.sampling_frac is not None:
         table.add_row("sampling", f"{summary.sampling_frac:.3%}", "of one core")

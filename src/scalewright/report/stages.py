@@ -19,7 +19,7 @@ from scalewright.planner.stage_limits import StageChange, StagePrediction, stage
 from scalewright.planner.stage_memory import MinimumGpus
 from scalewright.planner.stages import GenerationPrediction, RlPrediction
 from scalewright.planner.vision import VisionPrediction
-from scalewright.report.console import plain_table
+from scalewright.report.console import plain_table, rate_words
 from scalewright.report.explain import (
     interval_words,
     print_equations,
@@ -44,7 +44,7 @@ def print_generation(
     table, rate, kind = plain_table("", "predicted", ""), p.num_generated_per_s, serving.machine.confidence
     total, ends = float(p.time.total), p.interval_s
     rates = f"{kind}; {rate * total / ends[1]:,.0f} to {rate * total / ends[0]:,.0f}; {rate / count:,.0f} each"
-    table.add_row("throughput", f"[bold]{rate:,.0f} tokens/s[/]", f"{rates}; generated tokens only")
+    table.add_row("throughput", f"[bold]{rate_words(rate, 'tokens/s')}[/]", f"{rates}; generated tokens only")
     table.add_row("all answers", _s(total), f"{interval_words(kind, ends)}; {p.num_alive} sequences a copy at once")
     table.add_row("at least", _s(p.bound_s), "bound; weights once a step, or arithmetic at dense peak")
     first = generation_interval_s(time_s=p.ttft_s, serving=serving, is_first_token=True)
@@ -73,7 +73,7 @@ def print_rl(console: Console, prediction: RlPrediction, *, explain: bool, catal
     answers = f"{p.num_prompts * p.num_responses} answers, {p.sync.replace('_', ' ')} sync"
     table.add_row("step time", f"[bold]{_s(total)}[/]", f"{interval_words(kind, p.interval_s)}; {answers}")
     table.add_row("at least", _s(p.bound_s), "bound; the rollout's, and the updates' arithmetic at dense peak")
-    table.add_row("throughput", f"{p.num_tokens / total / p.num_gpus:,.0f} tokens/s each", "prompts and answers")
+    table.add_row("throughput", rate_words(p.num_tokens / total / p.num_gpus, "tokens/s each"), "prompts and answers")
     room = f"model; of {_b(machine.memory_bytes)}"
     table.add_row("rollout memory", _b(float(p.memory_rollout.total)), room)
     table.add_row("update memory", _b(float(p.memory_update.total)), f"{room}; {_verdict(p.fits)}")

@@ -47,11 +47,12 @@ def axis_unit(metric: MetricShown, highest: float) -> tuple[float, str]:
         return next(((size, name) for size, name, start in TIMES if highest >= start), (1e-6, "µs"))
     if metric.unit == "B":
         return next(((float(size), name) for size, name in BINARY if highest >= size), (1.0, "B"))
-    size, prefix = next(((size, name) for size, name in DECIMAL if highest >= size), (1.0, ""))
+    whole = units.BYTES_PER_BIT if metric.quantity == units.LINK_BYTES_PER_S.name else 1.0
+    size, prefix = next(((size, name) for size, name in DECIMAL if highest >= size * whole), (1.0, ""))
     if metric.quantity == units.COUNT.name:
         words = {"k": "10³ ", "M": "10⁶ ", "G": "10⁹ ", "T": "10¹² ", "": ""}
         return (size, f"{words[prefix]}{metric.unit}".strip()) if prefix in words else (1.0, metric.unit)
-    return size, f"{prefix}{metric.unit}"
+    return size * whole, f"{prefix}{metric.unit}"
 
 
 def write_plots(folder: Path, report: StudyReport) -> list[Path]:

@@ -19,7 +19,6 @@ MAX_ROWS = 60
 """More rows are cut: the page and the files have them all."""
 MAX_PLAIN = 1e6
 """Whole numbers up to here are written out."""
-DIMENSIONS = {found.name: found for found in vars(units).values() if isinstance(found, units.Dimension)}
 
 
 def shown(number: Number | None, metric: MetricShown) -> str:
@@ -28,7 +27,7 @@ def shown(number: Number | None, metric: MetricShown) -> str:
         return "-"
     if metric.quantity == units.COUNT.name and number.value.is_integer() and abs(number.value) < MAX_PLAIN:
         return f"{number.value:,.0f} {metric.unit}".strip()
-    text = units.format(number.value, DIMENSIONS[metric.quantity])
+    text = units.format(number.value, units.DIMENSIONS[metric.quantity])
     named = metric.unit if metric.quantity == units.COUNT.name else ""
     return f"{text} {named}".strip()
 

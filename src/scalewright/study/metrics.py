@@ -47,7 +47,7 @@ METRICS = {
         _metric("mfu_frac", "MFU", "", units.FRACTION, "higher"),
         _metric("memory_bytes", "memory", "B", units.BYTES, "lower"),
         _metric("communication_frac", "communication", "", units.FRACTION, "lower"),
-        _metric("network_bytes_per_s", "network, per node", "B/s", units.BYTES_PER_S, "higher"),
+        _metric("network_bytes_per_s", "network, per node", "bit/s", units.LINK_BYTES_PER_S, "higher"),
         _metric("efficiency_frac", "efficiency", "", units.FRACTION, "higher"),
         _metric("epoch_efficiency_frac", "efficiency per epoch", "", units.FRACTION, "higher"),
         _metric("training_efficiency_frac", "efficiency of training", "", units.FRACTION, "higher"),

@@ -1,25 +1,30 @@
-"""Bottleneck ResNets: parameters and multiply-accumulates, layer by layer."""
+"""ResNets: parameters and multiply-accumulates, layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from scalewright.catalog.types import ConvShape
 
-EXPANSION = 4
-"""Output channels of a bottleneck over its width (He et al. 2015, arXiv:1512.03385, Table 1)."""
+EXPANSION = {"bottleneck": 4, "basic": 1}
+"""Output channels of a block over its width (He et al. 2015, arXiv:1512.03385, Table 1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv:
-    """One convolution: channels in and out, kernel size and the side of the square it writes."""
+    """One convolution: channels in and out, kernel size, and the sides of the squares it reads and writes."""
 
     part: str
     channels_in: int
     channels_out: int
     kernel: int
+    in_size: int
     out_size: int
+    place: Literal["stem", "inner", "end", "projection"] = "inner"
+    """end: the last of a block, where the shortcut is added; projection: the shortcut's own."""
 
     @property
     def num_weights(self) -> int:
@@ -36,23 +41,35 @@ class Conv:
 
 
 def resnet_convs(shape: ConvShape) -> Iterator[Conv]:
-    """Every convolution in order; the stride sits on the 3x3 (the common "v1.5" variant)."""
+    """Every convolution in order; the stride sits on the (first) 3x3 (the common "v1.5" variant).
+
+    A block whose shape changes has a projection beside it, which comes last here.
+    """
     size = shape.image_size // 2
-    yield Conv(part="stem", channels_in=3, channels_out=shape.width, kernel=7, out_size=size)
-    size, channels = size // 2, shape.width
+    yield Conv(
+        part="stem", channels_in=3, channels_out=shape.width, kernel=7, in_size=shape.image_size, out_size=size,
+        place="stem",
+    )  # fmt: skip
+    size, channels, expansion = size // 2, shape.width, EXPANSION[shape.block]
     for stage, num_blocks in enumerate(shape.blocks):
         width = shape.width * 2**stage
         for block in range(num_blocks):
-            inner_size = size
+            before, out = size, width * expansion
             if block == 0 and stage > 0:
                 size //= 2
-            part = f"stage_{stage + 1}"
-            yield Conv(part=part, channels_in=channels, channels_out=width, kernel=1, out_size=inner_size)
-            yield Conv(part=part, channels_in=width, channels_out=width, kernel=3, out_size=size)
-            yield Conv(part=part, channels_in=width, channels_out=width * EXPANSION, kernel=1, out_size=size)
-            if block == 0:
-                yield Conv(part=part, channels_in=channels, channels_out=width * EXPANSION, kernel=1, out_size=size)
-            channels = width * EXPANSION
+            conv = partial(Conv, part=f"stage_{stage + 1}")
+            if shape.block == "basic":
+                yield conv(channels_in=channels, channels_out=width, kernel=3, in_size=before, out_size=size)
+                yield conv(channels_in=width, channels_out=out, kernel=3, in_size=size, out_size=size, place="end")
+            else:
+                yield conv(channels_in=channels, channels_out=width, kernel=1, in_size=before, out_size=before)
+                yield conv(channels_in=width, channels_out=width, kernel=3, in_size=before, out_size=size)
+                yield conv(channels_in=width, channels_out=out, kernel=1, in_size=size, out_size=size, place="end")
+            if size != before or channels != out:
+                yield conv(
+                    channels_in=channels, channels_out=out, kernel=1, in_size=before, out_size=size, place="projection"
+                )
+            channels = out
 
 
 def resnet_params(shape: ConvShape) -> dict[str, int]:
@@ -60,8 +77,8 @@ def resnet_params(shape: ConvShape) -> dict[str, int]:
 
     Equation  sum over convolutions of k^2 c_in c_out + 2 c_out (batch norm); classifier (c + 1) classes
     Source    he2015 (arXiv:1512.03385), Table 1
-    Assumes   no convolution biases; projection shortcut in the first block of each stage
-    Checked   ResNet-50: 25,557,032
+    Assumes   no convolution biases; a projection where a block changes the shape
+    Checked   ResNet-50: 25,557,032; ResNet-18: 11,689,512
     """
     parts: dict[str, int] = {}
     for conv in resnet_convs(shape):
@@ -76,7 +93,7 @@ def resnet_forward_flop(shape: ConvShape) -> dict[str, float]:
     Equation  2 k^2 c_in c_out s^2 per convolution + 2 c classes
     Source    he2015 (arXiv:1512.03385), Table 1: 3.8 G multiply-adds for the variant with stride on the 1x1
     Assumes   stride on the 3x3, which adds about 8 % (4.09 G multiply-adds); norms and pooling not counted
-    Checked   4.09e9 multiply-adds for ResNet-50 v1.5
+    Checked   4.09e9 multiply-adds for ResNet-50 v1.5, 1.81e9 for ResNet-18
     """
     parts: dict[str, float] = {}
     for conv in resnet_convs(shape):
@@ -86,4 +103,4 @@ def resnet_forward_flop(shape: ConvShape) -> dict[str, float]:
 
 
 def _last_channels(shape: ConvShape) -> int:
-    return int(shape.width * 2 ** (len(shape.blocks) - 1) * EXPANSION)
+    return int(shape.width * 2 ** (len(shape.blocks) - 1) * EXPANSION[shape.block])

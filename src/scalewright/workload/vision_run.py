@@ -10,7 +10,7 @@ from datetime import date
 from typing import Any, Literal, get_args
 
 from scalewright.catalog.facts import Source
-from scalewright.catalog.types import ConvShape
+from scalewright.catalog.types import ConvBlock, ConvShape
 from scalewright.errors import ConfigError
 from scalewright.records.documents import check_schema, document
 from scalewright.records.loader import restore, stored
@@ -89,6 +89,7 @@ class VisionRun:
     """Images a rank takes per step; the same however many ranks there are."""
     epochs: int
     steps_per_epoch: int
+    block: ConvBlock = "bottleneck"
     precision: VisionPrecision = "bf16"
     """fp16 and bf16: automatic mixed precision, weights and sums in 32 bit; tf32: products rounded to TF32."""
     recipe: LargeBatchRecipe = field(default_factory=LargeBatchRecipe)
@@ -168,7 +169,7 @@ class VisionRun:
     def shape(self) -> ConvShape:
         source = Source(kind="assumed", text="the run's configuration", checked=date.min)
         return ConvShape(
-            source=source, blocks=self.blocks, width=self.width, num_classes=self.num_classes,
+            source=source, block=self.block, blocks=self.blocks, width=self.width, num_classes=self.num_classes,
             image_size=self.image_size,
         )  # fmt: skip
 
@@ -201,6 +202,7 @@ class VisionRun:
 
 
 _CHOICES: dict[str, Any] = {
+    "block": ConvBlock,
     "precision": VisionPrecision,
     "made_format": MadeFormat,
     "compile": CompileMode,

@@ -19,8 +19,11 @@ function study(article) {
     const rounded = Number(value.toPrecision(3));
     return Math.abs(rounded) >= 1000 ? rounded.toLocaleString("en") : String(rounded);
   }
+  /* Values are in SI; a link's bytes are written in bits. */
+  const BITS = 8;
   function format(value, metric) {
     if (metric.quantity === "fraction") return tidy(100 * value) + " %";
+    if (metric.quantity === "link rate") value *= BITS;
     if (metric.unit === "s") {
       if (value >= 172800) return tidy(value / 86400) + " d";
       if (value >= 7200) return tidy(value / 3600) + " h";
@@ -41,6 +44,10 @@ function study(article) {
   /* The unit that an axis is written in, by its largest value: what its ticks are divided by, and its name. */
   function scaled(highest, metric) {
     if (metric.quantity === "fraction") return { size: 0.01, name: "%" };
+    if (metric.quantity === "link rate") {
+      const whole = scaled(highest * BITS, { unit: metric.unit });
+      return { size: whole.size / BITS, name: whole.name };
+    }
     if (metric.unit === "s") return [[86400, "d", 172800], [3600, "h", 7200], [60, "min", 120], [1, "s", 1], [1e-3, "ms", 1e-3]].map(([size, name, from]) => ({ size, name, from })).find((u) => highest >= u.from) || { size: 1e-6, name: "µs" };
     if (metric.unit === "B") return [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].map(([size, name]) => ({ size, name })).find((u) => highest >= u.size) || { size: 1, name: "B" };
     const [size, prefix] = PREFIX.find(([size]) => highest >= size * (size === 1e3 ? 10 : 1)) || [1e-9, "n"];

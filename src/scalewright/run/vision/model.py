@@ -1,7 +1,7 @@
-"""Bottleneck residual networks, plain PyTorch, with parameters named as torchvision names them.
+"""Residual networks, plain PyTorch, with parameters named as torchvision names them.
 
-The stride sits on the 3x3 convolution ("v1.5"). Images come as bytes and are normalised here, on the device, where it
-costs a fraction of what moving 32-bit images would.
+The stride of a bottleneck sits on the 3x3 convolution ("v1.5"). Images come as bytes and are normalised here, on the
+device, where it costs a fraction of what moving 32-bit images would.
 """
 
 from __future__ import annotations
@@ -25,21 +25,43 @@ FOLDED_CHANNELS = 16
 CLASSIFIER_DEVIATION = 0.01
 
 
+class Basic(nn.Module):
+    """Two 3x3, each with its norm, and a shortcut around them."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = projection(channels, width, stride)
+
+    @property
+    def last_norm(self) -> nn.BatchNorm2d:
+        return self.bn2
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        y = self.relu(self.bn1(self.conv1(x_BCHW)))
+        y = self.bn2(self.conv2(y))
+        y += x_BCHW if self.downsample is None else self.downsample(x_BCHW)
+        out: Tensor = self.relu(y)
+        return out
+
+
 class Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1, each with its norm, and a shortcut around them."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        out = EXPANSION * width
+        out = EXPANSION["bottleneck"] * width
         self.conv1, self.bn1 = nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = (
-            nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
-            if stride != 1 or channels != out
-            else None
-        )
+        self.downsample = projection(channels, out, stride)
+
+    @property
+    def last_norm(self) -> nn.BatchNorm2d:
+        return self.bn3
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x_BCHW)))
@@ -48,6 +70,16 @@ class Bottleneck(nn.Module):
         y += x_BCHW if self.downsample is None else self.downsample(x_BCHW)
         out: Tensor = self.relu(y)
         return out
+
+
+def projection(channels: int, out: int, stride: int) -> nn.Sequential | None:
+    """The shortcut of a block that changes the shape; none where what comes in can be added as it is."""
+    if stride == 1 and channels == out:
+        return None
+    return nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+
+BLOCKS: dict[str, type[Basic | Bottleneck]] = {"basic": Basic, "bottleneck": Bottleneck}
 
 
 class Stem(nn.Conv2d):
@@ -100,8 +132,8 @@ class ResNet(nn.Module):
         for stage, num_blocks in enumerate(shape.blocks):
             width, blocks = shape.width * 2**stage, []
             for block in range(num_blocks):
-                blocks.append(Bottleneck(channels, width, 2 if block == 0 and stage > 0 else 1))
-                channels = EXPANSION * width
+                blocks.append(BLOCKS[shape.block](channels, width, 2 if block == 0 and stage > 0 else 1))
+                channels = EXPANSION[shape.block] * width
             self.stages.append(nn.Sequential(*blocks))
             self.add_module(f"layer{stage + 1}", self.stages[-1])
         self.fc = nn.Linear(channels, shape.num_classes)
@@ -132,8 +164,8 @@ def initialise(model: ResNet) -> None:
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif isinstance(module, Bottleneck):
-            nn.init.zeros_(module.bn3.weight)
+        elif isinstance(module, Basic | Bottleneck):
+            nn.init.zeros_(module.last_norm.weight)
     nn.init.normal_(model.fc.weight, std=CLASSIFIER_DEVIATION)
     nn.init.zeros_(model.fc.bias)
 
