@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from scalewright.errors import EnvironmentFailedError
+from scalewright.records.host_load import HostLoad
 from scalewright.run.micro.boards import AmdBoard, CpuBoard, NvidiaBoard, Snapshot, cpu_cache_bytes
 from scalewright.run.micro.conditions import Watch, open_board
 
@@ -129,8 +130,8 @@ class PlannedBoard:
         )  # fmt: skip
 
 
-def watched(board: PlannedBoard) -> Watch:
-    return Watch(board, every_s=3600.0)  # only before and after each try
+def watched(board: PlannedBoard, *, load: float = 0.0) -> Watch:
+    return Watch(board, every_s=3600.0, load=HostLoad(load=load, num_cores=2))  # only before and after each try
 
 
 def test_steady_work_is_done_once() -> None:
@@ -166,6 +167,14 @@ def test_slow_processor_still_answers_and_says_so() -> None:
     with watched(PlannedBoard(iter([True] * 99), refused=False)) as watch:
         assert watch.steadily(lambda: 5) == 5
     assert any("slowed itself down meanwhile" in note for note in watch.notes())
+
+
+@pytest.mark.parametrize("load", [0.4, 7.0])
+def test_figures_of_a_busy_machine_say_so(load: float) -> None:
+    with watched(PlannedBoard(iter([])), load=load) as watch:
+        pass
+    assert watch.conditions().document()["load_before"] == load
+    assert any("load 7.0 on 2 cores" in note for note in watch.notes()) is (load > 1.0)
 
 
 def test_this_machine_can_be_watched() -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration_cases import calibration
-from scalewright.study.calibrate import RESULT, busy_note, study_folder
+from scalewright.study.calibrate import RESULT, study_folder
 from scalewright.study.calibrate_points import Micro, RealRun, points
 
 
@@ -40,10 +39,3 @@ def test_an_interrupted_attempt_goes_on_and_a_finished_one_is_left_alone(tmp_pat
     (begun / RESULT).write_text("{}")
     assert study_folder(tmp_path, "mine") != begun
     assert study_folder(tmp_path, "other").name.endswith("-other")
-
-
-def test_a_busy_cpu_is_told_and_a_gpus_host_is_not() -> None:
-    cpu, gpu = calibration().fingerprint, calibration(device="cuda").fingerprint
-    assert "load 7.0 on 2 cores" in busy_note(7.0, cpu)
-    assert busy_note(0.3, cpu) == ""
-    assert busy_note(7.0, gpu) == ""

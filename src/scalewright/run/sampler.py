@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scalewright.records import metric_names as names
 from scalewright.records.events import EventLine, EventWriter
+from scalewright.records.host_load import load_now
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.sensors import SYS, Reading, open_sensors
 from scalewright.run.world import World
@@ -31,6 +32,7 @@ class NodeSampler:
     ) -> None:
         self._directory, self._world, self._interval_s, self._sys = directory, world, interval_s, sys
         self._env = os.environ if env is None else env
+        self._load = load_now()
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self.cpu_time_s = 0.0
@@ -58,6 +60,8 @@ class NodeSampler:
         notes = [said(names.EVENT_NO_SENSOR, text) for text in missing]
         if self._world.switch:
             notes.append(said(names.EVENT_PLACE, self._world.switch))
+        if self._load.is_busy:
+            notes.append(said(names.EVENT_BUSY, self._load.note()))
         file.append("".join(notes))
         try:
             while True:

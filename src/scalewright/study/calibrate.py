@@ -6,7 +6,6 @@ stopped; one that was finished is made anew.
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from scalewright.observe.real_steps import language_step_s, read_steps, vision_s
 from scalewright.observe.residuals import fit_residuals
 from scalewright.records.documents import read_document, write_document
 from scalewright.records.events import Event
+from scalewright.records.host_load import load_now
 from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.records.types import ExitCode
 from scalewright.study.calibrate_points import Micro, Point, RealRun, points
@@ -48,8 +48,6 @@ LONGEST_REAL_S = 15.0
 RESULT = "calibration.json"
 NO_TIME = "no time left"
 SHORTEST_BUDGET_S = 20.0
-BUSY_SHARE = 0.5
-"""Processes that want to run, over cores, from which on a CPU's rates are not its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +158,7 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     state = _Progress(wanted)
     scratch = wanted.folder / "scratch"
     make_folder(scratch)
-    busy = busy_note(os.getloadavg()[0], wanted.fingerprint)
+    busy = load_now().note()
     if busy:
         say(busy)
     every = points(wanted.device, num_ranks=wanted.num_ranks, scratch=str(scratch.resolve()))
@@ -182,16 +180,6 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     calibrations.write(calibration)
     write_document(wanted.folder / RESULT, calibration.document())
     return calibration
-
-
-def busy_note(load: float, fingerprint: Fingerprint) -> str:
-    """What must be known where others use the cores that are measured; empty where they are free."""
-    if fingerprint.device != "cpu" or load < BUSY_SHARE * fingerprint.num_cores:
-        return ""
-    return (
-        f"other processes use this machine (load {load:.1f} on {fingerprint.num_cores} cores): its rates are what they "
-        "leave, and threads that wait for each other lose most; calibrate again when it is quiet"
-    )
 
 
 def _with_rest(every: list[Point]) -> Iterator[tuple[Point, list[Point]]]:

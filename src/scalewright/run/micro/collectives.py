@@ -8,7 +8,6 @@ num_wrong, backend. Size, count and both bandwidths are defined as in nccl-tests
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import Any
 
 import torch
@@ -36,8 +35,6 @@ from scalewright.run.world import World
 from scalewright.workload.collective import REDUCING, SPLIT, CollectiveOp, bandwidths_bytes_per_s
 from scalewright.workload.collectives_run import KIND, CollectivesRun
 
-BUSY_FRAC = 0.5
-"""Load of a core from which on others may be what is measured."""
 ALWAYS_IN_PLACE: tuple[CollectiveOp, ...] = ("all-reduce", "broadcast")
 """PyTorch's calls for these take one buffer."""
 
@@ -82,12 +79,6 @@ def _measured(
     notes = [f"{backend} has no {op} for {config.dtype}, left out: {why}" for op, why in lacking.items()]
     notes += [f"untested: {name}" for name, _ in untested_paths() if f"collectives over {backend}" in name.lower()]
 
-    load, num_cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load > BUSY_FRAC * num_cores:
-        notes.append(
-            f"a load of {load:.1f} on {num_cores} cores was here before this began: its work is in these times"
-        )
-
     def tell(part: str, share: float) -> None:
         metrics.event(step=-1, name=EVENT_PART, detail=part, value=share)
 
@@ -109,7 +100,7 @@ def _measured(
         kind="collectives",
         device=device_identity(device, world) | {"num_ranks_per_node": world.local_world_size},
         versions=_versions(directory, world, device),
-        conditions=watch.conditions().document() | {"load_before": load},
+        conditions=watch.conditions().document(),
         rows=rows,
         summary=_summary(rows),
         notes=[*notes, *rounds.notes, *watch.notes(), *_wrong(rows)],

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from scalewright.errors import EnvironmentFailedError
+from scalewright.records.host_load import HostLoad, load_now
 from scalewright.run.micro.boards import PROC, SYS, AmdBoard, Board, CpuBoard, NvidiaBoard, SilentBoard, Snapshot
 from scalewright.run.probe import processor_name
 
@@ -42,6 +43,8 @@ class Conditions:
     """Settings that held its clock at some moment, such as the software power cap."""
     steal_frac: float | None
     """Share of this machine's CPU time that its host gave to others."""
+    load_before: float
+    """Processes that wanted to run in the minute before."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self) | {"throttled": list(self.throttled), "limits": list(self.limits)}
@@ -64,8 +67,11 @@ def open_board(device: torch.device, *, sys: Path = SYS) -> Board:
 class Watch:
     """Reads a board from a thread while the block runs."""
 
-    def __init__(self, board: Board, *, every_s: float = LOOK_EVERY_S, proc: Path = PROC) -> None:
+    def __init__(
+        self, board: Board, *, every_s: float = LOOK_EVERY_S, proc: Path = PROC, load: HostLoad | None = None
+    ) -> None:
         self._board, self._every_s, self._proc = board, every_s, proc
+        self._load = load_now() if load is None else load
         self._seen: list[Snapshot] = []
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -135,6 +141,7 @@ class Watch:
             throttled=tuple(sorted({text for s in seen for text in s.slowdowns})),
             limits=tuple(sorted({text for s in seen for text in s.limits})),
             steal_frac=_steal_frac(self._cpu_begun, _cpu_ticks(self._proc)),
+            load_before=self._load.load,
         )
 
     def notes(self) -> list[str]:
@@ -149,7 +156,7 @@ class Watch:
             said.append(f"the clock was held by: {', '.join(found.limits)}")
         if found.steal_frac is not None and found.steal_frac > 0.02:
             said.append(f"the host gave {found.steal_frac:.0%} of this machine's CPU time to others")
-        return said
+        return [*said, *filter(None, [self._load.note()])]
 
 
 def _cpu_ticks(proc: Path) -> tuple[float, float] | None:

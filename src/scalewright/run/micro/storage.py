@@ -26,6 +26,7 @@ from scalewright.data.shards import READ_BYTES
 from scalewright.data.staging import RAM, Staged, stage, unstage
 from scalewright.errors import EnvironmentFailedError
 from scalewright.records.documents import read_document
+from scalewright.records.host_load import load_now
 from scalewright.records.loader import restore
 from scalewright.records.measurements import Measurements, write_measurements
 from scalewright.records.metric_names import EVENT_PART
@@ -128,7 +129,7 @@ def _check_fits(config: StorageRun, folder: Path) -> None:
 
 
 def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
-    config, load = bench.config, os.getloadavg()[0]
+    config, load = bench.config, load_now()
     bench.places = make_sets(config, folder, tell=bench.tell, is_stopped=lambda: bench.stop.requested is not None)
     with _in_ram(bench):
         can_drop = _can_drop(bench, folder)
@@ -139,7 +140,6 @@ def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
             if bench.left_s <= 0 and number + 1 < len(points):
                 _note_skipped(bench, len(points) - number - 1, len(points))
                 break
-    _note_load(bench, load)
     metadata = [_metadata(bench, folder, num) for num in config.num_workers] if config.num_metadata_files else []
     return Measurements(
         kind="storage",
@@ -150,9 +150,9 @@ def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
         versions={"python": platform.python_version(), "kernel": platform.release()}
         | {name: version for name, version in versions().items() if name == "lmdb"},
         rows=sorted(bench.rows, key=_row_order),
-        conditions={"load_average": load},
+        conditions={"load_before": load.load},
         summary=_summary(bench.rows, metadata, is_cold=can_drop),
-        notes=bench.notes,
+        notes=[*bench.notes, *filter(None, [load.note()])],
     )  # fmt: skip
 
 
@@ -225,15 +225,6 @@ def _note_skipped(bench: _Bench, num_skipped: int, num_points: int) -> None:
     bench.notes.append(
         f"the budget ended before {num_skipped} of {num_points} ways of reading: give a longer --budget for them"
     )
-
-
-def _note_load(bench: _Bench, load: float) -> None:
-    num_cores = len(os.sched_getaffinity(0))
-    if load > num_cores:
-        bench.notes.append(
-            f"{load:.1f} processes wanted {num_cores} core{'s' if num_cores > 1 else ''} before it began: "
-            "others were at work, figures are low"
-        )
 
 
 def _measure(bench: _Bench, point: Point, *, share_s: float) -> None:
