@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.launch.outlook import outlook
+from scalewright.study.answer import predicted_report
 from scalewright.study.kinds.emulated import Emulated, link_bytes_per_s, over_links
+from scalewright.study.points import open_study
 from scalewright.workload import language_run
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog
@@ -29,10 +32,11 @@ def asked(share: float, link_share: float = 1.0) -> Emulated:
     return Emulated(model="gpt2-tiny", layout="dp=2,mbs=4,gbs=8", communication_share=share, link_share=link_share)
 
 
-@pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
-def test_the_fastest_link_gives_the_share_asked_for(share: float) -> None:
-    rate = link_bytes_per_s(CATALOG, RUN, MACHINE, asked(share))
-    time = outlook(CATALOG, RUN, over_links(MACHINE, rate), start_s=0.0).prediction.cost.time
+@pytest.mark.parametrize(("layout", "share"), [("dp=2", 0.4), ("dp=2", 0.6), ("dp=2", 0.8), ("pp=2", 0.03)])
+def test_the_fastest_link_gives_the_share_asked_for(layout: str, share: float) -> None:
+    run = replace(RUN, layout=parse_layout(f"{layout},mbs=4,gbs=16"))
+    rate = link_bytes_per_s(CATALOG, run, MACHINE, asked(share))
+    time = outlook(CATALOG, run, over_links(MACHINE, rate), start_s=0.0).prediction.cost.time
     assert float(time.part("communication").total) / float(time.total) == pytest.approx(share, abs=0.01)
 
 
@@ -41,6 +45,13 @@ def test_other_links_are_slower_in_their_ratio() -> None:
     assert slower == pytest.approx(0.15 * fastest)
 
 
-def test_the_rate_follows_from_data_parallel_steps_whatever_the_point() -> None:
-    split = replace(RUN, layout=parse_layout("pp=2,mbs=4,gbs=8"))
-    assert link_bytes_per_s(CATALOG, split, MACHINE, asked(0.6)) == link_bytes_per_s(CATALOG, RUN, MACHINE, asked(0.6))
+def test_the_shipped_study_asks_for_the_shares_that_it_predicts_for_the_cluster() -> None:
+    on_cluster: dict[str, list[float]] = {}
+    for row in predicted_report(CATALOG, open_study(CATALOG, "interconnect")).points:
+        if row.labels["transport"] == "rdma":
+            on_cluster.setdefault(row.labels["parallel"], []).append(row.predicted["communication_frac"].value)
+    here = open_study(CATALOG, "interconnect", is_measured=True)
+    asked_for = {cell.values["parallel"]: cell.values["exchange"] for cell in here.cells}
+    assert set(asked_for) == set(on_cluster) == {"data", "model"}
+    for parallel, share in asked_for.items():
+        assert share == pytest.approx(statistics.mean(on_cluster[str(parallel)]), rel=0.1)

@@ -43,7 +43,7 @@ class Emulated(Training):
     """What a point of this kind is told."""
 
     communication_share: float = 0.5
-    """Of a data-parallel step over the fastest link that exchange should take."""
+    """Of a step over the fastest link that exchange should take."""
     link_share: float = 1.0
     """This link's rate over the fastest one's."""
 
@@ -95,23 +95,21 @@ class EmulatedKind(LanguageKind):
         link = RunDirectory(path).read_machine().get("link_bytes_per_s")
         if link is None or found.problem:
             return found
-        return replace(found, words={"link": f"{units.format(float(link), units.BYTES_PER_S)}, emulated"})
+        return replace(found, words={"link": f"{units.format(float(link), units.LINK_BYTES_PER_S)}, emulated"})
 
 
 def link_bytes_per_s(catalog: Catalog, run: LanguageRun, machine: Machine, asked: Emulated) -> float:
     """Rate of this point's link: the fastest one's, times this one's share of it.
 
-    Equation  c(B) = exposed exchange / step of the data-parallel run over a link of rate B;  B with c(B) as asked, by
-              bisection, for c falls as B grows
+    Equation  c(B) = exposed exchange / step over a link of rate B;  B with c(B) as asked, by bisection, for c falls as
+              B grows
     Source    the cost models of a step, solved for the rate
     Assumes   the prediction's overlap of exchange with the backward pass holds on this machine
     Checked   tests/study/test_emulated.py: with that rate the predicted share is the one asked for
     """
-    ranks = int(run.layout.num_gpus)
-    copies = replace(run, layout=parse_layout(f"dp={ranks},mbs={run.layout.mbs},gbs={run.layout.gbs}"))
 
     def share(rate: float) -> float:
-        found = outlook(catalog, copies, over_links(machine, rate), start_s=0.0).prediction
+        found = outlook(catalog, run, over_links(machine, rate), start_s=0.0).prediction
         assert isinstance(found, Prediction)
         time = found.cost.time
         return float(time.part("communication").total) / float(time.total)
