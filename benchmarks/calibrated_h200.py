@@ -129,7 +129,7 @@ def measure(name: str, what: Language | Vision, device: Any) -> dict[str, Any]:
 
 
 def _language_step(run: LanguageRun, device: Any) -> Callable[[], Callable[[], Any]]:
-    from scalewright.run.language.device import allow_attention
+    from scalewright.run.device import allow_attention
     from scalewright.run.language.session import open_session
 
     allow_attention(run.attention, device)
@@ -199,7 +199,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def measured_rows(names: list[str], within_s: float, out: Path) -> list[dict[str, Any]]:
     import torch
 
-    from scalewright.run.language.device import choose_device, join_group
+    from scalewright.run.device import choose_device, join_group
     from scalewright.run.world import World
 
     world, began_s, rows = World.from_environment({}), time.monotonic(), []

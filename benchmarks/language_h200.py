@@ -30,7 +30,7 @@ from scalewright.catalog.library import open_catalog
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.predict import predict
 from scalewright.records.run_directory import RunDirectory
-from scalewright.run.language.device import allow_attention, choose_device, join_group
+from scalewright.run.device import allow_attention, choose_device, join_group
 from scalewright.run.language.session import open_session
 from scalewright.run.language.train import run_language
 from scalewright.run.metrics import MetricWriter

@@ -13,12 +13,12 @@ pytest.importorskip("torch")
 import torch
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
-from scalewright.run.language.breakdown import TimedStep, covered, profiler, shares, split_step
+from scalewright.run.breakdown import TimedStep, covered, profiler, shares, split_step
+from scalewright.run.device import choose_device, settle_cpu_products
 from scalewright.run.language.data import TokenData, mapped_tokens, samples_of_rank, synthetic_tokens
-from scalewright.run.language.device import choose_device, settle_cpu_products
 from scalewright.run.language.place import check_world_size, local_positions, stage_layers
 from scalewright.run.language.precision import numbers
-from scalewright.run.language.steady import steady_state
+from scalewright.run.steady import steady_state
 from scalewright.run.world import World
 from scalewright.workload.language_run import resolve
 from scalewright.workload.layout import parse_layout

@@ -106,6 +106,7 @@ def nvmlDeviceGetUtilizationRates(h): return SimpleNamespace(gpu=50)
 def nvmlDeviceGetMemoryInfo(h): return SimpleNamespace(used=1 << 30)
 def nvmlDeviceGetPowerUsage(h): return 300_000 + h
 def nvmlDeviceGetTemperature(h, kind): return 40
+def nvmlDeviceGetCurrentClocksThrottleReasons(h): return 0x24 if h == 2 else 0x05
 def nvmlDeviceGetTotalEnergyConsumption(h):
     if h == 3:
         raise NVMLError("not supported")
@@ -144,6 +145,8 @@ def test_nvidia_gpus_of_the_job_in_si_units(library: Callable[[str, str], None])
     assert values[names.GPU_POWER, "gpu2"] == pytest.approx(300.002)
     assert values[names.GPU_ENERGY, "gpu2"] == pytest.approx(5.0)
     assert (names.GPU_ENERGY, "gpu3") not in values
+    assert values[names.GPU_SLOWED, "gpu2"] == 1.0  # a thermal slowdown beside the power cap
+    assert values[names.GPU_SLOWED, "gpu3"] == 0.0  # idle and the power cap are as the board is set up
 
 
 def test_amd_gpus_in_si_units(library: Callable[[str, str], None]) -> None:

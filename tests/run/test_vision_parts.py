@@ -22,7 +22,7 @@ from scalewright.data.imagenet_like import ImageSet, make_images
 from scalewright.data.opening import open_samples
 from scalewright.data.samples import Samples
 from scalewright.errors import ConfigError, DocumentError
-from scalewright.run.language.breakdown import TimedStep
+from scalewright.run.breakdown import TimedStep
 from scalewright.run.vision.counted import counted_steps
 from scalewright.run.vision.images import centre_box, random_box, training_pixels, validation_pixels
 from scalewright.run.vision.model import Bottleneck, Stem, build

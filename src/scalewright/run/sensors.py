@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scalewright.records import metric_names as names
+from scalewright.run.micro.boards import NVIDIA_HW_SLOWDOWN, NVIDIA_SLOWDOWNS
 
 SYS = Path("/sys")
 INFINIBAND_WORD_BYTES = 4
 """port_xmit_data counts 32-bit words (InfiniBand architecture specification, PortCounters)."""
+SLOWED = NVIDIA_HW_SLOWDOWN | sum(NVIDIA_SLOWDOWNS)
+"""Bits of the clock event reasons that make a figure wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,7 @@ class NvidiaSensor:
             (names.GPU_POWER, lambda h: nvml.nvmlDeviceGetPowerUsage(h) * 1e-3),
             (names.GPU_ENERGY, lambda h: nvml.nvmlDeviceGetTotalEnergyConsumption(h) * 1e-3),
             (names.GPU_TEMPERATURE, lambda h: float(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU))),
+            (names.GPU_SLOWED, lambda h: float(bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(h) & SLOWED))),
         )
         for index, handle in self._handles.items():
             for name, ask in questions:

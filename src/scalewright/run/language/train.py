@@ -16,19 +16,19 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
+from scalewright.run.breakdown import TimedStep, profiler, split_step
 from scalewright.run.checkpoint import OPTIONAL, Loaded
-from scalewright.run.language.breakdown import TimedStep, profiler, split_step
+from scalewright.run.device import allow_attention, choose_device, join_group, settle_cpu_products
 from scalewright.run.language.data import Loader
-from scalewright.run.language.device import allow_attention, choose_device, join_group, settle_cpu_products
 from scalewright.run.language.place import check_world_size
 from scalewright.run.language.session import Session, open_session
-from scalewright.run.language.steady import steady_state
 from scalewright.run.language.step import StepResult
 from scalewright.run.loss_scale import LossScale
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.peak_memory import peak_memory_bytes
 from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
+from scalewright.run.steady import steady_state
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
 from scalewright.workload import language_run

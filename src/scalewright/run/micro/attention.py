@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.language.device import settle_cpu_products
+from scalewright.run.device import settle_cpu_products
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.free_memory import free_bytes
 from scalewright.run.micro.session import Session, run_micro

@@ -33,7 +33,7 @@ from scalewright.records.metric_names import EVENT_PART
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import Checkpointer
-from scalewright.run.language.device import choose_device, join_group
+from scalewright.run.device import choose_device, join_group
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro import page_cache
 from scalewright.run.micro.checkpoint_state import check_memory, is_state, local, make_state

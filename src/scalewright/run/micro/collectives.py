@@ -21,7 +21,7 @@ from scalewright.records.measurements import Measurements, write_measurements
 from scalewright.records.metric_names import EVENT_PART
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.language.device import choose_device, join_group
+from scalewright.run.device import choose_device, join_group
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.collective_ops import Operations, cells_of
 from scalewright.run.micro.collective_timing import Rounds, Sampled

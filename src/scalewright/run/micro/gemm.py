@@ -17,7 +17,7 @@ from torch import Tensor
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.language.device import settle_cpu_products
+from scalewright.run.device import settle_cpu_products
 from scalewright.run.language.float8 import VALUES
 from scalewright.run.language.precision import FP8_CAPABILITY
 from scalewright.run.metrics import MetricWriter

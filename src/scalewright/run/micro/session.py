@@ -21,7 +21,7 @@ from scalewright.records.measurements import Measurements, write_measurements
 from scalewright.records.metric_names import EVENT_PART
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.language.device import choose_device
+from scalewright.run.device import choose_device
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.conditions import Watch, open_board
 from scalewright.run.micro.timing import Timing, Work, measure

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalewright.run.language.breakdown import TimedStep
-from scalewright.run.language.steady import steady_state
+from scalewright.run.breakdown import TimedStep
+from scalewright.run.steady import steady_state
 from scalewright.workload.vision_run import EPICURE_COUNTED, VisionRun
 
 

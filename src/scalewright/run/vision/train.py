@@ -16,9 +16,9 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
+from scalewright.run.breakdown import TimedStep, profiler, split_step
 from scalewright.run.checkpoint import Loaded
-from scalewright.run.language.breakdown import TimedStep, profiler, split_step
-from scalewright.run.language.device import choose_device, join_group, settle_cpu_products
+from scalewright.run.device import choose_device, join_group, settle_cpu_products
 from scalewright.run.loss_scale import LossScale
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.peak_memory import peak_memory_bytes

@@ -1,0 +1,105 @@
+"""Where a step's time goes. Its parts add up to the time of an ordinary step, one that no profiler slows down.
+
+On a GPU, compute is the time in which some kernel ran, exposed communication that in which only collectives ran, both
+from a Kineto profile. On a CPU the host is the device: compute is the CPU time of the thread that trains, Python and
+dispatch included, without the profiler. Exposed communication is the rest of the step as far as the profile saw
+collectives under way and no operator at work. Data wait is measured at the loader. What is left is idle: the host (on a
+GPU), bubbles, slower ranks, and cores that other processes had (on a CPU).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+Interval = tuple[float, float]
+US = 1e-6
+COLLECTIVES = ("nccl", "gloo:", "rccl")
+NUM_ORDINARY = 20
+"""Latest steps whose median is taken for an ordinary step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStep:
+    """One step as the clock saw it."""
+
+    step: int
+    wall_s: float
+    thread_cpu_s: float
+    """CPU time of the thread that trains."""
+    data_wait_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSplit:
+    compute_s: float
+    communication_s: float
+    """Exposed: not hidden behind compute."""
+    data_wait_s: float
+    idle_s: float
+
+
+def profiler(device: torch.device) -> profile:
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
+    return profile(activities=activities)
+
+
+def split_step(profiled: profile, ordinary: Sequence[TimedStep], *, device: torch.device) -> StepSplit:
+    """Divide the time of an ordinary step by what the profiler saw in another one."""
+    events = profiled.events()  # type: ignore[no-untyped-call]
+    on_gpu = device.type == "cuda"
+    compute, communication = busy_intervals(events or [], on_gpu=on_gpu)
+    exposed_s = (covered([*compute, *communication]) - covered(compute)) * US
+    latest = ordinary[-NUM_ORDINARY:]
+    compute_s = covered(compute) * US if on_gpu else statistics.median(t.thread_cpu_s for t in latest)
+    return shares(
+        step_s=statistics.median(t.wall_s for t in latest),
+        data_wait_s=statistics.median(t.data_wait_s for t in latest),
+        compute_s=compute_s,
+        exposed_s=exposed_s,
+    )
+
+
+def shares(*, step_s: float, data_wait_s: float, compute_s: float, exposed_s: float) -> StepSplit:
+    """Parts that add up to the step; where the profiled step differs from it, communication is cut before compute."""
+    data_wait_s = min(data_wait_s, step_s)
+    compute_s = min(compute_s, step_s - data_wait_s)
+    communication_s = min(exposed_s, step_s - data_wait_s - compute_s)
+    return StepSplit(
+        compute_s=compute_s,
+        communication_s=communication_s,
+        data_wait_s=data_wait_s,
+        idle_s=max(step_s - data_wait_s - compute_s - communication_s, 0.0),
+    )
+
+
+def busy_intervals(events: Iterable[Any], *, on_gpu: bool) -> tuple[list[Interval], list[Interval]]:
+    """Microseconds in which kernels or operators worked, and in which collectives were under way."""
+    compute: list[Interval] = []
+    communication: list[Interval] = []
+    for event in events:
+        span = (float(event.time_range.start), float(event.time_range.end))
+        is_collective = any(word in event.name.lower() for word in COLLECTIVES)
+        if (event.device_type == DeviceType.CUDA) != on_gpu:
+            continue
+        if is_collective:
+            communication.append(span)
+        elif on_gpu or (event.name.startswith("aten::") and not event.cpu_children):
+            compute.append(span)  # on a CPU, leaves only: an outer operator may contain a collective
+    return compute, communication
+
+
+def covered(intervals: Iterable[Interval]) -> float:
+    """Length of the union."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        if end > until:
+            total += end - max(start, until)
+            until = end
+    return total
