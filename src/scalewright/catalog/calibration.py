@@ -1,6 +1,6 @@
 """A calibration: what was measured of one machine, as the planner loads it. `$SCALEWRIGHT_HOME/calibration/NAME.json`.
 
-It refines a catalogued system: what it does not hold (storage, grid, fabric) is the catalogue's. It is good for the
+It refines a catalogued system: what it does not hold (grid, fabric, what was not measured) is the catalogue's. It is good for the
 machine and the software it was made with, and says which those were.
 """
 
@@ -39,6 +39,7 @@ ValueName = Literal[
     "storage_read_bytes_per_s",
     "storage_files_per_s",
     "checkpoint_bytes_per_s",
+    "checkpoint_copy_bytes_per_s",
 ]
 """What a calibration can hold; the unit is in the name."""
 ResidualName = Literal["products", "elementwise", "host", "convolutions", "norms"]

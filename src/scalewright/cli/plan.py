@@ -191,18 +191,18 @@ def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Req
     place = place_of(library, system, partition=given["partition"], num_ranks=given["gpus"] or 1)
     machine, system = place.machine, place.system
     site, notes = site_of(library, system, machine.accelerator.id)
-    own = library.system(system).storage
+    counts = parse_counts(given["nodes"], given["gpus"], machine)
     names = [name.strip() for name in given["precision"].split(",") if name.strip()]
     return Request(
         spec=spec, system=library.system(system).id, machine=machine, stack=given["stack"], site=site,
         site_notes=tuple(notes), limit_s=limit_s, global_batch=given["global_batch"], stage=given["stage"],
-        counts=parse_counts(given["nodes"], given["gpus"], machine), fixed=parse_fixed(given["fix"]),
+        counts=counts, fixed=parse_fixed(given["fix"]),
         recipes=tuple(dict.fromkeys(resolve_recipe(name, machine) for name in names)),
         work=resolve_work(
             spec, tokens=given["tokens"], steps=given["steps"], global_batch=given["global_batch"],
             stage=given["stage"],
         ),
-        feed=Feed(storage=library.storage(own[0]) if own else None, async_checkpoint=True),
+        feed=Feed(storage=place.storage_of(library, num_gpus=max(counts)), async_checkpoint=True),
         objective=parse_objective(given["objective"]), mode=training_mode(given["mode"]),
         budget=parse_budget(given["budget"]), top=given["top"],
     )  # fmt: skip

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from scalewright.catalog.library import Catalog
-    from scalewright.catalog.types import Stack
+    from scalewright.catalog.types import Stack, Storage
     from scalewright.costs.machine import Machine
     from scalewright.workload.layout import Layout
     from scalewright.workload.model import ModelSpec
@@ -49,7 +49,7 @@ ModeText = Annotated[str, typer.Option(help="full, offload (optimizer on the hos
 LoraRank = Annotated[int | None, typer.Option(help="Rank of the adapters in mode lora; default: 16.")]
 OptimizerText = Annotated[str | None, typer.Option(help="adam or sgd (with momentum); default: adam.")]
 StorageName = Annotated[
-    str | None, typer.Option(help="Where samples are read from (see: catalog storage); default: the system's first.")
+    str | None, typer.Option(help="Where samples are read from (see: catalog storage), or here; default: the system's.")
 ]
 SamplesText = Annotated[str, typer.Option(help="How samples lie there: shards, or files (one each).")]
 CheckpointText = Annotated[str, typer.Option(help="sync, or async: one copy of the state waits in host memory.")]
@@ -128,6 +128,9 @@ class Question:
     stack: Stack
     mode: TrainingMode
     feed: Feed
+    storage: Storage | None
+    """Of the machine itself: as catalogued, or as measured there."""
+    has_measured_storage: bool
     storage_named: bool = False
     """Asked for by name: a vision step then waits for its images."""
 
@@ -157,7 +160,7 @@ def resolve(
         spec = spec.with_seq(seq)
     split = parse_layout(layout)
     place = place_of(library, system, partition=partition, transport=transport, num_ranks=int(split.num_gpus))
-    machine = place.machine
+    machine, storage = place.machine, place.storage_of(library, num_gpus=int(split.num_gpus))
     return Question(
         spec=spec,
         system=place.system,
@@ -167,6 +170,8 @@ def resolve(
         stack=resolve_stack(stack, library, split, machine, is_vision=spec.is_vision),
         mode=FULL,
         feed=TEXT,
+        storage=storage,
+        has_measured_storage=place.has_measured_storage and storage is place.storage,
     )
 
 
@@ -191,6 +196,7 @@ def with_training(
 ) -> Question:  # fmt: skip
     """The question with what is trained, by which optimizer, and where samples and checkpoints live."""
     from scalewright.errors import ConfigError
+    from scalewright.launch.system_here import HERE
     from scalewright.workload.training import Feed, training_mode
 
     if samples not in ("shards", "files"):
@@ -201,15 +207,18 @@ def with_training(
         )
     if checkpoint not in ("sync", "async"):
         raise ConfigError(f"there is no checkpoint kind {checkpoint!r}: choose sync or async")
-    own = library.system(q.system).storage
-    name = storage or (own[0] if own else None)
+    if storage == HERE and not q.has_measured_storage:
+        raise ConfigError(
+            f"--storage {HERE}: no storage was measured on {q.machine.name}; run scalewright calibrate with a longer "
+            "--budget, or name one (see: catalog storage)"
+        )
     return replace(
         q,
         storage_named=storage is not None,
         recipe=q.recipe.with_optimizer(optimizer),
         mode=training_mode(mode, lora_rank=lora_rank),
         feed=Feed(
-            storage=None if name is None else library.storage(name),
+            storage=q.storage if storage is None or storage == HERE else library.storage(storage),
             one_file_each=samples == "files",
             async_checkpoint=checkpoint == "async",
         ),

@@ -194,4 +194,5 @@ def _measured(calibration: Calibration, base: Accelerator, num_ranks: int) -> Me
         precisions=tuple(dict.fromkeys(step.precision for step in language)),
         max_ranks=max((step.num_ranks for step in language), default=1),
         hidden=(min(sizes), max(sizes)),
+        checkpoint_copy_bytes_per_s=rank_value(calibration, "checkpoint_copy_bytes_per_s", num_ranks=num_ranks),
     )

@@ -64,6 +64,8 @@ class Measured:
     max_ranks: int
     hidden: tuple[int, int]
     """Smallest and largest width of those steps."""
+    checkpoint_copy_bytes_per_s: float | None = None
+    """A device's state to where a checkpoint is written from while training goes on; None where not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from scalewright import __version__
 from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.calibration import Calibration, Fingerprint
 from scalewright.catalog.library import Catalog, folded
-from scalewright.catalog.types import System
+from scalewright.catalog.measured_storage import storage_here
+from scalewright.catalog.types import Storage, System
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine, machine_from_system, pick_partition
 from scalewright.errors import ConfigError, EnvironmentFailedError, UnknownNameError
@@ -39,6 +40,19 @@ class Place:
     basis: str
     """One phrase: the catalogue, or a calibration."""
     calibration: Calibration | None = None
+    storage: Storage | None = None
+    """Where samples are read and checkpoints go: the system's first, or what one node measured."""
+    has_measured_storage: bool = False
+
+    def storage_of(self, catalog: Catalog, *, num_gpus: int) -> Storage | None:
+        """The storage of a job of so many devices. A calibration is of one node: several have the catalogue's."""
+        return self.storage if num_gpus <= self.machine.gpus_per_node else own_storage(catalog, self.system)
+
+
+def own_storage(catalog: Catalog, system: str) -> Storage | None:
+    """The first storage of a catalogued system; None where it has none."""
+    own = catalog.system(system).storage
+    return catalog.storage(own[0]) if own else None
 
 
 def place_of(
@@ -97,7 +111,9 @@ def _named_here(
 def _catalogued(catalog: Catalog, name: str, partition: str | None, transport: str | None) -> Place:
     machine = machine_from_system(catalog, name, partition_name=partition, transport_name=transport)
     system = catalog.system(name).id
-    return Place(machine=machine, system=system, basis=f"system {system}")
+    return Place(
+        machine=machine, system=system, basis=f"system {system}", storage=own_storage(catalog, system)
+    )  # fmt: skip
 
 
 def _calibrated(
@@ -111,8 +127,13 @@ def _calibrated(
     if transport is not None:
         raise ConfigError(f"calibration {found.name} measured one way over its network: leave --transport out")
     machine = machine_from_calibration(catalog, found, num_ranks=num_ranks)
+    storage = storage_here(found, own_storage(catalog, found.base))
     day = found.created.date().isoformat()
-    return Place(machine=machine, system=found.base, basis=f"calibration {found.name} of {day}", calibration=found)
+    return Place(
+        machine=replace(machine, assumptions=(*machine.assumptions, *filter(None, [storage.note]))),
+        system=found.base, basis=f"calibration {found.name} of {day}", calibration=found, storage=storage.entry,
+        has_measured_storage=storage.is_measured,
+    )  # fmt: skip
 
 
 def _who_we_could_be(catalog: Catalog, fingerprint: Fingerprint, cluster: str) -> str:

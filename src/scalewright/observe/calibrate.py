@@ -250,6 +250,7 @@ def storage_values(source: Source, _base: Machine) -> list[Value]:
 
 
 def checkpoint_values(source: Source, _base: Machine) -> list[Value]:
+    """Saves to the disk by mode, and the copy that training waits for where they are written beside it."""
     found: list[Value] = []
     for mode in dict.fromkeys(str(row["mode"]) for row in source.found.rows):
         rows = [row for row in source.found.rows if row["mode"] == mode and float(row["bytes_per_s"]) > 0.0]
@@ -257,6 +258,10 @@ def checkpoint_values(source: Source, _base: Machine) -> list[Value]:
             largest = max(float(row["size_bytes"]) for row in rows)
             rates = [float(row["bytes_per_s"]) for row in rows if float(row["size_bytes"]) == largest]
             found.append(_value(source, "checkpoint_bytes_per_s", rates, of=mode))
+            stalls = [float(row["stall_s"]) for row in rows if float(row["size_bytes"]) == largest]
+            if mode == "async" and min(stalls) > 0.0:
+                copied = [largest / source.num_ranks / stall_s for stall_s in stalls]
+                found.append(_value(source, "checkpoint_copy_bytes_per_s", copied))
     return found
 
 

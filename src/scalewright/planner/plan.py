@@ -237,7 +237,7 @@ def run_of(catalog: Catalog, request: Request, best: Prediction) -> tuple[WholeR
     """The whole run with a layout; None, and a note, where the system has no storage to save to."""
     work = request.work
     try:
-        entry = storage_of(catalog, request.system)
+        entry = request.feed.storage or storage_of(catalog, request.system)
     except ConfigError as error:
         if request.budget.limits:
             raise

@@ -40,6 +40,7 @@ class StepWork:
     checkpoint_bytes: float
     constants: Constants
     host_link_bytes_per_s: float | None = None
+    """At which a device's state leaves it before it is written beside training."""
     busy_w: float | None = None
     """Mean power of one device while steps run; None: no energy figure."""
     idle_w: float = 0.0
@@ -56,6 +57,7 @@ def step_work(prediction: Prediction) -> StepWork:
     """A predicted step as the unit of a whole run."""
     machine, cost, used = prediction.machine, prediction.cost, prediction.footprint
     tdp, num_gpus = machine.accelerator.tdp.value, int(prediction.layout.num_gpus)
+    measured = None if machine.measured is None else machine.measured.checkpoint_copy_bytes_per_s
     return StepWork(
         name=prediction.spec.id,
         machine=machine.name,
@@ -66,7 +68,7 @@ def step_work(prediction: Prediction) -> StepWork:
         num_tokens_per_step=prediction.num_tokens_per_step,
         checkpoint_bytes=prediction.checkpoint_bytes,
         constants=machine.constants,
-        host_link_bytes_per_s=machine.host_link_bytes_per_s,
+        host_link_bytes_per_s=machine.host_link_bytes_per_s if measured is None else measured,
         busy_w=None if used is None else used.board_w,
         idle_w=energy.board_power_w(tdp_w=tdp, activity_frac=0.0, memory_frac=0.0, constants=machine.constants),
         overhead_w=energy.node_overhead_w(tdp_w=tdp, num_devices=num_gpus, constants=machine.constants),
@@ -324,8 +326,11 @@ def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
     mttf = shown(c.device_mttf.value / work.num_gpus, SECONDS)
     found.append(f"a failure every {mttf}, from Llama 3's rate per device: this machine's own may differ")
     if entry.kind in ("parallel", "object"):
-        rate = shown(c.storage_client_bandwidth.value, BYTES_PER_S)
-        found.append(f"a node writes at most {rate}, a job {c.shared_storage_share.value:.0%} of {entry.id}'s rate")
+        most = shown(c.storage_client_bandwidth.value, BYTES_PER_S)
+        found.append(f"a node writes at most {most}, a job {c.shared_storage_share.value:.0%} of {entry.id}'s rate")
+    rate = entry.write_bandwidth
+    if rate is not None and rate.source.kind == "measured":
+        found.append(f"checkpoints are written at {rate}: measured, {rate.source.text}")
     if _is_lost_with_node(work, entry):
         found.append(f"{entry.id} is lost with its node: a checkpoint there needs a copy elsewhere")
     used_s = work.num_gpus * time_s

@@ -26,8 +26,8 @@ class HostLoad:
             return ""
         cores = f"{self.num_cores} core{'s' if self.num_cores > 1 else ''}"
         return (
-            f"other processes used this machine in the minute before (load {self.load:.1f} on {cores}): its figures "
-            "are what they left; measure again when it is quiet"
+            f"this machine was at work in the minute before (load {self.load:.1f} on {cores}): where that went on, "
+            "figures are what it left; measure again when it is quiet"
         )
 
 

@@ -24,6 +24,7 @@ TITLES = {
     "storage_read_bytes_per_s": "reading",
     "storage_files_per_s": "small files",
     "checkpoint_bytes_per_s": "saving",
+    "checkpoint_copy_bytes_per_s": "copy before saving",
 }
 DIMENSIONS = {"flop_per_s": units.FLOP_PER_S, "bytes_per_s": units.BYTES_PER_S, "files_per_s": units.HERTZ}
 RESIDUALS = {

@@ -10,8 +10,9 @@ from pydantic.dataclasses import dataclass as checked
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Storage
 from scalewright.errors import ConfigError
-from scalewright.launch.system_here import place_of
+from scalewright.launch.system_here import Place, place_of
 from scalewright.planner.pareto import why_none
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
 from scalewright.records.study_report import Number
@@ -46,7 +47,7 @@ class SavingKind(PredictedOnly):
         if asked.checkpoint not in ("sync", "async"):
             raise ConfigError(f"{where}: key 'point.checkpoint': {asked.checkpoint!r} is not sync or async")
         place = place_of(catalog, asked.system, partition=asked.partition or None)
-        storage_of(catalog, place.system, asked.storage or None)
+        _storage(catalog, place, asked)
 
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         return system_facts(catalog, values)
@@ -60,11 +61,19 @@ class SavingKind(PredictedOnly):
             return Outcome(problem=why_none(result))
         run = whole_run(
             work=step_work(best),
-            storage_entry=storage_of(catalog, place.system, asked.storage or None),
+            storage_entry=_storage(catalog, place, asked),
             num_tokens=units.parse(asked.tokens, units.COUNT),
             checkpoint="async" if asked.checkpoint == "async" else "sync",
         )
         return _outcome(run, best.layout.brief)
+
+
+def _storage(catalog: Catalog, place: Place, asked: SavedRun) -> Storage:
+    """The one that is named, else the machine's own, which a calibration may have measured."""
+    own = place.storage_of(catalog, num_gpus=asked.nodes * place.machine.gpus_per_node)
+    if own is not None and not asked.storage:
+        return own
+    return storage_of(catalog, place.system, asked.storage or None)
 
 
 def _outcome(run: WholeRun, layout: str) -> Outcome:
