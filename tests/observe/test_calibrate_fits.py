@@ -25,7 +25,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.launch.outlook import outlook, vision_outlook
-from scalewright.observe.calibrate import values_from
+from scalewright.observe.calibrate import unmeasured_words, values_from
 from scalewright.observe.residuals import RealStep, fit_residuals
 from scalewright.workload import language_run
 from scalewright.workload.layout import Layout
@@ -59,6 +59,24 @@ def test_a_product_that_others_slowed_down_does_not_move_a_cpus_rate() -> None:
     rows[-1] = {**rows[-1], "time_s": 20.0 * rows[-1]["time_s"], "flop_per_s": rows[-1]["flop_per_s"] / 20.0}
     values = values_from([source("gemm", rows, CPU)], LAPTOP)
     assert found("matmul_flop_per_s", values, "fp32") == pytest.approx(150e9, rel=0.1)
+
+
+def test_a_cpu_that_was_held_up_keeps_the_catalogues_rate_and_says_so() -> None:
+    few = source("gemm", product_rows(3e6)[:3], CPU)
+    assert values_from([few], LAPTOP) == ()
+    assert "gemm: 3 products in fp32 were measured in its time, and 4 are needed" in unmeasured_words([few])[0]
+    assert unmeasured_words([source("gemm", product_rows(150e9), CPU)]) == []
+
+
+def test_saves_of_the_largest_state_and_the_copy_that_training_waits_for() -> None:
+    rows = [
+        {"mode": mode, "size_bytes": size, "bytes_per_s": 2e8, "stall_s": size / (2e8 if mode == "sync" else 4e9)}
+        for size in (2**26, 2**28)
+        for mode in ("sync", "async")
+    ]
+    values = values_from([source("checkpoint", rows, {**CPU, "num_ranks": 2})], LAPTOP)
+    assert found("checkpoint_bytes_per_s", values, "sync") == 2e8
+    assert found("checkpoint_copy_bytes_per_s", values) == pytest.approx(2e9)  # a rank's half of the state
 
 
 def test_a_gpus_products_are_what_it_holds_and_its_best_is_kept_beside() -> None:

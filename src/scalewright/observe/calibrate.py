@@ -20,6 +20,8 @@ Row = dict[str, Any]
 Floats = NDArray[np.float64]
 MIN_FIT_ROWS = 6
 """Rows that a fit of two or three numbers needs to be worth more than the catalogue's."""
+MIN_PRODUCTS = 4
+"""Shapes of which a CPU's rate is the median: fewer are the smallest ones of a run that others held up."""
 LARGE_QUANTILE, SMALL_QUANTILE = 0.5, 0.3
 """Products whose rate is a CPU's rate, and products that show what starting one takes."""
 
@@ -90,7 +92,7 @@ def gemm_values(source: Source, base: Machine) -> list[Value]:
     cost more than in a step.
     """
     found: list[Value] = []
-    precisions = list(dict.fromkeys(str(row["precision"]) for row in source.found.rows))
+    precisions = [name for name, num in num_products(source).items() if num >= MIN_PRODUCTS or not source.on_cpu]
     for precision in precisions:
         rows = [row for row in source.found.rows if row["precision"] == precision]
         best = max(rows, key=lambda row: float(row["flop_per_s"]))
@@ -102,6 +104,27 @@ def gemm_values(source: Source, base: Machine) -> list[Value]:
             found.append(_value(source, "matmul_flop_per_s", _rates(held, "flop_per_s"), of=precision,
                                 catalogue=known[1]))  # fmt: skip
     return found + (_started_products(source, base, precisions) if source.on_cpu else [])
+
+
+def num_products(source: Source) -> dict[str, int]:
+    """Shapes that were measured, by precision."""
+    found: dict[str, set[tuple[int, int, int]]] = {}
+    for row in source.found.rows:
+        if row.get("series") != "sustained":
+            found.setdefault(str(row["precision"]), set()).add((row["m"], row["n"], row["k"]))
+    return {precision: len(shapes) for precision, shapes in found.items()}
+
+
+def unmeasured_words(sources: Sequence[Source]) -> list[str]:
+    """What a benchmark began to measure and could not, for people."""
+    return [
+        f"{source.run}: {num} products in {precision} were measured in its time, and {MIN_PRODUCTS} are needed: the "
+        "catalogue's rate stands; calibrate again when this machine is quiet, or with a longer --budget"
+        for source in sources
+        if source.found.kind == "gemm" and source.on_cpu
+        for precision, num in num_products(source).items()
+        if num < MIN_PRODUCTS
+    ]
 
 
 def _catalogued_rates(base: Machine, precision: str) -> tuple[float | None, float | None]:

@@ -35,10 +35,21 @@ def read_steps(catalog: Catalog, directories: Iterable[RunDirectory]) -> tuple[l
             continue
         times_s = run.series(names.STEP_TIME, slowest=True)
         if times_s.size < MIN_STEPS:
-            notes.append(f"{directory.path.name}: {times_s.size} steps count, {MIN_STEPS} are needed: not fitted to")
+            notes.append(
+                f"{directory.path.name}: only {times_s.size} of its steps were steady, and {MIN_STEPS} are needed to "
+                "fit anything to it; give a longer --budget"
+            )
             continue
         found.append(_real_step(catalog, run))
     return found, notes
+
+
+def num_steps_of(directory: RunDirectory) -> int:
+    """Steps that count of a run that may have been ended at any moment."""
+    try:
+        return int(collect(directory).series(names.STEP_TIME, slowest=True).size)
+    except ScalewrightError:
+        return 0
 
 
 def _real_step(catalog: Catalog, run: CollectedRun) -> RealStep:

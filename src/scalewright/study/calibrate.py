@@ -6,6 +6,7 @@ stopped; one that was finished is made anew.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scalewright import __version__
+from scalewright import __version__, units
 from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.calibration import SCHEMA, Calibration, Fingerprint
 from scalewright.catalog.library import Catalog
@@ -23,8 +24,8 @@ from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError
 from scalewright.launch.here import device_here
 from scalewright.launch.system_here import base_system, default_name, fingerprint_here, versions_here
-from scalewright.observe.calibrate import Source, read_sources, values_from
-from scalewright.observe.real_steps import language_step_s, read_steps, vision_step_s
+from scalewright.observe.calibrate import Source, read_sources, unmeasured_words, values_from
+from scalewright.observe.real_steps import MIN_STEPS, language_step_s, num_steps_of, read_steps, vision_step_s
 from scalewright.observe.residuals import fit_residuals
 from scalewright.records.documents import read_document, write_document
 from scalewright.records.events import Event
@@ -45,8 +46,8 @@ MICRO_FRAC = 0.55
 """Of the time that is not spent on starting: the rest is for real steps."""
 FEWEST_STEPS, MOST_STEPS = 10, 60
 LONGEST_REAL_S = 15.0
+MINUTE_S = 60.0
 RESULT = "calibration.json"
-NO_TIME = "no time left"
 SHORTEST_BUDGET_S = 20.0
 
 
@@ -122,8 +123,12 @@ class _Progress:
     wanted: Wanted
     begun_s: float = field(default_factory=time.monotonic)
     starts_s: list[float] = field(default_factory=list)
+    slowness: list[float] = field(default_factory=list)
+    """Time that the steps of real runs took over what was predicted of them."""
     done: list[Path] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    late: dict[str, float] = field(default_factory=dict)
+    """Points that the budget ended before, or during, and the seconds that each of them needs at least."""
 
     @property
     def left_s(self) -> float:
@@ -134,6 +139,19 @@ class _Progress:
     def start_s(self) -> float:
         """What starting a point takes, as seen so far."""
         return statistics.median(self.starts_s) if self.starts_s else FIRST_START_S[self.wanted.device]
+
+    @property
+    def enough_s(self) -> float:
+        """A budget that would have been enough for what came too late, in whole minutes."""
+        needed_s = time.monotonic() - self.begun_s + sum(self.late.values())
+        return MINUTE_S * math.ceil(max(needed_s, self.wanted.budget_s + 1.0) / MINUTE_S)
+
+    def late_words(self) -> str:
+        """One sentence about what came too late, with the budget to give; empty where nothing did."""
+        if not self.late:
+            return ""
+        budget = units.format(self.wanted.budget_s, units.SECONDS)
+        return f"the budget of {budget} ended before {', '.join(self.late)}: give --budget {self.enough_s:.0f}s"
 
 
 Say = Callable[[str], None]
@@ -163,18 +181,15 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
         say(busy)
     every = points(wanted.device, num_ranks=wanted.num_ranks, scratch=str(scratch.resolve()))
     for number, (point, rest) in enumerate(_with_rest(every), start=1):
-        found = _budget(catalog, point, rest, state, every)
-        if isinstance(found, str):
-            state.skipped.append(f"{point.name}: {found}")
-            say(f"[{number}/{len(every)}] {point.name}: left out, {found}")
+        told = _share(catalog, point, rest, state, every)
+        if told.work <= 0.0:
+            say(f"[{number}/{len(every)}] {point.name}: left out, no time left")
+            _leave_out(point, state, told.needs_s)
             continue
         say(f"[{number}/{len(every)}] {point.name}")
-        _run(point, found, state)
-    late = [line.partition(":")[0] for line in state.skipped if line.endswith(NO_TIME)]
-    state.skipped = [line for line in state.skipped if not line.endswith(NO_TIME)]
-    if late:
-        state.skipped.append(f"for want of time: {', '.join(late)}")
-    calibration = finish(catalog, wanted, state.done, spent_s=time.monotonic() - state.begun_s, skipped=state.skipped)
+        _run(point, told, state)
+    skipped = [*state.skipped, *filter(None, [state.late_words()])]
+    calibration = finish(catalog, wanted, state.done, spent_s=time.monotonic() - state.begun_s, skipped=skipped)
     if busy:
         calibration = calibration.model_copy(update={"notes": (*calibration.notes, busy)})
     calibrations.write(calibration)
@@ -187,24 +202,49 @@ def _with_rest(every: list[Point]) -> Iterator[tuple[Point, list[Point]]]:
         yield point, every[index + 1 :]
 
 
-def _budget(catalog: Catalog, point: Point, rest: list[Point], state: _Progress, every: list[Point]) -> float | str:
-    """Seconds of a micro benchmark or steps of a real run; or why there is no time for it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """What of the time a point is given."""
+
+    work: float
+    """Seconds of a micro benchmark, steps of a real run; 0: it cannot end within the budget."""
+    needs_s: float
+    """The least that it takes, its start included."""
+    work_s: float
+    """What this work is predicted to take, without its start."""
+
+
+def _share(catalog: Catalog, point: Point, rest: list[Point], state: _Progress, every: list[Point]) -> _Share:
+    """Seconds of a micro benchmark or steps of a real run; nothing where it could not end in time."""
     if _is_done(state.wanted.folder / point.name):
-        return 0.0
+        return _Share(work=1.0, needs_s=0.0, work_s=0.0)
     left_s = state.left_s - state.start_s
     if isinstance(point, Micro):
+        needs_s = state.start_s + point.least_s
         if left_s < point.least_s:
-            return NO_TIME
+            return _Share(work=0.0, needs_s=needs_s, work_s=point.least_s)
         startups_s = len(every) * state.start_s + sum(p.compile_s for p in every if isinstance(p, RealRun))
         free_s = max(state.wanted.budget_s - startups_s, 0.3 * state.wanted.budget_s)
         scale = MICRO_FRAC * free_s / sum(p.most_s for p in every if isinstance(p, Micro))
-        return min(left_s, point.most_s, max(point.least_s, scale * point.most_s))
-    step_s = _step_s(catalog, point, state)
-    if left_s < point.compile_s + FEWEST_STEPS * step_s:
-        return NO_TIME
+        work_s = min(left_s, point.most_s, max(point.least_s, scale * point.most_s))
+        return _Share(work=work_s, needs_s=needs_s, work_s=work_s)
+    # Others on the machine, or a prediction that is off, make the next run late as they made the last.
+    predicted_s = _step_s(catalog, point, state)
+    step_s = predicted_s * max([1.0, *state.slowness[-1:]])
+    needs_s = state.start_s + point.compile_s + FEWEST_STEPS * step_s
+    if state.left_s < needs_s:
+        return _Share(work=0.0, needs_s=needs_s, work_s=needs_s - state.start_s)
     others = sum(isinstance(p, RealRun) for p in rest) + 1
     share_s = min(LONGEST_REAL_S, max(left_s - point.compile_s - len(rest) * state.start_s, 0.0) / others)
-    return float(min(MOST_STEPS, max(FEWEST_STEPS, int(share_s / step_s))))
+    num_steps = min(MOST_STEPS, max(FEWEST_STEPS, int(share_s / step_s)))
+    return _Share(work=float(num_steps), needs_s=needs_s, work_s=point.compile_s + num_steps * predicted_s)
+
+
+def _leave_out(point: Point, state: _Progress, needs_s: float) -> None:
+    """The budget ends before this point does; without one that is needed there is no calibration."""
+    state.late[point.name] = needs_s
+    if isinstance(point, Micro) and point.is_needed:
+        raise EnvironmentFailedError(f"{state.late_words()}; without it there is no calibration, and none is written")
 
 
 def _step_s(catalog: Catalog, point: RealRun, state: _Progress) -> float:
@@ -226,7 +266,7 @@ def _is_done(path: Path) -> bool:
     return info is not None and info.finished
 
 
-def _run(point: Point, share: float, state: _Progress) -> None:
+def _run(point: Point, share: _Share, state: _Progress) -> None:
     """Run a point; its failure is noted, unless there is no calibration without it."""
     path = state.wanted.folder / point.name
     directory = RunDirectory(path)
@@ -237,19 +277,23 @@ def _run(point: Point, share: float, state: _Progress) -> None:
         config: dict[str, Any] = read_document(directory.config, f"{point.kind}-run")
         spent_on_work_s = 0.0
     else:
-        config = point.config(share) if isinstance(point, Micro) else point.config(int(share))
-        spent_on_work_s = share if isinstance(point, Micro) else 0.0
+        config = point.config(share.work) if isinstance(point, Micro) else point.config(int(share.work))
+        spent_on_work_s = share.work if isinstance(point, Micro) else 0.0
     begun_s = time.monotonic()
     execution = Execution(kind=point.kind, config=config, path=path, num_ranks=point.num_ranks, study_id=STUDY)
     try:
         code = execute(execution, Watch(on_events=lambda events: _look(events, state)))
     except _OutOfTimeError:
-        state.skipped.append(f"{point.name}: it went past the end of the budget and was ended")
-        if isinstance(point, RealRun):  # its steps count as far as it got
+        if isinstance(point, RealRun) and num_steps_of(directory) >= MIN_STEPS:  # they count as far as it got
             state.done.append(path)
+        else:
+            _leave_out(point, state, state.start_s + 2.0 * share.work_s)  # it takes longer than predicted
         return
+    took_s = time.monotonic() - begun_s
     if isinstance(point, Micro):
-        state.starts_s.append(max(time.monotonic() - begun_s - spent_on_work_s, 1.0))
+        state.starts_s.append(max(took_s - spent_on_work_s, 1.0))
+    elif code == ExitCode.YES:
+        state.slowness.append(max(took_s - state.start_s, 0.0) / share.work_s)
     if code == ExitCode.YES:
         state.done.append(path)
         return
@@ -277,7 +321,8 @@ def finish(catalog: Catalog, wanted: Wanted, paths: list[Path], *, spent_s: floa
     sources = _sources(paths)
     _check_same_machine(wanted, sources)
     steps, notes = read_steps(catalog, (RunDirectory(p) for p in paths if not RunDirectory(p).measurements.exists()))
-    draft = _draft(wanted, sources, wanted.base, spent_s=spent_s, skipped=(*skipped, *notes))
+    skipped = [*unmeasured_words(sources), *skipped, *notes]
+    draft = _draft(wanted, sources, wanted.base, spent_s=spent_s, skipped=tuple(skipped))
     if not draft.values:
         raise EnvironmentFailedError("nothing was measured: give a longer --budget, or look into the run directories")
     fitted = fit_residuals(catalog, draft, steps)

@@ -1,0 +1,65 @@
+"""A calibration keeps to its budget, whatever a point does: one that would not end is ended, and is said to be late."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scalewright.catalog.calibration import path_of
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.errors import EnvironmentFailedError
+from scalewright.study.calibrate import Wanted, calibrate, wanted_here
+from scalewright.study.calibrate_points import Micro, Point
+from scalewright.workload.micro_run import DispatchRun, MemoryRun
+
+CATALOG = Catalog((packaged_data(),))
+BUDGET_S = 20.0
+QUICK = Micro(
+    name="memory", kind="memory", num_ranks=1, least_s=1.0, most_s=1.0, is_needed=True,
+    config=lambda budget_s: MemoryRun(sizes_bytes=(2**20,), device="cpu", budget_s=budget_s).document(),
+)  # fmt: skip
+ENDLESS = Micro(
+    name="endless", kind="memory", num_ranks=1, least_s=1.0, most_s=1.0,
+    config=lambda _: MemoryRun(sizes_bytes=tuple(2**20 + 4096 * n for n in range(1000)), device="cpu",
+                               budget_s=3000.0).document(),
+)  # fmt: skip
+AFTER = Micro(
+    name="dispatch", kind="dispatch", num_ranks=1, least_s=1.0, most_s=1.0,
+    config=lambda budget_s: DispatchRun(compiles=False, device="cpu", budget_s=budget_s).document(),
+)  # fmt: skip
+
+
+@pytest.fixture
+def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wanted:
+    monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
+    return wanted_here(CATALOG, budget_s=BUDGET_S, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
+
+
+def plan(monkeypatch: pytest.MonkeyPatch, *points: Point) -> None:
+    monkeypatch.setattr("scalewright.study.calibrate.points", lambda *_, **__: list(points))
+
+
+@pytest.mark.ranks
+def test_a_point_that_does_not_end_is_ended_with_the_budget(wanted: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(monkeypatch, QUICK, ENDLESS, AFTER)
+    said: list[str] = []
+    begun_s = time.monotonic()
+    found = calibrate(CATALOG, wanted, said.append)
+    assert time.monotonic() - begun_s <= 1.1 * BUDGET_S
+    assert {value.name for value in found.values} == {"memory_bytes_per_s"}
+    assert found.skipped == ("the budget of 20.0 s ended before endless, dispatch: give --budget 60s",)
+    assert "[3/3] dispatch: left out, no time left" in said  # and is not started
+    assert not (wanted.folder / "dispatch").exists()
+    assert path_of("mine").exists()
+
+
+def test_without_time_for_what_is_needed_there_is_no_calibration(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(monkeypatch, replace(QUICK, least_s=80.0))
+    with pytest.raises(EnvironmentFailedError, match=r"ended before memory: give --budget 120s; .* none is written"):
+        calibrate(CATALOG, wanted, lambda _: None)
+    assert not path_of("mine").exists()
