@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.errors import ConfigError, UnknownNameError
-from scalewright.launch.graph_file import GraphFile, Relation, Resources, StageFile, read_items, resources_of
+from scalewright.launch.graph_file import GraphFile, Relation, StageFile, asked_for, read_items
 from scalewright.launch.plan_job import whole_run_of
 from scalewright.launch.walltime import format_walltime
 from scalewright.records.documents import digest, document, read_document
@@ -166,8 +166,8 @@ def _ordered(file: GraphFile, path: Path) -> list[str]:
 def _stage(
     name: str, stage: StageFile, file: GraphFile, folder: Path, path: Path, site_gpus: Callable[[], int]
 ) -> Stage:
-    resources = resources_of(stage, file.defaults)
-    nodes, gpus, walltime_s = resources.nodes, resources.gpus_per_node, resources.time
+    asked = asked_for(stage, file.defaults)
+    nodes, gpus, walltime_s = asked.get("nodes"), asked.get("gpus_per_node", 0), asked.get("time")
     planned_gpu_s: float | None = None
     plan = folder / stage.plan if stage.plan else None
     if plan is not None:
@@ -183,7 +183,7 @@ def _stage(
     if script is not None and not script.is_file():
         raise ConfigError(f"{script}: no such file; stage {name} wants to submit it")
     return Stage(
-        name=name, command=stage.command, script=script, plan=plan, options=_options(resources), num_nodes=nodes,
+        name=name, command=stage.command, script=script, plan=plan, options=_options(asked), num_nodes=nodes,
         gpus_per_node=gpus, walltime_s=walltime_s, items=_items(stage, folder), width=stage.width,
         after=dict(stage.after), singleton=stage.singleton, planned_gpu_s=planned_gpu_s,
         retries=RetryRule(
@@ -193,12 +193,12 @@ def _stage(
     )  # fmt: skip
 
 
-def _options(resources: Resources) -> dict[str, Any]:
+def _options(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stage asks for besides its size and time, by the names of `JobRequest`."""
     renamed = {"env": "variables", "notice": "notice_s", "spares": "num_spares"}
     apart = ("nodes", "gpus_per_node", "time")
-    given = resources.model_dump(mode="json")
-    found = {renamed.get(name, name): value for name, value in given.items() if name not in apart}
-    return found | {"notice_s": int(resources.notice)}
+    found = {renamed.get(name, name): value for name, value in asked.items() if name not in apart}
+    return found | ({"notice_s": int(found["notice_s"])} if "notice_s" in found else {})
 
 
 def _planned(path: Path) -> tuple[int, int, float]:

@@ -150,11 +150,14 @@ def load_graph_file(path: Path) -> GraphFile:
     return load_toml(path, GraphFile, kind=KIND)
 
 
-def resources_of(stage: StageFile, defaults: Resources) -> Resources:
-    """The stage's own values, and the defaults where it has none. Variables of both hold; the stage's win."""
-    own = {name: getattr(stage, name) for name in Resources.model_fields if name in stage.model_fields_set}
-    own["env"] = {**defaults.env, **stage.env}
-    return defaults.model_copy(update=own)
+def asked_for(stage: StageFile, defaults: Resources) -> dict[str, Any]:
+    """What a stage asks for, by the names of `Resources`: its own values, and the defaults where it has none.
+
+    Variables of both hold; the stage's win. What neither gives is left out.
+    """
+    found = {name: getattr(defaults, name) for name in defaults.model_fields_set}
+    found |= {name: getattr(stage, name) for name in stage.model_fields_set if name in Resources.model_fields}
+    return found | ({"env": {**defaults.env, **stage.env}} if "env" in found else {})
 
 
 def read_items(path: Path) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ class LaunchFolder:
         return self.path / "stop"
 
     def stage(self, name: str) -> Path:
-        return self.path if name == ALONE else self.path / "stages" / name
+        return self.path if name == ALONE else self.path.joinpath("stages", name)
 
     def exists(self) -> bool:
         return self.manifest.is_file()

@@ -178,13 +178,15 @@ def planned_request(
     """The job that carries a plan out; `options` by the names of JobRequest, no time limit means the predicted one."""
     notes = check_site(job, site)
     if walltime_s is None:
-        walltime_s, more = planned_walltime_s(job, site, partition=options["partition"], qos=options["qos"])
+        walltime_s, more = planned_walltime_s(
+            job, site, partition=options.get("partition", ""), qos=options.get("qos", "")
+        )
         notes = (*notes, *more)
-    has_own_python = options.get("container") is not None or options["venv"] or options["modules"]
+    has_own_python = any(options.get(name) for name in ("container", "venv", "modules"))
     python = "python" if has_own_python else sys.executable
     return JobRequest(
         command=(python, "-m", "scalewright.run", "language", "--run-dir", str(run_dir)),
         num_nodes=job.num_nodes, gpus_per_node=job.gpus_per_node, walltime_s=walltime_s, run_dir=run_dir,
         work_dir=work_dir, name=name, finds_its_rank=True, notes=notes,
-        **{**options, "notice_s": options["notice_s"] or planned_notice_s(job, walltime_s)},
+        **{**options, "notice_s": options.get("notice_s") or planned_notice_s(job, walltime_s)},
     )  # fmt: skip

@@ -46,7 +46,7 @@ run_step() {
     step=''
     return "$code"
 }
-"""
+""".strip("\n")
 
 END = r"""
 # Once, whatever ends the job: how it ended, in a file that is whole or not there.
@@ -150,7 +150,7 @@ PROVENANCE = r"""
     env | grep -E '^(SLURM|NCCL|RCCL|FI|UCX|GLOO|OMP|MIOPEN|HSA|CUDA|ROCR|MASTER)_' |
         grep -vE 'TOKEN|SECRET|JWT|KEY' | sort
 } >"$run_dir/logs/job-$SLURM_JOB_ID-$attempt.txt" || true
-"""
+""".strip("\n")
 
 ON_RANK_HEAD = r"""
 # Once per task: who it is, where it landed, and then the command in its place.
@@ -200,7 +200,7 @@ on_node() {
     done
     exit "$code"
 }
-"""
+""".strip("\n")
 
 SHIELD = r"""
 # Around each rank. Leaving with 75 means saved; it is held back a little, because the first code that is not 0 makes
@@ -225,7 +225,7 @@ shield() {
     ((code != held)) || sleep "$hold_s"
     exit "$code"
 }
-"""
+""".strip("\n")
 
 UNIGNORE = "import os, signal, sys; signal.signal(signal.SIGUSR1, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
 """What torchrun ignores its ranks would ignore too, and bash cannot undo that: Python can."""

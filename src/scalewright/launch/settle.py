@@ -251,4 +251,4 @@ def _with_advice(settled: Settled) -> Settled:
     partition = site.partition(settled.partition)
     if partition is not None and partition.preempts and not request.requeue:
         notes.append(f"{partition.name} ends jobs for others: without requeue the job is lost then")
-    return replace(settled, notes=tuple(notes))
+    return settled if len(notes) == len(settled.notes) else replace(settled, notes=tuple(notes))

@@ -27,6 +27,10 @@ _UNTESTED = {
     "detected": "its values are the scheduler's own answers",
 }
 _MEMORY_FLAGS = ("--mem", "--mem-per-gpu", "--mem-per-cpu")
+_SET_ELSEWHERE = frozenset({
+    "--account", "--partition", "--qos", "--constraint", "--nodes", "--reservation", "--job-name", "--ntasks",
+    "--error", "--wrap",
+})  # fmt: skip
 _LINT = "# Traps and tasks call functions by name.\n# shellcheck disable=SC2317,SC2329"
 
 
@@ -58,7 +62,7 @@ def render(request: JobRequest, site: Site) -> Script:
         parts.SHIELD,
         steps(settled, image, on_rank),
     )
-    text = "\n\n".join(section.strip("\n") for section in sections if section.strip("\n"))
+    text = "\n\n".join(filter(None, [section.strip("\n") for section in sections]))
     return Script(text=text + "\n", notes=notes, num_warnings=len(warnings))
 
 
@@ -124,22 +128,22 @@ def _header_flags(settled: Settled, image: InImage) -> Iterator[str]:
     fixed += ["--open-mode=append", "--kill-on-invalid-dep=yes", f"--chdir={request.work_dir}"]
     fixed.append(f"--output={request.run_dir}/logs/slurm-{'%A_%a' if request.array else '%j'}.out")
     yield from fixed
-    known = {flag.partition("=")[0] for flag in fixed} | {
-        "--account",
-        "--partition",
-        "--qos",
-        "--constraint",
-        "--nodes",
-    }
+    if request.directives:
+        yield from _more_flags(request, fixed)
+
+
+def _more_flags(request: JobRequest, fixed: list[str]) -> Iterator[str]:
+    """The user's own, none of which may say again what the script says."""
+    known = {flag.partition("=")[0] for flag in fixed} | _SET_ELSEWHERE
     for name, value in request.directives.items():
-        if f"--{name}" in known | {"--reservation", "--job-name", "--ntasks", "--error", "--wrap"}:
+        if f"--{name}" in known:
             raise ConfigError(f"--directive {name} is set by the script itself: use the option of launch instead")
         yield f"--{name}={value}" if value else f"--{name}"
 
 
 def check_forbidden(site: Site, flags: list[str]) -> None:
     """A flag that the site refuses or that breaks runs there, with its reason."""
-    used = {flag.partition("=")[0] for flag in flags}
+    used = {flag.partition("=")[0] for flag in flags} if site.forbidden else set()
     for rule in site.forbidden:
         if rule.flag in used:
             raise ConfigError(f"{rule.flag} must not be used on {site.name}: {rule.why}; leave it out")

@@ -73,7 +73,8 @@ def job_name(graph: Graph, stage: Stage) -> str:
 
 def part_folder(folder: LaunchFolder, stage: Stage, part: int, size: int) -> Path:
     """The run directory of a stage, or of one part where its items fill several arrays."""
-    return folder.stage(stage.name).absolute() / (f"part-{part}" if num_parts(stage, size) > 1 else "")
+    whole = folder.stage(stage.name).absolute()
+    return whole / f"part-{part}" if num_parts(stage, size) > 1 else whole
 
 
 def script_path(run_dir: Path) -> Path:
@@ -85,9 +86,10 @@ def own_options(graph: Graph, stage: Stage, run_dir: Path) -> tuple[str, ...]:
     if stage.script is None:
         return ()
     log = "%A_%a" if stage.items else "%j"
+    more = stage.options.get("directives", {})
     options = [f"--chdir={graph.folder}", f"--output={run_dir}/logs/slurm-{log}.out", "--open-mode=append"]
     options += [f"--{name}={stage.options[name]}" for name in _HEADER if stage.options.get(name)]
-    options += [f"--{name}={value}" if value else f"--{name}" for name, value in stage.options["directives"].items()]
+    options += [f"--{name}={value}" if value else f"--{name}" for name, value in more.items()]
     if stage.num_nodes is not None:
         options.append(f"--nodes={stage.num_nodes}")
     if stage.gpus_per_node:
@@ -112,7 +114,7 @@ def _request(graph: Graph, stage: Stage, run_dir: Path, items: tuple[str, ...]) 
 
 
 def _options(stage: Stage) -> dict[str, Any]:
-    return dict(stage.options) | {"modules": tuple(stage.options["modules"])}
+    return dict(stage.options) | {"modules": tuple(stage.options.get("modules", ()))}
 
 
 def _planned(graph: Graph, stage: Stage, run_dir: Path, site: Site) -> StageScript:
