@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,19 +15,17 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.breakdown import TimedStep, profiler, split_step
 from scalewright.run.checkpoint import OPTIONAL, Loaded
 from scalewright.run.device import allow_attention, choose_device, join_group, settle_cpu_products
 from scalewright.run.language.data import Loader
 from scalewright.run.language.place import check_world_size
 from scalewright.run.language.session import Session, open_session
-from scalewright.run.language.step import StepResult
 from scalewright.run.loss_scale import LossScale
 from scalewright.run.metrics import MetricWriter
-from scalewright.run.peak_memory import peak_memory_bytes
 from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
 from scalewright.run.steady import steady_state
+from scalewright.run.step_log import StepLog
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
 from scalewright.workload import language_run
@@ -56,16 +53,6 @@ def run(
         dist.destroy_process_group()
 
 
-@dataclass(slots=True)
-class Counts:
-    """What has happened since this process started."""
-
-    timed: list[TimedStep] = field(default_factory=list)
-    """Steps that were neither profiled nor held up by a checkpoint."""
-    num_tokens: int = 0
-    num_steps: int = 0
-
-
 class Training:
     """One rank's run."""
 
@@ -88,8 +75,11 @@ class Training:
             state=self._state,
         )  # fmt: skip
         self.session.train_step.before_update = self.saves.hold_update
-        self.counts = Counts()
-        self._peak_flop_per_s = directory.peak_flop_per_s()
+        self.log = StepLog(
+            directory=directory, world=world, metrics=metrics, watchdog=watchdog, saves=self.saves, device=device,
+            keep_trace=config.keep_trace,
+        )  # fmt: skip
+        self._num_tokens, self._num_steps = 0, 0
 
     def run(self) -> ExitCode:
         first = self.saves.resume(self._take_up, start_from=self.config.start_from)
@@ -110,52 +100,18 @@ class Training:
         self.saves.close()
 
     def _step(self, step: int, loader: Loader) -> None:
-        profiled = step >= self.config.steps - self.config.profile_steps and step > 0
-        self.saves.held_s = 0.0
-        with profiler(self.device) if profiled else contextlib.nullcontext() as trace:
-            started_s, cpu_started_s = time.perf_counter(), time.thread_time()
+        config = self.config
+        with self.log.timing(is_profiled=step >= config.steps - config.profile_steps and step > 0) as taken:
             batch = loader.next()
             result = self.session.step(batch.tokens_BL, batch.targets_BL)
             loss, norm = float(result.loss), float(result.grad_norm)  # waits for the device
-            step_s, thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
-        timed = TimedStep(step=step, wall_s=step_s, thread_cpu_s=thread_cpu_s, data_wait_s=batch.waited_s)
-        self._write_step(step, step_s, loss, norm, result)
-        if self.saves.held_s:
-            self._write(step, names.CHECKPOINT_BLOCK, self.saves.held_s)
-        if trace is None:
-            self._write(step, names.DATA_WAIT, batch.waited_s)
-        else:
-            ordinary = self.counts.timed or [timed]
-            split = split_step(trace, ordinary, device=self.device)
-            self._write(step, names.DATA_WAIT, split.data_wait_s)
-            self._write(step, names.COMPUTE_TIME, split.compute_s)
-            self._write(step, names.COMMUNICATION_TIME, split.communication_s)
-            self._write(step, names.IDLE_TIME, split.idle_s)
-            if self.config.keep_trace:
-                path = self.directory.trace(rank=self.world.rank, step=step)
-                path.parent.mkdir(exist_ok=True)
-                trace.export_chrome_trace(str(path))
-        if trace is None and not self.saves.is_writing and not self.saves.held_s:
-            self.counts.timed.append(timed)
-
-    def _write_step(self, step: int, step_s: float, loss: float, norm: float, result: StepResult) -> None:
-        flop_per_s = self.config.step_flop / int(self.config.layout.num_gpus) / step_s
-        self.counts.num_steps += 1
-        self.counts.num_tokens += result.num_tokens
-        self._write(step, names.STEP_TIME, step_s)
-        self._write(step, names.LOSS, loss)
-        self._write(step, names.GRAD_NORM, norm)
-        self._write(step, names.TOKENS_PER_S, self.config.tokens_per_step / step_s)
-        self._write(step, names.FLOP_PER_S, flop_per_s)
-        if self._peak_flop_per_s is not None:
-            self._write(step, names.MFU, flop_per_s / self._peak_flop_per_s)
-        self._write(step, names.PEAK_MEMORY, peak_memory_bytes(self.device))
-        self.watchdog.step_done(
-            step=step, seconds_s=step_s, loss=loss, flop_per_s=flop_per_s, peak_flop_per_s=self._peak_flop_per_s
-        )
-
-    def _write(self, step: int, name: str, value: float) -> None:
-        self.metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
+        taken.data_wait_s = batch.waited_s
+        self._num_steps += 1
+        self._num_tokens += result.num_tokens
+        self.log.done(
+            step, taken, loss=loss, device_flop=config.step_flop / int(config.layout.num_gpus),
+            others={names.GRAD_NORM: norm, names.TOKENS_PER_S: config.tokens_per_step / taken.wall_s},
+        )  # fmt: skip
 
     def _tensors(self) -> dict[str, Tensor]:
         found = self.session.optimizer.state()
@@ -187,17 +143,17 @@ class Training:
 
     def _conclude(self) -> None:
         """Say which steps count, and check the work that was reported against the work that was done."""
-        timed, last = self.counts.timed, self.config.steps - 1
+        timed, last = self.log.timed, self.config.steps - 1
         verdict = steady_state([t.wall_s for t in timed], self.config.protocol)
         if timed:
             first = timed[verdict.first].step
             self.metrics.event(
                 step=first, name=names.EVENT_STEADY, detail=verdict.verdict, value=verdict.median_s, unit="s"
             )
-        counted = torch.tensor([self.counts.num_tokens], dtype=torch.int64)
+        counted = torch.tensor([self._num_tokens], dtype=torch.int64)
         if self.world.world_size > 1:
             dist.all_reduce(counted)
         executed = int(counted) // int(self.config.layout.tp)  # ranks of a tensor group score the same tokens
-        reported = self.counts.num_steps * self.config.tokens_per_step
+        reported = self._num_steps * self.config.tokens_per_step
         detail = f"{reported} tokens reported, {executed} executed"
         self.metrics.event(step=last, name=names.EVENT_TOKENS, detail=detail, value=float(executed == reported))

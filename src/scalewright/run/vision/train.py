@@ -16,14 +16,13 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.breakdown import TimedStep, profiler, split_step
 from scalewright.run.checkpoint import Loaded
 from scalewright.run.device import choose_device, join_group, settle_cpu_products
 from scalewright.run.loss_scale import LossScale
 from scalewright.run.metrics import MetricWriter
-from scalewright.run.peak_memory import peak_memory_bytes
 from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
+from scalewright.run.step_log import StepLog
 from scalewright.run.vision.counted import counted_steps
 from scalewright.run.vision.loader import Batches, ImageLoader, SyntheticBatches
 from scalewright.run.vision.session import Session, is_folded, open_session
@@ -90,9 +89,10 @@ class Training:
             state=self._state,
         )  # fmt: skip
         self.session.train_step.before_update = self.saves.hold_update
-        self.timed: list[TimedStep] = []
-        """Steps that were neither profiled nor held up by a checkpoint."""
-        self._peak_flop_per_s = directory.peak_flop_per_s()
+        self.log = StepLog(
+            directory=directory, world=world, metrics=metrics, watchdog=watchdog, saves=self.saves, device=device,
+            keep_trace=config.keep_trace,
+        )  # fmt: skip
 
     def run(self) -> ExitCode:
         first = self.saves.resume(self._take_up)
@@ -119,13 +119,13 @@ class Training:
         with self.watchdog.suspended():
             self.opened = open_source(self.config, self.directory, self.world, self._wait_for_all)
             if self.opened.copies:
-                self._write(first, names.STAGING_TIME, self.opened.staging_s)
+                self.log.write(first, names.STAGING_TIME, self.opened.staging_s)
             self.loader = ImageLoader(self.opened.source, self.config, self.device, rank=self.world.rank)
             if first == 0:
                 self._wait_for_all()  # ranks of a node share its cores: they are tried at the same time
                 rate = self.loader.images_per_s()
                 if rate is not None:
-                    self._write(first, names.LOADER_RATE, rate)
+                    self.log.write(first, names.LOADER_RATE, rate)
 
     def _wait_for_all(self) -> None:
         if self.world.world_size > 1:
@@ -143,8 +143,8 @@ class Training:
         training_s = time.perf_counter() - started_s
         self._validate(last)
         if first_step == 0:
-            self._write(last, names.TRAINING_TIME, training_s)
-            self._write(last, names.EPOCH_TIME, time.perf_counter() - started_s)
+            self.log.write(last, names.TRAINING_TIME, training_s)
+            self.log.write(last, names.EPOCH_TIME, time.perf_counter() - started_s)
         return self.saves.after_step(last + 1, stop=self.stop.requested is not None)
 
     def _batches(self, epoch: int, first_step: int) -> Batches:
@@ -154,47 +154,16 @@ class Training:
         return self.loader.training(epoch, first_step=first_step)
 
     def _step(self, step: int, batches: Batches, *, is_first: bool) -> None:
-        profiled = step >= self.config.steps - self.config.profile_steps and step > 0
-        self.saves.held_s = 0.0
-        with profiler(self.device) if profiled else contextlib.nullcontext() as trace:
-            started_s, cpu_started_s = time.perf_counter(), time.thread_time()
+        config = self.config
+        with self.log.timing(is_profiled=step >= config.steps - config.profile_steps and step > 0) as taken:
             batch = batches.next()
             result = self.session.step(batch.images_BHWC, batch.labels_B)
             loss = float(result.loss)  # waits for the device
-            step_s, thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
-        timed = TimedStep(step=step, wall_s=step_s, thread_cpu_s=thread_cpu_s, data_wait_s=batch.waited_s)
-        self._write_step(step, step_s, loss)
-        if self.saves.held_s:
-            self._write(step, names.CHECKPOINT_BLOCK, self.saves.held_s)
-        if trace is None:
-            self._write(step, names.DATA_WAIT, batch.waited_s)
-            if not is_first and not self.saves.is_writing and not self.saves.held_s:
-                self.timed.append(timed)
-            return
-        split = split_step(trace, self.timed or [timed], device=self.device)
-        self._write(step, names.DATA_WAIT, split.data_wait_s)
-        self._write(step, names.COMPUTE_TIME, split.compute_s)
-        self._write(step, names.COMMUNICATION_TIME, split.communication_s)
-        self._write(step, names.IDLE_TIME, split.idle_s)
-        if self.config.keep_trace:
-            path = self.directory.trace(rank=self.world.rank, step=step)
-            path.parent.mkdir(exist_ok=True)
-            trace.export_chrome_trace(str(path))
-
-    def _write_step(self, step: int, step_s: float, loss: float) -> None:
-        config = self.config
-        flop_per_s = config.step_flop / config.num_ranks / step_s
-        self._write(step, names.STEP_TIME, step_s)
-        self._write(step, names.LOSS, loss)
-        self._write(step, names.LEARNING_RATE, config.rate(step))
-        self._write(step, names.IMAGES_PER_S, config.global_batch / step_s)
-        self._write(step, names.FLOP_PER_S, flop_per_s)
-        if self._peak_flop_per_s is not None:
-            self._write(step, names.MFU, flop_per_s / self._peak_flop_per_s)
-        self._write(step, names.PEAK_MEMORY, peak_memory_bytes(self.device))
-        self.watchdog.step_done(
-            step=step, seconds_s=step_s, loss=loss, flop_per_s=flop_per_s, peak_flop_per_s=self._peak_flop_per_s
-        )
+        taken.data_wait_s = batch.waited_s
+        self.log.done(
+            step, taken, loss=loss, device_flop=config.step_flop / config.num_ranks, counts=not is_first,
+            others={names.LEARNING_RATE: config.rate(step), names.IMAGES_PER_S: config.global_batch / taken.wall_s},
+        )  # fmt: skip
 
     def _validate(self, step: int) -> None:
         if not self.config.validates or self.loader is None:
@@ -202,12 +171,9 @@ class Training:
         with self.watchdog.suspended():
             found = validate(self.session, self.loader.validation())
         if found is not None:
-            self._write(step, names.VALIDATION_LOSS, found.loss)
-            self._write(step, names.TOP_1, found.top_1_frac)
-            self._write(step, names.TOP_5, found.top_5_frac)
-
-    def _write(self, step: int, name: str, value: float) -> None:
-        self.metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
+            self.log.write(step, names.VALIDATION_LOSS, found.loss)
+            self.log.write(step, names.TOP_1, found.top_1_frac)
+            self.log.write(step, names.TOP_5, found.top_5_frac)
 
     def _state(self, done: int) -> dict[str, Any]:
         return {
@@ -228,7 +194,7 @@ class Training:
 
     def _conclude(self) -> None:
         """Say which steps count."""
-        found = counted_steps(self.config, self.timed)
+        found = counted_steps(self.config, self.log.timed)
         if found is None:
             return
         self.metrics.event(

@@ -1,0 +1,109 @@
+"""What a step of a benchmark leaves in the run directory: time, rates, and where the time went in profiled steps."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.profiler import profile
+
+from scalewright.records import metric_names as names
+from scalewright.records.run_directory import RunDirectory
+from scalewright.run.breakdown import TimedStep, profiler, split_step
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.peak_memory import peak_memory_bytes
+from scalewright.run.saves import Saves
+from scalewright.run.watchdog import Watchdog
+from scalewright.run.world import World
+
+
+@dataclass(slots=True)
+class Taken:
+    """A step under way: the caller says how long it waited for data, the clock the rest."""
+
+    trace: profile | None
+    wall_s: float = 0.0
+    thread_cpu_s: float = 0.0
+    data_wait_s: float = 0.0
+
+
+class StepLog:
+    """One rank's steps, as its clock sees them."""
+
+    def __init__(
+        self,
+        *,
+        directory: RunDirectory,
+        world: World,
+        metrics: MetricWriter,
+        watchdog: Watchdog,
+        saves: Saves,
+        device: torch.device,
+        keep_trace: bool,
+    ) -> None:
+        self._directory, self._world, self._metrics, self._watchdog = directory, world, metrics, watchdog
+        self._saves, self._device, self._keep_trace = saves, device, keep_trace
+        self._peak_flop_per_s = directory.peak_flop_per_s()
+        self.timed: list[TimedStep] = []
+        """Steps since this process started that were neither profiled nor held up by a checkpoint."""
+
+    def write(self, step: int, name: str, value: float) -> None:
+        self._metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
+
+    @contextlib.contextmanager
+    def timing(self, *, is_profiled: bool) -> Iterator[Taken]:
+        """Time what is inside, which must have waited for the device when it ends."""
+        self._saves.held_s = 0.0
+        with profiler(self._device) if is_profiled else contextlib.nullcontext() as trace:
+            taken, started_s, cpu_started_s = Taken(trace), time.perf_counter(), time.thread_time()
+            yield taken
+            taken.wall_s, taken.thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
+
+    def done(
+        self,
+        step: int,
+        taken: Taken,
+        *,
+        loss: float,
+        device_flop: float,
+        others: Mapping[str, float],
+        counts: bool = True,
+    ) -> None:
+        """Write down a step, with what only this benchmark knows of it; one that does not count is no sample."""
+        flop_per_s = device_flop / taken.wall_s
+        self.write(step, names.STEP_TIME, taken.wall_s)
+        self.write(step, names.LOSS, loss)
+        for name, value in others.items():
+            self.write(step, name, value)
+        self.write(step, names.FLOP_PER_S, flop_per_s)
+        if self._peak_flop_per_s is not None:
+            self.write(step, names.MFU, flop_per_s / self._peak_flop_per_s)
+        self.write(step, names.PEAK_MEMORY, peak_memory_bytes(self._device))
+        self._watchdog.step_done(
+            step=step, seconds_s=taken.wall_s, loss=loss, flop_per_s=flop_per_s, peak_flop_per_s=self._peak_flop_per_s
+        )
+        if self._saves.held_s:
+            self.write(step, names.CHECKPOINT_BLOCK, self._saves.held_s)
+        self._split(step, taken, counts=counts)
+
+    def _split(self, step: int, taken: Taken, *, counts: bool) -> None:
+        timed = TimedStep(
+            step=step, wall_s=taken.wall_s, thread_cpu_s=taken.thread_cpu_s, data_wait_s=taken.data_wait_s
+        )
+        if taken.trace is None:
+            self.write(step, names.DATA_WAIT, taken.data_wait_s)
+            if counts and not self._saves.is_writing and not self._saves.held_s:
+                self.timed.append(timed)
+            return
+        split = split_step(taken.trace, self.timed or [timed], device=self._device)
+        self.write(step, names.DATA_WAIT, split.data_wait_s)
+        self.write(step, names.COMPUTE_TIME, split.compute_s)
+        self.write(step, names.COMMUNICATION_TIME, split.communication_s)
+        self.write(step, names.IDLE_TIME, split.idle_s)
+        if self._keep_trace:
+            path = self._directory.trace(rank=self._world.rank, step=step)
+            path.parent.mkdir(exist_ok=True)
+            taken.trace.export_chrome_trace(str(path))
