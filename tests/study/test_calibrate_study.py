@@ -1,13 +1,21 @@
-"""The calibrate study: what is measured in which order, where its runs go, and what is said of a busy machine."""
+"""The calibrate study: what is measured in which order, where its runs go, and what is said of their machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scalewright.study.calibrate import RESULT, study_folder
+from calibration_cases import memory_rows, product_rows
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.errors import ConfigError
+from scalewright.records.measurements import Measurements, write_measurements
+from scalewright.records.run_directory import RunDirectory
+from scalewright.study.calibrate import RESULT, finish, study_folder, wanted_here
 from scalewright.study.calibrate_points import Micro, RealRun, points
+
+CATALOG = Catalog((packaged_data(),))
 
 
 @pytest.mark.parametrize(("device", "ranks"), [("cpu", 1), ("cpu", 2), ("cuda", 1), ("cuda", 4)])
@@ -39,3 +47,34 @@ def test_an_interrupted_attempt_goes_on_and_a_finished_one_is_left_alone(tmp_pat
     (begun / RESULT).write_text("{}")
     assert study_folder(tmp_path, "mine") != begun
     assert study_folder(tmp_path, "other").name.endswith("-other")
+
+
+def measured(path: Path, kind: str, rows: list[Any], *, name: str, throttled: tuple[str, ...] = ()) -> Path:
+    """A run directory that a micro benchmark could have left."""
+    directory = RunDirectory.create_or_resume(path / kind, {"schema": f"scalewright.{kind}-run/1"})
+    device = {"type": "cpu", "name": name, "num_ranks": 1}
+    write_measurements(
+        directory,
+        Measurements(kind=kind, device=device, versions={}, rows=rows, conditions={"throttled": list(throttled)}),
+    )
+    return directory.path
+
+
+def test_a_device_that_slowed_down_is_told_of_in_the_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
+    wanted = wanted_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
+    cpu = wanted.fingerprint.name
+    hot = measured(tmp_path, "gemm", product_rows(150e9), name=cpu, throttled=("hardware thermal slowdown",))
+    cool = measured(tmp_path, "memory", memory_rows(20e9), name=cpu)
+    found = finish(CATALOG, wanted, [hot, cool], spent_s=50.0, skipped=[])
+    assert found.notes == ("gemm: the device slowed itself down (hardware thermal slowdown)",)
+    assert not (tmp_path / "home").exists()
+
+
+def test_runs_of_another_machine_are_refused(tmp_path: Path) -> None:
+    wanted = wanted_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
+    foreign = measured(tmp_path, "gemm", product_rows(150e9), name="Another CPU")
+    with pytest.raises(ConfigError, match=r"was measured on Another CPU, not on .*: choose another folder with --out"):
+        finish(CATALOG, wanted, [foreign], spent_s=50.0, skipped=[])

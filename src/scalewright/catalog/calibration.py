@@ -7,6 +7,7 @@ machine and the software it was made with, and says which those were.
 from __future__ import annotations
 
 import re
+import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,9 +16,10 @@ from pydantic import Field, model_validator
 
 from scalewright.catalog.facts import Strict
 from scalewright.catalog.library import home
-from scalewright.errors import ConfigError, DocumentError
+from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
 from scalewright.records.documents import check_schema, digest, parse_json, read_text, schema, write_document
 from scalewright.records.loader import validate
+from scalewright.records.types import EnvName
 
 KIND = "calibration"
 MEMORY_TOLERANCE_FRAC = 0.02
@@ -231,14 +233,31 @@ def load(name: str) -> Calibration:
 
 def read(path: Path) -> Calibration:
     """The file, strictly: an unknown key, another kind or a newer version is refused."""
-    raw = parse_json(read_text(path), where=str(path))
+    again = f"make it again with scalewright calibrate --as {path.stem} --force"
+    try:
+        raw = parse_json(read_text(path), where=str(path))
+    except DocumentError as error:
+        raise DocumentError(f"{error}; {again}") from error
     if not isinstance(raw, dict):
-        raise DocumentError(f"{path}: holds a {type(raw).__name__}, not a calibration: make it again")
+        raise DocumentError(f"{path}: holds a {type(raw).__name__}, not a calibration: {again}")
     check_schema(raw.get("schema"), KIND, where=str(path))
     found = validate(raw, Calibration, where=str(path))
     if found.name != path.stem:
         raise DocumentError(f"{path}: is the calibration {found.name!r}; it must be the file's name, {path.stem!r}")
     return found
+
+
+def check_writable() -> None:
+    """Before anything is measured: that what will have been can be written down."""
+    place = folder()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise EnvironmentFailedError(
+            f"{place}: a calibration cannot be written there: {error.strerror}; set {EnvName.HOME} to another place"
+        ) from error
 
 
 def write(calibration: Calibration) -> Path:

@@ -176,6 +176,7 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     state = _Progress(wanted)
     scratch = wanted.folder / "scratch"
     make_folder(scratch)
+    calibrations.check_writable()
     busy = load_now().note()
     if busy:
         say(busy)

@@ -1,0 +1,66 @@
+"""What `calibrate` refuses to write over, and to begin: one sentence with the next step, and every file as it was."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from calibration_cases import CPU_VALUES, calibration
+from scalewright.catalog import calibration as calibrations
+from scalewright.launch.system_here import fingerprint_here, versions_here
+
+Here = Callable[..., subprocess.CompletedProcess[str]]
+Edit = Callable[[str], str]
+
+
+def as_it_is(text: str) -> str:
+    return text
+
+
+@pytest.mark.parametrize(
+    ("changed", "edit", "words"),
+    [
+        ({"fingerprint": calibration().fingerprint}, as_it_is, "is not of this machine as it is now"),
+        ({"versions": {"torch": "1.0"}}, as_it_is, "choose another name with --as, or replace it with --force"),
+        ({}, lambda text: text[: len(text) // 2], "make it again with scalewright calibrate --as mine --force"),
+        ({}, lambda _: "[]", "not a calibration: make it again with scalewright calibrate --as mine --force"),
+        ({}, lambda text: text.replace("calibration/1", "calibration/2"), "newer than 1"),
+        ({}, lambda text: text.replace('"budget_s"', '"budget_h"'), "budget_h"),
+    ],
+    ids=["other machine", "other version", "torn", "a list", "newer", "unknown key"],
+)
+def test_a_calibration_that_is_not_ours_is_left_alone(
+    here: Here, changed: dict[str, object], edit: Edit, words: str
+) -> None:
+    own = {"fingerprint": fingerprint_here("cpu"), "versions": versions_here()}
+    path = calibrations.write(calibration(*CPU_VALUES, name="mine", **(own | changed)))  # type: ignore[arg-type]
+    path.write_text(edit(path.read_text()))
+    before = path.read_bytes()
+    found = here("calibrate", "--as", "mine", "--budget", "30 s", "--device", "cpu")
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert path.read_bytes() == before
+    assert not Path("results").exists()
+
+
+def test_a_home_that_cannot_be_written_is_told_before_anything_is_measured(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALEWRIGHT_HOME", "/proc/nowhere")
+    found = here("calibrate", "--budget", "30 s", "--device", "cpu")
+    assert found.returncode == 3
+    assert "set SCALEWRIGHT_HOME to another place" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert not list(Path("results").rglob("gemm"))
+
+
+def test_no_gpu_to_calibrate(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    found = here("calibrate", "--budget", "30 s", "--device", "cuda")
+    assert found.returncode == 3
+    assert "no GPU is visible here" in found.stderr
+    assert not Path("results").exists()
