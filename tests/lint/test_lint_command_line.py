@@ -54,13 +54,23 @@ def test_a_finding_shows_place_line_mark_reason_fix_and_page(cli, script) -> Non
     done = cli("lint", str(path), "--select", "directive-after-command")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(f"{path}:13:9: error: ")
-    assert "[directive-after-command]" in lines[0]
-    assert lines[1] == "   13 | #SBATCH --mem=1G"
-    assert lines[2] == "      |         ^^^^^^^^"
+    assert lines[0].startswith(f"{path}:13:9: error:")
+    source = lines.index("   13 | #SBATCH --mem=1G")
+    assert lines[source - 1].endswith("[directive-after-command]")
+    assert lines[source + 1] == "      |         ^^^^^^^^"
     assert any(line.strip().startswith("why: ") for line in lines)
     assert any(line.strip().startswith("fix: ") for line in lines)
     assert "docs/lint/directive-after-command.md" in done.stdout
+
+
+def test_a_heading_is_no_wider_than_the_terminal(cli, tmp_path) -> None:
+    (tmp_path / "job.sbatch").write_text(LATE)
+    done = cli("lint", "job.sbatch", "--site", "leonardo", cwd=tmp_path)
+    headings = [
+        line for line in done.stdout.splitlines() if line.startswith(("job.sbatch:", "    ")) and "|" not in line
+    ]
+    assert any(line.startswith("    ") and "[directive-after-command]" in line for line in headings)
+    assert max(len(line) for line in headings) <= 80
 
 
 def test_json_has_file_line_rule_severity_message_and_fix(cli, script) -> None:

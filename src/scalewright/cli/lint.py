@@ -167,7 +167,7 @@ class _Job:
         from scalewright.launch.lint.formats import github_lines, lint_document, sarif_document
         from scalewright.records.documents import to_json
         from scalewright.report.console import answer_console
-        from scalewright.report.lint import print_findings, summary_line
+        from scalewright.report.lint import print_findings, print_summary, summary_line
 
         self._complain()
         if kind == "json":
@@ -185,9 +185,10 @@ class _Job:
             for line in github_lines(self.findings, self.unreadable):
                 typer.echo(line)
         else:
-            print_findings(answer_console(), self.findings, known_rules(), self.texts)
+            console = answer_console()
+            print_findings(console, self.findings, known_rules(), self.texts)
             counts = (len(self.texts) + len(self.unreadable), len(self.unreadable), sum(self.fixed.values()))
-            typer.echo(summary_line(self.findings, *counts))
+            print_summary(console, summary_line(self.findings, *counts))
 
 
 def _settings(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from scalewright.launch.lint.engine import LintFinding
 from scalewright.launch.lint.formats import rule_page
@@ -24,12 +26,7 @@ def print_findings(
     shown = ("", 0, 0)
     for finding in findings:
         style = _STYLES[finding.severity]
-        place = f"{finding.file}:{finding.line}:{finding.column}"
-        console.print(
-            f"[bold]{escape(place)}[/]: [{style}]{finding.severity}[/]: {escape(finding.message)} "
-            f"[dim]\\[{finding.rule}][/]",
-            soft_wrap=True,
-        )
+        _print_heading(console, finding, style)
         if (finding.file, finding.line, finding.column) != shown:
             _print_source(console, finding, texts.get(finding.file, ""), style)
         shown = (finding.file, finding.line, finding.column)
@@ -40,6 +37,24 @@ def print_findings(
             _print_note(console, "see", f"{rule_page(finding.rule)} (scalewright lint --explain {finding.rule})")
         told.add(finding.rule)
         console.print()
+
+
+def _print_heading(console: Console, finding: LintFinding, style: str) -> None:
+    """Place, severity, message and rule; broken at blanks where that is wider than the terminal."""
+    heading = Text(f"{finding.file}:{finding.line}:{finding.column}", style="bold")
+    heading.append_text(Text.assemble((": ", ""), (finding.severity, style), (": ", "")))
+    indent = " " * 4
+    width, used = max(console.width, 40), heading.cell_len
+    words = [(word, "") for word in _visible(" ".join(finding.message.split())).split()]
+    for index, (word, look) in enumerate([*words, (f"[{finding.rule}]", "dim")]):
+        lead = " " if index else ""
+        if used + len(lead) + cell_len(word) > width and (index or len(indent) + cell_len(word) <= width):
+            heading.rstrip()
+            lead, used = f"\n{indent}", 0
+        heading.append(lead + word, style=look)
+        used += cell_len(lead.lstrip("\n")) + cell_len(word)
+    heading.no_wrap = True
+    console.print(heading, soft_wrap=True)
 
 
 def _offer(finding: LintFinding) -> str:
@@ -99,6 +114,11 @@ def summary_line(findings: Sequence[LintFinding], num_files: int, num_unreadable
     if num_unreadable:
         text += f"; {num_unreadable} not readable"
     return text
+
+
+def print_summary(console: Console, text: str) -> None:
+    for line in textwrap.wrap(text, max(console.width, 40), break_on_hyphens=False):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_rules(console: Console, rules: Sequence[LintRule]) -> None:

@@ -16,6 +16,7 @@ from scalewright.launch.lint.settings import LintSettings
 
 sys.path.insert(0, str(Path(__file__).parent))  # the cases beside this file
 import lint_cases_header
+import lint_cases_nested
 import lint_cases_ranks
 import lint_cases_rest
 import lint_cases_runs
@@ -26,6 +27,7 @@ CASES: dict[str, Cases] = {
     **lint_cases_ranks.CASES,
     **lint_cases_runs.CASES,
     **lint_cases_rest.CASES,
+    **lint_cases_nested.CASES,
 }
 RULES = all_rules()
 

@@ -145,6 +145,10 @@ def _of_steps(name: str) -> str | None:
     return known if known is not None and known not in SBATCH else None
 
 
+_ADDED_UP = ("mail-type",)
+"""Options that Slurm adds up where they are given several times (src/common/slurm_opt.c: opt->mail_type |= ...)."""
+
+
 @rule(
     id="directive-duplicate",
     severity="warning",
@@ -157,6 +161,8 @@ def _of_steps(name: str) -> str | None:
 def directive_duplicate(script: Script, context: Context) -> Iterator[Hit]:
     for found in script.directives:
         if found.ignored != "overridden" or not found.is_known or found.name.startswith("container-"):
+            continue
+        if found.name in _ADDED_UP:
             continue
         winner = next(
             d for d in script.directives if d.is_effective and (d.name, d.component) == (found.name, found.component)

@@ -19,6 +19,8 @@ from scalewright.launch.sites.types import Partition, Site
 SURVEY = "287 public GPU training scripts"
 GUIDE = "Infrastructure Foundations for Scalable LLM Training, section"
 DISTRIBUTED = ("torchrun", "deepspeed", "accelerate")
+PER_NODE = ("nproc-per-node", "nproc_per_node", "num-gpus")
+"""Options for the number of processes on a node."""
 MANY_TASKS = 20
 """Tasks of an array that may start at once without anybody noticing; the guide's cap."""
 
@@ -232,6 +234,22 @@ def step_total(script: Script, step: Launch) -> int | None:
     """All tasks of a step."""
     nodes, per_node = step_nodes(script, step), step_tasks_per_node(script, step)
     return nodes * per_node if nodes and per_node else None
+
+
+def ranks_per_launcher(script: Script, launch: Launch) -> int | None:
+    """Processes that torchrun, deepspeed or accelerate starts where it is called; None: not known here."""
+    option = launch.option(*PER_NODE)
+    if launch.tool == "accelerate":
+        total, machines = (
+            number(script, launch.value("num-processes")),
+            number(script, launch.value("num-machines") or "1"),
+        )
+        return total // machines if total and machines else None
+    if option is None:
+        return 1 if launch.tool == "torchrun" and not has_unknown_options(launch) else None
+    if option.value in ("gpu", "auto"):
+        return script.gpus_per_node
+    return number(script, option.value)
 
 
 def trains(script: Script) -> bool:

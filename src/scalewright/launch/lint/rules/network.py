@@ -62,6 +62,8 @@ def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
         port = re.search(r"(?:^|:)(\d{4,5})$", option.value or "") if option else None
         if option is None or port is None or launch.command.within.loops or not _is_written(script, launch):
             continue
+        if port.group(1) not in script.text[option.start : option.end] and _is_reported(script, port.group(1)):
+            continue  # the same port, by its variable
         plain = script.text[option.start : option.end].endswith(port.group(1))
         edit = Edit(start=option.end - len(port.group(1)), end=option.end, text=_FROM_JOB)
         yield at(
@@ -72,6 +74,11 @@ def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
             severity="info" if alone else None,
             fix=Fix(edits=(edit,), title="derive the port from the job's id", is_safe=True) if plain else None,
         )
+
+
+def _is_reported(script: Script, port: str) -> bool:
+    """Whether the port stands in an assignment, which is where to change it."""
+    return any(re.fullmatch(rf"{port}|\$\{{\w+:?[-=]{port}\}}", assigned.value.text) for assigned in _ports(script))
 
 
 def _is_searched(script: Script, name: str) -> bool:
@@ -89,7 +96,9 @@ def _is_written(script: Script, launch: Launch) -> bool:
 
 def _ports(script: Script) -> Iterator[Assignment]:
     """Assignments of a port where something meets there."""
-    meets = script.launched(*DISTRIBUTED, "srun") or re.search(r"\bray start|init_process_group", code_of(script))
+    meets = [launch for launch in script.launched(*DISTRIBUTED, "srun") if not launch.has("standalone")] or re.search(
+        r"\bray start|init_process_group", code_of(script)
+    )
     for assigned in script.assignments:
         if not _PORT_NAMES.match(assigned.name) or assigned.within.is_heredoc or not meets:
             continue

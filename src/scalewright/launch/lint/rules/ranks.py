@@ -10,12 +10,14 @@ from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, at, remove_lin
 from scalewright.launch.lint.rules.jobs import (
     DISTRIBUTED,
     GUIDE,
+    PER_NODE,
     SURVEY,
     code_of,
     has_unknown_options,
     join_options,
     number,
     python_takes_time,
+    ranks_per_launcher,
     runs_whole_nodes,
     step_nodes,
     step_of,
@@ -25,26 +27,9 @@ from scalewright.launch.lint.rules.jobs import (
 )
 from scalewright.launch.lint.script import Script
 
-_PER_NODE = ("nproc-per-node", "nproc_per_node", "num-gpus")
 _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n"
 _ONE_EACH = _HEAD + "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
 _ONE_NODE = _HEAD + "#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=32\n"
-
-
-def _ranks_per_launcher(script: Script, launch: Launch) -> int | None:
-    """Processes that torchrun, deepspeed or accelerate starts where it is called; None: not known here."""
-    option = launch.option(*_PER_NODE)
-    if launch.tool == "accelerate":
-        total, machines = (
-            number(script, launch.value("num-processes")),
-            number(script, launch.value("num-machines") or "1"),
-        )
-        return total // machines if total and machines else None
-    if option is None:
-        return 1 if launch.tool == "torchrun" and not has_unknown_options(launch) else None
-    if option.value in ("gpu", "auto"):
-        return script.gpus_per_node
-    return number(script, option.value)
 
 
 @rule(
@@ -63,8 +48,8 @@ def launcher_per_task(script: Script, context: Context) -> Iterator[Hit]:
     for launch in script.launched(*DISTRIBUTED):
         step = step_of(launch)
         tasks = step_tasks_per_node(script, step) if step else None
-        ranks = _ranks_per_launcher(script, launch)
-        option = launch.option(*_PER_NODE)
+        ranks = ranks_per_launcher(script, launch)
+        option = launch.option(*PER_NODE)
         several = (ranks or 0) > 1 or (option is not None and "NTASKS_PER_NODE" in (option.value or ""))
         if step is None or tasks is None or tasks < 2 or not several:
             continue
@@ -99,7 +84,7 @@ def nproc_over_gpus(script: Script, context: Context) -> Iterator[Hit]:
         if ranks > gpus:
             yield at(
                 script,
-                launch.option(*_PER_NODE, "num-processes") or launch,
+                launch.option(*PER_NODE, "num-processes") or launch,
                 f"{launch.tool} starts {ranks} processes on a node with {gpus} GPU{'s' * (gpus > 1)}",
                 next_step=f"start {gpus}, or ask for {ranks} GPUs",
             )
@@ -119,12 +104,12 @@ def nproc_under_gpus(script: Script, context: Context) -> Iterator[Hit]:
     if len(script.launched(*DISTRIBUTED)) > 1 or any(work.command.within.is_background for work in works(script)):
         return
     for launch, ranks, gpus in _counted(script):
-        if ranks < gpus and launch.option(*_PER_NODE, "num-processes") and launch.command.within.loops == ():
+        if ranks < gpus and launch.option(*PER_NODE, "num-processes") and launch.command.within.loops == ():
             if launch.tool == "accelerate" and ranks == 1:
                 continue  # one process that spreads its model over all GPUs
             yield at(
                 script,
-                launch.option(*_PER_NODE, "num-processes") or launch,
+                launch.option(*PER_NODE, "num-processes") or launch,
                 f"{launch.tool} starts {ranks} process{'es' * (ranks > 1)} on a node with {gpus} GPUs",
                 next_step=f"start {gpus}, or ask for {ranks} GPU{'s' * (ranks > 1)}",
             )
@@ -136,7 +121,7 @@ def _counted(script: Script) -> Iterator[tuple[Launch, int, int]]:
     if gpus is None or script.header.num_components > 1:
         return
     for launch in script.launched(*DISTRIBUTED):
-        ranks = _ranks_per_launcher(script, launch)
+        ranks = ranks_per_launcher(script, launch)
         hidden = has_unknown_options(launch) or any(
             name.endswith("VISIBLE_DEVICES") for name, _ in launch.command.environment
         )
@@ -163,7 +148,18 @@ def nnodes_mismatch(script: Script, context: Context) -> Iterator[Hit]:
         asked = number(script, option.value) if option else None
         step = step_of(launch)
         on = step_nodes(script, step) if step else None
-        if option is None or asked is None or asked in (nodes, on, (step and step_total(script, step))):
+        if option is None or asked is None:
+            continue
+        agents = step_total(script, step) if step else None
+        if agents is not None and agents > nodes and asked == nodes and ranks_per_launcher(script, launch) == 1:
+            yield at(
+                script,
+                option,
+                f"{launch.tool} waits for {asked} agents, srun starts {agents}: one in every task",
+                next_step=f"write --{option.name}=$SLURM_NTASKS, or start one task a node",
+            )
+            continue
+        if asked in (nodes, on, agents):
             continue
         if step is None and nodes > 1 and asked == 1:
             continue  # other nodes may be used by other commands; nodes-idle speaks of those that are not
@@ -200,13 +196,20 @@ def nodes_idle(script: Script, context: Context) -> Iterator[Hit]:
     busy = [work for work in works(script) if work.chain and work.chain[-1].tool in (*DISTRIBUTED, "python")]
     calls_others = any(c.name in ("bash", "sh", "source", ".", "exec", "") for c in script.commands)
     found = script.directive("nodes") or script.directive("ntasks")
-    if busy and not calls_others and found is not None:
-        yield at(
-            script,
-            found,
-            f"{script.num_nodes} nodes are asked for, and everything is started on the first",
-            next_step=f"start it with srun, or ask for one node (see line {busy[0].command.line})",
-        )
+    if not busy or calls_others or found is None:
+        return
+    last = busy[0].chain[-1]
+    option = last.option("nnodes", "num-machines") if last.tool in DISTRIBUTED else None
+    waits = (number(script, option.value) or 1) > 1 if option is not None else False
+    how = "srun --ntasks-per-node=1" if last.tool in DISTRIBUTED and script.tasks_per_node != 1 else "srun"
+    idle = f"{script.num_nodes} nodes are asked for, and everything is started on the first"
+    yield at(
+        script,
+        found,
+        f"{idle}: {last.tool} waits for the others for ever" if waits else idle,
+        next_step=f"start it with {how}, or ask for one node (see line {busy[0].command.line})",
+        severity="error" if waits else None,
+    )
 
 
 @rule(

@@ -41,10 +41,11 @@ def no_signal(script: Script, context: Context) -> Iterator[Hit]:
     short = script.time_s is not None and script.time_s < HOUR_S
     if script.has("signal") or not trains(script) or short:
         return
+    on = ", a trap that sends TERM to the launcher," if script.launched(*DISTRIBUTED) else ", a trap that passes it on,"
     yield at_header(
         script,
         "the job gets no notice before its end",
-        next_step="add #SBATCH --signal=B:USR1@120, a trap that passes it on, and save in the program",
+        next_step=f"add #SBATCH --signal=B:USR1@120{on} and save in the program",
     )
 
 
@@ -69,12 +70,14 @@ def signal_without_trap(script: Script, context: Context) -> Iterator[Hit]:
     if mentions(script, rf"\b(?:SIG)?{name}\b"):
         return  # a tool of the site may set the trap
     fatal = name not in ("TERM", "CONT", "URG", "WINCH", "CHLD")
+    # torchrun and its like die of USR1 and hand TERM on: see signal-ends-launcher.
+    sent = "TERM" if script.launched(*DISTRIBUTED) else name
     yield at(
         script,
         found,
         f"the script's shell gets {name} and has no trap for it"
         + (": the signal ends the job" if fatal else ": nothing is saved"),
-        next_step=f"add: trap 'kill -{name} $pid; wait $pid' {name}, with the work in the background and wait",
+        next_step=f"add: trap 'kill -{sent} $pid; wait $pid' {name}, with the work in the background and wait",
     )
 
 
@@ -238,14 +241,22 @@ def requeue_without_resume(script: Script, context: Context) -> Iterator[Hit]:
         return
     if re.search(_RESUMES, _with_comments(script), re.IGNORECASE):
         return
+    mild = script.has("array") or all(_is_open(work) for work in works(script))
     message = "the job is queued again, and nothing in the script resumes"
     step = "hand the program its last checkpoint: --resume, --load or whatever it calls it"
     if found is not None:
-        # A task of an array is often short enough to be done again.
-        yield at(script, found, message, next_step=step, severity="info" if script.has("array") else None)
+        # A task of an array is often short enough to be done again; what sbatch's command line adds nobody knows here.
+        yield at(script, found, message, next_step=step, severity="info" if mild else None)
     elif call is not None:
         line, column = script.place(call.start())
         yield Hit(line=line, column=column, message=message, next_step=step)
+
+
+def _is_open(work: Work) -> bool:
+    """Whether the program, or what it is told, comes with the call of the script."""
+    return any(re.match(r"\$(?:[@*]|\{[@*])", word.text) for word in work.command.words) or (
+        work.step is not None and bool(work.step.program) and work.step.program[0].text.startswith("$")
+    )
 
 
 def _with_comments(script: Script) -> str:

@@ -39,8 +39,9 @@ def _packed(script: Script) -> Iterator[tuple[Launch, int]]:
         return
     for step in _steps(script):
         tasks = step_tasks_per_node(script, step)
-        if tasks is not None and tasks > 1:
-            yield step, tasks
+        if tasks is None or tasks < 2 or any(inner.tool in DISTRIBUTED for inner in started_by(script, step)):
+            continue  # a launcher binds its ranks itself; one in every task is what launcher-per-task speaks of
+        yield step, tasks
 
 
 @rule(
@@ -193,8 +194,7 @@ def no_omp_threads(script: Script, context: Context) -> Iterator[Hit]:
     if not packed or mentions(script, r"OMP_NUM_THREADS|set_num_threads"):
         return
     for step, _ in packed:
-        inner = started_by(script, step)
-        if any(launch.tool == "python" for launch in inner) and not any(launch.tool in DISTRIBUTED for launch in inner):
+        if any(launch.tool == "python" for launch in started_by(script, step)):
             yield at(
                 script,
                 step,

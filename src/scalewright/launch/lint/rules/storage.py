@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from scalewright.launch.lint.rule import Context, Edit, Fix, Hit, at, rule
+from scalewright.launch.lint.rules.arrays import array_size
 from scalewright.launch.lint.rules.jobs import GUIDE, SURVEY, code_of, has_job_id, works
 from scalewright.launch.lint.script import Script
 
@@ -118,6 +119,8 @@ def output_folder(script: Script, context: Context) -> Iterator[Hit]:
 def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
     if not any(command.redirects for command in script.commands) or _OWN_FOLDER.search(code_of(script)):
         return
+    tasks = (array_size(script.value("array") or "") or 2) > 1 if script.has("array") else False
+    together = tasks and not (script.value("array") or "").endswith("%1") and not _WANDERS.search(code_of(script))
     at_work = {id(work.command) for work in works(script)}
     seen: set[str] = set()
     for command in script.commands:
@@ -142,14 +145,20 @@ def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
                 line=line,
                 column=column,
                 end_column=column + redirect.end - redirect.start,
-                message=f"every job writes {target}",
-                next_step="put the job's id into its name: $SLURM_JOB_ID",
-                severity=None if hosts else "info",
+                message=f"every {'task of the array' if together else 'job'} writes {target}",
+                next_step=f"put {_ITS_TASK if together else _ITS_JOB}",
+                severity=None if hosts or together else "info",
             )
 
 
-_OWN_FOLDER = re.compile(r"\bcd\s+\S{0,200}(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp)|SLURM_ARRAY_TASK_ID")
+_OWN_FOLDER = re.compile(
+    r"\b(?:cd|pushd)\s+\S{0,200}(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp|SLURM_ARRAY_TASK_ID)"
+)
 """The script works where no other job does."""
+_WANDERS = re.compile(r"\b(?:cd|pushd)\s+[\"']?(?!\$\{?(?:HOME|SLURM_SUBMIT_DIR|WORK|SCRATCH|PWD)\b)[^\s\"']{0,200}\$")
+"""The script goes to a folder that only the shell knows: it may be the task's own."""
+_ITS_JOB = "the job's id into its name: $SLURM_JOB_ID"
+_ITS_TASK = "the task's numbers into its name: ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 _HOSTS = re.compile(r"host[-_]?file|hosts?(?:\.txt)?$|nodefile|machinefile|nodelist", re.IGNORECASE)
 """Files that name the job's nodes."""
 

@@ -72,11 +72,14 @@ def value_invalid(script: Script, context: Context) -> Iterator[Hit]:
             continue
         wanted = form(found.value)
         if wanted:
+            alone = found.value == "="
             yield at(
                 script,
                 found,
-                f"--{found.name}={found.value} is not a value that sbatch reads",
-                next_step=f"write {wanted}",
+                f"--{found.name} gets '=' for its value: blanks around it are not read over"
+                if alone
+                else f"--{found.name}={found.value} is not a value that sbatch reads",
+                next_step=f"write {wanted}" + (f", right behind --{found.name}=" if alone else ""),
                 fix=_rewritten(script, found),
             )
 
