@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+
+from forked_cli import ForkedCli
 
 # Variables of the caller that would change what the command prints or finds.
 DROPPED_PREFIXES = ("SLURM", "SBATCH_", "SINFO_", "SQUEUE_", "SCALEWRIGHT_")
@@ -32,11 +34,14 @@ def clean_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(DROPPED_PREFIXES) and k not in DROPPED}
 
 
-@pytest.fixture
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    """Run `python -m scalewright ARGS` in a clean environment; `prefix` is a command to run it through."""
-    home = tmp_path_factory.mktemp("scalewright-home")
+@pytest.fixture(scope="session")
+def forked_cli() -> Iterator[ForkedCli]:
+    server = ForkedCli(clean_environment() | {"COLUMNS": "80", "NO_COLOR": "1"})
+    yield server
+    server.close()
 
+
+def command_line(home: Path, forked_cli: ForkedCli) -> Cli:
     def run(
         *args: str,
         cwd: Path | None = None,
@@ -46,10 +51,13 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
         timeout: float = 120,
     ) -> subprocess.CompletedProcess[str]:
         fixed = {"SCALEWRIGHT_HOME": str(home), "COLUMNS": "80", "NO_COLOR": "1"}
+        complete = clean_environment() | fixed | dict(env or {})
+        if not prefix and forked_cli.can_run_in(complete):
+            return forked_cli.run(args, cwd=cwd or Path.cwd(), env=complete, input=input, timeout=timeout)
         return subprocess.run(
             [*prefix, sys.executable, "-m", "scalewright", *args],
             cwd=cwd,
-            env=clean_environment() | fixed | dict(env or {}),
+            env=complete,
             input=input,
             # Without input the command must not read the terminal of whoever runs the tests.
             stdin=subprocess.DEVNULL if input is None else None,
@@ -60,6 +68,18 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
         )
 
     return run
+
+
+@pytest.fixture
+def cli(tmp_path_factory: pytest.TempPathFactory, forked_cli: ForkedCli) -> Cli:
+    """Run `python -m scalewright ARGS` in a clean environment; `prefix` is a command to run it through."""
+    return command_line(tmp_path_factory.mktemp("scalewright-home"), forked_cli)
+
+
+@pytest.fixture(scope="session")
+def shared_cli(tmp_path_factory: pytest.TempPathFactory, forked_cli: ForkedCli) -> Cli:
+    """The same for what several tests look at; they share its home."""
+    return command_line(tmp_path_factory.mktemp("shared-home"), forked_cli)
 
 
 class Refused(Protocol):

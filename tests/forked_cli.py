@@ -1,0 +1,164 @@
+"""The command line as a process of its own per call, without starting Python for each.
+
+`ForkedCli` starts this file as a server that has imported what the commands import and forks for every call. The
+child has the folder, environment and files of the call, and ends as `python -m scalewright` does. What Python itself
+reads when it starts (PYTHONPATH, the locale) cannot be given to it: such a call needs a fresh process.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import gc
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
+NUM_FILES = 3
+MOST_BYTES = 1 << 20
+EXTRAS = ("jinja2", "matplotlib.figure", "numpy", "rich.table", "tree_sitter", "tree_sitter_bash")
+"""Slow imports that several commands make when they are called."""
+KEPT_OUT = ("scalewright.run.", "scalewright.__main__")
+"""What no command imports: the ranks, with torch, and the door that this file stands in for."""
+
+
+class ForkedCli:
+    """The client: `run` does what `subprocess.run` does with `python -m scalewright`."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=dict(env), stdin=subprocess.DEVNULL)
+        theirs.close()
+        self._read_at_start = _read_at_start(env)
+
+    def can_run_in(self, env: Mapping[str, str]) -> bool:
+        """Whether Python would have started as the server did."""
+        return _read_at_start(env) == self._read_at_start
+
+    def close(self) -> None:
+        self._socket.close()
+        self._server.wait(timeout=30)
+
+    def run(
+        self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], input: str | None, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        asked = json.dumps({"args": list(args), "cwd": str(cwd), "env": dict(env)}).encode()
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write((input or "").encode())
+            given.seek(0)
+            files = array.array("i", [given.fileno(), out.fileno(), err.fileno()])
+            self._socket.sendmsg([asked], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+            pid = int(self._answer(30))
+            try:
+                code = int(self._answer(timeout))
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                self._answer(30)
+                raise subprocess.TimeoutExpired(list(args), timeout) from None
+            said = [_text(file.fileno()) for file in (out, err)]
+        return subprocess.CompletedProcess(list(args), code, *said)
+
+    def _answer(self, timeout: float) -> bytes:
+        self._socket.settimeout(timeout)
+        answer = self._socket.recv(64)
+        assert answer, "the server of the command line has ended"
+        return answer
+
+
+def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
+
+
+def _text(file: int) -> str:
+    size = os.fstat(file).st_size
+    return os.pread(file, size, 0).decode().replace("\r\n", "\n")
+
+
+def _serve(server: socket.socket) -> None:
+    """Until the client goes. Returns in the children only, where the call is set up and is to be made."""
+    while True:
+        asked, files, _, _ = socket.recv_fds(server, MOST_BYTES, NUM_FILES)
+        if not asked:
+            sys.exit(0)
+        pid = os.fork()
+        if pid == 0:
+            server.close()
+            _become(json.loads(asked), files)
+            return
+        for file in files:
+            os.close(file)
+        server.send(str(pid).encode())
+        server.send(str(_code_of(pid, server)).encode())
+
+
+def _code_of(pid: int, server: socket.socket) -> int:
+    """The exit code of the child; without a client nobody waits for it, and it is killed."""
+    child = os.pidfd_open(pid)
+    try:
+        ready, _, _ = select.select([child, server], [], [])
+        if child not in ready:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        os.close(child)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _become(call: Mapping[str, object], files: Sequence[int]) -> None:
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(str(call["cwd"]))
+    os.environ.clear()
+    os.environ.update(call["env"])  # type: ignore[call-overload]
+    time.tzset()
+    sys.argv = ["scalewright", *call["args"]]  # type: ignore[misc]
+
+
+def _end(command: Callable[[], object]) -> NoReturn:
+    """As Python ends, but without taking apart what was imported: that takes longer than most calls."""
+    code: object = 0
+    try:
+        command()
+    except SystemExit as stop:
+        code = stop.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code if isinstance(code, int) else 1)
+
+
+def _import_commands() -> None:
+    import scalewright
+
+    names = [found.name for found in pkgutil.walk_packages(scalewright.__path__, "scalewright.")]
+    for name in (*EXTRAS, *names):
+        if not name.startswith(KEPT_OUT):
+            with suppress(ImportError, SyntaxError):  # the call that needs it tells
+                import_module(name)
+
+
+if __name__ == "__main__":
+    from scalewright.cli.main import main
+
+    _import_commands()
+    gc.collect()
+    gc.freeze()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _end(main)
