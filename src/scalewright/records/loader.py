@@ -86,7 +86,7 @@ def restore(doc: dict[str, Any], kind: type[D], *, where: str) -> D:
 
 def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem as one sentence: key, value, rule and the nearest valid name."""
-    first = error.errors(include_url=False)[0]
+    first = first_problem(error, unknown="extra_forbidden")
     location = tuple(str(part) for part in first["loc"])
     key = ".".join(location) or "the document"
     if first["type"] == "extra_forbidden":
@@ -101,6 +101,14 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
     named = isinstance(value, str) and repr(value) in message
     shown = f" (found {value!r})" if isinstance(value, str | int | float) and not named else ""
     return f"key {key!r}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def first_problem(error: ValidationError, *, unknown: str) -> Any:
+    """The problem to tell. A key that is missing beside one that nobody knows is a misspelt key: that one is told."""
+    every = error.errors(include_url=False)
+    first = every[0]
+    beside = [one for one in every if one["type"] == unknown and one["loc"][:-1] == first["loc"][:-1]]
+    return beside[0] if first["type"] in ("missing", "missing_argument") and beside else first
 
 
 def _fields_at(model: type[BaseModel], location: tuple[str, ...]) -> list[str]:

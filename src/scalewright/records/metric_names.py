@@ -53,6 +53,8 @@ GPU_USE = "gpu_use"
 GPU_MEMORY = "gpu_memory"
 GPU_POWER = "gpu_power"
 GPU_TEMPERATURE = "gpu_temperature"
+GPU_SLOWED = "gpu_slowed"
+"""1 where a device held its clock back for heat or a power brake at that moment, else 0."""
 GPU_ENERGY = "gpu_energy"
 CPU_ENERGY = "cpu_energy"
 NODE_ENERGY = "node_energy"
@@ -92,6 +94,7 @@ UNITS: dict[str, str] = {
     GPU_MEMORY: "bytes",
     GPU_POWER: "W",
     GPU_TEMPERATURE: "degC",
+    GPU_SLOWED: "1",
     GPU_ENERGY: "J",
     CPU_ENERGY: "J",
     NODE_ENERGY: "J",
@@ -123,7 +126,7 @@ EVENT_NO_SENSOR = "event_no_sensor"
 EVENT_PLACE = "event_place"
 """Where a node sits in the network, as the scheduler tells."""
 EVENT_BUSY = "event_busy"
-"""Other processes used a node before the run began there."""
+"""A node was at work before the run began there."""
 EVENT_PART = "event_part"
 """A part of a benchmark that begins: which one, and as value the share of all that is behind."""
 EVENT_PREFIX = "event_"

@@ -9,6 +9,7 @@ script.sh         the command or job script that started it
 environment.json  variables of the scheduler and the libraries, of the latest attempt
 provenance.json   per attempt: commit, dirty state, versions, driver, container
 exit_info.json    how the latest attempt ended: code, reason, last checkpoint
+conditions.json   per attempt on one machine: what else it did meanwhile (run-conditions/1)
 rollup.jsonl      per minute: p50, p95, mean of every metric
 preflight/        before step 1: request.json what was expected, result.json what was found, nodes.txt who may run,
                   exclude.txt who may not, library-rank-N.log what the collective library said
@@ -99,6 +100,10 @@ class RunDirectory:
     @property
     def exit_info(self) -> Path:
         return self.path / "exit_info.json"
+
+    @property
+    def conditions(self) -> Path:
+        return self.path / "conditions.json"
 
     @property
     def rollup(self) -> Path:

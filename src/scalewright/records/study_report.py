@@ -15,6 +15,9 @@ KIND = "study-report"
 PLACE = "place"
 """Metric of a search: 1 is the best point."""
 Origin = Literal["predicted", "measured", "published"]
+DoubtSort = Literal["busy", "unsteady", "throttled", "fewer", "outside"]
+"""Others used the machine; step times drift; clocks were held back; fewer steps or repeats than asked for; the figure
+lies outside the predicted interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,24 @@ class PublishedFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Why a measured figure may not say what it seems to."""
+
+    sort: DoubtSort
+    text: str
+    """One clause with the numbers behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elbow:
+    """Where the tail of a distribution of times begins."""
+
+    time_s: float
+    share_frac: float
+    """Of the values, up to and with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PointRow:
     """One point: labels, and what is known of it from each origin."""
 
@@ -79,6 +100,10 @@ class PointRow:
     notes: tuple[str, ...] = ()
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Measured distributions to draw, such as times of batches in seconds."""
+    elbows: dict[str, Elbow] = field(default_factory=dict)
+    """Of those distributions, by the same names."""
+    doubts: tuple[Doubt, ...] = ()
+    """About what was measured; none where all was well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,11 @@ from typing import Any
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_bytes, write_document, write_text
 from scalewright.records.study_report import MetricShown, PointRow, StudyReport
-from scalewright.report.study_table import published_words, shown
+from scalewright.report.study_marks import TITLE as MARK
+from scalewright.report.study_marks import doubt_words, is_marked, mark_notes, marks
+from scalewright.report.study_numbers import elbow_words, published_words, shown
 
-COLUMNS = ("metric", "origin", "value", "low", "high", "count", "unit", "source")
+COLUMNS = ("metric", "origin", "value", "low", "high", "count", "unit", "source", "doubt")
 MAX_LATEX_METRICS = 3
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -44,17 +46,20 @@ def long_rows(report: StudyReport) -> Iterator[dict[str, Any]]:
     units = {metric.name: metric.unit for metric in report.metrics}
     for row in report.points:
         labels = {"point": row.id, **row.labels}
-        for origin, numbers in (("predicted", row.predicted), ("measured", row.measured)):
+        for origin, numbers, doubt in (("predicted", row.predicted, ""), ("measured", row.measured, doubt_words(row))):
             for name, number in numbers.items():
                 spread = {"value": number.value, "low": number.low, "high": number.high, "count": number.count}
-                yield {**labels, "metric": name, "origin": origin, **spread, "unit": units.get(name, ""), "source": ""}
+                yield {
+                    **labels, "metric": name, "origin": origin, **spread, "unit": units.get(name, ""), "source": "",
+                    "doubt": doubt,
+                }  # fmt: skip
         for figure in row.published:
             number = figure.number
             spread = {"value": number.value, "low": number.low, "high": number.high, "count": number.count}
             unit = units.get(figure.metric, "")
             yield {
                 **labels, "metric": figure.metric, "origin": "published", **spread, "unit": unit,
-                "source": figure.source,
+                "source": figure.source, "doubt": "",
             }  # fmt: skip
 
 
@@ -99,9 +104,17 @@ def markdown(report: StudyReport) -> str:
             for curve in report.curves
             if curve.sentence
         ]
-    wanted = columns(report)
-    lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(wanted)])]
-    lines += [_md_row([*row.labels.values(), *_figures(row, wanted)]) for row in report.points]
+    wanted, marked = columns(report), is_marked(report)
+    lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(wanted), *([MARK] if marked else [])])]
+    lines += [
+        _md_row([*row.labels.values(), *_figures(row, wanted), *([marks(row)] if marked else [])])
+        for row in report.points
+    ]
+    if marked:
+        lines += ["", "Marks:", "", *[f"- {_md(note)}" for note in mark_notes(report)]]
+    tails = [text for row in report.points for text in elbow_words(row)]
+    if tails:
+        lines += ["", "## Distributions", "", *[f"- {_md(text)}" for text in tails]]
     sources = sorted({figure.source for row in report.points for figure in row.published})
     lines += ["", "## Notes and sources", "", *[f"- {_md(note)}" for note in (*report.notes, *sources)]]
     lines += ["", f"Made by scalewright {report.version} on {report.created}.", ""]
@@ -159,12 +172,14 @@ def latex(report: StudyReport) -> str:
     """A booktabs table of the first metrics, one row a point."""
     shown_metrics = {metric.name for metric in report.metrics[:MAX_LATEX_METRICS]}
     wanted = [column for column in columns(report) if column[0].name in shown_metrics]
-    titles = [*report.axes, *_titles(wanted)]
+    marked = is_marked(report)
+    titles = [*report.axes, *_titles(wanted), *([MARK] if marked else [])]
     body = [
-        " & ".join(_tex(cell) for cell in (*row.labels.values(), *_figures(row, wanted))) + r" \\"
+        " & ".join(map(_tex, [*row.labels.values(), *_figures(row, wanted), *([marks(row)] if marked else [])]))
+        + r" \\"
         for row in report.points
     ]
-    layout = "l" * len(report.axes) + "r" * len(wanted)
+    layout = "l" * len(report.axes) + "r" * len(wanted) + ("l" if marked else "")
     return "\n".join(
         [
             f"% {' '.join(report.title.split())}",
@@ -176,6 +191,7 @@ def latex(report: StudyReport) -> str:
             *body,
             r"\bottomrule",
             r"\end{tabular}",
+            *[rf"\par\footnotesize {_tex(note)}" for note in mark_notes(report)],
             "",
         ]
     )

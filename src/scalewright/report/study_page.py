@@ -13,7 +13,9 @@ from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_text
 from scalewright.records.study_report import CurveShown, MetricShown, Number, PointRow, StudyReport
 from scalewright.report.study_files import Column, columns
-from scalewright.report.study_table import published_words, shown
+from scalewright.report.study_marks import TITLE as MARK
+from scalewright.report.study_marks import is_marked, mark_notes, marks
+from scalewright.report.study_numbers import published_words, shown
 
 DIGITS = 6
 """Significant digits of the numbers that charts are drawn from."""
@@ -78,6 +80,8 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "columns": _columns(report, wanted, several=len(origins) > 1),
         "rows": [{"cells": _cells(report, row, wanted), "limit": row.limit} for row in report.points],
         "data": Markup(_data(report)),
+        "marks": mark_notes(report),
+        "elbows": any(row.elbows for row in report.points),
     }
 
 
@@ -106,7 +110,9 @@ def _columns(report: StudyReport, wanted: Sequence[Column], *, several: bool) ->
         {"title": f"{metric.title}, {origin}" if several else metric.title, "is_number": True}
         for metric, origin in wanted
     ]
-    return [*labels, *scale, *figures, *({"title": name, "is_number": False} for name in word_columns(report))]
+    marked = [{"title": MARK, "is_number": False}] if is_marked(report) else []
+    words = [{"title": name, "is_number": False} for name in word_columns(report)]
+    return [*labels, *scale, *figures, *marked, *words]
 
 
 def _has_scale(report: StudyReport) -> bool:
@@ -124,6 +130,8 @@ def _cells(report: StudyReport, row: PointRow, wanted: Sequence[Column]) -> list
         text = "" if row.scale is None else f"{row.scale:,.0f}"
         cells.append(Cell(text=text, is_number=True, raw="" if row.scale is None else repr(row.scale)))
     cells += [_figure(row, metric, origin) for metric, origin in wanted]
+    if is_marked(report):
+        cells.append(Cell(text=marks(row), title="; ".join(doubt.text for doubt in row.doubts)))
     return cells + [Cell(text=row.words.get(name, "")) for name in word_columns(report)]
 
 

@@ -1,4 +1,7 @@
-"""A study's figures for a paper: predicted as lines with intervals, measured as dots, published as marks."""
+"""A study's figures for a paper: predicted as lines with intervals, measured as dots, published as marks.
+
+A dot that is not filled is in doubt; a cross on a distribution is its elbow.
+"""
 
 from __future__ import annotations
 
@@ -176,6 +179,7 @@ def _draw_marks(axis: Axes, line: Line, name: str, size: float) -> None:
                 markersize=4,
                 lw=0.8,
                 clip_on=False,
+                markerfacecolor="white" if row.doubts else line.colour,
             )
         for figure in row.published:
             if figure.metric == name:
@@ -204,7 +208,10 @@ def _bars(report: StudyReport, metric: MetricShown) -> Figure:
                 axis.plot([told.low / size, told.high / size], [at, at], color=COLOURS[0], alpha=0.3, linewidth=4)
             axis.plot([told.value / size], [at], "|", color=COLOURS[0], markersize=9, label="predicted")
         if seen is not None:
-            axis.plot([seen.value / size], [at], "o", color=COLOURS[4], markersize=4, label="measured")
+            inner = "white" if row.doubts else COLOURS[4]
+            axis.plot(
+                [seen.value / size], [at], "o", color=COLOURS[4], markerfacecolor=inner, markersize=4, label="measured"
+            )
         for found in row.published:
             if found.metric == metric.name:
                 axis.plot([found.number.value / size], [at], "D", color=COLOURS[2], markersize=4, label="published")
@@ -225,6 +232,9 @@ def _distribution(report: StudyReport) -> Figure:
             values, np.arange(1, len(values) + 1) / len(values), style, color=COLOURS[number % len(COLOURS)],
             label=", ".join(row.labels.values()), linewidth=1.0,
         )  # fmt: skip
+        if "batch_time_s" in row.elbows:
+            bend = row.elbows["batch_time_s"]
+            axes[0].plot([bend.time_s], [bend.share_frac], "+", color=COLOURS[number % len(COLOURS)], markersize=8)
     axes[0].set_xscale("log")
     axes[0].set_xlabel("batch time (s)")
     axes[0].set_ylabel("share of batches")

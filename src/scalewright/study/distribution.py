@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from scalewright.records.study_report import Elbow
+
+MIN_VALUES = 3
+
+
+def elbow_of(values_s: Sequence[float]) -> Elbow | None:
+    """Where the tail of some times begins; None where there are too few or all are alike."""
+    times = np.sort(np.asarray(values_s, dtype=np.float64))
+    if len(times) < MIN_VALUES or times[-1] <= times[0]:
+        return None
+    bend = float(times[elbow(times)])
+    return Elbow(time_s=bend, share_frac=float(np.mean(times <= bend)))
 
 
 def elbow(sorted_values: NDArray[np.float64]) -> int:
@@ -17,7 +32,7 @@ def elbow(sorted_values: NDArray[np.float64]) -> int:
     """
     n = len(sorted_values)
     width = float(sorted_values[-1] - sorted_values[0])
-    if n < 3 or width <= 0:
+    if n < MIN_VALUES or width <= 0:
         return n - 1
     share = np.arange(n) / (n - 1)
     along = (sorted_values - sorted_values[0]) / width

@@ -22,6 +22,7 @@ from scalewright.records.documents import write_document, write_text
 from scalewright.records.events import Event, EventTail
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
+from scalewright.study.conditions import watched
 
 SUMMED_UP: dict[str, Callable[[RunDirectory], None]] = {"collectives": add_fits}
 """What is worked out from a kind's measurements once its ranks have ended."""
@@ -119,7 +120,7 @@ def _machine(point: Execution) -> dict[str, Any] | None:
 def _start(directory: RunDirectory, point: Execution, watch: Watch) -> int:
     if point.link_bytes_per_s is not None:
         names = [f"r{rank}" for rank in range(point.num_ranks)]
-        with ShapedNetwork(names, rate_bytes_per_s=point.link_bytes_per_s) as network:
+        with watched(directory), ShapedNetwork(names, rate_bytes_per_s=point.link_bytes_per_s) as network:
             return run_on_network(network, directory, kind=point.kind, timeout_s=LONGEST_ON_LINKS_S)
     if place_here(os.environ) is not None:
         tail = EventTail(directory.rank_events(0))
@@ -129,11 +130,12 @@ def _start(directory: RunDirectory, point: Execution, watch: Watch) -> int:
         return run_in_allocation(
             os.environ, directory, kind=point.kind, num_ranks=point.num_ranks, on_events=watch.on_events
         )
-    return run_ranks(
-        directory,
-        kind=point.kind,
-        num_ranks=point.num_ranks,
-        num_cores=num_cores(),
-        on_events=watch.on_events,
-        on_signal=watch.on_signal,
-    )
+    with watched(directory):
+        return run_ranks(
+            directory,
+            kind=point.kind,
+            num_ranks=point.num_ranks,
+            num_cores=num_cores(),
+            on_events=watch.on_events,
+            on_signal=watch.on_signal,
+        )

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
 from scalewright import units
 from scalewright.catalog.facts import Id, Source, Strict, link_sources
-from scalewright.errors import QuantityError, UnknownNameError
+from scalewright.errors import DocumentError, QuantityError, UnknownNameError, nearest
 from scalewright.launch.graph_file import Resources
-from scalewright.records.loader import load_toml
+from scalewright.records.documents import read_text
+from scalewright.records.loader import load_toml, parse_toml
 
 Value = str | int | float | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 KIND = "study"
 PointKind = Literal["language", "vision", "emulated", "plan", "saving", "stage", "reading"]
+FACTS = ("gpus_per_node", "system_nodes", "gpu_memory_gib")
+"""Values that follow from a point's system."""
 
 
 class Documented(Strict):
@@ -76,6 +80,8 @@ class Measure(Cells):
     """Of the whole study; jobs count by their time limit until they have ended."""
     note: str = ""
     """What a reader must know of these measurements: emulated links, another scale."""
+    scale: str = ""
+    """What the scaling counts here, where it counts something else elsewhere: ranks of one machine, not nodes."""
 
     @property
     def time_limit_s(self) -> float:
@@ -106,7 +112,7 @@ class Scaling(Documented):
     """Value that grows: nodes, GPUs, copies of the model."""
     groups: tuple[Name, ...]
     """Points that share these values form one curve."""
-    metric: str = "throughput_per_gpu"
+    metric: str
     """What efficiency compares: of each point over the smallest of its curve."""
     also: dict[str, str] = Field(default_factory=dict)
     """Further efficiencies by name, and the metric that each is of: an epoch's time, the whole training's."""
@@ -175,7 +181,7 @@ class StudyFile(Cells):
             known = _names(self) if axes_of(self) else _names(self.measure or self)
             lacking = [name for name in (self.scaling.over, *self.scaling.groups) if name not in known]
             if lacking:
-                raise ValueError(f"scaling names {lacking[0]!r}, which no point has")
+                raise ValueError(f"scaling names {lacking[0]!r}, which no point has: {near_names(lacking[0], known)}")
         if not axes:
             raise ValueError("the matrix is empty: give at least one axis, such as nodes = [1, 2, 4]")
         return self
@@ -217,7 +223,38 @@ def find(name: str) -> Path:
 
 
 def load(path: Path) -> StudyFile:
-    return load_toml(path, StudyFile, kind=KIND, prepare=link_sources)
+    known_keys = [field.alias or name for name, field in StudyFile.model_fields.items()]
+    for key in parse_toml(read_text(path), where=str(path)):  # before its parts: without [sources] no source is known
+        if key not in known_keys:
+            raise DocumentError(f"{path}: unknown key {key!r}: {near_names(key, known_keys)}")
+    found = load_toml(path, StudyFile, kind=KIND, prepare=link_sources)
+    for key, name, names in _conditions(found):
+        if name not in names:
+            raise DocumentError(f"{path}: unknown key '{key}.{name}', which no point has: {near_names(name, names)}")
+    return found
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known)
+    return f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+
+
+def _conditions(file: StudyFile) -> Iterator[tuple[str, str, set[str]]]:
+    """Every name in a condition: where it stands, the name, and those that a point may have there."""
+    tables: list[tuple[str, Cells]] = [("", file), *([("measure.", file.measure)] if file.measure else [])]
+    every = set(FACTS).union(*(_names(cells) for _, cells in tables))
+    axes = {axis for _, cells in tables for axis in axes_of(cells)}
+    for prefix, cells in tables:
+        for number, choice in enumerate(cells.choose):
+            yield from ((f"{prefix}choose.{number}.where", name, every) for name in choice.where)
+        for number, condition in enumerate(cells.exclude):
+            yield from ((f"{prefix}exclude.{number}", name, set(axes_of(cells)) or axes) for name in condition)
+        yield from ((f"{prefix}extra", name, set(get_args(PointKind))) for name in cells.extra)
+    for number, figure in enumerate(file.published):
+        yield from ((f"published.{number}.where", name, every) for name in figure.where)
+    for number, remark in enumerate(file.remarks):
+        yield from ((f"remarks.{number}.where", name, every) for name in remark.where)
+    yield from (("relative.to", name, axes) for name in (file.relative.to if file.relative else ()))
 
 
 def peek(path: Path) -> dict[str, Any]:

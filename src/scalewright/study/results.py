@@ -12,6 +12,7 @@ from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
 from scalewright.records.types import Point, Result
+from scalewright.study.doubts import fewer_repeats, outside, together
 from scalewright.study.expressions import shown as str_shown
 from scalewright.study.file import Measure, Published
 from scalewright.study.kinds.base import Outcome
@@ -22,7 +23,7 @@ from scalewright.study.scaling import efficiencies
 from scalewright.study.store import Store
 
 EFFICIENCY = "efficiency_frac"
-NOT_YET = "not measured yet"
+NOT_YET = "not reached yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +93,13 @@ def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
         runs = [store.run(point, repeat) for repeat in range(limits.repeats)]
         done = [run for run in runs if _is_finished(run)]
         outcomes = [study.kinds[index].measured(run.path) for run in done]
-        measured.append(_together(outcomes) if outcomes else Outcome(problem=_why_not(store, point, runs)))
-        predicted.append(_foretold(catalog, study, index, runs))
+        foretold = _foretold(catalog, study, index, runs)
+        predicted.append(foretold)
+        if outcomes:
+            seen = _together(outcomes, num_asked=limits.repeats)
+            measured.append(_held_against(study, foretold, seen))
+        else:
+            measured.append(Outcome(problem=_why_not(store, point, runs)))
     return Results(
         study=study,
         predicted=completed(study, predicted),
@@ -115,26 +121,47 @@ def _why_not(store: Store, point: Point, runs: Sequence[RunDirectory]) -> str:
     return next((reason for reason in reasons if reason), NOT_YET)
 
 
-def _together(outcomes: Sequence[Outcome]) -> Outcome:
+def _together(outcomes: Sequence[Outcome], *, num_asked: int) -> Outcome:
     """Repeats of one point: the median, and from the least to the most; of one run its own spread."""
+    doubts = (*together([outcome.doubts for outcome in outcomes]), *fewer_repeats(len(outcomes), num_asked))
     if len(outcomes) == 1:
-        return outcomes[0]
+        return replace(outcomes[0], doubts=doubts)
     numbers = {}
     for name in outcomes[0].numbers:
         values = sorted(outcome.numbers[name].value for outcome in outcomes if name in outcome.numbers)
         numbers[name] = Number(value=median(values), low=values[0], high=values[-1], count=len(values))
-    return replace(outcomes[0], numbers=numbers)
+    series = {
+        name: tuple(sorted(value for outcome in outcomes for value in outcome.series.get(name, ())))
+        for name in outcomes[0].series
+    }
+    return replace(outcomes[0], numbers=numbers, doubts=doubts, series=series)
+
+
+def _held_against(study: Study, told: Outcome, seen: Outcome) -> Outcome:
+    """What was measured, in doubt where the study's first figure lies outside the interval predicted for it."""
+    both = [name for name in study.metrics if name in told.numbers and name in seen.numbers]
+    with_ends = [name for name in both if told.numbers[name].low is not None]
+    if not with_ends or told.problem:
+        return seen
+    name = with_ends[0]
+    found = outside(METRICS[name], told.numbers[name], seen.numbers[name])
+    return seen if found is None else replace(seen, doubts=(*seen.doubts, found))
 
 
 def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDirectory]) -> Outcome:
-    """What was said before the first run; where none was said, what is said now."""
+    """What was said before the first run; where none was said, what is said now.
+
+    A layout that cannot be is a problem of the point; a machine that nobody knows is only why nothing is predicted.
+    """
     for run in runs:
         if run.prediction.exists():
             return study.kinds[index].foretold(read_document(run.prediction, "prediction"))
     try:
         return study.kinds[index].predict(catalog, study.cells[index].point, where=study.where)
-    except ScalewrightError as error:
+    except (LayoutError, NotExpressedError) as error:
         return Outcome(problem=str(error))
+    except ScalewrightError as error:
+        return Outcome(notes=(f"not predicted: {error}",))
 
 
 def completed(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

@@ -13,6 +13,7 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import document, read_document
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
+from scalewright.study.doubts import steps_asked
 from scalewright.study.measure import Try, tries
 from scalewright.study.points import Study
 from scalewright.study.site_run import InQueue, Key
@@ -126,12 +127,7 @@ def _progress(run: RunDirectory) -> tuple[int, float | None, float | None, float
 
 
 def _total(run: RunDirectory) -> int:
-    config = read_document(run.config, _kind(run))
-    steps = config.get("steps")
-    if isinstance(steps, int):
-        return steps
-    epochs, each = config.get("epochs"), config.get("steps_per_epoch")
-    return epochs * each if isinstance(epochs, int) and isinstance(each, int) else 0
+    return steps_asked(read_document(run.config, _kind(run)))
 
 
 def _kind(run: RunDirectory) -> str:

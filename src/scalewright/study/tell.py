@@ -1,26 +1,24 @@
-"""Results told as a report: rows, curves with where to stop, and the sentences that the figures allow."""
+"""Results told as a report: rows, and curves with where to stop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from statistics import median
 
-from scalewright import __version__, units
+from scalewright import __version__
 from scalewright.records.study_report import (
     CurveShown,
-    FindingShown,
     MetricShown,
-    Number,
     Origin,
     PointRow,
     PublishedFigure,
     StudyReport,
 )
+from scalewright.study.distribution import elbow_of
+from scalewright.study.findings import findings_of
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
-from scalewright.study.order import agreement, is_search
-from scalewright.study.results import NOT_YET, Results
+from scalewright.study.results import Results
 from scalewright.study.scaling import Curve, curves, where_to_stop
 
 NOTHING = Outcome()
@@ -40,11 +38,20 @@ def report_of(results: Results, *, machine: str = "", now: datetime | None = Non
         metrics=tuple(_shown(METRICS[name]) for name in _metrics(results)),
         points=tuple(_row(results, index, laid) for index in range(len(study.points))),
         curves=tuple(_curves(results, laid)),
-        scale_name="" if study.file.scaling is None else study.file.scaling.name,
-        findings=tuple(_findings(results)),
+        scale_name=_scale_name(results),
+        findings=tuple(findings_of(results)),
         notes=(*study.file.notes, *results.notes),
         measure_note=study.file.measure.note if study.file.measure and results.measured else "",
     )
+
+
+def _scale_name(results: Results) -> str:
+    """What the scaling counts, for people."""
+    file = results.study.file
+    if file.scaling is None:
+        return ""
+    here = file.measure.scale if file.measure is not None and results.study.is_measured else ""
+    return here or file.scaling.name
 
 
 def _metrics(results: Results) -> list[str]:
@@ -89,6 +96,8 @@ def _row(results: Results, index: int, laid: Sequence[Curve]) -> PointRow:
         remark="; ".join(remarks),
         notes=tuple(dict.fromkeys((*told.notes, *seen.notes))),
         series=seen.series,
+        elbows={name: bend for name, values in seen.series.items() if (bend := elbow_of(values)) is not None},
+        doubts=seen.doubts,
     )  # fmt: skip
 
 
@@ -121,126 +130,3 @@ def _work_s(curve: Curve, outcomes: Sequence[Outcome]) -> dict[int, float]:
         if number is not None and number.value > 0 and not outcomes[index].problem:
             found[index] = 1.0 / (number.value * scale)
     return found
-
-
-def _findings(results: Results) -> Iterator[FindingShown]:
-    """What a reader wants first: how well prediction meets measurement and print, the best points, what limits them."""
-    yield from _agreement(results)
-    yield from _order(results)
-    yield from _best(results)
-    yield from _limits(results)
-
-
-def _agreement(results: Results) -> Iterator[FindingShown]:
-    for origin, pairs in (("measured", _measured_pairs(results)), ("published", _published_pairs(results))):
-        for name, found in pairs.items():
-            metric = METRICS[name]
-            ids = tuple(results.study.points[index].id for index, _, _ in found)
-            if metric.dimension is units.FRACTION:
-                worst = max(abs(a.value - _nearest(b, a.value)) for _, a, b in found)
-                text = (
-                    f"predicted {metric.title} is within {100 * worst:.0f} points of all {len(found)} {origin} figures"
-                )
-            else:
-                errors = sorted(abs(a.value / _nearest(b, a.value) - 1.0) for _, a, b in found)
-                middle = median(errors)
-                text = (
-                    f"predicted {metric.title} is {middle:.0%} off the {origin} one (median of {len(found)}, "
-                    f"worst {errors[-1]:.0%})"
-                )
-            yield FindingShown(text=text, evidence=ids)
-
-
-def _order(results: Results) -> Iterator[FindingShown]:
-    """Of a search: whether the planner's order held, and what could not run at all."""
-    points = results.study.points
-    found = agreement(results.study, results.predicted, results.measured)
-    if found is not None:
-        rank = "" if found.spearman is None else f" (Spearman's rank correlation {found.spearman:.2f})"
-        first = "was the best" if found.regret_frac == 0 else f"ran {found.regret_frac:.0%} slower than the best"
-        yield FindingShown(
-            text=f"of {len(found.points)} points that ran, the one predicted to be fastest {first}{rank}",
-            evidence=tuple(points[index].id for index in found.points),
-        )
-    lost = [index for index, seen in enumerate(results.measured) if seen.problem and seen.problem != NOT_YET]
-    if lost and is_search(results.study):
-        why = results.measured[lost[0]].problem
-        yield FindingShown(
-            text=f"{len(lost)} of {len(results.measured)} points could not run, the first because: {why}",
-            evidence=tuple(points[index].id for index in lost),
-        )
-
-
-def _nearest(number: Number, value: float) -> float:
-    """The value, or the end of a range that is nearest to ours: inside a range nothing is wrong."""
-    low = number.low if number.low is not None else (number.value if number.high is None else value)
-    high = number.high if number.high is not None else (number.value if number.low is None else value)
-    return min(max(value, low), high)
-
-
-Pairs = Mapping[str, list[tuple[int, Number, Number]]]
-
-
-def _measured_pairs(results: Results) -> Pairs:
-    found: dict[str, list[tuple[int, Number, Number]]] = {}
-    has = {name for outcome in results.measured for name in outcome.numbers}
-    both = [name for name in results.study.metrics if name in has]
-    if not results.predicted or not both:
-        return found
-    name = both[0]
-    for index, (told, seen) in enumerate(zip(results.predicted, results.measured, strict=True)):
-        if name in told.numbers and name in seen.numbers and not told.problem:
-            plain = Number(value=seen.numbers[name].value)
-            found.setdefault(name, []).append((index, told.numbers[name], plain))
-    return found
-
-
-def _published_pairs(results: Results) -> Pairs:
-    found: dict[str, list[tuple[int, Number, Number]]] = {}
-    for told in results.published:
-        numbers = results.predicted[told.point].numbers if results.predicted else {}
-        if told.figure.metric in numbers:
-            given = Number(value=told.number.value, low=told.figure.low, high=told.figure.high)
-            found.setdefault(told.figure.metric, []).append((told.point, numbers[told.figure.metric], given))
-    return found
-
-
-def _best(results: Results) -> Iterator[FindingShown]:
-    outcomes = results.measured or results.predicted
-    word = "measured" if results.measured else "predicted"
-    has = {name for outcome in outcomes for name in outcome.numbers} - {"ratio"}  # of which the best is 1 by definition
-    names = [name for name in results.study.metrics if name in has]
-    if not names:
-        return
-    metric = METRICS[names[0]]
-    usable = [
-        (o.numbers[metric.name].value, i) for i, o in enumerate(outcomes) if metric.name in o.numbers and not o.problem
-    ]
-    if len(usable) < 2:
-        return
-    value, index = (max if metric.better == "higher" else min)(usable)
-    point = results.study.points[index]
-    where = ", ".join(f"{name} {label}" for name, label in point.labels.items())
-    text = f"best {metric.title}, {word}: {units.format(value, metric.dimension)} {_named_unit(metric)}({where})"
-    yield FindingShown(text=text, evidence=(point.id,))
-
-
-def _named_unit(metric: Metric) -> str:
-    return f"{metric.unit} " if metric.dimension is units.COUNT and metric.unit else ""
-
-
-def _limits(results: Results) -> Iterator[FindingShown]:
-    counts: dict[str, list[int]] = {}
-    for index, outcome in enumerate(results.predicted):
-        if outcome.limit and not outcome.problem:
-            counts.setdefault(outcome.limit, []).append(index)
-    total = sum(map(len, counts.values()))
-    for name, indices in sorted(counts.items(), key=lambda item: -len(item[1]))[:3]:
-        ids = tuple(results.study.points[i].id for i in indices)
-        yield FindingShown(
-            text=f"the largest term is {name} in {len(indices)} of {total} predicted points", evidence=ids
-        )
-    blocked = [index for index, outcome in enumerate(results.predicted) if outcome.problem]
-    if blocked:
-        ids = tuple(results.study.points[i].id for i in blocked)
-        yield FindingShown(text=f"{len(blocked)} of {len(results.predicted)} points cannot run as asked", evidence=ids)

@@ -34,7 +34,7 @@ function study(article) {
         if (value >= size) return tidy(value / size) + " " + name;
       return tidy(value) + " B";
     }
-    if (["tokens/s", "images/s", "1/s", ""].includes(metric.unit) && Math.abs(value) < 1e6 && Math.abs(value) >= 1)
+    if (["tokens/s", "images/s", "samples/s", ""].includes(metric.unit) && Math.abs(value) < 1e6 && Math.abs(value) >= 1)
       return (tidy(value) + " " + metric.unit).trim();
     if (value === 0) return "0 " + metric.unit;
     const [size, prefix] = PREFIX.find(([size]) => Math.abs(value) >= size * 0.9995) || [1e-9, "n"];
@@ -51,13 +51,13 @@ function study(article) {
     if (metric.unit === "s") return [[86400, "d", 172800], [3600, "h", 7200], [60, "min", 120], [1, "s", 1], [1e-3, "ms", 1e-3]].map(([size, name, from]) => ({ size, name, from })).find((u) => highest >= u.from) || { size: 1e-6, name: "µs" };
     if (metric.unit === "B") return [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].map(([size, name]) => ({ size, name })).find((u) => highest >= u.size) || { size: 1, name: "B" };
     const [size, prefix] = PREFIX.find(([size]) => highest >= size * (size === 1e3 ? 10 : 1)) || [1e-9, "n"];
-    if (["tokens/s", "images/s", "1/s", ""].includes(metric.unit)) return { size, name: ({ k: "thousand ", M: "million ", G: "billion ", T: "trillion " }[prefix] || prefix) + metric.unit };
+    if (["tokens/s", "images/s", "samples/s", ""].includes(metric.unit)) return { size, name: ({ k: "thousand ", M: "million ", G: "billion ", T: "trillion " }[prefix] || prefix) + metric.unit };
     return { size, name: prefix + metric.unit };
   }
 
   // --- which points are shown --------------------------------------------------------------------------------------
   const groups = data.curves.length ? Object.keys(data.curves[0].group) : data.axes;
-  const valuesOf = (axis) => [...new Set(data.points.map((point) => point.labels[axis] ?? point.values[axis] ?? ""))];
+  const valuesOf = (axis) => [...new Set(data.points.map((point) => point.labels[axis] ?? ""))];
   const state = { chosen: {}, hidden: new Set(), logX: false, logY: false, metrics: data.metrics.slice(0, 4).map((m) => m.name) };
   const scaleOf = (point) => point.scale;
   const isScaling = data.curves.length > 0;
@@ -169,6 +169,9 @@ function study(article) {
   }
 
   const labelsOf = (point) => Object.entries(point.labels).map(([k, v]) => k + " " + v).join(", ");
+  /* What speaks against a measured point, for its tip; a point without doubts is drawn in full colour. */
+  const doubtsOf = (point) => (point.doubts || []).map((doubt) => "in doubt: " + doubt.text);
+  const PALE = 0.45;
   const ends = (n) => [n.low, n.value, n.high].filter((v) => v !== null && v !== undefined);
   const span = (n, metric) => (n.low !== null && n.high !== null && n.low !== n.high ? " (" + format(n.low, metric) + " to " + format(n.high, metric) + ")" : "");
 
@@ -208,8 +211,10 @@ function study(article) {
       if (span_.length > 1) make("line", { x1: px(Math.min(...span_)), x2: px(Math.max(...span_)), y1: y, y2: y, stroke: m.colour, "stroke-width": m.from === "predicted" ? 6 : 1.5, opacity: m.from === "predicted" ? 0.25 : 1 }, svg);
       const words = [labelsOf(m.point), m.from + " " + metric.title + " " + format(m.n.value, metric) + span(m.n, metric)];
       if (m.told) words.push(m.told.note || "", m.told.source);
+      if (m.from === "measured") words.push(...doubtsOf(m.point));
       const node = m.from === "published" ? make("path", { d: `M${x},${y - 6}L${x + 5},${y}L${x},${y + 6}L${x - 5},${y}Z`, fill: "var(--paper)", stroke: m.colour, "stroke-width": 2.5 }, svg)
         : make("circle", { cx: x, cy: y, r: 4.5, fill: m.from === "measured" ? m.colour : "var(--paper)", stroke: m.colour, "stroke-width": 2 }, svg);
+      if (m.from === "measured" && doubtsOf(m.point).length) node.setAttribute("fill-opacity", PALE);
       tip(figure, node, words.filter(Boolean).join("\n"));
     }
   }
@@ -264,11 +269,12 @@ function study(article) {
       const words = [labelsOf(m.point), m.from + " " + metric.title + " " + (m.told && m.n.low !== null && m.n.high === null ? "above " : "") + format(m.n.value, metric) + span(m.n, metric)];
       if (m.told) words.push(m.told.note || "", m.told.source);
       else if (m.point.limit && m.from === "predicted") words.push("most of the time: " + m.point.limit);
+      else if (m.from === "measured") words.push(...doubtsOf(m.point));
       let node;
       if (m.from === "published") node = make("path", { d: `M${x},${y - 7}L${x + 6},${y}L${x},${y + 7}L${x - 6},${y}Z`, fill: "var(--paper)", stroke: m.one.colour, "stroke-width": 2.5 }, svg);
       else if (m.from === "measured") {
         if (many) make("line", { x1: x, x2: x, y1: py(Math.min(...ends(m.n))), y2: py(Math.max(...ends(m.n))), stroke: m.one.colour, "stroke-width": 1.5 }, svg);
-        node = make("circle", { cx: x, cy: y, r: 6, fill: m.one.colour, stroke: "var(--paper)", "stroke-width": 1.5 }, svg);
+        node = make("circle", { cx: x, cy: y, r: 6, fill: m.one.colour, "fill-opacity": doubtsOf(m.point).length ? PALE : 1, stroke: m.one.colour, "stroke-width": 1.5 }, svg);
       } else node = make("circle", { cx: x, cy: y, r: 3.5, fill: "var(--paper)", stroke: m.one.colour, "stroke-width": 2 }, svg);
       tip(figure, node, words.filter(Boolean).join("\n"));
     }
@@ -281,7 +287,7 @@ function study(article) {
       if (values && values.length > 1) lines.push({ one, point, values: [...values].sort((a, b) => a - b) });
     }));
     if (!lines.length) return;
-    const metric = { title: name.replaceAll("_", " "), unit: "s", quantity: "time" };
+    const metric = { title: name.replace(/_s$/, "").replaceAll("_", " "), unit: "s", quantity: "time" };
     const figure = make("figure", {}, parent);
     make("figcaption", {}, figure, "Distribution of " + metric.title);
     const W = 520, H = 300, L = 60, R = 12, T = 10, B = 44;
@@ -292,11 +298,26 @@ function study(article) {
       make("line", { class: "grid", x1: L, x2: W - R, y1: py(share), y2: py(share) }, svg);
       make("text", { x: L - 6, y: py(share) + 4, "text-anchor": "end" }, svg, 100 * share + " %");
     }
-    for (const tick of X.ticks) make("text", { x: px(tick), y: H - B + 17, "text-anchor": "middle" }, svg, format(tick, metric));
+    make("text", { class: "soft", x: (L + W - R) / 2, y: H - 6, "text-anchor": "middle" }, svg, metric.title);
+    let last = -99;
+    for (const tick of X.ticks) {
+      if (px(tick) - last < 52) continue;
+      last = px(tick);
+      make("text", { x: last, y: H - B + 17, "text-anchor": "middle" }, svg, format(tick, metric));
+    }
     lines.forEach((line, i) => {
-      const n = line.values.length, colour = COLOURS[i % COLOURS.length];
+      const n = line.values.length, colour = COLOURS[i % COLOURS.length], bend = (line.point.elbows || {})[name];
+      if (lines.length > 1 && i < 8) {
+        const y = H - B - 12 - 16 * (Math.min(lines.length, 8) - 1 - i);
+        make("line", { x1: W - R - 14, x2: W - R, y1: y - 4, y2: y - 4, stroke: colour, "stroke-width": 3 }, svg);
+        make("text", { x: W - R - 20, y, "text-anchor": "end" }, svg, Object.entries(line.point.labels).filter(([axis]) => valuesOf(axis).length > 1).map(([axis, value]) => axis + " " + value).join(", "));
+      }
       const path = make("path", { d: "M" + line.values.map((v, k) => `${px(v)},${py((k + 1) / n)}`).join("L"), fill: "none", stroke: colour, "stroke-width": 2 }, svg);
       tip(figure, path, labelsOf(line.point) + "\nmedian " + format(line.values[n >> 1], metric) + ", 99 % below " + format(line.values[Math.min(n - 1, Math.floor(0.99 * n))], metric));
+      if (!bend) return;
+      const x = px(bend.time_s), y = py(bend.share_frac);
+      const mark = make("path", { d: `M${x - 6},${y}L${x + 6},${y}M${x},${y - 6}L${x},${y + 6}`, stroke: colour, "stroke-width": 3 }, svg);
+      tip(figure, mark, labelsOf(line.point) + "\nelbow: " + tidy(100 * bend.share_frac) + " % take up to " + format(bend.time_s, metric) + ", then the tail begins");
     });
   }
 
@@ -354,6 +375,8 @@ function study(article) {
     say(point.problem && "Not predicted: " + point.problem);
     say(point.why);
     say(point.measured_problem && "Not measured: " + point.measured_problem);
+    for (const doubt of point.doubts || []) say("In doubt: " + doubt.text);
+    for (const [name, bend] of Object.entries(point.elbows || {})) say(tidy(100 * bend.share_frac) + " % of the " + name.replace(/_s$/, "").replaceAll("_", " ") + "s are up to " + format(bend.time_s, { unit: "s" }) + ", where the tail begins.");
     say(point.remark && "Published: " + point.remark);
     for (const [title, parts] of [["Predicted shares of the step", point.parts], ["Measured shares of the step", point.measured_parts]]) {
       const entries = Object.entries(parts).slice(0, 10);

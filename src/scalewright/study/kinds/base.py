@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import NotExpressedError
-from scalewright.records.study_report import Number
+from scalewright.records.study_report import Doubt, Number
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
 
@@ -33,6 +33,8 @@ class Outcome:
     """Why there is no figure."""
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Distributions to draw, such as the times of batches."""
+    doubts: tuple[Doubt, ...] = ()
+    """Why what was measured may not say what it seems to."""
 
 
 class Kind(Protocol):

@@ -14,6 +14,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.records.measurements import read_measurements
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
+from scalewright.study.doubts import doubts_of_measurements
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
@@ -69,7 +70,10 @@ class ReadingKind(PredictedOnly):
             "bytes_per_s": _best(found.rows, "bytes_per_s", cache="cold", order="sequential"),
         }
         kept = {name: Number(value=value) for name, value in numbers.items() if value is not None}
-        return Outcome(numbers=kept, notes=tuple(found.notes), problem="" if kept else "no row was measured")
+        return Outcome(
+            numbers=kept, notes=tuple(found.notes), problem="" if kept else "no row was measured",
+            doubts=doubts_of_measurements(RunDirectory(path), found),
+        )  # fmt: skip
 
     def samples(self, path: Path) -> tuple[float, ...]:
         rows = read_measurements(RunDirectory(path)).rows

@@ -25,8 +25,10 @@ from scalewright.planner.stage_limits import stage_limits
 from scalewright.planner.vision import VisionPrediction, predict_vision
 from scalewright.planner.whatif import PASSES, limits, term_times
 from scalewright.records import metric_names as names
+from scalewright.records.loader import first_problem
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
+from scalewright.study.doubts import doubts_of_training
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
 from scalewright.workload.layout import Layout, parse_layout
@@ -104,7 +106,7 @@ def read_as(adapter: TypeAdapter[T], told: Mapping[str, Value], *, where: str) -
     try:
         return adapter.validate_python(dict(told))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = first_problem(error, unknown="unexpected_keyword_argument")
         key = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{where}: key 'point.{key}': {first['msg'].lower()}{_hint(adapter, first)}") from error
 
@@ -287,7 +289,7 @@ def measured_training(path: Path) -> tuple[CollectedRun, Outcome]:
     shares = {name.removesuffix("_time").replace("_", " "): s / total for name, s in split} if total else {}
     if "communication" in shares:
         found["communication_frac"] = Number(value=shares["communication"])
-    return run, Outcome(numbers=found, limit=next(iter(shares), ""), parts=shares)
+    return run, Outcome(numbers=found, limit=next(iter(shares), ""), parts=shares, doubts=doubts_of_training(run))
 
 
 def foretold(prediction: Mapping[str, Any]) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,16 @@ import numpy as np
 
 from scalewright.catalog.library import Catalog
 from scalewright.launch.vision import VisionWanted, prepare_vision
+from scalewright.observe.collect import CollectedRun
+from scalewright.observe.vision import summarize_vision
 from scalewright.records import metric_names as names
 from scalewright.records.study_report import Number
-from scalewright.study.distribution import elbow
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.kinds.language import LanguageKind
 from scalewright.study.kinds.training import measured_training, read
-from scalewright.units import SECONDS, format, parse
+from scalewright.units import SECONDS, parse
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 
@@ -63,23 +65,28 @@ class VisionKind(LanguageKind):
         run, found = measured_training(path)
         if found.problem:
             return found
-        numbers = dict(found.numbers)
-        numbers["batch_time_s"] = numbers["step_time_s"]
-        epochs = [value for ranks in run.steps.get(names.EPOCH_TIME, {}).values() for value in [max(ranks.values())]]
-        if epochs:
-            numbers["epoch_time_s"] = Number(value=float(np.median(epochs)), low=min(epochs), high=max(epochs))
-            numbers["training_time_s"] = Number(value=float(sum(epochs)))
+        numbers = {**found.numbers, "batch_time_s": found.numbers["step_time_s"], **_epoch_numbers(run)}
         times = np.sort(run.series(names.STEP_TIME, slowest=True))
-        notes = found.notes
-        if len(times) > 2:
-            at = elbow(times)
-            share = float(np.mean(times <= times[at]))
-            notes = (*notes, f"batches: {share:.0%} take up to {format(float(times[at]), SECONDS)}, then a tail begins")
         kept = times[:: max(len(times) // MAX_SERIES, 1)]
-        return Outcome(
-            numbers=numbers, limit=found.limit, why=found.why, parts=found.parts, notes=notes,
-            series={"batch_time_s": tuple(float(value) for value in kept)},
-        )  # fmt: skip
+        return replace(found, numbers=numbers, series={"batch_time_s": tuple(float(value) for value in kept)})
+
+
+def _epoch_numbers(run: CollectedRun) -> dict[str, Number]:
+    """Times of the epoch that counts by the run's protocol; where none does, of the middle one of all.
+
+    The training time of an epoch is the epoch without its validation, as EPICURE has it.
+    """
+    summary = summarize_vision(run)
+    every = () if summary is None else summary.epochs
+    chosen = [epoch for epoch in every if epoch.counts] or every
+    found = {}
+    for name, times_s in (
+        ("epoch_time_s", [epoch.epoch_s for epoch in chosen if epoch.epoch_s is not None]),
+        ("training_time_s", [epoch.training_s for epoch in chosen if epoch.training_s is not None]),
+    ):
+        if times_s:
+            found[name] = Number(value=float(np.median(times_s)), low=min(times_s), high=max(times_s))
+    return found
 
 
 KIND: Any = VisionKind()
