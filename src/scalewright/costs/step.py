@@ -45,6 +45,8 @@ class StepCost:
     host_memory: Breakdown
     """What the processes of one node hold in its host memory."""
     interval_s: tuple[FloatLike, FloatLike]
+    bound_s: FloatLike
+    """The arithmetic that is executed, at dense peak: without what fused causal kernels skip. No run is faster."""
     reserved_bytes: FloatLike
     fits: FloatLike
     """1 where the reserved memory is within the device's, and the hosts' within theirs where that is known."""
@@ -65,6 +67,7 @@ class StepCost:
             memory=self.memory.at(index),
             host_memory=self.host_memory.at(index),
             interval_s=(pick(self.interval_s[0]), pick(self.interval_s[1])),
+            bound_s=pick(self.bound_s),
             reserved_bytes=pick(self.reserved_bytes),
             fits=pick(self.fits),
             fits_host=pick(self.fits_host),
@@ -109,6 +112,7 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
         memory=used,
         host_memory=host,
         interval_s=(np.minimum(np.maximum(low_s, bound_s), total_s), high_s),  # nothing runs above peak
+        bound_s=bound_s,
         reserved_bytes=reserved,
         fits=np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)[()] * fits_host,
         fits_host=fits_host,

@@ -98,9 +98,8 @@ class Prediction:
 
     @property
     def bound_s(self) -> float:
-        """The model's arithmetic at peak on all devices, nothing else."""
-        peak = self.machine.peak_flop_per_s(self.recipe.matmul) * int(self.layout.num_gpus)
-        return float(self.cost.model_flop) / peak
+        """The arithmetic of a step at peak on all devices, nothing else."""
+        return float(self.cost.bound_s)
 
     @property
     def num_tokens_per_step(self) -> int:

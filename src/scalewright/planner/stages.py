@@ -85,8 +85,7 @@ class RlPrediction:
     @property
     def bound_s(self) -> float:
         """The rollout's own bound, and the updates' arithmetic at peak."""
-        peak = self.machine.peak_flop_per_s(self.recipe.matmul) * self.num_gpus
-        return self.rollout.bound_s + float(self.update.model_flop) * self.num_updates / peak
+        return self.rollout.bound_s + float(self.update.bound_s) * self.num_updates
 
     @property
     def footprint(self) -> Footprint | None:
