@@ -92,8 +92,16 @@ def test_step_has_the_flags_and_masks_of_the_sources(site: str, launcher: str) -
 @pytest.mark.parametrize("site", VARIABLES)
 def test_variables_are_those_of_the_sources(site: str) -> None:
     text = render(request_for(SITES[site]), SITES[site]).text
-    found = dict(re.findall(r"^ *export (\w+)='?([^'\n]*)'?$", text, re.MULTILINE))
+    found = dict(re.findall(r"^ *export (\w+)='?([^'\n]*?)'?(?:  # .*)?$", text, re.MULTILINE))
     assert {name: found.get(name) for name in VARIABLES[site]} == VARIABLES[site]
+
+
+def test_a_variable_says_why_where_the_profile_does_and_nobody_set_it_otherwise() -> None:
+    leonardo = SITES["leonardo"]
+    why = next(setting.note for setting in leonardo.env if setting.name == "NCCL_PXN_DISABLE")
+    assert f"export NCCL_PXN_DISABLE=1  # {why}\n" in render(request_for(leonardo), leonardo).text
+    own = render(request_for(leonardo, variables={"NCCL_PXN_DISABLE": "0"}), leonardo).text
+    assert "export NCCL_PXN_DISABLE=0\n" in own
 
 
 @pytest.mark.parametrize("name", SITES)

@@ -231,7 +231,10 @@ def _seconds(text: str) -> float:
     from scalewright import units
     from scalewright.errors import ConfigError
 
-    found = units.parse(text, units.SECONDS)
+    try:
+        found = units.parse(text, units.SECONDS)
+    except units.QuantityError as error:
+        raise ConfigError(f"--poll {error}") from error
     if found <= 0:
         raise ConfigError(f"--poll {text!r} must be above 0, such as 10 s")
     return found

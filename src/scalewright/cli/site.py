@@ -64,19 +64,20 @@ def detect(
 
 @app.command("check")
 def check(name: SiteName, as_json: AsJson = False, catalog: CatalogFolder = None) -> None:
-    """Hold a profile against the cluster we stand on. Exit 1: they differ; 3: no scheduler answers."""
+    """Hold a profile, or `here`, against the cluster we stand on. Exit 1: they differ; 3: no scheduler answers."""
     from dataclasses import asdict
 
     from scalewright.launch.site_detect import differences
-    from scalewright.launch.site_here import cluster_of_user
+    from scalewright.launch.site_here import HERE, cluster_of_user, site_of
     from scalewright.launch.sites.loader import find_site
     from scalewright.records.documents import document, to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.site import print_differences
 
-    site = find_site(name, catalog)
+    known = None if name == HERE else find_site(name, catalog)
     cluster = cluster_of_user()
+    site = known or site_of(HERE, cluster, catalog)
     found = differences(site, cluster)
     if as_json:
         body = {"site": site.id, "cluster": cluster.name, "findings": [asdict(finding) for finding in found]}

@@ -26,7 +26,8 @@ def detected(cluster: Cluster, name: str, *, today: date) -> dict[str, Any]:
     amd = bool(_AMD.search(kind.gpu_type))
     cpus = max(kind.cpus // kind.gpus, 1)
     memory_gb = int(kind.memory_mb * USABLE_MEMORY_FRAC) // 1024 // kind.gpus
-    gpu = f"{kind.gpu_type or 'GPU of unknown type'}, {kind.num_nodes} nodes in {chosen.name}"
+    alike = sum(k.num_nodes for k in chosen.nodes if (k.gpu_type, k.gpus) == (kind.gpu_type, kind.gpus))
+    gpu = f"{kind.gpu_type or 'GPU of unknown type'}, {alike} nodes in {chosen.name}"
     tasks = ["--cpus-per-task={cpus}", "--gpus-per-node={gpus}"]
     profile: dict[str, Any] = {
         "schema": schema(KIND),

@@ -263,7 +263,8 @@ def _variables(settled: Settled) -> str:
                     f"Threads, fabric and caches; the transport is {settled.request.transport}.")  # fmt: skip
     if not words:
         return ""
-    return "\n".join(["", title, *(f"export {name}={word}" for name, word in words.items())])
+    why = {(s.name, expanded(s.value)): f"  {comment(s.note)}" for s in settled.site.env if s.note}
+    return "\n".join([title, *(f"export {name}={word}{why.get((name, word), '')}" for name, word in words.items())])
 
 
 def _staging(settled: Settled) -> str:
