@@ -1,4 +1,4 @@
-"""A ResNet-50 step: what it is made of, how it scales and what it keeps in memory."""
+"""A step of a residual network: what it is made of, how it scales and what it keeps in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CATALOG = Catalog((packaged_data(),))
 SHAPE = CATALOG.model("resnet-50").conv
 assert SHAPE is not None
 H200 = machine_from_system(CATALOG, "generic-h200")
-TRACKED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "resnet50_memory.jsonl"
+TRACKED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "resnet_memory.jsonl"
 NUM_OUTPUTS = sum(c.channels_out * c.out_size**2 for c in resnet_convs(SHAPE))
 BLOCK_OUTPUTS = 3 * 256 * 56**2 + 4 * 512 * 28**2 + 6 * 1024 * 14**2 + 3 * 2048 * 7**2
 
@@ -184,11 +184,13 @@ def test_memory_is_what_pytorch_counts() -> None:
     """benchmarks/vision_memory.py: PyTorch's memory tracker over a whole step of the same network."""
     for line in TRACKED.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        setting = asked("bf16" if row["autocast"] else "fp32", batch=row["batch"])
+        shape = CATALOG.model(row["model"]).conv
+        assert shape is not None
+        setting = replace(asked("bf16" if row["autocast"] else "fp32", batch=row["batch"]), shape=shape)
         found = vision_memory(setting)
-        assert float(found.total) == pytest.approx(row["peak_bytes"], rel=0.02), row
+        assert float(found.total) == pytest.approx(row["peak_bytes"], rel=0.01), row
         kept = float(found.part("activations").total)
-        assert kept == pytest.approx(row["activation_bytes"], rel=0.03), row
+        assert kept == pytest.approx(row["activation_bytes"], rel=0.04), row  # cast weights count as activations there
 
 
 def test_memory_says_which_batches_published_runs_could_use() -> None:
