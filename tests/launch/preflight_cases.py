@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scalewright.records.node_devices import Nic, PcieLink
 from scalewright.records.preflight import PreflightRequest
-from scalewright.run.preflight.facts import Disk, Gpu, Nic, PcieLink, RankFacts, Timings, Transport
+from scalewright.run.preflight.facts import Disk, Gpu, RankFacts, Timings, Transport
 from scalewright.run.preflight.rules import Inspected
 
 GEN5 = PcieLink(transfers_per_s=32e9, max_transfers_per_s=32e9, num_lanes=16, max_num_lanes=16)

@@ -8,18 +8,10 @@ from pathlib import Path
 import pytest
 from preflight_cases import write_tree
 
+from scalewright.records.node_devices import network_ports, numa_cpus, parse_cpu_list, pcie_link
 from scalewright.records.node_list import expand_nodes
 from scalewright.run.preflight.facts import Gpu, RankFacts
-from scalewright.run.preflight.gather import (
-    disk,
-    gather,
-    nics,
-    numa_cpus,
-    parse_cpu_list,
-    parse_tcp_table,
-    pcie_link,
-    placed,
-)
+from scalewright.run.preflight.gather import disk, gather, parse_tcp_table, placed
 from scalewright.run.world import World
 
 INFINIBAND = {
@@ -59,7 +51,7 @@ SLINGSHOT = {
 
 
 def test_ports_of_an_infiniband_node(tmp_path: Path) -> None:
-    found = {nic.name: nic for nic in nics(write_tree(tmp_path, INFINIBAND))}
+    found = {nic.name: nic for nic in network_ports(write_tree(tmp_path, INFINIBAND) / "sys")}
     assert set(found) == {"mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "ib0"}
     assert found["mlx5_0:1"].bytes_per_s == pytest.approx(50e9)
     assert found["mlx5_1:1"].bytes_per_s == pytest.approx(25e9)  # trained at half width
@@ -73,14 +65,14 @@ def test_ports_of_an_infiniband_node(tmp_path: Path) -> None:
 
 
 def test_ports_of_a_slingshot_node(tmp_path: Path) -> None:
-    found = list(nics(write_tree(tmp_path, SLINGSHOT)))
+    found = list(network_ports(write_tree(tmp_path, SLINGSHOT) / "sys"))
     assert [(nic.name, nic.kind, nic.bytes_per_s, nic.numa) for nic in found] == [
         (f"hsn{n}", "slingshot", 25e9, n) for n in range(4)
     ]
 
 
 def test_numa_nodes_without_cpus_are_left_out(tmp_path: Path) -> None:
-    found = numa_cpus(write_tree(tmp_path, INFINIBAND))
+    found = numa_cpus(write_tree(tmp_path, INFINIBAND) / "sys")
     assert list(found) == ["0", "1"]
     assert len(found["0"]) == 112
 

@@ -15,9 +15,10 @@ from rich.console import Console
 from topology_cases import TEXTS, FakeNode, dgx_h100, four_a100_bad, lumi, one_gpu_vm
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.launch.topology import Topology, cpu_list, parse_cpu_list, pcie_link, read_topology
+from scalewright.launch.topology import Topology, cpu_list, read_topology
 from scalewright.launch.topology_rules import RULES, catalogued_links, judge, nearest_nics
 from scalewright.launch.topology_tools import lstopo_numa, smi_matrix
+from scalewright.records.node_devices import parse_cpu_list, pcie_link
 from scalewright.records.types import Finding
 from scalewright.report.topology import print_topology
 from scalewright.report.topology_plot import boxes, plot_topology

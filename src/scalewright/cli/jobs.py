@@ -229,11 +229,11 @@ def _known(graph: Graph, stages: list[str] | None) -> list[str]:
 
 def _seconds(text: str) -> float:
     from scalewright import units
-    from scalewright.errors import ConfigError
+    from scalewright.errors import ConfigError, QuantityError
 
     try:
         found = units.parse(text, units.SECONDS)
-    except units.QuantityError as error:
+    except QuantityError as error:
         raise ConfigError(f"--poll {error}") from error
     if found <= 0:
         raise ConfigError(f"--poll {text!r} must be above 0, such as 10 s")

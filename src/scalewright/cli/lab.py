@@ -100,12 +100,12 @@ def down(
 
 def _spec(nodes: int, gpus: int, accounting: bool, network: str | None) -> LabSpec:
     from scalewright import units
-    from scalewright.errors import ConfigError
+    from scalewright.errors import ConfigError, QuantityError
     from scalewright.lab.spec import LabSpec
 
     try:
         rate = None if network in (None, UNSHAPED) else units.parse(str(network), units.BYTES_PER_S)
-    except units.QuantityError as error:
+    except QuantityError as error:
         raise ConfigError(f"--network {error}") from error
     return LabSpec(
         num_nodes=nodes,

@@ -218,9 +218,9 @@ def _pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
 
 def _seconds(text: str) -> int:
     from scalewright import units
-    from scalewright.errors import ConfigError
+    from scalewright.errors import ConfigError, QuantityError
 
     try:
         return int(units.parse(text, units.SECONDS)) if text else 0
-    except units.QuantityError as error:
+    except QuantityError as error:
         raise ConfigError(f"--notice {error}") from error

@@ -7,7 +7,8 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import UnknownNameError
-from scalewright.launch.topology import FABRIC, UNKNOWN, Gpu, Nic, Topology, cpu_list
+from scalewright.launch.topology import FABRIC, Gpu, Topology, cpu_list
+from scalewright.records.node_devices import UNKNOWN_NUMA, Nic
 from scalewright.records.types import Finding, Rule
 
 KERNEL_PCI = "Linux, Documentation/ABI/testing/sysfs-bus-pci"
@@ -89,14 +90,14 @@ def nearest_nics(found: Topology, gpu: Gpu) -> list[Nic]:
     if known:
         best = min(known.values())
         return [nic for nic in up if known.get(nic.name) == best]
-    return [nic for nic in up if gpu.numa != UNKNOWN and nic.numa == gpu.numa]
+    return [nic for nic in up if gpu.numa != UNKNOWN_NUMA and nic.numa == gpu.numa]
 
 
 def _is_far(found: Topology, gpu: Gpu, nic: Nic) -> bool:
     way = found.way(gpu.label, nic.name)
     if way in NEARNESS:
         return way == "SYS"
-    return UNKNOWN not in (gpu.numa, nic.numa) and gpu.numa != nic.numa
+    return UNKNOWN_NUMA not in (gpu.numa, nic.numa) and gpu.numa != nic.numa
 
 
 def _far_nics(found: Topology) -> Iterator[Finding]:
@@ -200,4 +201,4 @@ def _nvlink_counts(found: Topology, gpu: Gpu) -> list[int]:
 
 
 def _number(numa: int) -> str:
-    return "?" if numa == UNKNOWN else str(numa)
+    return "?" if numa == UNKNOWN_NUMA else str(numa)

@@ -10,8 +10,9 @@ from rich.padding import Padding
 from rich.tree import Tree
 
 from scalewright import units
-from scalewright.launch.topology import Gpu, Nic, PcieLink, Topology, cpu_list
+from scalewright.launch.topology import Gpu, Topology, cpu_list
 from scalewright.launch.topology_rules import BY_ID, nearest_nics
+from scalewright.records.node_devices import Nic, PcieLink
 from scalewright.records.types import Finding
 from scalewright.report.console import plain_table
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalewright import units
-from scalewright.launch.topology import Nic, Topology, cpu_list
+from scalewright.launch.topology import Topology, cpu_list
 from scalewright.launch.topology_rules import nearest_nics
 from scalewright.records.documents import write_bytes
+from scalewright.records.node_devices import Nic
 from scalewright.records.types import Finding
 from scalewright.report.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
 from scalewright.report.topology import gigabit, uniform_way

@@ -5,24 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-NicKind = Literal["infiniband", "roce", "slingshot", "ethernet", "virtual"]
-UNKNOWN_NUMA = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PcieLink:
-    """A PCIe link as it trained, and the most that both ends can do."""
-
-    transfers_per_s: float
-    max_transfers_per_s: float
-    num_lanes: int
-    max_num_lanes: int
-
-    @property
-    def max_bytes_per_s(self) -> float:
-        """One direction, after line coding: 8b/10b up to 5 GT/s, 128b/130b above."""
-        coding = 0.8 if self.max_transfers_per_s <= 5e9 else 128.0 / 130.0
-        return self.max_transfers_per_s * coding * self.max_num_lanes / 8.0
+from scalewright.records.node_devices import UNKNOWN_NUMA, Nic, PcieLink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +16,6 @@ class Gpu:
     bus: str
     """Domain, bus and device, such as 0000:c1:00.0; empty where the framework does not tell."""
     name: str
-    numa: int = UNKNOWN_NUMA
-    link: PcieLink | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nic:
-    """A network port."""
-
-    name: str
-    kind: NicKind
-    is_up: bool
-    bytes_per_s: float | None
-    """As the link trained; None where the port does not tell."""
-    rate_text: str = ""
-    """In the driver's words, such as `200 Gb/sec (4X HDR)`."""
     numa: int = UNKNOWN_NUMA
     link: PcieLink | None = None
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scalewright.records.node_devices import Nic
 from scalewright.records.preflight import PreflightRequest
 from scalewright.records.types import Finding, Rule, Severity
-from scalewright.run.preflight.facts import Nic, RankFacts, Timings, Transport
+from scalewright.run.preflight.facts import RankFacts, Timings, Transport
 from scalewright.units import BYTES, BYTES_PER_S
 from scalewright.units import format as shown
 
