@@ -79,8 +79,22 @@ def test_memory_counts_what_stream_counts(tmp_path: Path, cli: Cli) -> None:
     }
     assert {row["place"] for row in doc["rows"]} == {"host"}
     assert any("cache of the host" in note for note in doc["notes"])
+    assert doc["conditions"]["load_before"] >= 0.0
     largest = next(row for row in doc["rows"] if (row["op"], row["size_bytes"]) == ("add", 2**20))
     assert doc["summary"]["host_add_bytes_per_s"] == largest["bytes_per_s"] == largest["bytes"] / largest["time_s"]
+
+
+@pytest.mark.ranks
+def test_sizes_that_are_asked_for_are_measured_and_usual_ones_that_tell_nothing_are_named(
+    tmp_path: Path, cli: Cli
+) -> None:
+    for name in ("asked", "usual"):
+        (tmp_path / name).mkdir()
+    asked = measured(cli, tmp_path / "asked", "memory", "--sizes", "256 MiB,512 MiB", "--budget", "2 s")
+    assert {row["size_bytes"] for row in asked["rows"]} == {2**28, 2**29}
+    usual = measured(cli, tmp_path / "usual", "memory", "--budget", "2 s")
+    most = max(row["size_bytes"] for row in usual["rows"])
+    assert most == 2**30 or any("not measured, " in note and "--sizes" in note for note in usual["notes"])
 
 
 @pytest.mark.ranks

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalewright import units
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.metrics import MetricWriter
@@ -22,7 +23,7 @@ from scalewright.run.micro.timing import CacheFlush, last_cache_bytes, measure
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
-from scalewright.workload.micro_run import MemoryRun
+from scalewright.workload.micro_run import STREAM_BYTES, MemoryRun
 
 HOST = torch.device("cpu")
 NUM_BUFFERS = 3
@@ -59,18 +60,22 @@ def measure_memory(config: MemoryRun, session: Session) -> None:
     num_left = 4 * (len(parts) + len(link_sizes))
     flush = CacheFlush(session.device) if on_gpu else None
     for size, place in parts:
-        session.part(f"{size} bytes in the memory of the {_name(place)}")
+        session.part(f"{_shown(size)} in the memory of the {_name(place)}")
         # A host's small buffers stay in its caches, as they do in use; a GPU's are put out of its L2 each time.
         before = flush if place == session.device and size <= 4 * last_cache_bytes(place) else None
         for transfer, work in _stream(size, place):
             _time(transfer, work, session, place, num_left=num_left, flush=before)
             num_left -= 1
     for size in link_sizes:
-        session.part(f"{size} bytes between host and device")
+        session.part(f"{_shown(size)} between host and device")
         for transfer, work in _link(size, session.device):
             _time(transfer, work, session, session.device, num_left=num_left, flush=None)
             num_left -= 1
     _sum_up(session)
+
+
+def _shown(size_bytes: int) -> str:
+    return units.format(size_bytes, units.BYTES)
 
 
 def _name(place: torch.device) -> str:
@@ -78,15 +83,19 @@ def _name(place: torch.device) -> str:
 
 
 def _sizes(config: MemoryRun, place: torch.device, session: Session) -> list[int]:
-    """Those that fit; of a host only up to the first that its caches cannot help, for larger ones tell the same."""
+    """Those that fit; of a host's usual ones only up to the first that no cache helps: larger ones tell the same."""
     limit_bytes, cache_bytes = MEMORY_FRAC * free_bytes(place) / NUM_BUFFERS, last_cache_bytes(place)
     kept = [size for size in config.sizes_bytes if size <= limit_bytes]
     for size in config.sizes_bytes[len(kept) :]:
-        session.leave_out(f"{size} bytes", f"three buffers would fill the memory of the {_name(place)}")
+        session.leave_out(_shown(size), f"three buffers would fill the memory of the {_name(place)}")
     uncached = [size for size in kept if size > 4 * cache_bytes]
     if kept and not uncached:
         session.note(f"no buffer is above four times the cache of the {_name(place)}: its best rate is the cache's")
-    return kept if place.type == "cuda" else [size for size in kept if size not in uncached[1:]]
+    if place.type == "cuda" or config.sizes_bytes != STREAM_BYTES:
+        return kept
+    for size in uncached[1:]:
+        session.leave_out(_shown(size), f"{_shown(uncached[0])} are beyond the caches already; ask for it with --sizes")
+    return [size for size in kept if size not in uncached[1:]]
 
 
 def _link_sizes(config: MemoryRun) -> list[int]:
