@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalewright.study.metrics import METRICS
-from scalewright.study.scaling import Curve, efficiency, where_to_stop
+from scalewright.study.scaling import Curve, efficiency, too_few, where_to_stop
 
 PERFECT = {
     "batch_time_s": lambda n, t: t,  # as much for every device, so a batch takes the same time
@@ -44,6 +44,58 @@ def test_amdahl_is_found_again_and_says_where_to_stop() -> None:
     assert found.serial_interval_frac == pytest.approx((0.1, 0.1))
     assert found.scale == 8.0  # 4 to 8 still pays (0.325 -> 0.2125), 8 to 16 does not
 
+    # 1 - 0.15625 / 0.2125 = 26 % of the time, 2 x 0.15625 / 0.2125 - 1 = 47 % of the device-hours
+    assert found.sentence == "stop at 8: going on to 16 saves 26% of the time for 47% more device-hours"
 
-def test_two_points_say_nothing() -> None:
-    assert where_to_stop(curve((1.0, 2.0)), {0: 1.0, 1: 0.5}) is None
+
+@given(serial=st.floats(0.0, 0.9), num_scales=st.integers(3, 9))
+def test_exact_amdahl_is_recovered_whatever_its_serial_part(serial: float, num_scales: int) -> None:
+    scales = tuple(float(2**k) for k in range(num_scales))
+    found = where_to_stop(curve(scales), {i: serial + (1 - serial) / n for i, n in enumerate(scales)})
+    assert found is not None
+    assert found.serial_frac == pytest.approx(serial, abs=1e-9)
+    assert found.serial_interval_frac == pytest.approx((serial, serial), abs=1e-9)
+
+
+def test_the_fit_is_the_least_relative_error() -> None:
+    """Against the normal equations of sum((s + p/n - t)^2 / t^2), solved by hand."""
+    scales = (1.0, 2.0, 4.0, 8.0)
+    times = (1.0, 0.56, 0.29, 0.18)
+    a11, a12, a22, b1, b2 = (
+        sum(term(n, t) for n, t in zip(scales, times, strict=True))
+        for term in (
+            lambda n, t: 1 / t**2, lambda n, t: 1 / (n * t**2), lambda n, t: 1 / (n * t) ** 2,
+            lambda n, t: 1 / t, lambda n, t: 1 / (n * t),
+        )
+    )  # fmt: skip
+    serial = (b1 * a22 - b2 * a12) / (a11 * a22 - a12**2)
+    parallel = (a11 * b2 - a12 * b1) / (a11 * a22 - a12**2)
+    found = where_to_stop(curve(scales), dict(enumerate(times)))
+    assert found is not None
+    assert found.serial_frac == pytest.approx(serial / (serial + parallel))
+    low, high = found.serial_interval_frac
+    assert low <= found.serial_frac <= high
+
+
+def test_a_curve_faster_than_in_proportion_has_no_serial_part_and_says_so() -> None:
+    scales = (1.0, 2.0, 4.0, 8.0)
+    found = where_to_stop(curve(scales), {i: n**-1.1 for i, n in enumerate(scales)})
+    assert found is not None
+    assert found.serial_frac == 0.0
+    assert found.scale == 8.0
+    assert "more than proportion" in found.sentence
+
+
+def test_a_curve_that_gets_slower_stops_where_it_began() -> None:
+    scales = (1.0, 2.0, 4.0)
+    found = where_to_stop(curve(scales), {i: 1.0 + 0.1 * n for i, n in enumerate(scales)})
+    assert found is not None
+    assert found.scale == 1.0
+    assert found.sentence == "stop at 1: 2 are no faster"
+
+
+@pytest.mark.parametrize(("scales", "word"), [((4.0,), "one scale"), ((1.0, 2.0), "two scales")])
+def test_one_or_two_points_say_nothing_and_the_reader_is_told(scales: tuple[float, ...], word: str) -> None:
+    assert where_to_stop(curve(scales), {i: 1.0 / n for i, n in enumerate(scales)}) is None
+    assert word in too_few(len(scales))
+    assert too_few(0) == ""

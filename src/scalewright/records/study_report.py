@@ -149,6 +149,8 @@ class StudyReport:
     findings: tuple[FindingShown, ...] = ()
     notes: tuple[str, ...] = ()
     measure_note: str = ""
+    units: dict[str, str] = field(default_factory=dict)
+    """Of every metric that a point has a number for, those without a column of their own too."""
     parts: tuple[StudyReport, ...] = ()
     """Other sets of points of the same study: what is predicted for machines elsewhere."""
 

@@ -43,7 +43,7 @@ def write_files(folder: Path, report: StudyReport) -> list[Path]:
 
 def long_rows(report: StudyReport) -> Iterator[dict[str, Any]]:
     """One number a row, with the labels of its point."""
-    units = {metric.name: metric.unit for metric in report.metrics}
+    units = report.units or {metric.name: metric.unit for metric in report.metrics}
     for row in report.points:
         labels = {"point": row.id, **row.labels}
         for origin, numbers, doubt in (("predicted", row.predicted, ""), ("measured", row.measured, doubt_words(row))):
@@ -157,7 +157,8 @@ def _count(value: float | None) -> str:
 
 def _md(text: str) -> str:
     """Text that stays text: no markup, no HTML, one line."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|~])", r"\\\1", " ".join(text.split())).replace("<", "&lt;").replace(">", "&gt;")
+    marked = re.sub(r"([\\`*_{}\[\]()#+!|~])", r"\\\1", " ".join(text.split()))
+    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _md_row(cells: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
@@ -224,14 +225,31 @@ def find(name: str) -> Path:
 
 def load(path: Path) -> StudyFile:
     known_keys = [field.alias or name for name, field in StudyFile.model_fields.items()]
-    for key in parse_toml(read_text(path), where=str(path)):  # before its parts: without [sources] no source is known
+    raw = parse_toml(read_text(path), where=str(path))
+    for key, value in raw.items():  # before its parts: without [sources] no source is known
         if key not in known_keys:
             raise DocumentError(f"{path}: unknown key {key!r}: {near_names(key, known_keys)}")
+        _check_letters(value, key, path)
     found = load_toml(path, StudyFile, kind=KIND, prepare=link_sources)
     for key, name, names in _conditions(found):
         if name not in names:
             raise DocumentError(f"{path}: unknown key '{key}.{name}', which no point has: {near_names(name, names)}")
     return found
+
+
+def _check_letters(node: Any, key: str, path: Path) -> None:
+    """Texts are shown in terminals and pages: none may move a cursor, turn the writing round or hide a letter."""
+    if isinstance(node, dict):
+        for name, inner in node.items():
+            _check_letters(name, f"{key}.{name!a}", path)
+            _check_letters(inner, f"{key}.{name}", path)
+    elif isinstance(node, list):
+        for number, inner in enumerate(node):
+            _check_letters(inner, f"{key}.{number}", path)
+    elif isinstance(node, str):
+        odd = next((c for c in node if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t\u00ad"), "")
+        if odd:
+            raise DocumentError(f"{path}: key {key!r} has the control character U+{ord(odd):04X}: leave it out")
 
 
 def near_names(name: str, known: Iterable[str]) -> str:

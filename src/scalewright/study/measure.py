@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
-from scalewright.errors import ScalewrightError
+from scalewright.errors import EnvironmentFailedError, ScalewrightError
 from scalewright.launch.allocation import is_inside
 from scalewright.launch.outlook import OverBudgetError
 from scalewright.launch.system_here import calibrated_here
@@ -104,8 +104,12 @@ def calibrate_first(catalog: Catalog, study: Study, say: Callable[[str], None]) 
         say("this machine is calibrated already")
         return
     budget_s = units.parse(limits.calibrate, units.SECONDS)
-    found = calibrate(catalog, wanted_here(catalog, budget_s=budget_s), say)
-    say(f"calibrated as {found.name}")
+    try:
+        found = calibrate(catalog, wanted_here(catalog, budget_s=budget_s), say)
+    except EnvironmentFailedError as error:
+        say(f"not calibrated, so a short probe is predicted from: {error}")
+    else:
+        say(f"calibrated as {found.name}")
 
 
 def run_here(
@@ -138,6 +142,7 @@ def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Lis
         spent.device_s += (spent.clock() - begun_s) * point.num_ranks
     except (ScalewrightError, OverBudgetError) as error:
         reason = " ".join(str(error).split())
+        reason += f" (in {study.path.name}: keys of [point])" if isinstance(error, OverBudgetError) else ""
         store.write_problem(tried.point, tried.repeat, reason)
         return Ended(tried=tried, state="failed", reason=reason)
     if code == ExitCode.INTERRUPTED:

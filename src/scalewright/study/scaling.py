@@ -13,6 +13,8 @@ from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import Metric, metric
 from scalewright.study.points import Study
 
+NO_LOSS = 0.99
+"""Device-hours of the largest scale over those of the smallest, below which a curve is faster than in proportion."""
 MIN_POINTS = 3
 """Fewer say nothing of how a curve goes on."""
 
@@ -119,19 +121,42 @@ def where_to_stop(curve: Curve, work_s: Mapping[int, float]) -> Stop | None:
         if saved <= 0 or cost > saved:
             break
         best = more
-    knee = fit.num_nodes_at_knee
-    if best == seen[-1][0]:
-        far = "no end is in sight" if math.isinf(knee) else f"by the fit up to about {knee:,.0f}"
-        sentence = f"pays up to the last point, {best:,.0f}; {far}"
-    else:
-        sentence = f"stop at {best:,.0f}: the next doubling costs a larger part in GPU-hours than it saves in time"
     return Stop(
         fit=fit,
         serial_frac=_serial_frac(fit, least),
         serial_interval_frac=(shares[0], shares[-1]),
         scale=best,
-        sentence=sentence,
+        sentence=_why_there(seen, best, knee=fit.num_nodes_at_knee),
     )
+
+
+def _why_there(seen: Sequence[tuple[float, float]], best: float, *, knee: float) -> str:
+    """Where to stop and why, with the numbers of the step that decides it."""
+    if best != seen[-1][0]:
+        (n, t), (more, less) = next(pair for pair in itertools.pairwise(seen) if pair[0][0] == best)
+        if less >= t:
+            return f"stop at {best:,.0f}: {more:,.0f} are no faster"
+        saves, costs = 1.0 - less / t, more / n * less / t - 1.0
+        return (
+            f"stop at {best:,.0f}: going on to {more:,.0f} saves {saves:.0%} of the time for {costs:.0%} more "
+            "device-hours"
+        )
+    (least, slow), (most, fast) = seen[0], seen[-1]
+    if most * fast < NO_LOSS * least * slow:
+        return (
+            f"pays up to the last point, {best:,.0f}, and in more than proportion: the smallest scale is held back by "
+            "something that the larger ones have more of, such as memory or cache"
+        )
+    far = "no end is in sight" if math.isinf(knee) else f"by the fit it pays up to about {max(knee, best):,.0f}"
+    return f"pays up to the last point, {best:,.0f}; {far}"
+
+
+def too_few(num_points: int) -> str:
+    """Why a curve does not say where to stop; empty where it has no point at all."""
+    if not num_points:
+        return ""
+    have = "one scale says" if num_points == 1 else "two scales say"
+    return f"{have} nothing of how the curve goes on: Amdahl's law is fitted through {MIN_POINTS} or more"
 
 
 def _serial_frac(fit: Amdahl, scale: float) -> float:

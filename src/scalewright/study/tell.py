@@ -19,7 +19,7 @@ from scalewright.study.findings import findings_of
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
 from scalewright.study.results import Results
-from scalewright.study.scaling import Curve, curves, where_to_stop
+from scalewright.study.scaling import Curve, curves, too_few, where_to_stop
 
 NOTHING = Outcome()
 
@@ -39,6 +39,7 @@ def report_of(results: Results, *, machine: str = "", now: datetime | None = Non
         points=tuple(_row(results, index, laid) for index in range(len(study.points))),
         curves=tuple(_curves(results, laid)),
         scale_name=_scale_name(results),
+        units={name: METRICS[name].unit for name in sorted(_names(results))},
         findings=tuple(findings_of(results)),
         notes=(*study.file.notes, *results.notes),
         measure_note=study.file.measure.note if study.file.measure and results.measured else "",
@@ -56,9 +57,13 @@ def _scale_name(results: Results) -> str:
 
 def _metrics(results: Results) -> list[str]:
     """Those the study asks for, as far as any point has them, and the efficiency that follows."""
-    has = {name for outcome in (*results.predicted, *results.measured) for name in outcome.numbers}
+    has = _names(results)
     wanted = [*results.study.metrics, *(told.figure.metric for told in results.published), "efficiency_frac"]
     return [name for name in dict.fromkeys(wanted) if name in has]
+
+
+def _names(results: Results) -> set[str]:
+    return {name for outcome in (*results.predicted, *results.measured) for name in outcome.numbers}
 
 
 def _shown(metric: Metric) -> MetricShown:
@@ -110,7 +115,8 @@ def _curves(results: Results, laid: Sequence[Curve]) -> Iterator[CurveShown]:
         if not outcomes:
             continue
         for curve in laid:
-            stop = where_to_stop(curve, _work_s(curve, outcomes))
+            work_s = _work_s(curve, outcomes)
+            stop = where_to_stop(curve, work_s)
             yield CurveShown(
                 group=curve.group,
                 points=curve.indices,
@@ -118,7 +124,7 @@ def _curves(results: Results, laid: Sequence[Curve]) -> Iterator[CurveShown]:
                 serial_frac=None if stop is None else stop.serial_frac,
                 serial_interval_frac=None if stop is None else stop.serial_interval_frac,
                 recommended=None if stop is None else stop.scale,
-                sentence="" if stop is None else stop.sentence,
+                sentence=too_few(len(work_s)) if stop is None else stop.sentence,
             )
 
 
