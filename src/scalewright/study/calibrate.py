@@ -127,7 +127,7 @@ class _Progress:
     """Time that the steps of real runs took over what was predicted of them."""
     done: list[Path] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    late: dict[str, float] = field(default_factory=dict)
+    late: list[tuple[Point, float]] = field(default_factory=list)
     """Points that the budget ended before, or during, and the seconds that each of them needs at least."""
 
     @property
@@ -143,7 +143,7 @@ class _Progress:
     @property
     def enough_s(self) -> float:
         """A budget that would have been enough for what came too late, in whole minutes."""
-        needed_s = time.monotonic() - self.begun_s + sum(self.late.values())
+        needed_s = time.monotonic() - self.begun_s + sum(needs_s for _, needs_s in self.late)
         return MINUTE_S * math.ceil(max(needed_s, self.wanted.budget_s + 1.0) / MINUTE_S)
 
     def late_words(self) -> str:
@@ -151,7 +151,10 @@ class _Progress:
         if not self.late:
             return ""
         budget = units.format(self.wanted.budget_s, units.SECONDS)
-        return f"the budget of {budget} ended before {', '.join(self.late)}: give --budget {self.enough_s:.0f}s"
+        named = [point.name for point, _ in self.late if isinstance(point, Micro)]
+        num = len(self.late) - len(named)
+        steps = [f"{num} short real run{'s' if num > 1 else ''}"] if num else []
+        return f"the budget of {budget} ended before {', '.join(named + steps)}: give --budget {self.enough_s:.0f}s"
 
 
 Say = Callable[[str], None]
@@ -243,7 +246,7 @@ def _share(catalog: Catalog, point: Point, rest: list[Point], state: _Progress, 
 
 def _leave_out(point: Point, state: _Progress, needs_s: float) -> None:
     """The budget ends before this point does; without one that is needed there is no calibration."""
-    state.late[point.name] = needs_s
+    state.late.append((point, needs_s))
     if isinstance(point, Micro) and point.is_needed:
         raise EnvironmentFailedError(f"{state.late_words()}; without it there is no calibration, and none is written")
 
