@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from forked_cli import ForkedCli
+
+# What is drawn is not to depend on which modules were imported before; reading all of them for constants to try would
+# take every worker ten seconds besides.
+providers._get_local_constants = lambda: providers._local_constants
 
 # Variables of the caller that would change what the command prints or finds.
 DROPPED_PREFIXES = ("SLURM", "SBATCH_", "SINFO_", "SQUEUE_", "SCALEWRIGHT_")

@@ -33,14 +33,28 @@ MOST_TRIED_AGAIN = 3
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 STATIC = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",), ("lint-imports", "--no-logo"))
-MARKS = {
-    "unit": "not slurm and not netns and not browser and not gpu and not ranks and not kills",
-    "ranks": "ranks",
-    "kills": "kills",
-    "slurm": "slurm or netns",
-    "browser": "browser",
+
+
+@dataclass(frozen=True)
+class Part:
+    """Those tests of a tier that one pytest runs. A test with the mark that is not below the folders is never run."""
+
+    mark: str
+    folders: tuple[str, ...] = ("tests",)
+    options: tuple[str, ...] = ()
+
+
+UNIT = "not slurm and not netns and not browser and not gpu and not ranks and not kills"
+# Practice clusters mostly wait for Slurm's timers: each worker has its own. What measures a network runs alone.
+CLUSTERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+PARTS = {
+    "unit": (Part(UNIT, options=("-n", "2")),),
+    "ranks": (Part("ranks", ("tests/ranks", "tests/records", "tests/cli", "tests/study")),),
+    "kills": (Part("kills", ("tests/kills", "tests/ranks", "tests/records", "tests/run")),),
+    "slurm": (Part("slurm", ("tests/slurm",), CLUSTERS), Part("netns", ("tests/netns",))),
+    "browser": (Part("browser", ("tests/browser",)),),
 }
-TIERS = ("static", *MARKS)
+TIERS = ("static", *PARTS)
 # Per tier: the programs it needs, each with the packages that bring it.
 PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
     "unit": {"shellcheck": ("shellcheck",)},
@@ -149,36 +163,48 @@ def count(junit_xml: Path, result: Result) -> None:
             result.passed += 1
 
 
-def pytest_once(tier: str, result: Result, folder: Path, *options: str) -> int:
-    """One run of a tier's tests, counted into `result`; the status pytest ended with."""
+def pytest_once(part: Part, result: Result, folder: Path, *options: str) -> int:
+    """One run of a part's tests, counted into `result`; the status pytest ended with."""
     xml = folder / "junit.xml"
     xml.unlink(missing_ok=True)
     # pyproject.toml's options, and a cache that lasts for this call: it knows what failed.
     given = ("-o", "addopts=-q --strict-markers --strict-config", "-o", f"cache_dir={folder / 'cache'}")
-    command = [sys.executable, "-m", "pytest", "-ra", *given, "-m", MARKS[tier], *options, f"--junit-xml={xml}"]
+    command = [sys.executable, "-m", "pytest", "-ra", *given, "-m", part.mark, *options, f"--junit-xml={xml}"]
+    command += part.folders
     status = subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode
     if xml.exists():
         count(xml, result)
     return status
 
 
-def run_pytest(tier: str) -> Result:
+def run_part(tier: str, part: Part) -> Result:
     result = Result(tier)
-    workers = ("-n", "2") if tier == "unit" and importlib.util.find_spec("xdist") else ()
+    options = part.options if importlib.util.find_spec("xdist") else ()
     with tempfile.TemporaryDirectory(prefix="tiers-") as directory:
-        status = pytest_once(tier, result, Path(directory), *workers)
+        status = pytest_once(part, result, Path(directory), *options)
         if status == TESTS_FAILED and tier in TIMED and result.failed <= MOST_TRIED_AGAIN:
-            print(f"{tier}: {result.failed} failed; they are tried once more", flush=True)
+            print(f"{tier}: {result.failed} failed; they are tried once more, alone", flush=True)
             failed, result.failed = result.failed, 0
-            status = pytest_once(tier, result, Path(directory), "--last-failed")
+            status = pytest_once(part, result, Path(directory), "--last-failed")
             result.note = f"{failed - result.failed} of {failed} that failed passed when tried again"
     if status == NO_TESTS_COLLECTED:
-        result.note = "no tests were collected"
+        result.note = f"no tests were collected for {part.mark}"
     elif status and not result.failed:
         result.note = f"pytest ended with status {status}"
     if status:
         result.failed = max(result.failed, 1)
     return result
+
+
+def run_pytest(tier: str) -> Result:
+    parts = [run_part(tier, part) for part in PARTS[tier]]
+    return Result(
+        tier,
+        passed=sum(part.passed for part in parts),
+        failed=sum(part.failed for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        note="; ".join(part.note for part in parts if part.note),
+    )
 
 
 def run_tier(tier: str) -> Result:

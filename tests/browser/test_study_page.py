@@ -14,11 +14,12 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"
 MAX_BYTES = 5_000_000
 
 
-@pytest.fixture
-def page(cli: Cli, tmp_path: Path) -> Path:
-    done = cli("study", "predict", "epicure-language", "--out", str(tmp_path / "report"), "--no-plots", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def page(shared_cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    done = shared_cli("study", "predict", "epicure-language", "--out", "report", "--no-plots", cwd=folder)
     assert done.returncode == 0, done.stderr
-    return tmp_path / "report" / "index.html"
+    return folder / "report" / "index.html"
 
 
 def opened(browser, path: Path, width: int = WIDE_PX) -> None:

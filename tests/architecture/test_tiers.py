@@ -1,0 +1,23 @@
+"""Every test belongs to a tier that finds it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MARKED = re.compile(r"pytest\.mark\.(\w+)")
+
+
+def test_marks_are_used_where_their_tier_looks() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    parts = [part for tier in import_module("run_tiers").PARTS.values() for part in tier]
+    folders = {part.mark: part.folders for part in parts}
+    seen = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        for mark in set(MARKED.findall(path.read_text(encoding="utf-8"))) & set(folders):
+            seen.add(mark)
+            assert any(path.is_relative_to(ROOT / folder) for folder in folders[mark]), f"{path}: {mark}"
+    assert seen == {"ranks", "kills", "slurm", "netns", "browser"}
