@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -19,6 +20,25 @@ StartRanks = Callable[..., list[subprocess.Popen[bytes]]]
 
 def happened(directory: RunDirectory, name: str) -> list[tuple[int, str]]:
     return [(e.step, e.detail) for e in read_events(directory.rank_events(0)) if e.name == name]
+
+
+FINISHED = """
+import atexit, sys, time
+from pathlib import Path
+from scalewright.run import __main__ as entry
+entry.kind_named = lambda name: lambda *context: 0
+atexit.register(lambda: (Path(sys.argv[1], "winding-down").touch(), time.sleep(2)))
+sys.exit(entry.main(["language", "--run-dir", sys.argv[1]]))
+"""
+
+
+def test_a_notice_that_comes_after_the_end_changes_nothing(directory: RunDirectory) -> None:
+    rank = subprocess.Popen([sys.executable, "-c", FINISHED, str(directory.path)])
+    while not (directory.path / "winding-down").exists():
+        assert rank.poll() is None
+        time.sleep(0.02)
+    rank.send_signal(signal.SIGUSR1)
+    assert rank.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.launch.forwarding import signals_to
 from scalewright.records.events import Event, EventTail
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
@@ -65,31 +64,19 @@ def run_in_allocation(
     command = srun_command(env, directory, kind=kind, num_ranks=num_ranks)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     asked: list[int] = []
-    with _forwarding(process, asked):
+
+    def pass_on(number: int) -> None:
+        """srun passes TERM and USR1 on to the tasks; INT only makes it print their states, so TERM goes."""
+        asked.append(number)
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+
+    with signals_to(pass_on):
         while process.poll() is None:
             time.sleep(POLL_S)
             on_events(tail.read())
     on_events(tail.read())
     return ExitCode.INTERRUPTED if signal.SIGINT in asked else process.returncode
-
-
-@contextlib.contextmanager
-def _forwarding(process: subprocess.Popen[bytes], asked: list[int]) -> Iterator[None]:
-    """srun passes TERM and USR1 on to the tasks; INT would only make it print their states, so TERM goes instead."""
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        del frame
-        asked.append(number)
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before: dict[int, Any] = {number: signal.signal(number, forward) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _count(env: Mapping[str, str], name: str, default: int) -> int:

@@ -9,22 +9,20 @@ The first makes the run directory and prints; the others wait for it and become 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Any, NoReturn
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.launch.forwarding import signals_to
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 
 WAIT_S = 120.0
 """For the first rank to make the run directory: file systems of clusters show a new file late."""
 POLL_S = 0.2
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def place_here(env: Mapping[str, str]) -> tuple[int, int] | None:
@@ -53,19 +51,10 @@ def num_ranks_here(env: Mapping[str, str], *, wanted: int | None, has_run_dir: b
 def run_first(directory: RunDirectory, *, kind: str, look: Callable[[], None]) -> int:
     """Run the first rank beside this process, which has something to print afterwards."""
     process = subprocess.Popen(_command(directory, kind), stdin=subprocess.DEVNULL)
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        del frame
-        process.send_signal(number)
-
-    before: dict[int, Any] = {number: signal.signal(number, forward) for number in FORWARDED}
-    try:
+    with signals_to(process.send_signal):
         while process.poll() is None:
             time.sleep(POLL_S)
             look()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return process.returncode
 
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from scalewright import units
 from scalewright.catalog.facts import Strict
 from scalewright.errors import ConfigError
-from scalewright.launch.walltime import parse_walltime_s
+from scalewright.launch.walltime import Walltime
 from scalewright.records.documents import read_text
 from scalewright.records.loader import load_toml
 
@@ -18,15 +18,6 @@ KIND = "graph"
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"
 Relation = Literal["ok", "any", "notok", "corr"]
 """afterok, afterany, afternotok, aftercorr: all succeeded; all ended; one did not succeed; item n after item n."""
-
-
-def _walltime(text: Any) -> Any:
-    if not isinstance(text, str):
-        raise ValueError(f'{text!r} is not a time: write it as text, such as "02:00:00"')
-    try:
-        return parse_walltime_s(text)
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
 
 
 def _duration(text: Any) -> Any:
@@ -38,7 +29,6 @@ def _duration(text: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-Walltime = Annotated[int, BeforeValidator(_walltime, json_schema_input_type=str)]
 Duration = Annotated[float, BeforeValidator(_duration, json_schema_input_type=str)]
 Word = Annotated[str, Field(min_length=1)]
 

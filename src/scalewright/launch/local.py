@@ -9,12 +9,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.launch.forwarding import signals_to
 from scalewright.records.events import Event, EventTail
 from scalewright.records.run_directory import ExitInfo, RunDirectory
 from scalewright.records.types import EnvName, ExitCode
@@ -24,7 +23,6 @@ GRACE_S = 5.0
 """Between asking the ranks that remain to stop, once one has failed, and ending them."""
 REQUEUE_GRACE_S = 15.0
 """The same where the first to leave asked for a requeue: the others are writing their stacks or their checkpoint."""
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 ADDRESS = "127.0.0.1"
 
 
@@ -81,6 +79,12 @@ class _Ranks:
                 if number == signal.SIGKILL:
                     self.ended_by_us.add(rank)
 
+    def pass_on(self, number: int) -> None:
+        """Ranks stop between two steps; a second Ctrl-C ends them at once."""
+        again = number == signal.SIGINT and number in self.asked
+        self.asked.append(number)
+        self.send(signal.SIGKILL if again else number)
+
     @property
     def running(self) -> list[int]:
         return [rank for rank, process in enumerate(self.processes) if process.poll() is None]
@@ -109,7 +113,7 @@ def run_ranks(
     directory.exit_info.unlink(missing_ok=True)
     started: list[subprocess.Popen[bytes]] = []
     ranks = _Ranks(started)
-    with _signals_to(ranks):
+    with signals_to(ranks.pass_on):
         try:
             for rank in range(num_ranks):
                 env = rank_environment(
@@ -183,21 +187,3 @@ def _verdict(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | No
     with contextlib.suppress(OSError):  # a full disk may be why it ended
         directory.write_exit_info(info, is_cause=True)
     return ExitCode.ENVIRONMENT
-
-
-@contextlib.contextmanager
-def _signals_to(ranks: _Ranks) -> Iterator[None]:
-    """Pass signals on to the ranks, which stop between two steps; a second Ctrl-C ends them at once."""
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        del frame
-        again = number == signal.SIGINT and number in ranks.asked
-        ranks.asked.append(number)
-        ranks.send(signal.SIGKILL if again else number)
-
-    before: dict[int, Any] = {number: signal.signal(number, forward) for number in FORWARDED}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from scalewright.errors import ConfigError
 
@@ -39,3 +42,16 @@ def format_walltime(seconds: int) -> str:
     days, rest = divmod(seconds, DAY_S)
     clock = f"{rest // HOUR_S:02d}:{rest % HOUR_S // MINUTE_S:02d}:{rest % MINUTE_S:02d}"
     return f"{days}-{clock}" if days else clock
+
+
+def _walltime(text: Any) -> Any:
+    if not isinstance(text, str):
+        raise ValueError(f'{text!r} is not a time: write it as text, such as "02:00:00"')
+    try:
+        return parse_walltime_s(text)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+Walltime = Annotated[int, BeforeValidator(_walltime, json_schema_input_type=str)]
+"""Of a file: written as Slurm writes times, held in seconds."""

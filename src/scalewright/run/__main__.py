@@ -112,7 +112,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ScalewrightError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return error.exit_code
-    return execute(kind_named(chosen.kind), directory, world)
+    code = execute(kind_named(chosen.kind), directory, world)
+    # The notice may come while the interpreter winds down; what has ended and said so must not look killed.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    return code
 
 
 def execute(kind: Kind, directory: RunDirectory, world: World) -> int:

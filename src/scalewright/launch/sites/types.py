@@ -6,11 +6,10 @@ import re
 from datetime import date
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from scalewright.catalog.facts import Id, Strict
-from scalewright.errors import ConfigError
-from scalewright.launch.walltime import parse_walltime_s
+from scalewright.launch.walltime import Walltime
 
 T = TypeVar("T")
 Launcher = Literal["srun", "torchrun"]
@@ -23,15 +22,6 @@ PLACEHOLDERS = ("nodes", "gpus", "total_gpus", "cpus", "node_cpus", "memory_gb")
 _FLAG = re.compile(r"^--[a-z][a-z-]*(=[A-Za-z0-9_.,:;@+/{}*-]+)?$")
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 KNOWN_VARIABLES = ("USER", "HOME", "SCRATCH", "WORK", "SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_USER")
-
-
-def _walltime(text: Any) -> Any:
-    if not isinstance(text, str):
-        raise ValueError(f'{text!r} is not a time: write it as text, such as "2-00:00:00"')
-    try:
-        return parse_walltime_s(text)
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
 
 
 def _flag(text: str) -> str:
@@ -56,8 +46,7 @@ def _one_line(text: str) -> str:
     return text
 
 
-Seconds = Annotated[int, BeforeValidator(_walltime), Field(gt=0)]
-"""Written as Slurm writes times; held in seconds."""
+Seconds = Annotated[Walltime, Field(gt=0)]
 Flag = Annotated[str, AfterValidator(_flag)]
 Line = Annotated[str, AfterValidator(_one_line)]
 Expandable = Annotated[str, AfterValidator(_expandable)]
