@@ -44,6 +44,7 @@ CASES = {
         fires=(job("--nodes=1\n-N 2"), job("-p gpu\n--partition=cpu\n--time=10")),
         silent=(
             job("--account=a\n-A a"),
+            job("--mail-type=END\n--mail-type=FAIL\n--mail-type=ALL"),
             "#!/bin/bash\n#SBATCH --partition=cpu\n#SBATCH hetjob\n#SBATCH --partition=gpu\nsrun hostname\n",
         ),
     ),

@@ -44,16 +44,22 @@ CASES = {
     "nnodes-mismatch": Cases(
         fires=(
             job(ONE, "srun torchrun --nnodes=3 --nproc_per_node=4 train.py"),
+            job(EACH, "srun torchrun --nnodes=2 --nproc_per_node=1 train.py"),
             job(ONE, "srun accelerate launch --num_machines 4 --num_processes 16 train.py"),
         ),
         silent=(
             job(ONE, "srun torchrun --nnodes=2 train.py"),
+            job(EACH, "srun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1 train.py"),
             job(ONE, "srun -N1 -n1 torchrun --nnodes=1 eval.py"),
             job("--nodes=1-2", "srun torchrun --nnodes=2 train.py"),
         ),
     ),
     "nodes-idle": Cases(
-        fires=(job(ONE, "python train.py"), job("-N 4 --gres=gpu:8", "accelerate launch train.py")),
+        fires=(
+            job(ONE, "python train.py"),
+            job("-N 4 --gres=gpu:8", "accelerate launch train.py"),
+            job(EACH, "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=4 --rdzv_endpoint=$HEAD:$PORT train.py"),
+        ),
         silent=(
             job(ONE, "srun python train.py"),
             job(ONE, "bash launch.sh"),

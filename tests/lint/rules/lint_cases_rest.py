@@ -127,8 +127,11 @@ CASES = {
         fires=(
             job(TWO, 'for n in $nodes; do echo "$n slots=4" >> hostfile; done\ndeepspeed --hostfile hostfile a.py'),
             job(GPU, "python train.py > train.log 2>&1"),
+            job(GPU + " --array=0-3", "LOG=server.log\npython train.py --fold $SLURM_ARRAY_TASK_ID > $LOG"),
         ),
         silent=(
+            job(GPU + " --array=0-3", "python train.py > fold_$SLURM_ARRAY_TASK_ID.log"),
+            job(GPU + " --array=0-3", "cd run_$SLURM_ARRAY_TASK_ID\npython train.py > train.log"),
             job(GPU, "python train.py > train-$SLURM_JOB_ID.log"),
             job(GPU, "python train.py > /dev/null"),
             job(GPU, "python train.py >> $LOG"),

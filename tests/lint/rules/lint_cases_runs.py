@@ -117,6 +117,7 @@ CASES = {
         silent=(
             job(ONE, "export MASTER_PORT=$((10000 + RANDOM % 20000))\nsrun python train.py"),
             job(ONE, "torchrun --standalone train.py"),
+            job(ONE, "export MASTER_PORT=15000\ntorchrun --standalone --nproc_per_node=gpu train.py"),
             job(
                 ONE,
                 "MASTER_PORT=9000\nwhile nc -z localhost $MASTER_PORT; do ((MASTER_PORT++)); done\nsrun python t.py",

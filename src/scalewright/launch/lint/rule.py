@@ -179,12 +179,15 @@ def at_header(
 
 
 def header_line(script: Script) -> int:
-    """Line after which a new directive goes."""
-    return max((d.line for d in script.directives if d.is_effective or d.ignored == "overridden"), default=1)
+    """Line after which a new directive goes: in a job of several parts the last one of the first."""
+    read = [d for d in script.directives if d.is_effective or d.ignored == "overridden"]
+    return max((d.line for d in read if d.component == 0), default=1)
 
 
-def add_directive(script: Script, text: str, *, title: str = "", is_safe: bool) -> Fix:
-    """A fix that puts `#SBATCH text` after the last directive that counts."""
+def add_directive(script: Script, text: str, *, title: str = "", is_safe: bool) -> Fix | None:
+    """A fix that puts `#SBATCH text` after the last directive that counts; None: sbatch would not read it there."""
+    if script.header.stray:
+        return None
     place = script.line_end(header_line(script))
     lead = "" if script.text[:place].endswith("\n") or not place else script.newline
     edit = Edit(start=place, end=place, text=f"{lead}#SBATCH {text}{script.newline}")

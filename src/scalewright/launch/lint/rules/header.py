@@ -70,14 +70,27 @@ def directive_malformed(script: Script, context: Context) -> Iterator[Hit]:
         is_comment = re.match(r"^#+[ \t]+#*SBATCH", found.raw) is not None
         if is_comment and (script.has(found.name) or found.line > script.header.end_line):
             continue
+        missed = not is_comment or _is_missed(script, found.name)
         yield at(
             script,
             found,
             f"Slurm ignores this line: {found.why_ignored}",
             next_step="begin it with #SBATCH, or with ##SBATCH where it is switched off on purpose",
-            severity="warning" if is_comment else None,
-            fix=_respelled(script, found),
+            severity=("warning" if missed else "info") if is_comment else None,
+            fix=None if is_comment else _respelled(script, found),
         )
+
+
+_ANY_OF = (
+    ("time",), ("nodes", "ntasks"), ("ntasks", "ntasks-per-node"), ("array",), ("account",), ("partition", "qos"),
+    ("gres", "gpus", "gpus-per-node", "gpus-per-task"), ("cpus-per-task", "cpus-per-gpu"),
+)  # fmt: skip
+"""What a job is seldom without, and the options that say it."""
+
+
+def _is_missed(script: Script, name: str) -> bool:
+    """Whether a job lacks something if the option does not count; else its author may well have switched it off."""
+    return any(name in group and not script.has(*group) for group in _ANY_OF)
 
 
 def _respelled(script: Script, found: Directive) -> Fix | None:

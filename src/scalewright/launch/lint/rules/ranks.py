@@ -18,7 +18,6 @@ from scalewright.launch.lint.rules.jobs import (
     number,
     python_takes_time,
     ranks_per_launcher,
-    runs_whole_nodes,
     step_nodes,
     step_of,
     step_tasks_per_node,
@@ -336,8 +335,8 @@ def mpirun_in_srun(script: Script, context: Context) -> Iterator[Hit]:
     "job, or hide "
     "GPUs that were paid for.",
     source=f"{GUIDE} 2.4.8, pitfalls; 4.2 % of {SURVEY}; on Perlmutter a documented order of devices",
-    before="#!/bin/bash\n#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=0,1\npython train.py\n",
-    after="#!/bin/bash\n#SBATCH --gres=gpu:2\npython train.py\n",
+    before="#!/bin/bash\n#SBATCH --gres=gpu:4\nexport CUDA_VISIBLE_DEVICES=0,1\npython train.py\n",
+    after="#!/bin/bash\n#SBATCH --gres=gpu:4\npython train.py\n",
 )
 def visible_devices_set(script: Script, context: Context) -> Iterator[Hit]:
     if not script.asks_for_gpus:
@@ -355,14 +354,16 @@ def visible_devices_set(script: Script, context: Context) -> Iterator[Hit]:
             f"export {assigned.name}={value}",
             f"{assigned.name}={value}",
         )
+        # Where Slurm hides other devices, a job's own count from 0: all of them in order is what it set already.
+        repeats = "repeats what Slurm set, and is wrong where it gives other devices"
         yield at(
             script,
             assigned,
-            f"{assigned.name}={value} replaces what Slurm set for this job",
+            f"{assigned.name}={value} {repeats if everything else 'replaces what Slurm set for this job'}",
             next_step="remove it",
-            severity="info" if everything and runs_whole_nodes(script, context.site) else None,
+            severity="info" if everything else None,
             fix=remove_line(script, assigned.line, title="remove it", is_safe=False)
-            if alone and not assigned.origin
+            if alone and not everything and not assigned.origin
             else None,
         )
     for command in script.commands:

@@ -304,6 +304,8 @@ def host_pinned(script: Script, context: Context) -> Iterator[Hit]:
     if found is None or script.is_placeholder("nodelist"):
         return
     alone = re.fullmatch(r"#SBATCH[ \t]+\S+(?:[ \t]+[^-#\s]\S*)?[ \t]*(?:#.*)?", found.raw) is not None
+    # Without --nodes a list also says how many nodes the job gets.
+    alone = alone and (script.has("nodes") or re.search(r"[\[,]", found.value or "") is None)
     yield at(
         script,
         found,

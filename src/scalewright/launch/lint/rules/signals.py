@@ -15,6 +15,9 @@ _NOTICE = _HEAD + "#SBATCH --signal=B:USR1@120\n"
 _SAVES = "trap 'kill -USR1 $pid; wait $pid' USR1\n"
 _RESUMES = r"resum|checkpoint|ckpt|restart|latest|--load\b|reload|continue|snapshot|RESTART_COUNT|last\.pt|autosave"
 
+_RESUMES_SURELY = r"resum|restart|--load\b|RESTART_COUNT|auto[-_]?load|load[-_]latest|continue[-_](?:from|train)"
+"""Saving is not resuming: a program that only writes checkpoints starts anew when it is queued again."""
+
 
 def notice(script: Script) -> tuple[str, bool] | None:
     """The signal that is asked for, without SIG, and whether it goes to the script's shell; None: none."""
@@ -215,7 +218,7 @@ def _is_repeated(first: str, second: str) -> bool:
 )
 def no_requeue(script: Script, context: Context) -> Iterator[Hit]:
     if trains(script) and not script.has("requeue", "no-requeue"):
-        resumes = mentions(script, _RESUMES)
+        resumes = mentions(script, _RESUMES_SURELY)
         flag = "--requeue" if resumes else "--no-requeue"
         yield at_header(
             script,
@@ -241,11 +244,13 @@ def requeue_without_resume(script: Script, context: Context) -> Iterator[Hit]:
         return
     if re.search(_RESUMES, _with_comments(script), re.IGNORECASE):
         return
-    mild = script.has("array") or all(_is_open(work) for work in works(script))
+    passed_on = any(re.search(r"\bkill\s+-", trap.action) for trap in script.traps)
+    mild = script.has("array") or passed_on or all(_is_open(work) for work in works(script))
     message = "the job is queued again, and nothing in the script resumes"
     step = "hand the program its last checkpoint: --resume, --load or whatever it calls it"
     if found is not None:
-        # A task of an array is often short enough to be done again; what sbatch's command line adds nobody knows here.
+        # A task of an array is often short enough to be done again; a program that is told of the end is made for it;
+        # what sbatch's command line adds nobody knows here.
         yield at(script, found, message, next_step=step, severity="info" if mild else None)
     elif call is not None:
         line, column = script.place(call.start())

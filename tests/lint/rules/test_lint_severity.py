@@ -1,0 +1,86 @@
+"""How grave a finding is depends on the rest of the script; what cannot be right is not offered as a fix."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalewright.launch.lint.engine import Linter, LintFinding
+from scalewright.launch.lint.rule import Context
+from scalewright.launch.lint.script import parse_script
+from scalewright.launch.lint.settings import LintSettings
+
+sys.path.insert(0, str(Path(__file__).parent))  # how cases are written
+from lint_cases import job
+
+GPU = "--gres=gpu:4 --time=12:00:00 --cpus-per-task=8"
+REQUEUE = f"{GPU} --requeue --signal=B:USR1@120"
+BEHIND = "srun python train.py &\npid=$!\nwait $pid"
+
+
+def found(rule: str, text: str, folder: Path = Path()) -> list[LintFinding]:
+    context = Context(folder=folder)
+    return Linter(settings=LintSettings(select=(rule,)), context=context).lint(parse_script(text))
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "severity"),
+    [
+        ("directive-malformed", job(GPU, "# SBATCH --exclusive\nsrun hostname"), "info"),
+        ("directive-malformed", job("--nodes=1", "# SBATCH --time=01:00:00\nsrun hostname"), "warning"),
+        ("directive-malformed", job(GPU, "#SBTACH --exclusive\nsrun hostname"), "error"),
+        ("nodes-idle", job("--nodes=2", "torchrun --nproc_per_node=4 train.py"), "warning"),
+        ("nodes-idle", job("--nodes=2", "torchrun --nnodes=2 --nproc_per_node=4 train.py"), "error"),
+        ("requeue-without-resume", job(REQUEUE, BEHIND), "warning"),
+        ("requeue-without-resume", job(REQUEUE, f"trap 'kill -USR1 $pid' USR1\n{BEHIND}"), "info"),
+        ("requeue-without-resume", job(REQUEUE, 'srun app train "$@"'), "info"),
+        ("requeue-without-resume", job(REQUEUE, "srun python train.py --fold $1"), "warning"),
+        ("visible-devices-set", job(GPU, "export CUDA_VISIBLE_DEVICES=0,1,2,3\npython train.py"), "info"),
+        ("visible-devices-set", job(GPU, "export CUDA_VISIBLE_DEVICES=0,1\npython train.py"), "warning"),
+        ("workers-over-cpus", job(GPU, "srun python train.py --num_workers 12"), "warning"),
+        ("workers-over-cpus", job(GPU, "torchrun --nproc_per_node=4 train.py --num_workers 4"), "info"),
+    ],
+)
+def test_what_else_the_script_says_decides_how_grave_it_is(rule: str, text: str, severity: str) -> None:
+    assert [finding.severity for finding in found(rule, text)] == [severity]
+
+
+def test_one_port_is_told_of_once_where_it_is_set() -> None:
+    text = job(GPU, "MASTER_PORT=6000\nsrun torchrun --master_addr=$HEAD --master_port=$MASTER_PORT train.py")
+    assert [finding.line for finding in found("fixed-port", text)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("host-pinned", job("--nodelist=node[01-02]", "srun hostname")),
+        ("directive-malformed", job("--nodes=1", "# SBATCH --time=01:00:00\nsrun hostname")),
+        ("no-requeue", job("--gres=gpu:1 --account=FILL ACCOUNT")),
+    ],
+)
+def test_a_rewrite_that_may_be_wrong_is_not_offered(rule: str, text: str) -> None:
+    (finding,) = found(rule, text)
+    assert finding.fix is None
+
+
+def test_saving_alone_does_not_make_a_job_one_to_queue_again() -> None:
+    (saves,) = found("no-requeue", job(GPU, "srun python train.py --save checkpoints"))
+    (resumes,) = found("no-requeue", job(GPU, "srun python train.py --save checkpoints --resume"))
+    assert "--no-requeue" in saves.next_step
+    assert "--no-requeue" not in resumes.next_step
+
+
+def test_a_new_directive_goes_into_the_first_part_of_a_job() -> None:
+    (finding,) = found("no-requeue", job("--nodes=1 --gpus=1\nhetjob\n--nodes=2 --gpus=4"))
+    assert finding.fix is not None
+    assert finding.line == 2
+
+
+def test_lines_of_a_list_are_counted_where_it_is_there(tmp_path: Path) -> None:
+    (tmp_path / "runs.txt").write_text("a\nb\nc\n")
+    body = 'run=$(sed -n "${SLURM_ARRAY_TASK_ID}p" runs.txt)\npython train.py "$run"'
+    assert found("array-beyond-list", job(f"{GPU} --array=1-3", body), tmp_path) == []
+    (finding,) = found("array-beyond-list", job(f"{GPU} --array=1-5%2", body), tmp_path)
+    assert (finding.severity, finding.next_step) == ("error", "write --array=1-3%2")
