@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scalewright import units
-from scalewright.report.console import answer_console, bar_mark, plain_table
+from scalewright.report.console import answer_console, bar_mark, plain_table, rate_words
 
 EVERY_S = 2.0
 BAR_WIDTH = 10
@@ -43,8 +43,10 @@ def _counts(found: dict[str, Any]) -> str:
     eta = (
         "" if left is None or not counts["running"] + counts["queued"] + counts["waiting"] else f"; {_time(left)} left"
     )
+    at = [f"; {', '.join(one['labels'].values())}: {one['done']} of {one['total']} steps" for one in found["tries"]
+          if one["state"] == "running" and one["total"]]  # fmt: skip
     alive = "" if found["is_running"] or not counts["waiting"] else "; nobody runs it"
-    return f"{found['study']}: {words}{eta}{alive}"
+    return f"{found['study']}: {words}{''.join(at[:1])}{eta}{alive}"
 
 
 def _drawn(found: dict[str, Any], mark: str) -> RenderableType:
@@ -54,7 +56,7 @@ def _drawn(found: dict[str, Any], mark: str) -> RenderableType:
         share = one["done"] / one["total"] if one["total"] else 0.0
         bar = mark * round(share * BAR_WIDTH)
         told = one["reason"] or (f"{bar:<{BAR_WIDTH}} {one['done']}/{one['total']}" if one["total"] else "")
-        rate = "-" if one["rate"] is None else f"{one['rate']:,.0f}/s"
+        rate = "-" if one["rate"] is None else rate_words(one["rate"], "").strip() + "/s"
         repeat = f"#{one['repeat'] + 1}" if one["repeat"] else ""
         table.add_row(
             Text(", ".join(one["labels"].values())), repeat, one["state"], Text(told), rate, _time(one["took_s"])

@@ -172,8 +172,13 @@ def _compared(results: Results) -> Iterator[FindingShown]:
         yield FindingShown(
             text=f"{METRICS[asked.metric].title} of {axis} {label} is {median(values):.2f} times that of "
             f"{shown(base)}, {word} ({span})",
-            evidence=tuple(point for _, point in pairs),
+            evidence=tuple(dict.fromkeys((*(point for _, point in pairs), *_bases(results, axis, shown(base))))),
         )
+
+
+def _bases(results: Results, axis: str, label: str) -> Iterator[str]:
+    """Points that others are compared with."""
+    yield from (point.id for point in results.study.points if point.labels.get(axis) == label)
 
 
 def _named_unit(metric: Metric) -> str:

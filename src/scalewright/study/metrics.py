@@ -60,7 +60,7 @@ METRICS = {
         _metric("gpu_time_s", "GPU time", "s", units.SECONDS, "lower"),
         _metric("save_interval_s", "save every", "s", units.SECONDS, "higher"),
         _metric("save_time_s", "one save", "s", units.SECONDS, "lower"),
-        _metric("lost_frac", "lost", "", units.FRACTION, "lower"),
+        _metric("lost_frac", "share lost", "", units.FRACTION, "lower"),
         _metric("cold_samples_per_s", "read cold", "samples/s", units.COUNT, "higher"),
         _metric("warm_samples_per_s", "read warm", "samples/s", units.COUNT, "higher"),
         _metric("bytes_per_s", "sequential cold", "B/s", units.BYTES_PER_S, "higher"),

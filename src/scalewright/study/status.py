@@ -51,7 +51,7 @@ class StudyStatus:
     tries: tuple[TryStatus, ...]
     is_running: bool
     left_s: float | None
-    """For the tries that are left, as long as those that are done."""
+    """For the tries that are left, as long as those that are done, or as the one that runs will be."""
 
     def count(self, state: State) -> int:
         return sum(one.state == state for one in self.tries)
@@ -70,9 +70,11 @@ def status_of(
         _with_job(_one(store, tried, running, now), queue.get((tried.point.id, tried.repeat))) for tried in tries(study)
     )
     done = [one.took_s for one in found if one.state == "finished" and one.took_s is not None]
+    going = [one for one in found if one.state == "running" and one.took_s is not None and one.left_s is not None]
+    each = done or [(one.took_s or 0.0) + (one.left_s or 0.0) for one in going]
     left = sum(one.state in ("waiting", "queued") for one in found)
-    ahead = sum(one.left_s or 0.0 for one in found if one.state == "running")
-    left_s = ahead + left * sum(done) / len(done) if done else None
+    ahead = sum(one.left_s or 0.0 for one in going)
+    left_s = ahead + left * sum(each) / len(each) if each else None
     return StudyStatus(study=study.file.id, tries=found, is_running=running, left_s=left_s)
 
 

@@ -2,6 +2,8 @@
 function study(article) {
   const data = JSON.parse(article.querySelector("script.data").textContent);
   const NS = "http://www.w3.org/2000/svg";
+  /* A chart is 520 units wide whatever the screen: on a phone its letters are drawn larger, as the style sheet says. */
+  const FONT = matchMedia("(max-width: 40rem)").matches ? 16 : 12;
   const COLOURS = ["#2f7fd0", "#d1562b", "#229a5b", "#9a62cf", "#c08a10", "#17a2b8", "#d0487f", "#7b8794", "#8aa82f", "#8c5a3c", "#5a6fd6", "#c23b3b"];
   const PREFIX = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
 
@@ -195,8 +197,9 @@ function study(article) {
     const figure = make("figure", {}, parent);
     make("figcaption", {}, figure, metric.title[0].toUpperCase() + metric.title.slice(1) + (unit.name.trim() ? " (" + unit.name.trim() + ")" : ""));
     const names = rows.map((point) => Object.values(point.labels).filter(Boolean).join(", "));
-    const longest = Math.min(Math.max(...names.map((name) => name.length)) * 6.8 + 12, 250);
-    const W = 520, L = longest, R = 16, T = 6, B = 28, STEP = 20, H = T + B + STEP * rows.length;
+    const letter = FONT * 0.57, most = Math.floor(238 / letter);
+    const longest = Math.min(Math.max(...names.map((name) => name.length)) * letter + 12, 250);
+    const W = 520, L = longest, R = 16, T = 6, B = 28, STEP = FONT + 8, H = T + B + STEP * rows.length;
     const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Chart of " + metric.title }, figure);
     const X = axis(values.map((v) => v / unit.size), state.logY, true);
     const px = (v) => L + X.at(v / unit.size) * (W - L - R), py = (at) => T + STEP * (at + 0.5);
@@ -205,7 +208,7 @@ function study(article) {
       make("line", { class: "grid", x1: x, x2: x, y1: T, y2: H - B }, svg);
       make("text", { x, y: H - B + 16, "text-anchor": "middle" }, svg, tidy(tick));
     }
-    names.forEach((name, at) => make("text", { x: L - 8, y: py(at) + 4, "text-anchor": "end" }, svg, name.length > 36 ? name.slice(0, 35) + "…" : name));
+    names.forEach((name, at) => make("text", { x: L - 8, y: py(at) + 4, "text-anchor": "end" }, svg, name.length > most ? name.slice(0, most - 1) + "…" : name));
     for (const m of marks) {
       const x = px(m.n.value), y = py(m.at), span_ = ends(m.n);
       if (span_.length > 1) make("line", { x1: px(Math.min(...span_)), x2: px(Math.max(...span_)), y1: y, y2: y, stroke: m.colour, "stroke-width": m.from === "predicted" ? 6 : 1.5, opacity: m.from === "predicted" ? 0.25 : 1 }, svg);
@@ -239,8 +242,11 @@ function study(article) {
     const W = 520, H = 300, L = 52, R = 12, T = 10, B = 44;
     const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Chart of " + metric.title }, figure);
     const X = axis(marks.map((m) => m.x), state.logX && isScaling, false);
-    const Y = axis(ys.map((y) => y / unit.size), state.logY, metric.quantity === "fraction" || Math.min(...ys) < 0.4 * Math.max(...ys));
-    const px = (v) => L + X.at(v) * (W - L - R), py = (v) => H - B - Y.at(v / unit.size) * (H - T - B);
+    const Y = axis(ys.map((y) => y / unit.size), state.logY, metric.quantity === "fraction" || Math.min(...ys) < 0.6 * Math.max(...ys));
+    const INSET = 16; // keeps the first mark off the labels of the axis
+    const px = (v) => L + INSET + X.at(v) * (W - L - R - 2 * INSET), py = (v) => H - B - Y.at(v / unit.size) * (H - T - B);
+    /* Measured marks of several series at one scale stand side by side. */
+    const aside = (one) => (shown.length < 2 || shown.length > 6 ? 0 : 7 * (shown.indexOf(one) - (shown.length - 1) / 2));
     for (const tick of Y.ticks) {
       const y = py(tick * unit.size);
       make("line", { class: "grid", x1: L, x2: W - R, y1: y, y2: y }, svg);
@@ -265,7 +271,7 @@ function study(article) {
       if (isScaling && own.length > 1) make("path", { d: "M" + own.map((m) => `${px(m.x)},${py(m.n.value)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2, "stroke-dasharray": one.dash }, svg);
     }
     for (const m of marks) {
-      const x = px(m.x), y = py(m.n.value), many = ends(m.n).length > 1;
+      const x = px(m.x) + (m.from === "measured" ? aside(m.one) : 0), y = py(m.n.value), many = ends(m.n).length > 1;
       const words = [labelsOf(m.point), m.from + " " + metric.title + " " + (m.told && m.n.low !== null && m.n.high === null ? "above " : "") + format(m.n.value, metric) + span(m.n, metric)];
       if (m.told) words.push(m.told.note || "", m.told.source);
       else if (m.point.limit && m.from === "predicted") words.push("most of the time: " + m.point.limit);
@@ -312,7 +318,7 @@ function study(article) {
         make("line", { x1: W - R - 14, x2: W - R, y1: y - 4, y2: y - 4, stroke: colour, "stroke-width": 3 }, svg);
         make("text", { x: W - R - 20, y, "text-anchor": "end" }, svg, Object.entries(line.point.labels).filter(([axis]) => valuesOf(axis).length > 1).map(([axis, value]) => axis + " " + value).join(", "));
       }
-      const path = make("path", { d: "M" + line.values.map((v, k) => `${px(v)},${py((k + 1) / n)}`).join("L"), fill: "none", stroke: colour, "stroke-width": 2 }, svg);
+      const path = make("path", { d: `M${px(line.values[0])},${py(0)}` + line.values.map((v, k) => `H${px(v)}V${py((k + 1) / n)}`).join(""), fill: "none", stroke: colour, "stroke-width": 2 }, svg);
       tip(figure, path, labelsOf(line.point) + "\nmedian " + format(line.values[n >> 1], metric) + ", 99 % below " + format(line.values[Math.min(n - 1, Math.floor(0.99 * n))], metric));
       if (!bend) return;
       const x = px(bend.time_s), y = py(bend.share_frac);
