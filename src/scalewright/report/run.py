@@ -15,7 +15,7 @@ from scalewright.observe.collect import CollectedRun
 from scalewright.observe.summary import Comparison, RunSummary
 from scalewright.records import metric_names as names
 from scalewright.records.documents import write_bytes
-from scalewright.report.console import bar_mark, plain_table
+from scalewright.report.console import bar_mark, plain_table, rate_words
 from scalewright.report.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
 from scalewright.report.vision_run import print_vision
 from scalewright.workload.layout import parse_layout
@@ -91,7 +91,7 @@ def _format(value: float | None, unit: str) -> str:
         return "-"
     if unit in DIMENSIONS:
         return units.format(value, DIMENSIONS[unit])
-    return f"{value:,.0f} {unit}"
+    return rate_words(value, unit)
 
 
 def _print_split(console: Console, summary: RunSummary) -> None:

@@ -109,7 +109,7 @@ def print_vision(console: Console, prediction: VisionPrediction, *, explain: boo
     table.add_row("at least", _s(p.bound_s), "bound; the arithmetic at dense peak")
     wait = float(p.time.part("data").total)
     without = "" if wait == 0.0 else f"; {rate * total / (total - wait) / n:,.0f} if images were ready"
-    table.add_row("throughput", f"{rate:,.0f} images/s", f"{rate / n:,.0f} each{without}")
+    table.add_row("throughput", rate_words(rate, "images/s"), f"{rate_words(rate / n, 'each')}{without}")
     table.add_row("efficiency", units.format(p.efficiency_frac, units.FRACTION), "per batch, against one node")
     table.add_row("an epoch", _s(p.epoch_s), "of ImageNet, without its start, end and validation")
     table.add_row("MFU", units.format(p.mfu_frac, units.FRACTION), f"of the dense {p.recipe.matmul} peak")

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from scalewright import units
 from scalewright.observe.vision import VisionSummary
-from scalewright.report.console import plain_table
+from scalewright.report.console import plain_table, rate_words
 
 MOST_EPOCHS = 12
 
@@ -43,12 +43,12 @@ def limit_sentence(vision: VisionSummary) -> str:
     """Loader or device: one sentence with the numbers that say so."""
     if vision.data_wait_frac is None or vision.device_images_per_s is None:
         return "no step was timed: whether the loader or the device is the limit is not known"
-    takes = f"the device takes {vision.device_images_per_s:,.0f} images/s"
+    takes = f"the device takes {rate_words(vision.device_images_per_s, 'images/s')}"
     if vision.loader_images_per_s is None:
         if vision.limit == "device":
             return f"synthetic images: {takes}, and no loader is in its way"
         gives = "the loader gives less"
     else:
-        gives = f"the loader alone gives {vision.loader_images_per_s:,.0f}"
+        gives = f"the loader alone gives {rate_words(vision.loader_images_per_s, '').strip()}"
     waits = f"{vision.data_wait_frac:.0%} of a step waits for images"
     return f"the limit is the {vision.limit}: {takes}, {gives}; {waits}"
