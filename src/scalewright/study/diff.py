@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from scalewright.errors import ConfigError
 from scalewright.records.documents import document, read_document
 from scalewright.records.run_directory import RunDirectory
+from scalewright.records.study_report import Doubt
+from scalewright.study.doubts import together
 from scalewright.study.points import kind_named
 from scalewright.study.store import Store
 
@@ -36,6 +38,9 @@ class Difference:
     num_first: int = 0
     """Repeats."""
     num_second: int = 0
+    doubts_first: tuple[Doubt, ...] = ()
+    """What speaks against the first's figure: a machine that was busy then is no machine that got faster."""
+    doubts_second: tuple[Doubt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,8 @@ def compare(first: Store, second: Store, *, threshold_frac: float = 0.0) -> Diff
 
 def _difference(point: dict[str, Any], first: Store, second: Store, threshold_frac: float) -> Difference | None:
     kind = kind_named(str(point["resolved"]["kind"]))
-    runs = [[kind.samples(run.path) for run in _finished(store, str(point["id"]))] for store in (first, second)]
+    found = [_finished(store, str(point["id"])) for store in (first, second)]
+    runs = [[kind.samples(run.path) for run in taken] for taken in found]
     before, after = ([np.asarray(samples) for samples in taken if samples] for taken in runs)
     common: dict[str, Any] = {"point": str(point["id"]), "labels": dict(point["labels"])}
     if not before and not after:
@@ -82,6 +88,7 @@ def _difference(point: dict[str, Any], first: Store, second: Store, threshold_fr
     if not before or not after:
         return Difference(**common, verdict="only in the second" if after else "only in the first")
     ratio, interval = ratio_of_medians(before, after)
+    doubts = [together([kind.measured(run.path).doubts for run in taken]) for taken in found]
     slower, faster = interval[0] > 1.0 + threshold_frac, interval[1] < 1.0 - threshold_frac
     return Difference(
         **common,
@@ -92,6 +99,8 @@ def _difference(point: dict[str, Any], first: Store, second: Store, threshold_fr
         second_s=_median(after),
         num_first=len(before),
         num_second=len(after),
+        doubts_first=doubts[0],
+        doubts_second=doubts[1],
     )
 
 
