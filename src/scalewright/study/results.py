@@ -8,7 +8,7 @@ from statistics import median
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import LayoutError, NotExpressedError, ScalewrightError
-from scalewright.records.documents import read_document
+from scalewright.records.documents import parse_json, read_document, read_text
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
 from scalewright.records.types import Point, Result
@@ -23,6 +23,10 @@ from scalewright.study.scaling import efficiencies
 from scalewright.study.store import Store
 
 EFFICIENCY = "efficiency_frac"
+SHARED_CORES = (
+    "Ranks share the cores of this machine: each of n has one nth of them, so that an efficiency of 1/n is all that n "
+    "ranks can reach here."
+)
 NOT_YET = "not reached yet"
 
 
@@ -88,11 +92,12 @@ def predict_study(catalog: Catalog, study: Study) -> Results:
 def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
     """What the store holds, beside what was predicted before each run started."""
     limits = study.file.measure or Measure()
-    measured, predicted = [], []
+    measured, predicted, shares_cores = [], [], False
     for index, point in enumerate(study.points):
         runs = [store.run(point, repeat) for repeat in range(limits.repeats)]
         done = [run for run in runs if _is_finished(run)]
         outcomes = [study.kinds[index].measured(run.path) for run in done]
+        shares_cores |= any(map(_shares_cores, done))
         foretold = _foretold(catalog, study, index, runs)
         predicted.append(foretold)
         if outcomes:
@@ -105,7 +110,15 @@ def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
         predicted=completed(study, predicted),
         measured=completed(study, measured),
         published=tuple(published_of(study)),
+        notes=(SHARED_CORES,) if shares_cores and study.file.scaling is not None else (),
     )
+
+
+def _shares_cores(run: RunDirectory) -> bool:
+    """Whether several ranks ran on the CPU of one machine."""
+    config = parse_json(read_text(run.config), where=str(run.config))
+    num_ranks = len(run.all_rank_events())
+    return isinstance(config, dict) and config.get("device") == "cpu" and num_ranks > 1 and run.conditions.exists()
 
 
 def _is_finished(run: RunDirectory) -> bool:
