@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from calibration_cases import CPU_VALUES, calibration
 from scalewright.catalog import calibration as calibrations
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.errors import EnvironmentFailedError
 from scalewright.launch.system_here import fingerprint_here, versions_here
+from scalewright.records.host_load import HostLoad
+from scalewright.study.calibrate import check_free, wanted_here
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
 Edit = Callable[[str], str]
@@ -64,3 +69,27 @@ def test_no_gpu_to_calibrate(here: Here, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.returncode == 3
     assert "no GPU is visible here" in found.stderr
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(("before", "now", "refused"), [(False, 9.0, True), (True, 9.0, False), (False, 0.1, False)])
+def test_a_quiet_hours_calibration_is_not_replaced_by_a_busy_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool, now: float, refused: bool
+) -> None:
+    monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path))
+    monkeypatch.setattr("scalewright.study.calibrate.load_now", lambda: HostLoad(load=now, num_cores=2))
+    own = {"fingerprint": fingerprint_here("cpu"), "versions": versions_here(), "is_disturbed": before}
+    calibrations.write(calibration(*CPU_VALUES, name="mine", **own))  # type: ignore[arg-type]
+    wanted = wanted_here(Catalog((packaged_data(),)), budget_s=60.0, name="mine", device="cpu")
+    if refused:
+        with pytest.raises(EnvironmentFailedError, match=r"at work \(load 9.0 on 2 cores\).*--force"):
+            check_free(wanted)
+        check_free(replace(wanted, force=True))
+    else:
+        check_free(wanted)
+
+
+def test_a_prediction_says_that_its_calibration_was_disturbed(here: Here) -> None:
+    own = {"fingerprint": fingerprint_here("cpu"), "versions": versions_here(), "is_disturbed": True}
+    calibrations.write(calibration(*CPU_VALUES, name="mine", **own))  # type: ignore[arg-type]
+    found = here("predict", "--model", "gpt2-tiny", "--system", "here", "--layout", "mbs=1,gbs=1")
+    assert "made while others used this machine" in " ".join(found.stdout.split())

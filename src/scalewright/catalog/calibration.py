@@ -160,6 +160,8 @@ class Calibration(Strict):
     skipped: tuple[str, ...] = ()
     """What was not measured, and why."""
     notes: tuple[str, ...] = ()
+    is_disturbed: bool = False
+    """Others used the machine meanwhile: it is what they left."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Calibration:

@@ -129,8 +129,13 @@ def _calibrated(
     machine = machine_from_calibration(catalog, found, num_ranks=num_ranks)
     storage = storage_here(found, own_storage(catalog, found.base))
     day = found.created.date().isoformat()
+    disturbed = (
+        f"calibration {found.name} was made while others used this machine: calibrate again when it is quiet"
+        if found.is_disturbed
+        else ""
+    )
     return Place(
-        machine=replace(machine, assumptions=(*machine.assumptions, *filter(None, [storage.note]))),
+        machine=replace(machine, assumptions=(*machine.assumptions, *filter(None, [storage.note, disturbed]))),
         system=found.base, basis=f"calibration {found.name} of {day}", calibration=found, storage=storage.entry,
         has_measured_storage=storage.is_measured,
     )  # fmt: skip

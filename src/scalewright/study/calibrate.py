@@ -161,15 +161,22 @@ Say = Callable[[str], None]
 
 
 def check_free(wanted: Wanted) -> None:
-    """Refuse to write over a calibration of another machine or of other versions, before anything is measured."""
+    """Refuse to write over a calibration of another machine, of other versions or of a quieter hour."""
     path = calibrations.path_of(wanted.name)
     if wanted.force or not path.exists():
         return
-    why = calibrations.why_not_here(calibrations.read(path), wanted.fingerprint, versions_here())
+    before = calibrations.read(path)
+    why = calibrations.why_not_here(before, wanted.fingerprint, versions_here())
     if why:
         raise ConfigError(
             f"{path} is not of this machine as it is now ({why}): choose another name with --as, or replace it with "
             "--force"
+        )
+    load = load_now()
+    if load.is_busy and not before.is_disturbed:
+        raise EnvironmentFailedError(
+            f"this machine is at work (load {load.load:.1f} on {load.num_cores} cores), and {path} was measured when "
+            "it was quiet: wait until it is, choose another name with --as, or replace it with --force"
         )
 
 
@@ -195,7 +202,7 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     skipped = [*state.skipped, *filter(None, [state.late_words()])]
     calibration = finish(catalog, wanted, state.done, spent_s=time.monotonic() - state.begun_s, skipped=skipped)
     if busy:
-        calibration = calibration.model_copy(update={"notes": (*calibration.notes, busy)})
+        calibration = calibration.model_copy(update={"notes": (*calibration.notes, busy), "is_disturbed": True})
     calibrations.write(calibration)
     write_document(wanted.folder / RESULT, calibration.document())
     return calibration

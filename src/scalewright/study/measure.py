@@ -15,6 +15,7 @@ from scalewright.launch.allocation import is_inside
 from scalewright.launch.outlook import OverBudgetError
 from scalewright.launch.system_here import calibrated_here
 from scalewright.records.events import Event
+from scalewright.records.host_load import load_now
 from scalewright.records.types import ExitCode, Point
 from scalewright.study.calibrate import calibrate, wanted_here
 from scalewright.study.execute import Execution, Watch, execute
@@ -100,9 +101,17 @@ def calibrate_first(catalog: Catalog, study: Study, say: Callable[[str], None]) 
     limits = study.file.measure
     if limits is None or not limits.calibrate or is_inside(os.environ):
         return
-    if calibrated_here(catalog, num_ranks=1, device="auto") is not None:
-        say("this machine is calibrated already")
-        return
+    known = calibrated_here(catalog, num_ranks=1, device="auto")
+    if known is not None and known.calibration is not None:
+        if not known.calibration.is_disturbed:
+            say("this machine is calibrated already")
+            return
+        if load_now().is_busy:
+            say(
+                "this machine was calibrated while others used it, and they do so now: calibrate again when it is quiet"
+            )
+            return
+        say("this machine was calibrated while others used it: it is calibrated again")
     budget_s = units.parse(limits.calibrate, units.SECONDS)
     try:
         found = calibrate(catalog, wanted_here(catalog, budget_s=budget_s), say)

@@ -160,7 +160,7 @@ class Store:
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                     raise ConfigError(
                         f"{self.path}: the study is running here already: wait for it, or watch it with "
-                        f"scalewright study status {self.path}"
+                        f"scalewright study status STUDY --results {self.path}"
                     ) from error
             yield
         finally:
