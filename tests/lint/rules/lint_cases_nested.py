@@ -113,4 +113,32 @@ CASES = {
             (job("--partition=standard-g --cpus-per-task=7", "python train.py --num_workers 16"), LUMI),
         ),
     ),
+    "nodes-train-apart": Cases(
+        fires=(
+            job(ONE, "srun torchrun --nproc_per_node=4 train.py"),
+            job(ONE, "export RANK=$SLURM_PROCID\nsrun deepspeed --num_gpus=4 train.py"),
+            job(ONE, "srun bash -c 'accelerate launch --num_processes 4 train.py'"),
+        ),
+        silent=(
+            job(ONE, "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_endpoint=$HEAD:$PORT train.py"),
+            job(ONE, "srun -N1 -n1 torchrun --nproc_per_node=4 train.py"),
+            job(ONE, "torchrun --nproc_per_node=4 train.py"),
+            job(ONE, "srun bash -c 'torchrun --standalone --nproc_per_node=4 infer.py --shard $SLURM_NODEID'"),
+            job(ONE, "srun accelerate launch --config_file multi.yaml train.py"),
+            job(ONE, "srun torchrun $DISTRIBUTED_ARGS train.py"),
+            job(ONE, "export PET_NNODES=2\nsrun torchrun --nproc_per_node=4 train.py"),
+        ),
+    ),
+    "trap-without-signal": Cases(
+        fires=(
+            job("--gres=gpu:1", "trap 'scontrol requeue $SLURM_JOB_ID' USR1\npython train.py &\nwait"),
+            job("--gres=gpu:1", "save() {\n  kill -USR1 $pid\n}\ntrap save SIGUSR2\npython train.py &\npid=$!\nwait"),
+        ),
+        silent=(
+            job(TO_SHELL, f"trap 'kill -TERM $pid' USR1\n{BEHIND}"),
+            job("--gres=gpu:1", "trap 'rm -rf $scratch' EXIT TERM\npython train.py"),
+            job("--gres=gpu:1", "trap 'touch stop' USR1\n(sleep 3600; kill -USR1 $$) &\npython train.py &\nwait $!"),
+            job("--gres=gpu:1", "srun bash -c 'trap \"touch stop\" USR1; python train.py'"),
+        ),
+    ),
 }

@@ -14,9 +14,12 @@ CASES = {
             job(EACH, "srun bash -c 'torchrun --nproc_per_node=4 train.py'"),
             job(EACH, "srun apptainer exec --nv a.sif torchrun --nproc_per_node=$SLURM_NTASKS_PER_NODE train.py"),
             job(ONE, "srun --ntasks-per-node=4 accelerate launch --num_processes=8 --num_machines=2 train.py"),
+            job(ONE, "srun deepspeed --hostfile=hosts.$SLURM_JOB_ID train.py"),
         ),
         silent=(
             job(EACH, "torchrun --nproc_per_node=4 train.py"),
+            job(ONE, "srun deepspeed --hostfile=hosts.$SLURM_JOB_ID --no_ssh --node_rank=$SLURM_NODEID train.py"),
+            job(ONE, "srun -N1 -n1 deepspeed --hostfile=hosts.$SLURM_JOB_ID train.py"),
             job(EACH, "srun --ntasks-per-node=1 torchrun --nproc_per_node=4 train.py"),
             job(EACH, "srun torchrun --nproc_per_node=1 train.py"),
             job(EACH, "srun $FLAGS torchrun --nproc_per_node=4 train.py"),
@@ -57,6 +60,7 @@ CASES = {
     "nodes-idle": Cases(
         fires=(
             job(ONE, "python train.py"),
+            job(ONE, "source activate train\npython train.py"),
             job("-N 4 --gres=gpu:8", "accelerate launch train.py"),
             job(EACH, "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=4 --rdzv_endpoint=$HEAD:$PORT train.py"),
         ),
@@ -65,6 +69,7 @@ CASES = {
             job(ONE, "bash launch.sh"),
             job(NODE, "python train.py"),
             job(ONE, "deepspeed --hostfile=hosts train.py"),
+            job("--nodes=8", "source venv/bin/activate\npython cli.py --worker"),
         ),
     ),
     "tasks-without-srun": Cases(

@@ -119,7 +119,7 @@ def python_takes_time(arguments: tuple[Word, ...]) -> bool:
 def _is_program(words: tuple[Word, ...], name: str) -> bool:
     first = words[0].text
     if name in ("bash", "sh"):
-        return len(words) > 1 and words[1].text.endswith((".sh", ".bash"))
+        return len(words) > 1 and (words[1].text.endswith((".sh", ".bash")) or words[1].text.startswith("$"))
     return name in _PROGRAMS or (first.startswith("./") and not first.endswith((".env",)))
 
 

@@ -81,3 +81,32 @@ def _sent(script: Script, trap: Trap) -> str | None:
 def _handles(script: Script, launch: Launch) -> bool:
     """Whether the launcher is told which signals to hand on, as PyTorch 2.9 and later can be."""
     return launch.has("signals-to-handle") or "TORCHELASTIC_SIGNALS_TO_HANDLE" in code_of(script)
+
+
+@rule(
+    id="trap-without-signal",
+    severity="info",
+    title="A trap for a notice that nobody sends",
+    why="Slurm sends USR1 only where --signal asks for it: without, the trap never runs, and at its limit the job gets "
+    "TERM and seconds later KILL.",
+    source="Slurm, sbatch(1), --signal; slurm.conf(5), KillWait",
+    before=_HEAD + "trap 'kill -USR1 $pid; wait $pid' USR1\nsrun python train.py &\npid=$!\nwait $pid\n",
+    after=_HEAD
+    + "#SBATCH --signal=B:USR1@120\ntrap 'kill -USR1 $pid; wait $pid' USR1\nsrun python train.py &\npid=$!\n"
+    + "wait $pid\n",
+)
+def trap_without_signal(script: Script, context: Context) -> Iterator[Hit]:
+    if script.has("signal") or "kill" in {c.name for c in script.commands if not c.within.functions}:
+        return  # the script itself may send it
+    for trap in script.traps:
+        name = next((signal for signal in trap.signals if signal in ("USR1", "USR2")), None)
+        within = trap.command.within
+        if name is None or trap.action in ("", "-") or within.is_heredoc or trap.command.parent or trap.command.origin:
+            continue
+        yield at(
+            script,
+            trap.command,
+            f"nothing asks Slurm to send {name}: this trap never runs",
+            next_step=f"add #SBATCH --signal=B:{name}@120",
+        )
+        return

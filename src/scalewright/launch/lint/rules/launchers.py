@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from scalewright.launch.lint.launches import Launch
 from scalewright.launch.lint.rule import Context, Hit, at, rule
 from scalewright.launch.lint.rules.jobs import (
+    DISTRIBUTED,
     code_of,
     has_unknown_options,
     number,
@@ -54,6 +55,55 @@ def no_rendezvous(script: Script, context: Context) -> Iterator[Hit]:
 
 
 _ACCELERATE = ("main-process-ip", "config-file", "config_file", "rdzv-backend", "deepspeed-hostfile")
+
+
+@rule(
+    id="nodes-train-apart",
+    severity="error",
+    title="Every node trains for itself",
+    why="A launcher that is not told of other nodes makes a world of the GPUs it sees: started on several nodes there "
+    "are as many trainings, all of the same data, and they overwrite each other's checkpoints.",
+    source="PyTorch, torchrun: nnodes (default 1:1); DeepSpeed, launcher: without a hostfile only local GPUs are used",
+    before=_TWO + "srun torchrun --nproc_per_node=4 train.py\n",
+    after=_TWO
+    + "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$PORT train.py\n",
+)
+def nodes_train_apart(script: Script, context: Context) -> Iterator[Hit]:
+    if not script.is_multi_node:
+        return
+    for launch in script.launched(*DISTRIBUTED):
+        step = step_of(launch)
+        nodes = step_nodes(script, step) if step is not None else None
+        if step is None or (nodes or 1) < 2 or has_unknown_options(launch) or launch.has(*_TELLS[launch.tool]):
+            continue
+        around = launch.command.parent or launch.command
+        if launch.command.origin or re.search(_TOLD, code_of(script)):
+            continue
+        if re.search(_OWN_SHARE, script.text[around.start : around.end]):
+            continue
+        yield at(
+            script,
+            launch,
+            f"{launch.tool} is started on {nodes} nodes and told of none: each trains for itself",
+            next_step=_TOGETHER[launch.tool],
+        )
+
+
+_TELLS = {
+    "torchrun": ("nnodes", "standalone"),
+    "accelerate": ("num-machines", "config-file", "deepspeed-hostfile"),
+    "deepspeed": ("hostfile", "num-nodes", "node-rank", "no-ssh", "include", "launcher"),
+}
+"""Options that say something of other nodes, or that there are none on purpose."""
+_TOGETHER = {
+    "torchrun": "add --nnodes=$SLURM_NNODES --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT",
+    "accelerate": "add --num_machines=$SLURM_NNODES --machine_rank and --main_process_ip",
+    "deepspeed": "call it once, without srun, with --hostfile, or start python in every task",
+}
+_TOLD = r"\bPET_NNODES|ACCELERATE_|DLTS_HOSTFILE"
+"""The environment tells a launcher of other nodes."""
+_OWN_SHARE = r"SLURM_(?:NODEID|PROCID)|NODE_RANK"
+"""Every node has work of its own."""
 
 
 def _spans_nodes(script: Script, launch: Launch) -> bool:

@@ -43,7 +43,8 @@ _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint", "master_po
 def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
     together = [w for w in works(script) if w.command.within.is_background and _launches_ranks(w)]
     alone = runs_whole_nodes(script, context.site) and len(together) < 2
-    for assigned in _ports(script):
+    ports = tuple(_ports(script))
+    for assigned in ports:
         value = assigned.value.text
         literal = re.fullmatch(r"\d{4,5}", value)
         default = re.fullmatch(r"\$\{\w+:?[-=]\d{4,5}\}", value)
@@ -62,7 +63,7 @@ def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
         port = re.search(r"(?:^|:)(\d{4,5})$", option.value or "") if option else None
         if option is None or port is None or launch.command.within.loops or not _is_written(script, launch):
             continue
-        if port.group(1) not in script.text[option.start : option.end] and _is_reported(script, port.group(1)):
+        if port.group(1) not in script.text[option.start : option.end] and _is_reported(ports, port.group(1)):
             continue  # the same port, by its variable
         plain = script.text[option.start : option.end].endswith(port.group(1))
         edit = Edit(start=option.end - len(port.group(1)), end=option.end, text=_FROM_JOB)
@@ -76,9 +77,9 @@ def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
         )
 
 
-def _is_reported(script: Script, port: str) -> bool:
+def _is_reported(ports: tuple[Assignment, ...], port: str) -> bool:
     """Whether the port stands in an assignment, which is where to change it."""
-    return any(re.fullmatch(rf"{port}|\$\{{\w+:?[-=]{port}\}}", assigned.value.text) for assigned in _ports(script))
+    return any(re.fullmatch(rf"{port}|\$\{{\w+:?[-=]{port}\}}", assigned.value.text) for assigned in ports)
 
 
 def _is_searched(script: Script, name: str) -> bool:

@@ -25,6 +25,7 @@ from scalewright.launch.lint.rules.jobs import (
     works,
 )
 from scalewright.launch.lint.script import Script
+from scalewright.launch.lint.shell import Command
 
 _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n"
 _ONE_EACH = _HEAD + "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
@@ -50,6 +51,16 @@ def launcher_per_task(script: Script, context: Context) -> Iterator[Hit]:
         ranks = ranks_per_launcher(script, launch)
         option = launch.option(*PER_NODE)
         several = (ranks or 0) > 1 or (option is not None and "NTASKS_PER_NODE" in (option.value or ""))
+        if step is not None and launch.has("hostfile") and not launch.has("no-ssh", "node-rank"):
+            total = step_total(script, step) or 1
+            if total > 1:
+                yield at(
+                    script,
+                    launch,
+                    f"{total} tasks start {launch.tool} each, and each starts the ranks of all hosts",
+                    next_step=f"call it once, without srun: {launch.tool} --hostfile ... train.py",
+                )
+            continue
         if step is None or tasks is None or tasks < 2 or not several:
             continue
         one_gpu_each = step.value("gpus-per-task") == "1" or script.value("gpus-per-task") == "1"
@@ -170,6 +181,11 @@ def nnodes_mismatch(script: Script, context: Context) -> Iterator[Hit]:
         )
 
 
+def _is_set_up(command: Command) -> bool:
+    """Whether a sourced file only sets the environment up: one of conda, of venv, of the user's shell."""
+    return re.search(r"activate$|conda\.sh$|\.bashrc$|profile$|\.env$", " ".join(command.texts[1:2])) is not None
+
+
 _REACHES = (
     r"\b(srun|mpirun|mpiexec|ibrun|aprun|ssh|pdsh|clush|hostfile|ray|dask|charmrun|jsrun|prun|horovodrun|"
     r"parallel|blaunch)\b"
@@ -193,11 +209,17 @@ def nodes_idle(script: Script, context: Context) -> Iterator[Hit]:
     if re.search(_REACHES, code_of(script)):
         return
     busy = [work for work in works(script) if work.chain and work.chain[-1].tool in (*DISTRIBUTED, "python")]
-    calls_others = any(c.name in ("bash", "sh", "source", ".", "exec", "") for c in script.commands)
+    calls_others = any(
+        c.name in ("bash", "sh", "exec", "") or (c.name in ("source", ".") and not _is_set_up(c))
+        for c in script.commands
+    )
     found = script.directive("nodes") or script.directive("ntasks")
     if not busy or calls_others or found is None:
         return
     last = busy[0].chain[-1]
+    # A program that trains nothing may start its own steps.
+    if not script.asks_for_gpus and not re.search(r"train|tun", " ".join(word.text for word in last.program[:3])):
+        return
     option = last.option("nnodes", "num-machines") if last.tool in DISTRIBUTED else None
     waits = (number(script, option.value) or 1) > 1 if option is not None else False
     how = "srun --ntasks-per-node=1" if last.tool in DISTRIBUTED and script.tasks_per_node != 1 else "srun"

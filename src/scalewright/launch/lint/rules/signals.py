@@ -68,8 +68,10 @@ def signal_without_trap(script: Script, context: Context) -> Iterator[Hit]:
     if asked is None or not asked[1] or found is None or not script.is_shell:
         return
     name = asked[0]
-    if any(name in trap.signals for trap in script.traps) or script.called("exec"):
-        return
+    if any(name in trap.signals for trap in script.traps) or any(
+        command.arguments for command in script.called("exec")
+    ):
+        return  # a program that takes the shell's place gets the signal itself; exec > FILE only sends output there
     if mentions(script, rf"\b(?:SIG)?{name}\b"):
         return  # a tool of the site may set the trap
     fatal = name not in ("TERM", "CONT", "URG", "WINCH", "CHLD")
@@ -254,11 +256,13 @@ def requeue_without_resume(script: Script, context: Context) -> Iterator[Hit]:
         yield at(script, found, message, next_step=step, severity="info" if mild else None)
     elif call is not None:
         line, column = script.place(call.start())
-        yield Hit(line=line, column=column, message=message, next_step=step)
+        yield Hit(line=line, column=column, message=message, next_step=step, severity="info" if mild else None)
 
 
 def _is_open(work: Work) -> bool:
     """Whether the program, or what it is told, comes with the call of the script."""
+    if work.command.name in ("bash", "sh") and work.command.words[1].text.startswith("$"):
+        return True
     return any(re.match(r"\$(?:[@*]|\{[@*])", word.text) for word in work.command.words) or (
         work.step is not None and bool(work.step.program) and work.step.program[0].text.startswith("$")
     )
