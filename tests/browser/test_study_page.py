@@ -45,7 +45,7 @@ def test_it_loads_alone_and_draws_its_charts(browser, page: Path) -> None:
 def test_tables_sort_by_value_and_filter_by_words(browser, page: Path) -> None:
     opened(browser, page)
     titles = browser.execute_script("return [...document.querySelectorAll('.points thead th')].map(t => t.textContent)")
-    column = titles.index("rate per GPU, predicted")
+    column = titles.index("rate per device, predicted")
     shown = (
         "return [...document.querySelectorAll('.points tbody tr')]"
         f".map(r => r.cells[{column}].dataset.value).filter(v => v !== '').map(Number)"
