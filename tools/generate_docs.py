@@ -81,7 +81,11 @@ def run_cli(*args: str, columns: int = OUTPUT_COLUMNS) -> tuple[int, str]:
             text=True,
             check=False,
         )
-    return done.returncode, "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+    return done.returncode, tidied(done.stdout)
+
+
+def tidied(output: str) -> str:
+    return "\n".join(line.rstrip() for line in output.strip("\n").splitlines())
 
 
 @functools.cache

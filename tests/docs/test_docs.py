@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -45,10 +51,25 @@ def shown_commands() -> list[tuple[str, int]]:
     return list(found.items())
 
 
-def test_generated_parts_are_current() -> None:
-    command = [sys.executable, "tools/generate_docs.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def answer(shared_cli: Cli) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """What a command says where the pages are written; each is run once."""
+
+    @functools.cache
+    def run(*args: str, columns: int = GENERATOR.OUTPUT_COLUMNS) -> subprocess.CompletedProcess[str]:
+        return shared_cli(*args, cwd=ROOT, env={"COLUMNS": str(columns)})
+
+    return run
+
+
+def test_generated_parts_are_current(answer, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def run_cli(*args: str, columns: int = GENERATOR.OUTPUT_COLUMNS) -> tuple[int, str]:
+        done = answer(*args, columns=columns)
+        return done.returncode, GENERATOR.tidied(done.stdout + done.stderr)
+
+    monkeypatch.setattr(GENERATOR, "run_cli", run_cli)
+    monkeypatch.setattr(sys, "argv", ["generate_docs.py", "--check"])
+    assert GENERATOR.main() == 0, capsys.readouterr().out
 
 
 def test_check_names_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -69,8 +90,8 @@ def test_check_names_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("command", "code"), shown_commands())
-def test_shown_commands_exit_as_shown(cli, command: str, code: int) -> None:
-    done = cli(*shlex.split(command), cwd=ROOT)
+def test_shown_commands_exit_as_shown(answer, command: str, code: int) -> None:
+    done = answer(*shlex.split(command))
     assert done.returncode == code, done.stderr
     assert done.stdout
     assert done.stderr == ""
