@@ -82,7 +82,8 @@ def _print_points(console: Console, report: StudyReport) -> None:
     titles += ["place\ntold", "place\nfound"] if ranked else []
     titles += [MARK] if is_marked(report) else []
     right = tuple(title for title in titles[len(report.axes) :] if title != MARK)
-    table = plain_table(*titles, right=right, gap=1)
+    in_vain = not any(row.measured for row in report.points) and any(row.measured_problem for row in report.points)
+    table = plain_table(*titles, title="predicted; nothing was measured" if in_vain else "", right=right, gap=1)
     for row in report.points[:MAX_ROWS]:
         cells = [*row.labels.values(), *_cells(row, metrics, both=both)]
         cells += [published_words(row, metrics[0])] if told else []
