@@ -27,7 +27,7 @@ def test_every_stored_script_has_its_case() -> None:
 
 def variants(site: str) -> dict[str, dict[str, object]]:
     tasks = ArrayTasks(manifest=Path("/a b/items"), num_items=4, max_running=2)
-    software = {"venv": "/v e/x", "modules": ("PyTorch/2.9",), "variables": {"A": "it's"}, "requeue": False}
+    software = {"venv": "/v e/x", "modules": ("PyTorch/2.9",), "variables": {"A": "it's $(x) \\"}, "requeue": False}
     found: dict[str, dict[str, object]] = {
         "srun": {"launcher": "srun", "array": tasks, "stage": ("/data/a b", "/data/c")},
         "torchrun": {"launcher": "torchrun", "transport": "tcp", **software},
@@ -38,7 +38,8 @@ def variants(site: str) -> dict[str, dict[str, object]]:
         for launcher in ("srun", "torchrun"):
             container = Container(image=image, sha256=digest, runtime=runtime.kind)
             stage = () if runtime.kind == "shifter" else (image,)
-            found[f"{runtime.kind} {launcher}"] = {"container": container, "launcher": launcher, "stage": stage}
+            names = {"variables": {"OWN": "1", "NCCL_DEBUG": "WARN"}}
+            found[f"{runtime.kind} {launcher}"] = {"container": container, "launcher": launcher, "stage": stage} | names
     return found
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -204,6 +206,55 @@ def test_directive_reads_back_as_slurm_would(text: str) -> None:
             assert not character.isspace()
             value += character
     assert value == text
+
+
+PATHS = st.one_of(
+    st.sampled_from(("/p/x", "/p/a b", "/p/$(touch canary)", '/p/é;#&|*~!"`touch canary`', "/p/${HOME}", "/p/{item}")),
+    TEXT.map(lambda text: "/p/x" + text.replace("/", "_")),
+)
+"""Most can stand in a header; the others are refused."""
+
+
+@st.composite
+def whole_requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """A site, and everything that somebody may write for it at once."""
+    site = draw(st.sampled_from(sorted(SITES)))
+    asked: dict[str, Any] = {
+        "command": (draw(st.sampled_from(("python", "/o p/python3.11", "./run"))), *draw(st.lists(TEXT, max_size=4))),
+        "launcher": draw(st.sampled_from(("srun", "torchrun"))),
+        "num_nodes": draw(st.integers(1, 3)),
+        "requeue": draw(st.booleans()),
+        "variables": draw(st.dictionaries(st.sampled_from(("A", "NCCL_DEBUG", "OMP_NUM_THREADS")), TEXT)),
+        "directives": draw(st.dictionaries(st.sampled_from(("comment", "exclude", "mail-user")), TEXT, max_size=1)),
+        "run_dir": Path(draw(PATHS)),
+        "work_dir": Path(draw(PATHS)),
+        "venv": draw(st.just("") | PATHS),
+        "stage": tuple(draw(st.lists(PATHS, max_size=2, unique=True))),
+        "notes": tuple(draw(st.lists(TEXT, max_size=2))),
+    }
+    if draw(st.booleans()):
+        asked["array"] = ArrayTasks(manifest=Path(draw(PATHS)), num_items=2, max_running=1)
+    elif draw(st.booleans()):
+        asked["num_spares"] = 1
+    return site, asked
+
+
+def rendered_or_refused(site: str, asked: dict[str, Any], image: str) -> str:
+    """The script; empty where the request is refused, which it is in one sentence."""
+    try:
+        container = Container(image=image) if image else None
+        return render(request_for(SITES[site], container=container, **asked), SITES[site]).text
+    except ConfigError as error:
+        one_sentence(error)
+        return ""
+
+
+@settings(SLOW, max_examples=60)
+@given(whole_requests(), st.just("") | PATHS)
+def test_whatever_is_asked_for_at_once_bash_reads_the_script(whole: tuple[str, dict[str, Any]], image: str) -> None:
+    text = rendered_or_refused(*whole, image)
+    read = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
+    assert (read.returncode, read.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\udcff"])

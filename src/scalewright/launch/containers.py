@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from scalewright.errors import ConfigError
 from scalewright.launch.job_request import Container
@@ -59,7 +60,8 @@ def in_image(settled: Settled) -> InImage:
     if runtime.kind == "pyxis":
         return InImage(checks=checks, srun=_pyxis_words(settled, container))
     prefix = f"{runtime.command.upper()}ENV"
-    names = _pattern((*HANDED_OVER, *settled.request.variables))
+    own = [v for v in settled.request.variables if not any(fnmatchcase(v, known) for known in HANDED_OVER)]
+    names = _pattern((*HANDED_OVER, *own))
     return InImage(
         checks=checks,
         enter=_PASS_ON.replace("@NAMES@", names).replace("@PREFIX@", prefix),

@@ -31,7 +31,10 @@ _SET_ELSEWHERE = frozenset({
     "--account", "--partition", "--qos", "--constraint", "--nodes", "--reservation", "--job-name", "--ntasks",
     "--error", "--wrap",
 })  # fmt: skip
-_LINT = "# Traps and tasks call functions by name.\n# shellcheck disable=SC2317,SC2329"
+_LINT = (
+    "# Traps and tasks call functions by name; values stand as they were given, whatever they hold.\n"
+    "# shellcheck disable=SC1003,SC2016,SC2317,SC2329"
+)
 
 
 def render(request: JobRequest, site: Site) -> Script:
