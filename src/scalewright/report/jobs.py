@@ -12,6 +12,7 @@ from scalewright.errors import ConfigError, MissingExtraError
 from scalewright.launch.budget import Bill, Estimate, Usage
 from scalewright.launch.graph import Graph, dot, outline
 from scalewright.launch.launches import Standing
+from scalewright.launch.manifest import ALONE
 from scalewright.records.documents import document, to_json, write_bytes, write_text
 from scalewright.report.console import answer_console, plain_table
 
@@ -27,7 +28,7 @@ def print_launches(standings: Sequence[Standing], *, as_json: bool) -> None:
         table = plain_table("stage", "items", "jobs", "states", right=("items",))
         for name, view in standing.stages.items():
             jobs = [job.id or "planned" for job in standing.manifest.of_stage(name)]
-            table.add_row(name, str(view.stage.num_items), _few(jobs), _states(standing, name))
+            table.add_row("-" if name == ALONE else name, str(view.stage.num_items), _few(jobs), _states(standing, name))
         console.print(f"{standing.graph.name} in {standing.folder.path}", soft_wrap=True, markup=False)
         console.print(table)
 
