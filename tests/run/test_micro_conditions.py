@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from sys import modules as sys_modules
@@ -11,8 +12,17 @@ import torch
 
 from scalewright.errors import EnvironmentFailedError
 from scalewright.records.host_load import HostLoad
+from scalewright.records.measurements import read_measurements
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
+from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.boards import AmdBoard, CpuBoard, NvidiaBoard, Snapshot, cpu_cache_bytes
 from scalewright.run.micro.conditions import Watch, open_board
+from scalewright.run.micro.memory import run as run_memory
+from scalewright.run.signals import StopSignals
+from scalewright.run.watchdog import Watchdog
+from scalewright.run.world import World
+from scalewright.workload.micro_run import MemoryRun
 
 NVML = """
 NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
@@ -183,3 +193,30 @@ def test_this_machine_can_be_watched() -> None:
     found = watch.conditions()
     assert found.power_w is None or found.power_w > 0
     assert found.steal_frac is None or 0.0 <= found.steal_frac <= 1.0
+
+
+@pytest.mark.parametrize("is_slow_for", [1, 99], ids=["once", "always"])
+def test_a_benchmark_whose_device_throttles_repeats_the_point_or_refuses_all(
+    is_slow_for: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole of `bench memory` on a board that slows down: in one reading, or in every one."""
+    config = MemoryRun(sizes_bytes=(2**16,), device="cpu", budget_s=1.0)
+    directory = RunDirectory.create_or_resume(tmp_path / "run", config.document())
+    world = World(
+        rank=0, world_size=1, local_rank=0, local_world_size=1, num_nodes=1, host="h", job_id="j",
+        master_addr="127.0.0.1", master_port=1, launcher="local",
+    )  # fmt: skip
+    slow = iter([False, False, *[True] * is_slow_for])
+    monkeypatch.setattr("scalewright.run.micro.session.open_board", lambda _: PlannedBoard(slow))
+    with contextlib.closing(MetricWriter(directory, world)) as metrics:
+        watchdog = Watchdog(directory, world, metrics, factor=100.0, minimum_s=600.0)
+        if is_slow_for > 1:
+            with pytest.raises(EnvironmentFailedError, match="slowed itself down in both tries"):
+                run_memory(directory, world, metrics, StopSignals(), watchdog)
+            assert not directory.measurements.exists()
+            return
+        assert run_memory(directory, world, metrics, StopSignals(), watchdog) == ExitCode.YES
+    found = read_measurements(directory)
+    assert found.conditions["throttled"] == ["hardware thermal slowdown"]
+    assert any("slowed itself down meanwhile" in note for note in found.notes)
+    assert {row["op"] for row in found.rows} == {"copy", "add", "read", "write"}
