@@ -143,8 +143,12 @@ def run(
     except StoppedError as error:
         raise typer.Exit(error.code) from error
     order = in_order(library, found)
-    with StudyProgress(len(order)) as progress:
-        ended = run_here(library, found, store, progress, order)
+    try:
+        with StudyProgress(len(order)) as progress:
+            ended = run_here(library, found, store, progress, order)
+    except KeyboardInterrupt as error:
+        typer.echo("stopped: what is measured is kept; run the same command again to go on", err=True)
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
     _answer(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
     enough = any if is_search(found) else all
     raise typer.Exit(ExitCode.YES if enough(end.state == "finished" for end in ended) else ExitCode.NO)

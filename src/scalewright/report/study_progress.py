@@ -44,6 +44,8 @@ class StudyProgress:
         labels = ", ".join(f"{name} {value}" for name, value in tried.point.labels.items())
         expected = "" if execution.expected_s is None else f", {units.format(execution.expected_s, units.SECONDS)}"
         self._now, self._begun_s = labels, time.monotonic()
+        if not self._live:
+            self.say(f"{self._done + 1} of {self._num_tries}  {labels}: begins{expected and f'{expected} expected'}")
         self._show(f"{labels}{expected}")
 
     def see(self, events: list[Event]) -> None:

@@ -77,7 +77,10 @@ class Spent:
         if left_s <= 0 or expected_s > left_s:
             would = f"would take {units.format(expected_s, units.SECONDS)}" if expected_s else "is not started"
             left = units.format(max(left_s, 0.0), units.SECONDS)
-            return f"{would}, and {left} of the study's {self.limits.time_limit} are left: run the study again to go on"
+            then = "run the study again to go on"
+            if expected_s > self.limits.time_limit_s:
+                then = "raise measure.time_limit in a copy of the study, or calibrate again when the machine is quiet"
+            return f"{would}, and {left} of the study's {self.limits.time_limit} are left: {then}"
         if self.limits.gpu_hours_limit is not None:
             limit_s = self.limits.gpu_hours_limit * 3600.0
             if self.device_s + expected_s * execution.num_ranks > limit_s:

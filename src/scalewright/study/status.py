@@ -13,12 +13,16 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import document, read_document
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
 from scalewright.study.doubts import steps_asked
 from scalewright.study.measure import Try, tries
 from scalewright.study.points import Study
 from scalewright.study.site_run import InQueue, Key
 from scalewright.study.store import Store
 
+STOPPED = (ExitCode.REQUEUE, ExitCode.INTERRUPTED)
+"""A run that ends with one of these was stopped from outside, and goes on where it was."""
+GO_ON = "run the study again to go on"
 State = Literal["waiting", "queued", "running", "finished", "failed", "interrupted"]
 """queued: a job of it waits at a site."""
 STALE_S = 120.0
@@ -90,10 +94,12 @@ def _one(store: Store, tried: Try, is_running: bool, now_s: float) -> TryStatus:
     common |= {"done": done, "total": total, "rate": rate}
     took_s = None if first_s is None or last_s is None else last_s - first_s
     if info is not None:
+        if info.code in STOPPED:
+            return TryStatus(**common, state="interrupted", took_s=took_s, reason=GO_ON)
         state: State = "finished" if info.finished else "failed"
         return TryStatus(**common, state=state, took_s=took_s, reason="" if info.finished else info.reason)
     if not is_running and (last_s is None or now_s - last_s > STALE_S):
-        return TryStatus(**common, state="interrupted", reason="run the study again to go on")
+        return TryStatus(**common, state="interrupted", reason=GO_ON)
     left_s = None if step_s is None else step_s * max(total - done, 0)
     return TryStatus(**common, state="running", took_s=took_s, left_s=left_s)
 
