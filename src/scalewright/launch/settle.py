@@ -95,7 +95,10 @@ def _account(request: JobRequest, site: Site, notes: list[str]) -> str:
     if not request.account:
         if rule.required:
             form = f", in the form {rule.form}" if rule.form else ""
-            raise ConfigError(f"{site.name} runs no job without an account: give --account{form}")
+            raise ConfigError(
+                f"{site.name} runs no job without an account: give --account{form}; a graph has the key account, "
+                "a study account under [measure.job]"
+            )
         return ""
     if rule.pattern and not re.fullmatch(rule.pattern, request.account):
         notes.append(f"account {request.account} does not look like {site.name}'s ({rule.form}): check it")
