@@ -30,7 +30,8 @@ from typing import NoReturn
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 NUM_FILES = 3
 MOST_BYTES = 1 << 20
-EXTRAS = ("jinja2", "matplotlib.figure", "numpy", "rich.table", "tree_sitter", "tree_sitter_bash")
+PLOTS = ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.figure")
+EXTRAS = (*PLOTS, "jinja2", "numpy", "rich.table", "tree_sitter", "tree_sitter_bash")
 """Slow imports that several commands make when they are called."""
 KEPT_OUT = ("scalewright.run.", "scalewright.__main__")
 """What no command imports: the ranks, with torch, and the door that this file stands in for."""

@@ -19,23 +19,23 @@ def runs(random: np.random.Generator, *, speed: float, num_runs: int, drift_frac
 def test_equal_machines_are_mostly_called_equal() -> None:
     random = np.random.default_rng(1)
     called = 0
-    for _ in range(100):
+    for _ in range(50):
         _, (low, high) = ratio_of_medians(runs(random, speed=1.0, num_runs=8), runs(random, speed=1.0, num_runs=8))
         called += low > 1.0 or high < 1.0
-    assert called <= 15  # nominally 5; few runs make a bootstrap a little bold
+    assert called <= 7  # nominally 2 or 3; few runs make a bootstrap a little bold
 
 
 @pytest.mark.parametrize("slowdown", [1.10, 1.25])
 def test_a_real_slowdown_is_found(slowdown: float) -> None:
     random = np.random.default_rng(2)
     found = 0
-    for _ in range(40):
+    for _ in range(20):
         ratio, (low, _) = ratio_of_medians(
             runs(random, speed=1.0, num_runs=5), runs(random, speed=slowdown, num_runs=5)
         )
         assert ratio == pytest.approx(slowdown, rel=0.06)
         found += low > 1.0
-    assert found >= 38
+    assert found >= 19
 
 
 def test_the_interval_narrows_with_more_runs() -> None:
