@@ -65,7 +65,7 @@ SECONDS = Dimension(
     "time",
     "s",
     _prefixed("s", 1.0, SMALL) | {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "a": 31557600.0},
-    "1.5 us",
+    "60 s or 1.5 us",
     suffix="s",
 )
 HERTZ = Dimension("frequency", "Hz", _prefixed("Hz", 1.0, DECIMAL), "1.41 GHz", suffix="hz")

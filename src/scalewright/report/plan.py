@@ -16,6 +16,8 @@ Document = dict[str, Any]
 NUM_LOSERS = 8
 BAR_WIDTH = 14
 MAX_TERMS = 8
+LEAST_FRAC = 0.0005
+"""Of a total: what is less prints as 0.0 %."""
 MODE_WORDS = {"full": "with full state", "offload": "with offload", "lora": "with LoRA"}
 SMALLEST_SHOWN_FRAC = 1e-3
 """Differences below this part of a step are left out of a table; the document has them."""
@@ -100,7 +102,7 @@ def _bars(console: Console, title: str, tree: Document, dimension: units.Dimensi
     total, mark = tree[key], bar_mark(console)
     ranked = sorted(((v, n) for n, v in leaves.items() if v > 0), reverse=True)
     rest = sum(v for v, _ in ranked[MAX_TERMS:])
-    shown = [*ranked[:MAX_TERMS], *([(rest, "the rest")] if rest > 0 else [])]
+    shown = [*ranked[:MAX_TERMS], *([(rest, "the rest")] if rest > LEAST_FRAC * total else [])]
     table = plain_table("term", "value", "share", "", title=title, right=("value", "share"), header=False)
     for value, name in shown:
         bar = mark * round(value / total * BAR_WIDTH)
@@ -126,10 +128,10 @@ def _print_run(console: Console, plan: Document) -> None:
     ]
     if "energy_j" in run:
         table.add_row("energy", units.format(run["energy_j"], units.JOULES), "; ".join(parts))
-    every = f"every {saved['every_num_steps']:,} steps, {_b(saved['size_bytes'])} to {escape(saved['storage'])}"
+    every = f"{saved['every_num_steps']:,} steps, {_b(saved['size_bytes'])} to {escape(saved['storage'])}"
     if saved.get("is_lost_with_node"):
         every = f"{every}, lost with a node"
-    table.add_row("checkpoint", _s(saved["every_s"]), every)
+    table.add_row("checkpoint", f"every {_s(saved['every_s'])}", every)
     table.add_row("failures", f"{run['num_failures']:,.1f}", f"one each {_s(run['mttf_s'])} of this many devices")
     if "slices" in run:
         cut = run["slices"]
