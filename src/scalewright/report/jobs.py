@@ -28,7 +28,9 @@ def print_launches(standings: Sequence[Standing], *, as_json: bool) -> None:
         table = plain_table("stage", "items", "jobs", "states", right=("items",))
         for name, view in standing.stages.items():
             jobs = [job.id or "planned" for job in standing.manifest.of_stage(name)]
-            table.add_row("-" if name == ALONE else name, str(view.stage.num_items), _few(jobs), _states(standing, name))
+            table.add_row(
+                "-" if name == ALONE else name, str(view.stage.num_items), _few(jobs), _states(standing, name)
+            )
         console.print(f"{standing.graph.name} in {standing.folder.path}", soft_wrap=True, markup=False)
         console.print(table)
 
