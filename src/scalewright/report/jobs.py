@@ -45,7 +45,7 @@ def _states(standing: Standing, name: str) -> str:
         return f"skipped: {skipped}"
     counts = standing.stages[name].counts()
     if not counts:
-        return "waits for what comes before"
+        return "never submitted" if not standing.graph.stages[name].after else "waits for what comes before"
     told = next((j.reason for j in reversed(standing.manifest.of_stage(name)) if j.reason), "")
     text = ", ".join(f"{count} {state}" if len(counts) > 1 or count > 1 else state for state, count in counts.items())
     return f"{text} ({told})" if told else text
