@@ -49,7 +49,8 @@ def outside(metric: Metric, told: Number, seen: Number) -> Doubt | None:
     """Where a measured figure lies beside the interval that was predicted for it before."""
     if told.low is None or told.high is None or told.low <= seen.value <= told.high:
         return None
-    low, value, high = (units.format(end, metric.dimension) for end in (told.low, seen.value, told.high))
+    named = f" {metric.unit}" if metric.dimension is units.COUNT else ""
+    low, value, high = (units.format(end, metric.dimension) + named for end in (told.low, seen.value, told.high))
     side = "above" if seen.value > told.high else "below"
     return Doubt(sort="outside", text=f"{metric.title} of {value} is {side} the predicted {low} to {high}")
 
