@@ -30,6 +30,9 @@ from typing import NoReturn
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 NUM_FILES = 3
 MOST_BYTES = 1 << 20
+SERVER_S = 600.0
+"""How long the server may take to answer, which at first imports everything. One that comes too late would be taken for
+the answer to the next call."""
 PLOTS = ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.figure")
 EXTRAS = (*PLOTS, "jinja2", "numpy", "rich.table", "tree_sitter", "tree_sitter_bash")
 """Slow imports that several commands make when they are called."""
@@ -64,12 +67,12 @@ class ForkedCli:
             given.seek(0)
             files = array.array("i", [given.fileno(), out.fileno(), err.fileno()])
             self._socket.sendmsg([asked], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-            pid = int(self._answer(30))
+            pid = int(self._answer(SERVER_S))
             try:
                 code = int(self._answer(timeout))
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
-                self._answer(30)
+                self._answer(SERVER_S)
                 raise subprocess.TimeoutExpired(list(args), timeout) from None
             said = [_text(file.fileno()) for file in (out, err)]
         return subprocess.CompletedProcess(list(args), code, *said)
