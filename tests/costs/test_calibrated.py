@@ -49,6 +49,13 @@ def test_measured_rates_take_the_places_of_catalogued_ones() -> None:
     assert machine.sustained_flop_per_s("fp8") == pytest.approx(base.sustained_flop_per_s("fp8"))
 
 
+def test_a_cpu_whose_products_were_not_measured_has_the_catalogues() -> None:
+    rest = [v for v in CPU_VALUES if v.name != "matmul_flop_per_s"]
+    base, found = (machine_from_system(CATALOG, "laptop"), machine_from_calibration(CATALOG, calibration(*rest)))
+    assert found.peak_flop_per_s("fp32") == base.peak_flop_per_s("fp32")
+    assert found.sustained_flop_per_s("fp32") == base.sustained_flop_per_s("fp32")
+
+
 def test_ranks_of_a_cpu_share_what_was_measured_together() -> None:
     made = calibration(*CPU_VALUES)
     alone, two, four = (machine_from_calibration(CATALOG, made, num_ranks=n) for n in (1, 2, 4))

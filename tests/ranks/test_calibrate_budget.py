@@ -75,6 +75,20 @@ def test_a_point_that_does_not_end_is_ended_with_the_budget(wanted: Wanted, monk
     assert path_of("mine").exists()
 
 
+@pytest.mark.ranks
+def test_a_real_run_far_slower_than_predicted_leaves_time_for_what_follows(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = next(point for point in points("cpu", num_ranks=1, scratch="/tmp") if isinstance(point, RealRun))
+    plan(monkeypatch, NEEDED, replace(step, config=lambda _: step.config(1_000_000)), AFTER)
+    done_before(wanted, "memory", memory_rows(20e9))
+    monkeypatch.setattr("scalewright.study.calibrate.LONGEST_REAL_S", 1.0)
+    found = calibrate(CATALOG, replace(wanted, budget_s=40.0), lambda _: None)
+    assert (wanted.folder / "dispatch").exists()
+    counted, late = len(found.steps), any("1 short real run" in line for line in found.skipped)
+    assert counted + late == 1  # its steps, as far as it got
+
+
 def test_without_time_for_what_is_needed_there_is_no_calibration(
     wanted: Wanted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

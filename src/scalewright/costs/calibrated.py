@@ -109,7 +109,8 @@ def _accelerator(calibration: Calibration, base: Accelerator, num_ranks: int) ->
         best[precision] = rate(max(fact.value, best[precision].value if precision in best else 0.0))
     update: dict[str, Any] = {"best_matmul": best, "sustained_matmul": sustained}
     if base.kind == "cpu":  # the peak of a CPU that nobody catalogued is the best it was seen to do
-        update["peak"] = {precision: rate(fact.value) for precision, fact in best.items() if precision in sustained}
+        seen = {precision: rate(fact.value) for precision, fact in best.items() if precision in sustained}
+        update["peak"] = seen or base.peak
         update["id"], update["name"] = calibration.name, calibration.fingerprint.name
     return base.model_copy(update=update)
 

@@ -46,6 +46,8 @@ MICRO_FRAC = 0.55
 """Of the time that is not spent on starting: the rest is for real steps."""
 FEWEST_STEPS, MOST_STEPS = 10, 60
 LONGEST_REAL_S = 15.0
+SLOWEST_REAL = 2.0
+"""Times its share that a real run may take before it is ended; the steps that it made by then count."""
 MINUTE_S = 60.0
 RESULT = "calibration.json"
 SHORTEST_BUDGET_S = 20.0
@@ -113,7 +115,7 @@ class StoppedError(Exception):
 
 
 class _OutOfTimeError(Exception):
-    """A point went past the end of the budget: its ranks are ended."""
+    """A point went past the end of the budget, or far past its share of it: its ranks are ended."""
 
 
 @dataclass(slots=True)
@@ -291,10 +293,13 @@ def _run(point: Point, share: _Share, state: _Progress) -> None:
         config = point.config(share.work) if isinstance(point, Micro) else point.config(int(share.work))
         spent_on_work_s = share.work if isinstance(point, Micro) else 0.0
     begun_s = time.monotonic()
+    ends_s = begun_s + state.start_s + _longest_s(point, share)
     execution = Execution(kind=point.kind, config=config, path=path, num_ranks=point.num_ranks, study_id=STUDY)
     try:
-        code = execute(execution, Watch(on_events=lambda events: _look(events, state)))
+        code = execute(execution, Watch(on_events=lambda events: _look(events, state, ends_s)))
     except _OutOfTimeError:
+        if isinstance(point, RealRun):
+            state.slowness.append(max(time.monotonic() - begun_s - state.start_s, 0.0) / share.work_s)
         if isinstance(point, RealRun) and num_steps_of(directory) >= MIN_STEPS:  # they count as far as it got
             state.done.append(path)
         else:
@@ -317,9 +322,16 @@ def _run(point: Point, share: _Share, state: _Progress) -> None:
     state.skipped.append(f"{point.name}: {reason}")
 
 
-def _look(events: list[Event], state: _Progress) -> None:
+def _longest_s(point: Point, share: _Share) -> float:
+    """After its start: twice what a real run was given, so that others have their turn; benchmarks keep to theirs."""
+    if isinstance(point, Micro):
+        return math.inf
+    return SLOWEST_REAL * (point.compile_s + max(LONGEST_REAL_S, share.work_s))
+
+
+def _look(events: list[Event], state: _Progress, ends_s: float) -> None:
     del events
-    if state.left_s < 0.0:
+    if state.left_s < 0.0 or time.monotonic() > ends_s:
         raise _OutOfTimeError
 
 
