@@ -31,8 +31,7 @@ READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 NUM_FILES = 3
 MOST_BYTES = 1 << 20
 SERVER_S = 600.0
-"""How long the server may take to answer, which at first imports everything. One that comes too late would be taken for
-the answer to the next call."""
+"""How long the server may take to answer, which at first imports everything."""
 PLOTS = ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.figure")
 EXTRAS = (*PLOTS, "jinja2", "numpy", "rich.table", "tree_sitter", "tree_sitter_bash")
 """Slow imports that several commands make when they are called."""
@@ -49,6 +48,7 @@ class ForkedCli:
         self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=dict(env), stdin=subprocess.DEVNULL)
         theirs.close()
         self._read_at_start = _read_at_start(env)
+        self._call = 0
 
     def can_run_in(self, env: Mapping[str, str]) -> bool:
         """Whether Python would have started as the server did."""
@@ -61,15 +61,16 @@ class ForkedCli:
     def run(
         self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], input: str | None, timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        asked = json.dumps({"args": list(args), "cwd": str(cwd), "env": dict(env)}).encode()
+        self._call += 1
+        asked = json.dumps({"call": self._call, "args": list(args), "cwd": str(cwd), "env": dict(env)}).encode()
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             given.write((input or "").encode())
             given.seek(0)
             files = array.array("i", [given.fileno(), out.fileno(), err.fileno()])
             self._socket.sendmsg([asked], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-            pid = int(self._answer(SERVER_S))
+            pid = self._answer(SERVER_S)
             try:
-                code = int(self._answer(timeout))
+                code = self._answer(timeout)
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
                 self._answer(SERVER_S)
@@ -77,11 +78,14 @@ class ForkedCli:
             said = [_text(file.fileno()) for file in (out, err)]
         return subprocess.CompletedProcess(list(args), code, *said)
 
-    def _answer(self, timeout: float) -> bytes:
+    def _answer(self, timeout: float) -> int:
+        """The next answer to this call; one to a call that was given up may come before it."""
         self._socket.settimeout(timeout)
-        answer = self._socket.recv(64)
-        assert answer, "the server of the command line has ended"
-        return answer
+        while True:
+            answer = self._socket.recv(64).split()
+            assert answer, "the server of the command line has ended"
+            if int(answer[0]) == self._call:
+                return int(answer[1])
 
 
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -99,15 +103,16 @@ def _serve(server: socket.socket) -> None:
         asked, files, _, _ = socket.recv_fds(server, MOST_BYTES, NUM_FILES)
         if not asked:
             sys.exit(0)
+        call = json.loads(asked)
         pid = os.fork()
         if pid == 0:
             server.close()
-            _become(json.loads(asked), files)
+            _become(call, files)
             return
         for file in files:
             os.close(file)
-        server.send(str(pid).encode())
-        server.send(str(_code_of(pid, server)).encode())
+        server.send(f"{call['call']} {pid}".encode())
+        server.send(f"{call['call']} {_code_of(pid, server)}".encode())
 
 
 def _code_of(pid: int, server: socket.socket) -> int:
