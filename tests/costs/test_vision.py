@@ -189,8 +189,9 @@ def test_memory_is_what_pytorch_counts() -> None:
         setting = replace(asked("bf16" if row["autocast"] else "fp32", batch=row["batch"]), shape=shape)
         found = vision_memory(setting)
         assert float(found.total) == pytest.approx(row["peak_bytes"], rel=0.01), row
-        kept = float(found.part("activations").total)
-        assert kept == pytest.approx(row["activation_bytes"], rel=0.04), row  # cast weights count as activations there
+        # The tracker counts the weights that autocast keeps in 16 bit as activations.
+        kept = float(found.part("activations").total) + float(found.part("cast_weights").total)
+        assert kept == pytest.approx(row["activation_bytes"], rel=0.03), row
 
 
 def test_memory_says_which_batches_published_runs_could_use() -> None:
