@@ -57,9 +57,8 @@ def test_notice_saves_requeues_and_the_second_start_resumes(cli: Cli, slurm: Lab
     wait_for("the ranks to start", lambda: len(list(tmp_path.glob("*.up"))) == 4, shown=shown)
     limit_job(slurm, job, minutes_left=3)
     wait_for("the ranks to save", lambda: len(list(tmp_path.glob("*.saved"))) == 4, shown=shown)
+    limit_job(slurm, job, minutes_left=20)  # at once: on a busy machine the second start may come before the next look
     wait_for("the requeue", lambda: job_field(slurm, job, "Restarts") == "1", shown=shown)
-    wait_for("it to be pending", lambda: job_field(slurm, job, "JobState") == "PENDING", shown=shown)
-    limit_job(slurm, job, minutes_left=20)
     assert wait_for_end(slurm, job, shown=shown) == "COMPLETED", shown()
     text = log.read_text()
     assert "notice: asking the ranks to save and leave" in text
