@@ -54,9 +54,9 @@ def run_out_of_time(lab: Lab, folder: Path) -> TrainingRun:
     run.hold()
     limit_job(lab, run.job, minutes_left=3)
     wait_for("the notice", lambda: "notice: asking" in run.log(), shown=run.shown)
+    limit_job(lab, run.job, minutes_left=15)  # before it can be queued again: the second start is not to be short
     run.release()
     wait_for("the requeue", lambda: run.field("Restarts") == "1", shown=run.shown)
-    limit_job(lab, run.job, minutes_left=15)
     return run.finish()
 
 
@@ -93,8 +93,13 @@ def reference(slurm: Lab, tmp_path_factory: pytest.TempPathFactory, through_torc
 
 
 @pytest.fixture(scope="module")
-def disturbed(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[TrainingRun]]]:
-    """All faults at once, because most of their time is waiting for Slurm's timers."""
+def disturbed(
+    slurm: Lab, tmp_path_factory: pytest.TempPathFactory, through_torchrun: TrainingRun, reference: Reference
+) -> Iterator[dict[str, Future[TrainingRun]]]:
+    """All faults at once, because most of their time is waiting for Slurm's timers. They need the nodes that the run
+    through torchrun holds, if the test that lets it go on was not asked for."""
+    through_torchrun.release()
+    through_torchrun.finish()
     with ThreadPoolExecutor() as pool:
         yield {
             fault.__name__: pool.submit(fault, slurm, tmp_path_factory.mktemp(fault.__name__) / "run")
