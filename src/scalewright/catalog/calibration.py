@@ -1,7 +1,7 @@
 """A calibration: what was measured of one machine, as the planner loads it. `$SCALEWRIGHT_HOME/calibration/NAME.json`.
 
-It refines a catalogued system: what it does not hold (grid, fabric, what was not measured) is the catalogue's. It is good
-for the machine and the software it was made with, and says which those were.
+It refines a catalogued system: what it does not hold (grid, fabric, what was not measured) is the catalogue's. It is
+good for the machine and the software it was made with, and says which those were.
 """
 
 from __future__ import annotations
