@@ -57,8 +57,9 @@ def command_line(home: Path, forked_cli: ForkedCli) -> Cli:
     ) -> subprocess.CompletedProcess[str]:
         fixed = {"SCALEWRIGHT_HOME": str(home), "COLUMNS": "80", "NO_COLOR": "1"}
         complete = clean_environment() | fixed | dict(env or {})
-        if not prefix and forked_cli.can_run_in(complete):
-            return forked_cli.run(args, cwd=cwd or Path.cwd(), env=complete, input=input, timeout=timeout)
+        with forked_cli.taken() as is_mine:
+            if is_mine and not prefix and forked_cli.can_run_in(complete):
+                return forked_cli.run(args, cwd=cwd or Path.cwd(), env=complete, input=input, timeout=timeout)
         return subprocess.run(
             [*prefix, sys.executable, "-m", "scalewright", *args],
             cwd=cwd,

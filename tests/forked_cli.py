@@ -19,10 +19,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -49,10 +50,21 @@ class ForkedCli:
         theirs.close()
         self._read_at_start = _read_at_start(env)
         self._call = 0
+        self._calling = threading.Lock()
 
     def can_run_in(self, env: Mapping[str, str]) -> bool:
         """Whether Python would have started as the server did."""
         return _read_at_start(env) == self._read_at_start
+
+    @contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Take the server for a call; false where another thread has it, since it makes one call at a time."""
+        is_mine = self._calling.acquire(blocking=False)
+        try:
+            yield is_mine
+        finally:
+            if is_mine:
+                self._calling.release()
 
     def close(self) -> None:
         self._socket.close()
