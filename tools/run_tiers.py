@@ -46,7 +46,7 @@ class Part:
 
 UNIT = "not slurm and not netns and not browser and not gpu and not ranks and not kills"
 # Practice clusters mostly wait for Slurm's timers: each worker has its own. What measures a network runs alone.
-CLUSTERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+CLUSTERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 PARTS = {
     "unit": (Part(UNIT, options=("-n", "2")),),
     "ranks": (Part("ranks", ("tests/ranks", "tests/records", "tests/cli", "tests/study")),),

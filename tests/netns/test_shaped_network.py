@@ -34,6 +34,12 @@ with socket.create_connection((sys.argv[1], 5001)) as connection:
 
 
 def transfer_bytes_per_s(network: ShapedNetwork, sender: str, receiver: str, rate_bytes_per_s: float) -> float:
+    """The best of three: other work on the machine slows a transfer and never makes it faster than its link."""
+    rates = [one_transfer_bytes_per_s(network, sender, receiver, rate_bytes_per_s) for _ in range(3)]
+    return max(rates)
+
+
+def one_transfer_bytes_per_s(network: ShapedNetwork, sender: str, receiver: str, rate_bytes_per_s: float) -> float:
     """The rate of one TCP connection, for about a second of it."""
     address, skip = network.address(receiver), int(0.25 * rate_bytes_per_s)
     receive = network.command(receiver, [sys.executable, "-c", RECEIVE, address, str(skip)])

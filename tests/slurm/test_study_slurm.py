@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from waiting import PATIENCE_S, wait_for_end
+from waiting import PATIENCE_S, wait_for, wait_for_end
 
 if TYPE_CHECKING:
     from tests.conftest import Cli
@@ -92,18 +92,22 @@ def test_points_become_jobs_and_a_second_run_takes_up(slurm: Lab, cli: Cli, tmp_
     assert told["next"].startswith("scalewright study status mine.toml")
     assert submitted() == [[("1x1", "0-1", ""), ("2x1", "0-1", f"afterany:{told['jobs'][0]}")]]
 
-    status = json.loads(study("status", "mine.toml", "--json").stdout)
-    assert len(status["tries"]) == 4
-    waiting = [one for one in status["tries"] if one["labels"]["ranks"] == "2"]
-    assert {(one["state"], one["reason"]) for one in waiting} == {("queued", "Dependency")}
+    def tries() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(study("status", "mine.toml", "--json").stdout)["tries"]
+        return found
+
+    def waiting() -> set[tuple[str, str]]:
+        return {(one["state"], one["reason"]) for one in tries() if one["labels"]["ranks"] == "2"}
+
+    assert len(tries()) == 4
+    # Slurm gives no reason before it has looked at a job.
+    wait_for("the second shape waits for the first", lambda: waiting() == {("queued", "Dependency")})
 
     # In the queue is not submitted twice; the file that one point reads is not there.
     waited = study("run", "mine.toml", "--wait", "--no-plots")
     assert waited.returncode == 1, waited.stderr
     assert len(submitted()) == 1
-    states = {
-        tuple(one["labels"].values()): one for one in json.loads(study("status", "mine.toml", "--json").stdout)["tries"]
-    }
+    states = {tuple(one["labels"].values()): one for one in tries()}
     failed = states.pop(("2", "tokens"))
     assert (failed["state"], {one["state"] for one in states.values()}) == ("failed", {"finished"}), failed
     assert "tokens.npy" in failed["reason"], failed

@@ -42,6 +42,7 @@ def _server_options(paths: LabPaths) -> list[str]:
         "--no-defaults",
         "--user=root",
         f"--datadir={paths.database}",
+        f"--tmpdir={paths.database_scratch}",  # in a shared one, servers that start clear away each other's tables
         "--innodb-flush-method=nosync",
         "--innodb-flush-log-at-trx-commit=0",
         "--innodb-doublewrite=0",
@@ -57,6 +58,7 @@ def _make_database(paths: LabPaths) -> None:
     if folder is None:
         raise EnvironmentFailedError(f"no {SYSTEM_TABLES[0]} in {TABLE_FOLDERS[0]}: reinstall mariadb-server-core")
     paths.database.mkdir(mode=0o700)
+    paths.database_scratch.mkdir(mode=0o700)
     tables = "".join((folder / name).read_text() + "\n" for name in SYSTEM_TABLES)
     done = subprocess.run(
         ["mariadbd", *_server_options(paths), "--bootstrap", "--max-allowed-packet=8M", "--net-buffer-length=16K"],

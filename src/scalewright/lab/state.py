@@ -66,6 +66,10 @@ class LabPaths:
         return self.directory / "mysql"
 
     @property
+    def database_scratch(self) -> Path:
+        return self.directory / "mysql-scratch"
+
+    @property
     def devices(self) -> Path:
         return self.directory / "dev"
 
