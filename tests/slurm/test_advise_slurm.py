@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import job_field, wait_for
 
 if TYPE_CHECKING:
     from conftest import Cli, Refused
@@ -53,6 +54,7 @@ def test_why_a_job_waits(cli: Cli, slurm: Lab) -> None:
     ]
     first, second = (job.stdout.strip() for job in jobs)
     try:
+        wait_for("the first job runs", lambda: job_field(slurm, first, "JobState") == "RUNNING")
         found = cli("advise", "--job", second, "--json", env=slurm.env)
         assert found.returncode == 0, found.stderr
         told = json.loads(found.stdout)

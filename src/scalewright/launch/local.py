@@ -171,8 +171,9 @@ def _verdict(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | No
     if first is None:
         return ExitCode.YES
     rank, status = first
-    if status > 0 and directory.exit_info.exists():
-        return status
+    told = directory.read_exit_info() if status > 0 else None
+    if told is not None:
+        return told.code or status  # of the rank whose reason is told, which a rank that lost it may outrun
     reason = f"exit code {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
     checkpoint = directory.last_checkpoint()
     info = ExitInfo(
