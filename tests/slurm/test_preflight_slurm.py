@@ -75,7 +75,7 @@ def test_nodes_that_fail_are_left_and_the_job_waits_for_others(cli: Cli, slurm: 
     try:
         wait_for("the requeue", lambda: job_field(slurm, job, "Restarts") == "1")
         wait_for("the exclusion", lambda: job_field(slurm, job, "ExcNodeList") != "(null)")
-        assert job_field(slurm, job, "JobState") == "PENDING"
+        wait_for("its place in the queue", lambda: job_field(slurm, job, "JobState") == "PENDING")
         result = json.loads((tmp_path / "run" / "preflight" / "result.json").read_text())
         assert result["code"] == 75
         listed = slurm.run("scontrol", "show", "hostnames", job_field(slurm, job, "ExcNodeList")).stdout.split()
