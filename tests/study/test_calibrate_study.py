@@ -10,9 +10,10 @@ import pytest
 from calibration_cases import memory_rows, product_rows
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError
+from scalewright.records.documents import document, write_document
 from scalewright.records.measurements import Measurements, write_measurements
 from scalewright.records.run_directory import RunDirectory
-from scalewright.study.calibrate import RESULT, finish, study_folder, wanted_here
+from scalewright.study.calibrate import RESULT, finish, others_words, study_folder, wanted_here
 from scalewright.study.calibrate_points import Micro, RealRun, points
 
 CATALOG = Catalog((packaged_data(),))
@@ -78,3 +79,18 @@ def test_runs_of_another_machine_are_refused(tmp_path: Path) -> None:
     foreign = measured(tmp_path, "gemm", product_rows(150e9), name="Another CPU")
     with pytest.raises(ConfigError, match=r"was measured on Another CPU, not on .*: choose another folder with --out"):
         finish(CATALOG, wanted, [foreign], spent_s=50.0, skipped=[])
+
+
+@pytest.mark.parametrize(("had", "said"), [((0.1, 0.1), False), ((0.0, 0.9), True), ((0.9, 0.0), False)])
+def test_others_count_by_what_they_had_while_it_was_measured(
+    tmp_path: Path, had: tuple[float, float], said: bool
+) -> None:
+    """A run of 1 s and one of 9 s on two cores: more than 0.3 of them in the mean is too much."""
+    runs = []
+    for took_s, cores in zip((1.0, 9.0), had, strict=True):
+        run = RunDirectory.create_or_resume(tmp_path / str(took_s), {"schema": "scalewright.gemm-run/1"})
+        one = {"others_cores": cores, "num_cores": 2, "num_throttles": 0.0, "took_s": took_s}
+        write_document(run.conditions, document("run-conditions", {"attempts": [one]}))
+        runs.append(run.path)
+    assert ("calibrate again" in others_words(runs)) is said
+    assert others_words([]) == ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ from scalewright.records.host_load import load_now
 from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.records.types import ExitCode
 from scalewright.study.calibrate_points import Micro, Point, RealRun, points
+from scalewright.study.conditions import read_attempts
 from scalewright.study.execute import Execution, Watch, execute
 from scalewright.workload import language_run, vision_run
 from scalewright.workload.language_run import DeviceKind
@@ -49,6 +50,8 @@ LONGEST_REAL_S = 15.0
 SLOWEST_REAL = 2.0
 """Times its share that a real run may take before it is ended; the steps that it made by then count."""
 MINUTE_S = 60.0
+DISTURBED_FRAC = 0.15
+"""Of a CPU's cores: what others may have on average before rates are what they left."""
 RESULT = "calibration.json"
 SHORTEST_BUDGET_S = 20.0
 
@@ -175,7 +178,7 @@ def check_free(wanted: Wanted) -> None:
             "--force"
         )
     load = load_now()
-    if load.is_busy and not before.is_disturbed:
+    if wanted.device == "cpu" and load.is_busy and not before.is_disturbed:
         raise EnvironmentFailedError(
             f"this machine is at work (load {load.load:.1f} on {load.num_cores} cores), and {path} was measured when "
             "it was quiet: wait until it is, choose another name with --as, or replace it with --force"
@@ -189,8 +192,7 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
     scratch = wanted.folder / "scratch"
     make_folder(scratch)
     calibrations.check_writable()
-    busy = load_now().note()
-    if busy:
+    if busy := load_now().note():
         say(busy)
     every = points(wanted.device, num_ranks=wanted.num_ranks, scratch=str(scratch.resolve()))
     for number, (point, rest) in enumerate(_with_rest(every), start=1):
@@ -203,11 +205,23 @@ def calibrate(catalog: Catalog, wanted: Wanted, say: Say) -> Calibration:
         _run(point, told, state)
     skipped = [*state.skipped, *filter(None, [state.late_words()])]
     calibration = finish(catalog, wanted, state.done, spent_s=time.monotonic() - state.begun_s, skipped=skipped)
-    if busy:
-        calibration = calibration.model_copy(update={"notes": (*calibration.notes, busy), "is_disturbed": True})
+    if wanted.device == "cpu" and (others := others_words(state.done)):
+        calibration = calibration.model_copy(update={"notes": (*calibration.notes, others), "is_disturbed": True})
     calibrations.write(calibration)
     write_document(wanted.folder / RESULT, calibration.document())
     return calibration
+
+
+def others_words(runs: Sequence[Path]) -> str:
+    """What others had of the cores while the runs were measured; empty where it was too little to matter."""
+    every = [one for path in runs for one in read_attempts(RunDirectory(path))]
+    took_s = sum(one.took_s for one in every)
+    had = sum(one.others_cores * one.took_s for one in every) / took_s if every else 0.0
+    if not every or had <= DISTURBED_FRAC * every[0].num_cores:
+        return ""
+    return (
+        f"other work had {had:.1f} of {every[0].num_cores} cores meanwhile: calibrate again when this machine is quiet"
+    )
 
 
 def _with_rest(every: list[Point]) -> Iterator[tuple[Point, list[Point]]]:
