@@ -336,3 +336,10 @@ def test_the_hook_definition_runs_the_command_on_job_scripts() -> None:
     assert hook["language"] == "python"
     assert hook["additional_dependencies"] == [".[lint]"]
     assert sys.version_info >= (3, 11)
+
+
+def test_one_launcher_a_node_gets_the_cpus_of_the_tasks_that_it_replaces(cli, script) -> None:
+    asked = GOOD.replace("--ntasks=1", "--ntasks-per-node=4\n#SBATCH --gpus-per-node=4")
+    path = script(asked.replace("srun hostname", "srun torchrun --nproc_per_node=4 train.py"))
+    cli("lint", str(path), "--fix", "--unsafe-fixes")
+    assert "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 --cpus-per-task=32 " in path.read_text()

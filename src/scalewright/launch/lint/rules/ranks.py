@@ -69,7 +69,7 @@ def launcher_per_task(script: Script, context: Context) -> Iterator[Hit]:
         fix = None
         if not step.has("ntasks", "ntasks-per-node") and not script.has("gpus-per-task"):
             # Alone, --ntasks-per-node=1 is not honoured: SLURM_NTASKS of the allocation still asks for all tasks.
-            text = "--ntasks=$SLURM_NNODES --ntasks-per-node=1"
+            text = f"--ntasks=$SLURM_NNODES --ntasks-per-node=1{_all_cpus(script, step, tasks)}"
             fix = join_options(script, step, text, title="start one task on each node", is_safe=False)
         yield at(
             script,
@@ -78,6 +78,14 @@ def launcher_per_task(script: Script, context: Context) -> Iterator[Hit]:
             next_step="start one task a node: srun --ntasks=$SLURM_NNODES --ntasks-per-node=1, or python in every task",
             fix=fix,
         )
+
+
+def _all_cpus(script: Script, step: Launch, tasks: int) -> str:
+    """The option that gives one task the CPUs of all: else the ranks of its launcher would share those of one."""
+    each = script.value("cpus-per-task") or ""
+    if step.has("cpus-per-task") or not each.isdigit():
+        return ""
+    return f" --cpus-per-task={int(each) * tasks}"
 
 
 @rule(
