@@ -60,10 +60,12 @@ def open_session(run: VisionRun, device: torch.device) -> Session:
     if run.compile == "graphs" and (device.type != "cuda" or run.num_ranks > 1):
         raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
     _allow_tf32(run.precision == "tf32")
-    _search_kernels(run.precision, device)
+    search_kernels(run.precision, device)
     model = build(
-        run.shape, channels_last=run.channels_last, folds=is_folded(run, device), device=device, seed=run.seed
-    )
+        run.shape, channels_last=run.channels_last, folds=is_folded(run, device),
+        multiplies=multiplies_pointwise(run.precision, device, channels_last=run.channels_last), device=device,
+        seed=run.seed,
+    )  # fmt: skip
     optimizer = Momentum(run, model)
     train_step = TrainStep(run, _loss_of(run, model, device), optimizer)
     return Session(
@@ -79,6 +81,11 @@ def open_session(run: VisionRun, device: torch.device) -> Session:
 def is_folded(run: VisionRun, device: torch.device) -> bool:
     """Where matrix units do the products and a compiler merges the folding with what comes before and after."""
     return device.type == "cuda" and run.precision != "fp32" and run.channels_last and run.compile != "off"
+
+
+def multiplies_pointwise(precision: str, device: torch.device, *, channels_last: bool) -> bool:
+    """Where 1x1 convolutions are faster as matrix products: 32 bit on a GPU's vector units."""
+    return device.type == "cuda" and precision == "fp32" and channels_last
 
 
 def _loss_of(run: VisionRun, model: ResNet, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
@@ -102,7 +109,7 @@ def _compile_options(run: VisionRun) -> dict[str, Any]:
     return {}
 
 
-def _search_kernels(precision: str, device: torch.device) -> None:
+def search_kernels(precision: str, device: torch.device) -> None:
     """Shapes never change, so that a search for the fastest convolutions pays off. In 32 bit, candidates are many and
     slow (160 s for 512 images on an H200): there, only those that cuDNN itself ranks first are tried."""
     if device.type == "cuda":
