@@ -36,7 +36,7 @@ class GemmRun:
 
     def __post_init__(self) -> None:
         check_choices("precision", self.precisions, GemmPrecision)
-        _check_common(self.device, self.budget_s)
+        check_common(self.device, self.budget_s)
         lacking = [p for p in self.precisions if p in ("tf32", "fp8")]
         if self.device == "cpu" and lacking:
             raise ConfigError(f"precision {lacking[0]} needs a GPU that has it: choose fp32 or bf16 for the CPU")
@@ -58,7 +58,7 @@ class MemoryRun:
     budget_s: float
 
     def __post_init__(self) -> None:
-        _check_common(self.device, self.budget_s)
+        check_common(self.device, self.budget_s)
         if not self.sizes_bytes or min(self.sizes_bytes) < 4096:
             raise ConfigError(f"buffer sizes {list(self.sizes_bytes)}: give one or more of at least 4 KiB")
         if list(self.sizes_bytes) != sorted(set(self.sizes_bytes)):
@@ -111,7 +111,7 @@ class AttentionRun:
 
     def __post_init__(self) -> None:
         check_choices("precision", self.precisions, AttentionPrecision)
-        _check_common(self.device, self.budget_s)
+        check_common(self.device, self.budget_s)
         if not self.cases:
             raise ConfigError("no attention to measure: give at least one sequence length with --seq")
 
@@ -130,7 +130,7 @@ class DispatchRun:
     budget_s: float
 
     def __post_init__(self) -> None:
-        _check_common(self.device, self.budget_s)
+        check_common(self.device, self.budget_s)
 
     def document(self) -> dict[str, Any]:
         return document(self.KIND, stored(self))
@@ -143,7 +143,7 @@ def check_choices(what: str, values: tuple[str, ...], allowed: Any) -> None:
         raise ConfigError(f"{what} {odd[0] if odd else ''!r} is not known: choose from {', '.join(known)}")
 
 
-def _check_common(device: str, budget_s: float) -> None:
+def check_common(device: str, budget_s: float) -> None:
     if device not in get_args(DeviceKind):
         raise ConfigError(f"--device {device!r} is not known: choose cpu, cuda or auto")
     if not SHORTEST_BUDGET_S <= budget_s < float("inf"):
