@@ -15,29 +15,23 @@ WARM_UP_STEPS = 3
 
 
 class Capturable(Protocol[R_co]):
-    """A training step in three parts, of which the middle one is the same work every time."""
+    """A training step in two parts, of which the second is the same work every time."""
 
     before_update: Callable[[], None]
 
     def __call__(self, samples: Tensor, targets: Tensor, /) -> R_co: ...
 
     def begin(self) -> None:
-        """What differs from step to step: numbers that the recorded kernels read from where they always are."""
+        """What differs from step to step: the host's counts, and numbers that recorded kernels find where they were."""
         ...
 
     def work(self, samples: Tensor, targets: Tensor, /) -> R_co:
-        """Forward, backward and update."""
+        """Forward, backward and update, without a look at what is on the device."""
         ...
 
     def forget(self) -> None:
         """Drop gradients, so that those of the graph lie in its own memory."""
         ...
-
-    @property
-    def num_updates(self) -> int: ...
-
-    @num_updates.setter
-    def num_updates(self, value: int) -> None: ...
 
 
 class GraphedStep(Generic[R]):
@@ -64,7 +58,6 @@ class GraphedStep(Generic[R]):
         self._step.begin()
         self._step.before_update()  # the update is inside the graph
         self._graph.replay()
-        self._step.num_updates += 1
         return self._result
 
     def _capture(self, samples: Tensor, targets: Tensor) -> None:
@@ -72,11 +65,9 @@ class GraphedStep(Generic[R]):
         self._samples, self._targets = samples.clone(), targets.clone()
         self._step.forget()
         torch.cuda.empty_cache()  # the graph keeps memory of its own
-        updates = self._step.num_updates
         graph = torch.cuda.CUDAGraph()
         hold, self._step.before_update = self._step.before_update, lambda: None
         with torch.cuda.graph(graph):
             self._result = self._step.work(self._samples, self._targets)
         self._step.before_update = hold
-        self._step.num_updates = updates
         self._graph = graph

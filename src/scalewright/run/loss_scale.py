@@ -1,24 +1,91 @@
-"""Loss scaling of 16-bit floats with a short exponent: small gradients would vanish without it."""
+"""Loss scaling of 16-bit floats with a short exponent: small gradients would vanish without it.
+
+Whether gradients overflowed is decided where they are. The host issues the same kernels either way, so that it never
+waits for an answer and a recorded graph holds the decision too.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
 
 FIRST_LOSS_SCALE = 2.0**15
 GROWTH_EVERY = 1000
 
 
-@dataclass(slots=True)
 class LossScale:
-    """fp16 loss scaling: halve after an overflow, double after many good steps."""
+    """fp16 loss scaling: halve after an overflow, double after many good steps. Other precisions have a scale of 1,
+    which is a plain number and costs nothing.
 
-    value: float
-    good_steps: int = 0
+    The tensors stay the same ones for good: kernels of a recorded graph read and write them.
+    """
 
-    def after(self, *, overflowed: bool) -> None:
-        if overflowed:
-            self.value, self.good_steps = max(self.value / 2.0, 1.0), 0
+    def __init__(self, device: torch.device, *, scales: bool) -> None:
+        self.scales = scales
+        self.value: Tensor | float = torch.full((), FIRST_LOSS_SCALE, device=device) if scales else 1.0
+        self._good_steps = torch.zeros((), dtype=torch.int32, device=device if scales else "cpu")
+
+    def overflowed(self, grad_norm: Tensor) -> Tensor | None:
+        """A flag beside the norm, which must be the same on all ranks; None where nothing is scaled."""
+        return ~torch.isfinite(grad_norm) if self.scales else None
+
+    @torch.no_grad()
+    def unscale(self, grads: list[Tensor]) -> Tensor | None:
+        """Divide gradients by the scale, in place, and flag an overflow in any of them."""
+        if not isinstance(self.value, Tensor):
+            return None
+        found = torch.zeros_like(self.value)
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, self.value.reciprocal())
+        return found.bool()
+
+    @torch.no_grad()
+    def after(self, overflowed: Tensor | None) -> None:
+        """The scale of the next step."""
+        if overflowed is None or not isinstance(self.value, Tensor):
             return
-        self.good_steps += 1
-        if self.good_steps >= GROWTH_EVERY:
-            self.value, self.good_steps = self.value * 2.0, 0
+        torch._amp_update_scale_(self.value, self._good_steps, overflowed.float(), 2.0, 0.5, GROWTH_EVERY)
+        self.value.clamp_(min=1.0)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold; waits for the device."""
+        return {"value": float(self.value), "good_steps": int(self._good_steps)}
+
+    def take_up(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's; one that is not a state is a KeyError, TypeError or ValueError."""
+        value, good_steps = float(state["value"]), int(state["good_steps"])
+        if isinstance(self.value, Tensor):
+            self.value.fill_(value)
+            self._good_steps.fill_(good_steps)
+
+
+class CountsUpdates:
+    """An optimizer's number of updates: the host's count, or the device's where that alone knows which were made."""
+
+    def __init__(self, device: torch.device, *, skips: bool) -> None:
+        self.device = device
+        self._num_made: Tensor | int = torch.zeros((), dtype=torch.int64, device=device) if skips else 0
+
+    @property
+    def num_updates(self) -> int:
+        """Updates made; waits for the device where it counts."""
+        return int(self._num_made)
+
+    @num_updates.setter
+    def num_updates(self, value: int) -> None:
+        if isinstance(self._num_made, Tensor):
+            self._num_made.fill_(value)
+        else:
+            self._num_made = value
+
+    def _count_coming(self) -> None:
+        """Before an update that cannot be skipped."""
+        if not isinstance(self._num_made, Tensor):
+            self._num_made += 1
+
+    def _count_made(self, overflowed: Tensor) -> None:
+        """After an update that was made unless gradients overflowed."""
+        assert isinstance(self._num_made, Tensor)
+        self._num_made.add_(~overflowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import swap_tensors
 
+from scalewright.run.loss_scale import CountsUpdates
 from scalewright.workload.language_run import OptimizerSettings
 
 NUM_SCALARS = 4
@@ -40,15 +42,28 @@ def update(
         weight.copy_(master)
 
 
-class AdamW:
+def update_unless(
+    overflowed: Tensor,
+    master: Tensor, weight: Tensor | None, mean: Tensor, square: Tensor, grad: Tensor, scalars: Tensor,
+    beta_1: float, beta_2: float, epsilon: float, decay: float,
+) -> None:  # fmt: skip
+    """`update`, or nothing where the flag is set. Compiled, it moves no more bytes: the copies stay in registers."""
+    changed = [tensor for tensor in (master, weight, mean, square) if tensor is not None]
+    before = [tensor.clone() for tensor in changed]
+    update(master, weight, mean, square, grad, scalars, beta_1, beta_2, epsilon, decay)
+    for tensor, old in zip(changed, before, strict=True):
+        tensor.copy_(torch.where(overflowed, old, tensor))
+
+
+class AdamW(CountsUpdates):
     """Master weights and moments live beside the parameters, split the same way."""
 
     def __init__(
-        self, params: Mapping[str, nn.Parameter], settings: OptimizerSettings, *, weights: torch.dtype
+        self, params: Mapping[str, nn.Parameter], settings: OptimizerSettings, *, weights: torch.dtype, skips: bool
     ) -> None:
+        super().__init__(local(next(iter(params.values()))).device, skips=skips)
         self.settings = settings
         self.params = dict(params)
-        self.num_updates = 0
         short = weights != torch.float32
         self.masters: dict[str, Tensor] = {n: p.detach().clone() for n, p in params.items()} if short else {}
         self.means = {n: torch.zeros_like(p.detach()) for n, p in params.items()}
@@ -56,30 +71,46 @@ class AdamW:
         if short:
             for param in params.values():
                 _cast(param, weights)
-        device = local(next(iter(params.values()))).device
-        self.scalars = torch.zeros(NUM_SCALARS, device=device)
-        self._update: Callable[..., None] = _compiled_update() if device.type == "cuda" else update
+        self.scalars = torch.zeros(NUM_SCALARS, device=self.device)
+        compiles = self.device.type == "cuda"
+        self._update: Callable[..., None] = _compiled(update) if compiles else update
+        self._update_unless: Callable[..., None] = _compiled(update_unless) if compiles else update_unless
 
-    def set_scalars(self) -> None:
-        """Learning rate and bias corrections of the coming update; the gradient's factor stays as it is."""
-        s, number = self.settings, self.num_updates + 1
+    def begin(self) -> None:
+        """Learning rate and bias corrections of the coming update, where its number is known before it is made."""
+        if isinstance(self._num_made, Tensor):
+            return
+        self._count_coming()
+        s, number = self.settings, self.num_updates
         rate = s.learning_rate * min(1.0, number / s.warmup_steps) if s.warmup_steps else s.learning_rate
         values = (rate, 1.0 / (1.0 - s.beta_1**number), (1.0 - s.beta_2**number) ** -0.5)
         self.scalars[:3].copy_(torch.tensor(values, dtype=torch.float32))
 
     @torch.no_grad()
-    def apply(self, grads: Mapping[str, Tensor], grad_scale: Tensor) -> None:
-        """Update every parameter from its local gradient times a factor."""
-        s = self.settings
+    def apply(self, grads: Mapping[str, Tensor], grad_scale: Tensor, *, overflowed: Tensor | None = None) -> None:
+        """Update every parameter from its local gradient times a factor; nothing changes where the flag is set."""
+        s, change = self.settings, self._update
         self.scalars[3:].copy_(grad_scale.reshape(1))
+        if overflowed is not None:
+            self._set_scalars_there()
+            self._count_made(overflowed)
+            change = functools.partial(self._update_unless, overflowed)
         for name, param in self.params.items():
             master = local(self.masters.get(name, param.detach()))
             weight = local(param.detach()).view(-1) if name in self.masters else None
             decay = s.weight_decay if param.dim() > 1 else 0.0
-            self._update(
+            change(
                 master.view(-1), weight, local(self.means[name]).view(-1), local(self.squares[name]).view(-1),
                 grads[name].reshape(-1), self.scalars, s.beta_1, s.beta_2, s.epsilon, decay,
             )  # fmt: skip
+
+    def _set_scalars_there(self) -> None:
+        """As `begin` does, from the device's count: a step that is skipped takes no part in warm-up and corrections."""
+        assert isinstance(self._num_made, Tensor)
+        s, number = self.settings, self._num_made.double() + 1.0
+        warm = (number / s.warmup_steps).clamp(max=1.0) if s.warmup_steps else torch.ones_like(number)
+        corrections = (1.0 / (1.0 - s.beta_1**number), (1.0 - s.beta_2**number) ** -0.5)
+        self.scalars[:3].copy_(torch.stack((s.learning_rate * warm, *corrections)))
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold, by name; the tensors themselves, so that loading fills them in place."""
@@ -97,10 +128,10 @@ class AdamW:
             local(self.params[name].detach()).copy_(local(master))
 
 
-def _compiled_update() -> Callable[..., None]:
+def _compiled(change: Callable[..., None]) -> Callable[..., None]:
     """One kernel per tensor, which reads and writes each number once; made anew for each of the few sizes."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_SIZES)
-    compiled: Callable[..., None] = torch.compile(update, dynamic=False, options={"coordinate_descent_tuning": True})
+    compiled: Callable[..., None] = torch.compile(change, dynamic=False, options={"coordinate_descent_tuning": True})
     return compiled
 
 

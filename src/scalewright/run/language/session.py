@@ -40,7 +40,7 @@ def open_session(run: LanguageRun, device: torch.device) -> Session:
         raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
     kinds, here = numbers(run, device), place(run.layout, device)
     split = split_model(run, here, kinds)
-    optimizer = AdamW(split.parameters(), run.optimizer, weights=kinds.weights)
+    optimizer = AdamW(split.parameters(), run.optimizer, weights=kinds.weights, skips=kinds.scales_loss)
     wrap_in_ddp(split, run, kinds)
     train_step = TrainStep(run, split, optimizer, kinds)
     positions = local_positions(run.seq_len, cp=int(run.layout.cp), cp_rank=here.cp_rank, device=device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from scalewright.run.language.gradients import Gradients
 from scalewright.run.language.optimizer import AdamW
 from scalewright.run.language.parallel import SplitModel
 from scalewright.run.language.precision import Numbers
-from scalewright.run.loss_scale import FIRST_LOSS_SCALE, LossScale
+from scalewright.run.loss_scale import LossScale
 from scalewright.workload.language_run import LanguageRun
 
 
@@ -46,8 +45,7 @@ class TrainStep:
         self.run, self.split, self.optimizer, self.place = run, split, optimizer, split.place
         self.gradients = Gradients(run, split)
         self.num_micro = int(run.layout.num_micro_batches)
-        self.loss_scale = LossScale(FIRST_LOSS_SCALE if numbers.scales_loss else 1.0)
-        self._scales = numbers.scales_loss
+        self.loss_scale = LossScale(split.place.device, scales=numbers.scales_loss)
         self._loss = loss_of_split_scores if int(run.layout.tp) > 1 else loss_of_scores
         if run.compile != "off" and int(run.layout.tp) == 1:
             self._loss = torch.compile(loss_of_scores)
@@ -64,7 +62,7 @@ class TrainStep:
         return self.finish(loss)
 
     def begin(self) -> None:
-        self.optimizer.set_scalars()
+        self.optimizer.begin()
 
     def work(self, tokens_BL: Tensor, targets_BL: Tensor) -> StepResult:
         """The step as a graph records it: of one GPU, which needs no contexts."""
@@ -72,14 +70,6 @@ class TrainStep:
 
     def forget(self) -> None:
         self.gradients.clear()
-
-    @property
-    def num_updates(self) -> int:
-        return self.optimizer.num_updates
-
-    @num_updates.setter
-    def num_updates(self, value: int) -> None:
-        self.optimizer.num_updates = value
 
     def forward_backward(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         """Leave gradients on the parameters and return the mean loss of this rank's samples."""
@@ -107,13 +97,10 @@ class TrainStep:
         mean_loss = sums[1] / (self.place.num_replicas * int(self.run.layout.tp))
         limit = self.run.optimizer.clip_norm
         factor = (limit / (grad_norm + 1e-6)).clamp(max=1.0) if limit else torch.ones_like(grad_norm)
-        overflowed = self._scales and not math.isfinite(float(grad_norm))
+        overflowed = self.loss_scale.overflowed(grad_norm)
         self.before_update()
-        if not overflowed:
-            self.optimizer.apply(grads, factor * unscale)
-            self.optimizer.num_updates += 1
-        if self._scales:
-            self.loss_scale.after(overflowed=overflowed)
+        self.optimizer.apply(grads, factor * unscale, overflowed=overflowed)
+        self.loss_scale.after(overflowed)
         return StepResult(loss=mean_loss, grad_norm=grad_norm, num_tokens=self._num_tokens)
 
     def _scaled_loss(self, scores_BLV: Tensor, targets_BL: Tensor) -> Tensor:

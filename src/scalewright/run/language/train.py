@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from scalewright.run.device import allow_attention, choose_device, join_group, s
 from scalewright.run.language.data import Loader
 from scalewright.run.language.place import check_world_size
 from scalewright.run.language.session import Session, open_session
-from scalewright.run.loss_scale import LossScale
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
@@ -125,7 +123,7 @@ class Training:
         return {
             "num_updates": self.session.optimizer.num_updates,
             "num_samples": done * int(self.config.layout.gbs),
-            "loss_scale": asdict(self.session.train_step.loss_scale),
+            "loss_scale": self.session.train_step.loss_scale.state(),
         }
 
     def _take_up(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
@@ -136,8 +134,7 @@ class Training:
         self.session.optimizer.refresh_weights()
         try:
             self.session.optimizer.num_updates = int(state["num_updates"])
-            scale = state["loss_scale"]
-            self.session.train_step.loss_scale = LossScale(float(scale["value"]), int(scale["good_steps"]))
+            self.session.train_step.loss_scale.take_up(state["loss_scale"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{loaded.folder}: its state is not that of a language run ({error})") from error
 

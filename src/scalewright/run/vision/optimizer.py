@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from scalewright.run.loss_scale import CountsUpdates
 from scalewright.workload.vision_run import VisionRun
 
 
-class Momentum:
+class Momentum(CountsUpdates):
     """Weights and momenta in 32 bit.
 
     Equation  v = m v + g + d w;  w = w - rate v
@@ -20,12 +21,16 @@ class Momentum:
     def __init__(self, run: VisionRun, model: nn.Module) -> None:
         self.run = run
         self.params: dict[str, nn.Parameter] = dict(model.named_parameters())
+        super().__init__(next(iter(self.params.values())).device, skips=run.precision == "fp16")
         self.momenta = {name: torch.zeros_like(param.detach()) for name, param in self.params.items()}
-        self.num_updates = 0
         norms = {id(p) for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
         self._decayed = [name for name, param in self.params.items() if id(param) not in norms]
-        device = next(iter(self.params.values())).device
-        self._negative_rate = torch.zeros((), device=device)
+        self._negative_rate = torch.zeros((), device=self.device)
+
+    def begin(self, step: int) -> None:
+        """Before the update of a step of the run."""
+        self._count_coming()
+        self.set_rate(step)
 
     def set_rate(self, step: int) -> None:
         """The rate of a step, where a graph that was recorded before will find it."""
@@ -43,17 +48,23 @@ class Momentum:
         return {name: grad for name, grad in found.items() if grad is not None}
 
     @torch.no_grad()
-    def apply(self, grads: Mapping[str, Tensor], *, scale: float = 1.0) -> None:
-        """Update every parameter from its gradient times a factor; the gradients are used up."""
+    def apply(self, grads: Mapping[str, Tensor], *, overflowed: Tensor | None = None) -> None:
+        """Update every parameter from its gradient, or none where the flag is set; the gradients are used up."""
         momenta, every = list(self.momenta.values()), [grads[name] for name in self.params]
         weights = [param.detach() for param in self.params.values()]
-        if scale != 1.0:
-            torch._foreach_mul_(every, scale)
+        momentum, negative_rate = self.run.recipe.momentum, self._negative_rate
+        kept: Tensor | float = momentum
         decayed = [self.params[name].detach() for name in self._decayed]
         torch._foreach_add_([grads[name] for name in self._decayed], decayed, alpha=self.run.recipe.weight_decay)
-        torch._foreach_mul_(momenta, self.run.recipe.momentum)
+        if overflowed is not None:
+            # Gradients become zero by their bits: as numbers, infinity times zero would not.
+            torch._foreach_mul_([grad.view(torch.int32) for grad in every], (~overflowed).int())
+            kept = torch.full_like(negative_rate, momentum).masked_fill_(overflowed, 1.0)
+            negative_rate = negative_rate.masked_fill(overflowed, 0.0)
+            self._count_made(overflowed)
+        torch._foreach_mul_(momenta, kept)
         torch._foreach_add_(momenta, every)
-        torch._foreach_add_(weights, torch._foreach_mul(momenta, self._negative_rate))
+        torch._foreach_add_(weights, torch._foreach_mul(momenta, negative_rate))
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold, by name; the tensors themselves, so that loading fills them in place."""

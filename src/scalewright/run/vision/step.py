@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalewright.run.loss_scale import FIRST_LOSS_SCALE, LossScale
+from scalewright.run.loss_scale import LossScale
 from scalewright.run.vision.optimizer import Momentum
 from scalewright.workload.vision_run import VisionRun
 
@@ -45,8 +44,7 @@ class TrainStep:
 
     def __init__(self, run: VisionRun, loss_of: Callable[[Tensor, Tensor], Tensor], optimizer: Momentum) -> None:
         self.run, self.optimizer, self._loss_of = run, optimizer, loss_of
-        self._scales = run.precision == "fp16"
-        self.loss_scale = LossScale(FIRST_LOSS_SCALE if self._scales else 1.0)
+        self.loss_scale = LossScale(optimizer.device, scales=run.precision == "fp16")
         self.before_update: Callable[[], None] = lambda: None
         """Called when gradients are there and the weights are about to change: a save may still need them."""
         self.num_done = 0
@@ -57,38 +55,22 @@ class TrainStep:
         return self.work(images_BHWC, labels_B)
 
     def begin(self) -> None:
-        self.optimizer.set_rate(self.num_done)
+        self.optimizer.begin(self.num_done)
         self.num_done += 1
 
     def work(self, images_BHWC: Tensor, labels_B: Tensor) -> StepResult:
         self.forget()
         loss = self._loss_of(images_BHWC, labels_B)
-        (loss * self.loss_scale.value if self._scales else loss).backward()  # type: ignore[no-untyped-call]
+        (loss * self.loss_scale.value if self.loss_scale.scales else loss).backward()  # type: ignore[no-untyped-call]
         self._update()
         return StepResult(loss=loss.detach())
 
     def forget(self) -> None:
         self.optimizer.clear()
 
-    @property
-    def num_updates(self) -> int:
-        return self.optimizer.num_updates
-
-    @num_updates.setter
-    def num_updates(self, value: int) -> None:
-        self.optimizer.num_updates = value
-
     def _update(self) -> None:
         grads = self.optimizer.gradients()
-        overflowed = self._scales and not _all_finite(list(grads.values()))
+        overflowed = self.loss_scale.unscale(list(grads.values()))  # summed over ranks already: all find the same
         self.before_update()
-        if not overflowed:
-            self.optimizer.apply(grads, scale=1.0 / self.loss_scale.value)
-            self.optimizer.num_updates += 1
-        if self._scales:
-            self.loss_scale.after(overflowed=overflowed)
-
-
-def _all_finite(grads: list[Tensor]) -> bool:
-    """Gradients are summed over ranks already, so that every rank finds the same."""
-    return math.isfinite(float(torch.stack(torch._foreach_norm(grads, torch.inf)).sum()))
+        self.optimizer.apply(grads, overflowed=overflowed)
+        self.loss_scale.after(overflowed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import Loaded
 from scalewright.run.device import choose_device, join_group, settle_cpu_products
-from scalewright.run.loss_scale import LossScale
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
@@ -179,16 +177,15 @@ class Training:
         return {
             "num_updates": self.session.optimizer.num_updates,
             "num_samples": done * self.config.global_batch,
-            "loss_scale": asdict(self.session.train_step.loss_scale),
+            "loss_scale": self.session.train_step.loss_scale.state(),
         }
 
     def _take_up(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
         del tensors  # filled in place
         state, train_step = loaded.manifest.state, self.session.train_step
         try:
-            train_step.num_updates, train_step.num_done = int(state["num_updates"]), loaded.manifest.step
-            scale = state["loss_scale"]
-            train_step.loss_scale = LossScale(float(scale["value"]), int(scale["good_steps"]))
+            self.session.optimizer.num_updates, train_step.num_done = int(state["num_updates"]), loaded.manifest.step
+            train_step.loss_scale.take_up(state["loss_scale"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{loaded.folder}: its state is not that of a vision run ({error})") from error
 
