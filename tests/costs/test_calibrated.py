@@ -97,11 +97,11 @@ def test_launches_of_a_graph_are_gaps_and_those_of_an_eager_step_hide_behind_the
     assert float(eager.prediction.cost.time.part("host").total) > 0.5 * eager.step_s
 
 
-def test_fp16_waits_for_its_gradients_before_it_updates() -> None:
+def test_a_host_that_is_ahead_updates_unseen_in_fp16_too() -> None:
     big = [v for v in GPU_VALUES if v.name != "dispatch_s"] + [
         value("dispatch_s", 1e-9, of="eager"), value("dispatch_s", 1e-3, of="compiled")
     ]  # fmt: skip
-    assert on_gpu(*big, precision="fp16").step_s > on_gpu(*big, precision="bf16").step_s + 0.1
+    assert on_gpu(*big, precision="fp16").step_s == pytest.approx(on_gpu(*big, precision="bf16").step_s, rel=0.05)
 
 
 def test_the_interval_is_the_calibrations_own_and_wider_for_what_it_has_not_seen() -> None:

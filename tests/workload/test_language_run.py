@@ -75,7 +75,6 @@ def test_what_cannot_run_is_refused_with_the_reason(name: str, layout: str, erro
         {"compile": "yes"},
         {"checkpoint_every": -1},
         {"checkpoint_keep": 0},
-        {"compile": "graphs", "precision": "fp16"},
         {"device": "tpu"},
     ],
 )

@@ -64,7 +64,6 @@ def test_work_of_resnet_50_is_that_of_the_published_network() -> None:
         ({"num_workers": -1}, "num_workers is -1"),
         ({"data": "made"}, "of how many images"),
         ({"stage": "ram"}, "synthetic images lie on the device"),
-        ({"compile": "graphs", "precision": "fp16"}, "loss scaling"),
         ({"compile": "graphs"}, "one GPU"),
         ({"precision": "tf32", "device": "cpu"}, "needs a GPU"),
         ({"protocol": "epicure", "epochs": 3}, "fourth epoch"),

@@ -301,8 +301,7 @@ def _update(setting: Setting, whole: Shards, layer: LayerTimes) -> Breakdown:
     bytes_per_param = recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes
     updated = num_spread_params(setting, shards) if layout.zero >= 1 else shards.num_params
     num_tensors = TENSORS_PER_LAYER * setting.num_layers + TENSORS_AROUND
-    # a host that is ahead of its device updates unseen, unless it must see first whether fp16 gradients overflowed
-    behind = 1.0 if recipe.name == "fp16" else layer.host_wait_s / layer.total_s
+    behind = layer.host_wait_s / layer.total_s  # a host that is ahead of its device updates unseen
     once = machine.update_host_s(setting.stack, num_tensors=num_tensors, visible_frac=behind)
     passes = 1.0 if machine.measured is None else machine.measured.num_update_passes
     moved: FloatLike = 0.0

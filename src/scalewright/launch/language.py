@@ -57,7 +57,7 @@ class Wanted:
             seq_len=self.seq_len,
             scaling=self.scaling,
             precision=precision,
-            compile=compile_mode(split, device, precision) if self.compile == AUTO else self.compile,
+            compile=compile_mode(split, device) if self.compile == AUTO else self.compile,
             device=device,
             **self.options,
         )
@@ -144,10 +144,10 @@ def settle_save_mode(mode: str) -> bool:
     return mode == "async"
 
 
-def compile_mode(layout: Layout, device: str, precision: str) -> CompileMode:
+def compile_mode(layout: Layout, device: str) -> CompileMode:
     """The fastest way that is known to work: one graph a step on one GPU; uncompiled elsewhere."""
     one_gpu = device == "cuda" and int(layout.num_gpus) == 1
-    return "graphs" if one_gpu and precision != "fp16" and layout.recompute == "none" else "off"
+    return "graphs" if one_gpu and layout.recompute == "none" else "off"
 
 
 def chosen_by_plan(path: Path) -> Chosen:

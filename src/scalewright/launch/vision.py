@@ -94,7 +94,7 @@ def settle_vision(catalog: Catalog, wanted: VisionWanted) -> VisionRun:
         stage=settle_stage(wanted.stage),
         num_workers=_workers(wanted, data, per_node),
         channels_last=_channels_last(wanted.channels, device, precision),
-        compile=_compile_mode(wanted.compile, device, precision, num_ranks),
+        compile=_compile_mode(wanted.compile, device, num_ranks),
         protocol=wanted.protocol,  # type: ignore[arg-type]
         device=device,  # type: ignore[arg-type]
         **options,
@@ -192,10 +192,10 @@ def _channels_last(channels: str, device: str, precision: str) -> bool:
     return not (device == "cuda" and precision == "fp32") if channels == AUTO else channels == "last"
 
 
-def _compile_mode(mode: str, device: str, precision: str, num_ranks: int) -> CompileMode:
+def _compile_mode(mode: str, device: str, num_ranks: int) -> CompileMode:
     """The fastest that is known: one graph a step on one GPU, compiled on several, as it is on a CPU."""
     if mode != AUTO:
         return mode  # type: ignore[return-value]
     if device == "cpu":
         return "off"
-    return "graphs" if num_ranks == 1 and precision != "fp16" else "default"
+    return "graphs" if num_ranks == 1 else "default"

@@ -153,8 +153,6 @@ class VisionRun:
             raise ConfigError(f"--stage {self.stage}: synthetic images lie on the device; give --data, or leave it out")
         if self.precision == "tf32" and self.device == "cpu":
             raise ConfigError("precision tf32 needs a GPU that has it, and this runs on the CPU: choose fp32 or bf16")
-        if self.compile == "graphs" and self.precision == "fp16":
-            raise ConfigError("compile=graphs cannot skip a step as fp16's loss scaling must: choose bf16 or default")
         if self.compile == "graphs" and (self.device == "cpu" or self.num_ranks > 1):
             raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
         if self.protocol == "epicure" and self.epochs <= EPICURE_COUNTED:
