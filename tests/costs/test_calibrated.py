@@ -97,6 +97,32 @@ def test_launches_of_a_graph_are_gaps_and_those_of_an_eager_step_hide_behind_the
     assert float(eager.prediction.cost.time.part("host").total) > 0.5 * eager.step_s
 
 
+def test_products_run_at_their_cool_rate_and_the_power_limit_is_a_term_of_its_own() -> None:
+    cool, held = (
+        value("full_matmul_flop_per_s", rate, of=of) for rate, of in ((900e12, "bf16 cool"), (700e12, "bf16"))
+    )
+    machine = machine_from_calibration(CATALOG, calibration(*GPU_VALUES, cool, held, device="cuda"))
+    assert machine.sustained_flop_per_s("bf16") == pytest.approx(900e12)
+    assert machine.measured is not None
+    assert machine.measured.held_frac == {"bf16": pytest.approx(7 / 9)}
+    shape = from_shape("layers=24,hidden=4096,heads=32,vocab=32000,seq=4096")
+    run = language_run.resolve(shape, Layout(dp=1, mbs=2, gbs=2), precision="bf16", steps=5, device="cuda",
+                               compile="graphs")  # fmt: skip
+    both = outlook(CATALOG, run, machine, start_s=0.0).prediction.cost.time
+    assert 0.05 < float(both.part("power_limit").total) / float(both.total) < 2 / 9  # mostly products, not all
+    without = on_gpu(*GPU_VALUES).prediction.cost.time
+    with pytest.raises(KeyError):
+        without.part("power_limit")
+
+
+def test_backward_attention_is_known_by_precision() -> None:
+    ratios = [value("attention_backward_ratio", ratio, of=of) for ratio, of in ((2.8, "bf16"), (2.2, "tf32"))]
+    machine = machine_from_calibration(CATALOG, calibration(*GPU_VALUES, *ratios, device="cuda"))
+    assert machine.measured is not None
+    assert machine.measured.attention_backward_ratio["tf32"] == pytest.approx(2.2)
+    assert machine.measured.attention_backward_ratio["fp16"] == pytest.approx(2.8)
+
+
 def test_a_host_that_is_ahead_updates_unseen_in_fp16_too() -> None:
     big = [v for v in GPU_VALUES if v.name != "dispatch_s"] + [
         value("dispatch_s", 1e-9, of="eager"), value("dispatch_s", 1e-3, of="compiled")

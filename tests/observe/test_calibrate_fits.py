@@ -23,9 +23,10 @@ from calibration_cases import (
 from scalewright.catalog.calibration import Calibration, ResidualName
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.calibrated import machine_from_calibration
+from scalewright.costs.compute import tiled_product_time_s
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.launch.outlook import outlook, vision_outlook
-from scalewright.observe.calibrate import unmeasured_words, values_from
+from scalewright.observe.calibrate import convolution_rows, full_tile_flop_per_s, unmeasured_words, values_from
 from scalewright.observe.residuals import RealStep, fit_residuals
 from scalewright.workload import language_run
 from scalewright.workload.layout import Layout
@@ -96,7 +97,39 @@ def test_attention_is_the_fastest_kernels_and_its_ramp_is_recovered() -> None:
     values = values_from([source("attention", attention_rows(600e12, 3.2, half_at=500.0), GPU)], H200)
     assert found("attention_flop_per_s", values, "bf16") == pytest.approx(600e12, rel=0.02)
     assert found("attention_seq_ramp", values) == pytest.approx(500.0, rel=0.05)
-    assert found("attention_backward_ratio", values) == pytest.approx(3.2, rel=0.01)
+    assert found("attention_backward_ratio", values, "bf16") == pytest.approx(3.2, rel=0.01)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(8192, 6144, 2048), (2048, 2048, 2048), (16384, 4096, 1024), (300, 700, 90)])
+def test_the_rate_of_full_tiles_is_what_the_tile_model_made_a_time_from(m: int, n: int, k: int) -> None:
+    units = H200.accelerator.num_compute_units
+    assert units is not None
+    time_s = tiled_product_time_s(m=m, n=n, k=k, flop_per_s=880e12, num_units=units.value, constants=H200.constants)
+    row = {"m": m, "n": n, "k": k, "time_s": float(time_s)}
+    assert full_tile_flop_per_s(H200, row) == pytest.approx(880e12, rel=1e-6)
+
+
+def test_cool_products_and_held_ones_are_told_apart() -> None:
+    rows = [
+        {"precision": "bf16", "m": 8192, "n": 8192, "k": 8192, "series": series, "time_s": time_s,
+         "flop_per_s": 2 * 8192**3 / time_s}
+        for series, time_s in (("shapes", 1.6e-3), ("cool", 1.3e-3), ("sustained", 1.7e-3))
+    ]  # fmt: skip
+    values = values_from([source("gemm", rows, GPU)], H200)
+    cool, held = (found("full_matmul_flop_per_s", values, of) for of in ("bf16 cool", "bf16"))
+    assert cool / held == pytest.approx(1.7 / 1.3, rel=0.01)
+    assert found("best_matmul_flop_per_s", values, "bf16") == pytest.approx(
+        2 * 8192**3 / 1.6e-3
+    )  # no power limit lasts
+
+
+def test_operators_of_convolutions_are_kept_of_gpus_and_the_later_run_counts() -> None:
+    row = {"op": "convolution", "precision": "bf16", "layout": "last", "batch": 128, "channels_in": 64, "kernel": 3,
+           "channels_out": 64, "in_size": 56, "out_size": 56, "count": 3, "direction": "forward",
+           "repeats": 9}  # fmt: skip
+    first, second = (source("convolution", [row | {"time_s": time_s}], GPU) for time_s in (1e-3, 2e-3))
+    kept = convolution_rows([first, second, source("convolution", [row | {"time_s": 9.0}], CPU)])
+    assert [(one["time_s"], "repeats" in one) for one in kept] == [(2e-3, False)]
 
 
 def test_of_two_runs_of_one_benchmark_the_later_counts() -> None:

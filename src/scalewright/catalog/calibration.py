@@ -29,6 +29,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 ValueName = Literal[
     "matmul_flop_per_s",
     "best_matmul_flop_per_s",
+    "full_matmul_flop_per_s",
     "matmul_start_s",
     "attention_flop_per_s",
     "attention_seq_ramp",
@@ -157,6 +158,8 @@ class Calibration(Strict):
     vision_interval: Interval | None = None
     collectives: tuple[dict[str, Any], ...] = ()
     """Fits of `bench collectives`, as it wrote them."""
+    convolutions: tuple[dict[str, Any], ...] = ()
+    """Rows of `bench convolution`, without what only its own table shows."""
     skipped: tuple[str, ...] = ()
     """What was not measured, and why."""
     notes: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Accelerator, Constants, Precision
 from scalewright.costs.collective_lines import lines_of
 from scalewright.costs.machine import Machine, Measured, machine_from_system
+from scalewright.costs.measured_convolutions import convolutions_of
 
 NUM_LAYER_LAUNCHES = {
     "cpu": {"eager": 150.0, "compiled": 8.0},
@@ -19,6 +20,17 @@ NUM_LAYER_LAUNCHES = {
 """Launches whose host time a layer's forward pass takes, by stack, each in units of its mode below. Eager: a layer
 forward and backward takes as long as 380 plain additions on a CPU and 260 on the host of an H200, whose additions are
 launches (run/language/model.py); costs counts 2/5 as forward. Compiled and in a graph: kernels that are left."""
+NUM_LAYER_KERNELS = {"eager": 110.0, "compiled": 40.0}
+"""Kernels of a layer, forward and backward, of the same models (benchmarks/results/h200_kernels.jsonl): between two of
+them the device pauses as it does between those of a graph. Of a graph they are its launches, above."""
+ELEMENTWISE_PASSES = {
+    ("eager", True): 44.0, ("eager", False): 35.0,
+    ("compiled", True): 36.0, ("compiled", False): 30.0, ("scalewright", True): 36.0, ("scalewright", False): 30.0,
+}  # fmt: skip
+LOSS_PASSES = {("eager", True): 25.0, ("eager", False): 6.0}
+"""Crossings at the rate of memory that the kernels of run/language took on an H200, by stack and whether in 16 bit
+(benchmarks/results/h200_kernels.jsonl): all that is neither product nor attention, in a layer and in the loss. The
+catalogue's, which are fitted to whole steps of many stacks together with products that run hot, stand for others."""
 NUM_TENSOR_LAUNCHES = {"cpu": 23.0, "gpu": 1.0}
 """The same for the update of one tensor: step by step on a CPU, one compiled kernel on a GPU
 (run/language/optimizer.py)."""
@@ -31,6 +43,8 @@ LAUNCH_MODES = {"eager": "eager", "compiled": "compiled", "scalewright": "graph"
 """Mode of `bench dispatch` that issues the kernels of each stack."""
 NUM_CONVOLUTION_LAUNCHES = 18.0
 """The same for a convolution with its norm and activation, forward: three modules of six additions each."""
+COOL = "cool"
+"""Products between pauses, which no power limit slows."""
 NUM_UPDATE_PASSES_CPU = 29.0 / 6.0
 """AdamW step by step crosses memory 29 times (run/language/optimizer.py, the norm for clipping included), one fused
 pass 6 times: gradient, weight, and two moments read and written."""
@@ -81,6 +95,35 @@ def rank_value(calibration: Calibration, name: ValueName, of: str = "", *, num_r
     return nearest.value * nearest.num_ranks / num_ranks
 
 
+def full_flop_per_s(calibration: Calibration, precision: str, *, num_ranks: int = 1) -> float | None:
+    """Rate of products whose tiles fill the device: cool ones where they were measured, else held ones.
+
+    Equation  F_cool, else F_held, else the held rate of the best product as it was measured
+    Source    the calibration's values
+    Assumes   a step's products are slowed by the power limit as costs.power says, not by what each was measured at
+    Checked   tests/costs/test_calibrated.py
+    """
+    for name, of in (
+        ("full_matmul_flop_per_s", f"{precision} {COOL}"), ("full_matmul_flop_per_s", precision),
+        ("matmul_flop_per_s", precision),
+    ):  # fmt: skip
+        found = rank_value(calibration, cast(ValueName, name), of, num_ranks=num_ranks)
+        if found is not None:
+            return found
+    return None
+
+
+def _held_fracs(calibration: Calibration) -> dict[str, float]:
+    """Products without a pause over cool ones, where both were measured."""
+    found: dict[str, float] = {}
+    for of in calibration.kinds_of("matmul_flop_per_s"):
+        held = calibration.value("full_matmul_flop_per_s", of)
+        cool = calibration.value("full_matmul_flop_per_s", f"{of} {COOL}")
+        if held is not None and cool is not None:
+            found[of] = min(held.value / cool.value, 1.0)
+    return found
+
+
 def _source(calibration: Calibration) -> dict[str, Any]:
     day = calibration.created.date()
     return {"kind": "measured", "text": f"calibration {calibration.name} of this machine", "checked": day}
@@ -99,12 +142,14 @@ def _accelerator(calibration: Calibration, base: Accelerator, num_ranks: int) ->
 
     slower = calibration.residual("products")
     best, sustained = dict(base.best_matmul), dict(base.sustained_matmul)
-    for name, table, factor in (("best_matmul_flop_per_s", best, 1.0), ("matmul_flop_per_s", sustained, slower)):
-        key = cast(ValueName, name)
-        for of in calibration.kinds_of(key):
-            found = rank_value(calibration, key, of, num_ranks=num_ranks)
-            if found is not None:
-                table[cast(Precision, of)] = rate(found / factor)
+    for of in calibration.kinds_of("best_matmul_flop_per_s"):
+        found = rank_value(calibration, "best_matmul_flop_per_s", of, num_ranks=num_ranks)
+        if found is not None:
+            best[cast(Precision, of)] = rate(found)
+    for of in calibration.kinds_of("matmul_flop_per_s"):
+        found = full_flop_per_s(calibration, of, num_ranks=num_ranks)
+        if found is not None:
+            sustained[cast(Precision, of)] = rate(found / slower)
     for precision, fact in sustained.items():
         best[precision] = rate(max(fact.value, best[precision].value if precision in best else 0.0))
     update: dict[str, Any] = {"best_matmul": best, "sustained_matmul": sustained}
@@ -173,20 +218,28 @@ def _measured(calibration: Calibration, base: Accelerator, num_ranks: int) -> Me
         for of in calibration.kinds_of("attention_flop_per_s")
         if (found := rank_value(calibration, "attention_flop_per_s", of, num_ranks=num_ranks)) is not None
     }
+    if "bf16" in attention:  # the same units and kernels
+        attention.setdefault("fp16", attention["bf16"])
     language = [step for step in calibration.steps if step.workload == "language"]
-    ratio = calibration.value("attention_backward_ratio")
+    gap = 0.0 if on_cpu else launches.get("scalewright", 0.0)
     sizes = [int(step.size) for step in language] or [0]
     return Measured(
         id=calibration.id,
         product_start_s=rank_value_s(calibration, "matmul_start_s", num_ranks=num_ranks) or 0.0,
         attention_flop_per_s=attention,
-        attention_backward_ratio=2.5 if ratio is None else ratio.value,
+        attention_backward_ratio=_backward_ratios(calibration),
         layer_host_s={stack: num[stack] * s * factor[stack] for stack, s in launches.items() if stack in num},
         tensor_host_s={s: t if LAUNCH_MODES[s] == "graph" else per_tensor for s, t in launches.items()},
         adding_stacks=frozenset(s for s in LAUNCH_MODES if on_cpu or LAUNCH_MODES[s] == "graph"),
         step_host_s={stack: many * host * launches["eager"] for stack, many in NUM_STEP_LAUNCHES.items()}
         if "eager" in launches
         else {},
+        held_frac={} if on_cpu else _held_fracs(calibration),
+        kernel_gap_s=gap,
+        gap_s={stack: num_kernels * gap for stack, num_kernels in NUM_LAYER_KERNELS.items()},
+        elementwise_passes={} if on_cpu else ELEMENTWISE_PASSES,
+        loss_passes={} if on_cpu else LOSS_PASSES,
+        convolutions=convolutions_of(calibration.convolutions),
         convolution_factor=calibration.residual("convolutions"),
         norm_factor=calibration.residual("norms"),
         elementwise_factor=calibration.residual("elementwise"),
@@ -197,3 +250,14 @@ def _measured(calibration: Calibration, base: Accelerator, num_ranks: int) -> Me
         hidden=(min(sizes), max(sizes)),
         checkpoint_copy_bytes_per_s=rank_value(calibration, "checkpoint_copy_bytes_per_s", num_ranks=num_ranks),
     )
+
+
+def _backward_ratios(calibration: Calibration) -> dict[str, float]:
+    """By precision; one without a precision, of an older calibration, stands for all that have none."""
+    found = {v.of: v.value for v in calibration.values if v.name == "attention_backward_ratio" and v.of}
+    if "bf16" in found:  # the same units and kernels
+        found.setdefault("fp16", found["bf16"])
+    whole = calibration.value("attention_backward_ratio")
+    if whole is not None:
+        found |= {name: whole.value for name in ("fp32", "tf32", "fp16", "bf16") if name not in found}
+    return found

@@ -29,6 +29,7 @@ SOFTMAX_BATCH = 4
 """Score matrices a rank must have a multiple of for Megatron-LM's fused softmax kernel (fused_softmax.py)."""
 FUSED_LOSS_BYTES = 4.0
 """A stack whose loss keeps no more than this per score computes it in one kernel."""
+FP32_BYTES = 4.0
 GROUP_TILE_ROWS = 128.0
 """Rows an expert's tokens are padded to in a grouped product."""
 
@@ -338,7 +339,9 @@ def attention_times(setting: Setting) -> PassTimes:
             has_units=has_units,
         )
         known = machine.measured
-        ratio = FLASH_BACKWARD_OVER_FORWARD if known is None else known.attention_backward_ratio
+        ratio = FLASH_BACKWARD_OVER_FORWARD
+        if known is not None:
+            ratio = known.attention_backward_ratio.get(recipe.attention, ratio)
         return PassTimes(forward_s=forward, backward_s=forward * ratio)
     rate = machine.sustained_flop_per_s(recipe.attention) * constants.unfused_product_share.value
     if shape.head_dim % MATRIX_UNIT_ALIGNMENT and "fp32" in machine.accelerator.peak:
@@ -374,13 +377,13 @@ def elementwise_times(setting: Setting) -> PassTimes:
     """Norms, residuals, activation; casts to 8 bit; routed tokens on their way to the experts and back."""
     shape, constants, recipe = setting.shape, setting.constants, setting.recipe
     moe, frac, h, t = shape.moe, setting.moe_frac, shape.hidden, setting.layout.tp
-    known, expert_width = setting.machine.measured, 0.0
+    expert_width = 0.0
     if moe is not None:
         expert_width = moe.top_k * moe.expert_ffn + moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
     width = (1.0 - frac) * shape.ffn_hidden + frac * expert_width
     traffic = elementwise_bytes_per_layer(
         hidden=h, ffn_width=width, num_tokens=setting.num_tokens, tp=t, norm_split=setting.norm_split,
-        passes=setting.stack.elementwise_passes.value * (1.0 if known is None else known.elementwise_factor),
+        passes=_num_passes(setting),
         width_bytes=recipe.activation_bytes,
         gated_traffic=constants.gated_traffic.value if shape.gated else 1.0,
     )  # fmt: skip
@@ -393,10 +396,38 @@ def elementwise_times(setting: Setting) -> PassTimes:
     return PassTimes(forward_s=forward, backward_s=2.0 * forward)
 
 
+def _num_passes(setting: Setting) -> float:
+    """Crossings of a layer's element-wise work: as its kernels were measured to take here, else as fitted."""
+    known, stack = setting.machine.measured, setting.stack
+    if known is None:
+        return stack.elementwise_passes.value
+    own = known.elementwise_passes.get((stack.id, setting.recipe.activation_bytes < FP32_BYTES))
+    return (stack.elementwise_passes.value if own is None else own) * known.elementwise_factor
+
+
+def _num_loss_passes(setting: Setting) -> float:
+    """Crossings of the scores: as the loss was measured to take here, else as fitted, less where it is fused."""
+    known, constants, stack = setting.machine.measured, setting.constants, setting.stack
+    is_fused = stack.compiled or stack.logits_bytes.value <= FUSED_LOSS_BYTES
+    fitted = constants.logits_passes.value * (constants.fused_logits_share.value if is_fused else 1.0)
+    if known is None:
+        return fitted
+    own = known.loss_passes.get((stack.id, setting.recipe.activation_bytes < FP32_BYTES))
+    return fitted if own is None else own * known.elementwise_factor
+
+
 def num_output_rows(vocab: int, tp: FloatLike) -> FloatLike:
     """Rows of the output layer: the vocabulary, filled up to 128 a rank where tensor parallelism splits it."""
     t = np.asarray(tp, dtype=np.float64)
     return np.where(t > 1, np.ceil(vocab / (VOCAB_STEP * t)) * VOCAB_STEP * t, float(vocab))[()]
+
+
+def head_products(setting: Setting) -> PassTimes:
+    """The output layer's products on the last stage."""
+    columns = num_output_rows(setting.shape.vocab, setting.layout.tp) / setting.layout.tp
+    rate = product_flop_per_s(setting, setting.recipe.head)
+    gemms = {"head": (columns, float(setting.shape.hidden))}
+    return matmul_times(setting, gemms, flop_per_s=rate, has_adapters=False)
 
 
 def head_times(setting: Setting) -> PassTimes:
@@ -408,12 +439,10 @@ def head_times(setting: Setting) -> PassTimes:
               cross memory c times, forward and backward
     Checked   tests/costs/test_compute.py: linear in vocabulary
     """
-    shape, layout, constants, stack = setting.shape, setting.layout, setting.constants, setting.stack
+    shape, layout = setting.shape, setting.layout
     columns = num_output_rows(shape.vocab, layout.tp) / layout.tp
-    rate = product_flop_per_s(setting, setting.recipe.head)
-    products = matmul_times(setting, {"head": (columns, float(shape.hidden))}, flop_per_s=rate, has_adapters=False)
-    is_fused = stack.compiled or stack.logits_bytes.value <= FUSED_LOSS_BYTES
-    passes = constants.logits_passes.value * (constants.fused_logits_share.value if is_fused else 1.0)
+    products = head_products(setting)
+    passes = _num_loss_passes(setting)
     scores = setting.num_tokens * columns * setting.recipe.activation_bytes
     loss = passes * scores / setting.machine.hbm_bytes_per_s
     return products + PassTimes(forward_s=loss / 2.0, backward_s=loss / 2.0)

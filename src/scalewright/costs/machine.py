@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scalewright.catalog.derive import link_bytes_per_s, usable_memory_bytes
 from scalewright.catalog.library import Catalog
@@ -21,6 +21,7 @@ from scalewright.catalog.types import (
 )
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.collective_lines import MeasuredLine
+from scalewright.costs.measured_convolutions import MeasuredConvolutions
 from scalewright.costs.network import HOPS_IN_GROUP, Network, congestion_of_machine, exit_frac
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
 from scalewright.records.types import Confidence
@@ -39,8 +40,8 @@ class Measured:
     """Before a product of a device without compute units begins to multiply."""
     attention_flop_per_s: Mapping[str, float]
     """Fused attention forward by precision, for long sequences."""
-    attention_backward_ratio: float
-    """Its backward pass over its forward pass."""
+    attention_backward_ratio: Mapping[str, float]
+    """Its backward pass over its forward pass, by precision; what is missing is as in theory."""
     layer_host_s: Mapping[str, float]
     """Host work to issue one layer's forward pass, by stack."""
     tensor_host_s: Mapping[str, float]
@@ -52,7 +53,7 @@ class Measured:
     convolution_factor: float
     """On convolutions of matrix units, and of CPUs."""
     norm_factor: float
-    """On norms that PyTorch's own kernels compute."""
+    """On norms that were not measured as operators: a CPU's, and those that a compiler writes."""
     elementwise_factor: float
     """On the traffic of everything that is not a product."""
     num_update_passes: float
@@ -64,6 +65,18 @@ class Measured:
     max_ranks: int
     hidden: tuple[int, int]
     """Smallest and largest width of those steps."""
+    held_frac: Mapping[str, float] = field(default_factory=dict)
+    """Rate of products that run without a pause over that of cool ones, by precision: what the power limit leaves."""
+    kernel_gap_s: float = 0.0
+    """Between two kernels of a full queue."""
+    gap_s: Mapping[str, float] = field(default_factory=dict)
+    """Between the kernels of one layer, forward and backward, by stack: the device waits although the queue is full."""
+    elementwise_passes: Mapping[tuple[str, bool], float] = field(default_factory=dict)
+    """Crossings of everything in a layer that is not a product, by stack and whether in 16 bit; else the stack's."""
+    loss_passes: Mapping[tuple[str, bool], float] = field(default_factory=dict)
+    """Crossings of the scores for the loss, forward and backward, by stack and whether in 16 bit; else fitted."""
+    convolutions: MeasuredConvolutions | None = None
+    """Operators of convolutional networks; None where they were not measured."""
     checkpoint_copy_bytes_per_s: float | None = None
     """A device's state to where a checkpoint is written from while training goes on; None where not measured."""
 
@@ -185,6 +198,10 @@ class Machine:
         """
         known = {} if self.measured is None else self.measured.layer_host_s
         return known.get(stack.id, stack.host_time.value)
+
+    def gap_s(self, stack: Stack) -> float:
+        """Pauses between the kernels of one layer; 0 where a calibration does not know them."""
+        return 0.0 if self.measured is None else self.measured.gap_s.get(stack.id, 0.0)
 
     def update_host_s(self, stack: Stack, *, num_tensors: FloatLike, visible_frac: FloatLike) -> FloatLike:
         """Host work of one optimizer step.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.costs import collectives, compute, hostmem, interval, pipeline, storage
+from scalewright.costs import collectives, compute, hostmem, interval, pipeline, power, storage
 from scalewright.costs.breakdown import Breakdown, FloatLike, Words
 from scalewright.costs.compute import PassTimes
 from scalewright.costs.footprint import reserved_bytes, step_memory
@@ -174,9 +174,24 @@ def step_time(setting: Setting) -> Breakdown:
     )
     waiting = _waiting_terms(setting, layer, micro_batch_s=micro_batch_s, transfer_s=transfer_s)
     update = _update(setting, shards, layer)
+    power = _power_wait(setting, computing, computing.total + talking.total + waiting.total + update.total)
+    waiting = replace(waiting, parts=(*waiting.parts, *power))
     data = _data_wait(setting, computing.total + talking.total + waiting.total + update.total)
     waiting = replace(waiting, parts=(*waiting.parts, data))
     return Breakdown(name="step", unit="s", formula="step.step_time", parts=(computing, talking, waiting, update))
+
+
+def _power_wait(setting: Setting, computing: Breakdown, step_s: FloatLike) -> tuple[Breakdown, ...]:
+    """What the power limit takes from products, where a calibration measured them both cool and without a pause."""
+    known = setting.machine.measured
+    held = None if known is None else known.held_frac.get(setting.recipe.matmul)
+    if held is None:
+        return ()
+    kinds = ("matmul_forward", "matmul_backward", "attention_forward", "attention_backward")
+    layers: FloatLike = sum((computing.part(kind).total for kind in kinds), start=0.0)
+    products = _sum(compute.head_products(setting)) * setting.num_micro_batches + layers
+    wait = power.power_wait_s(product_s=products, step_s=step_s, held_frac=held)
+    return (_term("power_limit", wait, "power.power_wait_s", held_frac=held),)
 
 
 def _data_wait(setting: Setting, step_s: FloatLike) -> Breakdown:

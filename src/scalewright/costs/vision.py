@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from scalewright.catalog.types import ConvShape
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.interval import WIDENING
 from scalewright.costs.machine import Machine
+from scalewright.costs.measured_convolutions import folded_stem
 from scalewright.costs.roofline import Kind, Operation, Phase, product_cache_bytes
 from scalewright.workload.precision import Recipe
 from scalewright.workload.vision import Conv, resnet_convs, resnet_params
@@ -31,11 +32,21 @@ NUM_LAYOUT_PASSES = 12
 and write, 2 x 2 x 3."""
 NUM_POOL_PASSES = 3
 """Max pooling after the stem, in units of its input: read, a quarter written; backward the reverse, with indices."""
+NUM_NORM_CROSSINGS = {"forward": 3, "backward": 5}
+NUM_RELU_CROSSINGS = {"forward": 2, "backward": 3}
+NUM_POOL_CROSSINGS = {"forward": 1.25, "backward": 1.25}
+"""The same by operator, as `bench convolution` counts them."""
+NUM_CONVOLUTION_KERNELS = {False: 42.0, True: 12.0}
+"""Kernels of a step for each convolution, eager and compiled (2,485 of ResNet-50 in bf16 on an H200): between two of
+them the device waits a little although its queue is full."""
 NUM_UPDATE_PASSES = 5
 """SGD with momentum: weight, gradient and momentum read, weight and momentum written, in 32 bit."""
 FP32_BYTES = 4.0
 INDEX_BYTES = 8.0
 """Of a position that max pooling keeps for the backward pass."""
+AUTOCAST_HOST_FACTOR = 1.34
+"""Host work of a step under autocast over one without: every weight is cast, and every gradient back (28.8 and 21.5 ms
+for ResNet-50 on the host of an H200)."""
 NUM_PASSES = 2
 """Forward and backward: what the host issues for each convolution."""
 NORM_BACKWARD_FRAC = {False: 8.0 / 13.0, True: 5.0 / 8.0}
@@ -54,6 +65,12 @@ class VisionSetting:
     channels_last: bool
     is_graphed: bool = False
     """The whole step is replayed as one graph: its host issues nothing."""
+
+    @property
+    def folds(self) -> bool:
+        """Stem and pooling are computed in the forms that matrix units and a compiler make fast (run/vision)."""
+        on_gpu = self.machine.accelerator.kind != "cpu"
+        return on_gpu and self.compiled and self.channels_last and not self.on_vector_units
 
     @property
     def on_vector_units(self) -> bool:
@@ -85,7 +102,8 @@ def conv_product_time_s(
         best = time if best is None else np.minimum(best, time)
     assert best is not None
     traffic = w * num_elements / machine.hbm_bytes_per_s
-    factor = 1.0 if machine.measured is None else machine.measured.convolution_factor
+    known = machine.measured
+    factor = 1.0 if known is None or known.convolutions is not None else known.convolution_factor
     if setting.on_vector_units:
         gain = 1.0 if setting.channels_last else constants.vector_convolution_gain.value
         return np.maximum(best / gain, traffic) * (factor if machine.accelerator.kind == "cpu" else 1.0)
@@ -95,11 +113,35 @@ def conv_product_time_s(
 def conv_time_s(*, setting: VisionSetting, conv: Conv) -> tuple[FloatLike, FloatLike]:
     """A convolution forward; backward for the gradients of its input (not the first one's) and of its weights.
 
-    Equation  forward [b s^2, c_out, k^2 c_in]; input [b i^2, c_in, k^2 c_out s^2/i^2]; weight [c_out, k^2 c_in, b s^2]
-    Source    Chetlur et al. 2014 (cuDNN, arXiv:1410.0759)
-    Assumes   a strided convolution's input gradient does the work of its output, not of its zeros
+    Equation  forward [b s^2, c_out, k^2 c_in]; input [b i^2, c_in, k^2 c_out s^2/i^2]; weight [c_out, k^2 c_in, b s^2];
+              as measured where this very shape was; else times what those with its kernel took over their model
+    Source    Chetlur et al. 2014 (cuDNN, arXiv:1410.0759); `bench convolution`, by the calibration
+    Assumes   a strided convolution's input gradient does the work of its output, not of its zeros; measured times
+              grow with the batch
     Checked   tests/costs/test_vision.py: three times the forward work, twice for the first
     """
+    known = None if setting.machine.measured is None else setting.machine.measured.convolutions
+    if known is None:
+        return _modelled_conv_s(setting=setting, conv=conv)
+    asked = folded_stem(conv) if conv.place == "stem" and setting.folds else conv
+    precision, last = setting.recipe.matmul, setting.channels_last
+    factor = setting.machine.measured.convolution_factor if setting.machine.measured is not None else 1.0
+    own = known.of(asked, precision=precision, channels_last=last)
+    if own is not None:
+        b = setting.num_images * factor
+        return b * own.forward_s, b * ((0.0 if conv.place == "stem" else own.input_s) + own.weight_s)
+    forward, backward = _modelled_conv_s(setting=setting, conv=conv)
+    alike = known.alike(conv, precision=precision, channels_last=last)
+    if not alike:
+        return forward, backward
+    same = replace(setting, num_images=known.batch)
+    modelled = [_modelled_conv_s(setting=same, conv=other) for other, _ in alike]
+    ahead = sum(known.batch * passes.forward_s for _, passes in alike) / float(sum(m[0] for m in modelled))
+    back = sum(known.batch * (p.input_s + p.weight_s) for _, p in alike) / float(sum(m[1] for m in modelled))
+    return forward * ahead * factor, backward * back * factor
+
+
+def _modelled_conv_s(*, setting: VisionSetting, conv: Conv) -> tuple[FloatLike, FloatLike]:
     b, s, i = setting.num_images, conv.out_size, conv.in_size
     kernel = float(conv.kernel**2)
     elements = num_conv_elements(setting=setting, conv=conv)
@@ -149,16 +191,73 @@ def move_time_s(*, setting: VisionSetting, num_elements: FloatLike) -> FloatLike
 
 
 def own_norm_factor(setting: VisionSetting) -> float:
-    """What a calibration found that norms take over the traffic counted here, where PyTorch's own kernels compute them.
+    """What a calibration found that norms take over the traffic counted here, where no operator was.
 
-    Equation  1 where a compiler or the vendor's library writes them; else as fitted
+    Equation  as fitted on a CPU, where a compiler writes the norms, and for PyTorch's own kernels; else 1
     Source    PyTorch's _select_batch_norm_backend: cuDNN takes no bf16
     Assumes   vendors' kernels move what is counted
-    Checked   tests/costs/test_calibrated.py: 1 without a calibration, in fp16 and compiled
+    Checked   tests/costs/test_calibrated.py: 1 without a calibration and in fp16
     """
     known, machine = setting.machine.measured, setting.machine
+    if known is None:
+        return 1.0
     is_own = machine.accelerator.kind == "cpu" or (setting.recipe.matmul == "bf16" and not setting.compiled)
-    return known.norm_factor if known is not None and is_own else 1.0
+    is_written = setting.compiled and known.convolutions is not None
+    return known.norm_factor if is_own or is_written else 1.0
+
+
+def norm_time_s(setting: VisionSetting) -> FloatLike:
+    """Norms, activations and shortcuts of a step.
+
+    Equation  sum of crossings / rate of each operator as measured; else all crossings at the rate of memory
+    Source    `bench convolution`, by the calibration; norm_bytes_per_sample for what crosses
+    Assumes   a compiled step has kernels of its own, which no operator measured alone stands for
+    Checked   tests/costs/test_vision.py: the measured rates' sum; without them as before
+    """
+    shape, w, b = setting.shape, setting.recipe.activation_bytes, setting.num_images
+    rates = None if setting.compiled else _operator_rates(setting)
+    if rates is None:
+        elements = norm_bytes_per_sample(shape=shape, compiled=setting.compiled, width_bytes=w) / w
+        return move_time_s(setting=setting, num_elements=b * elements) * own_norm_factor(setting)
+    every, added, active = 0, 0, 0
+    for conv in resnet_convs(shape):
+        every += outputs(conv)
+        added += outputs(conv) if conv.place == "end" else 0
+        active += 0 if conv.place == "projection" else outputs(conv)
+    seconds = every * sum(NUM_NORM_CROSSINGS[d] / rates["norm", d] for d in NUM_NORM_CROSSINGS)
+    seconds += active * sum(NUM_RELU_CROSSINGS[d] / rates["activation", d] for d in NUM_RELU_CROSSINGS)
+    return b * w * (seconds + NUM_ADD_PASSES_EAGER * added / setting.machine.hbm_bytes_per_s)
+
+
+def _operator_rates(setting: VisionSetting) -> dict[tuple[str, str], float] | None:
+    """Rates of norms and activations in this precision and layout; None where one of them was not measured."""
+    kinds = [(op, direction) for op in ("norm", "activation") for direction in ("forward", "backward")]
+    found = {kind: rate for kind in kinds if (rate := _operator_rate(setting, *kind)) is not None}
+    return found if len(found) == len(kinds) else None
+
+
+def _operator_rate(setting: VisionSetting, op: str, direction: str) -> float | None:
+    known = None if setting.machine.measured is None else setting.machine.measured.convolutions
+    if known is None:
+        return None
+    return known.rate(op, direction, precision=setting.recipe.matmul, channels_last=setting.channels_last)
+
+
+def pool_time_s(setting: VisionSetting) -> FloatLike:
+    """Max pooling after the stem, forward and backward.
+
+    Equation  c w E / r,  E its input's elements, c crossings, r the rate measured for it, else of memory
+    Source    `bench convolution`, by the calibration
+    Assumes   a folded stem pools in kernels of its own, at the rate of memory
+    Checked   tests/costs/test_vision.py
+    """
+    elements = setting.num_images * outputs(next(iter(resnet_convs(setting.shape))))
+    rates = [None if setting.folds else _operator_rate(setting, "pool", d) for d in NUM_POOL_CROSSINGS]
+    if any(rate is None for rate in rates):
+        return move_time_s(setting=setting, num_elements=NUM_POOL_PASSES * elements)
+    w = setting.recipe.activation_bytes
+    crossings = zip(NUM_POOL_CROSSINGS.values(), rates, strict=True)
+    return sum((num * w * elements / rate for num, rate in crossings if rate is not None), start=0.0)
 
 
 def norm_bytes_per_sample(*, shape: ConvShape, compiled: bool, width_bytes: float) -> float:
@@ -214,7 +313,13 @@ def host_time_s(setting: VisionSetting) -> float:
     Checked   tests/costs/test_vision.py: binds for 8 images on an H200, not for 512
     """
     num_convs = 0 if setting.is_graphed else sum(1 for _ in resnet_convs(setting.shape))
-    return NUM_PASSES * num_convs * setting.machine.constants.convolution_host_time.value
+    casts = setting.recipe.activation_bytes < FP32_BYTES and setting.machine.measured is not None
+    return (
+        NUM_PASSES
+        * num_convs
+        * setting.machine.constants.convolution_host_time.value
+        * (AUTOCAST_HOST_FACTOR if casts else 1.0)
+    )
 
 
 def exposed_exchange_s(
@@ -248,9 +353,8 @@ def vision_step_time(
     times = [conv_time_s(setting=setting, conv=conv) for conv in convs]
     forward, backward = (sum((t[i] for t in times), start=0.0) for i in range(2))
     b, speed = setting.num_images, machine.hbm_bytes_per_s
-    norm = norm_bytes_per_sample(shape=shape, compiled=setting.compiled, width_bytes=w) / w
     turned = layout_bytes_per_sample(shape=shape, recipe=setting.recipe, channels_last=setting.channels_last) / w
-    norms = move_time_s(setting=setting, num_elements=b * norm) * own_norm_factor(setting)
+    norms = norm_time_s(setting)
     update = NUM_UPDATE_PASSES * FP32_BYTES * sum(resnet_params(shape).values()) / speed
     exposed = exposed_exchange_s(
         all_reduce_s=all_reduce_s, last_bucket_s=last_bucket_s, machine=machine,
@@ -260,16 +364,16 @@ def vision_step_time(
     def term(name: str, value: FloatLike, formula: str) -> Breakdown:
         return Breakdown(name=name, unit="s", value=value, formula=f"vision.{formula}")
 
-    pool = move_time_s(setting=setting, num_elements=b * NUM_POOL_PASSES * outputs(convs[0]))
     busy = (
         term("convolution_forward", forward, "conv_time_s"),
         term("convolution_backward", backward, "conv_time_s"),
         term("norm_and_activation", norms, "norm_bytes_per_sample"),
         term("layout_change", move_time_s(setting=setting, num_elements=b * turned), "layout_bytes_per_sample"),
-        term("pool", pool, "move_time_s"),
+        term("pool", pool_time_s(setting), "pool_time_s"),
         term("casts", cast_bytes(setting) / speed, "cast_bytes"),
         term("update", update, "vision_step_time"),
         term("gradient_exchange", exposed, "exposed_exchange_s"),
+        *_gaps(setting, len(convs)),
     )
     device = sum((part.total for part in busy), start=0.0)
     slowest = machine.constants.straggler_growth.value * np.log2(np.maximum(num_nodes, 1.0))
@@ -283,6 +387,15 @@ def vision_step_time(
     return Breakdown(name="step", unit="s", formula="vision.vision_step_time", parts=(*busy, *waiting))
 
 
+def _gaps(setting: VisionSetting, num_convs: int) -> tuple[Breakdown, ...]:
+    """Pauses between kernels, where a calibration measured one."""
+    known = setting.machine.measured
+    if known is None or known.kernel_gap_s == 0.0:
+        return ()
+    gaps = num_convs * NUM_CONVOLUTION_KERNELS[setting.compiled] * known.kernel_gap_s
+    return (Breakdown(name="gaps", unit="s", value=gaps, formula="vision.vision_step_time"),)
+
+
 def vision_operations(setting: VisionSetting) -> list[Operation]:
     """What a device does in a step, each kind of convolution with its place: the points of a roofline."""
     found: list[Operation] = []
@@ -294,8 +407,8 @@ def vision_operations(setting: VisionSetting) -> list[Operation]:
     moved: tuple[tuple[str, Kind, float], ...] = (("norms", "elementwise", norm), ("layout change", "layout", turned))
     for name, kind, size in moved:
         if size > 0.0:
-            factor = own_norm_factor(setting) if kind == "elementwise" else 1.0
-            time = float(move_time_s(setting=setting, num_elements=size / w)) * factor
+            is_norm = kind == "elementwise"
+            time = float(norm_time_s(setting) if is_norm else move_time_s(setting=setting, num_elements=size / w))
             found.append(Operation(
                 name=name, phase="forward", kind=kind, flop=size / w, traffic_bytes=size, cache_bytes=size,
                 fresh_bytes=0.0, time_s=time, num_per_step=1.0,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.catalog.calibration import Value, ValueName
+from scalewright.costs.calibrated import COOL
 from scalewright.costs.compute import REFERENCE_HEAD
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError
@@ -88,14 +89,13 @@ def _rates(rows: Iterable[Row], amount: str) -> list[float]:
 def gemm_values(source: Source, base: Machine) -> list[Value]:
     """Large products held for seconds, the best product of all, and what starting one costs a CPU.
 
-    How tiles fill a GPU stays the catalogue's: products that are measured alone start with cold caches, and their edges
-    cost more than in a step.
+    How tiles fill a GPU stays the catalogue's; the rate of full tiles is what they leave of the measured ones.
     """
     found: list[Value] = []
     precisions = [name for name, num in num_products(source).items() if num >= MIN_PRODUCTS or not source.on_cpu]
     for precision in precisions:
         rows = [row for row in source.found.rows if row["precision"] == precision]
-        best = max(rows, key=lambda row: float(row["flop_per_s"]))
+        best = max((row for row in rows if row.get("series") != "cool"), key=lambda row: float(row["flop_per_s"]))
         held = [row for row in rows if row.get("series") == "sustained"] or [best]
         known = _catalogued_rates(base, precision)
         found.append(_value(source, "best_matmul_flop_per_s", _rates([best], "flop_per_s"), of=precision,
@@ -103,14 +103,46 @@ def gemm_values(source: Source, base: Machine) -> list[Value]:
         if not source.on_cpu:
             found.append(_value(source, "matmul_flop_per_s", _rates(held, "flop_per_s"), of=precision,
                                 catalogue=known[1]))  # fmt: skip
+            found += _full_rates(source, base, precision, rows)
     return found + (_started_products(source, base, precisions) if source.on_cpu else [])
+
+
+def _full_rates(source: Source, base: Machine, precision: str, rows: list[Row]) -> list[Value]:
+    """What products of full tiles would reach, cool and without a pause."""
+    found: list[Value] = []
+    for series, of in (("cool", f"{precision} {COOL}"), ("sustained", precision)):
+        rates = [full_tile_flop_per_s(base, row) for row in rows if row.get("series") == series]
+        if rates:
+            found.append(_value(source, "full_matmul_flop_per_s", rates, of=of))
+    return found
+
+
+def full_tile_flop_per_s(base: Machine, row: Row) -> float:
+    """The rate at which the tile model gives a product the time that it took.
+
+    Equation  F = min over tiles of W U r c 2 (k + k0) / (e (t - W w)),  the inverse of compute.tiled_product_time_s
+    Source    nvidia2023 (Matrix Multiplication Background User's Guide), tile and wave quantisation
+    Assumes   the product is not bound by memory
+    Checked   tests/observe/test_calibrate_values.py: gives back the rate that a time was made from
+    """
+    units = base.accelerator.num_compute_units
+    m, n, k, time_s = (float(row[key]) for key in ("m", "n", "k", "time_s"))
+    if units is None:
+        return 2.0 * m * n * k / time_s
+    c, found = base.constants, []
+    for name, share in c.tile_share.items():
+        tile_rows, columns = (float(side) for side in name.split("x"))
+        waves = np.ceil(np.ceil(m / tile_rows) * np.ceil(n / columns) / units.value)
+        work = waves * units.value * tile_rows * columns * 2.0 * (k + c.depth_overhead.value) / share.value
+        found.append(work / max(time_s - waves * c.wave_overhead.value, 0.1 * time_s))
+    return float(min(found))
 
 
 def num_products(source: Source) -> dict[str, int]:
     """Shapes that were measured, by precision."""
     found: dict[str, set[tuple[int, int, int]]] = {}
     for row in source.found.rows:
-        if row.get("series") != "sustained":
+        if row.get("series") not in ("sustained", "cool"):
             found.setdefault(str(row["precision"]), set()).add((row["m"], row["n"], row["k"]))
     return {precision: len(shapes) for precision, shapes in found.items()}
 
@@ -191,13 +223,13 @@ def attention_values(source: Source, base: Machine) -> list[Value]:
     """Rate of the fastest kernel for long sequences and heads of 128, by the ramp that the cost model has."""
     found: list[Value] = []
     d0 = base.constants.attention_head_ramp.value
-    ratios: list[float] = []
     for precision in dict.fromkeys(str(row["precision"]) for row in source.found.rows):
         pairs = _fastest_kernels([row for row in source.found.rows if row["precision"] == precision])
         if not pairs:
             continue
         ahead = [pair[0] for pair in pairs]
-        ratios += [float(back["time_s"]) / float(forward["time_s"]) for forward, back in pairs]
+        ratios = [float(back["time_s"]) / float(forward["time_s"]) for forward, back in pairs]
+        found.append(_value(source, "attention_backward_ratio", ratios, of=precision))
         seq, rate = _column(ahead, lambda r: r["seq"]), _column(ahead, lambda r: r["flop_per_s"])
         heads = _column(ahead, lambda r: r["head_dim"])
         s0 = 0.0
@@ -209,8 +241,6 @@ def attention_values(source: Source, base: Machine) -> list[Value]:
                 found.append(_value(source, "attention_seq_ramp", [s0],
                                     catalogue=base.constants.attention_seq_ramp.value))  # fmt: skip
         found.append(_value(source, "attention_flop_per_s", [float(x) for x in rate * (seq + s0) / seq], of=precision))
-    if ratios:
-        found.append(_value(source, "attention_backward_ratio", ratios))
     return found
 
 
@@ -286,6 +316,23 @@ def checkpoint_values(source: Source, _base: Machine) -> list[Value]:
                 copied = [largest / source.num_ranks / stall_s for stall_s in stalls]
                 found.append(_value(source, "checkpoint_copy_bytes_per_s", copied))
     return found
+
+
+CONVOLUTION_KEYS = (
+    "op", "precision", "layout", "batch", "channels_in", "channels_out", "kernel", "in_size", "out_size", "count",
+    "direction", "bytes", "time_s",
+)  # fmt: skip
+
+
+def convolution_rows(sources: Sequence[Source]) -> list[Row]:
+    """What a calibration keeps of `bench convolution`: operators by shape, of the last run that measured each."""
+    kept: dict[tuple[Any, ...], Row] = {}
+    for source in sources:
+        if source.found.kind == "convolution" and not source.on_cpu:
+            for row in source.found.rows:
+                short = {key: row[key] for key in CONVOLUTION_KEYS if key in row}
+                kept[tuple(v for k, v in short.items() if k not in ("time_s", "bytes", "count", "batch"))] = short
+    return list(kept.values())
 
 
 def _column(rows: Sequence[Row], pick: Any) -> Floats:

@@ -12,6 +12,7 @@ from scalewright.report.console import plain_table
 TITLES = {
     "matmul_flop_per_s": "products, held",
     "best_matmul_flop_per_s": "products, best",
+    "full_matmul_flop_per_s": "full tiles,",
     "matmul_start_s": "start of a product",
     "attention_flop_per_s": "attention",
     "attention_seq_ramp": "attention, half at",

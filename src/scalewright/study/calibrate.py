@@ -24,7 +24,7 @@ from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError
 from scalewright.launch.here import device_here
 from scalewright.launch.system_here import base_system, default_name, fingerprint_here, versions_here
-from scalewright.observe.calibrate import Source, read_sources, unmeasured_words, values_from
+from scalewright.observe.calibrate import Source, convolution_rows, read_sources, unmeasured_words, values_from
 from scalewright.observe.real_steps import MIN_STEPS, language_step_s, num_steps_of, read_steps, vision_step_s
 from scalewright.observe.residuals import fit_residuals
 from scalewright.records.documents import read_document, write_document
@@ -406,6 +406,7 @@ def _draft(
             "spent_s": max(spent_s, 0.1),
             "values": values_from(sources, base),
             "collectives": [fit for source in sources for fit in source.found.fits],
+            "convolutions": convolution_rows(sources),
             "skipped": skipped,
             "notes": throttled,
         }

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from scalewright.catalog.library import open_catalog
+from scalewright.costs.measured_convolutions import folded_stem
 from scalewright.workload import language_run
 from scalewright.workload.collectives_run import CollectivesRun
+from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionRun, cases_of
 from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.layout import Layout
 from scalewright.workload.micro_run import AttentionCase, AttentionRun, DispatchRun, GemmRun, MemoryRun
 from scalewright.workload.model import from_shape
 from scalewright.workload.products import Product
 from scalewright.workload.storage_run import CheckpointRun, StorageRun
+from scalewright.workload.vision import resnet_convs
 from scalewright.workload.vision_run import VisionRun
 
 SHORTEST_S = 1.0
@@ -107,9 +111,9 @@ def _gpu_points(num_ranks: int) -> list[Point]:
         _gemm("cuda", 1, precisions, GPU_PRODUCTS, least_s=8.0, most_s=90.0, is_needed=True),
         _memory("cuda", 1, (2**26, 2**28, 2**30), least_s=2.0, most_s=20.0, is_needed=True),
         _dispatch("cuda", 1, compiles=True, least_s=3.0, most_s=10.0),
-        _attention("cuda", 1, "bf16", 16, GPU_ATTENTION, least_s=8.0, most_s=40.0),
+        _attention("cuda", 1, ("bf16", "tf32"), 16, GPU_ATTENTION, least_s=8.0, most_s=40.0),
         *([_collectives("cuda", num_ranks)] if num_ranks > 1 else []),
-        language[0], language[1], vision[0], language[2], *vision[1:], *language[3:],
+        language[0], language[1], _convolution(), vision[0], language[2], *vision[1:], *language[3:],
     ]  # fmt: skip
 
 
@@ -134,7 +138,7 @@ def _cpu_points(num_ranks: int) -> list[Point]:
         alone[1],
         *together[2:],
         *(many[1:2] if num_ranks > 1 else []),
-        _attention("cpu", 1, "fp32", 8, CPU_ATTENTION, least_s=2.0, most_s=10.0),
+        _attention("cpu", 1, ("fp32",), 8, CPU_ATTENTION, least_s=2.0, most_s=10.0),
         *rest,
         _vision("cpu", "fp32", CPU_VISION_BATCH, "off", 0.0),
     ]
@@ -179,15 +183,34 @@ def _dispatch(device: DeviceKind, num_ranks: int, *, compiles: bool, least_s: fl
 
 
 def _attention(
-    device: DeviceKind, num_ranks: int, precision: Any, heads: int, cases: tuple[tuple[int, int, int], ...], *,
-    least_s: float, most_s: float,
+    device: DeviceKind, num_ranks: int, precisions: tuple[Any, ...], heads: int,
+    cases: tuple[tuple[int, int, int], ...], *, least_s: float, most_s: float,
 ) -> Micro:  # fmt: skip
     calls = tuple(AttentionCase(batch=b, heads=heads, kv_heads=heads, seq=s, head_dim=d) for b, s, d in cases)
 
     def config(budget_s: float) -> dict[str, Any]:
-        return AttentionRun(precisions=(precision,), cases=calls, device=device, budget_s=budget_s).document()
+        return AttentionRun(precisions=precisions, cases=calls, device=device, budget_s=budget_s).document()
 
     return Micro(name="attention", kind="attention", num_ranks=num_ranks, least_s=least_s, most_s=most_s, config=config)
+
+
+def _convolution() -> Micro:
+    """Every convolution of ResNet-50 with its norm, those of ResNet-18 among them, and the stem as it is folded."""
+
+    def config(budget_s: float) -> dict[str, Any]:
+        shape = open_catalog().model("resnet-50").conv
+        assert shape is not None
+        stem = folded_stem(next(iter(resnet_convs(shape))))
+        folded = ConvolutionCase(
+            channels_in=stem.channels_in, channels_out=stem.channels_out, kernel=stem.kernel, in_size=stem.in_size,
+            out_size=stem.out_size, has_input_gradient=False,
+        )  # fmt: skip
+        run = ConvolutionRun(precisions=("bf16", "fp32", "tf32", "fp16"), layouts=("last",), batch=128,
+                             cases=(*cases_of(shape), folded), skips_missing=True, device="cuda",
+                             budget_s=budget_s)  # fmt: skip
+        return run.document()
+
+    return Micro(name="convolution", kind="convolution", num_ranks=1, least_s=12.0, most_s=60.0, config=config)
 
 
 def _collectives(device: DeviceKind, num_ranks: int) -> Micro:
@@ -246,7 +269,6 @@ def _vision(device: DeviceKind, precision: Any, batch: int, compiled: Any, compi
             model_id="resnet-50", blocks=(3, 4, 6, 3), width=64, num_classes=1000,
             image_size=224 if device == "cuda" else 64, num_ranks=1, batch=batch, epochs=1, steps_per_epoch=num_steps,
             precision=precision, compile=compiled, validates=False, device=device, profile_steps=0, num_workers=0,
-            channels_last=device == "cpu" or precision != "fp32",
         )  # fmt: skip
         return run.document()
 

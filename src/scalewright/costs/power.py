@@ -1,0 +1,29 @@
+"""Power: what a board at its limit takes from the products of a step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scalewright.costs.breakdown import FloatLike
+
+POWER_SHARE = 0.65
+"""Power of kernels that move memory over a board's limit (513 W of 700 W for ResNet-50 in bf16, a quarter of it
+products: benchmarks/results/h200_vision.jsonl)."""
+NUM_POWER_ROUNDS = 4
+
+
+def power_wait_s(*, product_s: FloatLike, step_s: FloatLike, held_frac: float) -> FloatLike:
+    """What products take longer because a board at its power limit lowers its clock.
+
+    Equation  p (1/c - 1);  c = min(1, f (1 - (1 - q) w) / q),  q = p / t the products' share of the step so slowed
+    Source    the power balance q c / f + (1 - q) w = 1: products at full clock draw 1/f of the limit, which holds them
+              to f of their rate when nothing else runs; power falls in proportion to the clock
+    Assumes   the limit acts on the mean over a step; all that is not a product draws w of the limit
+    Checked   tests/costs/test_compute.py: nothing for few products, p (1/f - 1) for nothing but products
+    """
+    wait: FloatLike = 0.0
+    for _ in range(NUM_POWER_ROUNDS):
+        share = np.clip((product_s + wait) / np.maximum(step_s + wait, 1e-12), 1e-6, 1.0)
+        clock = np.minimum(held_frac * (1.0 - (1.0 - share) * POWER_SHARE) / share, 1.0)
+        wait = product_s * (1.0 / np.maximum(clock, held_frac) - 1.0)
+    return wait
