@@ -12,7 +12,7 @@ from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.products import Product
 
 GemmPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
-AttentionPrecision = Literal["fp32", "fp16", "bf16"]
+AttentionPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 SHORTEST_BUDGET_S = 1.0
 SQUARE = (256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 """Sides of the square sweep; those that would take too long on a slow device are left out when it runs."""
@@ -125,7 +125,9 @@ class DispatchRun:
 
     KIND: ClassVar[str] = "dispatch-run"
     compiles: bool = True
-    """Also torch.compile, which needs a compiler and takes up to a minute of the budget."""
+    """Also torch.compile, which needs a compiler and up to a minute."""
+    budgets_compiling: bool = False
+    """Whether compiling must end within the budget too, else it is left out."""
     device: DeviceKind = "auto"
     budget_s: float
 

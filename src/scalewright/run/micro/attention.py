@@ -35,7 +35,7 @@ KERNELS = {
     "math": SDPBackend.MATH,
 }
 OF_DEVICE = {"cuda": ("cudnn", "flash", "efficient", "math"), "cpu": ("flash", "math")}
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 MEMORY_FRAC = 0.25
 SCORE_COPIES = 6
 """Matrices of scores that the unfused kernel holds, forward and backward, in fp32 at most."""
@@ -90,6 +90,7 @@ def _measure(
         session.leave_out(f"math at length {case.seq}", "its scores need more than a quarter of the free memory")
         return None
     device, dtype = session.device, DTYPES[precision]
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     q, k, v = (
         torch.randn(case.batch, heads, case.seq, case.head_dim, device=device, dtype=dtype).requires_grad_()
         for heads in (case.heads, case.kv_heads, case.kv_heads)

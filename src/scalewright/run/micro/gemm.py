@@ -1,6 +1,6 @@
 """`bench gemm`: matrix products by shape and precision, the best rate that any shape reaches, and what is sustained.
 
-Rows: precision, m, n, k, batch, name, series (shapes, best, sustained), time_s, time_low_s, time_high_s, repeats,
+Rows: precision, m, n, k, batch, name, series (shapes, best, sustained, cool), layout, time_s, time_low_s, time_high_s, repeats,
 flop_per_s.
 """
 
@@ -14,15 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.device import settle_cpu_products
 from scalewright.run.language.float8 import VALUES
-from scalewright.run.language.precision import FP8_CAPABILITY
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.best_shape import Grid, Shape, search
 from scalewright.run.micro.free_memory import free_bytes
+from scalewright.run.micro.precisions import available
 from scalewright.run.micro.session import Session, catalogued, run_micro
 from scalewright.run.micro.timing import CacheFlush, measure, settle, timing_of
 from scalewright.run.signals import StopSignals
@@ -45,8 +44,17 @@ SEEDS: dict[str, tuple[Shape, ...]] = {
 """Where a search begins: squares, and shapes that others found best (stas00/ml-engineering, MAMF tables)."""
 EXPLORE_POINT_S = {"cuda": 0.04, "cpu": 0.25}
 NUM_FINALISTS = 5
-SEARCH_FRAC, FINAL_FRAC, SUSTAINED_FRAC = 0.5, 0.2, 0.3
-"""How the time of a search is divided: looking, measuring the finalists anew, and keeping the best one running."""
+FEWEST_CALLS = 2
+"""One that warms up and one that counts: what even the shortest look at a product costs."""
+SEARCH_FRAC, FINAL_FRAC, SUSTAINED_FRAC, COOL_FRAC = 0.4, 0.15, 0.25, 0.2
+"""How the time of a search is divided: looking, measuring the finalists anew, keeping the best one running, and
+products between pauses."""
+LAYOUTS = ("tn", "nn", "nt")
+"""Of a linear layer: forward, the gradient of its input, the gradient of its weight."""
+COOL_PRODUCTS = ((8192, 6144, 2048), (8192, 1536, 6144), (16384, 4096, 1024), (4096, 4096, 4096), (8192, 3072, 768))
+"""Of models that fit one GPU: large enough to fill it, done before its power limit acts."""
+PAUSE_S, NUM_COOL_CALLS, MAX_COOL_REPEATS = 0.012, 3, 15
+"""Between the calls of cool products, so that they take a few percent of the time; the first of them only wakes up."""
 LONGEST_SUSTAINED_S = 10.0
 SUSTAINED_SAMPLE_S = 0.1
 ALIGNED = 512
@@ -62,7 +70,7 @@ def run(
 
 
 def measure_products(config: GemmRun, session: Session) -> None:
-    precisions = _available(config, session)
+    precisions = available(config.precisions, session, skips_missing=config.skips_missing)
     if session.device.type == "cpu" and set(precisions) & {"bf16", "fp16"}:
         done = settle_cpu_products()
         if done is not None:
@@ -79,38 +87,6 @@ def measure_products(config: GemmRun, session: Session) -> None:
     _compare_with_datasheet(session)
 
 
-def _available(config: GemmRun, session: Session) -> list[GemmPrecision]:
-    """Precisions that this device multiplies in."""
-    found: list[GemmPrecision] = []
-    for precision in config.precisions:
-        lack = _lacks(precision, session.device)
-        if lack and not config.skips_missing:
-            raise ConfigError(f"precision {precision}: {lack}; choose another with --precision")
-        if lack:
-            session.note(f"{precision} was left out: {lack}")
-        else:
-            found.append(precision)
-    if not found:
-        raise ConfigError("this device has none of the precisions asked for: choose fp32 or bf16 with --precision")
-    return found
-
-
-def _lacks(precision: GemmPrecision, device: torch.device) -> str:
-    if device.type == "cpu":
-        return "only GPUs have it" if precision in ("tf32", "fp8") else ""
-    capability = torch.cuda.get_device_capability(device)
-    name = torch.cuda.get_device_name(device)
-    if torch.version.hip is None:
-        if precision == "fp8" and capability < FP8_CAPABILITY:
-            return f"{name} has no 8-bit products"
-        if precision in ("tf32", "bf16") and capability < (8, 0):
-            return f"{name} has no {precision} products"
-        return ""
-    if precision == "fp8" and capability < (9, 4):  # gfx942, the first that multiplies 8-bit floats
-        return f"{name} has no 8-bit products"
-    return "PyTorch has no tf32 on AMD" if precision == "tf32" else ""
-
-
 class Operands:
     """Random numbers that all products of a precision are cut from: drawing them anew takes longer than multiplying."""
 
@@ -123,8 +99,11 @@ class Operands:
         drawn = torch.randn(num, device=self._device, dtype=WIDE[self._precision], generator=generator)
         return drawn.to(DTYPES[self._precision])
 
-    def call(self, product: Product) -> Callable[[], Tensor]:
-        """A call of the product, with the second operand laid out as a linear layer's weight is."""
+    def call(self, product: Product, layout: str = "tn") -> Callable[[], Tensor]:
+        """A call of the product, with the second operand laid out as a linear layer's weight is: `tn`, as BLAS has it.
+
+        `nn` and `nt` are the layouts of its two products in the backward pass.
+        """
         torch.set_float32_matmul_precision("high" if self._precision == "tf32" else "highest")
         m, n, k = product.m, product.n, product.k
         second = -(-m * k // ALIGNED) * ALIGNED  # as an allocation of its own would start
@@ -138,6 +117,10 @@ class Operands:
                 a_MK, b_NK.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
             )
         out_MN = torch.empty(m, n, device=self._device, dtype=self._pool.dtype)
+        if layout == "nn":
+            return lambda: torch.mm(a_MK, b_NK.view(k, n), out=out_MN)
+        if layout == "nt":
+            return lambda: torch.mm(a_MK.view(k, m).t(), b_NK.view(k, n), out=out_MN)
         return lambda: torch.mm(a_MK, b_NK.t(), out=out_MN)
 
 
@@ -180,10 +163,10 @@ def _measure_given(
         session.rows.append(_row(product, precision, "shapes", timing.row()))
 
 
-def _row(product: Product, precision: str, series: str, timed: dict[str, Any]) -> dict[str, Any]:
+def _row(product: Product, precision: str, series: str, timed: dict[str, Any], *, layout: str = "tn") -> dict[str, Any]:
     return {
         "precision": precision, "m": product.m, "n": product.n, "k": product.k, "batch": 1, "name": product.name,
-        "series": series, **timed, "flop_per_s": product.flop / float(timed["time_s"]),
+        "series": series, "layout": layout, **timed, "flop_per_s": product.flop / float(timed["time_s"]),
     }  # fmt: skip
 
 
@@ -191,11 +174,13 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
     device = session.device
     point_s = EXPLORE_POINT_S[device.type]
     operands = Operands(precision, device)
-    ends_s = time.monotonic() + SEARCH_FRAC * time_s
+    begun_s = time.monotonic()
+    ends_s = begun_s + SEARCH_FRAC * time_s
+    fastest = max((float(row["flop_per_s"]) for row in _rows_in(precision, session)), default=math.inf)
 
     def rate_of(shape: Shape) -> float | None:
         product = Product(m=shape[0], n=shape[1], k=shape[2])
-        if _refuses(product, precision, device):
+        if _refuses(product, precision, device) or time.monotonic() + FEWEST_CALLS * product.flop / fastest > ends_s:
             return None
         timing = measure(operands.call(product), device=device, budget_s=point_s, before=flush)
         session.beat(point_s)
@@ -205,18 +190,18 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
         return time.monotonic() < ends_s and session.stop.requested is None
 
     tried = search(rate_of, grid=GRIDS[device.type], seeds=_seeds(precision, session), goes_on=goes_on)
-    if not tried:
-        session.note(f"no shape could be measured in {precision}: the budget or the memory is too small")
-        return
     finalists = sorted(tried, key=lambda shape: tried[shape], reverse=True)[:NUM_FINALISTS]
-    final_s = FINAL_FRAC * time_s / len(finalists)
-    rows = []
+    final_s, ends_s = FINAL_FRAC * time_s / max(len(finalists), 1), begun_s + (SEARCH_FRAC + FINAL_FRAC) * time_s
     for shape in finalists:  # measured anew: the best of many noisy rates is one that was lucky
         product = Product(m=shape[0], n=shape[1], k=shape[2], name="search")
+        if shape != finalists[0] and time.monotonic() + FEWEST_CALLS * product.flop / tried[shape] > ends_s:
+            continue
         timing = session.time(operands.call(product), before=flush, share_s=final_s)
-        rows.append(_row(product, precision, "best", timing.row()))
-    session.rows += rows
-    of_precision = [row for row in session.rows if row["precision"] == precision]
+        session.rows.append(_row(product, precision, "best", timing.row()))
+    of_precision = _rows_in(precision, session)
+    if not of_precision:
+        session.note(f"no shape could be measured in {precision}: the budget or the memory is too small")
+        return
     best = max(of_precision, key=lambda row: float(row["flop_per_s"]))
     session.summary.setdefault("best", {})[precision] = {key: best[key] for key in ("m", "n", "k", "flop_per_s")} | {
         "num_tried": len(tried)
@@ -225,9 +210,13 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
     _sustain(held, operands.call(held), precision, session, time_s=time_s)
 
 
+def _rows_in(precision: GemmPrecision, session: Session) -> list[dict[str, Any]]:
+    return [row for row in session.rows if row["precision"] == precision]
+
+
 def _seeds(precision: GemmPrecision, session: Session) -> list[Shape]:
     """The best of the given shapes, then those where a search usually begins."""
-    known = [row for row in session.rows if row["precision"] == precision and row["series"] == "shapes"]
+    known = [row for row in _rows_in(precision, session) if row["series"] == "shapes"]
     known.sort(key=lambda row: float(row["flop_per_s"]), reverse=True)
     return [*((row["m"], row["n"], row["k"]) for row in known[:3]), *SEEDS[session.device.type]]
 
