@@ -75,6 +75,8 @@ def settle_vision(catalog: Catalog, wanted: VisionWanted) -> VisionRun:
     batch = wanted.batch if wanted.batch is not None else _batch(catalog, device, num_ranks, precision)
     data, made_format = settle_images(wanted.data)
     options = {"passes_per_epoch": 1, **wanted.options}
+    if options["passes_per_epoch"] < 1:
+        raise ConfigError(f"--passes {options['passes_per_epoch']}: an epoch reads each image 1 time or more")
     return VisionRun(
         model_id=wanted.spec.id,
         block=shape.block,
@@ -93,7 +95,7 @@ def settle_vision(catalog: Catalog, wanted: VisionWanted) -> VisionRun:
         num_made=wanted.num_images if data == MADE else 0,
         stage=settle_stage(wanted.stage),
         num_workers=_workers(wanted, data, per_node),
-        channels_last=_channels_last(wanted.channels, device, precision),
+        channels_last=_channels_last(wanted.channels),
         compile=_compile_mode(wanted.compile, device, num_ranks),
         protocol=wanted.protocol,  # type: ignore[arg-type]
         device=device,  # type: ignore[arg-type]
@@ -185,11 +187,11 @@ def _workers(wanted: VisionWanted, data: str, ranks_per_node: int) -> int:
     return min(max(num_cores() // ranks_per_node, 1), MOST_WORKERS)
 
 
-def _channels_last(channels: str, device: str, precision: str) -> bool:
-    """Matrix units want channels last; 32-bit convolutions on a GPU's vector units are faster with channels first."""
+def _channels_last(channels: str) -> bool:
+    """Matrix units want channels last, and so do 1x1 convolutions as matrix products; CPUs do not mind."""
     if channels not in (AUTO, "last", "first"):
         raise ConfigError(f"--channels {channels!r} is not known: choose last, first or auto")
-    return not (device == "cuda" and precision == "fp32") if channels == AUTO else channels == "last"
+    return channels != "first"
 
 
 def _compile_mode(mode: str, device: str, num_ranks: int) -> CompileMode:

@@ -25,6 +25,27 @@ FOLDED_CHANNELS = 16
 CLASSIFIER_DEVIATION = 0.01
 
 
+class Pointwise(nn.Conv2d):
+    """A 1x1 convolution, which is a product of every pixel's channels with the weights; computed as one where asked.
+
+    In 32 bit without TF32 an H200's convolution library reaches 9 to 42 TFLOP/s on these, its products 27 to 53
+    (benchmarks/results/h200_operators.jsonl); on matrix units the library is as fast.
+    """
+
+    def __init__(self, channels: int, out: int, stride: int = 1) -> None:
+        super().__init__(channels, out, 1, stride, bias=False)
+        self.multiplies = False
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        return pointwise_product(x_BCHW, self.weight, self.stride[0]) if self.multiplies else super().forward(x_BCHW)
+
+
+def pointwise_product(x_BCHW: Tensor, weight_OI11: Tensor, stride: int) -> Tensor:
+    """A 1x1 convolution of activations whose channels lie last, as a matrix product; its result lies the same way."""
+    kept = x_BCHW if stride == 1 else x_BCHW[:, :, ::stride, ::stride]
+    return functional.linear(kept.permute(0, 2, 3, 1), weight_OI11.flatten(1)).permute(0, 3, 1, 2)
+
+
 class Basic(nn.Module):
     """Two 3x3, each with its norm, and a shortcut around them."""
 
@@ -53,9 +74,9 @@ class Bottleneck(nn.Module):
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
         out = EXPANSION["bottleneck"] * width
-        self.conv1, self.bn1 = nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = Pointwise(channels, width), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv3, self.bn3 = Pointwise(width, out), nn.BatchNorm2d(out)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = projection(channels, out, stride)
 
@@ -76,7 +97,7 @@ def projection(channels: int, out: int, stride: int) -> nn.Sequential | None:
     """The shortcut of a block that changes the shape; none where what comes in can be added as it is."""
     if stride == 1 and channels == out:
         return None
-    return nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+    return nn.Sequential(Pointwise(channels, out, stride), nn.BatchNorm2d(out))
 
 
 BLOCKS: dict[str, type[Basic | Bottleneck]] = {"basic": Basic, "bottleneck": Bottleneck}
@@ -122,8 +143,9 @@ class ResNet(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, shape: ConvShape, *, channels_last: bool, folds: bool = False) -> None:
-        """`folds`: the first convolution and the pooling in forms that matrix units and a compiler make fast."""
+    def __init__(self, shape: ConvShape, *, channels_last: bool, folds: bool = False, multiplies: bool = False) -> None:
+        """`folds`: the first convolution and the pooling in forms that matrix units and a compiler make fast;
+        `multiplies`: 1x1 convolutions as matrix products."""
         super().__init__()
         self.conv1, self.bn1 = Stem(shape.width, folds=folds), nn.BatchNorm2d(shape.width)
         self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
@@ -140,6 +162,9 @@ class ResNet(nn.Module):
         self.channels_last, self.folds_pool = channels_last, folds
         self.register_buffer("mean", torch.tensor(MEAN_RGB), persistent=False)
         self.register_buffer("scale", 1.0 / torch.tensor(DEVIATION_RGB), persistent=False)
+        for module in self.modules():
+            if isinstance(module, Pointwise):
+                module.multiplies = multiplies
         initialise(self)
 
     def forward(self, images_BHWC: Tensor) -> Tensor:
@@ -170,10 +195,12 @@ def initialise(model: ResNet) -> None:
     nn.init.zeros_(model.fc.bias)
 
 
-def build(shape: ConvShape, *, channels_last: bool, folds: bool, device: torch.device, seed: int) -> ResNet:
+def build(
+    shape: ConvShape, *, channels_last: bool, folds: bool, device: torch.device, seed: int, multiplies: bool = False
+) -> ResNet:
     """The same weights on every device and rank: they are drawn on the CPU from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = ResNet(shape, channels_last=channels_last, folds=folds)
+        model = ResNet(shape, channels_last=channels_last, folds=folds, multiplies=multiplies)
     options: dict[str, Any] = {"memory_format": torch.channels_last} if channels_last else {}
     return model.to(device, **options)

@@ -59,7 +59,7 @@ def open_session(run: VisionRun, device: torch.device) -> Session:
         raise ConfigError("precision tf32 needs a GPU that has it, and this runs on the CPU: choose fp32 or bf16")
     if run.compile == "graphs" and (device.type != "cuda" or run.num_ranks > 1):
         raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
-    _allow_tf32(run.precision == "tf32")
+    allow_tf32(run.precision == "tf32")
     search_kernels(run.precision, device)
     model = build(
         run.shape, channels_last=run.channels_last, folds=is_folded(run, device),
@@ -117,6 +117,6 @@ def search_kernels(precision: str, device: torch.device) -> None:
         torch.backends.cudnn.benchmark_limit = NUM_CANDIDATES_FP32 if precision == "fp32" else NUM_CANDIDATES
 
 
-def _allow_tf32(allowed: bool) -> None:
+def allow_tf32(allowed: bool) -> None:
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
