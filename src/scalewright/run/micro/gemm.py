@@ -207,7 +207,42 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
         "num_tried": len(tried)
     }
     held = Product(m=best["m"], n=best["n"], k=best["k"], name="sustained")
+    if device.type == "cuda":
+        _cool(precision, operands, session, time_s=COOL_FRAC * time_s)
     _sustain(held, operands.call(held), precision, session, time_s=time_s)
+
+
+def _cool(precision: GemmPrecision, operands: Operands, session: Session, *, time_s: float) -> None:
+    """Products as a step has them: in all three layouts, each between pauses in which the board stays below its power
+    limit. Back to back they run slower, and a step is seldom all products."""
+    ends_s = time.monotonic() + time_s
+    layouts = LAYOUTS[:1] if precision == "fp8" else LAYOUTS  # 8-bit units take the second operand turned
+    for sides in COOL_PRODUCTS:
+        product = Product(m=sides[0], n=sides[1], k=sides[2], name="cool")
+        if _refuses(product, precision, session.device):
+            continue
+        for layout in layouts:
+            call = operands.call(product, layout)
+            samples_s = [_after_pause_s(call) for _ in range(2)][1:]
+            while len(samples_s) < MAX_COOL_REPEATS and time.monotonic() < ends_s:
+                samples_s.append(_after_pause_s(call))
+            session.rows.append(_row(product, precision, "cool", timing_of(samples_s).row(), layout=layout))
+            session.beat(sum(samples_s))
+            if session.stop.requested is not None or time.monotonic() >= ends_s:
+                return
+
+
+def _after_pause_s(call: Callable[[], Tensor]) -> float:
+    """One call on a board that was idle for a while."""
+    time.sleep(PAUSE_S)
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    call()
+    marks[0].record()
+    for _ in range(NUM_COOL_CALLS - 1):
+        call()
+    marks[1].record()
+    marks[1].synchronize()
+    return float(marks[0].elapsed_time(marks[1])) / 1e3 / (NUM_COOL_CALLS - 1)
 
 
 def _rows_in(precision: GemmPrecision, session: Session) -> list[dict[str, Any]]:
