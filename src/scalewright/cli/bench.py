@@ -8,6 +8,7 @@ from scalewright.cli import (
     bench_attention,
     bench_checkpoint,
     bench_collectives,
+    bench_convolution,
     bench_dispatch,
     bench_gemm,
     bench_language,
@@ -28,6 +29,7 @@ def _root() -> None:
 app.command("gemm")(bench_gemm.run)
 app.command("memory")(bench_memory.run)
 app.command("attention")(bench_attention.run)
+app.command("convolution", short_help="Convolutions, norms, ReLU of a ResNet, both ways.")(bench_convolution.run)
 app.command("dispatch")(bench_dispatch.run)
 app.command("topology")(bench_topology.run)
 app.command("collectives")(bench_collectives.run)

@@ -15,6 +15,7 @@ PRINTERS: dict[str, str] = {
     "gemm": "scalewright.report.gemm_bench:print_gemm",
     "memory": "scalewright.report.memory_bench:print_memory",
     "attention": "scalewright.report.attention_bench:print_attention",
+    "convolution": "scalewright.report.convolution_bench:print_convolutions",
     "dispatch": "scalewright.report.dispatch_bench:print_dispatch",
     "collectives": "scalewright.report.collectives_bench:print_collectives",
     "storage": "scalewright.report.storage_bench:print_storage",

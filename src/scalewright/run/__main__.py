@@ -42,6 +42,7 @@ KINDS = {
     "gemm": "scalewright.run.micro.gemm:run",
     "memory": "scalewright.run.micro.memory:run",
     "attention": "scalewright.run.micro.attention:run",
+    "convolution": "scalewright.run.micro.convolution:run",
     "dispatch": "scalewright.run.micro.dispatch:run",
     "storage": "scalewright.run.micro.storage:run",
     "checkpoint": "scalewright.run.micro.checkpoint_bench:run",

@@ -1,0 +1,258 @@
+"""`bench convolution`: what the training step of a convolutional network calls, operator by operator.
+
+Rows of convolutions: op (convolution), way (library; product: a 1x1 as a matrix product), precision, layout, batch,
+channels_in, channels_out, kernel, in_size, out_size, count, direction (forward, input, weight), time_s, time_low_s,
+time_high_s, repeats, flop_per_s. Of norms and activations: op (norm, activation), precision, layout, batch,
+channels_out, out_size, count, direction (forward, backward), bytes, times, bytes_per_s.
+
+A tensor that fits a cache is found there: in a step, too, the operator before has just written it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from scalewright.errors import ConfigError
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
+from scalewright.run.device import settle_cpu_products
+from scalewright.run.metrics import MetricWriter
+from scalewright.run.micro.captured import prepared, time_prepared
+from scalewright.run.micro.convolution_calls import (
+    ACTIVATION_PASSES,
+    NORM_PASSES,
+    Pixels,
+    Setting,
+    activation_calls,
+    convolution_calls,
+    norm_calls,
+    operand_bytes,
+    operands_of,
+    pixels_of,
+    way_of,
+)
+from scalewright.run.micro.free_memory import free_bytes
+from scalewright.run.micro.precisions import available
+from scalewright.run.micro.session import Session, run_micro
+from scalewright.run.micro.timing import Timing, Work
+from scalewright.run.signals import StopSignals
+from scalewright.run.vision.session import allow_tf32, search_kernels
+from scalewright.run.watchdog import Watchdog
+from scalewright.run.world import World
+from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionRun
+
+MEMORY_FRAC = 0.5
+"""Of the free memory that the operands of one call may take; the library's work space needs some as well."""
+NORMS_FRAC = 0.2
+"""Of a series' time that is kept for norms and activations."""
+LEAST_CALLS = 3
+"""Calls without which there is no figure: one to warm up, one that counts, and one to be on the safe side."""
+SAFETY = 1.5
+"""On what a case is expected to take: small ones have lower rates than large ones."""
+TOO_SHORT = "the budget is too short"
+DIRECTIONS, BOTH_WAYS = ("forward", "input", "weight"), ("forward", "backward")
+NORM_CALLS = 2 * len(BOTH_WAYS)
+"""Of one size: norm and activation, forward and backward."""
+
+
+def run(
+    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
+) -> ExitCode:
+    return run_micro("convolution", ConvolutionRun, measure_convolutions, directory, world, metrics, stop, watchdog)
+
+
+def measure_convolutions(config: ConvolutionRun, session: Session) -> None:
+    precisions = available(config.precisions, session, skips_missing=config.skips_missing)
+    if session.device.type == "cpu" and set(precisions) & {"bf16", "fp16"}:
+        done = settle_cpu_products()
+        if done is not None:
+            session.note(done)
+        session.begin()
+    series = [
+        Setting(precision=precision, layout=layout, batch=config.batch, device=session.device)
+        for precision in precisions
+        for layout in config.layouts
+    ]
+    for number, setting in enumerate(series):
+        until_s = session.left_s * (1.0 - 1.0 / (len(series) - number))
+        allow_tf32(setting.precision == "tf32")
+        search_kernels(setting.precision, session.device)
+        kept_s = NORMS_FRAC * (session.left_s - until_s) if config.measures_norms else 0.0
+        _measure_cases(config.cases, setting, session, until_s=until_s + kept_s)
+        if config.measures_norms:
+            _measure_norms(pixels_of(config.cases), setting, session, until_s=until_s)
+    if not session.rows:
+        raise ConfigError("nothing could be measured: give a longer --budget, a smaller --batch or another --precision")
+    session.summary["network"] = [_sum_of(config, setting, session.rows) for setting in series]
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """What calls of one kind took so far, to tell what others would; work is in operations or in bytes."""
+
+    session: Session
+    until_s: float
+    num_left: int
+    work_left: float
+    _work_done: float = 0.0
+    _ready_s: float = 0.0
+    _called_s: float = 0.0
+
+    def allows(self, work: float) -> bool:
+        """Whether to get ready for so much work and call it a few times fits into the time; the first need not."""
+        left_s = self.session.left_s - self.until_s
+        if self._work_done == 0.0:
+            return left_s > 0.0
+        return SAFETY * (self._ready_s + LEAST_CALLS * self._called_s) * work / self._work_done <= left_s
+
+    def pass_over(self, work: float, *, num: int = 1) -> None:
+        self.num_left -= num
+        self.work_left -= work
+
+    def time(self, call: Work, work: float) -> Timing:
+        """Get ready for a call, then time it with its share of what the others' getting ready will leave."""
+        self.pass_over(work)
+        begun_s = time.monotonic()
+        ready = prepared(call, self.session)
+        self._ready_s += time.monotonic() - begun_s
+        self._work_done += work
+        others_s = self._ready_s * self.work_left / self._work_done
+        share_s = (self.session.left_s - self.until_s - others_s) / (self.num_left + 1)
+        timing = time_prepared(ready, self.session, share_s=share_s)
+        self._called_s += timing.time_s
+        return timing
+
+
+@contextlib.contextmanager
+def _refusals_noted(words: str, session: Session) -> Iterator[None]:
+    """What PyTorch or the memory refuses is left out; what was measured before stays."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        session.leave_out(words, "it needs more memory than is free")
+    except RuntimeError as error:
+        first = (str(error).strip().splitlines() or [""])[0][:120]
+        session.leave_out(words, f"PyTorch cannot do it here ({first})")
+
+
+def _measure_cases(cases: tuple[ConvolutionCase, ...], setting: Setting, session: Session, *, until_s: float) -> None:
+    """Those with the most work in the network first."""
+    ordered = sorted(cases, key=lambda case: case.count * case.num_directions * case.flop_per_sample, reverse=True)
+    pace = Pace(
+        session=session, until_s=until_s, num_left=sum(case.num_directions for case in ordered),
+        work_left=sum(case.num_directions * case.flop_per_sample * setting.batch for case in ordered),
+    )  # fmt: skip
+    for case in ordered:
+        words = f"{_words(case)} in {setting.precision}, channels {setting.layout}"
+        flop = case.flop_per_sample * setting.batch
+        why = ""
+        if operand_bytes(case, setting) > MEMORY_FRAC * free_bytes(session.device):
+            why = "its images need more than half of the free memory"
+        elif not pace.allows(case.num_directions * flop):
+            why = TOO_SHORT
+        if why:
+            session.leave_out(words, why)
+            pace.pass_over(case.num_directions * flop, num=case.num_directions)
+            continue
+        session.part(words)
+        _measure_case(case, setting, session, pace, words)
+
+
+def _measure_case(case: ConvolutionCase, setting: Setting, session: Session, pace: Pace, words: str) -> None:
+    """A row for each direction; of a first case that takes far longer than the time, only those that fit."""
+    flop, way = case.flop_per_sample * setting.batch, way_of(case, setting)
+    for direction, call in convolution_calls(operands_of(case, setting), way).items():
+        if not pace.allows(flop):
+            session.leave_out(f"{direction} of {words}", TOO_SHORT)
+            pace.pass_over(flop)
+            continue
+        with _refusals_noted(f"{direction} of {words}", session):
+            timing = pace.time(call, flop)
+            row: dict[str, Any] = {
+                "op": "convolution", "way": way, "precision": setting.precision, "layout": setting.layout,
+                "batch": setting.batch, "channels_in": case.channels_in, "channels_out": case.channels_out,
+                "kernel": case.kernel, "in_size": case.in_size, "out_size": case.out_size, "count": case.count,
+                "direction": direction, **timing.row(), "flop_per_s": flop / timing.time_s,
+            }  # fmt: skip
+            session.rows.append(row)
+
+
+def _words(case: ConvolutionCase) -> str:
+    stride = f" with stride {case.stride}" if case.stride > 1 else ""
+    return (
+        f"{case.kernel}x{case.kernel}{stride} from {case.channels_in} to {case.channels_out} channels, "
+        f"{case.out_size} pixels"
+    )
+
+
+def _measure_norms(sizes: list[Pixels], setting: Setting, session: Session, *, until_s: float) -> None:
+    """Batch norm and ReLU, the largest first."""
+    passes = sum(NORM_PASSES.values()) + sum(ACTIVATION_PASSES.values())
+    ordered = sorted(sizes, key=lambda pixels: pixels.num_norms * pixels.tensor_bytes(setting), reverse=True)
+    pace = Pace(
+        session=session, until_s=until_s, num_left=NORM_CALLS * len(ordered),
+        work_left=sum(passes * pixels.tensor_bytes(setting) for pixels in ordered),
+    )  # fmt: skip
+    for pixels in ordered:
+        all_bytes = passes * pixels.tensor_bytes(setting)
+        words = (
+            f"norm and activation of {pixels.channels_out} channels, {pixels.out_size} pixels in {setting.precision}"
+        )
+        if not pace.allows(all_bytes):
+            session.leave_out(words, TOO_SHORT)
+            pace.pass_over(all_bytes, num=NORM_CALLS)
+            continue
+        session.part(words)
+        with _refusals_noted(words, session):
+            _measure_pixels(pixels, setting, session, pace)
+
+
+def _measure_pixels(pixels: Pixels, setting: Setting, session: Session, pace: Pace) -> None:
+    kinds = (
+        ("norm", norm_calls, NORM_PASSES, pixels.num_norms),
+        ("activation", activation_calls, ACTIVATION_PASSES, pixels.num_activations),
+    )
+    for op, calls_of, passes, count in kinds:
+        for direction, call in calls_of(pixels, setting).items():
+            moved_bytes = passes[direction] * pixels.tensor_bytes(setting)
+            timing = pace.time(call, moved_bytes)
+            row: dict[str, Any] = {
+                "op": op, "precision": setting.precision, "layout": setting.layout, "batch": setting.batch,
+                "channels_out": pixels.channels_out, "out_size": pixels.out_size, "count": count,
+                "direction": direction, "bytes": int(moved_bytes), **timing.row(),
+                "bytes_per_s": moved_bytes / timing.time_s,
+            }  # fmt: skip
+            session.rows.append(row)
+
+
+def _sum_of(config: ConvolutionRun, setting: Setting, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Seconds of a batch over the network; None where a part of the sum was not measured."""
+    mine = [row for row in rows if (row["precision"], row["layout"]) == (setting.precision, setting.layout)]
+    num_sizes = len(pixels_of(config.cases))
+
+    def sum_s(op: str, directions: tuple[str, ...], num: int) -> float | None:
+        parts = [row["count"] * row["time_s"] for row in mine if row["op"] == op and row["direction"] in directions]
+        return float(sum(parts)) if len(parts) == num else None
+
+    num_input = sum(case.has_input_gradient for case in config.cases)
+    num_calls = {"forward": len(config.cases), "input": num_input, "weight": len(config.cases)}
+    convolutions_s = sum_s("convolution", DIRECTIONS, sum(num_calls.values()))
+    done = [row for row in mine if row["op"] == "convolution"]
+    done_flop = sum(row["count"] * row["flop_per_s"] * row["time_s"] for row in done)
+    all_flop = sum(case.count * case.num_directions * case.flop_per_sample for case in config.cases) * setting.batch
+    return {
+        "precision": setting.precision,
+        "layout": setting.layout,
+        "batch": setting.batch,
+        **{f"{way}_s": sum_s("convolution", (way,), num) for way, num in num_calls.items()},
+        "norm_s": sum_s("norm", BOTH_WAYS, 2 * num_sizes),
+        "activation_s": sum_s("activation", BOTH_WAYS, 2 * num_sizes),
+        "convolution_images_per_s": setting.batch / convolutions_s if convolutions_s else None,
+        "measured_frac": min(1.0, done_flop / all_flop),
+    }
