@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from scalewright import units
 from scalewright.records.measurements import Measurements
-from scalewright.report.bench_lines import print_conditions, spread_text
+from scalewright.report.bench_lines import print_conditions, rate_unit, spread_text
 from scalewright.report.console import plain_table
 
 
@@ -19,27 +19,31 @@ def print_gemm(console: Console, found: Measurements) -> None:
         _print_shapes(console, given)
     if found.summary.get("best"):
         _print_best(console, found)
+    cool = [row for row in found.rows if row["series"] == "cool"]
+    if cool:
+        _print_cool(console, cool)
     print_conditions(console, found)
 
 
 def _print_shapes(console: Console, rows: list[dict[str, Any]]) -> None:
     precisions = list(dict.fromkeys(str(row["precision"]) for row in rows))
     right = ("M", "N", "K", *precisions, "+-")
-    table = plain_table("product", "M", "N", "K", *precisions, "+-", right=right, title="rate by shape (TFLOP/s)")
+    unit, one = rate_unit(row["flop_per_s"] for row in rows)
+    table = plain_table("product", "M", "N", "K", *precisions, "+-", right=right, title=f"rate by shape ({unit})")
     by_shape: dict[tuple[str, int, int, int], dict[str, dict[str, Any]]] = {}
     for row in rows:
         by_shape.setdefault((row["name"], row["m"], row["n"], row["k"]), {})[row["precision"]] = row
     for (name, m, n, k), columns in by_shape.items():
-        rates = [_tera(columns[p]["flop_per_s"]) if p in columns else "-" for p in precisions]
+        rates = [_digits(columns[p]["flop_per_s"], one) if p in columns else "-" for p in precisions]
         widest = max(columns.values(), key=lambda row: (row["time_high_s"] - row["time_low_s"]) / row["time_s"])
         table.add_row(escape(name) or "-", str(m), str(n), str(k), *rates, spread_text(widest))
     console.print(table)
 
 
-def _tera(flop_per_s: float) -> str:
-    """Three digits, or what a slow device has."""
-    tera = flop_per_s * 1e-12
-    return f"{tera:.0f}" if tera >= 100 else f"{tera:.1f}" if tera >= 10 else f"{tera:.3g}"
+def _digits(flop_per_s: float, one: float) -> str:
+    """Three digits, or what a slow product has."""
+    told = flop_per_s / one
+    return f"{told:.0f}" if told >= 100 else f"{told:.1f}" if told >= 10 else f"{told:.3g}"
 
 
 def _print_best(console: Console, found: Measurements) -> None:
@@ -59,6 +63,25 @@ def _print_best(console: Console, found: Measurements) -> None:
             units.format(held["flop_per_s"], units.FLOP_PER_S) if held else "-",
             _share(held) if held else "-",
         )
+    console.print(table)
+
+
+LAYOUTS = {"tn": "forward", "nn": "input gradient", "nt": "weight gradient"}
+
+
+def _print_cool(console: Console, rows: list[dict[str, Any]]) -> None:
+    """Rates over all layers' products that no power limit slowed, by what they are in a step."""
+    table = plain_table(
+        "precision", *LAYOUTS.values(), right=tuple(LAYOUTS.values()), title="layers between pauses: a cool board"
+    )
+    for precision in dict.fromkeys(str(row["precision"]) for row in rows):
+        rates = []
+        for layout in LAYOUTS:
+            kept = [row for row in rows if (row["precision"], row["layout"]) == (precision, layout)]
+            flop = sum(float(row["flop_per_s"]) * float(row["time_s"]) for row in kept)
+            time_s = sum(float(row["time_s"]) for row in kept)
+            rates.append(units.format(flop / time_s, units.FLOP_PER_S) if kept else "-")
+        table.add_row(escape(precision), *rates)
     console.print(table)
 
 

@@ -235,7 +235,7 @@ def _cool(precision: GemmPrecision, operands: Operands, session: Session, *, tim
 def _after_pause_s(call: Callable[[], Tensor]) -> float:
     """One call on a board that was idle for a while."""
     time.sleep(PAUSE_S)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
     call()
     marks[0].record()
     for _ in range(NUM_COOL_CALLS - 1):
