@@ -2,7 +2,7 @@
 
 Rows of convolutions: op (convolution), way (library; product: a 1x1 as a matrix product), precision, layout, batch,
 channels_in, channels_out, kernel, in_size, out_size, count, direction (forward, input, weight), time_s, time_low_s,
-time_high_s, repeats, flop_per_s. Of norms and activations: op (norm, activation), precision, layout, batch,
+time_high_s, repeats, flop_per_s. Of norms, activations and pooling: op (norm, activation, pool), precision, layout, batch,
 channels_out, out_size, count, direction (forward, backward), bytes, times, bytes_per_s.
 
 A tensor that fits a cache is found there: in a step, too, the operator before has just written it.
@@ -27,6 +27,8 @@ from scalewright.run.micro.captured import prepared, time_prepared
 from scalewright.run.micro.convolution_calls import (
     ACTIVATION_PASSES,
     NORM_PASSES,
+    POOL_PASSES,
+    WAYS,
     Pixels,
     Setting,
     activation_calls,
@@ -35,12 +37,13 @@ from scalewright.run.micro.convolution_calls import (
     operand_bytes,
     operands_of,
     pixels_of,
+    pool_calls,
     way_of,
 )
 from scalewright.run.micro.free_memory import free_bytes
 from scalewright.run.micro.precisions import available
 from scalewright.run.micro.session import Session, run_micro
-from scalewright.run.micro.timing import Timing, Work
+from scalewright.run.micro.timing import BATCH_S, Timing, Work
 from scalewright.run.signals import StopSignals
 from scalewright.run.vision.session import allow_tf32, search_kernels
 from scalewright.run.watchdog import Watchdog
@@ -73,7 +76,8 @@ def measure_convolutions(config: ConvolutionRun, session: Session) -> None:
         done = settle_cpu_products()
         if done is not None:
             session.note(done)
-        session.begin()
+    _wake_libraries(session.device)
+    session.begin()
     series = [
         Setting(precision=precision, layout=layout, batch=config.batch, device=session.device)
         for precision in precisions
@@ -87,9 +91,19 @@ def measure_convolutions(config: ConvolutionRun, session: Session) -> None:
         _measure_cases(config.cases, setting, session, until_s=until_s + kept_s)
         if config.measures_norms:
             _measure_norms(pixels_of(config.cases), setting, session, until_s=until_s)
+            _measure_pool(config.cases, setting, session, until_s=until_s)
     if not session.rows:
         raise ConfigError("nothing could be measured: give a longer --budget, a smaller --batch or another --precision")
     session.summary["network"] = [_sum_of(config, setting, session.rows) for setting in series]
+
+
+def _wake_libraries(device: torch.device) -> None:
+    """Once in a process they load their kernels, which takes a second or two and is no call's own time."""
+    setting = Setting(precision="fp32", layout="last", batch=1, device=device)
+    case = ConvolutionCase(channels_in=8, channels_out=8, kernel=1, in_size=8, out_size=8)
+    for way in WAYS:
+        for call in convolution_calls(operands_of(case, setting), way).values():
+            call()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,33 +112,39 @@ class Pace:
 
     session: Session
     until_s: float
+    """How much of the budget is for others."""
     num_left: int
-    work_left: float
+    _num_done: int = 0
     _work_done: float = 0.0
     _ready_s: float = 0.0
     _called_s: float = 0.0
 
-    def allows(self, work: float) -> bool:
-        """Whether to get ready for so much work and call it a few times fits into the time; the first need not."""
-        left_s = self.session.left_s - self.until_s
-        if self._work_done == 0.0:
-            return left_s > 0.0
-        return SAFETY * (self._ready_s + LEAST_CALLS * self._called_s) * work / self._work_done <= left_s
+    @property
+    def left_s(self) -> float:
+        return self.session.left_s - self.until_s
 
-    def pass_over(self, work: float, *, num: int = 1) -> None:
+    def allows(self, work: float, *, num: int = 1) -> bool:
+        """Whether `num` calls with so much work together fit into the time; the first need not."""
+        if self._num_done == 0:
+            return self.left_s > 0.0
+        least_s = LEAST_CALLS * self._called_s * work / self._work_done
+        if self.session.device.type == "cuda":
+            least_s += num * BATCH_S
+        return SAFETY * (num * self._ready_s / self._num_done + least_s) <= self.left_s
+
+    def pass_over(self, *, num: int = 1) -> None:
         self.num_left -= num
-        self.work_left -= work
 
     def time(self, call: Work, work: float) -> Timing:
         """Get ready for a call, then time it with its share of what the others' getting ready will leave."""
-        self.pass_over(work)
+        self.num_left -= 1
         begun_s = time.monotonic()
         ready = prepared(call, self.session)
         self._ready_s += time.monotonic() - begun_s
+        self._num_done += 1
         self._work_done += work
-        others_s = self._ready_s * self.work_left / self._work_done
-        share_s = (self.session.left_s - self.until_s - others_s) / (self.num_left + 1)
-        timing = time_prepared(ready, self.session, share_s=share_s)
+        others_s = self.num_left * self._ready_s / self._num_done
+        timing = time_prepared(ready, self.session, share_s=(self.left_s - others_s) / (self.num_left + 1))
         self._called_s += timing.time_s
         return timing
 
@@ -144,21 +164,18 @@ def _refusals_noted(words: str, session: Session) -> Iterator[None]:
 def _measure_cases(cases: tuple[ConvolutionCase, ...], setting: Setting, session: Session, *, until_s: float) -> None:
     """Those with the most work in the network first."""
     ordered = sorted(cases, key=lambda case: case.count * case.num_directions * case.flop_per_sample, reverse=True)
-    pace = Pace(
-        session=session, until_s=until_s, num_left=sum(case.num_directions for case in ordered),
-        work_left=sum(case.num_directions * case.flop_per_sample * setting.batch for case in ordered),
-    )  # fmt: skip
+    pace = Pace(session=session, until_s=until_s, num_left=sum(case.num_directions for case in ordered))
     for case in ordered:
         words = f"{_words(case)} in {setting.precision}, channels {setting.layout}"
         flop = case.flop_per_sample * setting.batch
         why = ""
         if operand_bytes(case, setting) > MEMORY_FRAC * free_bytes(session.device):
             why = "its images need more than half of the free memory"
-        elif not pace.allows(case.num_directions * flop):
+        elif not pace.allows(case.num_directions * flop, num=case.num_directions):
             why = TOO_SHORT
         if why:
             session.leave_out(words, why)
-            pace.pass_over(case.num_directions * flop, num=case.num_directions)
+            pace.pass_over(num=case.num_directions)
             continue
         session.part(words)
         _measure_case(case, setting, session, pace, words)
@@ -170,7 +187,7 @@ def _measure_case(case: ConvolutionCase, setting: Setting, session: Session, pac
     for direction, call in convolution_calls(operands_of(case, setting), way).items():
         if not pace.allows(flop):
             session.leave_out(f"{direction} of {words}", TOO_SHORT)
-            pace.pass_over(flop)
+            pace.pass_over()
             continue
         with _refusals_noted(f"{direction} of {words}", session):
             timing = pace.time(call, flop)
@@ -195,22 +212,48 @@ def _measure_norms(sizes: list[Pixels], setting: Setting, session: Session, *, u
     """Batch norm and ReLU, the largest first."""
     passes = sum(NORM_PASSES.values()) + sum(ACTIVATION_PASSES.values())
     ordered = sorted(sizes, key=lambda pixels: pixels.num_norms * pixels.tensor_bytes(setting), reverse=True)
-    pace = Pace(
-        session=session, until_s=until_s, num_left=NORM_CALLS * len(ordered),
-        work_left=sum(passes * pixels.tensor_bytes(setting) for pixels in ordered),
-    )  # fmt: skip
+    pace = Pace(session=session, until_s=until_s, num_left=NORM_CALLS * len(ordered))
     for pixels in ordered:
-        all_bytes = passes * pixels.tensor_bytes(setting)
         words = (
             f"norm and activation of {pixels.channels_out} channels, {pixels.out_size} pixels in {setting.precision}"
         )
-        if not pace.allows(all_bytes):
+        if not pace.allows(passes * pixels.tensor_bytes(setting), num=NORM_CALLS):
             session.leave_out(words, TOO_SHORT)
-            pace.pass_over(all_bytes, num=NORM_CALLS)
+            pace.pass_over(num=NORM_CALLS)
             continue
         session.part(words)
         with _refusals_noted(words, session):
             _measure_pixels(pixels, setting, session, pace)
+
+
+def _measure_pool(cases: tuple[ConvolutionCase, ...], setting: Setting, session: Session, *, until_s: float) -> None:
+    """The pooling that follows a strided first convolution."""
+    stems = [case for case in cases if not case.has_input_gradient and case.stride > 1]
+    if not stems:
+        return
+    pixels = pixels_of(tuple(stems[:1]))[0]
+    words = f"pooling of {pixels.channels_out} channels, {pixels.out_size} pixels in {setting.precision}"
+    moved_bytes = {direction: num * pixels.tensor_bytes(setting) for direction, num in POOL_PASSES.items()}
+    pace = Pace(session=session, until_s=until_s, num_left=len(moved_bytes))
+    if not pace.allows(sum(moved_bytes.values()), num=len(moved_bytes)):
+        session.leave_out(words, TOO_SHORT)
+        return
+    with _refusals_noted(words, session):
+        for direction, call in pool_calls(pixels, setting).items():
+            timing = pace.time(call, moved_bytes[direction])
+            session.rows.append(
+                _moving_row("pool", pixels, setting, direction, moved_bytes[direction], timing, count=1)
+            )
+
+
+def _moving_row(
+    op: str, pixels: Pixels, setting: Setting, direction: str, moved_bytes: float, timing: Timing, *, count: int
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "op": op, "precision": setting.precision, "layout": setting.layout, "batch": setting.batch,
+        "channels_out": pixels.channels_out, "out_size": pixels.out_size, "count": count, "direction": direction,
+        "bytes": int(moved_bytes), **timing.row(), "bytes_per_s": moved_bytes / timing.time_s,
+    }  # fmt: skip
 
 
 def _measure_pixels(pixels: Pixels, setting: Setting, session: Session, pace: Pace) -> None:
@@ -222,13 +265,7 @@ def _measure_pixels(pixels: Pixels, setting: Setting, session: Session, pace: Pa
         for direction, call in calls_of(pixels, setting).items():
             moved_bytes = passes[direction] * pixels.tensor_bytes(setting)
             timing = pace.time(call, moved_bytes)
-            row: dict[str, Any] = {
-                "op": op, "precision": setting.precision, "layout": setting.layout, "batch": setting.batch,
-                "channels_out": pixels.channels_out, "out_size": pixels.out_size, "count": count,
-                "direction": direction, "bytes": int(moved_bytes), **timing.row(),
-                "bytes_per_s": moved_bytes / timing.time_s,
-            }  # fmt: skip
-            session.rows.append(row)
+            session.rows.append(_moving_row(op, pixels, setting, direction, moved_bytes, timing, count=count))
 
 
 def _sum_of(config: ConvolutionRun, setting: Setting, rows: list[dict[str, Any]]) -> dict[str, Any]:

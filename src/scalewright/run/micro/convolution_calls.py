@@ -6,7 +6,7 @@ Autograd would launch its own bookkeeping beside them, and cannot be asked for o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,12 +18,15 @@ from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionLay
 from scalewright.workload.vision_run import VisionPrecision
 
 Way = Literal["library", "product"]
+WAYS: tuple[Way, ...] = get_args(Way)
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FORMATS = {"last": torch.channels_last, "first": torch.contiguous_format}
 NORM_PASSES = {"forward": 3, "backward": 5}
 """Crossings of the tensor. Forward it is read for its moments, read again and written; backward it and its gradient
 are each read twice, and a gradient written."""
 ACTIVATION_PASSES = {"forward": 2, "backward": 3}
+POOL_PASSES = {"forward": 1.25, "backward": 1.25}
+"""Its input is read and a quarter written; backward the reverse. Positions are small integers beside them."""
 MOMENTUM, EPSILON = 0.1, 1e-5
 """PyTorch's own for batch norm; neither changes the time."""
 
@@ -186,4 +189,19 @@ def activation_calls(pixels: Pixels, setting: Setting) -> dict[str, Work]:
     return {
         "forward": lambda: torch.relu_(x),
         "backward": lambda: torch.ops.aten.threshold_backward(grad, x, 0),
+    }
+
+
+def pool_calls(pixels: Pixels, setting: Setting) -> dict[str, Work]:
+    """Max pooling of 3x3 with stride 2, as it follows a residual network's first convolution, and its gradient."""
+    x = setting.drawn(setting.batch, pixels.channels_out, pixels.out_size, pixels.out_size)
+    window, stride, padding, once = [3, 3], [2, 2], [1, 1], [1, 1]
+    aten = torch.ops.aten
+    out, positions = aten.max_pool2d_with_indices(x, window, stride, padding, once, False)
+    grad = torch.randn_like(out)
+    return {
+        "forward": lambda: aten.max_pool2d_with_indices(x, window, stride, padding, once, False),
+        "backward": lambda: aten.max_pool2d_with_indices_backward(
+            grad, x, window, stride, padding, once, False, positions
+        ),
     }
