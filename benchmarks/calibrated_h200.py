@@ -62,8 +62,8 @@ class Vision:
         shape = open_catalog().model(self.model).conv
         assert shape is not None
         return VisionRun(
-            model_id=self.model, blocks=shape.blocks, block=shape.block, width=shape.width, num_classes=shape.num_classes,
-            image_size=shape.image_size, num_ranks=1, batch=self.batch, epochs=1, steps_per_epoch=WARM_UP + TIMED,
+            model_id=self.model, blocks=shape.blocks, block=shape.block, width=shape.width,
+            num_classes=shape.num_classes, image_size=shape.image_size, num_ranks=1, batch=self.batch, epochs=1, steps_per_epoch=WARM_UP + TIMED,
             precision=self.precision, channels_last=self.channels_last, compile=self.compile, device="cuda",
         )  # fmt: skip
 
@@ -105,7 +105,7 @@ HELD_OUT: dict[str, Language | Vision] = {
     "24x768-s2048-b4-graphs": Language("layers=24,hidden=768,heads=12,vocab=50304,seq=2048", 4, "bf16", "graphs"),
     "8x3072-s4096-b2-graphs": Language("layers=8,hidden=3072,heads=24,vocab=32000,seq=4096", 2, "bf16", "graphs"),
     "20x1024-s1024-b16-graphs": Language("layers=20,hidden=1024,heads=16,vocab=50304,seq=1024", 16, "bf16", "graphs"),
-    "12x1280-s1024-b8-fp16-graphs": Language("layers=12,hidden=1280,heads=20,vocab=32000,seq=1024", 8, "fp16", "graphs"),
+    "12x1280-s1024-b8-f16-graphs": Language("layers=12,hidden=1280,heads=20,vocab=32000,seq=1024", 8, "fp16", "graphs"),
     "resnet-50-b160-bf16-eager": Vision("bf16", 160, True, "off"),
     "resnet-50-b448-bf16-eager": Vision("bf16", 448, True, "off"),
     "resnet-50-b224-fp16": Vision("fp16", 224, True, "off"),

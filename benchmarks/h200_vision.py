@@ -47,7 +47,8 @@ class Variant:
 
 VARIANTS = {
     "amp-graphs": Variant("bf16", 512, True, "graphs", LONG),
-    "fp32-graphs": Variant("fp32", 512, False, "graphs", SHORT),
+    "fp32-graphs": Variant("fp32", 512, True, "graphs", SHORT),
+    "fp32-512-last": Variant("fp32", 512, True),
     "fp32-512": Variant("fp32", 512, False),
     "fp32-256": Variant("fp32", 256, False),
     "fp32-64": Variant("fp32", 64, False),
