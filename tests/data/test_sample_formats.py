@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ from image_sets import SMALL, small_sets
 
 from scalewright.data.opening import open_samples
 from scalewright.data.order import epoch_order
-from scalewright.data.samples import FORMATS, Sample, image_problem
+from scalewright.data.samples import FORMATS, Sample, Samples, image_problem
 from scalewright.data.shards import ShardWriter
 from scalewright.data.writing import convert
 from scalewright.errors import ConfigError, DocumentError
+
+PAGE_BYTES = 4096
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +149,18 @@ def test_an_lmdb_that_is_no_lmdb_is_refused(copies: dict[str, Path]) -> None:
     data.write_bytes(bytes(data.stat().st_size))
     with pytest.raises(DocumentError, match="is not a whole LMDB"):
         open_samples(copies["lmdb"])
+
+
+@pytest.mark.parametrize("reads", [lambda s: s.read(len(s) - 1), lambda s: list(s.stream(0, len(s)))])
+def test_an_lmdb_whose_tree_is_damaged_is_refused_by_name_and_number(
+    copies: dict[str, Path], reads: Callable[[Samples], object]
+) -> None:
+    data = copies["lmdb"] / "data.mdb"
+    content = bytearray(data.read_bytes())
+    content[2 * PAGE_BYTES :] = b"\xff" * (len(content) - 2 * PAGE_BYTES)  # all but the two pages that opening reads
+    data.write_bytes(content)
+    with pytest.raises(DocumentError, match=r"data.mdb \(sample \d+\): cannot be read .*; repair or remove it"):
+        reads(open_samples(copies["lmdb"]))
 
 
 @pytest.mark.parametrize(

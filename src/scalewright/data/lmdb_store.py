@@ -7,6 +7,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -57,22 +58,24 @@ class LmdbSamples:
 
     def read(self, index: int) -> Sample:
         check_index(self, index)
-        return self._sample(index, self._open().get(_key(index)))
+        with self._telling(index):
+            found = self._open().get(_key(index))
+        return self._sample(index, found)
 
     def stream(self, start: int, stop: int) -> Iterator[Sample]:
         """Samples lie in the file as they were written, so that the bytes ahead can be fetched in large blocks."""
         cursor = self._open().cursor()
-        is_there = cursor.set_key(_key(start)) if start < stop else False
         fetched = 0
         for index in range(start, stop):
-            found = cursor.value() if is_there else None
+            with self._telling(index):
+                is_there = cursor.set_key(_key(start)) if index == start else cursor.next()
+                found = cursor.value() if is_there else None
             if found is not None:
                 end = _address(found) + len(found)
                 if end > fetched or end < fetched - AHEAD_BYTES:
                     fetched = end + AHEAD_BYTES
                     _fetch(_address(found), fetched - _address(found))
             yield self._sample(index, found)
-            is_there = cursor.next()
 
     def where(self, index: int) -> str:
         return f"{self.path / DATA_FILE} (sample {index})"
@@ -92,6 +95,14 @@ class LmdbSamples:
             environment = _environment(self.path)
             self._opened = (environment, environment.env.begin(buffers=True))
         return self._opened[1]
+
+    @contextmanager
+    def _telling(self, index: int) -> Iterator[None]:
+        """A page of the tree that is not what it must be makes LMDB refuse: say so of the sample behind it."""
+        try:
+            yield
+        except lmdb_module().Error as error:
+            raise damaged(self, index, f"cannot be read ({error})") from error
 
     def _sample(self, index: int, found: Any) -> Sample:
         if found is None or len(found) < LABEL.size:
