@@ -40,6 +40,26 @@ def test_summary_of_a_run(tmp_path: Path) -> None:
     assert summary.losses == pytest.approx((5.9, 4.0))
 
 
+def test_of_ranks_that_differ_the_slowest_is_the_jobs_speed(tmp_path: Path) -> None:
+    """All ranks wait for the last: time and throughput of a step must tell the same story."""
+    directory = make_run(tmp_path / "r")
+    writer, line = EventWriter(directory.rank_events(1)), EventLine(job="job0", rank=1, host="n1")
+    for step in range(4, 21):
+        for name, value in (
+            (names.STEP_TIME, 2.0),
+            (names.TOKENS_PER_S, 128.0),
+            (names.FLOP_PER_S, 5e8),
+            (names.MFU, 0.2),
+        ):
+            writer.append(line.format(time_s=START_S + step, step=step, name=name, value=value, unit=names.UNITS[name]))
+    writer.close()
+    summary = summarize(collect(directory))
+    assert summary.compared(names.STEP_TIME).measured == 2.0
+    assert summary.compared(names.TOKENS_PER_S).measured == 128.0
+    assert summary.compared(names.FLOP_PER_S).measured == 5e8
+    assert summary.compared(names.MFU).measured == 0.2
+
+
 def test_energy_is_the_growth_of_the_counters(tmp_path: Path) -> None:
     summary = summarize(collect(make_run(tmp_path / "r")))
     assert summary.energy_j == pytest.approx(20 * (100.0 + 28.0))

@@ -74,9 +74,9 @@ class CollectedRun:
         return max((len(ranks) for ranks in self.steps.get(names.STEP_TIME, {}).values()), default=0)
 
     def series(self, name: str, *, slowest: bool = False) -> NDArray[np.float64]:
-        """A metric over the steady steps: the mean of the ranks, or the largest of them."""
+        """A metric over the steady steps: the mean of the ranks, or that of the one which everybody waits for."""
         table = self.steps.get(name, {})
-        reduce = max if slowest else _mean
+        reduce = (min if name in names.RATES else max) if slowest else _mean
         return np.array([reduce(table[step].values()) for step in self.steady_steps if table.get(step)])
 
     def median(self, name: str, *, slowest: bool = False) -> float | None:

@@ -135,17 +135,22 @@ def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...
         Comparison(
             name=names.IMAGES_PER_S,
             unit="images/s",
-            measured=run.median(names.IMAGES_PER_S),
+            measured=run.median(names.IMAGES_PER_S, slowest=True),
             predicted=told.get("images_per_s"),
         )
         if is_vision
         else Comparison(
             name=names.TOKENS_PER_S,
             unit="tokens/s",
-            measured=run.median(names.TOKENS_PER_S),
+            measured=run.median(names.TOKENS_PER_S, slowest=True),
             predicted=None if per_gpu is None else per_gpu * num_gpus,
         ),
-        Comparison(name=names.FLOP_PER_S, unit="FLOP/s", measured=run.median(names.FLOP_PER_S), predicted=rate),
+        Comparison(
+            name=names.FLOP_PER_S,
+            unit="FLOP/s",
+            measured=run.median(names.FLOP_PER_S, slowest=True),
+            predicted=rate,
+        ),
         Comparison(name=names.MFU, unit="1", measured=_mfu_frac(run), predicted=told.get("mfu_frac")),
         Comparison(
             name=names.PEAK_MEMORY,
@@ -158,7 +163,8 @@ def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...
 
 def _mfu_frac(run: CollectedRun) -> float | None:
     """As the ranks reported it; else their rate over the peak that launching wrote down."""
-    told, rate, peak = run.median(names.MFU), run.median(names.FLOP_PER_S), run.directory.peak_flop_per_s()
+    told, rate = run.median(names.MFU, slowest=True), run.median(names.FLOP_PER_S, slowest=True)
+    peak = run.directory.peak_flop_per_s()
     if told is not None or rate is None or not peak:
         return told
     return rate / peak

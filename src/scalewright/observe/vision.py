@@ -53,7 +53,10 @@ def summarize_vision(run: CollectedRun) -> VisionSummary | None:
     num_ranks, batch = int(run.config["num_ranks"]), int(run.config["batch"])
     step_s, wait_s = run.median(names.STEP_TIME), run.median(names.DATA_WAIT)
     waits = None if step_s is None or wait_s is None else wait_s / step_s
-    device = None if step_s is None or waits is None or waits >= 1 else num_ranks * batch / (step_s * (1.0 - waits))
+    together_s = run.median(names.STEP_TIME, slowest=True)
+    device = None
+    if together_s is not None and waits is not None and waits < 1:
+        device = num_ranks * batch / (together_s * (1.0 - waits))
     limit: Literal["loader", "device", "unknown"] = "unknown"
     if waits is not None:
         limit = "loader" if waits > WAITING_FRAC else "device"

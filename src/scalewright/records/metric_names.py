@@ -15,6 +15,8 @@ FLOP_PER_S = "flop_per_s"
 """Model FLOP/s of one device."""
 MFU = "mfu"
 """Model FLOP/s of one device over its dense peak."""
+RATES = frozenset({TOKENS_PER_S, IMAGES_PER_S, FLOP_PER_S, MFU})
+"""The more, the faster: of these the slowest rank has the least."""
 COMPUTE_TIME = "compute_time"
 COMMUNICATION_TIME = "communication_time"
 """Exposed: time in which the device only waited for bytes."""
