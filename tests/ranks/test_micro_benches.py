@@ -123,6 +123,17 @@ def test_launches_cost_microseconds(tmp_path: Path, cli: Cli) -> None:
 
 
 @pytest.mark.ranks
+def test_compiling_that_would_take_longer_than_the_budget_is_left_out(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "nothing-compiled-yet"))
+    doc = measured(cli, tmp_path, "dispatch", "--budget", "1 s")
+    assert {row["mode"] for row in doc["rows"]} == {"eager"}
+    assert "compile_s" not in doc["summary"]
+    assert any("torch.compile had not ended within the budget" in note for note in doc["notes"])
+
+
+@pytest.mark.ranks
 def test_two_ranks_measure_at_once_and_the_first_is_written(tmp_path: Path) -> None:
     config = GemmRun(precisions=("fp32",), products=square_products()[:2], finds_best=False, device="cpu", budget_s=2.0)
     directory = RunDirectory.create_or_resume(tmp_path / "r", config.document())

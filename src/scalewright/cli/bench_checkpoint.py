@@ -24,7 +24,7 @@ def run(
     ranks: Annotated[int, typer.Option(help="Processes that save together.")] = 1,
     repeats: Annotated[int, typer.Option(help="Saves of each size and mode, if the budget allows.")] = 3,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for all of it; the largest sizes are left out first.")] = "60 s",
+    budget: Annotated[str, typer.Option(help="Time for measuring; the largest sizes are left out first.")] = "60 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
 ) -> None:

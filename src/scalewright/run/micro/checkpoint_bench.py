@@ -9,6 +9,7 @@ while in training it overlaps with the next forward and backward pass.
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import statistics
 import time
@@ -47,6 +48,8 @@ from scalewright.workload.storage_run import SMALLEST_STATE_BYTES, CheckpointRun
 
 KEPT = 1
 FILES_PER_CHECKPOINT = 8
+SAVE_AND_RESTORE = 2
+"""One more save, and the restore that follows the last, in times of a save."""
 T = TypeVar("T")
 
 
@@ -174,15 +177,15 @@ def _measure_all(bench: _Bench, folder: Path) -> bool:
         if not _measure_size(bench, folder / f"size-{number}", size, share_s=_share_s(bench, number)):
             return False
         growth = config.sizes_bytes[number + 1] / size if number + 1 < len(config.sizes_bytes) else 1.0
-        once_s = (time.monotonic() - begun_s) / max(bench.rows[-1]["repeats"], 1)
-        expected_s = once_s * growth
+        repeated_s = sum((row["repeats"] - 1) * row["total_s"] for row in bench.rows[-len(config.modes) :])
+        expected_s = (time.monotonic() - begun_s - repeated_s) * growth
     return True
 
 
 def _share_s(bench: _Bench, number: int) -> float:
-    """Time for a size: by its bytes, of all that are still to come."""
+    """Time for a size, of all that are still to come: by the root of its bytes, so that small ones are repeated too."""
     to_come = bench.config.sizes_bytes[number:]
-    return bench.left_s * to_come[0] / sum(to_come)
+    return bench.left_s * math.sqrt(to_come[0]) / math.fsum(math.sqrt(size) for size in to_come)
 
 
 def _warm_up(bench: _Bench, folder: Path) -> None:
@@ -198,12 +201,13 @@ def _warm_up(bench: _Bench, folder: Path) -> None:
 def _measure_size(bench: _Bench, folder: Path, size_bytes: int, *, share_s: float) -> bool:
     tensors = make_state(size_bytes, bench.mesh, bench.device)
     actual_bytes = bench.world.world_size * sum(local(t).nbytes for t in tensors.values())
-    for mode in bench.config.modes:
+    modes, begun_s = bench.config.modes, time.monotonic()
+    for number, mode in enumerate(modes, start=1):
         bench.tell(f"{mode}, {units.format(actual_bytes, units.BYTES)}")
         with _saver(folder / mode) as saver:
             if mode == "async":
                 saver.make_room(tensors)  # once per training, before its first step
-            saves = _saves(bench, saver, tensors, mode, ends_s=time.monotonic() + share_s / len(bench.config.modes))
+            saves = _saves(bench, saver, tensors, mode, ends_s=begun_s + share_s * number / len(modes))
             if saves is None:
                 return False
             restore_s, is_cold = _restored(bench, saver, folder / mode, tensors)
@@ -229,7 +233,7 @@ def _saves(
     while len(saves) < bench.config.repeats:
         if bench.is_stopped():
             return None
-        is_over = bool(saves) and time.monotonic() + saves[-1].total_s > ends_s
+        is_over = bool(saves) and time.monotonic() + SAVE_AND_RESTORE * saves[-1].total_s > ends_s
         if bench.agreed(is_over):
             break
         saves.append(_timed_save(bench, saver, tensors, mode, step=len(saves) + 1))

@@ -15,7 +15,9 @@ from torch import Tensor
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.metrics import MetricWriter
+from scalewright.run.micro.captured import captured
 from scalewright.run.micro.session import Session, run_micro
+from scalewright.run.micro.time_limit import TooLong, at_most
 from scalewright.run.micro.timing import Timing, settle, timing_of
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
@@ -28,6 +30,8 @@ GRAPH_LAUNCHES = 100
 WIDTH = 16
 """Elements to a side: too few for the work itself to matter."""
 LONGEST_POINT_S = 1.0
+LONGEST_COMPILE_S = 60.0
+"""Where compiling is not part of the budget, what still bounds it."""
 MIN_SAMPLES, MAX_SAMPLES = 9, 400
 
 Op = Callable[[], object]
@@ -51,12 +55,13 @@ def measure_dispatch(config: DispatchRun, session: Session) -> None:
         num_left = _take(session, "add_and_wait", "eager", _launch_and_wait(ops["add"], session.device), 1, num_left)
     for name, op in ops.items() if has_graphs else ():
         session.part(f"{name}, CUDA graph")
-        graph = _captured(op)
+        graph = captured(op, num_calls=GRAPH_LAUNCHES)
         replay = _launches(graph.replay, session.device, num=1)
         num_left = _take(session, name, "graph", replay, GRAPH_LAUNCHES, num_left)
     if config.compiles:
         session.part("compiled")
-        _take_compiled(session, num_left)
+        limit_s = session.left_s if config.budgets_compiling else LONGEST_COMPILE_S
+        _take_compiled(session, num_left, limit_s=limit_s)
     _sum_up(session)
 
 
@@ -110,23 +115,8 @@ def _repeated(sample_s: Callable[[], float], launches: int, budget_s: float) -> 
     return timing_of(samples_s, calls_per_repeat=launches)
 
 
-def _captured(op: Op) -> torch.cuda.CUDAGraph:
-    """A graph of many launches of one operation."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # warm up off the main stream, as capturing asks for
-        for _ in range(3):
-            op()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(GRAPH_LAUNCHES):
-            op()
-    return graph
-
-
-def _take_compiled(session: Session, num_left: int) -> None:
-    """One fused kernel behind torch.compile, guards included; noted and left out where nothing compiles."""
+def _take_compiled(session: Session, num_left: int, *, limit_s: float) -> None:
+    """One fused kernel behind torch.compile, guards included; noted and left out where nothing compiles in time."""
     x = torch.ones(WIDTH, WIDTH, device=session.device)
 
     def fused(given: Tensor) -> Tensor:
@@ -135,8 +125,12 @@ def _take_compiled(session: Session, num_left: int) -> None:
     with session.watchdog.suspended():
         begun_s = time.monotonic()
         try:
-            compiled = torch.compile(fused)
-            compiled(x)
+            with at_most(limit_s):
+                compiled = torch.compile(fused)
+                compiled(x)
+        except TooLong:
+            session.leave_out("compiled", "torch.compile had not ended within the budget; give a longer --budget")
+            return
         except Exception as error:  # no compiler, no Triton, no headers: each fails in its own way
             first = (str(error).strip().splitlines() or [""])[0][:120]
             session.note(f"torch.compile does not work here and was left out ({type(error).__name__}: {first})")

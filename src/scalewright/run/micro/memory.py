@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scalewright import units
+from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.metrics import MetricWriter
@@ -56,6 +57,11 @@ def measure_memory(config: MemoryRun, session: Session) -> None:
     places = [session.device, HOST] if on_gpu else [HOST]
     # The largest first: those are the figures that people quote, should time run short.
     parts = [(size, place) for place in places for size in reversed(_sizes(config, place, session))]
+    if not parts:
+        raise ConfigError(
+            f"buffers of {_shown(config.sizes_bytes[0])} or more: three of them do not fit in a quarter of the "
+            f"{_shown(int(free_bytes(HOST)))} that are free here: give smaller --sizes"
+        )
     link_sizes = sorted(_link_sizes(config), reverse=True) if on_gpu else []
     num_left = 4 * (len(parts) + len(link_sizes))
     flush = CacheFlush(session.device) if on_gpu else None
