@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 
+from scalewright import units
 from scalewright.records.measurements import Measurements
 
 
@@ -13,7 +15,14 @@ def spread_text(row: dict[str, Any]) -> str:
     """Half the interval of the median over it; one repeat has none."""
     if int(row.get("repeats", 0)) < 2:
         return "-"
-    return f"{(row['time_high_s'] - row['time_low_s']) / (2.0 * row['time_s']):.1%}"
+    spread = (row["time_high_s"] - row["time_low_s"]) / (2.0 * row["time_s"])
+    return f"{spread:.1%}" if spread < 1.0 else ">100%"
+
+
+def rate_unit(rates_flop_per_s: Iterable[float]) -> tuple[str, float]:
+    """Unit that a table of rates is told in, and how much it is: what the fastest of them fills."""
+    prefix = "T" if max(rates_flop_per_s, default=0.0) >= units.DECIMAL["T"] else "G"
+    return f"{prefix}FLOP/s", units.DECIMAL[prefix]
 
 
 def print_conditions(console: Console, found: Measurements) -> None:
