@@ -19,6 +19,7 @@ BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0*
 JOULE_PER_WH = 3600.0
 BYTES_PER_BIT = 0.125
 
+_EXAMPLE_NUMBER = re.compile(r"\b[\d.]+(?= )")
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 
@@ -65,7 +66,7 @@ SECONDS = Dimension(
     "time",
     "s",
     _prefixed("s", 1.0, SMALL) | {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "a": 31557600.0},
-    "60 s or 1.5 us",
+    "60 s, 10 min or 1.5 us",
     suffix="s",
 )
 HERTZ = Dimension("frequency", "Hz", _prefixed("Hz", 1.0, DECIMAL), "1.41 GHz", suffix="hz")
@@ -135,7 +136,8 @@ def parse(text: str, dimension: Dimension) -> float:
 
 def _unit_message(text: str, unit: str, dimension: Dimension) -> str:
     if not unit:
-        return f"{text!r} has no unit: a {dimension.name} needs one, such as {dimension.example}"
+        meant = _EXAMPLE_NUMBER.sub(text.strip(), dimension.example)
+        return f"{text!r} has no unit: a {dimension.name} needs one, such as {meant}"
     near = nearest(unit, [s for s in dimension.spellings if s], limit=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"write it like {dimension.example}"
     return f"{text!r} has unit {unit!r}, which is not a {dimension.name}: {hint}"

@@ -32,7 +32,11 @@ Refused = Callable[..., str]
         (["attention", "--heads", "8", "--kv-heads", "3", "--device", "cpu"], "do not divide"),
         (["attention", "--precision", "fp8", "--device", "cpu"], "precision 'fp8' is not known"),
         (["attention", "--model", "gpt5", "--device", "cpu"], "no model is called 'gpt5'"),
-        (["dispatch", "--budget", "5", "--device", "cpu"], "has no unit"),
+        (["dispatch", "--budget", "5", "--device", "cpu"], "has no unit: a time needs one, such as 5 s, 5 min or 5 us"),
+        (["collectives", "--factor", "3", "--step", "1 MiB"], "both say how sizes grow: give one of them"),
+        (["collectives", "--step", "0 B"], "--step 0 B: sizes must grow"),
+        (["collectives", "--factor", "1"], "a factor of 1 does not make sizes grow"),
+        (["collectives", "--min-bytes", "1 GiB"], "the largest size, 64.0 MiB, is below the smallest, 1.00 GiB"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )
@@ -54,3 +58,15 @@ def test_place_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
     done = cli("bench", "dispatch", "--device", "cpu", "--run-dir", "/proc/nowhere", cwd=tmp_path)
     assert done.returncode in (2, 3)
     assert done.stderr.startswith("error: /proc/nowhere")
+
+
+def test_buffers_that_fill_no_table_are_refused(tmp_path: Path, cli: Cli, refused: Refused) -> None:
+    said = refused(cli("bench", "memory", "--sizes", "100 TiB", "--device", "cpu", cwd=tmp_path))
+    assert "buffers of 100 TiB or more: three of them do not fit" in said
+    assert not list(tmp_path.rglob("measurements.json"))
+
+
+def test_list_of_benchmarks_says_of_each_what_it_measures(tmp_path: Path, cli: Cli) -> None:
+    done = cli("bench", "--help", cwd=tmp_path)
+    assert "..." not in done.stdout.split("Commands:")[1]
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80

@@ -13,7 +13,9 @@ from scalewright.cli.options import AsJson
 from scalewright.errors import ConfigError
 
 DEFAULT_CPU_RANKS = 2
-OpNames = Annotated[str, typer.Option(help="all, or some of all-reduce,all-gather,reduce-scatter,all-to-all,...")]
+DEFAULT_FACTOR = 2.0
+OP_HELP = "all, or some of all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, send-recv, with commas."
+OpNames = Annotated[str, typer.Option(help=OP_HELP)]
 ElementName = Annotated[str, typer.Option(help="fp32, fp64, fp16, bf16, int32 or uint8.")]
 RankCount = Annotated[int | None, typer.Option(help="Processes; default: one per GPU, 2 on a CPU.")]
 
@@ -24,8 +26,8 @@ def run(
     ranks: RankCount = None,
     min_bytes: Annotated[str, typer.Option(help="Smallest size.")] = "1 KiB",
     max_bytes: Annotated[str, typer.Option(help="Largest size.")] = "64 MiB",
-    factor: Annotated[float, typer.Option(help="From one size to the next.")] = 2.0,
-    step: Annotated[str, typer.Option(help="From one size to the next, instead of a factor.")] = "0 B",
+    factor: Annotated[float | None, typer.Option(help="From one size to the next; default: 2.")] = None,
+    step: Annotated[str | None, typer.Option(help="Size from one to the next, instead of a factor.")] = None,
     warmup: Annotated[int, typer.Option(help="Calls before each timed loop that do not count.")] = 1,
     iters: Annotated[int, typer.Option(help="Timed calls per size; 0: what the budget allows.")] = 0,
     budget: Annotated[str, typer.Option(help="Time for all of it, unless --iters is given.")] = "60 s",
@@ -45,13 +47,18 @@ def run(
     from scalewright.workload.collectives_run import CollectivesRun, ElementType
     from scalewright.workload.language_run import DeviceKind
 
+    if factor is not None and step is not None:
+        raise ConfigError(f"--factor {factor:g} and --step {step} both say how sizes grow: give one of them")
+    step_bytes = 0 if step is None else round(units.parse(step, units.BYTES))
+    if step is not None and step_bytes < 1:
+        raise ConfigError(f"--step {step}: sizes must grow, so give a step of 1 B or more")
     config = CollectivesRun(
         ops=OPS if ops.strip() == "all" else tuple(parse_op(name) for name in ops.split(",")),
         dtype=cast(ElementType, dtype),
         min_bytes=round(units.parse(min_bytes, units.BYTES)),
         max_bytes=round(units.parse(max_bytes, units.BYTES)),
-        factor=factor,
-        step_bytes=round(units.parse(step, units.BYTES)),
+        factor=DEFAULT_FACTOR if factor is None else factor,
+        step_bytes=step_bytes,
         warmup=warmup,
         iterations=iters,
         budget_s=units.parse(budget, units.SECONDS),

@@ -57,10 +57,11 @@ class CollectivesRun:
             )
         if self.max_bytes < self.min_bytes:
             raise ConfigError(
-                f"the largest size, {self.max_bytes} bytes, is below the smallest, {self.min_bytes}: swap them"
+                f"the largest size, {units.format(self.max_bytes, units.BYTES)}, is below the smallest, "
+                f"{units.format(self.min_bytes, units.BYTES)}: swap them"
             )
         if self.step_bytes < 0 or (not self.step_bytes and not (self.factor > 1 and math.isfinite(self.factor))):
-            raise ConfigError("sizes must grow: give a factor above 1, or a step of 1 byte or more")
+            raise ConfigError(f"a factor of {self.factor:g} does not make sizes grow: give one above 1, or a step")
         if self.warmup < 0 or self.iterations < 0 or self.root < 0:
             raise ConfigError("warm-up calls, iterations and the root must be 0 or more")
         if not 0 < self.budget_s < math.inf:

@@ -56,8 +56,10 @@ class LargeBatchRecipe:
             raise ConfigError("the base rate, its batch and the decay must be above 0, the decay at most 1")
         if self.warmup_epochs < 0 or self.weight_decay < 0:
             raise ConfigError("warm-up epochs and weight decay must be 0 or more")
-        if not (0 <= self.momentum < 1 and 0 <= self.label_smoothing < 1):
-            raise ConfigError("momentum and label smoothing are from 0 up to 1")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum {self.momentum}: give 0 or more, below 1")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label smoothing {self.label_smoothing}: give 0 or more, below 1; 0.1 is usual")
 
     def rate(self, *, epochs_done: float, global_batch: int) -> float:
         """Learning rate once `epochs_done` (a fraction within an epoch) have passed.
