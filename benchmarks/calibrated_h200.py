@@ -63,7 +63,8 @@ class Vision:
         assert shape is not None
         return VisionRun(
             model_id=self.model, blocks=shape.blocks, block=shape.block, width=shape.width,
-            num_classes=shape.num_classes, image_size=shape.image_size, num_ranks=1, batch=self.batch, epochs=1, steps_per_epoch=WARM_UP + TIMED,
+            num_classes=shape.num_classes, image_size=shape.image_size, num_ranks=1, batch=self.batch, epochs=1,
+            steps_per_epoch=WARM_UP + TIMED,
             precision=self.precision, channels_last=self.channels_last, compile=self.compile, device="cuda",
         )  # fmt: skip
 

@@ -108,12 +108,17 @@ def gemm_values(source: Source, base: Machine) -> list[Value]:
 
 
 def _full_rates(source: Source, base: Machine, precision: str, rows: list[Row]) -> list[Value]:
-    """What products of full tiles would reach, cool and without a pause."""
-    found: list[Value] = []
-    for series, of in (("cool", f"{precision} {COOL}"), ("sustained", precision)):
-        rates = [full_tile_flop_per_s(base, row) for row in rows if row.get("series") == series]
-        if rates:
-            found.append(_value(source, "full_matmul_flop_per_s", rates, of=of))
+    """What products of full tiles reach on a cool board, and how much less of it is left without a pause."""
+    cool = [row for row in rows if row.get("series") == "cool"]
+    rates = [full_tile_flop_per_s(base, row) for row in cool if row["name"] == "cool"]
+    if not rates:
+        return []
+    found = [_value(source, "full_matmul_flop_per_s", rates, of=f"{precision} {COOL}")]
+    alone = [row for row in cool if row["name"] != "cool"]
+    held = [row for row in rows if row.get("series") == "sustained"]
+    if alone and held:
+        share = min(float(held[0]["flop_per_s"]) / float(alone[0]["flop_per_s"]), 1.0)
+        found.append(_value(source, "full_matmul_flop_per_s", [share * rate for rate in rates], of=precision))
     return found
 
 

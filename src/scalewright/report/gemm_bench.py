@@ -19,7 +19,7 @@ def print_gemm(console: Console, found: Measurements) -> None:
         _print_shapes(console, given)
     if found.summary.get("best"):
         _print_best(console, found)
-    cool = [row for row in found.rows if row["series"] == "cool"]
+    cool = [row for row in found.rows if row["series"] == row["name"] == "cool"]
     if cool:
         _print_cool(console, cool)
     print_conditions(console, found)

@@ -1,7 +1,7 @@
 """`bench gemm`: matrix products by shape and precision, the best rate that any shape reaches, and what is sustained.
 
-Rows: precision, m, n, k, batch, name, series (shapes, best, sustained, cool), layout, time_s, time_low_s, time_high_s, repeats,
-flop_per_s.
+Rows: precision, m, n, k, batch, name, series (shapes, best, sustained, cool), layout (tn, nn, nt as BLAS has them),
+time_s, time_low_s, time_high_s, repeats, flop_per_s.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,15 +47,16 @@ EXPLORE_POINT_S = {"cuda": 0.04, "cpu": 0.25}
 NUM_FINALISTS = 5
 FEWEST_CALLS = 2
 """One that warms up and one that counts: what even the shortest look at a product costs."""
-SEARCH_FRAC, FINAL_FRAC, SUSTAINED_FRAC, COOL_FRAC = 0.4, 0.15, 0.25, 0.2
+SEARCH_FRAC, FINAL_FRAC, SUSTAINED_FRAC, COOL_FRAC = 0.3, 0.15, 0.3, 0.25
 """How the time of a search is divided: looking, measuring the finalists anew, keeping the best one running, and
 products between pauses."""
 LAYOUTS = ("tn", "nn", "nt")
 """Of a linear layer: forward, the gradient of its input, the gradient of its weight."""
 COOL_PRODUCTS = ((8192, 6144, 2048), (8192, 1536, 6144), (16384, 4096, 1024), (4096, 4096, 4096), (8192, 3072, 768))
 """Of models that fit one GPU: large enough to fill it, done before its power limit acts."""
-PAUSE_S, NUM_COOL_CALLS, MAX_COOL_REPEATS = 0.012, 3, 15
+PAUSE_S, NUM_COOL_CALLS, NUM_COOL_ROUNDS = 0.012, 3, 9
 """Between the calls of cool products, so that they take a few percent of the time; the first of them only wakes up."""
+COOL, COOL_HELD = "cool", "cool, the one held"
 LONGEST_SUSTAINED_S = 10.0
 SUSTAINED_SAMPLE_S = 0.1
 ALIGNED = 512
@@ -208,28 +210,27 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
     }
     held = Product(m=best["m"], n=best["n"], k=best["k"], name="sustained")
     if device.type == "cuda":
-        _cool(precision, operands, session, time_s=COOL_FRAC * time_s)
+        _cool(held, precision, operands, session, time_s=COOL_FRAC * time_s)
     _sustain(held, operands.call(held), precision, session, time_s=time_s)
 
 
-def _cool(precision: GemmPrecision, operands: Operands, session: Session, *, time_s: float) -> None:
+def _cool(held: Product, precision: GemmPrecision, operands: Operands, session: Session, *, time_s: float) -> None:
     """Products as a step has them: in all three layouts, each between pauses in which the board stays below its power
-    limit. Back to back they run slower, and a step is seldom all products."""
-    ends_s = time.monotonic() + time_s
+    limit. Back to back they run slower, and a step is seldom all products. The one that is held next comes first."""
     layouts = LAYOUTS[:1] if precision == "fp8" else LAYOUTS  # 8-bit units take the second operand turned
-    for sides in COOL_PRODUCTS:
-        product = Product(m=sides[0], n=sides[1], k=sides[2], name="cool")
-        if _refuses(product, precision, session.device):
-            continue
-        for layout in layouts:
-            call = operands.call(product, layout)
-            samples_s = [_after_pause_s(call) for _ in range(2)][1:]
-            while len(samples_s) < MAX_COOL_REPEATS and time.monotonic() < ends_s:
-                samples_s.append(_after_pause_s(call))
-            session.rows.append(_row(product, precision, "cool", timing_of(samples_s).row(), layout=layout))
-            session.beat(sum(samples_s))
-            if session.stop.requested is not None or time.monotonic() >= ends_s:
-                return
+    layers = [Product(m=m, n=n, k=k, name=COOL) for m, n, k in COOL_PRODUCTS]
+    pairs = [(replace(held, name=COOL_HELD), LAYOUTS[0]), *((layer, layout) for layer in layers for layout in layouts)]
+    fitting = [pair for pair in pairs if not _refuses(pair[0], precision, session.device)]
+    samples_s: list[list[float]] = [[] for _ in fitting]
+    ends_s = time.monotonic() + time_s
+    for number in range(NUM_COOL_ROUNDS):
+        for (product, layout), found in zip(fitting, samples_s, strict=True):
+            if session.stop.requested is None and (number == 0 or time.monotonic() < ends_s):
+                found.append(_after_pause_s(operands.call(product, layout)))
+    for (product, layout), found in zip(fitting, samples_s, strict=True):
+        if found:
+            session.rows.append(_row(product, precision, "cool", timing_of(found).row(), layout=layout))
+    session.beat(time_s)
 
 
 def _after_pause_s(call: Callable[[], Tensor]) -> float:
