@@ -18,6 +18,7 @@ NORM_COLUMNS = (
     ("ReLU forward", "activation", "forward"),
     ("ReLU backward", "activation", "backward"),
 )
+OTHERS = {"norms": "norm_s", "activations": "activation_s", "pooling": "pool_s"}
 
 
 def print_convolutions(console: Console, found: Measurements) -> None:
@@ -62,26 +63,30 @@ def _print_total(console: Console, total: dict[str, Any]) -> None:
     if None in parts:
         console.print(f"{total['measured_frac']:.0%} of the convolutions' work was measured: no sum is told")
         return
-    sums = ", ".join(f"{way} {_seconds(total[f'{way}_s'])}" for way in DIRECTIONS)
+    console.print("a batch: " + ", ".join(f"{way} {_seconds(total[f'{way}_s'])}" for way in DIRECTIONS))
     alone = rate_words(total["convolution_images_per_s"], "images/s")
-    console.print(f"a batch: {sums}; {alone} by these alone")
-    if total["norm_s"] is None or total["activation_s"] is None:
+    others = {name: total[key] for name, key in OTHERS.items()}
+    if None in others.values():
+        console.print(f"{alone} by convolutions alone")
         return
-    whole_s = sum(parts) + total["norm_s"] + total["activation_s"]
+    whole_s = sum(parts) + sum(others.values())
+    console.print(", ".join(f"{name} {_seconds(value_s)}" for name, value_s in others.items() if value_s > 0))
     together = rate_words(total["batch"] / whole_s, "images/s")
-    console.print(
-        f"norms {_seconds(total['norm_s'])}, activations {_seconds(total['activation_s'])}; {together} with them, "
-        f"{sum(parts) / whole_s:.0%} convolutions"
-    )
+    console.print(f"{alone} by convolutions alone, {together} with these ({sum(parts) / whole_s:.0%} of the time)")
 
 
 def _print_norms(console: Console, rows: list[dict[str, Any]]) -> None:
     if not rows:
         return
+    pool = {
+        row["direction"]: units.format(row["bytes_per_s"], units.BYTES_PER_S) for row in rows if row["op"] == "pool"
+    }
     names = tuple(name for name, _, _ in NORM_COLUMNS)
     table = plain_table("channels", "pixels", *names, right=("channels", "pixels", *names), title="norms, activations")
     by_size: dict[tuple[int, int], dict[tuple[str, str], float]] = {}
     for row in rows:
+        if row["op"] == "pool":
+            continue
         found = by_size.setdefault((int(row["channels_out"]), int(row["out_size"])), {})
         found[row["op"], row["direction"]] = row["bytes_per_s"]
     for (channels, pixels), rates in by_size.items():
@@ -91,6 +96,8 @@ def _print_norms(console: Console, rows: list[dict[str, Any]]) -> None:
         ]
         table.add_row(str(channels), str(pixels), *cells)
     console.print(table)
+    if pool:
+        console.print("pooling " + ", ".join(f"{direction} {rate}" for direction, rate in pool.items()))
 
 
 def _seconds(value_s: float) -> str:

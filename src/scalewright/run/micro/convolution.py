@@ -2,8 +2,8 @@
 
 Rows of convolutions: op (convolution), way (library; product: a 1x1 as a matrix product), precision, layout, batch,
 channels_in, channels_out, kernel, in_size, out_size, count, direction (forward, input, weight), time_s, time_low_s,
-time_high_s, repeats, flop_per_s. Of norms, activations and pooling: op (norm, activation, pool), precision, layout, batch,
-channels_out, out_size, count, direction (forward, backward), bytes, times, bytes_per_s.
+time_high_s, repeats, flop_per_s. Of norms, activations and pooling: op (norm, activation, pool), precision, layout,
+batch, channels_out, out_size, count, direction (forward, backward), bytes, times, bytes_per_s.
 
 A tensor that fits a cache is found there: in a step, too, the operator before has just written it.
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,15 +54,13 @@ from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionRun
 MEMORY_FRAC = 0.5
 """Of the free memory that the operands of one call may take; the library's work space needs some as well."""
 NORMS_FRAC = 0.2
-"""Of a series' time that is kept for norms and activations."""
+"""Of a series' time that is kept for norms, activations and pooling."""
 LEAST_CALLS = 3
 """Calls without which there is no figure: one to warm up, one that counts, and one to be on the safe side."""
 SAFETY = 1.5
 """On what a case is expected to take: small ones have lower rates than large ones."""
 TOO_SHORT = "the budget is too short"
 DIRECTIONS, BOTH_WAYS = ("forward", "input", "weight"), ("forward", "backward")
-NORM_CALLS = 2 * len(BOTH_WAYS)
-"""Of one size: norm and activation, forward and backward."""
 
 
 def run(
@@ -90,8 +89,7 @@ def measure_convolutions(config: ConvolutionRun, session: Session) -> None:
         kept_s = NORMS_FRAC * (session.left_s - until_s) if config.measures_norms else 0.0
         _measure_cases(config.cases, setting, session, until_s=until_s + kept_s)
         if config.measures_norms:
-            _measure_norms(pixels_of(config.cases), setting, session, until_s=until_s)
-            _measure_pool(config.cases, setting, session, until_s=until_s)
+            _measure_moving(config.cases, setting, session, until_s=until_s)
     if not session.rows:
         raise ConfigError("nothing could be measured: give a longer --budget, a smaller --batch or another --precision")
     session.summary["network"] = [_sum_of(config, setting, session.rows) for setting in series]
@@ -178,7 +176,8 @@ def _measure_cases(cases: tuple[ConvolutionCase, ...], setting: Setting, session
             pace.pass_over(num=case.num_directions)
             continue
         session.part(words)
-        _measure_case(case, setting, session, pace, words)
+        with _refusals_noted(words, session):
+            _measure_case(case, setting, session, pace, words)
 
 
 def _measure_case(case: ConvolutionCase, setting: Setting, session: Session, pace: Pace, words: str) -> None:
@@ -208,70 +207,68 @@ def _words(case: ConvolutionCase) -> str:
     )
 
 
-def _measure_norms(sizes: list[Pixels], setting: Setting, session: Session, *, until_s: float) -> None:
-    """Batch norm and ReLU, the largest first."""
-    passes = sum(NORM_PASSES.values()) + sum(ACTIVATION_PASSES.values())
-    ordered = sorted(sizes, key=lambda pixels: pixels.num_norms * pixels.tensor_bytes(setting), reverse=True)
-    pace = Pace(session=session, until_s=until_s, num_left=NORM_CALLS * len(ordered))
-    for pixels in ordered:
-        words = (
-            f"norm and activation of {pixels.channels_out} channels, {pixels.out_size} pixels in {setting.precision}"
-        )
-        if not pace.allows(passes * pixels.tensor_bytes(setting), num=NORM_CALLS):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """An operator that is bound by memory, forward and backward."""
+
+    op: str
+    pixels: Pixels
+    count: int
+    passes: Mapping[str, float]
+    calls: Callable[[Pixels, Setting], dict[str, Work]]
+
+    def moved_bytes(self, direction: str, setting: Setting) -> float:
+        return self.passes[direction] * self.pixels.tensor_bytes(setting)
+
+
+def _moving(cases: tuple[ConvolutionCase, ...]) -> list[Moving]:
+    """Norms and activations of every size that is written, and the pooling that follows a strided first convolution."""
+    found = []
+    for pixels in pixels_of(cases):
+        norm = Moving(op="norm", pixels=pixels, count=pixels.num_norms, passes=NORM_PASSES, calls=norm_calls)
+        found.append(norm)
+        if pixels.num_activations:
+            count = pixels.num_activations
+            found.append(replace(norm, op="activation", count=count, passes=ACTIVATION_PASSES, calls=activation_calls))
+    stems = tuple(case for case in cases if not case.has_input_gradient and case.stride > 1)
+    for pixels in pixels_of(stems)[:1]:
+        found.append(Moving(op="pool", pixels=pixels, count=1, passes=POOL_PASSES, calls=pool_calls))
+    return found
+
+
+def _measure_moving(cases: tuple[ConvolutionCase, ...], setting: Setting, session: Session, *, until_s: float) -> None:
+    """Those that move the most bytes in the network first."""
+
+    def all_bytes(moving: Moving) -> float:
+        return sum(moving.moved_bytes(direction, setting) for direction in BOTH_WAYS)
+
+    ordered = sorted(_moving(cases), key=lambda moving: moving.count * all_bytes(moving), reverse=True)
+    pace = Pace(session=session, until_s=until_s, num_left=len(BOTH_WAYS) * len(ordered))
+    for moving in ordered:
+        pixels = moving.pixels
+        words = f"{moving.op} of {pixels.channels_out} channels, {pixels.out_size} pixels in {setting.precision}"
+        if not pace.allows(all_bytes(moving), num=len(BOTH_WAYS)):
             session.leave_out(words, TOO_SHORT)
-            pace.pass_over(num=NORM_CALLS)
+            pace.pass_over(num=len(BOTH_WAYS))
             continue
         session.part(words)
         with _refusals_noted(words, session):
-            _measure_pixels(pixels, setting, session, pace)
-
-
-def _measure_pool(cases: tuple[ConvolutionCase, ...], setting: Setting, session: Session, *, until_s: float) -> None:
-    """The pooling that follows a strided first convolution."""
-    stems = [case for case in cases if not case.has_input_gradient and case.stride > 1]
-    if not stems:
-        return
-    pixels = pixels_of(tuple(stems[:1]))[0]
-    words = f"pooling of {pixels.channels_out} channels, {pixels.out_size} pixels in {setting.precision}"
-    moved_bytes = {direction: num * pixels.tensor_bytes(setting) for direction, num in POOL_PASSES.items()}
-    pace = Pace(session=session, until_s=until_s, num_left=len(moved_bytes))
-    if not pace.allows(sum(moved_bytes.values()), num=len(moved_bytes)):
-        session.leave_out(words, TOO_SHORT)
-        return
-    with _refusals_noted(words, session):
-        for direction, call in pool_calls(pixels, setting).items():
-            timing = pace.time(call, moved_bytes[direction])
-            session.rows.append(
-                _moving_row("pool", pixels, setting, direction, moved_bytes[direction], timing, count=1)
-            )
-
-
-def _moving_row(
-    op: str, pixels: Pixels, setting: Setting, direction: str, moved_bytes: float, timing: Timing, *, count: int
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "op": op, "precision": setting.precision, "layout": setting.layout, "batch": setting.batch,
-        "channels_out": pixels.channels_out, "out_size": pixels.out_size, "count": count, "direction": direction,
-        "bytes": int(moved_bytes), **timing.row(), "bytes_per_s": moved_bytes / timing.time_s,
-    }  # fmt: skip
-
-
-def _measure_pixels(pixels: Pixels, setting: Setting, session: Session, pace: Pace) -> None:
-    kinds = (
-        ("norm", norm_calls, NORM_PASSES, pixels.num_norms),
-        ("activation", activation_calls, ACTIVATION_PASSES, pixels.num_activations),
-    )
-    for op, calls_of, passes, count in kinds:
-        for direction, call in calls_of(pixels, setting).items():
-            moved_bytes = passes[direction] * pixels.tensor_bytes(setting)
-            timing = pace.time(call, moved_bytes)
-            session.rows.append(_moving_row(op, pixels, setting, direction, moved_bytes, timing, count=count))
+            for direction, call in moving.calls(pixels, setting).items():
+                moved_bytes = moving.moved_bytes(direction, setting)
+                timing = pace.time(call, moved_bytes)
+                row: dict[str, Any] = {
+                    "op": moving.op, "precision": setting.precision, "layout": setting.layout, "batch": setting.batch,
+                    "channels_out": pixels.channels_out, "out_size": pixels.out_size, "count": moving.count,
+                    "direction": direction, "bytes": int(moved_bytes), **timing.row(),
+                    "bytes_per_s": moved_bytes / timing.time_s,
+                }  # fmt: skip
+                session.rows.append(row)
 
 
 def _sum_of(config: ConvolutionRun, setting: Setting, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Seconds of a batch over the network; None where a part of the sum was not measured."""
     mine = [row for row in rows if (row["precision"], row["layout"]) == (setting.precision, setting.layout)]
-    num_sizes = len(pixels_of(config.cases))
+    num_moving = Counter(moving.op for moving in _moving(config.cases))
 
     def sum_s(op: str, directions: tuple[str, ...], num: int) -> float | None:
         parts = [row["count"] * row["time_s"] for row in mine if row["op"] == op and row["direction"] in directions]
@@ -288,8 +285,7 @@ def _sum_of(config: ConvolutionRun, setting: Setting, rows: list[dict[str, Any]]
         "layout": setting.layout,
         "batch": setting.batch,
         **{f"{way}_s": sum_s("convolution", (way,), num) for way, num in num_calls.items()},
-        "norm_s": sum_s("norm", BOTH_WAYS, 2 * num_sizes),
-        "activation_s": sum_s("activation", BOTH_WAYS, 2 * num_sizes),
+        **{f"{op}_s": sum_s(op, BOTH_WAYS, 2 * num_moving[op]) for op in ("norm", "activation", "pool")},
         "convolution_images_per_s": setting.batch / convolutions_s if convolutions_s else None,
         "measured_frac": min(1.0, done_flop / all_flop),
     }
