@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.checkpoint import Checkpointer
+from scalewright.run.language.optimizer import local
 from scalewright.run.language.session import Session, open_session
 from scalewright.run.vision.loader import Batch
 from scalewright.run.vision.session import open_session as open_vision_session
@@ -100,3 +102,47 @@ def score_images(document: dict[str, Any], num_images: int) -> tuple[float, floa
     found = validate(session, iter([Batch(images[mine], labels[mine], 0.0)]))
     assert found is not None
     return found.loss, found.top_5_frac, found.num_images
+
+
+def train_with_overflow(document: dict[str, Any], bad_step: int, bad_rank: int) -> dict[str, Any]:
+    """Train in fp16; in one step, one rank's gradients behind one layer are not finite."""
+    session = open_session(from_document(document, where="the test's configuration"), torch.device("cpu"))
+    return _with_overflow(session, session.split.callables[0], session.run.steps, bad_step, bad_rank, _steps)
+
+
+def train_images_with_overflow(document: dict[str, Any], bad_step: int, bad_rank: int) -> dict[str, Any]:
+    run = vision_run.from_document(document, where="the test's configuration")
+    session = open_vision_session(run, torch.device("cpu"))
+    return _with_overflow(session, session.model, run.steps, bad_step, bad_rank, _image_steps)
+
+
+def _with_overflow(
+    session: Any, model: nn.Module, steps: int, bad_step: int, bad_rank: int, train: Callable[..., Any]
+) -> dict[str, Any]:
+    optimizer, scale = session.optimizer, session.train_step.loss_scale
+    train(session, 0, bad_step)
+    before = {name: local(tensor).clone() for name, tensor in optimizer.state().items()}
+    spoiled = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    hooks = [spoiled.register_forward_hook(_overflows)] if torch.distributed.get_rank() == bad_rank else []
+    train(session, bad_step, bad_step + 1)
+    for hook in hooks:
+        hook.remove()
+    untouched = all(torch.equal(local(tensor), before[name]) for name, tensor in optimizer.state().items())
+    after = scale.state()
+    train(session, bad_step + 1, steps)
+    changed = any(not torch.equal(local(tensor), before[name]) for name, tensor in optimizer.state().items())
+    return {"untouched": untouched, "after": after, "changed": changed, "end": scale.state(),
+            "num_updates": optimizer.num_updates}  # fmt: skip
+
+
+def _overflows(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    output.register_hook(lambda grad: grad * torch.inf)
+
+
+def _image_steps(session: Any, first: int, last: int) -> None:
+    run = session.run
+    for step in range(first, last):
+        generator = torch.Generator().manual_seed(step + 100 * torch.distributed.get_rank())
+        size = (run.batch, run.image_size, run.image_size, 3)
+        images = torch.randint(256, size, dtype=torch.uint8, generator=generator)
+        session.step(images, torch.randint(run.num_classes, (run.batch,), generator=generator))
