@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import functools
 import gc
 import json
 import os
@@ -175,10 +176,21 @@ def _import_commands() -> None:
                 import_module(name)
 
 
+def keep_commands() -> None:
+    """Build Typer's tree of commands once: it depends on the code alone and takes most of the time of a short call."""
+    import typer
+
+    from scalewright.cli.main import app
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(app)
+
+
 if __name__ == "__main__":
     from scalewright.cli.main import main
 
     _import_commands()
+    keep_commands()
     gc.collect()
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))

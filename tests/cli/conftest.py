@@ -9,13 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from forked_cli import keep_commands
 from scalewright.cli.main import main
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(scope="session")
+def kept_commands() -> None:
+    keep_commands()
+
+
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Here:
+def here(
+    kept_commands: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Here:
     """What `cli` does, in an empty folder and 80 columns, without starting Python for each row."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))

@@ -67,7 +67,7 @@ def test_gpu_where_there_is_none_is_the_environments_fault(tmp_path: Path, cli: 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/full/run"])
 def test_place_that_cannot_be_written(tmp_path: Path, cli: Cli, place: str) -> None:
-    result = cli(*TINY, "--run-dir", place, cwd=tmp_path)
+    result = cli(*TINY, "--system", "laptop", "--run-dir", place, cwd=tmp_path)  # named: nothing is probed
     assert result.returncode in (2, 3)
     assert result.stderr.splitlines()[-1].startswith("error: /")
     assert "--run-dir" in result.stderr
@@ -92,11 +92,12 @@ def test_port_in_use(tmp_path: Path, cli: Cli, refused: Refused) -> None:
 
 
 def test_over_the_budget_names_the_largest_preset_that_fits_and_starts_nothing(tmp_path: Path, cli: Cli) -> None:
-    result = cli("bench", "language", "--model", "gpt3-1.3b", "--device", "cpu", "--steps", "100000", cwd=tmp_path)
+    large = ("bench", "language", "--model", "gpt3-1.3b", "--device", "cpu")
+    result = cli(*large, "--steps", "100000", "--system", "laptop", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert "over the budget of 600 s" in result.stderr or "does not fit in memory" in result.stderr
     assert list(tmp_path.iterdir()) == []
-    fits = cli("bench", "language", "--model", "gpt3-1.3b", "--device", "cpu", "--steps", "2", cwd=tmp_path)
+    fits = cli(*large, "--steps", "2", cwd=tmp_path)
     assert fits.returncode == 1
     assert "the largest preset that fits is " in fits.stderr
 

@@ -105,7 +105,7 @@ def test_torchrun_outlives_the_notice_and_its_ranks_save(tmp_path: Path, starts_
     (folder / "bin" / "python").write_text(TORCHRUN)
     (folder / "bin" / "python").chmod(0o755)
     request = request_for(
-        GENERIC, command=("probe",), launcher="torchrun", run_dir=folder / "run", work_dir=folder, notice_s=300
+        GENERIC, command=("probe",), launcher="torchrun", run_dir=folder / "run", work_dir=folder, notice_s=60
     )
     (folder / "job.sh").write_text(render(request, GENERIC).text.replace("RANDOM % 15", "0"))
     env = environment(folder) | {"STARTS_FOR_S": starts_for_s}

@@ -56,9 +56,9 @@ def test_budget_ends_the_repeats_and_one_is_always_made() -> None:
 
 def test_steady_work_ends_before_its_budget() -> None:
     begun_s = time.monotonic()
-    found = measure(lambda: time.sleep(0.002), device=CPU, budget_s=60.0, max_repeats=20)
+    found = measure(lambda: time.sleep(0.002), device=CPU, budget_s=12.0, max_repeats=20)
     assert found.repeats <= 20
-    assert time.monotonic() - begun_s < 50.0
+    assert time.monotonic() - begun_s < 10.0
 
 
 def test_what_comes_before_a_repeat_is_not_timed() -> None:
