@@ -106,6 +106,16 @@ def test_predict_prints_points_and_writes_every_form(cli: Cli, folder: Path) -> 
     assert efficiency == [1.0, 1.0]
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_predicted(
+    cli: Cli, folder: Path, refused: Refused
+) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    done = cli("study", "predict", "mine.toml", "--out", "mine.toml/report", cwd=folder)
+    assert done.stdout == ""
+    assert "mine.toml/report: cannot be written: Not a directory; choose another place" in refused(done)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
 def test_plots_are_for_print(cli: Cli, folder: Path) -> None:
     cli("study", "predict", "mine.toml", "--out", "report", cwd=folder)
     kinds = {path.suffix for path in (folder / "report" / "plots").iterdir()}

@@ -95,10 +95,13 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict every point, beside what is published. Nothing is run."""
     from scalewright.catalog.library import open_catalog
+    from scalewright.records.documents import check_folder
     from scalewright.study.answer import predicted_report
     from scalewright.study.points import open_study
 
     library = open_catalog(catalog)
+    if out is not None:
+        check_folder(out)
     _answer(predicted_report(library, open_study(library, study)), out, plots=plots, as_json=as_json)
 
 
@@ -216,6 +219,7 @@ def report(
 ) -> None:  # fmt: skip
     """Write the report anew from what has been measured so far: page, plots, tables, data. Nothing is run."""
     from scalewright.catalog.library import open_catalog
+    from scalewright.records.documents import check_folder
     from scalewright.study.answer import measured_report
     from scalewright.study.points import open_study
     from scalewright.study.store import Store
@@ -223,6 +227,7 @@ def report(
     library = open_catalog(catalog)
     found = open_study(library, study, is_measured=True)
     store = Store.open(results or Path("results") / found.file.id)
+    check_folder(out or store.report)
     _answer(measured_report(library, study, store), out or store.report, plots=plots, as_json=as_json)
 
 

@@ -5,6 +5,7 @@ Every document starts with `schema: "scalewright.KIND/MAJOR"`. A reader refuses 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -69,6 +70,21 @@ def write_bytes(path: Path, content: bytes, *, is_synced: bool = True, mode: int
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that nothing can be written into before the work whose answer it is to hold; leaves no trace."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
+    finally:
+        for folder in missing:
+            with contextlib.suppress(OSError):  # it could not be made, or somebody else has put something there
+                folder.rmdir()
 
 
 def read_document(path: Path, kind: str, *, major: int = 1) -> dict[str, Any]:
