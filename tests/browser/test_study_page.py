@@ -106,6 +106,18 @@ def test_nothing_reaches_beyond_the_window(browser, page: Path, width: int) -> N
     assert browser.execute_script(OVERFLOWING) == []
 
 
+def test_on_a_phone_advice_and_breakdowns_are_there_without_scrolling_sideways(browser, page: Path) -> None:
+    opened(browser, page, NARROW_PX)
+    browser.execute_script("document.querySelector('.more').click()")
+    beyond = browser.execute_script(
+        "return [...document.querySelectorAll('.stop td, .points .more, tr.detail td > *')].filter(e => {"
+        "  const box = e.getBoundingClientRect();"
+        "  return box.width && (box.left < 0 || box.right > window.innerWidth);"
+        "}).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert beyond == []
+
+
 def test_hostile_names_stay_text(browser, cli: Cli, tmp_path: Path) -> None:
     text = f"""
 schema = "scalewright.study/1"
