@@ -7,8 +7,11 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from scalewright.workload.layout import parse_layout
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -110,6 +113,19 @@ def test_stored_plan_reads_as_the_fresh_one_did(here: Here, args: list[str], tmp
     assert again.stdout == fresh.stdout
     assert again.returncode == fresh.returncode
     assert json.loads(here("plan-show", str(file), "--json").stdout) == json.loads(file.read_text())
+
+
+def test_a_rival_that_changes_more_than_its_choice_says_what(here: Here) -> None:
+    """The fastest layout with another value of one knob moves others too: the reasons are theirs as well."""
+    document = json.loads(here(*EXAMPLE, "--json").stdout)
+    best, rival = (parse_layout(text) for text in (document["best"]["layout_text"], found(document, "mbs")["layout"]))
+    assert rival.tp != best.tp
+    printed = " ".join(here(*EXAMPLE).stdout.split())
+    assert re.search(rf"mbs={rival.mbs} [\d.]+ m?s with [^:]*tp={rival.tp}[^:]*: ", printed)
+
+
+def found(document: dict[str, Any], knob: str) -> dict[str, Any]:
+    return next(loser for loser in document["why_others_lost"] if loser["knob"] == knob and "loss_s" in loser)
 
 
 def test_explanation_walks_from_the_total_to_equations_and_sources(here: Here) -> None:

@@ -139,7 +139,11 @@ def _why_none(result: SearchResult, layout: Layout, knob: str, value: str, among
         return f"{knob}={value} {result.problem(smallest)} at least"
     space = result.space
     problems = reasons(_with(layout, knob, int(value), space.num_gpus), space)
-    return problems[0].partition(";")[0] if problems else f"{knob}={value} does not divide"
+    if problems:
+        return problems[0].partition(";")[0]
+    if knob == "zero" and int(layout.dp) * int(layout.cp) == 1:
+        return f"zero={value} shares state among replicas, and there is one"
+    return f"{knob}={value} does not divide"
 
 
 def _with(layout: Layout, knob: str, value: int, num_gpus: int) -> Layout:

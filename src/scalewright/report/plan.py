@@ -11,6 +11,7 @@ from rich.table import Table
 from scalewright import units
 from scalewright.report.console import bar_mark, plain_table, rate_words
 from scalewright.report.whole_run import print_run_details
+from scalewright.workload.layout import parse_layout
 
 Document = dict[str, Any]
 NUM_LOSERS = 8
@@ -161,16 +162,26 @@ def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
     shown = plan["why_others_lost"] if whole else _closest(plan["why_others_lost"])
     if not shown:
         return
-    table = plain_table("", "loses", "because", title="why others lost", right=("loses",))
+    title = "why others lost: the fastest layout with each other choice, beside the best"
+    table = plain_table("choice", "slower by", "because", title=title, right=("slower by",))
     for names, loser in _by_layout(shown):
         name = ", ".join(names)
         if "loss_s" not in loser:
-            table.add_row(escape(name), "-", escape(loser["sentence"]))
+            table.add_row(escape(name), "cannot be", escape(loser["sentence"]))
             continue
         terms = ", ".join(f"{n.replace('_', ' ')} {_signed(v, units.SECONDS)}" for n, v in loser["terms_s"].items())
-        table.add_row(escape(name), _s(loser["loss_s"]), escape(terms))
+        moved = _moved_with(names, plan["best"]["layout_text"], loser["layout"])
+        table.add_row(escape(name), _s(loser["loss_s"]), escape(f"with {moved}: {terms}" if moved else terms))
     console.print()
     console.print(table)
+
+
+def _moved_with(names: list[str], best: str, rival: str) -> str:
+    """Knobs of a rival that differ from the best layout beside those that its family is named for; dp follows."""
+    ours, theirs = parse_layout(best).as_dict(), parse_layout(rival).as_dict()
+    named = {name.split("=", 1)[0] for name in names} | {"dp", "gbs"}
+    moved = {knob: value for knob, value in theirs.items() if knob not in named and value != ours[knob]}
+    return " ".join(f"{knob}={int(value) if isinstance(value, bool) else value}" for knob, value in moved.items())
 
 
 def _by_layout(losers: list[Document]) -> list[tuple[list[str], Document]]:
