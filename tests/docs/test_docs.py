@@ -107,6 +107,17 @@ def test_readme_shows_every_command() -> None:
         assert f"## scalewright {name}\n" in (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 
 
+def test_what_the_readme_reads_it_has_made_before() -> None:
+    """Followed line by line, no command asks for a plan or a run that nothing made."""
+    made: set[str] = set()
+    for line in re.findall(r"^scalewright .*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M):
+        words = shlex.split(line)
+        if words[1] in ("advise", "report", "plan-show", "explain"):
+            assert words[2] in made, line
+        made |= {words[at + 1] for at, word in enumerate(words) if word in ("--out", "--run-dir")}
+    assert "plan.json" in made
+
+
 def test_readme_sections_are_in_order() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     wanted = ["Two commands", "Install", "The commands", "Files", "Accuracy", "Exit codes", "What this is not"]
