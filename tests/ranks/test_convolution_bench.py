@@ -69,7 +69,7 @@ def test_every_operator_of_a_network_and_their_sum(tmp_path: Path, cli: Cli) -> 
 
 @pytest.mark.ranks
 def test_what_a_short_budget_leaves_out_is_told_and_no_sum_is_made_up(tmp_path: Path, cli: Cli) -> None:
-    args = ["convolution", "--model", "resnet-152", "--batch", "16", "--device", "cpu", "--budget", "1 s"]
+    args = ["convolution", "--model", "resnet-152", "--batch", "4", "--device", "cpu", "--budget", "2 s"]
     doc = measured(cli, tmp_path, *args)
     assert any("not measured, the budget is too short" in note for note in doc["notes"])
     (total,) = doc["summary"]["network"]

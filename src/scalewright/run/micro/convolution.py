@@ -53,8 +53,8 @@ from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionRun
 
 MEMORY_FRAC = 0.5
 """Of the free memory that the operands of one call may take; the library's work space needs some as well."""
-NORMS_FRAC = 0.2
-"""Of a series' time that is kept for norms, activations and pooling."""
+MOVING_FRAC = 0.2
+"""Of a series' time that norms, activations and pooling may take."""
 LEAST_CALLS = 3
 """Calls without which there is no figure: one to warm up, one that counts, and one to be on the safe side."""
 SAFETY = 1.5
@@ -86,10 +86,10 @@ def measure_convolutions(config: ConvolutionRun, session: Session) -> None:
         until_s = session.left_s * (1.0 - 1.0 / (len(series) - number))
         allow_tf32(setting.precision == "tf32")
         search_kernels(setting.precision, session.device)
-        kept_s = NORMS_FRAC * (session.left_s - until_s) if config.measures_norms else 0.0
-        _measure_cases(config.cases, setting, session, until_s=until_s + kept_s)
-        if config.measures_norms:
-            _measure_moving(config.cases, setting, session, until_s=until_s)
+        if config.measures_norms:  # first: how long a search for kernels takes is known only afterwards
+            kept_s = (1.0 - MOVING_FRAC) * (session.left_s - until_s)
+            _measure_moving(config.cases, setting, session, until_s=until_s + kept_s)
+        _measure_cases(config.cases, setting, session, until_s=until_s)
     if not session.rows:
         raise ConfigError("nothing could be measured: give a longer --budget, a smaller --batch or another --precision")
     session.summary["network"] = [_sum_of(config, setting, session.rows) for setting in series]
@@ -130,15 +130,21 @@ class Pace:
             least_s += num * BATCH_S
         return SAFETY * (num * self._ready_s / self._num_done + least_s) <= self.left_s
 
+    @contextlib.contextmanager
+    def getting_ready(self) -> Iterator[None]:
+        """Around what precedes the timing of calls: their operands, the search for kernels, the recording."""
+        begun_s = time.monotonic()
+        yield
+        self._ready_s += time.monotonic() - begun_s
+
     def pass_over(self, *, num: int = 1) -> None:
         self.num_left -= num
 
     def time(self, call: Work, work: float) -> Timing:
         """Get ready for a call, then time it with its share of what the others' getting ready will leave."""
         self.num_left -= 1
-        begun_s = time.monotonic()
-        ready = prepared(call, self.session)
-        self._ready_s += time.monotonic() - begun_s
+        with self.getting_ready():
+            ready = prepared(call, self.session)
         self._num_done += 1
         self._work_done += work
         others_s = self.num_left * self._ready_s / self._num_done
@@ -183,7 +189,9 @@ def _measure_cases(cases: tuple[ConvolutionCase, ...], setting: Setting, session
 def _measure_case(case: ConvolutionCase, setting: Setting, session: Session, pace: Pace, words: str) -> None:
     """A row for each direction; of a first case that takes far longer than the time, only those that fit."""
     flop, way = case.flop_per_sample * setting.batch, way_of(case, setting)
-    for direction, call in convolution_calls(operands_of(case, setting), way).items():
+    with pace.getting_ready():
+        calls = convolution_calls(operands_of(case, setting), way)
+    for direction, call in calls.items():
         if not pace.allows(flop):
             session.leave_out(f"{direction} of {words}", TOO_SHORT)
             pace.pass_over()
@@ -253,7 +261,9 @@ def _measure_moving(cases: tuple[ConvolutionCase, ...], setting: Setting, sessio
             continue
         session.part(words)
         with _refusals_noted(words, session):
-            for direction, call in moving.calls(pixels, setting).items():
+            with pace.getting_ready():
+                calls = moving.calls(pixels, setting)
+            for direction, call in calls.items():
                 moved_bytes = moving.moved_bytes(direction, setting)
                 timing = pace.time(call, moved_bytes)
                 row: dict[str, Any] = {
