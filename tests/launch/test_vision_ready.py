@@ -47,7 +47,7 @@ def test_a_set_with_a_validation_folder_is_trained_on_whole(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("precision", "ranks", "compiled", "channels_last"),
     [("auto", 1, "graphs", True), ("fp16", 1, "graphs", True), ("bf16", 4, "default", True),
-     ("fp32", 1, "graphs", False), ("tf32", 1, "graphs", True)],
+     ("fp32", 1, "graphs", True), ("tf32", 1, "graphs", True)],
 )  # fmt: skip
 def test_the_fastest_known_way_on_gpus(
     monkeypatch: pytest.MonkeyPatch, precision: str, ranks: int, compiled: str, channels_last: bool

@@ -204,7 +204,7 @@ def _convolution() -> Micro:
                              budget_s=budget_s)  # fmt: skip
         return run.document()
 
-    return Micro(name="convolution", kind="convolution", num_ranks=1, least_s=40.0, most_s=60.0, config=config)
+    return Micro(name="convolution", kind="convolution", num_ranks=1, least_s=45.0, most_s=90.0, config=config)
 
 
 def _collectives(device: DeviceKind, num_ranks: int) -> Micro:

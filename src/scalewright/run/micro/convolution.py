@@ -11,6 +11,7 @@ A tensor that fits a cache is found there: in a step, too, the operator before h
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -75,13 +76,14 @@ def measure_convolutions(config: ConvolutionRun, session: Session) -> None:
         done = settle_cpu_products()
         if done is not None:
             session.note(done)
-    _wake_libraries(session.device)
-    session.begin()
     series = [
         Setting(precision=precision, layout=layout, batch=config.batch, device=session.device)
         for precision in precisions
         for layout in config.layouts
     ]
+    for setting in series:
+        _wake_libraries(setting)
+    session.begin()
     for number, setting in enumerate(series):
         until_s = session.left_s * (1.0 - 1.0 / (len(series) - number))
         allow_tf32(setting.precision == "tf32")
@@ -95,9 +97,9 @@ def measure_convolutions(config: ConvolutionRun, session: Session) -> None:
     session.summary["network"] = [_sum_of(config, setting, session.rows) for setting in series]
 
 
-def _wake_libraries(device: torch.device) -> None:
+def _wake_libraries(setting: Setting) -> None:
     """Once in a process they load their kernels, which takes a second or two and is no call's own time."""
-    setting = Setting(precision="fp32", layout="last", batch=1, device=device)
+    setting = replace(setting, batch=1)
     case = ConvolutionCase(channels_in=8, channels_out=8, kernel=1, in_size=8, out_size=8)
     for way in WAYS:
         for call in convolution_calls(operands_of(case, setting), way).values():
@@ -114,7 +116,7 @@ class Pace:
     num_left: int
     _num_done: int = 0
     _work_done: float = 0.0
-    _ready_s: float = 0.0
+    _each_ready_s: list[float] = field(default_factory=list)
     _called_s: float = 0.0
 
     @property
@@ -128,14 +130,19 @@ class Pace:
         least_s = LEAST_CALLS * self._called_s * work / self._work_done
         if self.session.device.type == "cuda":
             least_s += num * BATCH_S
-        return SAFETY * (num * self._ready_s / self._num_done + least_s) <= self.left_s
+        return SAFETY * (num * self._ready_s + least_s) <= self.left_s
+
+    @property
+    def _ready_s(self) -> float:
+        """Before a call: the median, for one search that takes seconds says nothing about the others."""
+        return statistics.median(self._each_ready_s) * len(self._each_ready_s) / self._num_done
 
     @contextlib.contextmanager
     def getting_ready(self) -> Iterator[None]:
         """Around what precedes the timing of calls: their operands, the search for kernels, the recording."""
         begun_s = time.monotonic()
         yield
-        self._ready_s += time.monotonic() - begun_s
+        self._each_ready_s.append(time.monotonic() - begun_s)
 
     def pass_over(self, *, num: int = 1) -> None:
         self.num_left -= num
@@ -147,7 +154,7 @@ class Pace:
             ready = prepared(call, self.session)
         self._num_done += 1
         self._work_done += work
-        others_s = self.num_left * self._ready_s / self._num_done
+        others_s = self.num_left * self._ready_s
         timing = time_prepared(ready, self.session, share_s=(self.left_s - others_s) / (self.num_left + 1))
         self._called_s += timing.time_s
         return timing
