@@ -16,7 +16,7 @@ SITES = {path.stem: load_site(path) for path in sorted(packaged_sites().glob("*.
 ACCOUNTS = {
     "lumi": "project_465000123", "leonardo": "EUHPC_D01_001", "marenostrum5": "ehpc123", "meluxina": "p200123",
     "karolina": "EU-25-12", "discoverer": "ehpc-reg-2026", "deucalion": "f2026001g", "jupiter": "jureap59",
-    "perlmutter": "m1234_g", "frontier": "abc123",
+    "perlmutter": "m1234_g", "frontier": "abc123", "clariden": "g123", "adastra": "cad12345",
 }  # fmt: skip
 BASE = JobRequest(
     command=("python", "train.py", "--epochs", "3"), num_nodes=2, walltime_s=1800, run_dir=Path("/project/runs/first"),

@@ -278,7 +278,8 @@ def test_no_variable_of_the_script_can_be_overwritten() -> None:
     for site in SITES.values():
         stage, tasks = ("/data/x",), ArrayTasks(manifest=Path("/m"), num_items=1, max_running=1)
         for launcher in ("srun", "torchrun"):
-            container = Container(image="/data/i.sif") if site.id != "perlmutter" else None
+            takes_files = any(runtime.kind != "shifter" for runtime in site.runtimes)
+            container = Container(image="/data/i.sif") if takes_files else None
             request = request_for(site, launcher=launcher, stage=stage, array=tasks, container=container, num_nodes=1)
             text = render(request, site).text
             names = set(re.findall(r"^(?:\S+=\S* )*([a-z]\w*)=", text, re.MULTILINE))

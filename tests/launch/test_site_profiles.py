@@ -23,6 +23,7 @@ def tasks(num_items: int) -> ArrayTasks:
 
 
 CATALOG = Catalog((packaged_data(),))
+UNCATALOGUED = {"generic", "clariden", "adastra"}
 # Header flags of whole-node jobs on two nodes, as the sources of each site write them.
 HEADERS = {
     ("lumi", "srun"): "--ntasks-per-node=8 --cpus-per-task=7 --gpus-per-node=8",
@@ -39,6 +40,9 @@ HEADERS = {
     ("jupiter", "torchrun"): "--ntasks-per-node=1 --cpus-per-task=288 --gres=gpu:4 --gpu-bind=none",
     ("perlmutter", "srun"): "--ntasks-per-node=4 --cpus-per-task=32 --gpus-per-node=4 --gpu-bind=none --constraint=gpu",
     ("frontier", "srun"): "--partition=batch --network=disable_rdzv_get",
+    ("clariden", "srun"): "--partition=normal --ntasks-per-node=4 --gpus-per-task=1",
+    ("adastra", "srun"): "--constraint=MI250 --exclusive --ntasks-per-node=8 --cpus-per-task=8 --gpus-per-node=8 "
+    "--threads-per-core=1",
 }
 STEPS = {
     ("lumi", "srun"): "--cpu-bind=mask_cpu:0x00fe000000000000,0xfe00000000000000,0x0000000000fe0000,0x00000000fe000000,"
@@ -47,6 +51,7 @@ STEPS = {
     ("deucalion", "srun"): "--cpu-bind=none",
     ("jupiter", "torchrun"): "--mpi=none --threads-per-core=1 --cpus-per-task=288 --wait=60",
     ("frontier", "srun"): "--ntasks=16 --cpus-per-task=7 --gpus-per-task=1 --gpu-bind=closest",
+    ("adastra", "srun"): "--threads-per-core=1 --gpu-bind=closest",
 }
 VARIABLES = {
     "lumi": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3", "NCCL_NET_GDR_LEVEL": "PHB", "HSA_ENABLE_SDMA": "0",
@@ -66,11 +71,14 @@ VARIABLES = {
                  "FI_CXI_DEFAULT_CQ_SIZE": "131072", "FI_CXI_DEFAULT_TX_SIZE": "2048", "FI_CXI_RDZV_PROTO": "alt_read",
                  "FI_CXI_RDZV_EAGER_SIZE": "0", "FI_CXI_RDZV_THRESHOLD": "0", "FI_CXI_RDZV_GET_MIN": "0",
                  "FI_CXI_RX_MATCH_MODE": "hybrid", "HSA_FORCE_FINE_GRAIN_PCIE": "1"},
+    "clariden": {"NCCL_NET": "AWS Libfabric", "MPICH_GPU_SUPPORT_ENABLED": "0", "CUDA_CACHE_DISABLE": "1"},
+    "adastra": {"FI_MR_CACHE_MONITOR": "memhooks", "ROCFFT_RTC_CACHE_PATH": "/dev/null"},
 }  # fmt: skip
 
 
-def test_the_twelve_sites_are_there() -> None:
+def test_the_fourteen_sites_are_there() -> None:
     assert set(SITES) == {*ACCOUNTS, "vega", "generic"}
+    assert {name for name, site in SITES.items() if site.system is None} == UNCATALOGUED
 
 
 @pytest.mark.parametrize(("site", "launcher"), HEADERS, ids=" ".join)
@@ -112,7 +120,7 @@ def test_every_value_has_a_source_and_every_source_is_used(name: str) -> None:
     assert all(source.checked.year >= 2026 for source in site.sources.values())
 
 
-@pytest.mark.parametrize("name", sorted(set(SITES) - {"generic"}))
+@pytest.mark.parametrize("name", sorted(set(SITES) - UNCATALOGUED))
 def test_profile_agrees_with_the_catalogue(name: str) -> None:
     site = SITES[name]
     assert site.system is not None
@@ -141,6 +149,18 @@ def test_masks_are_left_out_where_the_node_is_shared() -> None:
     assert any("masks are left out" in note for note in settled.notes)
     assert "#SBATCH --mem=240G\n" in render(request_for(site, gpus_per_node=4, partition="small-g"), site).text
     assert settle(request_for(site, partition="dev-g"), site).cpu_bind == "map_cpu:49,57,17,25,1,9,33,41"
+
+
+def test_part_of_a_node_is_asked_for_without_a_warning_where_nodes_are_shared() -> None:
+    for name, is_warned in (("marenostrum5", False), ("clariden", True)):
+        script = render(request_for(SITES[name], gpus_per_node=1, num_nodes=1, launcher="srun"), SITES[name])
+        assert any("whole node" in note for note in script.notes) is is_warned
+    assert (
+        "#SBATCH --cpus-per-task=20\n"
+        in render(
+            request_for(SITES["marenostrum5"], gpus_per_node=1, num_nodes=1, launcher="srun"), SITES["marenostrum5"]
+        ).text
+    )
 
 
 def test_deucalion_has_a_login_shell_and_others_do_not() -> None:
