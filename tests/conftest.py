@@ -23,6 +23,10 @@ DROPPED_PREFIXES = ("SLURM", "SBATCH_", "SINFO_", "SQUEUE_", "SCALEWRIGHT_")
 DROPPED = {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: compares times, so that no other test may run beside it")
+
+
 class Cli(Protocol):
     def __call__(
         self,

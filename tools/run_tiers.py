@@ -1,4 +1,4 @@
-"""Run the test tiers in order and print what passed, failed and was skipped.
+"""Run the test tiers, static checks beside the unit tests, and print what passed, failed and was skipped.
 
     .venv/bin/python tools/run_tiers.py [--tier NAME]... [--minutes N]
 
@@ -20,6 +20,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,19 +43,32 @@ class Part:
     mark: str
     folders: tuple[str, ...] = ("tests",)
     options: tuple[str, ...] = ()
+    narrowed: str = ""
+    """Which of the mark's tests; another part has the others."""
+
+    @property
+    def chosen(self) -> str:
+        return f"({self.mark}) and {self.narrowed}" if self.narrowed else self.mark
 
 
 UNIT = "not slurm and not netns and not browser and not gpu and not ranks and not kills"
+# Halves of the list, so that what the tests of a file share is mostly made by one worker.
+HALVES = ("-n", "2", "--dist", "worksteal")
+# Ranks of two files at once; what compares times runs after them, alone.
+TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+RANKS = ("tests/ranks", "tests/records", "tests/cli", "tests/study")
 # Practice clusters mostly wait for Slurm's timers: each worker has its own. What measures a network runs alone.
 CLUSTERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 PARTS = {
-    "unit": (Part(UNIT, options=("-n", "2")),),
-    "ranks": (Part("ranks", ("tests/ranks", "tests/records", "tests/cli", "tests/study")),),
+    "unit": (Part(UNIT, options=HALVES),),
+    "ranks": (Part("ranks", RANKS, TWO_FILES, narrowed="not alone"), Part("ranks", RANKS, narrowed="alone")),
     "kills": (Part("kills", ("tests/kills", "tests/ranks", "tests/records", "tests/run")),),
     "slurm": (Part("slurm", ("tests/slurm",), CLUSTERS), Part("netns", ("tests/netns",))),
     "browser": (Part("browser", ("tests/browser",)),),
 }
 TIERS = ("static", *PARTS)
+BESIDE = ("static", "unit")
+"""Tiers that run at once: the type checker, which keeps one core busy, and tests that hold on a busy machine."""
 # Per tier: the programs it needs, each with the packages that bring it.
 PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
     "unit": {"shellcheck": ("shellcheck",)},
@@ -137,18 +151,24 @@ def install(tier: str, missing: list[str]) -> None:
 
 
 def run_static() -> Result:
-    result = Result("static")
+    """What the checks say is printed at once, because the unit tests print meanwhile."""
+    result, said = Result("static"), []
     for command in STATIC:
         started = time.monotonic()
         try:
-            ok = subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode == 0
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                check=False,
+            )  # fmt: skip
+            ok, text = done.returncode == 0, done.stdout
         except FileNotFoundError:
-            ok = False
-        print(
-            f"static: {' '.join(command)}: {'ok' if ok else 'FAILED'}, {time.monotonic() - started:.1f} s", flush=True
+            ok, text = False, "not found\n"
+        said.append(
+            f"{text}static: {' '.join(command)}: {'ok' if ok else 'FAILED'}, {time.monotonic() - started:.1f} s\n"
         )
         result.passed += ok
         result.failed += not ok
+    print(f"\n{''.join(said)}", end="", flush=True)
     return result
 
 
@@ -169,7 +189,7 @@ def pytest_once(part: Part, result: Result, folder: Path, *options: str) -> int:
     xml.unlink(missing_ok=True)
     # pyproject.toml's options, and a cache that lasts for this call: it knows what failed.
     given = ("-o", "addopts=-q --strict-markers --strict-config", "-o", f"cache_dir={folder / 'cache'}")
-    command = [sys.executable, "-m", "pytest", "-ra", *given, "-m", part.mark, *options, f"--junit-xml={xml}"]
+    command = [sys.executable, "-m", "pytest", "-ra", *given, "-m", part.chosen, *options, f"--junit-xml={xml}"]
     command += part.folders
     status = subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode
     if xml.exists():
@@ -188,7 +208,7 @@ def run_part(tier: str, part: Part) -> Result:
             status = pytest_once(part, result, Path(directory), "--last-failed")
             result.note = f"{failed - result.failed} of {failed} that failed passed when tried again"
     if status == NO_TESTS_COLLECTED:
-        result.note = f"no tests were collected for {part.mark}"
+        result.note = f"no tests were collected for {part.chosen}"
     elif status and not result.failed:
         result.note = f"pytest ended with status {status}"
     if status:
@@ -224,13 +244,20 @@ def run_tier(tier: str) -> Result:
     return result
 
 
-def print_table(results: list[Result]) -> None:
-    total = Result("total")
+def run_round(chosen: list[str]) -> list[Result]:
+    beside = [tier for tier in chosen if tier in BESIDE]
+    with ThreadPoolExecutor(len(BESIDE)) as pool:
+        results = list(pool.map(run_tier, beside))
+    return results + [run_tier(tier) for tier in chosen if tier not in BESIDE]
+
+
+def print_table(results: list[Result], seconds: float) -> None:
+    """The total of the seconds is less than their sum where tiers ran at once."""
+    total = Result("total", seconds=seconds)
     for r in results:
         total.passed += r.passed
         total.failed += r.failed
         total.skipped += r.skipped
-        total.seconds += r.seconds
     print(f"\n{'tier':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     for r in [*results, total]:
         print(f"{r.tier:<10}{r.passed:>8}{r.failed:>8}{r.skipped:>9}{r.seconds:>9.1f}  {r.note}".rstrip())
@@ -243,18 +270,18 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0, help="run the tiers again until this time is up")
     args = parser.parse_args()
     chosen = [tier for tier in TIERS if tier in (args.tier or TIERS)]
-    deadline = time.monotonic() + 60 * args.minutes
+    started = time.monotonic()
 
-    results = [run_tier(tier) for tier in chosen]
-    while time.monotonic() < deadline and not any(r.failed for r in results):
-        results += [run_tier(tier) for tier in chosen]
+    results = run_round(chosen)
+    while time.monotonic() < started + 60 * args.minutes and not any(r.failed for r in results):
+        results += run_round(chosen)
     skipped = any(r.skipped for r in results)
     if not args.tier:
         results.append(Result("gpu", skipped=1, note="needs a GPU; run by hand: pytest -m gpu"))
     forbidden_skip = skipped and os.environ.get("CI") == "true"
     if forbidden_skip:
         print("\nCI=true: a skip is a failure")
-    print_table(results)
+    print_table(results, time.monotonic() - started)
     return int(forbidden_skip or any(r.failed for r in results))
 
 

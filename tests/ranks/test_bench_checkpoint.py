@@ -25,6 +25,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 @pytest.mark.ranks
+@pytest.mark.alone
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_every_size_and_mode_is_saved_restored_and_removed(scratch: Path, cli: Cli, num_ranks: int) -> None:
     done = cli(*SMALL, "--ranks", str(num_ranks), "--json", cwd=scratch.parent)
@@ -74,4 +75,5 @@ def test_a_state_larger_than_memory_or_disk_is_refused_before_it_is_made(scratch
     missing = cli(*SMALL, "--path", "nowhere", "--run-dir", "r2", cwd=scratch.parent)
     assert missing.returncode == 3
     assert "nowhere: no such folder to measure in" in missing.stderr
+    assert not (scratch.parent / "r2").exists()
     assert list(scratch.iterdir()) == []

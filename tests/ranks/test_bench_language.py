@@ -22,6 +22,7 @@ SMALL = [
 
 
 @pytest.mark.ranks
+@pytest.mark.alone
 def test_two_ranks_leave_a_whole_run_directory(tmp_path: Path, cli: Cli) -> None:
     command = [*SMALL, "--steps", "12", "--checkpoint-every", "6", "--profile", "--run-dir", "r", "--json"]
     done = cli(*command, cwd=tmp_path, timeout=170)

@@ -58,6 +58,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, *every: Point) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.alone
 def test_a_point_that_does_not_end_is_ended_with_the_budget(wanted: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [point for point in points("cpu", num_ranks=1, scratch="/tmp") if isinstance(point, RealRun)]
     plan(monkeypatch, NEEDED, ENDLESS, AFTER, *steps[:2])

@@ -18,6 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("calibrated")
 
 
+@pytest.mark.ranks
 def test_a_machine_is_calibrated_within_its_budget_and_then_predicted(cli: Cli, folder: Path) -> None:
     env = {"SCALEWRIGHT_HOME": str(folder / "home")}
     begun_s = time.monotonic()
