@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,11 @@ pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(told)
 """
 
 
+def described(slurm: Lab, job: str, log: Path) -> str:
+    said = log.read_text() if log.exists() else "it has said nothing"
+    return slurm.run("scontrol", "show", "job", job).stdout + said
+
+
 def test_a_bad_node_is_left_out_where_there_is_a_spare(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
     """Through srun and through torchrun at once: the run is on the good nodes, and meets on the first of them."""
     bad, *good = slurm.nodes[:3]
@@ -118,7 +124,8 @@ def test_a_bad_node_is_left_out_where_there_is_a_spare(cli: Cli, slurm: Lab, tmp
     for launcher, job in jobs.items():
         directory = RunDirectory(tmp_path / f"run-{launcher}")
         log = directory.logs / f"slurm-{job}.out"
-        assert wait_for_end(slurm, job) == "COMPLETED", log.read_text()
+        state = wait_for_end(slurm, job, shown=partial(described, slurm, job, log))
+        assert state == "COMPLETED", log.read_text()
         result = json.loads(directory.preflight_result.read_text())
         assert (result["code"], result["keep"], result["drop"]) == (0, good, [bad]), result["reason"]
         assert {f["rule"] for f in result["findings"] if f["severity"] == "error"} == {"versions-differ"}
