@@ -115,6 +115,13 @@ def test_stored_plan_reads_as_the_fresh_one_did(here: Here, args: list[str], tmp
     assert json.loads(here("plan-show", str(file), "--json").stdout) == json.loads(file.read_text())
 
 
+def test_a_machine_of_one_node_needs_no_count(here: Here) -> None:
+    one = here("plan", "--model", "gpt2-124m", "--system", "laptop", "--global-batch", "8")
+    assert one.stdout.startswith("gpt2 on 1 x laptop-2core")
+    many = here("plan", "--model", "gpt2-124m", "--system", "lumi", "--global-batch", "8")
+    assert (many.returncode, many.stderr[:24]) == (2, "error: how many devices?")
+
+
 def test_a_rival_that_changes_more_than_its_choice_says_what(here: Here) -> None:
     """The fastest layout with another value of one knob moves others too: the reasons are theirs as well."""
     document = json.loads(here(*EXAMPLE, "--json").stdout)

@@ -82,7 +82,7 @@ def test_node_without_gpus_or_tools(tmp_path: Path) -> None:
     node.numa(0, "0-3", kib=1 << 20)
     found = read(node, range(4))
     assert (found.gpus, found.nics, findings(found)) == ((), (), [])
-    assert "4 CPUs, 0 GPUs" in printed(found, [])
+    assert "4 CPUs, no GPUs, " in printed(found, [])
 
 
 def test_every_bad_placement_is_found(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
-from scalewright.cli.bench_start import DeviceName, RunFolder, start_bench
+from scalewright.cli.bench_start import DeviceName, RunFolder, folder_to_measure, start_bench
 from scalewright.cli.options import AsJson
 from scalewright.errors import ConfigError
 
@@ -39,7 +39,7 @@ def run(
         raise ConfigError(f"--ranks {ranks} starts nothing: give 1 or more")
     place = device if is_inside(os.environ) else device_here(device, num_ranks=ranks)
     config = CheckpointRun(
-        path=str(path.resolve()),
+        path=folder_to_measure(path),
         sizes_bytes=tuple(round(units.parse(part, units.BYTES)) for part in sizes.split(",")),
         modes=cast(tuple[SaveMode, ...], tuple(part.strip() for part in modes.split(","))),
         repeats=repeats,

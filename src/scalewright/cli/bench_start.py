@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import signal
@@ -47,6 +48,16 @@ def start_bench(
         return
     typer.echo(f"run directory {path}", err=True)
     print_measurements(answer_console(), found)
+
+
+def folder_to_measure(path: Path) -> str:
+    """Where a benchmark of storage works: there already, unless other nodes than this one are to say so."""
+    from scalewright.errors import EnvironmentFailedError
+    from scalewright.launch.allocation import is_inside
+
+    if not is_inside(os.environ) and not path.is_dir():
+        raise EnvironmentFailedError(f"{path}: no such folder to measure in; make it, or give another --path")
+    return str(path.resolve())
 
 
 def command_again(path: Path) -> str:

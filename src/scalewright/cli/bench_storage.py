@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from scalewright.cli.bench_start import RunFolder, start_bench
+from scalewright.cli.bench_start import RunFolder, folder_to_measure, start_bench
 from scalewright.cli.options import AsJson
 
 MOST_DEFAULT_WORKERS = 16
@@ -36,7 +36,7 @@ def run(
 
     names = FORMATS if formats.strip() == "all" else tuple(part.strip() for part in formats.split(","))
     config = StorageRun(
-        path=str(path.resolve()),
+        path=folder_to_measure(path),
         formats=cast(tuple[StorageFormat, ...], names),
         size_bytes=round(units.parse(size, units.BYTES)),
         sample_bytes=round(units.parse(sample_size, units.BYTES)),

@@ -67,8 +67,13 @@ def parse_budget(text: str | None) -> Budget:
 
 
 def parse_counts(nodes: str | None, gpus: int | None, machine: Machine) -> tuple[int, ...]:
-    """Numbers of devices from `--nodes 8`, `8,16,32` or `8-64` (doublings) and `--gpus`, which must agree."""
+    """Numbers of devices from `--nodes 8`, `8,16,32` or `8-64` (doublings) and `--gpus`, which must agree.
+
+    A machine of one node has nothing to choose: all its devices.
+    """
     if nodes is None:
+        if gpus is None and machine.num_nodes == 1:
+            return (machine.gpus_per_node,)
         if gpus is None:
             raise ConfigError("how many devices? give --nodes 128, --nodes 8,16,32, --nodes 8-64 or --gpus 1024")
         return (_positive(gpus, "--gpus"),)

@@ -44,10 +44,9 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
 def tree(found: Topology) -> Tree:
     num_cpus = sum(len(node.cpus) for node in found.numa_nodes)
     names = sorted({gpu.name for gpu in found.gpus})
-    counts = f"{num_cpus} CPUs, {len(found.gpus)} GPUs, {len(found.nics)} network ports"
-    if len(names) == 1:
-        counts = f"{num_cpus} CPUs, {len(found.gpus)} x {escape(names[0])}, {len(found.nics)} network ports"
-    root = Tree(f"[bold]{escape(found.host)}[/]: {counts}", highlight=False)
+    gpus = f"{len(found.gpus)} x {escape(names[0])}" if len(names) == 1 else f"{len(found.gpus) or 'no'} GPUs"
+    ports = f"{len(found.nics) or 'no'} network port{'' if len(found.nics) == 1 else 's'}"
+    root = Tree(f"[bold]{escape(found.host)}[/]: {num_cpus} CPUs, {gpus}, {ports}", highlight=False)
     for node in found.numa_nodes:
         memory = "" if node.memory_bytes is None else f", {units.format(node.memory_bytes, units.BYTES)}"
         cpus = f"CPUs {cpu_list(node.cpus)}" if node.cpus else "no CPUs"
