@@ -32,8 +32,12 @@ def measured(cli: Cli, folder: Path, *args: str) -> dict[str, Any]:
 
 @pytest.mark.ranks
 def test_every_operator_of_a_network_and_their_sum(tmp_path: Path, cli: Cli) -> None:
-    args = [*SMALL, "--layout", "last,first", "--budget", "60 s"]
-    doc = measured(cli, tmp_path, *args)
+    for budget in ("30 s", "150 s"):  # a machine that others use is given a second, longer try
+        args, folder = [*SMALL, "--layout", "last,first", "--budget", budget], tmp_path / budget.replace(" ", "")
+        folder.mkdir()
+        doc = measured(cli, folder, *args)
+        if not any("the budget is too short" in note for note in doc["notes"]):
+            break
     shape = Catalog((packaged_data(),)).model("resnet-18").conv
     assert shape is not None
     cases = cases_of(shape.model_copy(update={"image_size": 32}))
@@ -62,7 +66,7 @@ def test_every_operator_of_a_network_and_their_sum(tmp_path: Path, cli: Cli) -> 
         assert total["forward_s"] + total["input_s"] + total["weight_s"] == pytest.approx(whole_s)
         assert total["convolution_images_per_s"] == pytest.approx(1.0 / whole_s)
         assert min(total[f"{op}_s"] for op in ("norm", "activation", "pool")) > 0
-    again = cli("bench", *args, "--run-dir", "r", cwd=tmp_path)
+    again = cli("bench", *args, "--run-dir", "r", cwd=folder)
     assert again.stdout.count("by convolutions alone") == 2
     assert max(len(line) for line in again.stdout.splitlines()) <= 80
 

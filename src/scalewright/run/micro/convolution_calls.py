@@ -26,8 +26,8 @@ NORM_PASSES = {"forward": 3, "backward": 5}
 are each read twice, and a gradient written."""
 ACTIVATION_PASSES = {"forward": 2, "backward": 3}
 POOL_PASSES = {"forward": 1.25, "backward": 1.25}
-"""Its input is read and a quarter written; backward the reverse. Positions, which PyTorch keeps in 8 bytes each, are not
-counted: they are the kernel's own affair."""
+"""Its input is read and a quarter written; backward the reverse. Positions, in 8 bytes each, are not counted: they are
+the kernel's own affair."""
 MOMENTUM, EPSILON = 0.1, 1e-5
 """PyTorch's own for batch norm; neither changes the time."""
 
