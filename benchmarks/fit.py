@@ -29,7 +29,7 @@ from scalewright.costs.interval import COVERAGE_FRAC
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_time
 from scalewright.errors import ScalewrightError
-from scalewright.planner.error_table import residual_quantiles
+from scalewright.planner.scores import weighted_quantile
 from scalewright.planner.validate import NotInScopeError, Part, express, measured_step_s, with_recompute
 from scalewright.workload.layout import COLUMNS
 
@@ -56,7 +56,7 @@ FAMILIES = (
     ("megatron-core", "megatron-bridge"),
 )
 PRIORS = {
-    "sustained_matmul_share": 0.9, "throttle_exponent": 0.3, "device_spread": 0.04, "misaligned_matmul_share": 0.33,
+    "sustained_matmul_share": 0.9, "throttle_exponent": 0.5, "device_spread": 0.04, "misaligned_matmul_share": 0.33,
     "narrow_matmul_gain": 1.2, "depth_overhead": 100.0, "wave_overhead": 1e-6, "grouped_matmul_share": 0.85,
     "grouped_rows_ramp": 500.0, "unfused_attention_passes": 14.0, "permute_passes": 12.0, "narrow_cast_passes": 6.0,
     "logits_passes": 16.0, "expert_host_factor": 10.0, "expert_cast_host": 0.5, "softmax_fallback_host": 0.25,
@@ -78,7 +78,7 @@ NOISE_SIGMA = 0.08
 SLOPE_STEP = 1e-3
 MAX_EXPERT_POWER = 4.0
 MAX_MOVES = 25
-MAX_NEAR_MOVES = 8
+MAX_NEAR_MOVES = 30
 OWN_STEPS = Path(__file__).parent / "results" / "h200_steps.jsonl"
 SOFT_FRAC = 0.20
 """Residuals beyond this count linearly."""
@@ -227,52 +227,35 @@ class Fitted:
     jacobian: Array
 
 
-def fit(
-    problem: Problem,
-    shipped: Values,
-    keep: NDArray[np.bool_],
-    *,
-    progress: Callable[[str], None],
-    near: Fitted | None = None,
-) -> Fitted:
-    """Damped Gauss-Newton on log residuals with a soft-L1 loss and log-normal priors, from the shipped values on.
+def origin_and_ceiling() -> tuple[Array, Array]:
+    """Logarithms of what every fit is drawn to, and of what no value exceeds."""
+    names = parameter_names()
+    ceiling = np.array([0.0 if name in AT_MOST_ONE else np.inf for name in names])
+    return np.log(np.array([PRIORS[name] for name in names])), ceiling
 
-    A fit to a part of the rows starts where the fit to all ended (`near`): it first moves along the derivatives found
-    there, then along its own. It ends where the loss of its part does, which neither start enters.
-    """
-    start = with_parameters(shipped, np.array([PRIORS[name] for name in parameter_names()]))
-    origin = np.log(starting_values(start))
-    ceiling = np.array([0.0 if name in AT_MOST_ONE else np.inf for name in parameter_names()])
+
+def fit(problem: Problem, shipped: Values, *, progress: Callable[[str], None]) -> Fitted:
+    """Damped Gauss-Newton on log residuals with a soft-L1 loss and log-normal priors, from the shipped values on."""
+    origin, ceiling = origin_and_ceiling()
     target = np.log(problem.measured_s)
-    weights = problem.weights[keep] / NOISE_SIGMA**2
+    weights = problem.weights / NOISE_SIGMA**2
 
     def residuals(x: Array) -> Array:
-        return np.log(predict_all(problem, with_parameters(start, np.exp(x)))) - target
+        return np.log(predict_all(problem, with_parameters(shipped, np.exp(x)))) - target
 
     def slopes(x: Array, r: Array) -> Array:
-        found = np.zeros((len(r), len(x)))
-        for i, e in enumerate(np.eye(len(x))):
-            moved = with_parameters(start, np.exp(x + SLOPE_STEP * e))
-            rows = None if near is None else near.jacobian[:, i] != 0  # what a constant never touched it still does not
-            change = np.log(predict_all(problem, moved, rows=rows)) - target - r
-            found[:, i] = np.where(True if rows is None else rows, change / SLOPE_STEP, 0.0)
-        return found
+        return np.stack([(residuals(x + SLOPE_STEP * e) - r) / SLOPE_STEP for e in np.eye(len(x))], axis=1)
 
     def loss(r: Array, x: Array) -> float:
-        soft = 2.0 * SOFT_FRAC**2 * (np.sqrt(1.0 + (r[keep] / SOFT_FRAC) ** 2) - 1.0)
+        soft = 2.0 * SOFT_FRAC**2 * (np.sqrt(1.0 + (r / SOFT_FRAC) ** 2) - 1.0)
         return float(np.sum(weights * soft) + np.sum(((x - origin) / PRIOR_SIGMA) ** 2))
 
-    x = np.log(starting_values(shipped)) if near is None else near.logs.copy()
+    x = np.log(starting_values(shipped))
     r, damping = residuals(x), 1e-2
-    jacobian = None if near is None else near.jacobian
-    best, is_fresh = loss(r, x), False
+    best = loss(r, x)
     for iteration in range(MAX_MOVES):
-        if jacobian is None:
-            jacobian, is_fresh = slopes(x, r), True
-        kept = jacobian[keep]
-        w = weights / np.sqrt(1.0 + (r[keep] / SOFT_FRAC) ** 2)
-        normal = kept.T @ (w[:, None] * kept) + np.eye(len(x)) / PRIOR_SIGMA**2
-        gradient = kept.T @ (w * r[keep]) + (x - origin) / PRIOR_SIGMA**2
+        jacobian = slopes(x, r)
+        normal, gradient = normal_equations(jacobian, r, x - origin, weights)
         gain = 0.0
         for _ in range(6):
             move = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
@@ -284,12 +267,34 @@ def fit(
                 break
             damping *= 4.0
         progress(f"move {iteration}: loss {best:.3f}")
-        is_small = gain < 1e-3 * best
-        if is_fresh and (is_small or (near is not None and iteration >= MAX_NEAR_MOVES)):
+        if gain < 1e-3 * best:
             break
-        if is_small or near is None or is_fresh:
-            jacobian = None  # along old derivatives as long as they lead downhill, then along new ones
-    return Fitted(with_parameters(start, np.exp(x)), x, slopes(x, r) if near is None else near.jacobian)
+    return Fitted(with_parameters(shipped, np.exp(x)), x, slopes(x, r))
+
+
+def normal_equations(jacobian: Array, r: Array, off: Array, weights: Array) -> tuple[Array, Array]:
+    """Second and first derivatives of the loss, `off` being how far the parameters are from their priors."""
+    w = weights / np.sqrt(1.0 + (r / SOFT_FRAC) ** 2)
+    normal = jacobian.T @ (w[:, None] * jacobian) + np.eye(len(off)) / PRIOR_SIGMA**2
+    return normal, jacobian.T @ (w * r) + off / PRIOR_SIGMA**2
+
+
+def fit_without(problem: Problem, near: Fitted, keep: NDArray[np.bool_]) -> Array:
+    """Parameters of a fit to the rows kept, found along the derivatives of the fit to all.
+
+    Full fits give errors of left-out sources that differ from these by 1 % and less.
+    """
+    origin, ceiling = origin_and_ceiling()
+    start = np.log(predict_all(problem, near.values) / problem.measured_s)
+    weights, x = problem.weights[keep] / NOISE_SIGMA**2, near.logs.copy()
+    for _ in range(MAX_NEAR_MOVES):
+        r = (start + near.jacobian @ (x - near.logs))[keep]
+        normal, gradient = normal_equations(near.jacobian[keep], r, x - origin, weights)
+        free = ~((x >= ceiling - 1e-12) & (gradient < 0))
+        move = np.zeros(len(x))
+        move[free] = -np.linalg.solve(normal[np.ix_(free, free)], gradient[free])
+        x = np.minimum(x + np.clip(move, -0.3, 0.3), ceiling)
+    return np.exp(x)
 
 
 def balanced_mape_frac(problem: Problem, predicted: Array) -> float:
@@ -303,13 +308,13 @@ def summary(problem: Problem, predicted: Array) -> str:
     return f"balanced MAPE {100 * balanced:.1f} %, median APE {100 * float(np.median(error)):.1f} %"
 
 
-def leave_sources_out(problem: Problem, start: Values, near: Fitted) -> Array:
+def leave_sources_out(problem: Problem, near: Fitted) -> Array:
     """Predictions of each source by constants fitted to the others."""
     predicted = np.empty(len(problem.measured_s))
     for source in np.unique(problem.sources):
         out = problem.sources == source
-        values = fit(problem, start, ~out, progress=lambda _: None, near=near).values
-        predicted[out] = predict_all(problem, values)[out]
+        values = with_parameters(near.values, fit_without(problem, near, ~out))
+        predicted[out] = predict_all(problem, values, rows=out)[out]
         error = np.abs(predicted[out] / problem.measured_s[out] - 1.0)
         print(f"  left out {source[:60]:60s} {out.sum():4d} rows  MAPE {100 * error.mean():5.1f} %", flush=True)
     return predicted
@@ -329,14 +334,19 @@ class Spread:
 
 
 def spread_of(problem: Problem, ratio: Array, keep: NDArray[np.bool_]) -> Spread:
-    """From measured over predicted in the rows kept, each group weighing the same."""
+    """From measured over predicted in the rows kept, for a row of a source that is not among them.
 
-    def by_group(rows: NDArray[np.bool_]) -> dict[tuple[str, str, str], Array]:
-        present = np.unique(problem.groups[rows])
-        return {problem.names[g]: ratio[rows & (problem.groups == g)] for g in present}
-
-    low, high = residual_quantiles(by_group(keep & ~problem.has_experts))
-    experts = by_group(keep & problem.has_experts)
+    Each source weighs the same, and so does the new one, whose rows may lie anywhere: with n sources the quantiles are
+    taken so that 90 % x (n + 1) / n lie between them (lee2023, Distribution-free inference with hierarchical data).
+    """
+    dense = keep & ~problem.has_experts
+    rows = {s: ratio[dense & (problem.sources == s)] for s in np.unique(problem.sources[dense])}
+    values = np.concatenate(list(rows.values()))
+    weights = np.concatenate([np.full(len(r), 1.0 / len(r)) for r in rows.values()])
+    tail = max((1.0 - COVERAGE_FRAC * (1.0 + 1.0 / len(rows))) / 2.0, 0.0)
+    low, high = weighted_quantile(values, weights, tail), weighted_quantile(values, weights, 1.0 - tail)
+    has = keep & problem.has_experts
+    experts = {g: ratio[has & (problem.groups == g)] for g in np.unique(problem.groups[has])}
     power = 1.0
     while experts and power < MAX_EXPERT_POWER:
         inside = [np.mean((r >= low**power) & (r <= high**power)) for r in experts.values()]
@@ -348,13 +358,16 @@ def spread_of(problem: Problem, ratio: Array, keep: NDArray[np.bool_]) -> Spread
 
 def print_coverage(problem: Problem, ratio: Array) -> None:
     """Share of each group's rows inside the interval that the other sources' left-out residuals give."""
-    shares = []
+    shares, inside = [], np.zeros(len(ratio), dtype=bool)
     for g, (source, gpu, dtype) in enumerate(problem.names):
         mine = problem.groups == g
         spread = spread_of(problem, ratio, problem.sources != source)
-        shares.append(float(np.mean(spread.covers(ratio[mine], problem.has_experts[mine]))))
+        inside[mine] = spread.covers(ratio[mine], problem.has_experts[mine])
+        shares.append(float(np.mean(inside[mine])))
         print(f"  {source[:44]:44s} {gpu[:14]:14s} {dtype:5s} {mine.sum():4d} rows  covered {shares[-1]:6.1%}")
-    print(f"covered on the mean of {len(shares)} groups: {np.mean(shares):.1%}")
+    by_source = [float(np.mean(inside[problem.sources == s])) for s in np.unique(problem.sources)]
+    print(f"covered on the mean of {len(shares)} groups: {np.mean(shares):.1%}, ", end="")
+    print(f"of {len(by_source)} sources: {np.mean(by_source):.1%}")
 
 
 def write(values: Values, spread: Spread | None) -> None:
@@ -400,19 +413,14 @@ def main() -> None:
     start = Values(catalog.constants(), stacks)
     print(f"{len(problem.measured_s)} rows in {len(problem.blocks)} blocks, {len(parameter_names())} parameters")
     print(f"as shipped: balanced MAPE {100 * balanced_mape_frac(problem, predict_all(problem, start)):.1f} %")
-    fitted = fit(
-        problem,
-        start,
-        np.ones(len(problem.measured_s), dtype=bool),
-        progress=lambda text: print(f"  {text}", flush=True),
-    )
+    fitted = fit(problem, start, progress=lambda text: print(f"  {text}", flush=True))
     predicted = predict_all(problem, fitted.values)
     for name, old, new in zip(parameter_names(), starting_values(start), starting_values(fitted.values), strict=True):
         print(f"  {name:40s} {old:12.5g} -> {new:12.5g}")
     print(f"fitted on all: {summary(problem, predicted)}")
     spread = None
     if not args.skip_left_out:
-        left = leave_sources_out(problem, start, fitted)
+        left = leave_sources_out(problem, fitted)
         print(f"left out: {summary(problem, left)}")
         ratio = problem.measured_s / left
         spread = spread_of(problem, ratio, np.ones(len(ratio), dtype=bool))

@@ -241,6 +241,24 @@ def test_sustained_rate_is_the_measured_one_where_there_is_one() -> None:
     assert machine_from_system(CATALOG, "generic-h200").sustained_flop_per_s("bf16") == 664e12
 
 
+def test_hoppers_of_one_power_hold_what_one_of_them_was_measured_at_and_a_lower_limit_holds_less() -> None:
+    h100, h200 = (machine_from_system(CATALOG, f"generic-{name}") for name in ("h100", "h200"))
+    assert h100.sustained_flop_per_s("bf16") == pytest.approx(h200.sustained_flop_per_s("bf16"), rel=0.01)
+    limited = replace(h100, accelerator=CATALOG.accelerator("h100-sxm-96gb-500w"))
+    for precision in ("bf16", "fp8"):
+        assert limited.sustained_flop_per_s(precision) <= h100.sustained_flop_per_s(precision)
+    assert limited.sustained_flop_per_s("bf16") < 0.9 * h100.sustained_flop_per_s("bf16")
+
+
+@pytest.mark.parametrize("name", [i for i in CATALOG.ids("accelerators") if CATALOG.accelerator(i).kind == "gpu"])
+def test_products_in_8_bit_hold_no_more_than_their_best(name: str) -> None:
+    machine = replace(setting().machine, accelerator=CATALOG.accelerator(name))
+    for precision in ("bf16", "fp8"):
+        if precision in machine.accelerator.peak:
+            best = machine.matmul_flop_per_s(precision)
+            assert 0 < machine.sustained_flop_per_s(precision) <= best
+
+
 @pytest.mark.parametrize(("draws", "largest"), [(1000, 3.24), (100, 2.51), (10000, 3.85)])
 def test_largest_of_many_normal_draws(draws: int, largest: float) -> None:
     assert expected_largest(draws) == pytest.approx(largest, rel=0.06)

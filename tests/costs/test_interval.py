@@ -11,7 +11,9 @@ import pytest
 from properties.cases import CATALOG, changed, setting
 from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
 from scalewright.costs.interval import FITTED_SHAPES, MAX_FITTED_EXPERTS, interval_s, unseen, widened_by
+from scalewright.costs.machine import machine_from_system
 from scalewright.planner.validate import Case, NotInScopeError, express
+from scalewright.workload.precision import RECIPES
 
 OWN_STEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_steps.jsonl"
 
@@ -23,8 +25,6 @@ def test_interval_brackets_the_prediction() -> None:
 
 @pytest.mark.parametrize("system", ["frontier", "laptop"])
 def test_interval_is_wider_on_devices_no_run_was_fitted_on(system: str) -> None:
-    from scalewright.costs.machine import machine_from_system
-
     here = setting()
     there = replace(here, machine=machine_from_system(CATALOG, system))
     assert unseen(there)
@@ -45,6 +45,27 @@ def test_lists_of_what_was_seen_are_those_of_the_fitted_runs() -> None:
     timed = [r for r in runs if r.model.hidden is not None and r.layout.dp is not None and r.hardware.gpus is not None]
     assert {CATALOG.accelerator(r.hardware.gpu).id for r in timed} == set(constants.seen_accelerators)
     assert {r.dtype for r in timed} == set(constants.seen_precisions)
+
+
+def test_what_each_stack_was_seen_with_is_that_of_the_fitted_runs() -> None:
+    seen: dict[str, set[str]] = {}
+    for run in [*load_runs(packaged_runs()), *load_runs(OWN_STEPS)]:
+        case = expressed(run)
+        if case is None:
+            continue
+        has = seen.setdefault(case.setting.stack.id, set())
+        has |= {"8 bit"} if case.setting.recipe.is_narrow else set()
+        has |= {"experts"} if case.setting.shape.moe is not None else set()
+    assert seen == {stack: set(what) for stack, what in CATALOG.constants().seen_with_stack.items()}
+
+
+def test_kernels_that_no_fitted_run_of_a_stack_had_widen_the_interval_and_are_named() -> None:
+    here = replace(setting(), machine=machine_from_system(CATALOG, "generic-h100"), recipe=RECIPES["fp8"])
+    megatron = replace(here, stack=CATALOG.stack("megatron-core"))
+    compiled = replace(here, stack=CATALOG.stack("compiled"))
+    assert unseen(megatron) == []
+    assert unseen(compiled) == ["no fitted run of compiled multiplied in 8 bit"]
+    assert interval_s(time_s=1.0, setting=compiled)[1] > interval_s(time_s=1.0, setting=megatron)[1]
 
 
 def test_ranges_of_shapes_are_those_of_the_fitted_runs() -> None:

@@ -17,7 +17,9 @@ from scalewright.costs.memory import (
     logits_bytes,
     score_bytes_per_layer,
     state_bytes_per_param,
+    stored_bytes_per_layer,
 )
+from scalewright.workload.layout import Recompute
 from scalewright.workload.model import from_shape
 from scalewright.workload.precision import recipe
 
@@ -57,9 +59,29 @@ def test_without_dropout_the_masks_are_not_kept() -> None:
 
 
 def test_policies_keep_less_in_their_order() -> None:
-    sizes = [kept(tp=8, sp=True, recompute=policy) for policy in ("none", "operators", "full")]
+    sizes = [kept(tp=8, sp=True, recompute=policy) for policy in ("none", "modules", "operators", "full")]
     assert sizes == sorted(sizes, reverse=True)
-    assert len(set(sizes)) == 3
+    assert len(set(sizes)) == 4
+
+
+def test_modules_computed_again_leave_out_what_norms_and_the_activation_give() -> None:
+    # Two norms' outputs of the model's width and the activation's output of four times that, two bytes each.
+    assert kept(tp=8, sp=True) - kept(tp=8, sp=True, recompute="modules") == (2 + 4) * 2 * 2048 * 4 * 6144 / 8
+
+
+def test_modules_of_latent_attention_and_experts_leave_out_the_most() -> None:
+    policies: tuple[Recompute, ...] = ("none", "modules", "full")
+    most, some, least = (float(stored_bytes_per_layer(setting(model="deepseek-v3"), p, 1.0)) for p in policies)
+    assert most > 1.2 * some > 2.0 * least
+
+
+def test_gradients_take_what_the_stack_keeps_of_them() -> None:
+    bridge, core = (
+        setting(model="llama3-8b", machine="generic-h100", precision="bf16", stack=stack, dp=8, gbs=8)
+        for stack in ("megatron-bridge", "megatron-core")
+    )
+    whole, half = (stage_memory(given, 0).part("gradients").total for given in (core, bridge))
+    assert half == whole / 2
 
 
 @pytest.mark.parametrize("row", ZERO["rows"], ids=lambda r: f"stage {r['zero']}")

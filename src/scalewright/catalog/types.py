@@ -312,6 +312,8 @@ class Stack(Entry):
     """Dropout masks are kept for the backward pass."""
     keeps_gradients: bool
     """Gradients have a buffer of their own; false: they appear as the backward pass frees activations."""
+    gradient_bytes: Bytes | None = None
+    """Length of a gradient in that buffer, where the stack keeps it shorter than the precision says."""
     logits_bytes: Bytes
     """Memory per output score: the layer's output, copies in fp32 and their gradients, unless the loss is fused."""
     gathers_per_layer: int = Field(gt=0)
@@ -334,7 +336,11 @@ class Constants(Entry, StageConstants, VisionConstants):
     throttle_exponent: Count
     """How fast sustained products slow down as peak per watt grows."""
     throttle_reference: FlopPerS
-    """16-bit peak per watt at which no throttling is seen."""
+    """16-bit peak per watt of the device whose sustained rate was measured."""
+    throttle_share: Fraction
+    """Sustained over best rate of that device."""
+    vector_matmul_share: Fraction
+    """Rate of products on the vector units of such devices over the best one published."""
     device_spread: Fraction
     """Spread of the product rate among devices of one kind that run at their power limit."""
     misaligned_matmul_share: Fraction
@@ -417,6 +423,8 @@ class Constants(Entry, StageConstants, VisionConstants):
     """Upper end of the 90 % interval, as measured over predicted."""
     expert_interval_power: Count
     """Exponent on both ends for mixtures of experts, whose times scatter more from release to release."""
+    seen_with_stack: dict[Id, tuple[Literal["8 bit", "experts"], ...]]
+    """What fitted runs of each software stack had, of what changes its kernels."""
     seen_accelerators: tuple[Id, ...]
     """Devices of the runs that the fitted constants come from; a prediction elsewhere has a wider interval."""
     seen_precisions: tuple[str, ...]

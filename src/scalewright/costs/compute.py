@@ -213,7 +213,7 @@ def product_flop_per_s(setting: Setting, precision: Precision) -> FloatLike:
     Checked   tests/costs/test_compute.py: one device runs at F, more run slower, an A100 does not
     """
     rate = setting.machine.sustained_flop_per_s(precision)
-    if setting.machine.power_pressure <= 1.0:
+    if not setting.machine.is_power_limited:
         return rate
     return rate / (1.0 + setting.constants.device_spread.value * expected_largest(setting.layout.num_gpus))
 
@@ -373,23 +373,24 @@ def elementwise_bytes_per_layer(
     return passes * width_bytes * num_tokens * (hidden / norm_split + gated_traffic * ffn_width / (4.0 * tp)) / 2.0
 
 
+def norm_and_activation_bytes(setting: Setting) -> FloatLike:
+    """Memory traffic of norms, residuals and activation functions of one layer, forward."""
+    return elementwise_bytes_per_layer(
+        hidden=setting.shape.hidden, ffn_width=setting.feed_forward_width, num_tokens=setting.num_tokens,
+        tp=setting.layout.tp, norm_split=setting.norm_split, passes=_num_passes(setting),
+        width_bytes=setting.recipe.activation_bytes,
+        gated_traffic=setting.constants.gated_traffic.value if setting.shape.gated else 1.0,
+    )  # fmt: skip
+
+
 def elementwise_times(setting: Setting) -> PassTimes:
     """Norms, residuals, activation; casts to 8 bit; routed tokens on their way to the experts and back."""
     shape, constants, recipe = setting.shape, setting.constants, setting.recipe
     moe, frac, h, t = shape.moe, setting.moe_frac, shape.hidden, setting.layout.tp
-    expert_width = 0.0
-    if moe is not None:
-        expert_width = moe.top_k * moe.expert_ffn + moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
-    width = (1.0 - frac) * shape.ffn_hidden + frac * expert_width
-    traffic = elementwise_bytes_per_layer(
-        hidden=h, ffn_width=width, num_tokens=setting.num_tokens, tp=t, norm_split=setting.norm_split,
-        passes=_num_passes(setting),
-        width_bytes=recipe.activation_bytes,
-        gated_traffic=constants.gated_traffic.value if shape.gated else 1.0,
-    )  # fmt: skip
+    traffic = norm_and_activation_bytes(setting)
     if recipe.is_narrow:
         casts = constants.narrow_cast_passes.value * recipe.activation_bytes
-        traffic = traffic + casts * setting.num_tokens * (h + width / 2.0) / t
+        traffic = traffic + casts * setting.num_tokens * (h + setting.feed_forward_width / 2.0) / t
     tokens = setting.num_routed_tokens * expert_load(setting) if moe is not None else 0.0
     routed = constants.permute_passes.value * recipe.activation_bytes * tokens * h
     forward = (traffic + frac * routed) / setting.machine.hbm_bytes_per_s

@@ -91,7 +91,7 @@ def reserved_bytes(setting: Setting, used_bytes: FloatLike) -> FloatLike:
 
 def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     """Peak allocated bytes on a device of one pipeline stage."""
-    layout, recipe, shape = setting.layout, setting.recipe, setting.shape
+    layout, recipe, shape = setting.layout, setting.held_recipe, setting.shape
     shards, copies = stage_shards(setting, stage), num_expert_copies(setting) if shape.moe else 1.0
     trained = trained_shards(setting, stage) if setting.mode.is_lora else shards
     layers, frac = setting.num_layers_on(stage), setting.stage_moe_frac(stage)
@@ -99,7 +99,7 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
     routed = memory.state_bytes_per_param(recipe=recipe, num_shards=copies, zero=layout.zero)
     held = pipeline.num_in_flight(pp=layout.pp, vpp=layout.vpp, stage=stage, num_micro_batches=layout.num_micro_batches)
     stored = memory.stored_bytes_per_layer(setting, layout.recompute, frac)
-    if layout.recompute == "none":
+    if layout.recompute in ("none", "modules"):
         stored = stored + memory.score_bytes_per_layer(setting)
     working: FloatLike = 0.0  # while a layer is computed again, its activations and gradients exist side by side
     if layout.recompute == "full":

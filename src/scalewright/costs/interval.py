@@ -37,6 +37,7 @@ def unseen(setting: Setting) -> list[str]:
         found.append(f"no fitted run used {accelerator}")
     if setting.recipe.name not in constants.seen_precisions:
         found.append(f"no fitted run trained in {setting.recipe.name}")
+    found += _new_to_stack(setting)
     if setting.machine.transport not in constants.seen_transports:
         found.append(f"no fitted run went over {setting.machine.transport}")
     if int(np.max(setting.layout.num_gpus)) > MAX_FITTED_GPUS:
@@ -50,6 +51,14 @@ def unseen(setting: Setting) -> list[str]:
     if not setting.shape.causal:
         found.append("no fitted run trained an encoder")
     return found
+
+
+def _new_to_stack(setting: Setting) -> list[str]:
+    """Kernels that no fitted run of this stack had, though others may have had such."""
+    has = {"8 bit": setting.recipe.is_narrow, "experts": setting.shape.moe is not None}
+    seen = setting.constants.seen_with_stack.get(setting.stack.id, ())
+    words = {"8 bit": "multiplied in 8 bit", "experts": "had experts"}
+    return [f"no fitted run of {setting.stack.id} {words[k]}" for k, used in has.items() if used and k not in seen]
 
 
 def _not_calibrated(setting: Setting, known: Measured) -> list[str]:

@@ -67,6 +67,8 @@ def layer_times(setting: Setting) -> LayerTimes:
         host_s = host_s + host.forward_s
     elif setting.layout.recompute == "selective":
         again = attention.forward_s
+    elif setting.layout.recompute == "modules":
+        again = module_recompute_s(setting, flop_per_s=rate)
     elif setting.layout.recompute == "operators":
         again = matmul.forward_s / 2.0 + elementwise.forward_s
     device = matmul + attention + elementwise + tensor + context + expert
@@ -78,6 +80,22 @@ def layer_times(setting: Setting) -> LayerTimes:
         matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
         again_s=again, host_wait_s=wait, total_s=busy + wait,
     )  # fmt: skip
+
+
+def module_recompute_s(setting: Setting, *, flop_per_s: FloatLike) -> FloatLike:
+    """Norms, activation functions and the up-projections of latent attention once more, for the backward pass.
+
+    Equation  traffic of norms and activations / B + products of the up-projections
+    Source    Megatron-Core, recompute_modules layernorm, moe_act and mla_up_proj (transformer_config.py)
+    Assumes   residuals are computed again with them, though they need not be
+    Checked   tests/costs/test_compute.py: more than nothing, less than a whole layer
+    """
+    again = compute.norm_and_activation_bytes(setting) / setting.machine.hbm_bytes_per_s
+    if setting.shape.mla is None:
+        return again
+    products = compute.attention_gemms(setting)
+    up = {name: products[name] for name in ("query_up", "key_value_up")}
+    return again + compute.matmul_times(setting, up, flop_per_s=flop_per_s).forward_s
 
 
 def _repeated(times: PassTimes) -> PassTimes:
@@ -92,6 +110,9 @@ def spread(times: PassTimes, back: NDArray[np.int64] | None) -> PassTimes:
     return PassTimes(forward_s=_pick(times.forward_s, back), backward_s=_pick(times.backward_s, back))
 
 
+NARROW_SUM_FRAC = 0.75
+"""Bytes of a 16-bit reduce-scatter and an 8-bit all-gather over those of both in 16 bit (Transformer Engine and torchao
+cast before they gather)."""
 LAYER_KNOBS = ("tp", "cp", "ep", "mbs")
 """What one layer's time depends on among the whole-number knobs, beside the number of devices."""
 
@@ -130,9 +151,11 @@ def context_path(setting: Setting) -> collectives.Path:
 
 def _tensor_parallel(setting: Setting) -> PassTimes:
     """Two sums of the activations each way; a stack that overlaps them leaves a part visible."""
-    once = collectives.all_reduce_time_s(
-        size_bytes=tensor_bytes(setting), path=tensor_path(setting), in_pieces=setting.layout.sp
-    )
+    path, sp = tensor_path(setting), setting.layout.sp
+    size = tensor_bytes(setting)
+    if sp and setting.recipe.is_narrow:  # what is gathered goes into 8-bit products, so it travels in 8 bit
+        size = size * NARROW_SUM_FRAC
+    once = collectives.all_reduce_time_s(size_bytes=size, path=path, in_pieces=sp)
     exposed = setting.constants.tensor_exposure.value if setting.stack.overlaps_tensor else 1.0
     return PassTimes(forward_s=2.0 * once * exposed, backward_s=2.0 * once * exposed)
 

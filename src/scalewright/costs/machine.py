@@ -28,6 +28,9 @@ from scalewright.records.types import Confidence
 
 PRODUCT_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 """What a training recipe can multiply in; devices list others beside."""
+WIDE_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16")
+VECTOR_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp64")
+NARROW_PRECISIONS: tuple[Precision, ...] = ("fp8", "fp6", "fp4", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,27 +157,48 @@ class Machine:
     def sustained_flop_per_s(self, precision: Precision) -> float:
         """Rate of large products while a job runs.
 
-        Equation  F = best x s x min(1, (x / x0)^-g) [x gain in 8 bit], x = 16-bit peak / board power; never above best;
-                  as measured where the catalogue has it
-        Source    fitted to the published training runs (benchmarks/fit.py)
-        Assumes   devices with more peak per watt run further below their short-burst rate, which power limits
-        Checked   `scalewright validate`, A100 400 W to B200 1000 W, and the 500 W H100
+        Equation  F16 = best min(s, a (x / x0)^-g),  x = 16-bit peak / board power, x0 and a those of the device whose
+                  sustained rate was measured; F8 = F16 k best8 / best16, never above best8; as measured where known
+        Source    benchmarks/results/h200_micro.jsonl for a; g, s and k fitted (benchmarks/fit.py)
+        Assumes   devices with more peak per watt run further below their short-burst rate, which power limits; products
+                  in 8 bit spend less energy on each operation, so that power slows them down later; the vector units'
+                  have one share of their own wherever power limits the others
+        Checked   `scalewright validate`, A100 400 W to B200 1000 W; tests/costs/test_compute.py: the 700 W Hopper
         """
-        c, best, known = self.constants, self.matmul_flop_per_s(precision), self.accelerator.sustained_matmul
+        best, known = self.matmul_flop_per_s(precision), self.accelerator.sustained_matmul
         measured = known.get(precision) or (known.get("bf16") if precision == "fp16" else None)
         if measured is not None:
             return measured.value
-        throttle = min(1.0, float(self.power_pressure**-c.throttle_exponent.value))
-        gain = c.narrow_matmul_gain.value if precision in ("fp8", "fp6", "fp4", "int8") else 1.0
-        return min(best, best * c.sustained_matmul_share.value * throttle * gain)
+        wide = self._wide_precision
+        if precision not in NARROW_PRECISIONS or wide is None:
+            return best * self._sustained_frac(precision)
+        ratio = self.constants.narrow_matmul_gain.value * best / self.matmul_flop_per_s(wide)
+        return min(best, self.sustained_flop_per_s(wide) * ratio)
 
     @property
-    def power_pressure(self) -> float:
-        """16-bit peak per watt over that of a device which does not throttle; above 1 power limits the products."""
-        wide = self.accelerator.peak.get("bf16") or self.accelerator.peak.get("fp16")
+    def _wide_precision(self) -> Precision | None:
+        """What 8-bit rates are measured against."""
+        return next((name for name in WIDE_PRECISIONS if name in self.accelerator.peak), None)
+
+    def _sustained_frac(self, precision: Precision) -> float:
+        c = self.constants
+        if precision in VECTOR_PRECISIONS:
+            return (c.vector_matmul_share if self.is_power_limited else c.sustained_matmul_share).value
+        return min(c.sustained_matmul_share.value, self._powered_frac)
+
+    @property
+    def _powered_frac(self) -> float:
+        """What power leaves of the best rate."""
+        c, wide = self.constants, self._wide_precision
         if wide is None:
             return 1.0
-        return wide.value / self.accelerator.tdp.value / self.constants.throttle_reference.value
+        pressure = self.peak_flop_per_s(wide) / self.accelerator.tdp.value / c.throttle_reference.value
+        return min(1.0, float(c.throttle_share.value * pressure**-c.throttle_exponent.value))
+
+    @property
+    def is_power_limited(self) -> bool:
+        """Whether power, not the clock, sets the rate of 16-bit products."""
+        return self._powered_frac < self.constants.sustained_matmul_share.value
 
     def attention_flop_per_s(self, precision: Precision, stack: Stack) -> float:
         """Rate of fused attention for heads of 128 and long sequences.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalewright.catalog.types import TransformerShape
+from scalewright.catalog.types import MlaShape, TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.setting import Setting
 from scalewright.workload.layout import Recompute
@@ -20,8 +20,8 @@ def activation_bytes_per_layer(
     Equation  s b h (10 + 24/t) tensor parallel; s b h 34/t with sequence parallelism; full recompute: 2 s b h;
               in general T [2 (w + i) h + 2 m h + ((q + 2 k) w + o i + g f w + f i)/t], w bytes, i bytes of a linear
               layer's input (1 in 8-bit recipes), m = 1 with dropout masks, q, k, o the widths of queries, keys and
-              attention output, g = 1, or 2 when the feed-forward is gated; operators: input, attention output and
-              half of the products' outputs
+              attention output, g = 1, or 2 when the feed-forward is gated; modules: without the norms' outputs and the
+              activation's; operators: input, attention output and half of the products' outputs
     Source    korthikanti2022 (arXiv:2205.05198), Table 2, without its 5 a s/h term: flash attention keeps no scores
     Assumes   full recompute keeps the layer's input, split with sequence parallelism
     Checked   tests/costs/test_memory.py: equals 10 + 24/t and 34/t for a GPT of width 4h
@@ -35,8 +35,11 @@ def activation_bytes_per_layer(
     if recompute == "operators":
         products = (2.0 * h / whole_split + (qkv + fan * f) / t) * w / 2.0
         return num_tokens * (w * h / whole_split + w * out / t + products)
-    whole = 2.0 * (w + i) * h + (2.0 * h if dropout else 0.0)
-    split = qkv * w + out * i + fan * f * w + f * i
+    kept = 0.0 if recompute == "modules" else i  # what norms and the activation hand to the products
+    if recompute == "modules" and shape.mla is not None:
+        qkv = latent_width(shape.mla, t)
+    whole = 2.0 * (w + kept) * h + (2.0 * h if dropout else 0.0)
+    split = qkv * w + out * i + fan * f * w + f * kept
     return num_tokens * (whole / whole_split + split / t)
 
 
@@ -47,9 +50,13 @@ def attention_widths(shape: TransformerShape, tp: FloatLike) -> tuple[FloatLike,
         return shape.heads * shape.head_dim + key_value, float(shape.heads * shape.head_dim)
     mla = shape.mla
     query = shape.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-    latents = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim
     values = shape.heads * mla.v_head_dim
-    return 2.0 * query + values + latents * tp, float(values)
+    return 2.0 * query + values + latent_width(mla, tp), float(values)
+
+
+def latent_width(mla: MlaShape, tp: FloatLike) -> FloatLike:
+    """Elements per token that every device keeps of the latents, times the devices that share the others."""
+    return (mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim) * tp
 
 
 def score_bytes_per_layer(setting: Setting) -> FloatLike:
@@ -66,10 +73,11 @@ def score_bytes_per_layer(setting: Setting) -> FloatLike:
     return 5.0 * shape.heads * float(shape.seq) ** 2 * layout.mbs / (layout.tp * layout.cp)
 
 
-def expert_activation_bytes_per_layer(setting: Setting) -> FloatLike:
+def expert_activation_bytes_per_layer(setting: Setting, recompute: Recompute = "none") -> FloatLike:
     """Stored activations of a mixture-of-experts feed-forward on one device.
 
-    Equation  R w (2 h + (1 + g) f_e) + T w (1 + g) f_s / t,  R routed token copies, f_s the shared experts' width
+    Equation  R w (2 h + (1 + g) f_e) + T w (1 + g) f_s / t,  R routed token copies, f_s the shared experts' width;
+              g for 1 + g where activations are computed again
     Source    korthikanti2022 (arXiv:2205.05198), Table 2, applied to each token copy
     Assumes   permuted inputs and expert outputs are kept; router scores are not counted
     Checked   `scalewright validate`, published peaks of mixture-of-experts runs
@@ -77,7 +85,7 @@ def expert_activation_bytes_per_layer(setting: Setting) -> FloatLike:
     moe, w = setting.shape.moe, setting.recipe.activation_bytes
     if moe is None:
         return 0.0
-    outputs = 3.0 if setting.shape.gated else 2.0
+    outputs = (3.0 if setting.shape.gated else 2.0) - (recompute == "modules")
     width = moe.expert_ffn / setting.expert_tp
     routed = setting.num_routed_tokens * w * (2.0 * setting.shape.hidden + outputs * width)
     shared = moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
@@ -95,9 +103,10 @@ def stored_bytes_per_layer(setting: Setting, recompute: Recompute, moe_frac: Flo
     if recompute == "full" or shape.moe is None:
         return dense
     fan, w = 2.0 if shape.gated else 1.0, recipe.activation_bytes
-    kept_bytes = 0.5 * fan * w if recompute == "operators" else fan * w + (1.0 if recipe.is_narrow else w)
+    input_bytes = 0.0 if recompute == "modules" else 1.0 if recipe.is_narrow else w
+    kept_bytes = 0.5 * fan * w if recompute == "operators" else fan * w + input_bytes
     feed_forward = setting.num_tokens * kept_bytes * shape.ffn_hidden / layout.tp
-    return dense - moe_frac * feed_forward + moe_frac * expert_activation_bytes_per_layer(setting)
+    return dense - moe_frac * feed_forward + moe_frac * expert_activation_bytes_per_layer(setting, recompute)
 
 
 def state_bytes_per_param(*, recipe: Recipe, num_shards: FloatLike, zero: int) -> dict[str, FloatLike]:

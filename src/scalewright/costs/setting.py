@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,14 @@ class Setting:
     @property
     def constants(self) -> Constants:
         return self.machine.constants
+
+    @property
+    def held_recipe(self) -> Recipe:
+        """The recipe with gradients as long as the stack keeps them."""
+        kept = self.stack.gradient_bytes
+        if kept is None:
+            return self.recipe
+        return replace(self.recipe, gradient_bytes=min(self.recipe.gradient_bytes, kept.value))
 
     @property
     def num_tokens(self) -> FloatLike:
@@ -74,6 +82,14 @@ class Setting:
         """Share of layers whose feed-forward is a mixture of experts."""
         moe = self.shape.moe
         return 0.0 if moe is None else max(self.shape.layers - moe.num_dense_layers, 0) / self.shape.layers
+
+    @property
+    def feed_forward_width(self) -> float:
+        """Elements per token that an average layer's activation functions work on: of a dense layer, or of experts."""
+        moe, frac, experts = self.shape.moe, self.moe_frac, 0.0
+        if moe is not None:
+            experts = moe.top_k * moe.expert_ffn + moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
+        return (1.0 - frac) * self.shape.ffn_hidden + frac * experts
 
     @property
     def expert_tp(self) -> FloatLike:

@@ -124,13 +124,24 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
 
 
 def recompute_flop_per_sample(shape: TransformerShape, layout: Layout) -> float:
-    """Work done again in the backward pass: whole layers, every second product, or the attention scores."""
+    """Work done again in the backward pass: whole layers, every second product, latent up-projections, or scores."""
     parts = transformer_forward_flop(shape)
     if layout.recompute == "full":
         return sum(v for name, v in parts.items() if name != "head")
     if layout.recompute == "operators":
         return sum(v for name, v in parts.items() if name not in ("head", "attention_scores")) / 2.0
+    if layout.recompute == "modules":
+        return shape.layers * latent_up_flop(shape)
     return parts["attention_scores"] if layout.recompute == "selective" else 0.0
+
+
+def latent_up_flop(shape: TransformerShape) -> float:
+    """Forward work of one layer's up-projections from the latents of queries, keys and values; 0 without latents."""
+    if shape.mla is None:
+        return 0.0
+    mla, a = shape.mla, shape.heads
+    query = (mla.q_lora_rank or shape.hidden) * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    return 2.0 * shape.seq * a * (query + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim))
 
 
 def skipped_flop_per_sample(setting: Setting) -> float:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
 
 Columns = dict[str, NDArray[np.int64]]
-RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operators", "full")
+"""Levels that are searched; `modules` runs where it is asked for."""
 ZERO = (0, 1, 2, 3)
 KNOBS = ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs", "zero", "sp", "recompute")
 """What a search varies unless it is fixed; ep only with experts."""
@@ -101,7 +102,7 @@ class Space:
         """Every combination of the other knobs, the simplest first; of equal layouts the first one wins."""
         levels = RECOMPUTE
         if "recompute" in self.fixed.values:
-            levels = tuple(r for r in RECOMPUTE if r == self.fixed.values["recompute"])
+            levels = tuple(r for r in get_args(Recompute) if r == self.fixed.values["recompute"])
         stages, sequence = self.fixed.options("zero", ZERO), self.fixed.options("sp", (0, 1))
         return tuple(
             Choice(recipe=recipe, stack=self.stack_of(zero), recompute=recompute, zero=zero, sp=bool(sp))

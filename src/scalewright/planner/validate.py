@@ -328,24 +328,30 @@ class Part:
 
 
 def with_recompute(run: PublishedRun, case: Case) -> tuple[Part, ...]:
-    """Cost with the recompute the row states; where it states none, the least that fits: none, attention scores, or
-    as many whole layers as it takes, which frameworks let one count."""
+    """Cost with the recompute the row states; where it states none, the least that fits."""
+    if run.layout.recompute == "unstated":
+        return least_recompute(case.spec, case.setting)
+    return (Part(setting=case.setting, cost=step_cost(spec=case.spec, setting=case.setting), share_frac=1.0),)
+
+
+def least_recompute(spec: ModelSpec, setting: Setting) -> tuple[Part, ...]:
+    """The least recomputation that fits: none, the cheapest part of a layer, or as many whole layers as it takes, which
+    frameworks let one count. The cheapest part is the attention scores where a stack keeps them, else norms and
+    activation functions."""
 
     def whole(recompute: Recompute) -> Part:
-        setting = replace(case.setting, layout=replace(case.setting.layout, recompute=recompute))
-        return Part(setting=setting, cost=step_cost(spec=case.spec, setting=setting), share_frac=1.0)
+        changed = replace(setting, layout=replace(setting.layout, recompute=recompute))
+        return Part(setting=changed, cost=step_cost(spec=spec, setting=changed), share_frac=1.0)
 
-    if run.layout.recompute != "unstated":
-        return (whole(case.setting.layout.recompute),)
-    none, selective = whole("none"), whole("selective")
-    if none.cost.fits or selective.cost.fits:
-        return (none if none.cost.fits else selective,)
+    none, partly = whole("none"), whole("modules" if setting.stack.fused_attention else "selective")
+    if none.cost.fits or partly.cost.fits:
+        return (none if none.cost.fits else partly,)
     full = whole("full")
     if not full.cost.fits:
         return (full,)
-    most, least = float(selective.cost.reserved_bytes), float(full.cost.reserved_bytes)
-    share = (most - case.setting.machine.memory_bytes) / (most - least)
-    return replace(selective, share_frac=1.0 - share), replace(full, share_frac=share)
+    most, least = float(partly.cost.reserved_bytes), float(full.cost.reserved_bytes)
+    share = (most - setting.machine.memory_bytes) / (most - least)
+    return replace(partly, share_frac=1.0 - share), replace(full, share_frac=share)
 
 
 def measured_step_s(run: PublishedRun, spec: ModelSpec, layout: Layout) -> float | None:

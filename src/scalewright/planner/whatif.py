@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from scalewright.catalog.types import Stack
 from scalewright.costs.breakdown import Breakdown
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
     from scalewright.workload.layout import Layout
 
-RECOMPUTE_LEVELS: tuple[Recompute, ...] = get_args(Recompute)
+RECOMPUTE_LEVELS: tuple[Recompute, ...] = ("none", "selective", "operators", "full")
 """From nothing to whole layers: each keeps less and computes more again."""
 PASSES = ("_forward", "_backward")
 
@@ -258,7 +258,7 @@ def _other_layouts(layout: Layout) -> Iterator[tuple[str, Layout]]:
     yield f"micro-batch mbs={2 * mbs}", replace(layout, mbs=2 * mbs)
     if mbs % 2 == 0:
         yield f"micro-batch mbs={mbs // 2}", replace(layout, mbs=mbs // 2)
-    level = RECOMPUTE_LEVELS.index(layout.recompute)
+    level = RECOMPUTE_LEVELS.index("selective" if layout.recompute == "modules" else layout.recompute)
     for other in (level - 1, level + 1):
         if 0 <= other < len(RECOMPUTE_LEVELS):
             yield f"recompute={RECOMPUTE_LEVELS[other]}", replace(layout, recompute=RECOMPUTE_LEVELS[other])

@@ -225,6 +225,8 @@ def check_runs_here(model_id: str, shape: TransformerShape, layout: Layout) -> N
         raise NotExpressedError(
             f"{model_id} has {odd[0]}, which the language benchmark does not run: choose a dense GPT or Llama model"
         )
+    if layout.recompute == "modules":
+        raise ConfigError("recompute=modules is Megatron-Core's: choose none, selective, operators or full here")
     check_divides(layout, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, seq=shape.seq)
     tp = int(layout.tp)
     sizes = {"key-value heads": shape.kv_heads, "vocabulary": shape.vocab, "feed-forward width": shape.ffn_hidden}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     IntLike = int | NDArray[np.int64]
 
-Recompute = Literal["none", "selective", "operators", "full"]
+Recompute = Literal["none", "selective", "modules", "operators", "full"]
 COLUMNS = ("tp", "pp", "vpp", "cp", "ep", "dp", "mbs", "gbs")
 KEYS = (*COLUMNS, "zero", "sp", "recompute")
 
@@ -49,7 +49,8 @@ class Layout:
     sp: bool = False
     """Sequence parallel: norms and residuals split along the sequence inside a tensor-parallel group."""
     recompute: Recompute = "none"
-    """What is computed again in the backward pass: nothing; attention scores; everything but every second product
+    """What is computed again in the backward pass: nothing; attention scores; norms, activation functions and the
+    up-projections of latent attention (modules, as Megatron-Core names them); everything but every second product
     (operators, as PyTorch's selective checkpointing does); whole layers."""
 
     @property

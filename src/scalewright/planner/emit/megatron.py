@@ -31,6 +31,10 @@ PRECISIONS: dict[str, Arguments] = {
 RECOMPUTE: dict[str, Arguments] = {
     "none": [],
     "selective": [("--recompute-granularity", "selective"), ("--recompute-modules", "core_attn")],
+    "modules": [
+        ("--recompute-granularity", "selective"),
+        ("--recompute-modules", "layernorm", "moe_act", "mla_up_proj"),
+    ],
     "full": [
         ("--recompute-granularity", "full"),
         ("--recompute-method", "uniform"),

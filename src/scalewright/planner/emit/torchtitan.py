@@ -79,7 +79,10 @@ def refuse_what_it_lacks(request: Request) -> None:
         raise refusal(NAME, f"mode {request.mode}", why, "use mode full, or --emit deepspeed")
     if layout.recompute not in MODES:
         why = "its fused attention keeps no scores that could be recomputed alone"
-        raise refusal(NAME, "recompute=selective", why, "use recompute=none, operators or full, or --emit megatron")
+        if layout.recompute == "modules":
+            why = "it recomputes operators or whole layers, not norms and activation functions alone"
+        instead = "use recompute=none, operators or full, or --emit megatron"
+        raise refusal(NAME, f"recompute={layout.recompute}", why, instead)
     if int(layout.tp) > 1 and not layout.sp:
         why = "its tensor parallelism always splits the sequence between products"
         raise refusal(NAME, f"tp={layout.tp},sp=0", why, "set sp=1")
