@@ -54,15 +54,15 @@ class Part:
 UNIT = "not slurm and not netns and not browser and not gpu and not ranks and not kills"
 # Halves of the list, so that what the tests of a file share is mostly made by one worker.
 HALVES = ("-n", "2", "--dist", "worksteal")
-# Ranks of two files at once; what compares times runs after them, alone.
+# Two files at once; what compares times runs after them, alone.
 TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 RANKS = ("tests/ranks", "tests/records", "tests/cli", "tests/study")
 # Practice clusters mostly wait for Slurm's timers: each worker has its own. What measures a network runs alone.
-CLUSTERS = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+CLUSTERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 PARTS = {
     "unit": (Part(UNIT, options=HALVES),),
     "ranks": (Part("ranks", RANKS, TWO_FILES, narrowed="not alone"), Part("ranks", RANKS, narrowed="alone")),
-    "kills": (Part("kills", ("tests/kills", "tests/ranks", "tests/records", "tests/run")),),
+    "kills": (Part("kills", ("tests/kills", "tests/ranks", "tests/records", "tests/run"), TWO_FILES),),
     "slurm": (Part("slurm", ("tests/slurm",), CLUSTERS), Part("netns", ("tests/netns",))),
     "browser": (Part("browser", ("tests/browser",)),),
 }

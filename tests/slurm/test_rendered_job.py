@@ -71,7 +71,7 @@ def test_notice_saves_requeues_and_the_second_start_resumes(cli: Cli, slurm: Lab
     (told,) = found
     before, _, restarts = told.rpartition(" ")
     assert re.fullmatch(rf"step 7 of 4 at [\w-]+-n\d:{20000 + int(job) % 10000}", before), told
-    assert restarts == "1"
+    assert restarts == "1", text
     ended = json.loads((run_dir / "exit_info.json").read_text())
     assert (ended["code"], ended["reason"], ended["attempt"], ended["job"]) == (0, "finished", 1, job)
     assert (run_dir / "logs" / f"job-{job}-0.txt").read_text().startswith(f"job {job}, attempt 0, on ")
