@@ -159,7 +159,8 @@ def _told(run: CollectedRun) -> list[tuple[float, str, str, str]]:
 
 
 def _ranks(who: list[str]) -> str:
-    return ",".join(who) if len(who) <= MAX_NAMED_RANKS else f"{len(who)} ranks"
+    ordered = sorted(who, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
+    return ",".join(ordered) if len(who) <= MAX_NAMED_RANKS else f"{len(who)} ranks"
 
 
 def plot_run(path: Path, run: CollectedRun, summary: RunSummary) -> None:

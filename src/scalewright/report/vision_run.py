@@ -22,8 +22,7 @@ def print_vision(console: Console, vision: VisionSummary) -> None:
         return
     numbers = ("epoch", "time", "training", "loss", "top-1", "top-5")
     left_out = f", the last {MOST_EPOCHS} of {len(known)}" if len(known) > MOST_EPOCHS else ""
-    table = plain_table(*numbers, "", title=f"epochs, of the slowest rank; scores of the held-out images{left_out}",
-                        right=numbers)  # fmt: skip
+    table = plain_table(*numbers, "", right=numbers)
     for epoch in known[-MOST_EPOCHS:]:
         table.add_row(
             str(epoch.epoch),
@@ -36,6 +35,7 @@ def print_vision(console: Console, vision: VisionSummary) -> None:
             "counts" if epoch.counts else "",
         )
     console.print()
+    console.print(f"[bold]epochs, of the slowest rank; scores of the held-out images{left_out}[/]")
     console.print(table)
 
 

@@ -47,12 +47,16 @@ class Loaded:
     """Newer checkpoints that were damaged, each with what was wrong."""
 
 
+RESUME = "free space or choose another --run-dir, then resume; earlier checkpoints are untouched"
+"""What a training whose checkpoint could not be written says to do."""
+
+
 class Checkpointer:
     """Saves and loads the tensors it is given, in place. Every rank calls the same methods in the same order."""
 
-    def __init__(self, directory: RunDirectory, *, keep: int, layout: str) -> None:
+    def __init__(self, directory: RunDirectory, *, keep: int, layout: str, next_step: str = RESUME) -> None:
         self._folder = CheckpointFolder(directory, keep=keep)
-        self._layout = layout
+        self._layout, self._next_step = layout, next_step
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._group = dist.new_group(backend="gloo")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -164,8 +168,7 @@ class Checkpointer:
             if self._rank == 0:
                 self._folder.discard(step)  # room to say why
             raise EnvironmentFailedError(
-                f"{hidden.parent}: the checkpoint of step {step} was not saved: {cause}; "
-                "free space or choose another --run-dir, then resume; earlier checkpoints are untouched"
+                f"{hidden.parent}: the checkpoint of step {step} was not saved: {cause}; {self._next_step}"
             ) from error
         self.last_write_s = time.perf_counter() - started_s
         return final

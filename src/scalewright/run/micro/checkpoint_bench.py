@@ -219,7 +219,9 @@ def _measure_size(bench: _Bench, folder: Path, size_bytes: int, *, share_s: floa
 
 @contextlib.contextmanager
 def _saver(folder: Path) -> Iterator[Checkpointer]:
-    saver = Checkpointer(RunDirectory(folder), keep=KEPT, layout="bench")
+    saver = Checkpointer(
+        RunDirectory(folder), keep=KEPT, layout="bench", next_step="free space, give another --path or smaller --sizes"
+    )
     try:
         yield saver
     finally:
