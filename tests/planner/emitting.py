@@ -15,7 +15,7 @@ import yaml
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.planner.emit import Emitted, Framework, emit
 from scalewright.planner.emit.deepspeed import SCRIPT_ARGUMENTS
-from scalewright.workload.layout import Layout, parse_layout
+from scalewright.workload.layout import Layout, Recompute, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog
 from scalewright.workload.precision import recipe
 from scalewright.workload.training import training_mode
@@ -112,8 +112,14 @@ def _megatron(found: Emitted, num_gpus: int) -> Layout:
         ep=args["expert_model_parallel_size"] or 1,
         mbs=args["micro_batch_size"], gbs=args["global_batch_size"],
         zero=strategy or int(args["use_distributed_optimizer"]),
-        sp=args["sequence_parallel"], recompute=args["recompute_granularity"] or "none",
+        sp=args["sequence_parallel"], recompute=_megatron_recompute(args),
     )  # fmt: skip
+
+
+def _megatron_recompute(args: dict[str, Any]) -> Recompute:
+    """Granularity and modules as a level: scores alone, or what is cheap beside them."""
+    level: Recompute = args["recompute_granularity"] or "none"
+    return "modules" if level == "selective" and "core_attn" not in args["recompute_modules"] else level
 
 
 def _megatron_chunks(args: dict[str, Any]) -> int:

@@ -96,11 +96,11 @@ def widened_by(setting: Setting) -> list[str]:
 def interval_s(*, time_s: FloatLike, setting: Setting) -> tuple[FloatLike, FloatLike]:
     """The 90 % interval of a predicted time.
 
-    Equation  [q05, q95] x t, each quantile to the power p (1 + u/2) for u things never seen in a fit, and for
+    Equation  [low, high] x t, each end to the power p (1 + u/2) for u things never seen in a fit, and for
               congestion; p = 1 for dense models
-    Source    the published runs shipped with the package, each source left out in turn and each (source, GPU, dtype)
-              weighing the same (benchmarks/fit.py)
-    Assumes   tomorrow's run is like a run of a source drawn at random from those
+    Source    lee2023 (arXiv:2306.06342) on the published runs shipped with the package, each source left out in turn
+              and weighing the same, as does the one that is not among them (benchmarks/fit.py)
+    Assumes   tomorrow's run is of a source like those
     Checked   `scalewright validate` prints the coverage; tests/costs/test_interval.py: never narrower for the unseen
     """
     constants = setting.constants
