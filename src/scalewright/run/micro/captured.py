@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
 
 import torch
 
@@ -57,30 +55,18 @@ def time_prepared(call: Prepared, session: Session, *, share_s: float) -> Timing
 
 
 def captured(work: Work, *, num_calls: int) -> torch.cuda.CUDAGraph:
-    """A graph of many calls in a row, in memory that all such graphs share: nobody keeps what they compute.
-
-    PyTorch's own context collects garbage and gives memory back each time, which takes longer than all that is timed.
-    """
+    """A graph of many calls in a row."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
-    graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(side):  # warm up off the main stream, as capturing asks for
         for _ in range(WARM_UP_CALLS):
             work()
-        torch.cuda.synchronize()
-        graph.capture_begin(pool=_pool())
-        try:
-            for _ in range(num_calls):
-                work()
-        finally:
-            graph.capture_end()
     torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(num_calls):
+            work()
     return graph
-
-
-@cache
-def _pool() -> Any:
-    return torch.cuda.graph_pool_handle()
 
 
 def _queued_s(work: Work) -> float:
