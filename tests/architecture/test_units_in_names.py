@@ -32,7 +32,6 @@ DIMENSIONLESS = {
     "collectives.spans_nodes": "a flag as a column: 0 or 1",
     "collectives.is_real": "a flag as a column: 0 or 1",
     "collectives.slowdown": "a ratio above 1, so not a share",
-    "machine.attention_backward_ratio": "a ratio above 1, so not a share",
     "machine.elementwise_factor": "a factor around 1, fitted",
     "machine.convolution_factor": "a factor around 1, fitted",
     "machine.norm_factor": "a factor around 1, fitted",

@@ -123,6 +123,15 @@ def test_backward_attention_is_known_by_precision() -> None:
     assert machine.measured.attention_backward_ratio["fp16"] == pytest.approx(2.8)
 
 
+def test_kernels_of_a_full_queue_have_pauses_between_them() -> None:
+    big = [v for v in GPU_VALUES if v.name != "dispatch_s"]
+    few, many = (
+        on_gpu(*big, value("dispatch_s", 1e-9, of="eager"), value("dispatch_s", pause_s, of="graph"))
+        for pause_s in (1e-6, 2e-6)
+    )
+    assert many.step_s - few.step_s == pytest.approx(12 * 110 * 1e-6, rel=0.05)
+
+
 def test_a_host_that_is_ahead_updates_unseen_in_fp16_too() -> None:
     big = [v for v in GPU_VALUES if v.name != "dispatch_s"] + [
         value("dispatch_s", 1e-9, of="eager"), value("dispatch_s", 1e-3, of="compiled")

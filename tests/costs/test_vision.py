@@ -25,9 +25,9 @@ from scalewright.costs.vision import (
     num_images_per_s,
     unseen_vision,
     vision_interval_s,
-    vision_memory,
     vision_step_time,
 )
+from scalewright.costs.vision_memory import vision_memory
 from scalewright.workload.precision import recipe
 from scalewright.workload.vision import Conv, resnet_convs, resnet_forward_flop
 

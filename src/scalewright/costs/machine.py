@@ -224,7 +224,13 @@ class Machine:
         return known.get(stack.id, stack.host_time.value)
 
     def gap_s(self, stack: Stack) -> float:
-        """Pauses between the kernels of one layer; 0 where a calibration does not know them."""
+        """Pauses between the kernels of one layer, forward and backward.
+
+        Equation  kernels of a layer x pause between two of a graph, as measured here; else 0
+        Source    `bench dispatch`, by the calibration; benchmarks/results/h200_kernels.jsonl for the kernels
+        Assumes   a queue that is never empty has the pauses that a graph has
+        Checked   tests/costs/test_calibrated.py
+        """
         return 0.0 if self.measured is None else self.measured.gap_s.get(stack.id, 0.0)
 
     def update_host_s(self, stack: Stack, *, num_tensors: FloatLike, visible_frac: FloatLike) -> FloatLike:

@@ -64,7 +64,14 @@ class MeasuredConvolutions:
                 return found
         return found
 
-    def rate(self, op: str, direction: str, *, precision: str, channels_last: bool) -> float | None:
+    def bytes_per_s(self, op: str, direction: str, *, precision: str, channels_last: bool) -> float | None:
+        """Rate of norms, activations and pooling.
+
+        Equation  sum of n c S / sum of n t,  over tensors of S bytes that n operators of a network cross c times in t
+        Source    `bench convolution`, by the calibration
+        Assumes   other networks have as many large and small tensors
+        Checked   tests/costs/test_measured_convolutions.py
+        """
         return self.rates.get((op, direction, precision, channels_last))
 
 

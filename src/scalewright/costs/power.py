@@ -6,7 +6,7 @@ import numpy as np
 
 from scalewright.costs.breakdown import FloatLike
 
-POWER_SHARE = 0.65
+MOVING_POWER_FRAC = 0.65
 """Power of kernels that move memory over a board's limit (513 W of 700 W for ResNet-50 in bf16, a quarter of it
 products: benchmarks/results/h200_vision.jsonl)."""
 NUM_POWER_ROUNDS = 4
@@ -24,6 +24,6 @@ def power_wait_s(*, product_s: FloatLike, step_s: FloatLike, held_frac: float) -
     wait: FloatLike = 0.0
     for _ in range(NUM_POWER_ROUNDS):
         share = np.clip((product_s + wait) / np.maximum(step_s + wait, 1e-12), 1e-6, 1.0)
-        clock = np.minimum(held_frac * (1.0 - (1.0 - share) * POWER_SHARE) / share, 1.0)
+        clock = np.minimum(held_frac * (1.0 - (1.0 - share) * MOVING_POWER_FRAC) / share, 1.0)
         wait = product_s * (1.0 / np.maximum(clock, held_frac) - 1.0)
     return wait

@@ -1,4 +1,4 @@
-"""One training step of a ResNet on one device: convolutions, norms, layout changes, update, and memory."""
+"""One training step of a ResNet on one device: convolutions, norms, layout changes and update."""
 
 from __future__ import annotations
 
@@ -42,11 +42,9 @@ them the device waits a little although its queue is full."""
 NUM_UPDATE_PASSES = 5
 """SGD with momentum: weight, gradient and momentum read, weight and momentum written, in 32 bit."""
 FP32_BYTES = 4.0
-INDEX_BYTES = 8.0
-"""Of a position that max pooling keeps for the backward pass."""
-AUTOCAST_HOST_FACTOR = 1.34
-"""Host work of a step under autocast over one without: every weight is cast, and every gradient back (28.8 and 21.5 ms
-for ResNet-50 on the host of an H200)."""
+AUTOCAST_HOST_FRAC = 0.34
+"""More host work of a step under autocast: every weight is cast, and every gradient back (28.8 ms in place of 21.5 for
+ResNet-50 on the host of an H200)."""
 NUM_PASSES = 2
 """Forward and backward: what the host issues for each convolution."""
 NORM_BACKWARD_FRAC = {False: 8.0 / 13.0, True: 5.0 / 8.0}
@@ -240,7 +238,7 @@ def _operator_rate(setting: VisionSetting, op: str, direction: str) -> float | N
     known = None if setting.machine.measured is None else setting.machine.measured.convolutions
     if known is None:
         return None
-    return known.rate(op, direction, precision=setting.recipe.matmul, channels_last=setting.channels_last)
+    return known.bytes_per_s(op, direction, precision=setting.recipe.matmul, channels_last=setting.channels_last)
 
 
 def pool_time_s(setting: VisionSetting) -> FloatLike:
@@ -318,7 +316,7 @@ def host_time_s(setting: VisionSetting) -> float:
         NUM_PASSES
         * num_convs
         * setting.machine.constants.convolution_host_time.value
-        * (AUTOCAST_HOST_FACTOR if casts else 1.0)
+        * (1.0 + AUTOCAST_HOST_FRAC if casts else 1.0)
     )
 
 
@@ -434,58 +432,6 @@ def _conv_operations(setting: VisionSetting, conv: Conv) -> Iterator[Operation]:
             flop=count * b * conv.forward_flop, traffic_bytes=count * once, cache_bytes=count * max(through, once),
             fresh_bytes=fresh, time_s=float(time), num_per_step=1.0,
         )  # fmt: skip
-
-
-def activation_bytes_per_sample(*, shape: ConvShape, recipe: Recipe) -> float:
-    """What the forward pass keeps of one image until the backward pass.
-
-    Equation  w (2 sum of outputs - outputs of projections + p) + 8 p,  p elements after pooling
-    Source    he2015 (arXiv:1512.03385), Table 1, for the tensors; PyTorch's autograd for which of them are kept
-    Assumes   a norm keeps its input, a convolution its input; ReLU and the shortcut's sum work in place, so a
-              projection's norm keeps no output; pooling keeps 8-byte positions
-    Checked   tests/costs/test_vision.py: PyTorch's own memory tracker, 85.3 MB in 32 bit, 43.5 MB under autocast
-    """
-    convs = list(resnet_convs(shape))
-    kept = sum(outputs(conv) * (1 if conv.place == "projection" else 2) for conv in convs)
-    pooled = outputs(convs[0]) // 4
-    return recipe.activation_bytes * (kept + pooled) + INDEX_BYTES * pooled
-
-
-def vision_memory(setting: VisionSetting, *, dp: int | FloatLike = 1) -> Breakdown:
-    """Peak allocated bytes of a device, at the turn from forward to backward.
-
-    Equation  8 N + [4 N buckets when dp > 1] + b activations + images + [w N cast weights under autocast] + 2 w b o,
-              o elements of the last block's output: its gradient on the branch and on the shortcut
-    Source    PyTorch's memory tracker on the network itself (benchmarks/vision_memory.py); li2020 for the buckets
-    Assumes   SGD with momentum in 32 bit, gradients freed after the update; workspaces of the convolution library
-              count to the reserve
-    Checked   tests/costs/test_vision.py: 256 images of ResNet-50 22.4 and 11.7 GB, of ResNet-18 5.8 and 3.3 GB,
-              within 1 %
-    """
-    shape, recipe, b = setting.shape, setting.recipe, setting.num_images
-    params, w = float(sum(resnet_params(shape).values())), recipe.activation_bytes
-    casts = w < FP32_BYTES
-    pixels = 3.0 * shape.image_size**2
-
-    def term(name: str, value: FloatLike, formula: str = "vision_memory") -> Breakdown:
-        return Breakdown(name=name, unit="bytes", value=value, formula=f"vision.{formula}")
-
-    last = [outputs(conv) for conv in resnet_convs(shape) if conv.place == "end"][-1]
-    return Breakdown(
-        name="peak_allocated",
-        unit="bytes",
-        formula="vision.vision_memory",
-        parts=(
-            term("weights", FP32_BYTES * params),
-            term("optimizer", FP32_BYTES * params),
-            term("gradient_buckets", FP32_BYTES * params * np.asarray(np.asarray(dp) > 1, dtype=np.float64)[()]),
-            term("activations", b * activation_bytes_per_sample(shape=shape, recipe=recipe),
-                 "activation_bytes_per_sample"),
-            term("images", b * pixels * (FP32_BYTES + (w if casts else 0.0))),
-            term("cast_weights", w * params if casts else 0.0),
-            term("working_set", 2.0 * b * w * last),
-        ),
-    )  # fmt: skip
 
 
 def vision_interval_s(*, time_s: FloatLike, setting: VisionSetting, num_unseen: int) -> tuple[FloatLike, FloatLike]:

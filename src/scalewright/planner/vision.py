@@ -16,9 +16,9 @@ from scalewright.costs.vision import (
     num_images_per_s,
     unseen_vision,
     vision_interval_s,
-    vision_memory,
     vision_step_time,
 )
+from scalewright.costs.vision_memory import vision_memory
 from scalewright.errors import ConfigError
 from scalewright.planner.answers import energy_keys, heading, timing
 from scalewright.planner.energy_use import Footprint, footprint
