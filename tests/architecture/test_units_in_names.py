@@ -33,6 +33,7 @@ DIMENSIONLESS = {
     "collectives.is_real": "a flag as a column: 0 or 1",
     "collectives.slowdown": "a ratio above 1, so not a share",
     "machine.elementwise_factor": "a factor around 1, fitted",
+    "vision.OWN_NORM_FACTOR": "a factor above 1, measured",
     "machine.convolution_factor": "a factor around 1, fitted",
     "machine.norm_factor": "a factor around 1, fitted",
     "machine.host_blend": "an exponent",

@@ -105,6 +105,7 @@ def test_products_run_at_their_cool_rate_and_the_power_limit_is_a_term_of_its_ow
     assert machine.sustained_flop_per_s("bf16") == pytest.approx(900e12)
     assert machine.measured is not None
     assert machine.measured.held_frac == {"bf16": pytest.approx(7 / 9)}
+    assert machine.held_flop_per_s("bf16") == pytest.approx(700e12)
     shape = from_shape("layers=24,hidden=4096,heads=32,vocab=32000,seq=4096")
     run = language_run.resolve(shape, Layout(dp=1, mbs=2, gbs=2), precision="bf16", steps=5, device="cuda",
                                compile="graphs")  # fmt: skip

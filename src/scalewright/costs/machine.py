@@ -200,6 +200,17 @@ class Machine:
         """Whether power, not the clock, sets the rate of 16-bit products."""
         return self._powered_frac < self.constants.sustained_matmul_share.value
 
+    def held_flop_per_s(self, precision: Precision) -> float:
+        """Rate of large products without a pause, for what has no power limit of its own in its model.
+
+        Equation  F f,  f what the power limit leaves of cool products; F where a calibration does not know it
+        Source    `bench gemm`, by the calibration
+        Assumes   convolutions draw what products draw
+        Checked   tests/costs/test_calibrated.py
+        """
+        held = 1.0 if self.measured is None else self.measured.held_frac.get(precision, 1.0)
+        return self.sustained_flop_per_s(precision) * held
+
     def attention_flop_per_s(self, precision: Precision, stack: Stack) -> float:
         """Rate of fused attention for heads of 128 and long sequences.
 

@@ -42,6 +42,7 @@ them the device waits a little although its queue is full."""
 NUM_UPDATE_PASSES = 5
 """SGD with momentum: weight, gradient and momentum read, weight and momentum written, in 32 bit."""
 FP32_BYTES = 4.0
+OWN_NORM_FACTOR = 1.8
 AUTOCAST_HOST_FRAC = 0.34
 """More host work of a step under autocast: every weight is cast, and every gradient back (28.8 ms in place of 21.5 for
 ResNet-50 on the host of an H200)."""
@@ -91,7 +92,7 @@ def conv_product_time_s(
     Checked   tests/costs/test_vision.py: never below the traffic; on matrix units never below the arithmetic
     """
     machine, constants, w = setting.machine, setting.machine.constants, setting.recipe.activation_bytes
-    rate, k = machine.sustained_flop_per_s(setting.recipe.matmul), num_depth + constants.depth_overhead.value
+    rate, k = machine.held_flop_per_s(setting.recipe.matmul), num_depth + constants.depth_overhead.value
     best: FloatLike | None = None
     for name, share in constants.tile_share.items():
         r, c = (float(side) for side in name.split("x"))
@@ -189,19 +190,22 @@ def move_time_s(*, setting: VisionSetting, num_elements: FloatLike) -> FloatLike
 
 
 def own_norm_factor(setting: VisionSetting) -> float:
-    """What a calibration found that norms take over the traffic counted here, where no operator was.
+    """What norms take over the traffic counted here, where no operator was measured.
 
-    Equation  as fitted on a CPU, where a compiler writes the norms, and for PyTorch's own kernels; else 1
-    Source    PyTorch's _select_batch_norm_backend: cuDNN takes no bf16
+    Equation  as a calibration fitted it: on a CPU, where a compiler writes the norms, and for PyTorch's own kernels,
+              of which those for channels last take 1.8 times as long; else 1
+    Source    PyTorch's _select_batch_norm_backend: cuDNN takes no bf16; 1.23 and 2.61 TB/s forward and backward of 4.28
+              that memory has on an H200 (benchmarks/results/h200_calibration.json), activations at 4.1 to 4.3
     Assumes   vendors' kernels move what is counted
     Checked   tests/costs/test_calibrated.py: 1 without a calibration and in fp16
     """
-    known, machine = setting.machine.measured, setting.machine
-    if known is None:
-        return 1.0
-    is_own = machine.accelerator.kind == "cpu" or (setting.recipe.matmul == "bf16" and not setting.compiled)
-    is_written = setting.compiled and known.convolutions is not None
-    return known.norm_factor if is_own or is_written else 1.0
+    known, on_cpu = setting.machine.measured, setting.machine.accelerator.kind == "cpu"
+    is_own = not on_cpu and setting.recipe.matmul == "bf16" and not setting.compiled
+    is_written = setting.compiled and known is not None and known.convolutions is not None
+    fitted = 1.0 if known is None else known.norm_factor
+    if is_own:
+        return fitted * (OWN_NORM_FACTOR if setting.channels_last else 1.0)
+    return fitted if on_cpu or is_written else 1.0
 
 
 def norm_time_s(setting: VisionSetting) -> FloatLike:
