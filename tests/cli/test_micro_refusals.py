@@ -35,6 +35,7 @@ Refused = Callable[..., str]
         (["dispatch", "--budget", "5", "--device", "cpu"], "has no unit: a time needs one, such as 5 s, 5 min or 5 us"),
         (["collectives", "--factor", "3", "--step", "1 MiB"], "both say how sizes grow: give one of them"),
         (["collectives", "--ranks", "100000", "--device", "cpu"], "would only wait for each other"),
+        (["checkpoint", "--ranks", "100000", "--device", "cpu"], "would only wait for each other"),
         (["collectives", "--step", "0 B"], "--step 0 B: sizes must grow"),
         (["collectives", "--factor", "1"], "a factor of 1 does not make sizes grow"),
         (["collectives", "--min-bytes", "1 GiB"], "the largest size, 64.0 MiB, is below the smallest, 1.00 GiB"),

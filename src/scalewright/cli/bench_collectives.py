@@ -14,7 +14,6 @@ from scalewright.errors import ConfigError
 
 DEFAULT_CPU_RANKS = 2
 DEFAULT_FACTOR = 2.0
-MOST_RANKS_PER_CORE = 8
 OP_HELP = "all, or some of all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, send-recv, with commas."
 OpNames = Annotated[str, typer.Option(help=OP_HELP)]
 ElementName = Annotated[str, typer.Option(help="fp32, fp64, fp16, bf16, int32 or uint8.")]
@@ -78,18 +77,13 @@ def run(
 def _num_ranks(wanted: int | None, device: str) -> int:
     """As many as asked for, where there are devices for them; by default one per device."""
     from scalewright.launch.allocation import default_num_ranks, is_inside
-    from scalewright.launch.here import device_here, num_cores, visible_gpus
+    from scalewright.launch.here import device_here, visible_gpus
 
     if wanted is not None and wanted < 1:
         raise ConfigError(f"--ranks {wanted} starts nothing: collectives need 2 or more")
     if is_inside(os.environ):
         return default_num_ranks(os.environ) if wanted is None else wanted
     kind = device_here(device, num_ranks=wanted or 1)
-    if kind == "cpu" and wanted is not None and wanted > MOST_RANKS_PER_CORE * num_cores():
-        raise ConfigError(
-            f"--ranks {wanted}: that many processes on {num_cores()} cores would only wait for each other; "
-            f"give {MOST_RANKS_PER_CORE * num_cores()} or fewer, or more nodes"
-        )
     if wanted is not None:
         return wanted
     return len(visible_gpus()) if kind == "cuda" else DEFAULT_CPU_RANKS

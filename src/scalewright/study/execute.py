@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalewright.errors import ScalewrightError
+from scalewright.errors import ConfigError, ScalewrightError
 from scalewright.lab.network import ShapedNetwork
 from scalewright.lab.ranks import run_on_network
 from scalewright.launch.allocation import is_inside, run_in_allocation
@@ -29,6 +29,8 @@ SUMMED_UP: dict[str, Callable[[RunDirectory], None]] = {"collectives": add_fits}
 
 
 LONGEST_ON_LINKS_S = 3600.0
+MOST_RANKS_PER_CORE = 8
+"""Beyond it processes only wait for each other; hundreds take all memory and the machine with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,11 @@ def execute(point: Execution, watch: Watch | None = None) -> int:
         return ExitCode.YES
     watch = watch or Watch()
     place = place_here(os.environ)
+    if place is None and not is_inside(os.environ) and point.num_ranks > MOST_RANKS_PER_CORE * num_cores():
+        raise ConfigError(
+            f"{point.num_ranks} ranks: that many processes on {num_cores()} cores would only wait for each other; "
+            f"give {MOST_RANKS_PER_CORE * num_cores()} or fewer, or more nodes"
+        )
     if place is not None and place[0] > 0:
         become_rank(point.directory, point.config, kind=point.kind)
     directory = RunDirectory.create_or_resume(
