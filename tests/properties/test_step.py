@@ -106,8 +106,18 @@ def test_names_of_machine_stack_and_tiles_in_another_order_change_nothing(case: 
     constants = case.constants
     tiles = dict(reversed(constants.tile_share.items()))
     machine = replace(case.machine, name="other", constants=constants.model_copy(update={"tile_share": tiles}))
-    other = replace(case, machine=machine, stack=case.stack.model_copy(update={"id": "other", "name": "Other"}))
+    other = replace(case, machine=machine, stack=case.stack.model_copy(update={"name": "Other"}))
     assert numbers(cost_of(other)) == numbers(cost_of(case))
+
+
+@given(case=settings_of())
+@settings(deadline=None, max_examples=30)
+def test_a_stack_that_no_fitted_run_used_takes_as_long_and_is_known_no_better(case: Setting) -> None:
+    known = cost_of(case)
+    unknown = cost_of(replace(case, stack=case.stack.model_copy(update={"id": "other"})))
+    assert unknown.time.total == known.time.total
+    assert unknown.interval_s[0] <= known.interval_s[0]
+    assert unknown.interval_s[1] >= known.interval_s[1]
 
 
 def scaled(fact: Fact, factor: float) -> Fact:

@@ -63,7 +63,7 @@ def test_what_is_left_out_is_one_and_the_batch_is_one_micro_batch_per_copy() -> 
         ("zero=4", r"zero=4.*0, 1, 2 and 3"),
         ("zero=-1", r"zero must be 0 or more"),
         ("sp=2", r"sp=2.*0 \(off\) or 1 \(on\)"),
-        ("recompute=some", r"recompute=some.*none, selective, operators, full"),
+        ("recompute=some", r"recompute=some.*none, selective, modules, operators, full"),
     ],
 )
 def test_bad_form_is_refused_by_name(text: str, message: str) -> None:

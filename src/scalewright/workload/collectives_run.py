@@ -60,7 +60,9 @@ class CollectivesRun:
                 f"the largest size, {units.format(self.max_bytes, units.BYTES)}, is below the smallest, "
                 f"{units.format(self.min_bytes, units.BYTES)}: swap them"
             )
-        if self.step_bytes < 0 or (not self.step_bytes and not (self.factor > 1 and math.isfinite(self.factor))):
+        if self.step_bytes < 0:
+            raise ConfigError(f"a step of {self.step_bytes} bytes does not make sizes grow: give one above 0")
+        if not self.step_bytes and not (self.factor > 1 and math.isfinite(self.factor)):
             raise ConfigError(f"a factor of {self.factor:g} does not make sizes grow: give one above 1, or a step")
         if self.warmup < 0 or self.iterations < 0 or self.root < 0:
             raise ConfigError("warm-up calls, iterations and the root must be 0 or more")
