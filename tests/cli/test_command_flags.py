@@ -95,12 +95,12 @@ FLAGS = {
         "--catalog",
         "--device",
         "--help",
-        "--image-size",
         "--json",
         "--layout",
         "--model",
         "--precision",
         "--run-dir",
+        "--size",
     ],
     ("bench", "dispatch"): ["--budget", "--compile", "--device", "--help", "--json", "--run-dir"],
     ("bench", "gemm"): [

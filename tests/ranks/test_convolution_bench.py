@@ -18,7 +18,7 @@ from scalewright.workload.convolution_run import cases_of
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 TIMED = {"time_s", "time_low_s", "time_high_s", "repeats"}
 COMMON = TIMED | {"op", "precision", "layout", "batch", "channels_out", "out_size", "count", "direction"}
-SMALL = ["convolution", "--model", "resnet-18", "--image-size", "32", "--batch", "1", "--device", "cpu"]
+SMALL = ["convolution", "--model", "resnet-18", "--size", "32", "--batch", "1", "--device", "cpu"]
 
 
 def measured(cli: Cli, folder: Path, *args: str) -> dict[str, Any]:

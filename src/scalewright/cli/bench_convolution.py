@@ -23,7 +23,7 @@ def run(
     precision: PrecisionText = "auto",
     layout: Annotated[str, typer.Option(help="Where channels lie in memory: last, first, or both.")] = "last",
     batch: Annotated[int, typer.Option(help="Images of a call; 0: 128 on GPUs, 8 on CPUs.")] = 0,
-    image_size: Annotated[int, typer.Option(help="Side of an image in pixels; 0: the model's own.")] = 0,
+    size: Annotated[int, typer.Option(help="Side of an image in pixels; 0: the model's own.")] = 0,
     device: DeviceName = "auto",
     budget: Annotated[str, typer.Option(help="Time for measuring; start-up comes on top.")] = "60 s",
     run_dir: RunFolder = None,
@@ -39,7 +39,7 @@ def run(
     from scalewright.workload.vision_run import VisionPrecision
 
     budget_s = units.parse(budget, units.SECONDS)
-    cases = _cases(model, image_size, catalog)
+    cases = _cases(model, size, catalog)
     place = device_here(device, num_ranks=1)
     chosen = DEFAULT_PRECISIONS[place] if precision == "auto" else precision
     layouts = tuple(part.strip() for part in ("last,first" if layout == "both" else layout).split(",") if part.strip())
