@@ -19,7 +19,7 @@ def power_wait_s(*, product_s: FloatLike, step_s: FloatLike, held_frac: float) -
     Source    the power balance q c / f + (1 - q) w = 1: products at full clock draw 1/f of the limit, which holds them
               to f of their rate when nothing else runs; power falls in proportion to the clock
     Assumes   the limit acts on the mean over a step; all that is not a product draws w of the limit
-    Checked   tests/costs/test_compute.py: nothing for few products, p (1/f - 1) for nothing but products
+    Checked   tests/costs/test_power.py: nothing for few products, p (1/f - 1) for nothing but products
     """
     wait: FloatLike = 0.0
     for _ in range(NUM_POWER_ROUNDS):

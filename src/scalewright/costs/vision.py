@@ -214,7 +214,7 @@ def norm_time_s(setting: VisionSetting) -> FloatLike:
     Equation  sum of crossings / rate of each operator as measured; else all crossings at the rate of memory
     Source    `bench convolution`, by the calibration; norm_bytes_per_sample for what crosses
     Assumes   a compiled step has kernels of its own, which no operator measured alone stands for
-    Checked   tests/costs/test_vision.py: the measured rates' sum; without them as before
+    Checked   tests/costs/test_measured_convolutions.py: the measured rates' sum
     """
     shape, w, b = setting.shape, setting.recipe.activation_bytes, setting.num_images
     rates = None if setting.compiled else _operator_rates(setting)
@@ -251,7 +251,7 @@ def pool_time_s(setting: VisionSetting) -> FloatLike:
     Equation  c w E / r,  E its input's elements, c crossings, r the rate measured for it, else of memory
     Source    `bench convolution`, by the calibration
     Assumes   a folded stem pools in kernels of its own, at the rate of memory
-    Checked   tests/costs/test_vision.py
+    Checked   tests/costs/test_measured_convolutions.py
     """
     elements = setting.num_images * outputs(next(iter(resnet_convs(setting.shape))))
     rates = [None if setting.folds else _operator_rate(setting, "pool", d) for d in NUM_POOL_CROSSINGS]

@@ -128,7 +128,7 @@ def full_tile_flop_per_s(base: Machine, row: Row) -> float:
     Equation  F = min over tiles of W U r c 2 (k + k0) / (e (t - W w)),  the inverse of compute.tiled_product_time_s
     Source    nvidia2023 (Matrix Multiplication Background User's Guide), tile and wave quantisation
     Assumes   the product is not bound by memory
-    Checked   tests/observe/test_calibrate_values.py: gives back the rate that a time was made from
+    Checked   tests/observe/test_calibrate_fits.py: gives back the rate that a time was made from
     """
     units = base.accelerator.num_compute_units
     m, n, k, time_s = (float(row[key]) for key in ("m", "n", "k", "time_s"))
