@@ -135,6 +135,16 @@ def test_operators_of_convolutions_are_kept_of_gpus_and_the_later_run_counts() -
     assert [(one["time_s"], "repeats" in one) for one in kept] == [(2e-3, False)]
 
 
+def test_a_start_that_only_others_explain_is_not_believed() -> None:
+    rows = product_rows(150e9, start_s=10e-6)
+    slow = [row | {"time_s": 8e-3, "time_low_s": 8e-3} if row["m"] < 256 else row for row in rows]
+    names = {value.name for value in values_from([source("gemm", slow, CPU)], LAPTOP)}
+    assert "matmul_flop_per_s" in names
+    assert "matmul_start_s" not in names
+    jolted = [row | {"time_s": 8e-3} if row["m"] < 256 else row for row in rows]  # the quickest repeats were not
+    assert found("matmul_start_s", values_from([source("gemm", jolted, CPU)], LAPTOP)) < 50e-6
+
+
 def test_of_two_runs_of_one_benchmark_the_later_counts() -> None:
     both = [source("memory", memory_rows(rate), CPU) for rate in (8e9, 12e9)]
     assert found("memory_bytes_per_s", values_from(both, LAPTOP)) == pytest.approx(12e9, rel=0.01)

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from calibration_cases import memory_rows, product_rows
+from scalewright.catalog.calibration import Step
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.errors import ConfigError
+from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.observe.residuals import Fitted
 from scalewright.records.documents import document, write_document
 from scalewright.records.measurements import Measurements, write_measurements
 from scalewright.records.run_directory import RunDirectory
+from scalewright.study import calibrate as calibrate_study
 from scalewright.study.calibrate import RESULT, finish, others_words, study_folder, wanted_here
 from scalewright.study.calibrate_points import Micro, RealRun, points
 
@@ -94,3 +97,23 @@ def test_others_count_by_what_they_had_while_it_was_measured(
         runs.append(run.path)
     assert ("calibrate again" in others_words(runs)) is said
     assert others_words([]) == ""
+
+
+def test_values_that_their_own_steps_contradict_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = wanted_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
+    cpu = wanted.fingerprint.name
+    runs = [measured(tmp_path, "gemm", product_rows(150e9), name=cpu),
+            measured(tmp_path, "memory", memory_rows(20e9), name=cpu)]  # fmt: skip
+    common = {"run": "r", "workload": "language", "label": "l", "num_ranks": 1, "num_steps": 9, "precision": "fp32",
+              "size": 64.0, "low_s": 0.1, "high_s": 0.1, "measured_s": 0.1, "before_s": 1.0}  # fmt: skip
+    for after_s, holds in ((0.12, True), (0.47, False)):
+        steps = (Step.model_validate(common | {"after_s": after_s, "left_out_s": after_s}),)
+        fitted = Fitted(residuals=(), steps=steps, language_interval=None, vision_interval=None)
+        monkeypatch.setattr(calibrate_study, "fit_residuals", lambda *_, fitted=fitted: fitted)
+        if holds:
+            assert finish(CATALOG, wanted, runs, spent_s=50.0, skipped=[]).steps == steps
+        else:
+            with pytest.raises(EnvironmentFailedError, match=r"370% off .* nothing is written; calibrate again"):
+                finish(CATALOG, wanted, runs, spent_s=50.0, skipped=[])

@@ -23,6 +23,10 @@ MIN_FIT_ROWS = 6
 """Rows that a fit of two or three numbers needs to be worth more than the catalogue's."""
 MIN_PRODUCTS = 4
 """Shapes of which a CPU's rate is the median: fewer are the smallest ones of a run that others held up."""
+JOLTED = 2.0
+"""A median so much above the low end of its own interval is that of repeats which others interrupted."""
+LONGEST_START_S = 1e-3
+"""No library takes so long to start a product: others held the core meanwhile, and nothing is known of the start."""
 LARGE_QUANTILE, SMALL_QUANTILE = 0.5, 0.3
 """Products whose rate is a CPU's rate, and products that show what starting one takes."""
 
@@ -181,14 +185,16 @@ def _started_products(source: Source, base: Machine, precisions: list[str]) -> l
     for precision in precisions:
         rows = [r for r in source.found.rows if r["precision"] == precision and r.get("series") != "sustained"]
         work, times = _column(rows, lambda r: 2.0 * r["m"] * r["n"] * r["k"]), _column(rows, lambda r: r["time_s"])
+        least = _column(rows, lambda r: r.get("time_low_s") or r["time_s"])
+        quick = np.where(times > JOLTED * least, least, times)
         large, small = work >= np.quantile(work, LARGE_QUANTILE), work <= np.quantile(work, SMALL_QUANTILE)
         rates = [float(rate) for rate in work[large] / times[large]]
         rate = float(np.median(rates))
-        start = float(np.median(np.maximum(times[small] - work[small] / rate, 0.0)))
+        start = float(np.median(np.maximum(quick[small] - work[small] / rate, 0.0)))
         found.append(_value(source, "matmul_flop_per_s", rates, of=precision,
                             catalogue=_catalogued_rates(base, precision)[1]))  # fmt: skip
         starts.append(start)
-    if starts and min(starts) > 0.0:
+    if starts and 0.0 < min(starts) < LONGEST_START_S:
         found.append(_value(source, "matmul_start_s", starts))
     return found
 

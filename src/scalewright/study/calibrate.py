@@ -7,6 +7,7 @@ stopped; one that was finished is made anew.
 from __future__ import annotations
 
 import math
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 from scalewright import __version__, units
 from scalewright.catalog import calibration as calibrations
-from scalewright.catalog.calibration import SCHEMA, Calibration, Fingerprint
+from scalewright.catalog.calibration import SCHEMA, Calibration, Fingerprint, Step
 from scalewright.catalog.library import Catalog
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine, machine_from_system
@@ -48,6 +49,8 @@ MICRO_FRAC = 0.55
 FEWEST_STEPS, MOST_STEPS = 10, 60
 LONGEST_REAL_S = 15.0
 SLOWEST_REAL = 2.0
+CONTRADICTED_FRAC = 0.5
+"""Mean error of the fitted steps beyond which a calibration is worth less than a probe."""
 """Times its share that a real run may take before it is ended; the steps that it made by then count."""
 MINUTE_S = 60.0
 DISTURBED_FRAC = 0.15
@@ -309,8 +312,11 @@ def _run(point: Point, share: _Share, state: _Progress) -> None:
     begun_s = time.monotonic()
     ends_s = begun_s + state.start_s + _longest_s(point, share)
     execution = Execution(kind=point.kind, config=config, path=path, num_ranks=point.num_ranks, study_id=STUDY)
+    signals: list[int] = []
     try:
-        code = execute(execution, Watch(on_events=lambda events: _look(events, state, ends_s)))
+        code = execute(
+            execution, Watch(on_events=lambda events: _look(events, state, ends_s), on_signal=signals.append)
+        )
     except _OutOfTimeError:
         if isinstance(point, RealRun):
             state.slowness.append(max(time.monotonic() - begun_s - state.start_s, 0.0) / share.work_s)
@@ -319,6 +325,8 @@ def _run(point: Point, share: _Share, state: _Progress) -> None:
         else:
             _leave_out(point, state, state.start_s + 2.0 * share.work_s)  # it takes longer than predicted
         return
+    if signals:  # a rank that was just starting may have died of it, which is no fault of the point
+        raise StoppedError(ExitCode.INTERRUPTED if signal.SIGINT in signals else ExitCode.REQUEUE)
     took_s = time.monotonic() - begun_s
     if isinstance(point, Micro):
         state.starts_s.append(max(took_s - spent_on_work_s, 1.0))
@@ -363,6 +371,7 @@ def finish(catalog: Catalog, wanted: Wanted, paths: list[Path], *, spent_s: floa
     if not draft.values:
         raise EnvironmentFailedError("nothing was measured: give a longer --budget, or look into the run directories")
     fitted = fit_residuals(catalog, draft, steps)
+    _check_holds(fitted.steps)
     return draft.model_copy(
         update={
             "residuals": fitted.residuals,
@@ -371,6 +380,18 @@ def finish(catalog: Catalog, wanted: Wanted, paths: list[Path], *, spent_s: floa
             "vision_interval": fitted.vision_interval,
         }
     )
+
+
+def _check_holds(steps: Sequence[Step]) -> None:
+    """Values that do not even give back the steps they were fitted to are those of a machine that others used."""
+    if not steps:
+        return
+    off = statistics.mean(abs(step.after_s / step.measured_s - 1.0) for step in steps)
+    if off > CONTRADICTED_FRAC:
+        raise EnvironmentFailedError(
+            f"the real steps of this calibration are {off:.0%} off what its own values predict, as when others use the "
+            "machine meanwhile: nothing is written; calibrate again when it is quiet"
+        )
 
 
 def _check_same_machine(wanted: Wanted, sources: list[Source]) -> None:

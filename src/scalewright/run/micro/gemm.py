@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.device import settle_cpu_products
@@ -86,6 +87,8 @@ def measure_products(config: GemmRun, session: Session) -> None:
         time_s = session.left_s / (len(precisions) - number)
         session.part(f"best rate in {precision}")
         _find_best(precision, session, flush, time_s=time_s)
+    if not session.rows:
+        raise ConfigError("no product could be measured: give smaller ones with --shapes, or a longer --budget")
     _compare_with_datasheet(session)
 
 
