@@ -19,6 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.ranks
+@pytest.mark.alone
 def test_a_machine_is_calibrated_within_its_budget_and_then_predicted(cli: Cli, folder: Path) -> None:
     env = {"SCALEWRIGHT_HOME": str(folder / "home")}
     begun_s = time.monotonic()

@@ -109,7 +109,7 @@ def test_values_that_their_own_steps_contradict_are_not_written(
     common = {"run": "r", "workload": "language", "label": "l", "num_ranks": 1, "num_steps": 9, "precision": "fp32",
               "size": 64.0, "low_s": 0.1, "high_s": 0.1, "measured_s": 0.1, "before_s": 1.0}  # fmt: skip
     for after_s, holds in ((0.12, True), (0.47, False)):
-        steps = (Step.model_validate(common | {"after_s": after_s, "left_out_s": after_s}),)
+        steps = (Step.model_validate(common | {"after_s": after_s, "left_out_s": after_s}),) * 2
         fitted = Fitted(residuals=(), steps=steps, language_interval=None, vision_interval=None)
         monkeypatch.setattr(calibrate_study, "fit_residuals", lambda *_, fitted=fitted: fitted)
         if holds:

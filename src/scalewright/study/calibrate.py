@@ -49,8 +49,8 @@ MICRO_FRAC = 0.55
 FEWEST_STEPS, MOST_STEPS = 10, 60
 LONGEST_REAL_S = 15.0
 SLOWEST_REAL = 2.0
-CONTRADICTED_FRAC = 0.5
-"""Mean error of the fitted steps beyond which a calibration is worth less than a probe."""
+CONTRADICTED_FRAC, FEWEST_WITNESSES = 1.0, 2
+"""Mean error of the fitted steps beyond which a calibration is worth less than a probe, and steps that it takes."""
 """Times its share that a real run may take before it is ended; the steps that it made by then count."""
 MINUTE_S = 60.0
 DISTURBED_FRAC = 0.15
@@ -384,7 +384,7 @@ def finish(catalog: Catalog, wanted: Wanted, paths: list[Path], *, spent_s: floa
 
 def _check_holds(steps: Sequence[Step]) -> None:
     """Values that do not even give back the steps they were fitted to are those of a machine that others used."""
-    if not steps:
+    if len(steps) < FEWEST_WITNESSES:
         return
     off = statistics.mean(abs(step.after_s / step.measured_s - 1.0) for step in steps)
     if off > CONTRADICTED_FRAC:
