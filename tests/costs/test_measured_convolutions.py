@@ -86,6 +86,13 @@ def test_pooling_is_as_measured_unless_it_is_folded() -> None:
     assert float(pool_time_s(replace(setting, compiled=True))) < float(pool_time_s(setting))
 
 
+def test_a_gradient_that_no_time_was_left_for_is_not_free() -> None:
+    conv, whole = CONVS[2], next(c for c in CONVS if c.kernel == 3 and c.channels_in == 256)
+    rows = [row(whole, d, 1e-3) for d in ("forward", "input", "weight")]
+    partly = [row(conv, d, 1e-6) for d in ("forward", "weight")]
+    assert conv_time_s(setting=asked(*rows, *partly), conv=conv) == conv_time_s(setting=asked(*rows), conv=conv)
+
+
 def test_half_a_measurement_is_none() -> None:
     assert convolutions_of([]) is None
     found = convolutions_of([row(CONVS[2], "forward", 1e-3)])

@@ -18,7 +18,8 @@ class Passes(NamedTuple):
     """Seconds per image of a convolution's three products."""
 
     forward_s: float
-    input_s: float
+    input_s: float | None
+    """None where it was not measured: of a first convolution nobody asks for it."""
     weight_s: float
 
 
@@ -46,11 +47,11 @@ class MeasuredConvolutions:
     """Images of a batch that they were measured with."""
 
     def of(self, conv: Conv, *, precision: str, channels_last: bool) -> Passes | None:
-        """A convolution of this very shape; None where none was measured."""
+        """A convolution of this very shape; None where not all of it was measured."""
         for name in (precision, SAME_UNITS.get(precision, precision)):
-            key = Key(name, channels_last, *_sizes(conv))
-            if key in self.times:
-                return self.times[key]
+            found = self.times.get(Key(name, channels_last, *_sizes(conv)))
+            if found is not None and (conv.place == "stem" or found.input_s is not None):
+                return found
         return None
 
     def alike(self, conv: Conv, *, precision: str, channels_last: bool) -> list[tuple[Conv, Passes]]:
@@ -58,7 +59,8 @@ class MeasuredConvolutions:
         found: list[tuple[Conv, Passes]] = []
         for name in (precision, SAME_UNITS.get(precision, precision)):
             for key, passes in self.times.items():
-                if (key.precision, key.channels_last, key.kernel) == (name, channels_last, conv.kernel):
+                is_alike = (key.precision, key.channels_last, key.kernel) == (name, channels_last, conv.kernel)
+                if is_alike and (conv.place == "stem" or passes.input_s is not None):
                     found.append((_conv(key), passes))
             if found:
                 return found
@@ -95,7 +97,7 @@ def folded_stem(conv: Conv) -> Conv:
 
 
 def convolutions_of(rows: Iterable[Mapping[str, Any]]) -> MeasuredConvolutions | None:
-    """From the rows of `bench convolution`; a shape whose three products were not all measured is left out."""
+    """From the rows of `bench convolution`; a shape without a product that every convolution has is left out."""
     seconds: dict[Key, dict[str, float]] = {}
     moved: dict[tuple[str, str, str, bool], tuple[float, float]] = {}
     batch = 0
@@ -110,7 +112,7 @@ def convolutions_of(rows: Iterable[Mapping[str, Any]]) -> MeasuredConvolutions |
             size, time_s = moved.get(key, (0.0, 0.0))
             moved[key] = (size + row["count"] * row["bytes"], time_s + row["count"] * row["time_s"])
     times = {
-        key: Passes(forward_s=found["forward"], input_s=found.get("input", 0.0), weight_s=found["weight"])
+        key: Passes(forward_s=found["forward"], input_s=found.get("input"), weight_s=found["weight"])
         for key, found in seconds.items()
         if {"forward", "weight"} <= set(found)
     }

@@ -43,6 +43,7 @@ NUM_UPDATE_PASSES = 5
 """SGD with momentum: weight, gradient and momentum read, weight and momentum written, in 32 bit."""
 FP32_BYTES = 4.0
 OWN_NORM_FACTOR = 1.8
+"""Time of PyTorch's own bf16 norms with channels last, activations included, over their traffic: own_norm_factor."""
 AUTOCAST_HOST_FRAC = 0.34
 """More host work of a step under autocast: every weight is cast, and every gradient back (28.8 ms in place of 21.5 for
 ResNet-50 on the host of an H200)."""
@@ -128,7 +129,7 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv) -> tuple[FloatLike, Float
     own = known.of(asked, precision=precision, channels_last=last)
     if own is not None:
         b = setting.num_images * factor
-        return b * own.forward_s, b * ((0.0 if conv.place == "stem" else own.input_s) + own.weight_s)
+        return b * own.forward_s, b * ((own.input_s or 0.0) + own.weight_s)
     forward, backward = _modelled_conv_s(setting=setting, conv=conv)
     alike = known.alike(conv, precision=precision, channels_last=last)
     if not alike:
@@ -136,7 +137,7 @@ def conv_time_s(*, setting: VisionSetting, conv: Conv) -> tuple[FloatLike, Float
     same = replace(setting, num_images=known.batch)
     modelled = [_modelled_conv_s(setting=same, conv=other) for other, _ in alike]
     ahead = sum(known.batch * passes.forward_s for _, passes in alike) / float(sum(m[0] for m in modelled))
-    back = sum(known.batch * (p.input_s + p.weight_s) for _, p in alike) / float(sum(m[1] for m in modelled))
+    back = sum(known.batch * ((p.input_s or 0.0) + p.weight_s) for _, p in alike) / float(sum(m[1] for m in modelled))
     return forward * ahead * factor, backward * back * factor
 
 
@@ -197,7 +198,7 @@ def own_norm_factor(setting: VisionSetting) -> float:
     Source    PyTorch's _select_batch_norm_backend: cuDNN takes no bf16; 1.23 and 2.61 TB/s forward and backward of 4.28
               that memory has on an H200 (benchmarks/results/h200_calibration.json), activations at 4.1 to 4.3
     Assumes   vendors' kernels move what is counted
-    Checked   tests/costs/test_calibrated.py: 1 without a calibration and in fp16
+    Checked   tests/observe/test_calibrate_fits.py: a fitted factor touches bf16 that is not compiled, and no other
     """
     known, on_cpu = setting.machine.measured, setting.machine.accelerator.kind == "cpu"
     is_own = not on_cpu and setting.recipe.matmul == "bf16" and not setting.compiled
