@@ -7,8 +7,8 @@ import numpy as np
 from scalewright.costs.breakdown import FloatLike
 
 MOVING_POWER_FRAC = 0.65
-"""Power of kernels that move memory over a board's limit: chosen on three profiled steps (h200_kernels.jsonl), below the
-513 W of 700 W of ResNet-50 in bf16, a quarter of whose time is products (benchmarks/results/h200_vision.jsonl)."""
+"""Power of kernels that move memory over a board's limit: chosen on three profiled steps (h200_kernels.jsonl), below
+the 513 W of 700 W of ResNet-50 in bf16, a quarter of whose time is products (benchmarks/results/h200_vision.jsonl)."""
 NUM_POWER_ROUNDS = 4
 
 
