@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.catalog.library import open_catalog
-from scalewright.launch.outlook import outlook
-from scalewright.launch.system_here import place_of
+from scalewright.here.place import place_of
+from scalewright.launch.prepare.outlook import outlook
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import Layout

@@ -26,7 +26,7 @@ from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.library import open_catalog
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine, machine_from_system
-from scalewright.launch.outlook import Outlook, outlook, vision_outlook
+from scalewright.launch.prepare.outlook import Outlook, outlook, vision_outlook
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import parse_layout

@@ -29,8 +29,8 @@ from scalewright.costs.interval import COVERAGE_FRAC
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_time
 from scalewright.errors import ScalewrightError
-from scalewright.planner.scores import weighted_quantile
-from scalewright.planner.validate import NotInScopeError, Part, express, measured_step_s, with_recompute
+from scalewright.planner.validation.scores import weighted_quantile
+from scalewright.planner.validation.validate import NotInScopeError, Part, express, measured_step_s, with_recompute
 from scalewright.workload.layout import COLUMNS
 
 Array = NDArray[np.float64]

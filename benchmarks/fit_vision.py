@@ -20,7 +20,7 @@ from typing import Any
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.catalog.stage_runs import VisionRun, vision_runs
 from scalewright.catalog.types import Constants
-from scalewright.planner.stage_rows import StageRow, quantiles, vision_rows
+from scalewright.planner.validation.stage_rows import StageRow, quantiles, vision_rows
 
 NAMES = ("vector_convolution_gain", "matrix_convolution_share", "norm_bandwidth_share", "channels_first_rate")
 STEPS = (1.1, 1.03, 1.01, 1.003)

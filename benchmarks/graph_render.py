@@ -15,13 +15,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from scalewright.launch.budget import estimate
-from scalewright.launch.driver import MAX_ARRAY_TASKS
-from scalewright.launch.graph import dot, outline
-from scalewright.launch.launches import read_graph
-from scalewright.launch.manifest import LaunchFolder, Manifest
-from scalewright.launch.progress import decide
-from scalewright.launch.stage_scripts import stage_scripts
+from scalewright.launch.graph.budget import estimate
+from scalewright.launch.graph.driver import MAX_ARRAY_TASKS
+from scalewright.launch.graph.graph import dot, outline
+from scalewright.launch.graph.job_scripts import stage_scripts
+from scalewright.launch.graph.launches import read_graph
+from scalewright.launch.graph.manifest import LaunchFolder, Manifest
+from scalewright.launch.graph.progress import decide
 from scalewright.records.documents import to_json
 
 LIMIT_S = 2.0

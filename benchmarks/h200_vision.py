@@ -24,7 +24,7 @@ import torch
 
 from scalewright.catalog.library import open_catalog
 from scalewright.costs.machine import machine_from_system
-from scalewright.launch.outlook import vision_outlook
+from scalewright.launch.prepare.outlook import vision_outlook
 from scalewright.run.device import choose_device, join_group
 from scalewright.run.vision.loader import SyntheticBatches
 from scalewright.run.vision.session import open_session

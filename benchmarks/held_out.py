@@ -20,7 +20,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_cost
-from scalewright.planner.validate import Part, least_recompute
+from scalewright.planner.validation.validate import Part, least_recompute
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 from scalewright.workload.precision import recipe

@@ -29,8 +29,8 @@ from scalewright.catalog.library import open_catalog
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.step import step_cost
 from scalewright.planner.predict import resolve_recipe
-from scalewright.planner.search import SearchResult, search
-from scalewright.planner.space import Space, stacks_by_zero
+from scalewright.planner.search.search import SearchResult, search
+from scalewright.planner.search.space import Space, stacks_by_zero
 from scalewright.workload.model import from_catalog
 
 NUM_SAMPLED = 1_000

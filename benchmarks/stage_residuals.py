@@ -14,7 +14,13 @@ from collections.abc import Sequence
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.interval import WIDENING
-from scalewright.planner.stage_rows import StageRow, generation_rows, left_out_coverage_frac, quantiles, rl_rows
+from scalewright.planner.validation.stage_rows import (
+    StageRow,
+    generation_rows,
+    left_out_coverage_frac,
+    quantiles,
+    rl_rows,
+)
 
 MIN_SOURCES = 3
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from scalewright.lab.cluster import Lab
 from scalewright.lab.spec import LabSpec
-from scalewright.launch.launches import read_graph, start_launch
+from scalewright.launch.graph.launches import read_graph, start_launch
 
 JOB = 'command = ["true"]\nnodes = 1\ngpus_per_node = 1\ntime = "00:01:00"\ndirectives = { hold = "" }\n'
 HEAD = 'schema = "scalewright.graph/1"\nname = "bench"\nsite = "generic"\n'

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.cli.plan import resolve_request
+from scalewright.cli.planner.plan import resolve_request
 from scalewright.planner.request import Request
 
 CATALOG = Catalog((packaged_data(),))

@@ -35,7 +35,7 @@ from typing import Any, get_args
 from scalewright import costs
 from scalewright.catalog.verified import verified_paths
 from scalewright.cli.main import app
-from scalewright.report.formulas import Formula, parse_docstring
+from scalewright.report.planner.formulas import Formula, parse_docstring
 from scalewright.study.schema import json_schema
 from scalewright.workload.precision import RECIPES, OptimizerName
 from scalewright.workload.training import MODE_TITLES
@@ -59,7 +59,7 @@ CITED = re.compile(r"\b[a-z]+(?:19|20)\d\d[a-z]?\b")
 
 # Formulas outside the cost models, each page with the modules it documents.
 OTHER_MODELS = {
-    "counting": ("Parameters and FLOP", ("workload.model", "workload.flop", "workload.vision")),
+    "counting": ("Parameters and FLOP", ("workload.model", "workload.flop", "workload.convolutions")),
     "derived": ("Figures derived from the catalogue", ("catalog.derive",)),
 }
 

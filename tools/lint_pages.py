@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalewright.launch.lint.engine import known_rules
-from scalewright.launch.lint.rule import LintRule
+from scalewright.lint.engine import known_rules
+from scalewright.lint.rule import LintRule
 
 RULE_PAGE = """{header}
 # {id}

@@ -18,7 +18,7 @@ from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
 from scalewright.catalog.types import PublishedTotal
 from scalewright.costs import collectives, energy, failures, occupancy, storage
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
-from scalewright.planner.stage_rows import StageRow, generation_rows, rl_rows, vision_rows
+from scalewright.planner.validation.stage_rows import StageRow, generation_rows, rl_rows, vision_rows
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe
 

@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from tests.browser.conftest import NARROW_PX, OVERFLOWING, WIDE_PX, resize
 
 from scalewright.records.study_report import CurveShown, Doubt, Elbow, MetricShown, Number, PointRow, StudyReport
-from scalewright.report.study_page import write_page
+from scalewright.report.study.page import write_page
 
 pytestmark = pytest.mark.browser
 BUSY = Doubt(sort="busy", text="other work had <1.2> of 2 cores while it ran")

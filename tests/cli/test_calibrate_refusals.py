@@ -13,7 +13,7 @@ from calibration_cases import CPU_VALUES, calibration
 from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import EnvironmentFailedError
-from scalewright.launch.system_here import fingerprint_here, versions_here
+from scalewright.here.place import fingerprint_here, versions_here
 from scalewright.records.host_load import HostLoad
 from scalewright.study.calibrate import check_free, wanted_here
 

@@ -13,7 +13,7 @@ from calibration_cases import CPU_VALUES, GPU_VALUES, calibration, value
 from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.calibration import Value
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.launch.system_here import fingerprint_here, own_storage, place_of, versions_here
+from scalewright.here.place import fingerprint_here, own_storage, place_of, versions_here
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
 READS = (value("storage_read_bytes_per_s", 1e9, of="shards"), value("storage_files_per_s", 20.0))

@@ -11,7 +11,7 @@ from scalewright.catalog.calibration import Interval
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import machine_from_system
-from scalewright.launch.outlook import Outlook, outlook
+from scalewright.launch.prepare.outlook import Outlook, outlook
 from scalewright.planner.predict import resolve_stack
 from scalewright.workload import language_run
 from scalewright.workload.layout import Layout

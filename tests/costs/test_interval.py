@@ -12,7 +12,7 @@ from properties.cases import CATALOG, changed, setting
 from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
 from scalewright.costs.interval import FITTED_SHAPES, MAX_FITTED_EXPERTS, interval_s, unseen, widened_by
 from scalewright.costs.machine import machine_from_system
-from scalewright.planner.validate import Case, NotInScopeError, express
+from scalewright.planner.validation.validate import Case, NotInScopeError, express
 from scalewright.workload.precision import RECIPES
 
 OWN_STEPS = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_steps.jsonl"

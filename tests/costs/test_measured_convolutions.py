@@ -12,8 +12,8 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.measured_convolutions import convolutions_of, folded_stem
 from scalewright.costs.vision import VisionSetting, conv_time_s, norm_time_s, outputs, pool_time_s
+from scalewright.workload.convolutions import Conv, resnet_convs
 from scalewright.workload.precision import recipe
-from scalewright.workload.vision import Conv, resnet_convs
 
 CATALOG = Catalog((packaged_data(),))
 SHAPE = CATALOG.model("resnet-50").conv

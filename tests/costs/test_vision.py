@@ -28,8 +28,8 @@ from scalewright.costs.vision import (
     vision_step_time,
 )
 from scalewright.costs.vision_memory import vision_memory
+from scalewright.workload.convolutions import Conv, resnet_convs, resnet_forward_flop
 from scalewright.workload.precision import recipe
-from scalewright.workload.vision import Conv, resnet_convs, resnet_forward_flop
 
 CATALOG = Catalog((packaged_data(),))
 SHAPE = CATALOG.model("resnet-50").conv

@@ -21,8 +21,8 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.catalog.types import Stack
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.predict import Prediction, predict
-from scalewright.planner.search import SearchResult, search
-from scalewright.planner.space import NOTHING_FIXED, Fixed, Space, parse_fixed
+from scalewright.planner.search.search import SearchResult, search
+from scalewright.planner.search.space import NOTHING_FIXED, Fixed, Space, parse_fixed
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog
 from scalewright.workload.precision import recipe

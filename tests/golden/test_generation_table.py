@@ -21,8 +21,8 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_hardware
-from scalewright.planner.serving import predict_generation
-from scalewright.planner.stage_rows import StageRow, generation_rows, left_out_coverage_frac
+from scalewright.planner.stages.serving import predict_generation
+from scalewright.planner.validation.stage_rows import StageRow, generation_rows, left_out_coverage_frac
 from scalewright.workload.model import from_shape
 from scalewright.workload.precision import RECIPES
 

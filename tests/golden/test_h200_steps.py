@@ -15,7 +15,7 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.catalog.published import PublishedRun, load_runs
-from scalewright.planner.validate import validate_run
+from scalewright.planner.validation.validate import validate_run
 
 CATALOG = Catalog((packaged_data(),))
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

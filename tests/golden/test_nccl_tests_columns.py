@@ -12,7 +12,7 @@ from rich.console import Console
 
 from scalewright.observe.alpha_beta import fit_collectives
 from scalewright.records.measurements import Measurements
-from scalewright.report.collectives_bench import print_collectives
+from scalewright.report.bench.collectives import print_collectives
 from scalewright.workload.collective import OPS, bandwidths_bytes_per_s, bus_share, num_elements, total_bytes
 from scalewright.workload.collectives_run import CollectivesRun
 

@@ -22,7 +22,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.storage import epoch_time_s
 from scalewright.planner.predict import Prediction, predict
-from scalewright.planner.vision import predict_vision
+from scalewright.planner.stages.vision_step import predict_vision
 from scalewright.workload.layout import Layout, Recompute, parse_layout
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe

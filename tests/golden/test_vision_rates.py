@@ -14,8 +14,8 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
-from scalewright.planner.stage_rows import StageRow, left_out_coverage_frac, vision_rows
-from scalewright.planner.vision import VisionPrediction, predict_vision
+from scalewright.planner.stages.vision_step import VisionPrediction, predict_vision
+from scalewright.planner.validation.stage_rows import StageRow, left_out_coverage_frac, vision_rows
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe

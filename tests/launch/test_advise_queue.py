@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalewright.errors import ConfigError
-from scalewright.launch.advise_queue import Queue, QueuedJob, calendar, parse_nodes, parse_queue, parse_test_only
+from scalewright.launch.advise.queue import Queue, QueuedJob, calendar, parse_nodes, parse_queue, parse_test_only
 
 # As Slurm 22.05 printed it on a practice cluster of eight nodes; its own plan was 07:49:10 and 08:04:10.
 QUEUE = """\

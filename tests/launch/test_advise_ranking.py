@@ -9,11 +9,11 @@ import pytest
 
 from scalewright.costs.campaign import Interruptions, Saving
 from scalewright.errors import ConfigError
-from scalewright.launch.advise import MAX_TESTS, PAUSE_S, Advice, Ask, advise
-from scalewright.launch.advise_queue import Queue, parse_nodes, parse_queue
-from scalewright.launch.advise_run import NodeCount, Pilot, PlannedRun, planned_run, with_pilot
-from scalewright.launch.cluster_here import LivePartition, NodeKind
-from scalewright.launch.scheduler import SchedulerRefusedError
+from scalewright.launch.advise.queue import Queue, parse_nodes, parse_queue
+from scalewright.launch.advise.ranking import MAX_TESTS, PAUSE_S, Advice, Ask, advise
+from scalewright.launch.advise.run_times import NodeCount, Pilot, PlannedRun, planned_run, with_pilot
+from scalewright.sites.cluster import LivePartition, NodeKind
+from scalewright.sites.scheduler import SchedulerRefusedError
 
 NOW_S = datetime(2026, 11, 15, 8, 0, 0).timestamp()
 RUN = PlannedRun(

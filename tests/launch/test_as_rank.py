@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scalewright.errors import ConfigError
-from scalewright.launch.allocation import num_nodes
-from scalewright.launch.as_rank import num_ranks_here, place_here
+from scalewright.launch.ranks.allocation import num_nodes
+from scalewright.launch.ranks.as_rank import num_ranks_here, place_here
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "4"}
 SRUN = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8"}

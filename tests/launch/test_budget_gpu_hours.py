@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.launch import budget
-from scalewright.launch.graph import Graph, resolve
-from scalewright.launch.graph_file import GraphFile
+from scalewright.launch.graph import budget
+from scalewright.launch.graph.file import GraphFile
+from scalewright.launch.graph.graph import Graph, resolve
 
 
 def graph_of(stages: dict[str, dict[str, object]]) -> Graph:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalewright.errors import ConfigError
-from scalewright.launch.graph import Graph, RetryRule, dot, outline, resolve
-from scalewright.launch.graph_file import GraphFile
-from scalewright.launch.job_state import JobState
-from scalewright.launch.manifest import Job, Manifest
-from scalewright.launch.progress import decide, excluded_nodes
+from scalewright.launch.graph.file import GraphFile
+from scalewright.launch.graph.graph import Graph, RetryRule, dot, outline, resolve
+from scalewright.launch.graph.manifest import Job, Manifest
+from scalewright.launch.graph.progress import decide, excluded_nodes
+from scalewright.launch.slurm.job_state import JobState
 from scalewright.records.loader import restore, stored, validate
 
 SIZE = {"command": ["run"], "nodes": 1, "gpus_per_node": 1, "time": "00:10:00"}

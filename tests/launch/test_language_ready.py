@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.launch.language import Wanted, prepare
-from scalewright.launch.outlook import OverBudgetError
+from scalewright.launch.prepare.language_setup import Wanted, prepare
+from scalewright.launch.prepare.outlook import OverBudgetError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.model import from_catalog
 

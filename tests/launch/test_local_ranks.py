@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
-from scalewright.launch.allocation import default_num_ranks, is_inside, srun_command
-from scalewright.launch.local import pick_port, rank_environment
+from scalewright.launch.ranks.allocation import default_num_ranks, is_inside, srun_command
+from scalewright.launch.ranks.local import pick_port, rank_environment
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.world import World
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scalewright.launch.manifest import LaunchFolder
+from scalewright.launch.graph.manifest import LaunchFolder
 
 if TYPE_CHECKING:
     from tests.conftest import Cli, Refused

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.launch.here import Here, Probe, machine_from_probe
-from scalewright.launch.outlook import largest_that_fits, outlook
+from scalewright.here.devices import Here, Probe, machine_from_probe
+from scalewright.launch.prepare.outlook import largest_that_fits, outlook
 from scalewright.workload.language_run import LanguageRun, resolve
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog

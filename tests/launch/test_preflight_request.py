@@ -8,7 +8,7 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError, DocumentError
-from scalewright.launch.preflight_request import with_nominal
+from scalewright.launch.preflight.request import with_nominal
 from scalewright.records.documents import document, write_document
 from scalewright.records.preflight import REQUEST_KIND, PreflightRequest, read_request
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from script_cases import GOLDEN, SITES, cases, request_for, stored_text
 
-from scalewright.launch.job_request import ArrayTasks, Container
-from scalewright.launch.slurm_script import render
+from scalewright.launch.script.render import render
+from scalewright.launch.script.request import ArrayTasks, Container
 
 CASES = cases()
 

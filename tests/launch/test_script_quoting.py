@@ -18,9 +18,9 @@ from sandbox import Ran, execute, make
 from script_cases import SITES, request_for
 
 from scalewright.errors import ConfigError
-from scalewright.launch.job_request import OWN_NAMES, ArrayTasks, Container, JobRequest
-from scalewright.launch.shell import directive, quote
-from scalewright.launch.slurm_script import render
+from scalewright.launch.script.quoting import directive, quote
+from scalewright.launch.script.render import render
+from scalewright.launch.script.request import OWN_NAMES, ArrayTasks, Container, JobRequest
 
 SLOW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 FAST = settings(max_examples=200, deadline=None)

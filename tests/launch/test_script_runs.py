@@ -14,8 +14,8 @@ from sandbox import Ran, environment, execute, make
 from script_cases import SITES, request_for
 
 from scalewright.errors import ConfigError
-from scalewright.launch.job_request import Container
-from scalewright.launch.slurm_script import render
+from scalewright.launch.script.render import render
+from scalewright.launch.script.request import Container
 
 GENERIC = SITES["generic"]
 

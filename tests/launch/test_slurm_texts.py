@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalewright.errors import ConfigError
-from scalewright.launch import slurm
-from scalewright.launch.job_state import RETRIED, JobState, parse_state
-from scalewright.launch.task_ranges import format_ranges, parse_ranges
+from scalewright.launch.slurm import commands as slurm
+from scalewright.launch.slurm.job_state import RETRIED, JobState, parse_state
+from scalewright.launch.slurm.task_ranges import format_ranges, parse_ranges
 from scalewright.records.node_list import expand_nodes
 
 # Printed by Slurm 22.05.8.

@@ -9,9 +9,9 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.data.imagenet_like import ImageSet, make_images
-from scalewright.launch import vision
-from scalewright.launch.outlook import OverBudgetError
-from scalewright.launch.vision import VisionWanted, prepare_vision, settle_vision
+from scalewright.launch.prepare import vision_setup as vision
+from scalewright.launch.prepare.outlook import OverBudgetError
+from scalewright.launch.prepare.vision_setup import VisionWanted, prepare_vision, settle_vision
 from scalewright.workload.model import from_catalog
 
 CATALOG = Catalog((packaged_data(),))
@@ -68,7 +68,7 @@ def test_the_fastest_known_way_on_gpus(
     ],
 )
 def test_batch_follows_the_memory_as_epicures_does(monkeypatch: pytest.MonkeyPatch, gpu: str, batch: int) -> None:
-    monkeypatch.setattr("scalewright.launch.here.visible_gpus", lambda: [gpu])
+    monkeypatch.setattr("scalewright.here.devices.visible_gpus", lambda: [gpu])
     assert settle_vision(CATALOG, replace(WANTED, device="cuda", ranks=1)).batch == batch
 
 

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scalewright.errors import ConfigError
-from scalewright.launch.lint.engine import Linter, LintFinding
-from scalewright.launch.lint.fixes import fix_script
-from scalewright.launch.lint.reading import checked_text
-from scalewright.launch.lint.rule import Context
-from scalewright.launch.lint.script import Script, parse_script
-from scalewright.launch.lint.settings import LintSettings
+from scalewright.lint.engine import Linter, LintFinding
+from scalewright.lint.fixes import fix_script
+from scalewright.lint.reading import checked_text
+from scalewright.lint.rule import Context
+from scalewright.lint.script import Script, parse_script
+from scalewright.lint.settings import LintSettings
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sites"
 TOKENS = (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.lint.engine import known_rules
+from scalewright.lint.engine import known_rules
 
 Cli = Callable[..., object]
 

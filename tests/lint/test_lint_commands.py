@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.lint.script import Script, parse_script
+from scalewright.lint.script import Script, parse_script
 
 
 def body(text: str, folder: Path | None = None) -> Script:

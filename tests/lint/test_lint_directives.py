@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scalewright.errors import ConfigError
-from scalewright.launch.lint.overrides import all_overrides, command_line_options
-from scalewright.launch.lint.script import Script, parse_script
+from scalewright.lint.overrides import all_overrides, command_line_options
+from scalewright.lint.script import Script, parse_script
 
 
 def header(*lines: str, body: str = "hostname\n") -> Script:

@@ -12,7 +12,7 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import document, write_document
 from scalewright.records.events import EventLine, EventWriter
 from scalewright.records.run_directory import RunDirectory
-from scalewright.report.vision_run import limit_sentence
+from scalewright.report.run.vision import limit_sentence
 from scalewright.workload.vision_run import VisionRun
 
 STEPS, EPOCHS, BATCH, RANKS = 5, 5, 32, 2

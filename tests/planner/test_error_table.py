@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scalewright.catalog.published import PublishedRun
-from scalewright.planner.error_table import error_table
-from scalewright.planner.validate import ValidatedRow
+from scalewright.planner.validation.error_table import error_table
+from scalewright.planner.validation.validate import ValidatedRow
 
 
 def run(number: int, source: str = "A", *, gpu: str = "A100", oom: bool = False, batch: int = 8) -> PublishedRun:

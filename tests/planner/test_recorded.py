@@ -13,7 +13,7 @@ import pytest
 
 import scalewright
 from scalewright.errors import DocumentError
-from scalewright.planner.recorded import (
+from scalewright.planner.validation.recorded import (
     BETTER,
     compare_scores,
     read_scores,

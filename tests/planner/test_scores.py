@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalewright.planner import scores
+from scalewright.planner.validation import scores
 
 
 def column(*values: float) -> scores.Array:

@@ -15,7 +15,9 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.footprint import step_memory
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
-from scalewright.planner.constraints import (
+from scalewright.planner.energy_use import site_of
+from scalewright.planner.predict import predict, resolve_recipe, resolve_stack
+from scalewright.planner.search.constraints import (
     BEATEN,
     DEGREE_RULES,
     SPLIT_RULES,
@@ -25,10 +27,8 @@ from scalewright.planner.constraints import (
     reasons,
     span_problem,
 )
-from scalewright.planner.energy_use import site_of
-from scalewright.planner.predict import predict, resolve_recipe, resolve_stack
-from scalewright.planner.search import SearchResult, objective_value, search, search_each
-from scalewright.planner.space import Fixed, Space, divisors, parse_fixed, stacks_by_zero
+from scalewright.planner.search.search import SearchResult, objective_value, search, search_each
+from scalewright.planner.search.space import Fixed, Space, divisors, parse_fixed, stacks_by_zero
 from scalewright.workload.layout import COLUMNS, Layout, divisibility_problems
 from scalewright.workload.model import from_catalog, from_shape
 from scalewright.workload.precision import recipe

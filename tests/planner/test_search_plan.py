@@ -11,12 +11,12 @@ import pytest
 from planner_cases import CATALOG, request_for
 from scalewright.errors import ConfigError, LayoutError
 from scalewright.planner.expressed import express
-from scalewright.planner.fewest import fewest_gpus
-from scalewright.planner.losers import differences, term_times
 from scalewright.planner.plan import Plan, compare, make_plan, what_if
 from scalewright.planner.request import Budget, parse_budget, parse_counts, resolve_work
-from scalewright.planner.search import search
-from scalewright.planner.smallest_change import fixes
+from scalewright.planner.search.fewest import fewest_gpus
+from scalewright.planner.search.losers import differences, term_times
+from scalewright.planner.search.search import search
+from scalewright.planner.search.smallest_change import fixes
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.training import TrainingMode
 

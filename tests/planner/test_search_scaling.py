@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner_cases import CATALOG, request_for
-from scalewright.planner.pareto import Amdahl, counts_around, fit_amdahl, recommended, scaling, search_counts
 from scalewright.planner.plan import make_plan
+from scalewright.planner.search.pareto import Amdahl, counts_around, fit_amdahl, recommended, scaling, search_counts
 
 PARTS = st.floats(0.01, 100.0)
 

@@ -14,10 +14,10 @@ from scalewright.costs.energy import Site
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.planner.energy_use import footprint
-from scalewright.planner.stage_memory import MinimumGpus, minimum_gpus
-from scalewright.planner.stage_rows import StageRow, rl_rows
-from scalewright.planner.stages import GenerationPrediction, RlPrediction, predict_generation, predict_rl
-from scalewright.report.stages import minimum_table, print_footprint, print_generation, print_rl
+from scalewright.planner.stages.generation_rl import GenerationPrediction, RlPrediction, predict_generation, predict_rl
+from scalewright.planner.stages.memory import MinimumGpus, minimum_gpus
+from scalewright.planner.validation.stage_rows import StageRow, rl_rows
+from scalewright.report.planner.stages import minimum_table, print_footprint, print_generation, print_rl
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog
 from scalewright.workload.precision import RECIPES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scalewright.catalog.library import Catalog, open_catalog, packaged_data
 from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
-from scalewright.planner.validate import validate_run
+from scalewright.planner.validation.validate import validate_run
 
 CATALOG = Catalog((packaged_data(),))
 RUNS = load_runs(packaged_runs())

@@ -21,7 +21,7 @@ from scalewright.planner.whole_run import (
     storage_of,
     whole_run,
 )
-from scalewright.report.whole_run import print_run_details
+from scalewright.report.planner.whole_run import print_run_details
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import RECIPES

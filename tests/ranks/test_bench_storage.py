@@ -18,9 +18,9 @@ import pytest
 from scalewright.data.opening import open_samples
 from scalewright.data.room import file_system_type
 from scalewright.data.staging import RAM
-from scalewright.run.micro import page_cache
-from scalewright.run.micro.scratch import scratch_folder
-from scalewright.run.micro.storage_set import RandomSamples, make_sets
+from scalewright.run.micro.disk import page_cache
+from scalewright.run.micro.disk.scratch import scratch_folder
+from scalewright.run.micro.disk.storage_set import RandomSamples, make_sets
 from scalewright.workload.storage_run import StorageRun
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.launch.local import rank_environment
+from scalewright.launch.ranks.local import rank_environment
 from scalewright.records.measurements import read_measurements
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.micro_run import DispatchRun, GemmRun, square_products

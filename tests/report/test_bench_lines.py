@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.report.bench_lines import rate_unit, spread_text
+from scalewright.report.bench.lines import rate_unit, spread_text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from scalewright.errors import ConfigError
 from scalewright.planner.energy_use import site_of
 from scalewright.planner.plan import make_plan
 from scalewright.planner.request import Request, resolve_work
-from scalewright.report.plan_plot import bars, plot_plan, scaling_points
+from scalewright.report.planner.plan_plot import bars, plot_plan, scaling_points
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe
 from scalewright.workload.training import TEXT

@@ -14,10 +14,10 @@ from matplotlib.text import Annotation
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
-from scalewright.planner.serving import predict_generation
-from scalewright.planner.vision import predict_vision
+from scalewright.planner.stages.serving import predict_generation
+from scalewright.planner.stages.vision_step import predict_vision
 from scalewright.report.pictures import Drawable, picture_of, points
-from scalewright.report.roofline import SIZE_INCH, draw, memory_segments, time_segments
+from scalewright.report.planner.roofline import SIZE_INCH, draw, memory_segments, time_segments
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.local import rank_environment
+from scalewright.launch.ranks.local import rank_environment
 from scalewright.records.documents import document
 from scalewright.records.run_directory import RunDirectory
 

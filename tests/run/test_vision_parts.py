@@ -30,7 +30,7 @@ from scalewright.run.vision.optimizer import Momentum
 from scalewright.run.vision.pool import folded_pool
 from scalewright.run.vision.source import ImageSource, check_classes, rank_batches, rank_share
 from scalewright.run.vision.validate import summed
-from scalewright.workload.vision import resnet_forward_flop
+from scalewright.workload.convolutions import resnet_forward_flop
 from scalewright.workload.vision_run import VisionRun
 
 CPU = torch.device("cpu")

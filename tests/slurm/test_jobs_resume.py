@@ -15,7 +15,7 @@ from waiting import PATIENCE_S, job_field, limit_job, update_job, wait_for
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.lab.cluster import USABLE, Lab
-from scalewright.launch.language import Wanted, settle, settle_data
+from scalewright.launch.prepare.language_setup import Wanted, settle, settle_data
 from scalewright.records import metric_names as names
 from scalewright.records.events import read_events
 from scalewright.records.node_list import expand_nodes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scalewright.lab.cluster import Lab
-from scalewright.launch.lint.script import Script, parse_script
+from scalewright.lint.script import Script, parse_script
 
 pytestmark = pytest.mark.slurm
 

@@ -20,7 +20,7 @@ ASK = """
 import json, os, sys
 from dataclasses import asdict
 from pathlib import Path
-from scalewright.launch.allocation import default_num_ranks, is_inside
+from scalewright.launch.ranks.allocation import default_num_ranks, is_inside
 from scalewright.run.world import World
 found = {"inside": is_inside(os.environ), "num_ranks": default_num_ranks(os.environ)}
 try:

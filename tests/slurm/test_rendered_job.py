@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from waiting import job_field, limit_job, wait_for, wait_for_end
 
-from scalewright.launch.walltime import parse_walltime_s
+from scalewright.sites.walltime import parse_walltime_s
 
 if TYPE_CHECKING:
     from conftest import Cli

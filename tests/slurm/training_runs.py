@@ -13,14 +13,14 @@ from waiting import job_field, wait_for, wait_for_end
 
 from scalewright.catalog.library import open_catalog
 from scalewright.lab.cluster import Lab
-from scalewright.launch.job_request import JobRequest
-from scalewright.launch.sites.loader import find_site
-from scalewright.launch.slurm_script import render
-from scalewright.launch.submit import parse_job_id
+from scalewright.launch.script.render import render
+from scalewright.launch.script.request import JobRequest
+from scalewright.launch.slurm.sbatch import parse_job_id
 from scalewright.records import metric_names as names
 from scalewright.records.documents import write_text
 from scalewright.records.events import Event, read_events
 from scalewright.records.run_directory import RunDirectory
+from scalewright.sites.loader import find_site
 from scalewright.workload import language_run
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model

@@ -9,7 +9,7 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
-from scalewright.launch.outlook import outlook
+from scalewright.launch.prepare.outlook import outlook
 from scalewright.study.answer import predicted_report
 from scalewright.study.kinds.emulated import Emulated, link_bytes_per_s, over_links
 from scalewright.study.points import open_study

@@ -9,15 +9,15 @@ from tests.conftest import Cli, Refused
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError
-from scalewright.launch.budget import OverBudgetError
-from scalewright.launch.graph import Graph
-from scalewright.launch.job_state import JobState
-from scalewright.launch.manifest import LaunchFolder
-from scalewright.launch.sites.loader import find_site
-from scalewright.launch.sites.types import Site
-from scalewright.launch.stage_scripts import stage_scripts
+from scalewright.launch.graph.budget import OverBudgetError
+from scalewright.launch.graph.graph import Graph
+from scalewright.launch.graph.job_scripts import stage_scripts
+from scalewright.launch.graph.manifest import LaunchFolder
+from scalewright.launch.slurm.job_state import JobState
 from scalewright.records.documents import document
 from scalewright.records.run_directory import ExitInfo, RunDirectory
+from scalewright.sites.loader import find_site
+from scalewright.sites.types import Site
 from scalewright.study.measure import tries
 from scalewright.study.points import Study, open_study
 from scalewright.study.site_run import InQueue, check_gpu_hours, graph_of, key_of

@@ -17,9 +17,9 @@ from scalewright.records.documents import document
 from scalewright.records.measurements import Measurements
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Doubt, MetricShown, Number, PointRow, StudyReport
-from scalewright.report.study_files import latex, long_rows, markdown
-from scalewright.report.study_page import page
-from scalewright.report.study_table import print_study
+from scalewright.report.study.files import latex, long_rows, markdown
+from scalewright.report.study.page import page
+from scalewright.report.study.table import print_study
 from scalewright.run.steady import steady_state
 from scalewright.study.doubts import doubts_of_measurements, doubts_of_training, fewer_repeats, outside, together
 from scalewright.study.metrics import METRICS

@@ -14,7 +14,7 @@ from tests.conftest import Cli, Refused
 from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog, open_catalog
 from scalewright.errors import ConfigError, DocumentError
-from scalewright.launch.graph_file import Resources
+from scalewright.launch.graph.file import Resources
 from scalewright.study.file import Choice, Measure, Published, Relative, Remark, Scaling, StudyFile
 from scalewright.study.kinds.emulated import Emulated
 from scalewright.study.kinds.plan import Search

@@ -12,7 +12,7 @@ from tests.conftest import Cli
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.records.study_report import Number
-from scalewright.report.study_table import print_study
+from scalewright.report.study.table import print_study
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.order import agreement, in_order, with_places
 from scalewright.study.points import Study, open_study

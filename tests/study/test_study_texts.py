@@ -11,10 +11,10 @@ from rich.console import Console
 
 from scalewright.errors import DocumentError
 from scalewright.records.study_report import Doubt, MetricShown, Number, PointRow, PublishedFigure, StudyReport
-from scalewright.report.study_diff import print_diff
-from scalewright.report.study_files import latex, markdown, to_csv
-from scalewright.report.study_page import page
-from scalewright.report.study_table import print_study
+from scalewright.report.study.diff import print_diff
+from scalewright.report.study.files import latex, markdown, to_csv
+from scalewright.report.study.page import page
+from scalewright.report.study.table import print_study
 from scalewright.study.file import load, shipped
 
 HOSTILE = "=1+1 </script><img src=x onerror=alert(1)> [a](javascript:b) [bold]x[/] & \\input{f} $x$ | `c` {{7*7}}"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from scalewright.catalog.library import open_catalog
-from scalewright.launch.vision import VisionWanted, settle_vision
+from scalewright.launch.prepare.vision_setup import VisionWanted, settle_vision
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import ExitInfo, RunDirectory
 from scalewright.records.study_report import PointRow, StudyReport

@@ -11,7 +11,7 @@ from scalewright.catalog.types import ConvShape
 from scalewright.errors import ConfigError
 from scalewright.records.loader import restore
 from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionRun, cases_of
-from scalewright.workload.vision import resnet_forward_flop
+from scalewright.workload.convolutions import resnet_forward_flop
 
 CATALOG = Catalog((packaged_data(),))
 NETWORKS = ("resnet-18", "resnet-34", "resnet-50", "resnet-101", "resnet-152")

@@ -31,7 +31,7 @@ def run(
     from scalewright.catalog.calibration import path_of
     from scalewright.catalog.library import open_catalog
     from scalewright.records.documents import to_json
-    from scalewright.report.calibration import print_calibration
+    from scalewright.report.bench.calibration import print_calibration
     from scalewright.report.console import answer_console
     from scalewright.study.calibrate import StoppedError, calibrate, wanted_here
 

@@ -9,10 +9,10 @@ from scalewright.cli.options import AsJson
 
 def run(as_json: AsJson = False) -> None:
     """Say what is installed, visible, permitted and untested here."""
-    from scalewright.launch.inspect import as_document, inspect_machine
+    from scalewright.here.inventory import as_document, inspect_machine
     from scalewright.records.documents import to_json
+    from scalewright.report.cluster.doctor import print_checks
     from scalewright.report.console import answer_console
-    from scalewright.report.doctor import print_checks
 
     checks = inspect_machine()
     if as_json:

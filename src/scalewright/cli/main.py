@@ -10,25 +10,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from scalewright import __version__
-from scalewright.cli import (
-    advise,
-    bench,
-    calibrate,
-    catalog,
-    doctor,
-    jobs,
-    lab,
-    launch,
-    lint,
-    plan,
-    plan_show,
-    predict,
-    preflight,
-    report,
-    site,
-    study,
-    validate,
-)
+from scalewright.cli import calibrate, doctor, report, study
+from scalewright.cli.bench import app as bench
+from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, site
+from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
 from scalewright.errors import ScalewrightError
 from scalewright.records.types import ExitCode
 

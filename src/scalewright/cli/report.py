@@ -29,8 +29,8 @@ def run(
     from scalewright.observe.summary import summarize
     from scalewright.records.documents import to_json, write_document
     from scalewright.report.console import answer_console
-    from scalewright.report.roofline import check_plot
-    from scalewright.report.run import plot_run, print_run
+    from scalewright.report.planner.roofline import check_plot
+    from scalewright.report.run.summary import plot_run, print_run
 
     if plot is not None:
         check_plot(plot)
@@ -56,8 +56,8 @@ def _report_benchmark(directory: RunDirectory, *, as_json: bool, out: Path | Non
     """A micro benchmark has no steps: what it measured, as it told it then."""
     from scalewright.records.documents import to_json, write_document
     from scalewright.records.measurements import read_measurements
+    from scalewright.report.bench.measurements import print_measurements
     from scalewright.report.console import answer_console
-    from scalewright.report.measurements import print_measurements
 
     if plot is not None:
         raise ConfigError(f"{directory.path} is a {read_measurements(directory).kind} benchmark, which has no plot")

@@ -118,7 +118,7 @@ def run(
     from scalewright.catalog.library import open_catalog
     from scalewright.errors import ConfigError
     from scalewright.records.types import ExitCode
-    from scalewright.report.study_progress import StudyProgress
+    from scalewright.report.study.progress import StudyProgress
     from scalewright.study.answer import measured_report
     from scalewright.study.calibrate import StoppedError
     from scalewright.study.measure import calibrate_first, run_here
@@ -161,9 +161,9 @@ def _submit(
     library: Catalog, study: Study, store: Store, site: str, catalog: Path | None, *, wait: bool, as_json: bool
 ) -> int:
     """Submit what is left, and wait for it where asked to. The exit code."""
-    from scalewright.launch.site_here import site_named
     from scalewright.records.documents import document, to_json
     from scalewright.records.types import ExitCode
+    from scalewright.sites.current import site_named
     from scalewright.study import site_run
     from scalewright.study.order import in_order, is_search
 
@@ -240,7 +240,7 @@ def status(
     from scalewright.catalog.library import open_catalog
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
-    from scalewright.report.study_status import EVERY_S, show_status
+    from scalewright.report.study.status import EVERY_S, show_status
     from scalewright.study.points import open_study
     from scalewright.study.site_run import launches_of, look
     from scalewright.study.status import StudyStatus, status_of
@@ -275,7 +275,7 @@ def diff(
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
-    from scalewright.report.study_diff import print_diff
+    from scalewright.report.study.diff import print_diff
     from scalewright.study.diff import compare
     from scalewright.study.store import Store
 
@@ -291,8 +291,8 @@ def diff(
 def _answer(found: StudyReport, folder: Path | None, *, plots: bool, as_json: bool) -> None:
     from scalewright.records.documents import to_json
     from scalewright.report.console import answer_console
-    from scalewright.report.study_table import print_study
-    from scalewright.report.study_write import write_report
+    from scalewright.report.study.table import print_study
+    from scalewright.report.study.write import write_report
 
     if as_json:
         typer.echo(to_json(found.document()), nl=False)

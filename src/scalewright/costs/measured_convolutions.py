@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scalewright.workload.vision import Conv
+from scalewright.workload.convolutions import Conv
 
 FOLDED_CHANNELS, FOLDED_KERNEL, FOLD = 16, 4, 2
 """A first convolution of 7x7 over three channels, folded for matrix units (run/vision/model.py)."""

@@ -13,8 +13,8 @@ from scalewright.costs.interval import WIDENING
 from scalewright.costs.machine import Machine
 from scalewright.costs.measured_convolutions import folded_stem
 from scalewright.costs.roofline import Kind, Operation, Phase, product_cache_bytes
+from scalewright.workload.convolutions import Conv, resnet_convs, resnet_params
 from scalewright.workload.precision import Recipe
-from scalewright.workload.vision import Conv, resnet_convs, resnet_params
 
 # How often a convolution's output crosses memory outside the convolution itself, counted from the kernels.
 NUM_NORM_PASSES_EAGER = 13

@@ -7,8 +7,8 @@ import numpy as np
 from scalewright.catalog.types import ConvShape
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.vision import FP32_BYTES, VisionSetting, outputs
+from scalewright.workload.convolutions import resnet_convs, resnet_params
 from scalewright.workload.precision import Recipe
-from scalewright.workload.vision import resnet_convs, resnet_params
 
 INDEX_BYTES = 8.0
 """Of a position that max pooling keeps for the backward pass."""

@@ -12,11 +12,11 @@ from typing import Any, cast, get_args
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, DocumentError, NotExpressedError
-from scalewright.launch.job_request import JobRequest
-from scalewright.launch.settle import longest_s
-from scalewright.launch.sites.types import Site
-from scalewright.launch.walltime import HOUR_S, MINUTE_S, format_walltime
+from scalewright.launch.script.request import JobRequest
+from scalewright.launch.script.resolve import longest_s
 from scalewright.records.loader import validate
+from scalewright.sites.types import Site
+from scalewright.sites.walltime import HOUR_S, MINUTE_S, format_walltime
 from scalewright.workload.language_run import DeviceKind, LanguageRun, RunPrecision
 from scalewright.workload.layout import parse_layout
 

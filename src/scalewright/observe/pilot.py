@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scalewright.errors import ConfigError
-from scalewright.launch.advise_run import Pilot
+from scalewright.launch.advise.run_times import Pilot
 from scalewright.observe.collect import collect
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory

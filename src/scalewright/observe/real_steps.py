@@ -10,7 +10,7 @@ import numpy as np
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.errors import ScalewrightError
-from scalewright.launch.outlook import outlook, vision_outlook
+from scalewright.launch.prepare.outlook import outlook, vision_outlook
 from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.residuals import RealStep
 from scalewright.records import metric_names as names

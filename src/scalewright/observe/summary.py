@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scalewright.observe.collect import CollectedRun
-from scalewright.observe.vision import VisionSummary, summarize_vision
+from scalewright.observe.vision_summary import VisionSummary, summarize_vision
 from scalewright.records import metric_names as names
 from scalewright.records.documents import document
 

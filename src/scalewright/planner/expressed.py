@@ -14,7 +14,7 @@ from scalewright.errors import NotExpressedError
 from scalewright.planner.emit import Framework, emit
 from scalewright.planner.emit.request import Emitted
 from scalewright.planner.predict import Prediction
-from scalewright.planner.search import SearchResult
+from scalewright.planner.search.search import SearchResult
 
 SPLITS = ("tp", "pp", "vpp", "cp", "ep")
 TRIES_PER_KIND = 4

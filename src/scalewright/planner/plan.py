@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from scalewright import __version__, units
 from scalewright.errors import ConfigError, LayoutError
-from scalewright.planner.constraints import NO_HOST_MEMORY, NO_TENSOR_GROUP, reasons
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
-from scalewright.planner.fewest import Fewest, fewest_gpus
-from scalewright.planner.losers import Loser, differences, losers
-from scalewright.planner.pareto import (
+from scalewright.planner.predict import Prediction, resolve_recipe
+from scalewright.planner.request import BUDGETS, Request, check_request
+from scalewright.planner.search.constraints import NO_HOST_MEMORY, NO_TENSOR_GROUP, reasons
+from scalewright.planner.search.fewest import Fewest, fewest_gpus
+from scalewright.planner.search.losers import Loser, differences, losers
+from scalewright.planner.search.pareto import (
     Recommended,
     ScalingRow,
     counts_around,
@@ -22,11 +24,9 @@ from scalewright.planner.pareto import (
     search_counts,
     why_none,
 )
-from scalewright.planner.predict import Prediction, resolve_recipe
-from scalewright.planner.request import BUDGETS, Request, check_request
-from scalewright.planner.search import SearchResult, objective_value, search, search_each
-from scalewright.planner.smallest_change import Fix, fixes
-from scalewright.planner.space import KNOBS, Fixed, Space, parse_fixed
+from scalewright.planner.search.search import SearchResult, objective_value, search, search_each
+from scalewright.planner.search.smallest_change import Fix, fixes
+from scalewright.planner.search.space import KNOBS, Fixed, Space, parse_fixed
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
 from scalewright.records.documents import digest, document
 from scalewright.workload.grammar import assignments, whole_number

@@ -11,8 +11,8 @@ from scalewright.costs.energy import Site
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, UnknownNameError
 from scalewright.planner.critical_batch import TOKENS_PER_PARAM
-from scalewright.planner.search import Objective
-from scalewright.planner.space import NOTHING_FIXED, Fixed, Space, stacks_by_zero
+from scalewright.planner.search.search import Objective
+from scalewright.planner.search.space import NOTHING_FIXED, Fixed, Space, stacks_by_zero
 from scalewright.planner.whole_run import WholeRun
 from scalewright.workload.grammar import MAX_SIZE, assignments
 from scalewright.workload.model import ModelSpec

@@ -11,8 +11,8 @@ from scalewright.costs.operations import operations
 from scalewright.costs.roofline import Operation, Placement, place
 from scalewright.costs.vision import vision_operations
 from scalewright.planner.predict import Prediction
-from scalewright.planner.serving import GenerationPrediction
-from scalewright.planner.vision import VisionPrediction
+from scalewright.planner.stages.serving import GenerationPrediction
+from scalewright.planner.stages.vision_step import VisionPrediction
 from scalewright.planner.whatif import term_times
 
 Terms = list[tuple[str, float]]

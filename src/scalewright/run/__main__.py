@@ -44,8 +44,8 @@ KINDS = {
     "attention": "scalewright.run.micro.attention:run",
     "convolution": "scalewright.run.micro.convolution:run",
     "dispatch": "scalewright.run.micro.dispatch:run",
-    "storage": "scalewright.run.micro.storage:run",
-    "checkpoint": "scalewright.run.micro.checkpoint_bench:run",
+    "storage": "scalewright.run.micro.disk.storage:run",
+    "checkpoint": "scalewright.run.micro.disk.checkpoint:run",
 }
 """What can be run: the function that does it, imported when it is asked for."""
 

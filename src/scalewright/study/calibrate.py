@@ -23,8 +23,8 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError
-from scalewright.launch.here import device_here
-from scalewright.launch.system_here import base_system, default_name, fingerprint_here, versions_here
+from scalewright.here.devices import device_here
+from scalewright.here.place import base_system, default_name, fingerprint_here, versions_here
 from scalewright.observe.calibrate import Source, convolution_rows, read_sources, unmeasured_words, values_from
 from scalewright.observe.real_steps import MIN_STEPS, language_step_s, num_steps_of, read_steps, vision_step_s
 from scalewright.observe.residuals import fit_residuals

@@ -11,13 +11,13 @@ from scalewright.costs.measured_convolutions import folded_stem
 from scalewright.workload import language_run
 from scalewright.workload.collectives_run import CollectivesRun
 from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionRun, cases_of
+from scalewright.workload.convolutions import resnet_convs
 from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.layout import Layout
 from scalewright.workload.micro_run import AttentionCase, AttentionRun, DispatchRun, GemmRun, MemoryRun
 from scalewright.workload.model import from_shape
 from scalewright.workload.products import Product
 from scalewright.workload.storage_run import CheckpointRun, StorageRun
-from scalewright.workload.vision import resnet_convs
 from scalewright.workload.vision_run import VisionRun
 
 SHORTEST_S = 1.0

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.errors import ConfigError, ScalewrightError
+from scalewright.here.devices import num_cores
 from scalewright.lab.network import ShapedNetwork
 from scalewright.lab.ranks import run_on_network
-from scalewright.launch.allocation import is_inside, run_in_allocation
-from scalewright.launch.as_rank import become_rank, place_here, run_first
-from scalewright.launch.here import num_cores
-from scalewright.launch.local import run_ranks
+from scalewright.launch.ranks.allocation import is_inside, run_in_allocation
+from scalewright.launch.ranks.as_rank import become_rank, place_here, run_first
+from scalewright.launch.ranks.local import run_ranks
 from scalewright.observe.alpha_beta import add_fits
 from scalewright.observe.rollup import write_rollup
 from scalewright.records.documents import write_document, write_text

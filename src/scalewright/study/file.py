@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from scalewright import units
 from scalewright.catalog.facts import Id, Source, Strict, link_sources
 from scalewright.errors import DocumentError, QuantityError, UnknownNameError, nearest
-from scalewright.launch.graph_file import Resources
+from scalewright.launch.graph.file import Resources
 from scalewright.records.documents import read_text
 from scalewright.records.loader import load_toml, parse_toml
 

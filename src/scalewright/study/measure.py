@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.errors import EnvironmentFailedError, ScalewrightError
-from scalewright.launch.allocation import is_inside
-from scalewright.launch.outlook import OverBudgetError
-from scalewright.launch.system_here import calibrated_here
+from scalewright.here.place import calibrated_here
+from scalewright.launch.prepare.outlook import OverBudgetError
+from scalewright.launch.ranks.allocation import is_inside
 from scalewright.records.events import Event
 from scalewright.records.host_load import load_now
 from scalewright.records.types import ExitCode, Point

@@ -9,7 +9,7 @@ import numpy as np
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ScalewrightError
-from scalewright.planner.scores import regret_frac, spearman
+from scalewright.planner.validation.scores import regret_frac, spearman
 from scalewright.records.study_report import PLACE, Number
 from scalewright.study.file import Measure
 from scalewright.study.kinds.base import Outcome

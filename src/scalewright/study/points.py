@@ -12,10 +12,10 @@ from typing import cast
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, UnknownNameError
-from scalewright.launch.site_here import HERE
-from scalewright.launch.sites.loader import find_site
 from scalewright.records.documents import digest
 from scalewright.records.types import Point
+from scalewright.sites.current import HERE
+from scalewright.sites.loader import find_site
 from scalewright.study.cells import Cell, expand, matches
 from scalewright.study.expressions import Value
 from scalewright.study.file import Cells, StudyFile, find, load

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scalewright.planner.pareto import Amdahl, fit_amdahl
+from scalewright.planner.search.pareto import Amdahl, fit_amdahl
 from scalewright.records.study_report import Number
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import Metric, metric

@@ -17,18 +17,18 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, ScalewrightError
-from scalewright.launch.as_rank import follow_first, place_here
-from scalewright.launch.budget import HOUR_S, OverBudgetError, estimate, usage_of
-from scalewright.launch.driver import GROWTH, Driver
-from scalewright.launch.graph import Graph, resolve
-from scalewright.launch.graph_file import GraphFile, Resources, StageFile
-from scalewright.launch.job_state import JobState
-from scalewright.launch.launches import Standing, glance, open_launch, start_launch
-from scalewright.launch.manifest import Job, LaunchFolder, find_launches
-from scalewright.launch.outlook import OverBudgetError as TooMuchError
-from scalewright.launch.sites.types import Site
+from scalewright.launch.graph.budget import HOUR_S, OverBudgetError, estimate, usage_of
+from scalewright.launch.graph.driver import GROWTH, Driver
+from scalewright.launch.graph.file import GraphFile, Resources, StageFile
+from scalewright.launch.graph.graph import Graph, resolve
+from scalewright.launch.graph.launches import Standing, glance, open_launch, start_launch
+from scalewright.launch.graph.manifest import Job, LaunchFolder, find_launches
+from scalewright.launch.prepare.outlook import OverBudgetError as TooMuchError
+from scalewright.launch.ranks.as_rank import follow_first, place_here
+from scalewright.launch.slurm.job_state import JobState
 from scalewright.records.documents import read_document
 from scalewright.records.types import ExitCode, Point
+from scalewright.sites.types import Site
 from scalewright.study.execute import execute
 from scalewright.study.file import Measure
 from scalewright.study.kinds.base import PredictedOnly

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from scalewright.launch.job_state import JobState
+from scalewright.launch.slurm.job_state import JobState
 from scalewright.records import metric_names as names
 from scalewright.records.documents import document, read_document
 from scalewright.records.events import read_events

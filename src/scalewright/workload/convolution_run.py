@@ -11,9 +11,9 @@ from scalewright.catalog.types import ConvShape
 from scalewright.errors import ConfigError
 from scalewright.records.documents import document
 from scalewright.records.loader import stored
+from scalewright.workload.convolutions import Conv, resnet_convs
 from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.micro_run import check_choices, check_common
-from scalewright.workload.vision import Conv, resnet_convs
 from scalewright.workload.vision_run import SMALLEST_IMAGE, VisionPrecision
 
 ConvolutionLayout = Literal["last", "first"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scalewright.catalog.types import ConvShape, TransformerShape
+from scalewright.workload.convolutions import resnet_forward_flop
 from scalewright.workload.model import ModelSpec
-from scalewright.workload.vision import resnet_forward_flop
 
 
 def forward_flop_by_part(spec: ModelSpec) -> dict[str, float]:

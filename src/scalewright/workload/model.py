@@ -8,8 +8,8 @@ from datetime import date
 from scalewright.catalog.facts import Source
 from scalewright.catalog.types import ConvShape, MlaShape, Model, MoeShape, TransformerShape
 from scalewright.errors import ConfigError, NotExpressedError
+from scalewright.workload.convolutions import resnet_params
 from scalewright.workload.grammar import assignments, whole_number
-from scalewright.workload.vision import resnet_params
 
 Shape = TransformerShape | ConvShape
 

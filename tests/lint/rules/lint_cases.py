@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scalewright.launch.lint.rule import Context, ModelNeeds
-from scalewright.launch.sites.loader import find_site
+from scalewright.lint.rule import Context, ModelNeeds
+from scalewright.sites.loader import find_site
 
 LUMI, LEONARDO, DEUCALION, JUPITER, PERLMUTTER, KAROLINA, FRONTIER, MARENOSTRUM = (
     Context(site=find_site(name))

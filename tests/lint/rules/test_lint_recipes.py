@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.lint.engine import Linter, LintFinding
-from scalewright.launch.lint.rule import Context
-from scalewright.launch.lint.script import parse_script
-from scalewright.launch.lint.settings import LintSettings
-from scalewright.launch.slurm_script import render
+from scalewright.launch.script.render import render
+from scalewright.lint.engine import Linter, LintFinding
+from scalewright.lint.rule import Context
+from scalewright.lint.script import parse_script
+from scalewright.lint.settings import LintSettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launch"))  # scripts that we render ourselves
 import script_cases

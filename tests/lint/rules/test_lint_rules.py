@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.lint.engine import Linter, LintFinding
-from scalewright.launch.lint.fixes import fix_script
-from scalewright.launch.lint.rule import Context
-from scalewright.launch.lint.rules import all_rules
-from scalewright.launch.lint.script import Script, parse_script
-from scalewright.launch.lint.settings import LintSettings
+from scalewright.lint.engine import Linter, LintFinding
+from scalewright.lint.fixes import fix_script
+from scalewright.lint.rule import Context
+from scalewright.lint.rules import all_rules
+from scalewright.lint.script import Script, parse_script
+from scalewright.lint.settings import LintSettings
 
 sys.path.insert(0, str(Path(__file__).parent))  # the cases beside this file
 import lint_cases_header

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.lint.engine import Linter, LintFinding
-from scalewright.launch.lint.rule import Context
-from scalewright.launch.lint.script import parse_script
-from scalewright.launch.lint.settings import LintSettings
+from scalewright.lint.engine import Linter, LintFinding
+from scalewright.lint.rule import Context
+from scalewright.lint.script import parse_script
+from scalewright.lint.settings import LintSettings
 
 sys.path.insert(0, str(Path(__file__).parent))  # how cases are written
 from lint_cases import job

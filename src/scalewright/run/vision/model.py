@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from scalewright.catalog.types import ConvShape
 from scalewright.run.vision.pool import folded_pool
-from scalewright.workload.vision import EXPANSION
+from scalewright.workload.convolutions import EXPANSION
 
 MEAN_RGB = (0.485 * 255.0, 0.456 * 255.0, 0.406 * 255.0)
 DEVIATION_RGB = (0.229 * 255.0, 0.224 * 255.0, 0.225 * 255.0)

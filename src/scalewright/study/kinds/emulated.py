@@ -19,7 +19,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError
 from scalewright.lab.network import payload_frac
-from scalewright.launch.outlook import outlook
+from scalewright.launch.prepare.outlook import outlook
 from scalewright.planner.predict import Prediction
 from scalewright.records.run_directory import RunDirectory
 from scalewright.study.execute import Execution

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.catalog.library import Catalog
-from scalewright.launch.language import Wanted, prepare
-from scalewright.launch.outlook import Ready
-from scalewright.launch.system_here import HERE
+from scalewright.here.place import HERE
+from scalewright.launch.prepare.language_setup import Wanted, prepare
+from scalewright.launch.prepare.outlook import Ready
 from scalewright.observe.collect import collect
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory

@@ -13,13 +13,13 @@ from pydantic.dataclasses import dataclass as checked
 
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
-from scalewright.launch.system_here import HERE, place_of
+from scalewright.here.place import HERE, place_of
 from scalewright.planner.energy_use import site_of
-from scalewright.planner.losers import losers
-from scalewright.planner.pareto import why_none
 from scalewright.planner.predict import Prediction, resolve_recipe
-from scalewright.planner.search import SearchResult, search
-from scalewright.planner.space import Space, parse_fixed, stacks_by_zero
+from scalewright.planner.search.losers import losers
+from scalewright.planner.search.pareto import why_none
+from scalewright.planner.search.search import SearchResult, search
+from scalewright.planner.search.space import Space, parse_fixed, stacks_by_zero
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
 from scalewright.study.kinds.training import STRICT, outcome_of, read_as, system_facts

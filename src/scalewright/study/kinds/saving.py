@@ -12,8 +12,8 @@ from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Storage
 from scalewright.errors import ConfigError
-from scalewright.launch.system_here import Place, place_of
-from scalewright.planner.pareto import why_none
+from scalewright.here.place import Place, place_of
+from scalewright.planner.search.pareto import why_none
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
 from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value

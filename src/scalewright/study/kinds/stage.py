@@ -12,12 +12,12 @@ from pydantic.dataclasses import dataclass as checked
 from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
 from scalewright.errors import ConfigError
-from scalewright.launch.system_here import HERE, Place, place_of
+from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.energy_use import Footprint, site_of
 from scalewright.planner.predict import predict, resolve_recipe
-from scalewright.planner.serving import predict_generation
-from scalewright.planner.stage_memory import MinimumGpus, minimum_gpus
-from scalewright.planner.stages import predict_rl
+from scalewright.planner.stages.generation_rl import predict_rl
+from scalewright.planner.stages.memory import MinimumGpus, minimum_gpus
+from scalewright.planner.stages.serving import predict_generation
 from scalewright.planner.whatif import term_times
 from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value

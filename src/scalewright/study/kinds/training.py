@@ -16,13 +16,13 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, LayoutError, nearest
-from scalewright.launch.system_here import HERE, Place, place_of
+from scalewright.here.place import HERE, Place, place_of
 from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.summary import summarize
 from scalewright.planner.energy_use import Footprint, site_of
 from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
-from scalewright.planner.stage_limits import stage_limits
-from scalewright.planner.vision import VisionPrediction, predict_vision
+from scalewright.planner.stages.limits import stage_limits
+from scalewright.planner.stages.vision_step import VisionPrediction, predict_vision
 from scalewright.planner.whatif import PASSES, limits, term_times
 from scalewright.records import metric_names as names
 from scalewright.records.loader import first_problem

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from scalewright.catalog.library import Catalog
-from scalewright.launch.vision import VisionWanted, prepare_vision
+from scalewright.launch.prepare.vision_setup import VisionWanted, prepare_vision
 from scalewright.observe.collect import CollectedRun
-from scalewright.observe.vision import summarize_vision
+from scalewright.observe.vision_summary import summarize_vision
 from scalewright.records import metric_names as names
 from scalewright.records.study_report import Number
 from scalewright.study.execute import Execution

@@ -1,0 +1,1 @@
+"""`scalewright bench`: one file per benchmark."""

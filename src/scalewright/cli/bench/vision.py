@@ -1,0 +1,103 @@
+"""`scalewright bench vision`: train a residual network on images, predicted and measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalewright.cli.bench.start import DeviceName, RunFolder
+from scalewright.cli.bench.training import (
+    BudgetText,
+    EveryText,
+    KeepNumber,
+    KeepTrace,
+    SavingText,
+    SystemName,
+    answer,
+    run_ready,
+    told_ahead,
+)
+from scalewright.cli.options import AsJson, CatalogFolder
+
+BatchNumber = Annotated[int | None, typer.Option(help="Images a rank; default: EPICURE's for the GPU's memory.")]
+EpochNumber = Annotated[int, typer.Option(help="0: one, or EPICURE's five.")]
+StepNumber = Annotated[int, typer.Option(help="Of an epoch; 0: all its images, or 50 of synthetic ones.")]
+PrecisionText = Annotated[str, typer.Option(help="fp32, tf32, or AMP: bf16, fp16; auto: bf16 on GPUs, fp32 on CPUs.")]
+CompileText = Annotated[
+    str, typer.Option("--compile", help="off, default, max-autotune, graphs; auto: the fastest known.")
+]
+ProtocolText = Annotated[
+    str, typer.Option(help="Which steps count: steady (MSER-5), or epicure (the fourth of five epochs).")
+]
+DataText = Annotated[
+    str, typer.Option(help="synthetic; made[:lmdb|shards|folder], JPEGs made here; or a data set's folder.")
+]
+StageText = Annotated[str, typer.Option(metavar="ram|DIR", help="Copy the data set to RAM or a local disk first.")]
+WorkerNumber = Annotated[int | None, typer.Option(help="Decoding processes a rank; default: its share of the cores.")]
+
+
+def run(
+    model: Annotated[str, typer.Option(help="Catalogue name of a residual network.")] = "resnet-50",
+    ranks: Annotated[int | None, typer.Option(help="Processes; default: one per GPU.")] = None,
+    batch: BatchNumber = None,
+    size: Annotated[int, typer.Option(help="Side of an image in pixels; 0: the model's own.")] = 0,
+    epochs: EpochNumber = 0,
+    steps: StepNumber = 0,
+    precision: PrecisionText = "auto",
+    compile_mode: CompileText = "auto",
+    channels: Annotated[str, typer.Option(help="last, first; auto: last, but for fp32 on GPUs.")] = "auto",
+    protocol: ProtocolText = "steady",
+    data: DataText = "synthetic",
+    images: Annotated[int, typer.Option(help="Training images that are made.")] = 2000,
+    passes: Annotated[int, typer.Option(help="Times an epoch reads each image; EPICURE: 13, TinyImageNet.")] = 1,
+    stage: StageText = "",
+    workers: WorkerNumber = None,
+    label_smoothing: Annotated[float, typer.Option(help="Share of the target spread over all classes.")] = 0.0,
+    checkpoint: SavingText = "async",
+    checkpoint_every: EveryText = "0",
+    keep: KeepNumber = 2,
+    seed: Annotated[int, typer.Option(help="Of weights, order, crops and made images.")] = 0,
+    device: DeviceName = "auto",
+    system: SystemName = None,
+    run_dir: RunFolder = None,
+    budget: BudgetText = "10 min",
+    profile: KeepTrace = False,
+    as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:
+    """Train a residual network on images. Exit 1: over the budget or too large; 75: stopped, run it again."""
+    from scalewright import units
+    from scalewright.catalog.library import open_catalog
+    from scalewright.launch.prepare.language_setup import settle_save_mode
+    from scalewright.launch.prepare.vision_setup import VisionWanted, prepare_vision, settle_vision
+    from scalewright.records.run_directory import RunDirectory, new_run_id
+    from scalewright.study.execute import Execution
+    from scalewright.workload.named import resolve_model
+    from scalewright.workload.vision_run import LargeBatchRecipe
+
+    budget_s = units.parse(budget, units.SECONDS)
+    library = open_catalog(catalog)
+    wanted = VisionWanted(
+        spec=resolve_model(library, model), ranks=ranks, batch=batch, image_size=size, epochs=epochs, steps=steps,
+        device=device, precision=precision, compile=compile_mode, channels=channels, data=data, num_images=images,
+        stage=stage, workers=workers, protocol=protocol,
+        options={
+            "seed": seed,
+            "passes_per_epoch": passes,
+            "recipe": LargeBatchRecipe(label_smoothing=label_smoothing),
+            "checkpoint_every": int(checkpoint_every) if checkpoint_every.isdigit() else checkpoint_every,
+            "checkpoint_async": settle_save_mode(checkpoint),
+            "checkpoint_keep": keep,
+            "keep_trace": profile,
+        },
+    )  # fmt: skip
+    path = run_dir or Path("runs") / new_run_id(f"vision-{wanted.spec.id}")
+    config = settle_vision(library, wanted)
+    if Execution(kind="vision", config=config.document(), path=path).is_finished:
+        typer.echo(f"{path} is finished: nothing to run", err=True)
+    else:
+        ready = told_ahead(lambda: prepare_vision(library, wanted, system=system, budget_s=budget_s))
+        run_ready("vision", path, ready)
+    answer(RunDirectory(path), as_json=as_json)

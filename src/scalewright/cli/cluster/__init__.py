@@ -1,0 +1,1 @@
+"""Commands about clusters and jobs: launch, jobs, advise, preflight, site, lab, lint."""

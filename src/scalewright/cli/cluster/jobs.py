@@ -1,0 +1,244 @@
+"""`scalewright jobs`: graphs of jobs, submitted, followed, resumed, cancelled and paid for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import AsJson, CatalogFolder
+
+if TYPE_CHECKING:
+    from scalewright.launch.graph.driver import Driver
+    from scalewright.launch.graph.graph import Graph
+    from scalewright.launch.graph.manifest import LaunchFolder
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Graphs of jobs: submit, follow, resume, cancel.")
+
+LaunchDir = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that submit printed.", show_default=False)]
+LaunchDirs = Annotated[
+    list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders of launches; default: those in runs/.")
+]
+Stages = Annotated[list[str] | None, typer.Argument(metavar="[STAGE]...", help="Default: all.", show_default=False)]
+Poll = Annotated[str, typer.Option(help="Shortest time between two looks at the queue; it grows up to 6 times that.")]
+LONGEST_OVER_SHORTEST = 6.0
+
+
+@app.callback()
+def _root() -> None:
+    """Graphs of jobs on Slurm. A driver may die at any time: its launch folder says where to go on."""
+
+
+@app.command("submit")
+def submit(
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH.toml", help="Stages and what they wait for.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Launch folder; default: runs/TIME-NAME.")] = None,
+    site: Annotated[str, typer.Option(help="Profile of the cluster; default: the file's.")] = "",
+    limit_gpu_hours: Annotated[float | None, typer.Option(help="Refuse more; default: the file's.", min=0.0)] = None,
+    cut: Annotated[bool, typer.Option("--cut", help="Drop the last items of sweeps to keep to the limit.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Submit whatever the limit says.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the graph and its cost; write nothing.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay until all is settled.")] = False,
+    poll: Poll = "10 s",
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the graph: .dot, .svg, .png, .pdf.")] = None,
+    as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:
+    """Submit a graph. Exit 1: over the budget, or with --watch a stage failed."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.launch.graph.budget import bill, check_budget, cut_to, estimate
+    from scalewright.launch.graph.launches import dry_scripts, read_graph, start_launch
+    from scalewright.report.cluster.jobs import check_graph_plot, draw_graph, print_graph
+
+    shortest_s = _seconds(poll)
+    if plot is not None:
+        check_graph_plot(plot)
+    resolved, profile = read_graph(graph, site=site, catalog=catalog)
+    limit = resolved.limit_gpu_hours if limit_gpu_hours is None else limit_gpu_hours
+    dropped: dict[str, tuple[str, ...]] = {}
+    if cut and limit is not None:
+        resolved, dropped = cut_to(resolved, limit)
+    found = estimate(resolved)
+    warnings = check_budget(found, warn_gpu_hours=resolved.warn_gpu_hours, limit_gpu_hours=None if force else limit)
+    price = bill(open_catalog(catalog), resolved.system, gpu_s=found.gpu_s) if resolved.system else None
+    for name, items in dropped.items():
+        warnings.append(f"{name}: the last {len(items)} items are dropped to keep to the limit, from {items[0]!r} on")
+    if dry_run:
+        dry_scripts(resolved, profile, out)
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if plot is not None:
+        draw_graph(plot, resolved)
+    if dry_run:
+        print_graph(resolved, found, price, dropped, as_json=as_json)
+        return
+    driver, _ = start_launch(resolved, profile, out, say=_say)
+    with driver.folder.held():
+        driver.begin_and_act()
+        _follow(driver, resolved, watch=watch, shortest_s=shortest_s, as_json=as_json)
+
+
+@app.command("list")
+def list_jobs(folders: LaunchDirs = None, as_json: AsJson = False) -> None:
+    """What was submitted and how it stands, from the launch folders and one look at the queue."""
+    from scalewright.launch.graph.launches import glance
+    from scalewright.report.cluster.jobs import print_launches
+
+    print_launches(glance(_launches(folders), say=_say), as_json=as_json)
+
+
+@app.command("watch")
+def watch(folder: LaunchDir, poll: Poll = "10 s", as_json: AsJson = False) -> None:
+    """Carry a graph on until all is settled: gates, retries, stages that wait. Exit 1: a stage failed."""
+    driver = _open(folder)
+    with driver.folder.held():
+        driver.take_up()
+        _follow(driver, driver.graph, watch=True, shortest_s=_seconds(poll), as_json=as_json)
+
+
+@app.command("resume")
+def resume(
+    folder: LaunchDir,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Submit failed and cancelled items once more.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on where a driver ended: find its jobs, submit what is due, and return. Nothing is submitted twice."""
+    driver = _open(folder)
+    with driver.folder.held():
+        driver.take_up()
+        driver.go_on(retry_failed=retry_failed)
+        _follow(driver, driver.graph, watch=False, shortest_s=0.0, as_json=as_json)
+
+
+@app.command("cancel")
+def cancel(folder: LaunchDir, stages: Stages = None, as_json: AsJson = False) -> None:
+    """Cancel every job of a launch, or of some stages; nothing more is submitted until it is resumed."""
+    from scalewright.launch.graph.launches import cancel_launch
+
+    _print_ids(cancel_launch(folder, stages or (), say=_say), as_json=as_json)
+
+
+@app.command("requeue")
+def requeue(folder: LaunchDir, stages: Stages = None, as_json: AsJson = False) -> None:
+    """Stop running jobs and queue them again under the same id: they resume from their checkpoints."""
+    driver = _open(folder)
+    with driver.folder.held():
+        driver.take_up()
+        ids = driver.requeue(_known(driver.graph, stages))
+    _print_ids(ids, as_json=as_json)
+
+
+@app.command("logs")
+def logs(
+    folder: LaunchDir,
+    stages: Stages = None,
+    item: Annotated[int | None, typer.Option(help="Only this item, counted from 0.", min=0)] = None,
+    lines: Annotated[int, typer.Option(help="Last lines of each log.", min=1)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """The ends of the jobs' logs, of the latest attempt of each; of failed items first where there are many."""
+    from scalewright.launch.graph.launches import log_ends
+    from scalewright.records.documents import document, to_json
+
+    launch = _launches([folder])[0]
+    found = log_ends(launch, stages or (), item=item, num_lines=lines)
+    if as_json:
+        body = [{"path": str(path), "lines": text.split("\n")} for path, text in found]
+        typer.echo(to_json(document("job-logs", {"logs": body})), nl=False)
+        return
+    if not found:
+        typer.echo("no log is there yet", err=True)
+    for path, text in found:
+        typer.echo(f"==> {path} <==\n{text}")
+
+
+@app.command("spent")
+def spent(
+    folders: LaunchDirs = None,
+    account: Annotated[str, typer.Option(help="A whole project instead of launches, from the accounts.")] = "",
+    since: Annotated[str, typer.Option(metavar="YYYY-MM-DD", help="With --account: from this day on.")] = "",
+    limit_gpu_hours: Annotated[float | None, typer.Option(help="Say what remains of this.", min=0.0)] = None,
+    system: Annotated[str, typer.Option(help="Catalogue name: cost, energy and carbon.")] = "",
+    as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:
+    """GPU-hours used and left. Exit 1: more than the limit was used."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.launch.graph.budget import bill
+    from scalewright.launch.graph.launches import spent_by_account, spent_by_launches
+    from scalewright.records.types import ExitCode
+    from scalewright.report.cluster.jobs import print_spent
+
+    usage = spent_by_account(account, since, say=_say) if account else spent_by_launches(_launches(folders), say=_say)
+    library = open_catalog(catalog)
+    price = bill(library, system, gpu_s=usage.gpu_s, measured_j=usage.measured_j) if system else None
+    print_spent(usage, price, limit_gpu_hours=limit_gpu_hours, as_json=as_json)
+    if limit_gpu_hours is not None and usage.num_gpu_hours > limit_gpu_hours:
+        raise typer.Exit(ExitCode.NO)
+
+
+def _follow(driver: Driver, graph: Graph, *, watch: bool, shortest_s: float, as_json: bool) -> None:
+    """Stay until all is settled, or return at once; print how it stands."""
+    from scalewright.launch.graph.launches import Standing
+    from scalewright.records.types import ExitCode
+    from scalewright.report.cluster.jobs import print_launches
+
+    is_done = watch and driver.watch(shortest_s=shortest_s, longest_s=LONGEST_OVER_SHORTEST * shortest_s).is_done
+    standing = Standing(folder=driver.folder, graph=graph, manifest=driver.manifest)
+    print_launches([standing], as_json=as_json)
+    if not watch and standing.needs_driver:
+        typer.echo(f"stages wait for the driver: scalewright jobs watch {driver.folder.path}", err=True)
+    if is_done and not standing.is_ok:
+        raise typer.Exit(ExitCode.NO)
+
+
+def _print_ids(ids: list[str], *, as_json: bool) -> None:
+    from scalewright.records.documents import document, to_json
+
+    typer.echo(to_json(document("job-ids", {"ids": ids})) if as_json else " ".join(ids) + "\n", nl=False)
+
+
+def _open(folder: Path) -> Driver:
+    from scalewright.launch.graph.launches import open_launch
+
+    return open_launch(folder, say=_say)
+
+
+def _launches(folders: list[Path] | None) -> list[LaunchFolder]:
+    from scalewright.errors import ConfigError
+    from scalewright.launch.graph.manifest import find_launches
+
+    found = find_launches(folders or [Path("runs")])
+    if not found:
+        where = ", ".join(str(f) for f in folders or [Path("runs")])
+        raise ConfigError(f"{where}: holds no launch: submit a graph with scalewright jobs submit, or name its folder")
+    return found
+
+
+def _known(graph: Graph, stages: list[str] | None) -> list[str]:
+    from scalewright.errors import UnknownNameError
+
+    for name in stages or ():
+        if name not in graph.stages:
+            raise UnknownNameError("stage", name, graph.stages)
+    return list(stages or ())
+
+
+def _seconds(text: str) -> float:
+    from scalewright import units
+    from scalewright.errors import ConfigError, QuantityError
+
+    try:
+        found = units.parse(text, units.SECONDS)
+    except QuantityError as error:
+        raise ConfigError(f"--poll {error}") from error
+    if found <= 0:
+        raise ConfigError(f"--poll {text!r} must be above 0, such as 10 s")
+    return found
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

@@ -1,0 +1,226 @@
+"""`scalewright launch`: a plan or any command as a job that an expert would have written for that cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scalewright.cli.options import AsJson, CatalogFolder
+
+if TYPE_CHECKING:
+    from scalewright.launch.script.request import Container, JobRequest
+    from scalewright.launch.single_job import Work
+    from scalewright.sites.types import Site
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PLAN.json | -- COMMAND...]", help="What to run.", show_default=False),
+]
+SiteName = Annotated[
+    str, typer.Option(help="Profile of the cluster (see: site show); here: the one we stand on.", show_default=False)
+]
+Nodes = Annotated[int | None, typer.Option(help="Nodes; a plan says it itself.", show_default=False)]
+GpusPerNode = Annotated[int, typer.Option(help="0: all that a node has.")]
+Spares = Annotated[int, typer.Option(help="Nodes asked for on top: the run takes those that pre-flight finds good.")]
+Device = Annotated[str, typer.Option(help="Of a plan's run: cuda, or cpu for a rehearsal; auto: cuda.")]
+TimeText = Annotated[str, typer.Option("--time", help="HH:MM:SS or D-HH:MM:SS; default: as the plan predicts.")]
+Account = Annotated[str, typer.Option(help="Project that pays.")]
+Partition = Annotated[str, typer.Option(help="Default: the site's.")]
+Qos = Annotated[str, typer.Option(help="Default: the site's.")]
+Constraint = Annotated[str, typer.Option(help="Node features, such as 'a100|h100&nvlink'.")]
+Reservation = Annotated[str, typer.Option(help="Reservation to run in.")]
+Switches = Annotated[str, typer.Option(help="Most leaf switches, and how long to wait: 1@12:00:00.")]
+Mig = Annotated[str, typer.Option(help="Slices of GPUs instead of whole ones: 1g.10gb.")]
+JobName = Annotated[str, typer.Option("--name", help="Name of the job.")]
+LauncherName = Annotated[str, typer.Option(help="srun (one task per GPU), torchrun, or auto: the site's.")]
+TransportName = Annotated[str, typer.Option(help="rdma, ofi-plugin, ipoib, tcp, ...: forced; auto: the site's.")]
+ImageName = Annotated[str, typer.Option("--container", metavar="IMAGE[@sha256:DIGEST]", help="Image to run in.")]
+RuntimeName = Annotated[str, typer.Option(help="apptainer, pyxis, shifter, or auto: the site's.")]
+ModuleNames = Annotated[list[str] | None, typer.Option("--module", help="Module to load; may be repeated.")]
+Venv = Annotated[Path | None, typer.Option(metavar="DIR", help="Virtual environment to run in.")]
+StagePaths = Annotated[list[Path] | None, typer.Option("--stage", help="Copy to every node first; it is in {stage}.")]
+Manifest = Annotated[Path | None, typer.Option("--array", metavar="FILE", help="One task per line, which is {item}.")]
+Width = Annotated[int, typer.Option(help="Tasks of the array that may run at once.")]
+EnvTexts = Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Variable of the job.")]
+Directives = Annotated[list[str] | None, typer.Option("--directive", metavar="NAME=VALUE", help="Any sbatch option.")]
+Notice = Annotated[str, typer.Option(help="How long before the end ranks are asked to save, such as 5 min.")]
+NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not queue the job again.")]
+LimitHours = Annotated[float | None, typer.Option(help="Refuse a job that may use more.", min=0.0, show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Submit whatever the limit says.")]
+RunDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/TIME-NAME. The same one resumes.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script; submit and write nothing.")]
+
+
+def run(
+    words: Words = None,
+    *,
+    site: SiteName,
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = 0,
+    spares: Spares = 0,
+    device: Device = "auto",
+    time: TimeText = "",
+    account: Account = "",
+    partition: Partition = "",
+    qos: Qos = "",
+    constraint: Constraint = "",
+    reservation: Reservation = "",
+    switches: Switches = "",
+    mig: Mig = "",
+    name: JobName = "",
+    launcher: LauncherName = "auto",
+    transport: TransportName = "auto",
+    container: ImageName = "",
+    runtime: RuntimeName = "auto",
+    module: ModuleNames = None,
+    venv: Venv = None,
+    stage: StagePaths = None,
+    array: Manifest = None,
+    width: Width = 20,
+    env: EnvTexts = None,
+    directive: Directives = None,
+    notice: Notice = "",
+    no_requeue: NoRequeue = False,
+    limit_gpu_hours: LimitHours = None,
+    force: Force = False,
+    run_dir: RunDir = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:
+    """Make a job of a plan or a command and submit it. Exit 1: over the limit; 3: sbatch is missing or refuses."""
+    from scalewright.errors import ConfigError
+    from scalewright.launch.single_job import check_limit, job_request, num_gpu_hours, read_work
+    from scalewright.sites.current import site_named
+    from scalewright.sites.walltime import parse_walltime_s
+
+    options: dict[str, Any] = {
+        "account": account, "partition": partition, "qos": qos, "constraint": constraint, "reservation": reservation,
+        "switches": switches, "mig": mig, "launcher": _choice("--launcher", launcher, ("auto", "srun", "torchrun")),
+        "transport": transport, "container": _container(container, runtime), "modules": tuple(module or ()),
+        "venv": "" if venv is None else str(venv.resolve()), "stage": tuple(str(p.resolve()) for p in stage or ()),
+        "variables": _pairs("--env", env), "directives": _pairs("--directive", directive), "requeue": not no_requeue,
+        "notice_s": _seconds(notice), "num_spares": spares,
+    }  # fmt: skip
+    work = read_work(tuple(words or ()), _choice("--device", device, ("auto", "cpu", "cuda")))  # type: ignore[arg-type]
+    if work.planned is not None and array is not None:
+        raise ConfigError("a plan is one job: leave out --array, or give a command after --")
+    profile = site_named(site, catalog)
+    walltime_s = parse_walltime_s(time) if time else None
+    request = job_request(
+        work, profile, options, num_nodes=nodes, gpus_per_node=gpus_per_node, walltime_s=walltime_s, name=name,
+        run_dir=run_dir,
+    )  # fmt: skip
+    request, items = _with_array(request, array, width)
+    hours = num_gpu_hours(work, request, profile, num_items=len(items))
+    check_limit(hours, None if force else limit_gpu_hours)
+    _finish(work, request, items, profile, catalog, hours=hours, dry_run=dry_run, as_json=as_json)
+
+
+def _finish(
+    work: Work,
+    request: JobRequest,
+    items: tuple[str, ...],
+    site: Site,
+    catalog: Path | None,
+    *,
+    hours: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Print the script, or write the run directory and submit."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.launch.graph.launches import submit_alone
+    from scalewright.launch.script.render import render
+    from scalewright.launch.single_job import next_commands, size_warning, write_job
+    from scalewright.launch.slurm.sbatch import check_sbatch
+    from scalewright.records.documents import document, to_json
+    from scalewright.sites.scheduler import Runner
+
+    script = render(request, site)
+    body: dict[str, Any] = {"site": site.id, "run_dir": str(request.run_dir), "num_gpu_hours": hours}
+    body["notes"] = list(script.notes)
+    answer, shown = script.text, list(script.warnings)
+    told: dict[str, str] = {}
+    if not dry_run:
+        check_sbatch()
+        if warning := size_warning(request, site, Runner(max_tries=1)):
+            _say(f"warning: {warning}")
+        write_job(work, request, script, items=items, site=site, catalog=open_catalog(catalog))
+        body["job"] = submit_alone(request, site, items=items, say=_say)
+        answer, shown, told = f"{body['job']}\n", list(script.notes), next_commands(request, body["job"])
+        body["next"] = list(told.values())
+    for note in () if as_json else shown:
+        _say(f"note: {note}")
+    typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else answer, nl=False)
+    if told and not as_json:
+        _say(f"job {body['job']} is submitted, for {hours:.4g} GPU-hours; its run directory is {request.run_dir}")
+        for what, command in told.items():
+            _say(f"  {what + ':':14} {command}")
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _with_array(request: JobRequest, file: Path | None, width: int) -> tuple[JobRequest, tuple[str, ...]]:
+    """The request with one task per line of the file, which is kept beside the run: later edits change nothing."""
+    if file is None:
+        return request, ()
+    from scalewright.launch.graph.file import read_items
+    from scalewright.launch.script.request import ArrayTasks
+
+    items = read_items(file)
+    tasks = ArrayTasks(manifest=request.run_dir / "manifest.txt", num_items=len(items), max_running=width)
+    return replace(request, array=tasks), items
+
+
+def _container(text: str, runtime: str) -> Container | None:
+    from scalewright.launch.script.request import Container
+
+    kind = _choice("--runtime", runtime, ("auto", "apptainer", "pyxis", "shifter"))
+    if not text:
+        return None
+    image, mark, digest = text.rpartition("@sha256:")
+    if mark and "://" in image:
+        image, digest = text, ""  # a registry checks the digest of a reference itself
+    elif not mark:
+        image, digest = text, ""
+    local = image if "://" in image or not Path(image).is_file() else str(Path(image).resolve())
+    return Container(image=local, sha256=digest, runtime=kind)  # type: ignore[arg-type]
+
+
+def _choice(flag: str, value: str, allowed: tuple[str, ...]) -> str:
+    from scalewright.errors import ConfigError
+
+    if value not in allowed:
+        raise ConfigError(f"{flag} {value!r} is not known: choose {', '.join(allowed)}")
+    return value
+
+
+def _pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
+    """NAME=VALUE; a directive may have no value."""
+    from scalewright.errors import ConfigError
+
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals and flag == "--env":
+            raise ConfigError(f"{flag} {text!r} has no value: write NAME=VALUE")
+        if key in pairs:
+            raise ConfigError(f"{flag} {key} is given twice: give it once")
+        pairs[key] = value
+    return pairs
+
+
+def _seconds(text: str) -> int:
+    from scalewright import units
+    from scalewright.errors import ConfigError, QuantityError
+
+    try:
+        return int(units.parse(text, units.SECONDS)) if text else 0
+    except QuantityError as error:
+        raise ConfigError(f"--notice {error}") from error

@@ -1,0 +1,229 @@
+"""`scalewright lint`: what in a job script wastes GPU-hours or loses work, why, and what to write instead."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from scalewright.cli.options import AsJson, CatalogFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scalewright.lint.engine import Linter, LintFinding
+    from scalewright.lint.script import Script
+    from scalewright.lint.settings import LintSettings
+
+Scripts = Annotated[
+    list[str] | None, typer.Argument(metavar="SCRIPT...", help="Job scripts; -: standard input.", show_default=False)
+]
+SiteName = Annotated[str, typer.Option(help="Profile of the cluster that they are for.")]
+SlurmVersion = Annotated[str, typer.Option("--slurm", metavar="VERSION", help="Its Slurm, such as 23.11.")]
+SbatchLine = Annotated[
+    str, typer.Option("--sbatch", metavar="OPTIONS", help="Options that the sbatch command line will have.")
+]
+ModelName = Annotated[str, typer.Option("--model", help="Model that they train; needs --site.")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="What `plan --out FILE` wrote, instead.")]
+PilotRun = Annotated[Path | None, typer.Option("--pilot", metavar="RUN", help="An earlier run: how long it took.")]
+FixIt = Annotated[bool, typer.Option("--fix", help="Rewrite the scripts where that is safe.")]
+ShowDiff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change; write nothing.")]
+Unsafe = Annotated[bool, typer.Option("--unsafe-fixes", help="Also rewrite what may change what the job does.")]
+Format = Annotated[Literal["text", "json", "sarif", "github"], typer.Option("--format", help="How to answer.")]
+ExplainRule = Annotated[str, typer.Option("--explain", metavar="RULE", help="Describe one rule.")]
+ListRules = Annotated[bool, typer.Option("--list", help="List all rules.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings; default: scalewright-lint.toml here or above."),
+]
+FailOn = Annotated[
+    Literal["info", "warning", "error", "never"] | None,
+    typer.Option("--fail-on", help="Least severity that makes the exit code 1; default: warning.", show_default=False),
+]
+Select = Annotated[str, typer.Option("--select", metavar="RULES", help="Only these rules, with commas.")]
+Ignore = Annotated[str, typer.Option("--ignore", metavar="RULES", help="Not these rules, with commas.")]
+
+
+def run(
+    scripts: Scripts = None,
+    site: SiteName = "",
+    slurm: SlurmVersion = "",
+    sbatch: SbatchLine = "",
+    model: ModelName = "",
+    plan: PlanFile = None,
+    pilot: PilotRun = None,
+    fix: FixIt = False,
+    diff: ShowDiff = False,
+    unsafe_fixes: Unsafe = False,
+    output: Format = "text",
+    as_json: AsJson = False,
+    explain: ExplainRule = "",
+    list_rules: ListRules = False,
+    config: ConfigFile = None,
+    fail_on: FailOn = None,
+    select: Select = "",
+    ignore: Ignore = "",
+    catalog: CatalogFolder = None,
+) -> None:
+    """Say what in job scripts wastes GPU-hours or loses work, and fix it. Exit 1: findings; 2: not readable."""
+    from scalewright.errors import ConfigError
+    from scalewright.lint.context import lint_context, needs_of
+    from scalewright.lint.engine import Linter
+    from scalewright.lint.overrides import all_overrides
+
+    answer = "json" if as_json else output
+    if explain or list_rules:
+        _describe(explain, answer)
+        return
+    if not scripts:
+        raise ConfigError("no script is given: name some, or - for standard input, or see --list")
+    if unsafe_fixes and not (fix or diff):
+        raise ConfigError("--unsafe-fixes changes what --fix and --diff do: give one of them as well")
+    settings = _settings(config, site=site, slurm=slurm, fail_on=fail_on, select=select, ignore=ignore)
+    context = lint_context(settings, pilot, catalog)
+    linter = Linter(settings=settings, context=context, needs_of=needs_of(context, model, plan, catalog))
+    job = _Job(linter=linter, overrides=all_overrides(os.environ, sbatch), unsafe=unsafe_fixes)
+    for name in dict.fromkeys(scripts):
+        job.handle(name, is_fixed=fix or diff, is_written=fix and not diff)
+    job.answer(answer, is_diff=diff)
+
+
+@dataclass(slots=True)
+class _Job:
+    """The files of one call, and what came out of each."""
+
+    linter: Linter
+    overrides: dict[str, str | None]
+    unsafe: bool
+    findings: list[LintFinding] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    fixed: dict[str, int] = field(default_factory=dict)
+    diffs: list[str] = field(default_factory=list)
+
+    def handle(self, name: str, *, is_fixed: bool, is_written: bool) -> None:
+        from scalewright.errors import ConfigError
+        from scalewright.lint.reading import read_script, read_source, read_standard_input
+
+        where = "standard input" if name == "-" else name
+        folder = Path.cwd() if name == "-" else Path(name).resolve().parent
+
+        def read(text: str) -> Script:
+            return read_script(text, where, self.overrides, folder)
+
+        try:
+            if name == "-" and is_written:
+                raise ConfigError("standard input cannot be rewritten: use --diff, or name a file")
+            script = read(read_standard_input() if name == "-" else read_source(Path(name)))
+        except ConfigError as error:
+            self.unreadable[where] = str(error)
+            return
+        if is_fixed:
+            self._fix(script, read, Path(name) if is_written else None)
+        else:
+            self.texts[where] = script.text
+            self.findings += self.linter.lint(script)
+
+    def _fix(self, script: Script, read: Callable[[str], Script], path: Path | None) -> None:
+        from scalewright.errors import ScalewrightError
+        from scalewright.lint.fixes import fix_script, unified_diff, write_script
+
+        done = fix_script(script, self.linter, read, unsafe=self.unsafe)
+        self.diffs.append(unified_diff(script.path, script.text, done.text))
+        if path is not None and done.text != script.text:
+            try:
+                write_script(path, done.text)
+            except ScalewrightError as error:
+                self.unreadable[script.path] = str(error)
+                return
+        self.texts[script.path] = done.text
+        self.findings += done.left
+        if done.applied:
+            self.fixed[script.path] = len(done.applied)
+
+    def answer(self, kind: str, *, is_diff: bool) -> None:
+        from scalewright.lint.formats import is_failing
+        from scalewright.records.types import ExitCode
+
+        if is_diff and kind == "text":
+            typer.echo("".join(self.diffs), nl=False)
+            self._complain()
+        else:
+            self._print(kind)
+        if self.unreadable:
+            raise typer.Exit(ExitCode.BAD_INPUT)
+        failing = is_failing(self.findings, self.linter.settings.fail_on) or (is_diff and any(self.diffs))
+        raise typer.Exit(ExitCode.NO if failing else ExitCode.YES)
+
+    def _complain(self) -> None:
+        for message in self.unreadable.values():
+            typer.echo(f"error: {message}", err=True)
+
+    def _print(self, kind: str) -> None:
+        from scalewright.lint.engine import known_rules
+        from scalewright.lint.formats import github_lines, lint_document, sarif_document
+        from scalewright.records.documents import to_json
+        from scalewright.report.cluster.lint import print_findings, print_summary, summary_line
+        from scalewright.report.console import answer_console
+
+        self._complain()
+        if kind == "json":
+            body = lint_document(
+                self.findings,
+                texts=self.texts,
+                unreadable=self.unreadable,
+                fixed=self.fixed,
+                fail_on=self.linter.settings.fail_on,
+            )
+            typer.echo(to_json(body), nl=False)
+        elif kind == "sarif":
+            typer.echo(to_json(sarif_document(self.findings, known_rules(), self.texts, self.unreadable)), nl=False)
+        elif kind == "github":
+            for line in github_lines(self.findings, self.unreadable):
+                typer.echo(line)
+        else:
+            console = answer_console()
+            print_findings(console, self.findings, known_rules(), self.texts)
+            counts = (len(self.texts) + len(self.unreadable), len(self.unreadable), sum(self.fixed.values()))
+            print_summary(console, summary_line(self.findings, *counts))
+
+
+def _settings(
+    config: Path | None, *, site: str, slurm: str, fail_on: str | None, select: str, ignore: str
+) -> LintSettings:
+    """Flags over the file over the defaults."""
+    from scalewright.lint.engine import known_rules
+    from scalewright.lint.settings import find_settings, load_settings
+
+    found = load_settings(config) if config is not None else find_settings(Path.cwd())
+    changes: dict[str, object] = {"site": site, "slurm": slurm, "fail_on": fail_on}
+    changes["select"] = tuple(name.strip() for name in select.split(",") if name.strip())
+    given = {key: value for key, value in changes.items() if value}
+    if ignore:
+        given["ignore"] = (*found.ignore, *(name.strip() for name in ignore.split(",") if name.strip()))
+    settings = found.model_copy(update=given)
+    settings.check_names(known_rules())
+    return settings
+
+
+def _describe(name: str, kind: str) -> None:
+    from scalewright.errors import UnknownNameError
+    from scalewright.lint.engine import known_rules
+    from scalewright.lint.formats import rules_document
+    from scalewright.records.documents import to_json
+    from scalewright.report.cluster.lint import print_rule, print_rules
+    from scalewright.report.console import answer_console
+
+    rules = known_rules()
+    if name and name not in rules:
+        raise UnknownNameError("rule", name, rules, hint="see: scalewright lint --list")
+    chosen = [rules[name]] if name else list(rules.values())
+    if kind == "json":
+        typer.echo(to_json(rules_document(chosen)), nl=False)
+    elif name:
+        print_rule(answer_console(), chosen[0])
+    else:
+        print_rules(answer_console(), chosen)

@@ -1,0 +1,106 @@
+"""`scalewright catalog`: what is known, where from, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import AsJson, CatalogFolder, Explain
+
+if TYPE_CHECKING:
+    from scalewright.catalog.library import Catalog
+    from scalewright.catalog.types import Entry
+
+
+def run(
+    kind: Annotated[
+        str | None, typer.Argument(help="accelerators, systems, models, ..., or `compare`.", show_default=False)
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Entry to show, or two to compare.", show_default=False),
+    ] = None,
+    explain: Explain = False,
+    as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:
+    """Show the catalogue: its kinds, one kind, one entry, or `compare A B`."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.catalog.types import KINDS
+    from scalewright.errors import ConfigError
+    from scalewright.records.documents import document, to_json
+    from scalewright.report.catalogue import entries as catalogue
+    from scalewright.report.catalogue import tables as catalogue_tables
+    from scalewright.report.console import answer_console
+
+    library = open_catalog(catalog)
+    words = list(names or [])
+    console = answer_console()
+    if kind == "compare":
+        if len(words) != 2:
+            raise ConfigError(
+                f"catalog compare takes two names, not {len(words)}: write catalog compare h100-sxm a100-sxm-80gb"
+            )
+        pair = find_pair(library, *words)
+        if as_json:
+            body = {
+                "entries": [catalogue.as_dict(library, e) for e in pair],
+                "ratios": catalogue.ratios(library, *pair),
+            }
+            typer.echo(to_json(document("catalog", body)), nl=False)
+        else:
+            catalogue_tables.print_comparison(console, library, *pair)
+        return
+    entries: list[Entry]
+    if kind is None:
+        if as_json:
+            typer.echo(to_json(document("catalog", {"kinds": {k: library.ids(k) for k in KINDS}})), nl=False)
+        else:
+            catalogue_tables.print_kinds(console, library, explain=explain)
+        return
+    if kind in KINDS and not words:
+        entries = library.all(kind)
+    elif kind in KINDS:
+        entries = [library.get(kind, name) for name in words]
+    else:
+        entries = [find_entry(library, name) for name in (kind, *words)]
+    if as_json:
+        body = {"entries": [catalogue.as_dict(library, e) for e in entries]}
+        typer.echo(to_json(document("catalog", body)), nl=False)
+    elif kind in KINDS and not words:
+        catalogue_tables.print_listing(console, kind, entries)
+    else:
+        for entry in entries:
+            catalogue_tables.print_entry(console, library, entry, explain=explain)
+
+
+def find_entry(library: Catalog, name: str) -> Entry:
+    """An entry of whatever kind has that name; a name that two kinds share must be given with its kind."""
+    from scalewright.catalog.types import KINDS
+    from scalewright.errors import ConfigError, UnknownNameError
+
+    found: list[tuple[str, Entry]] = []
+    for kind in KINDS:
+        try:
+            found.append((kind, library.get(kind, name)))
+        except UnknownNameError:
+            continue
+    if not found:
+        known = [*KINDS, *(i for kind in KINDS for i in library.ids(kind))]
+        raise UnknownNameError("kind or catalogue entry", name, known, hint="see: scalewright catalog")
+    if len(found) > 1:
+        kinds = ", ".join(kind for kind, _ in found)
+        raise ConfigError(
+            f"{name!r} names entries of several kinds ({kinds}): write scalewright catalog {found[0][0]} {name}"
+        )
+    return found[0][1]
+
+
+def find_pair(library: Catalog, first: str, second: str) -> tuple[Entry, Entry]:
+    from scalewright.errors import ConfigError
+
+    a, b = find_entry(library, first), find_entry(library, second)
+    if type(a) is not type(b):
+        raise ConfigError(f"{first!r} and {second!r} are of different kinds: compare two of one kind")
+    return a, b

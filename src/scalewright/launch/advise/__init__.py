@@ -1,0 +1,1 @@
+"""What to ask a queue for, and why a job waits."""

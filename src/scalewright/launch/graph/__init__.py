@@ -1,0 +1,1 @@
+"""Graphs of jobs: file, order, manifest, driver, budget."""

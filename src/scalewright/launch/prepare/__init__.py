@@ -1,0 +1,1 @@
+"""A training run made ready: configuration complete, its length predicted, nothing started."""

@@ -1,0 +1,236 @@
+"""A language run made ready: ranks, layout and device settled, its length predicted, nothing started yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from scalewright import units
+from scalewright.catalog.library import Catalog
+from scalewright.costs.machine import Machine
+from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
+from scalewright.here.devices import CPU_START_S, GPU_START_S, Here, device_here, machine_here, visible_gpus
+from scalewright.here.place import calibrated_here, place_of
+from scalewright.launch.plan_job import planned_job
+from scalewright.launch.prepare.outlook import Outlook, OverBudgetError, Ready, largest_that_fits, outlook
+from scalewright.launch.ranks.allocation import default_num_ranks, is_inside, num_nodes
+from scalewright.planner.predict import resolve_recipe
+from scalewright.planner.search.search import search
+from scalewright.planner.search.space import Space
+from scalewright.records.documents import read_document
+from scalewright.records.run_directory import MANIFEST, RunDirectory
+from scalewright.records.types import EnvName
+from scalewright.workload import language_run
+from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode, LanguageRun
+from scalewright.workload.layout import Layout, parse_layout
+from scalewright.workload.model import ModelSpec
+from scalewright.workload.vision_run import VisionRun
+
+DEFAULT_MICRO_BATCH = 4
+NUM_TRIED = 64
+"""Layouts of a search that are tried, the fastest first, until one is found that the reference code can run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was asked for; None where it is left to us."""
+
+    spec: ModelSpec
+    ranks: int | None
+    layout: str | None
+    device: str
+    precision: str
+    seq_len: int
+    scaling: str
+    compile: str = AUTO
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of LanguageRun that need no settling."""
+
+    def run(self, spec: ModelSpec, split: Layout, device: str) -> LanguageRun:
+        precision = ("bf16" if device == "cuda" else "fp32") if self.precision == AUTO else self.precision
+        return language_run.resolve(
+            spec,
+            split,
+            seq_len=self.seq_len,
+            scaling=self.scaling,
+            precision=precision,
+            compile=compile_mode(split, device) if self.compile == AUTO else self.compile,
+            device=device,
+            **self.options,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What to train, how it is split and in which precision; with the plan that says so, if one does."""
+
+    spec: ModelSpec
+    layout: str | None
+    precision: str
+    plan_id: str = ""
+    plan: dict[str, Any] | None = None
+
+
+def settle(wanted: Wanted, directory: RunDirectory) -> tuple[LanguageRun, int]:
+    """The configuration as far as it follows from what was asked, from the folder to resume in, and from this node."""
+    split, num_ranks = settle_ranks(wanted.ranks, wanted.layout, device=wanted.device)
+    if wanted.layout is None and directory.config.exists():
+        before = language_run.from_document(
+            read_document(directory.config, language_run.KIND), where=str(directory.config)
+        )
+        if int(before.layout.num_gpus) == num_ranks:
+            split = before.layout  # chosen by a search then, and kept
+    # A rank that a job script gives one device of its own sees no other.
+    per_node = 1 if EnvName.DEVICE in os.environ else num_ranks // num_nodes(os.environ)
+    device = device_here(wanted.device, num_ranks=per_node)
+    return wanted.run(wanted.spec, split, device), num_ranks
+
+
+def settle_ranks(ranks: int | None, layout: str | None, *, device: str) -> tuple[Layout, int]:
+    """The layout and how many processes it takes; either follows from the other, and both must agree."""
+    if ranks is not None and ranks < 1:
+        raise ConfigError(f"--ranks {ranks} must be 1 or more")
+    if layout is None:
+        count = ranks or default_ranks(device)
+        return parse_layout(f"dp={count},mbs={DEFAULT_MICRO_BATCH}"), count
+    split = parse_layout(layout)
+    needed = int(split.num_gpus)
+    if ranks is not None and ranks != needed:
+        raise ConfigError(
+            f"--ranks {ranks} does not match layout {split.brief}, whose tp x pp x cp x dp is {needed}: "
+            f"use --ranks {needed}, or another layout"
+        )
+    return split, needed
+
+
+def default_ranks(device: str) -> int:
+    """One per GPU of the allocation or of this machine; without GPUs, one."""
+    if is_inside(os.environ):
+        return default_num_ranks(os.environ)
+    return 1 if device == "cpu" else max(len(visible_gpus()), 1)
+
+
+def settle_data(data: str) -> str:
+    """The data set by its full path, so that the same one resumes from any folder."""
+    if data == SYNTHETIC:
+        return data
+    if not Path(data).is_file():
+        raise ConfigError(f"--data {data!r}: no such file: give a .npy file of token ids, or leave it out")
+    return str(Path(data).resolve())
+
+
+def settle_start(folder: Path | None, *, steps: int) -> str:
+    """The checkpoint to start from by its full path; refused here where there is none, or nothing is left to do."""
+    if folder is None:
+        return ""
+    found = folder if (folder / MANIFEST).is_file() else RunDirectory(folder).last_checkpoint()
+    if found is None:
+        raise ConfigError(
+            f"--start-from {str(folder)!r}: holds no whole checkpoint: name a run directory, or one of its checkpoints"
+        )
+    done = read_document(found / MANIFEST, "checkpoint").get("step")
+    if isinstance(done, int) and done >= steps:
+        raise ConfigError(f"--start-from {str(found)!r}: {done} steps are done in it: give --steps above {done}")
+    return str(found.resolve())
+
+
+def settle_save_mode(mode: str) -> bool:
+    """Whether training goes on while a checkpoint is written."""
+    if mode not in ("sync", "async"):
+        raise ConfigError(f"--checkpoint {mode!r} is not known: choose sync or async")
+    return mode == "async"
+
+
+def compile_mode(layout: Layout, device: str) -> CompileMode:
+    """The fastest way that is known to work: one graph a step on one GPU; uncompiled elsewhere."""
+    one_gpu = device == "cuda" and int(layout.num_gpus) == 1
+    return "graphs" if one_gpu and layout.recompute == "none" else "off"
+
+
+def chosen_by_plan(path: Path) -> Chosen:
+    """Model, layout and precision of a plan's best layout."""
+    plan = read_document(path, "plan")
+    job = planned_job(plan, where=str(path))
+    config = job.config
+    spec = ModelSpec(id=config.model_id, name=config.model_id, shape=config.shape)
+    return Chosen(spec=spec, layout=str(config.layout), precision=config.precision, plan_id=job.plan_id, plan=plan)
+
+
+def prepare(
+    catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float
+) -> Ready[LanguageRun]:
+    """Predict before anything starts. A model that copies alone do not hold is split as the planner would."""
+    config, num_ranks = settle(wanted, directory)
+    here = machine_of(catalog, system, config, num_ranks)
+    if here is None:
+        note = "no prediction: name this machine with --system to have one"
+        return Ready(config=config, num_ranks=num_ranks, here=None, ahead=None, note=note)
+    try:
+        ahead = outlook(catalog, config, here.machine, start_s=here.start_s)
+        if not ahead.fits_memory and wanted.layout is None and num_ranks > 1 and not directory.config.exists():
+            config = best_split(catalog, wanted, config, here.machine)
+            ahead = outlook(catalog, config, here.machine, start_s=here.start_s)
+    except NotExpressedError as error:
+        return Ready(config=config, num_ranks=num_ranks, here=here, ahead=None, note=f"no prediction: {error}")
+    if not ahead.fits_memory or ahead.duration_s > budget_s:
+        remake = _remake(wanted, config)
+        raise OverBudgetError(_what_would_fit(catalog, ahead, here, remake=remake, budget_s=budget_s))
+    return Ready(config=config, num_ranks=num_ranks, here=here, ahead=ahead, note="")
+
+
+def best_split(catalog: Catalog, wanted: Wanted, config: LanguageRun, machine: Machine) -> LanguageRun:
+    """The fastest layout that fits and that our reference code can run; the given one where there is none."""
+    space = Space(
+        spec=replace(wanted.spec, shape=config.shape),
+        machine=machine,
+        num_gpus=int(config.layout.num_gpus),
+        global_batch=int(config.layout.gbs),
+        recipes=(resolve_recipe(config.precision, machine),),
+        stack_of=lambda _: catalog.stack("eager"),
+    )
+    found = search(space)
+    for index in found.fastest(NUM_TRIED):
+        try:
+            return replace(config, layout=found.layout(index))
+        except ScalewrightError:
+            continue
+    return config
+
+
+def machine_of(catalog: Catalog, system: str | None, config: LanguageRun | VisionRun, num_ranks: int) -> Here | None:
+    """The machine that a run is on: as it is named, as it was calibrated, as the catalogue or a probe knows it."""
+    if system is not None:
+        place = place_of(catalog, system, num_ranks=num_ranks, device=config.device)
+        return Here(machine=place.machine, device=config.device, start_s=_start_s(config), basis=place.basis)
+    if num_nodes(os.environ) > 1:
+        return None
+    known = calibrated_here(catalog, num_ranks=num_ranks, device=config.device)
+    if known is not None:
+        return Here(machine=known.machine, device=config.device, start_s=_start_s(config), basis=known.basis)
+    return machine_here(catalog, num_ranks=num_ranks, precision=config.precision, device=config.device)
+
+
+def _start_s(config: LanguageRun | VisionRun) -> float:
+    """What passes before the first step, where nothing was probed."""
+    return GPU_START_S if config.device == "cuda" else CPU_START_S
+
+
+def _remake(wanted: Wanted, config: LanguageRun) -> Callable[[ModelSpec], LanguageRun]:
+    return lambda spec: wanted.run(spec, config.layout, config.device)
+
+
+def _what_would_fit(
+    catalog: Catalog, ahead: Outlook, here: Here, *, remake: Callable[[ModelSpec], LanguageRun], budget_s: float
+) -> str:
+    duration, limit = (units.format(value, units.SECONDS) for value in (ahead.duration_s, budget_s))
+    why = f"would take {duration}, over the budget of {limit}" if ahead.fits_memory else "does not fit in memory"
+    best = largest_that_fits(catalog, here.machine, remake=remake, start_s=here.start_s, budget_s=budget_s)
+    hint = (
+        "no preset fits: use fewer --steps or a larger --budget"
+        if best is None
+        else f"the largest preset that fits is {best[0]} ({units.format(best[1], units.SECONDS)})"
+    )
+    return f"{ahead.prediction.spec.id} {why} ({here.basis}): {hint}"

@@ -1,0 +1,116 @@
+"""How long a run would take here, before it is started, and what would fit into the time there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Model
+from scalewright.costs.machine import Machine
+from scalewright.errors import ScalewrightError
+from scalewright.here.devices import Here
+from scalewright.planner.predict import Prediction, predict, resolve_recipe
+from scalewright.planner.stages.vision_step import VisionPrediction, predict_vision
+from scalewright.workload.language_run import SYNTHETIC, LanguageRun
+from scalewright.workload.model import ModelSpec, from_catalog
+from scalewright.workload.training import TEXT, Feed
+from scalewright.workload.vision_run import VisionRun
+
+C = TypeVar("C", LanguageRun, VisionRun)
+RAM_DISK = "dev-shm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a run is expected to take."""
+
+    prediction: Prediction | VisionPrediction
+    step_s: float
+    fits_memory: bool
+    start_s: float
+    num_steps: int
+
+    @property
+    def duration_s(self) -> float:
+        return self.start_s + self.num_steps * self.step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(Generic[C]):
+    """A run that could start, and what is expected of it."""
+
+    config: C
+    num_ranks: int
+    here: Here | None
+    """None where nobody can say what the machine is: several nodes and no name of the system."""
+    ahead: Outlook | None
+    note: str
+    """Why there is no prediction, if there is none."""
+
+
+class OverBudgetError(Exception):
+    """The honest answer is no: too long or too large. The message says what would fit."""
+
+
+def outlook(catalog: Catalog, run: LanguageRun, machine: Machine, *, start_s: float) -> Outlook:
+    """Predict a run on a machine. Raises where the cost models do not cover it."""
+    spec = ModelSpec(id=run.model_id, name=run.model_id, shape=run.shape)
+    prediction = predict(
+        spec=spec,
+        machine=machine,
+        layout=run.layout,
+        recipe=resolve_recipe(run.precision, machine),
+        stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(run.compile, "compiled")),
+    )
+    return Outlook(
+        prediction=prediction,
+        step_s=float(prediction.cost.time.total),
+        fits_memory=bool(prediction.cost.fits),
+        start_s=start_s,
+        num_steps=run.steps,
+    )
+
+
+def vision_outlook(catalog: Catalog, run: VisionRun, machine: Machine, *, start_s: float) -> Outlook:
+    """Predict a vision run on a machine. What it waits for is decoding: its images are taken to lie in memory."""
+    feed = TEXT
+    if run.data != SYNTHETIC:
+        feed = Feed(storage=catalog.storage(RAM_DISK), num_loaders=max(run.num_workers, 1))
+    prediction = predict_vision(
+        spec=run.spec,
+        machine=machine,
+        layout=run.layout,
+        recipe=resolve_recipe(run.precision, machine),
+        stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(run.compile, "compiled")),
+        channels_last=run.channels_last,
+        feed=feed,
+    )
+    return Outlook(
+        prediction=prediction,
+        step_s=float(prediction.time.total),
+        fits_memory=prediction.fits,
+        start_s=start_s,
+        num_steps=run.steps,
+    )
+
+
+def largest_that_fits(
+    catalog: Catalog,
+    machine: Machine,
+    *,
+    remake: Callable[[ModelSpec], LanguageRun],
+    start_s: float,
+    budget_s: float,
+) -> tuple[str, float] | None:
+    """The catalogued model of most parameters that would be done in time and fits in memory, and how long it takes."""
+    models = (entry for entry in catalog.all("models") if isinstance(entry, Model) and entry.transformer is not None)
+    for spec in sorted(map(from_catalog, models), key=lambda spec: -spec.num_params):
+        try:
+            found = outlook(catalog, remake(spec), machine, start_s=start_s)
+        except ScalewrightError:
+            continue  # another architecture, or a shape that this layout does not divide
+        if found.fits_memory and found.duration_s <= budget_s:
+            return spec.id, found.duration_s
+    return None

@@ -1,0 +1,190 @@
+"""Start ranks on this machine, as torchrun would: one process each, cores split among them, all end when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.launch.ranks.forwarding import signals_to
+from scalewright.records.events import Event, EventTail
+from scalewright.records.run_directory import ExitInfo, RunDirectory
+from scalewright.records.types import EnvName, ExitCode
+
+POLL_S = 0.2
+GRACE_S = 5.0
+"""Between asking the ranks that remain to stop, once one has failed, and ending them."""
+REQUEUE_GRACE_S = 15.0
+"""The same where the first to leave asked for a requeue: the others are writing their stacks or their checkpoint."""
+ADDRESS = "127.0.0.1"
+
+
+def rank_environment(
+    env: Mapping[str, str], *, rank: int, num_ranks: int, num_cores: int, port: int, job: str
+) -> dict[str, str]:
+    """Variables of one rank: those of torchrun, and its share of the cores unless the user chose threads."""
+    threads = env.get("OMP_NUM_THREADS") or str(max(1, num_cores // num_ranks))
+    return {
+        **env,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": ADDRESS,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": threads,
+        EnvName.LAUNCHER: "local",
+        EnvName.JOB: job,
+    }
+
+
+def pick_port(env: Mapping[str, str]) -> int:
+    """A free port for the ranks to meet at: MASTER_PORT if it is set and free, else any."""
+    wanted = env.get("MASTER_PORT", "0")
+    if not wanted.isdigit() or int(wanted) > 65535:
+        raise ConfigError(f"MASTER_PORT is {wanted!r}: it must be a port number from 1 to 65535")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ADDRESS, int(wanted)))
+        except OSError as error:
+            raise EnvironmentFailedError(
+                f"port {wanted} cannot be used ({error.strerror}): set MASTER_PORT to another one, or unset it"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class _Ranks:
+    """The processes of one launch."""
+
+    processes: list[subprocess.Popen[bytes]]
+    asked: list[int] = field(default_factory=list)
+    """Signals that came to the launcher."""
+    ended_by_us: set[int] = field(default_factory=set)
+
+    def send(self, number: int) -> None:
+        for rank, process in enumerate(self.processes):
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(number)
+                if number == signal.SIGKILL:
+                    self.ended_by_us.add(rank)
+
+    def pass_on(self, number: int) -> None:
+        """Ranks stop between two steps; a second Ctrl-C ends them at once."""
+        again = number == signal.SIGINT and number in self.asked
+        self.asked.append(number)
+        self.send(signal.SIGKILL if again else number)
+
+    @property
+    def running(self) -> list[int]:
+        return [rank for rank, process in enumerate(self.processes) if process.poll() is None]
+
+    @property
+    def failed(self) -> list[tuple[int, int]]:
+        """Rank and exit status of those that ended badly on their own."""
+        codes = ((rank, p.returncode) for rank, p in enumerate(self.processes) if p.returncode)
+        return [(rank, code) for rank, code in codes if rank not in self.ended_by_us]
+
+
+def run_ranks(
+    directory: RunDirectory,
+    *,
+    kind: str,
+    num_ranks: int,
+    num_cores: int,
+    on_events: Callable[[list[Event]], None],
+    on_signal: Callable[[int], None] = lambda _: None,
+) -> int:
+    """Start the ranks and wait for them. The exit code is that of the first that failed; 130 after Ctrl-C."""
+    port, job = pick_port(os.environ), f"local-{int(time.time())}-{os.getpid()}"
+    tails = [EventTail(directory.rank_events(rank)) for rank in range(num_ranks)]
+    for tail in tails:
+        tail.skip_to_end()
+    directory.exit_info.unlink(missing_ok=True)
+    started: list[subprocess.Popen[bytes]] = []
+    ranks = _Ranks(started)
+    with signals_to(ranks.pass_on):
+        try:
+            for rank in range(num_ranks):
+                env = rank_environment(
+                    os.environ, rank=rank, num_ranks=num_ranks, num_cores=num_cores, port=port, job=job
+                )
+                started.append(_start(directory, kind, rank, env))
+            first = _wait(ranks, lambda: on_events([event for tail in tails for event in tail.read()]), on_signal)
+        finally:
+            ranks.send(signal.SIGKILL)
+            for process in started:
+                process.wait()
+    on_events([event for tail in tails for event in tail.read()])
+    return _verdict(directory, ranks, first, job)
+
+
+def _start(directory: RunDirectory, kind: str, rank: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "scalewright.run", kind, "--run-dir", str(directory.path)]
+    directory.log(rank).parent.mkdir(parents=True, exist_ok=True)
+    with directory.log(rank).open("ab") as log:
+        # A session of its own: Ctrl-C reaches the ranks through us, once, and not through the terminal as well.
+        return subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def _wait(ranks: _Ranks, look: Callable[[], None], on_signal: Callable[[int], None]) -> tuple[int, int] | None:
+    """Rank and status of the first to fail, once all have ended; None when none did."""
+    first: tuple[int, int] | None = None
+    deadline_s, num_told = 0.0, 0
+    while ranks.running:
+        time.sleep(POLL_S)
+        look()
+        for number in ranks.asked[num_told:]:  # not in the handler, which may come in the middle of a write
+            on_signal(number)
+            num_told += 1
+        if first is None and ranks.failed:
+            first = _cause(ranks.failed)
+            ranks.send(signal.SIGTERM)
+            deadline_s = time.monotonic() + (REQUEUE_GRACE_S if first[1] == ExitCode.REQUEUE else GRACE_S)
+        if first is not None and time.monotonic() > deadline_s:
+            ranks.send(signal.SIGKILL)
+    if first is None and ranks.failed:
+        first = _cause(ranks.failed)
+    return first
+
+
+def _cause(failed: list[tuple[int, int]]) -> tuple[int, int]:
+    """Of several found at once, one that was killed is the cause: the others fail because they lost it."""
+    return min(failed, key=lambda found: (found[1] > 0, found[0]))
+
+
+def _verdict(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | None, job: str) -> int:
+    if signal.SIGINT in ranks.asked:
+        return ExitCode.INTERRUPTED
+    if first is None:
+        return ExitCode.YES
+    rank, status = first
+    told = directory.read_exit_info() if status > 0 else None
+    if told is not None:
+        return told.code or status  # of the rank whose reason is told, which a rank that lost it may outrun
+    reason = f"exit code {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
+    checkpoint = directory.last_checkpoint()
+    info = ExitInfo(
+        code=ExitCode.ENVIRONMENT,
+        reason=f"rank {rank} was ended by {reason}: see logs/rank-{rank}.log, then run it again to resume",
+        job=job,
+        attempt=0,
+        rank=rank,
+        last_checkpoint=None if checkpoint is None else str(checkpoint.relative_to(directory.path)),
+        time=time.time(),
+    )
+    with contextlib.suppress(OSError):  # a full disk may be why it ended
+        directory.write_exit_info(info, is_cause=True)
+    return ExitCode.ENVIRONMENT

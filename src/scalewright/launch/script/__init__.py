@@ -1,0 +1,1 @@
+"""A request and a site become a job script: pure text."""

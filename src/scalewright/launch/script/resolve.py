@@ -1,0 +1,257 @@
+"""A request held against a site's rules: what was left open is chosen, what cannot be is refused in one sentence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.launch.script import transport as transports
+from scalewright.launch.script.request import JobRequest
+from scalewright.sites.types import JobLayout, Launcher, Partition, Qos, Runtime, Site, SiteTransport
+from scalewright.sites.walltime import format_walltime
+
+DEFAULT_NOTICE_S = 120
+SLICES_PER_GPU = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Everything a script needs, decided."""
+
+    request: JobRequest
+    site: Site
+    launcher: Launcher
+    layout: JobLayout
+    gpus: int
+    cpus: int
+    """CPUs of one GPU's share; 0: not known, so none are asked for."""
+    partition: str
+    qos: str
+    constraint: str
+    notice_s: int
+    transport: SiteTransport | None
+    is_forced: bool
+    runtime: Runtime | None
+    cpu_bind: str
+    notes: tuple[str, ...]
+
+    @property
+    def tasks_per_node(self) -> int:
+        return self.gpus if self.launcher == "srun" else 1
+
+    @property
+    def cpus_per_task(self) -> int:
+        return self.cpus if self.launcher == "srun" else self.cpus * self.gpus
+
+    @property
+    def is_full_node(self) -> bool:
+        return self.site.gpus_per_node is not None and self.gpus == self.site.gpus_per_node.value
+
+    @property
+    def whole_node(self) -> bool:
+        """Whether the partition gives whole nodes; true where it does not say."""
+        found = self.site.partition(self.partition)
+        return found is None or found.whole_node
+
+
+def settle(request: JobRequest, site: Site) -> Settled:
+    notes: list[str] = []
+    gpus = _gpus(request, site)
+    launcher: Launcher = site.launcher if request.launcher == "auto" else request.launcher
+    layout = site.layouts[launcher]
+    account = _account(request, site, notes)
+    partition, qos, constraint = _selection(request, site, account, notes)
+    cpus = 0 if site.cpus_per_gpu is None else site.cpus_per_gpu.value
+    _check_size(request, site, partition, qos, total_cpus=request.all_nodes * gpus * cpus)
+    _check_time(request, site, partition, qos)
+    _check_array(request, site, partition)
+    chosen, is_forced = transports.choose(site, request.transport)
+    settled = Settled(
+        request=request, site=site, launcher=launcher, layout=layout, gpus=gpus, cpus=cpus,
+        partition=partition, qos=qos, constraint=constraint, notice_s=_notice_s(request),
+        transport=chosen, is_forced=is_forced, runtime=_runtime(request, site),
+        cpu_bind=_cpu_bind(request, site, launcher, partition, gpus), notes=tuple(notes),
+    )  # fmt: skip
+    return _with_advice(settled)
+
+
+def _gpus(request: JobRequest, site: Site) -> int:
+    there = 0 if site.gpus_per_node is None else site.gpus_per_node.value
+    wanted = request.gpus_per_node or there
+    if not wanted:
+        raise ConfigError(f"{site.id} does not say how many GPUs a node has: give --gpus-per-node")
+    if request.mig and site.vendor == "amd":
+        raise ConfigError(f"--mig {request.mig}: {site.name} has AMD devices, which have no MIG slices: leave it out")
+    most = there * (SLICES_PER_GPU if request.mig else 1)
+    if there and wanted > most:
+        what = f"{there} GPUs with at most {SLICES_PER_GPU} slices each" if request.mig else f"{there} GPUs"
+        raise ConfigError(f"--gpus-per-node {wanted}: a node of {site.name} has {what}; ask for more --nodes instead")
+    return wanted
+
+
+def _account(request: JobRequest, site: Site, notes: list[str]) -> str:
+    rule = site.account
+    if not request.account:
+        if rule.required:
+            form = f", in the form {rule.form}" if rule.form else ""
+            raise ConfigError(
+                f"{site.name} runs no job without an account: give --account{form}; a graph has the key account, "
+                "a study account under [measure.job]"
+            )
+        return ""
+    if rule.pattern and not re.fullmatch(rule.pattern, request.account):
+        notes.append(f"account {request.account} does not look like {site.name}'s ({rule.form}): check it")
+    return request.account
+
+
+def _selection(request: JobRequest, site: Site, account: str, notes: list[str]) -> tuple[str, str, str]:
+    if request.partition:
+        rule = next((f for f in site.forbidden if f.flag == "--partition"), None)
+        if rule is not None:
+            raise ConfigError(f"--partition {request.partition}: not on {site.name}, where {rule.why}: leave it out")
+    partition = request.partition or site.select.partition
+    if request.partition and site.partitions:
+        found = site.partition(request.partition)
+        if found is None:
+            names = [p.name for p in site.partitions]
+            hint = f"{site.id} has {', '.join(names)}"
+            raise UnknownNameError(f"partition of {site.name}", request.partition, names, hint=hint)
+        if not found.has_gpus:
+            raise ConfigError(f"--partition {found.name} of {site.name} has no GPUs: choose {site.select.partition}")
+    qos = request.qos or site.select.qos.replace("{account}", account)
+    constraint = request.constraint or site.select.constraint
+    if request.qos and site.qos and site.find_qos(request.qos) is None:
+        notes.append(f"QOS {request.qos} is not in the profile of {site.id}: its limits are not checked")
+    for name, value in (("partition", partition), ("qos", qos), ("constraint", constraint)):
+        if name in site.select.mandatory and not value:
+            raise ConfigError(f"{site.name} runs no job without a {name}: give --{name}")
+    return partition, qos, constraint
+
+
+def _check_size(request: JobRequest, site: Site, partition: str, qos: str, *, total_cpus: int) -> None:
+    nodes = request.all_nodes
+    for rule in (site.partition(partition), site.find_qos(qos)):
+        if rule is None:
+            continue
+        if rule.max_nodes is not None and nodes > rule.max_nodes:
+            others = [p.name for p in site.partitions if p.has_gpus and (p.max_nodes or nodes) >= nodes]
+            hint = f"use {' or '.join(others)}" if isinstance(rule, Partition) and others else "use fewer nodes"
+            raise ConfigError(f"--nodes {nodes}: {rule.name} of {site.name} takes at most {rule.max_nodes}; {hint}")
+        if nodes < rule.min_nodes:
+            raise ConfigError(f"--nodes {nodes}: {rule.name} of {site.name} takes {rule.min_nodes} or more")
+        if isinstance(rule, Qos) and rule.max_cpus is not None and total_cpus > rule.max_cpus:
+            raise ConfigError(
+                f"--nodes {nodes} means {total_cpus} CPUs: QOS {rule.name} of {site.name} takes {rule.max_cpus} at most"
+            )
+    bins = [b for b in site.size_bins if b.partition in ("", partition)]
+    if bins and not any(b.min_nodes <= nodes <= b.max_nodes for b in bins):
+        most = max(b.max_nodes for b in bins)
+        raise ConfigError(f"--nodes {nodes}: {partition or site.name} takes at most {most} nodes in one job")
+
+
+def longest_s(site: Site, *, partition: str, qos: str, num_nodes: int) -> tuple[int, str] | None:
+    """The longest job of that size, and the rule that says so; None where the profile knows no limit."""
+    limits: list[tuple[int, str]] = []
+    chosen = site.partition(partition)
+    if chosen is not None and chosen.max_time is not None:
+        limits.append((chosen.max_time, f"partition {chosen.name}"))
+    if not qos and (normal := site.find_qos("normal")) is not None:
+        limits += [] if normal.max_time is None else [(normal.max_time, "QOS normal")]
+    if (named := site.find_qos(qos)) is not None and named.max_time is not None:
+        limits.append((named.max_time, f"QOS {named.name}"))
+    for size in site.size_bins:
+        if size.partition in ("", partition) and size.min_nodes <= num_nodes <= size.max_nodes:
+            limits.append((size.max_time, f"{size.min_nodes} to {size.max_nodes} nodes"))
+    return min(limits, default=None)
+
+
+def _check_time(request: JobRequest, site: Site, partition: str, qos: str) -> None:
+    if request.walltime_s < 1:
+        raise ConfigError("the job has no time limit: give --time HH:MM:SS; a short one starts sooner")
+    limit = longest_s(site, partition=partition, qos=qos, num_nodes=request.all_nodes)
+    if limit is not None and request.walltime_s > limit[0]:
+        raise ConfigError(
+            f"--time {format_walltime(request.walltime_s)} is over the {format_walltime(limit[0])} that {site.name} "
+            f"allows for {limit[1]}: ask for less (the job saves and is queued again) or take another partition or QOS"
+        )
+
+
+def _check_array(request: JobRequest, site: Site, partition: str) -> None:
+    """Slurm counts every task of an array as a job of its user."""
+    if request.array is None:
+        return
+    tasks, rule = request.array.num_items, site.partition(partition)
+    if site.max_array_size is not None and tasks >= site.max_array_size.value:
+        raise ConfigError(
+            f"--array has {tasks} items: {site.name} takes fewer than {site.max_array_size.value}; split it"
+        )
+    if rule is not None and rule.max_jobs is not None and tasks > rule.max_jobs:
+        raise ConfigError(
+            f"--array has {tasks} items: {rule.name} of {site.name} takes {rule.max_jobs} jobs of one user; split it"
+        )
+
+
+def _notice_s(request: JobRequest) -> int:
+    return request.notice_s or min(DEFAULT_NOTICE_S, max(request.walltime_s // 4, 10))
+
+
+def _runtime(request: JobRequest, site: Site) -> Runtime | None:
+    container = request.container
+    if container is None:
+        return None
+    names = [r.kind for r in site.runtimes]
+    found = next((r for r in site.runtimes if container.runtime in ("auto", r.kind)), None)
+    if found is None:
+        raise ConfigError(
+            f"{site.name} runs no containers with {container.runtime}: it has {', '.join(names) or 'none'}"
+        )
+    if found.kind == "apptainer" and not container.is_file:
+        if site.internet is not None and not site.internet.value:
+            raise ConfigError(
+                f"--container {container.image}: compute nodes of {site.name} reach no registry: "
+                "make an image file on a login node and give its full path"
+            )
+        if "://" not in container.image:
+            raise ConfigError(
+                f"--container {container.image!r} is neither a full path nor a reference like docker://..."
+            )
+    if container.sha256 and not container.is_file:
+        raise ConfigError("a digest is checked against an image file: give the image's full path")
+    return found
+
+
+def _cpu_bind(request: JobRequest, site: Site, launcher: Launcher, partition: str, gpus: int) -> str:
+    if request.mig:
+        return ""
+    for binding in site.bindings:
+        if binding.launcher != launcher or (binding.partitions and partition not in binding.partitions):
+            continue
+        if binding.gpus is None or binding.gpus == gpus:
+            return binding.cpu_bind
+    return ""
+
+
+def _with_advice(settled: Settled) -> Settled:
+    """Notes that refuse nothing but that a reader should have seen."""
+    site, request = settled.site, settled.request
+    notes = list(settled.notes)
+    if settled.whole_node and site.gpus_per_node is not None and not settled.is_full_node and not request.mig:
+        notes.append(
+            f"{settled.partition or site.name} gives whole nodes: {site.gpus_per_node.value - settled.gpus} of "
+            f"{site.gpus_per_node.value} GPUs of each would idle"
+        )
+    if any(b.launcher == settled.launcher for b in site.bindings) and not settled.cpu_bind:
+        notes.append("CPU masks are left out: they name the cores of a whole node")
+    if request.mig and (settled.gpus > 1 or request.num_nodes > 1):
+        notes.append("NCCL does not join MIG slices: run independent tasks on them")
+    if settled.layout.note:
+        notes.append(settled.layout.note)
+    if settled.layout.devices == "one" and settled.launcher == "srun" and not request.mig:
+        notes.append("each rank sees one device, number 0: LOCAL_RANK is 0 in every rank")
+    if site.arch is not None and site.arch.value != "x86_64":
+        notes.append(f"{site.name} is {site.arch.value}: images and wheels must be built for it")
+    partition = site.partition(settled.partition)
+    if partition is not None and partition.preempts and not request.requeue:
+        notes.append(f"{partition.name} ends jobs for others: without requeue the job is lost then")
+    return settled if len(notes) == len(settled.notes) else replace(settled, notes=tuple(notes))

@@ -1,0 +1,1 @@
+"""Slurm as text: its commands, its states, its sets of array tasks."""

@@ -1,0 +1,140 @@
+"""Ask the rules of a script: which hold for it, what they find, and what the script's own comments switch off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from scalewright.lint.rule import Context, Fix, Hit, LintRule, ModelNeeds
+from scalewright.lint.rules import all_rules
+from scalewright.lint.script import Script
+from scalewright.lint.settings import LintSettings
+from scalewright.lint.suppressions import SUPPRESSION_RULES, Suppression, suppression_unused, suppressions
+from scalewright.records.types import Finding
+
+_BOUND = re.compile(r"(>=|<=|<|>|==)\s*(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintFinding(Finding):
+    """A finding with its place in a line, and how to write it better."""
+
+    column: int = 1
+    end_column: int = 0
+    """One past the last character; 0: the end of the line."""
+    fix: Fix | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linter:
+    """What does not change from script to script."""
+
+    settings: LintSettings
+    context: Context
+    needs_of: Callable[[Script], ModelNeeds | None] = field(default=lambda script: None)
+    """What the planner says of the model, for the GPUs of a script."""
+
+    def lint(self, script: Script) -> list[LintFinding]:
+        """Findings by place. A rule that the script, the settings or the Slurm version rule out is not asked."""
+        context = replace(self.context, needs=self.needs_of(script))
+        comments = suppressions(script)
+        used: set[tuple[int, str]] = set()
+        found: list[LintFinding] = []
+        asked = self._asked(script)
+        for rule in asked.values():
+            for hit in rule.check(script, context):
+                cover = next((c for c in comments if c.covers(rule.id, hit.line)), None)
+                if cover is not None:
+                    used.add((cover.line, rule.id))
+                    continue
+                found.append(self._finding(rule, hit, script))
+        if suppression_unused.id in asked:
+            found += [self._finding(suppression_unused, hit, script) for hit in _unused(comments, used, asked)]
+        return sorted(set_once(found), key=lambda f: (f.line, f.column, f.rule))
+
+    def _asked(self, script: Script) -> dict[str, LintRule]:
+        rules = known_rules()
+        chosen = self.settings.chosen(rules, script.path)
+        return {name: rule for name, rule in rules.items() if name in chosen and self._holds(rule, script)}
+
+    def _holds(self, rule: LintRule, script: Script) -> bool:
+        if rule.needs_header and not script.has_header and not script.overrides:
+            return False
+        site = self.context.site
+        if rule.sites and (site is None or site.id not in rule.sites):
+            return False
+        return not rule.slurm or (self.context.slurm is not None and version_fits(self.context.slurm, rule.slurm))
+
+    def _finding(self, rule: LintRule, hit: Hit, script: Script) -> LintFinding:
+        origin = _origin(script, hit)
+        return LintFinding(
+            rule=rule.id,
+            severity=self.settings.severity.get(rule.id, hit.severity or rule.severity),
+            message=f"{hit.message} (in {origin})" if origin else hit.message,
+            next_step=hit.next_step,
+            source=rule.source,
+            file=script.path,
+            line=hit.line,
+            column=hit.column,
+            end_column=hit.end_column,
+            fix=None if origin else hit.fix,
+        )
+
+
+def _unused(comments: Iterable[Suppression], used: set[tuple[int, str]], asked: dict[str, LintRule]) -> Iterator[Hit]:
+    for comment in comments:
+        for name in comment.rules:
+            is_known = name in known_rules()
+            if is_known and (not comment.reason or (comment.line, name) in used or name not in asked):
+                continue
+            why = "finds nothing here" if is_known else "does not exist"
+            yield Hit(
+                line=comment.line,
+                column=comment.column,
+                message=f"the suppression of {name} has no effect: the rule {why}",
+                next_step=f"remove {name} from the comment",
+            )
+
+
+@cache
+def known_rules() -> dict[str, LintRule]:
+    """Every rule by id, with those about suppressions."""
+    return dict(sorted((all_rules() | {rule.id: rule for rule in SUPPRESSION_RULES}).items()))
+
+
+def set_once(found: Iterable[LintFinding]) -> list[LintFinding]:
+    """Each finding once: loops over commands may meet one place twice."""
+    seen: dict[tuple[str, int, int, str], LintFinding] = {}
+    for finding in found:
+        seen.setdefault((finding.rule, finding.line, finding.column, finding.message), finding)
+    return list(seen.values())
+
+
+def _origin(script: Script, hit: Hit) -> str:
+    """Where a hit really stands, if the line it marks only sources that file."""
+    if not script.sourced:
+        return ""
+    offset = script.starts[hit.line - 1] + hit.column - 1
+    places = [(command.origin, command.start) for command in script.commands]
+    places += [(assignment.origin, assignment.start) for assignment in script.assignments]
+    return next((origin for origin, start in places if origin and start == offset), "")
+
+
+def version_fits(version: tuple[int, int], bounds: str) -> bool:
+    """Whether a version of Slurm lies within bounds such as ">=22.05,<23.11"."""
+    compare: dict[str, Callable[[tuple[int, int]], bool]] = {
+        ">=": lambda b: version >= b,
+        "<=": lambda b: version <= b,
+        ">": lambda b: version > b,
+        "<": lambda b: version < b,
+        "==": lambda b: version == b,
+    }
+    return all(compare[sign]((int(major), int(minor))) for sign, major, minor in _BOUND.findall(bounds))
+
+
+def parse_version(text: str) -> tuple[int, int] | None:
+    """Year and month of a Slurm version such as `23.11.4`; None: there is none in the text."""
+    match = re.search(r"\b(\d{2})\.(\d{2})\b", text)
+    return (int(match.group(1)), int(match.group(2))) if match else None

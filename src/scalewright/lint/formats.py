@@ -1,0 +1,190 @@
+"""Findings for machines: the JSON document, SARIF 2.1.0 for code scanning, and annotations of GitHub Actions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+from urllib.parse import quote
+
+from scalewright import __version__
+from scalewright.lint.engine import LintFinding
+from scalewright.lint.rule import Edit, LintRule
+from scalewright.lint.script import line_table
+from scalewright.lint.settings import RANKS
+from scalewright.records.documents import document
+
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {"info": "note", "warning": "warning", "error": "error"}
+_ANNOTATIONS = {"info": "notice", "warning": "warning", "error": "error"}
+
+
+def rule_page(rule: str) -> str:
+    """Where a rule is described in the documentation."""
+    return f"docs/lint/{rule}.md"
+
+
+def _place(starts: Sequence[int], offset: int) -> tuple[int, int]:
+    line = bisect_right(starts, offset)
+    return line, offset - starts[line - 1] + 1
+
+
+def _edit(edit: Edit, text: str) -> dict[str, Any]:
+    starts, _ = line_table(text)
+    (line, column), (end_line, end_column) = _place(starts, edit.start), _place(starts, edit.end)
+    return {"line": line, "column": column, "end_line": end_line, "end_column": end_column, "text": edit.text}
+
+
+def lint_document(
+    findings: Sequence[LintFinding],
+    *,
+    texts: Mapping[str, str],
+    unreadable: Mapping[str, str],
+    fixed: Mapping[str, int],
+    fail_on: str,
+) -> dict[str, Any]:
+    """The answer as one document; `texts` are the scripts by file, `fixed` how many fixes each was given."""
+    rows = []
+    for finding in findings:
+        fix = finding.fix
+        rows.append(
+            {
+                "file": finding.file,
+                "line": finding.line,
+                "column": finding.column,
+                "end_column": finding.end_column,
+                "rule": finding.rule,
+                "severity": finding.severity,
+                "message": finding.message,
+                "next_step": finding.next_step,
+                "source": finding.source,
+                "page": rule_page(finding.rule),
+                "fix": None
+                if fix is None
+                else {
+                    "title": fix.title,
+                    "is_safe": fix.is_safe,
+                    "edits": [_edit(edit, texts[finding.file]) for edit in fix.edits],
+                },
+            }
+        )
+    return document(
+        "findings",
+        {
+            "findings": rows,
+            "unreadable": [{"file": file, "message": message} for file, message in unreadable.items()],
+            "num_files": len(texts) + len(unreadable),
+            "fixed": dict(fixed),
+            "fail_on": fail_on,
+        },
+    )
+
+
+def rules_document(rules: Sequence[LintRule]) -> dict[str, Any]:
+    keys = ("id", "severity", "title", "why", "source", "before", "after", "slurm")
+    rows = [{key: getattr(rule, key) for key in keys} | {"sites": list(rule.sites)} for rule in rules]
+    return document("lint-rules", {"rules": [row | {"page": rule_page(row["id"])} for row in rows]})
+
+
+def sarif_document(
+    findings: Sequence[LintFinding],
+    rules: Mapping[str, LintRule],
+    texts: Mapping[str, str],
+    unreadable: Mapping[str, str],
+) -> dict[str, Any]:
+    used = sorted({finding.rule for finding in findings})
+    run: dict[str, Any] = {
+        "tool": {
+            "driver": {
+                "name": "scalewright-lint",
+                "version": __version__,
+                "rules": [_sarif_rule(rules[name]) for name in used],
+            }
+        },
+        "columnKind": "unicodeCodePoints",
+        "results": [_sarif_result(finding, used.index(finding.rule), texts) for finding in findings],
+        "invocations": [
+            {
+                "executionSuccessful": not unreadable,
+                "toolExecutionNotifications": [
+                    {"level": "error", "message": {"text": message}} for message in unreadable.values()
+                ],
+            }
+        ],
+    }
+    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _sarif_rule(rule: LintRule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": rule.why},
+        "help": {"text": f"{rule.why} Source: {rule.source}"},
+        "helpUri": rule_page(rule.id),
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+    }
+
+
+def _uri(file: str) -> str:
+    return quote(PurePath(file).as_posix())
+
+
+def _sarif_result(finding: LintFinding, index: int, texts: Mapping[str, str]) -> dict[str, Any]:
+    region: dict[str, Any] = {"startLine": finding.line, "startColumn": finding.column}
+    if finding.end_column > finding.column:
+        region["endColumn"] = finding.end_column
+    result: dict[str, Any] = {
+        "ruleId": finding.rule,
+        "ruleIndex": index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": f"{finding.message}; {finding.next_step}"},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(finding.file)}, "region": region}}],
+    }
+    if finding.fix is not None:
+        replacements = [_replacement(edit, texts[finding.file]) for edit in finding.fix.edits]
+        result["fixes"] = [
+            {
+                "description": {"text": finding.fix.title},
+                "artifactChanges": [{"artifactLocation": {"uri": _uri(finding.file)}, "replacements": replacements}],
+            }
+        ]
+    return result
+
+
+def _replacement(edit: Edit, text: str) -> dict[str, Any]:
+    place = _edit(edit, text)
+    region = {
+        "startLine": place["line"],
+        "startColumn": place["column"],
+        "endLine": place["end_line"],
+        "endColumn": place["end_column"],
+    }
+    return {"deletedRegion": region, "insertedContent": {"text": edit.text}}
+
+
+def github_lines(findings: Sequence[LintFinding], unreadable: Mapping[str, str]) -> Iterator[str]:
+    """Workflow commands; what GitHub would read as syntax is escaped as it wants it."""
+    for finding in findings:
+        properties = {
+            "file": finding.file,
+            "line": str(finding.line),
+            "col": str(finding.column),
+            "title": f"scalewright lint: {finding.rule}",
+        }
+        if finding.end_column > finding.column:
+            properties["endColumn"] = str(finding.end_column)
+        shown = ",".join(f"{key}={_escaped(value, is_property=True)}" for key, value in properties.items())
+        yield f"::{_ANNOTATIONS[finding.severity]} {shown}::{_escaped(f'{finding.message}; {finding.next_step}')}"
+    for file, message in unreadable.items():
+        yield f"::error file={_escaped(file, is_property=True)},title=scalewright lint::{_escaped(message)}"
+
+
+def _escaped(text: str, *, is_property: bool = False) -> str:
+    found = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return found.replace(":", "%3A").replace(",", "%2C") if is_property else found
+
+
+def is_failing(findings: Sequence[LintFinding], fail_on: str) -> bool:
+    return any(RANKS[finding.severity] >= RANKS[fail_on] for finding in findings)

@@ -1,0 +1,116 @@
+"""Rules about shell text that does not do what it looks like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from scalewright.lint.rule import Context, Edit, Fix, Hit, rule
+from scalewright.lint.script import Script
+
+_CUT_OFF = re.compile(r"\\\r?\n[ \t]*#")
+_TRAILING = re.compile(r"\\[ \t]+\r?\n")
+_HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
+
+
+@rule(
+    id="backslash-space",
+    severity="error",
+    title="A space after the backslash breaks the command",
+    why="Only a backslash at the very end joins two lines; with a space behind it the command ends there, and "
+    "its options on "
+    "the next line become a command of their own.",
+    source="bash(1), QUOTING; a slip that published recipes make",
+    before=_HEAD + "python train.py \\ \n  --epochs 3\n",
+    after=_HEAD + "python train.py \\\n  --epochs 3\n",
+    needs_header=False,
+)
+def backslash_space(script: Script, context: Context) -> Iterator[Hit]:
+    if not script.is_shell or not _TRAILING.search(script.text):
+        return
+    for number, line in script.code_lines():
+        match = re.search(r"(?<!\\)(?:\\\\)*\\([ \t]+)$", line)
+        following = script.lines[number] if number < len(script.lines) else ""
+        if match is None or not following.strip() or "#" in line[: match.start()].split(" ")[0]:
+            continue
+        start = script.starts[number - 1] + match.start(1)
+        edit = Edit(start=start, end=start + len(match.group(1)), text="")
+        yield Hit(
+            line=number,
+            column=match.start(1),
+            end_column=match.end(1) + 1,
+            message="the command ends here: there is a space after the backslash",
+            next_step="remove the space",
+            fix=Fix(edits=(edit,), title="remove the space", is_safe=True),
+        )
+
+
+@rule(
+    id="comment-breaks-command",
+    severity="error",
+    title="A comment inside a command cuts it off",
+    why="A comment between continued lines ends the command: the options below it are run as a command of their "
+    "own, which is "
+    "not found.",
+    source="bash(1), COMMENTS and QUOTING",
+    before=_HEAD + "python train.py \\\n  --epochs 3 \\\n  # --lr 0.1 \\\n  --batch 8\n",
+    after=_HEAD + "# --lr 0.1\npython train.py \\\n  --epochs 3 \\\n  --batch 8\n",
+    needs_header=False,
+)
+def comment_breaks_command(script: Script, context: Context) -> Iterator[Hit]:
+    if not script.is_shell:
+        return
+    if not _CUT_OFF.search(script.text):
+        return
+    comments = {comment.line for comment in script.comments}
+    for number, line in script.code_lines():
+        if not re.search(r"(?<!\\)(?:\\\\)*\\$", line) or number >= len(script.lines):
+            continue
+        below = number + 1
+        while below <= len(script.lines) and below in comments and script.lines[below - 1].lstrip().startswith("#"):
+            below += 1
+        if below == number + 1 or below > len(script.lines):
+            continue
+        if re.match(r"^\s*(?:--?[A-Za-z]|\$\{?\w+[\[@\]]*\}?\s*\\?$|\"\$\{?\w+)", script.lines[below - 1]):
+            yield Hit(
+                line=number + 1,
+                message=f"the command ends before this comment; line {below} is run on its own",
+                next_step="move the comment above the command",
+            )
+
+
+@rule(
+    id="assignment-with-spaces",
+    severity="error",
+    title="An assignment with spaces is a command",
+    why="NAME = value runs a program called NAME; the variable stays empty.",
+    source="bash(1), PARAMETERS",
+    before=_HEAD + "EPOCHS = 3\npython train.py --epochs $EPOCHS\n",
+    after=_HEAD + "EPOCHS=3\npython train.py --epochs $EPOCHS\n",
+    needs_header=False,
+)
+def assignment_with_spaces(script: Script, context: Context) -> Iterator[Hit]:
+    for command in script.commands:
+        if len(command.words) < 2 or command.words[1].text != "=" or command.words[1].is_quoted or command.origin:
+            continue
+        if (
+            not re.fullmatch(r"[A-Za-z_]\w*", command.words[0].text)
+            or command.words[0].is_expanded
+            or command.name == "test"
+        ):
+            continue
+        first, sign = command.words[0], command.words[1]
+        third = command.words[2] if len(command.words) == 3 else None
+        fix = None
+        if third is not None and not command.redirects:
+            edit = Edit(start=first.end, end=third.start, text="=")
+            fix = Fix(edits=(edit,), title="remove the spaces", is_safe=True)
+        line, column = script.place(first.start)
+        yield Hit(
+            line=line,
+            column=column,
+            end_column=script.place(sign.end)[1],
+            message=f"this runs a program called {first.text}",
+            next_step=f"write {first.text}=... without spaces",
+            fix=fix,
+        )

@@ -1,0 +1,232 @@
+"""Rules about srun: what a step inherits, how its tasks are bound, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scalewright.lint.launches import Launch
+from scalewright.lint.rule import Context, Hit, at, rule
+from scalewright.lint.rules.jobs import (
+    DISTRIBUTED,
+    GUIDE,
+    SURVEY,
+    has_unknown_options,
+    join_options,
+    mentions,
+    started_by,
+    step_nodes,
+    step_tasks_per_node,
+    works,
+)
+from scalewright.lint.script import Script
+
+_TASKS = "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
+_HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n" + _TASKS
+
+
+def _steps(script: Script) -> Iterator[Launch]:
+    """The sruns of a job that start its work, with options that are all known."""
+    for work in works(script):
+        step = work.step
+        if step is None or has_unknown_options(step) or work.command.origin or step.has("pty", "het-group"):
+            continue
+        yield step
+
+
+def _packed(script: Script) -> Iterator[tuple[Launch, int]]:
+    """Steps with several tasks on a node of a GPU job, and how many."""
+    if not script.asks_for_gpus or script.header.num_components > 1:
+        return
+    for step in _steps(script):
+        tasks = step_tasks_per_node(script, step)
+        if tasks is None or tasks < 2 or any(inner.tool in DISTRIBUTED for inner in started_by(script, step)):
+            continue  # a launcher binds its ranks itself; one in every task is what launcher-per-task speaks of
+        yield step, tasks
+
+
+@rule(
+    id="no-kill-on-bad-exit",
+    severity="info",
+    title="A step of several nodes goes on when a rank has died",
+    why="When one rank ends with an error the others wait in a collective until the library's time-out or the "
+    "job's limit; "
+    "--kill-on-bad-exit ends them at once.",
+    source=f"Slurm, srun(1), --kill-on-bad-exit; 83 % of the multi-node jobs of {SURVEY}",
+    before=_HEAD + "srun python train.py\n",
+    after=_HEAD + "srun --kill-on-bad-exit=1 python train.py\n",
+)
+def no_kill_on_bad_exit(script: Script, context: Context) -> Iterator[Hit]:
+    if script.setting("SLURM_KILL_BAD_EXIT") is not None:
+        return
+    for step in _steps(script):
+        if (step_nodes(script, step) or 1) > 1 and not step.has("kill-on-bad-exit"):
+            yield at(
+                script,
+                step,
+                "when one rank dies the others wait on",
+                next_step="add --kill-on-bad-exit=1 to srun",
+                fix=join_options(
+                    script, step, "--kill-on-bad-exit=1", title="end the step when a rank ends badly", is_safe=True
+                ),
+            )
+
+
+@rule(
+    id="cpus-not-inherited",
+    severity="warning",
+    title="srun does not take over --cpus-per-task",
+    why="From Slurm 22.05 to 23.02 srun no longer reads the job's --cpus-per-task: each task is bound to one CPU.",
+    source=f"Slurm, release notes of 22.05 and 23.11; 19.9 % of {SURVEY}, wrong on these versions only",
+    before=_HEAD + "srun python train.py\n",
+    after=_HEAD + 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python train.py\n',
+    slurm=">=22.05,<23.11",
+)
+def cpus_not_inherited(script: Script, context: Context) -> Iterator[Hit]:
+    if (script.number("cpus-per-task") or 1) < 2 or script.setting("SRUN_CPUS_PER_TASK") is not None:
+        return
+    for step in _steps(script):
+        if not step.has("cpus-per-task", "cpus-per-gpu", "exclusive", "cpu-bind"):
+            text = '--cpus-per-task="$SLURM_CPUS_PER_TASK"'
+            yield at(
+                script,
+                step,
+                "each task of this step is bound to one CPU: srun does not take over --cpus-per-task here",
+                next_step=f"add {text}, or export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
+                fix=join_options(script, step, text, title="repeat --cpus-per-task", is_safe=True),
+            )
+
+
+@rule(
+    id="no-cpu-bind",
+    severity="info",
+    title="Ranks are not bound to cores",
+    why="Ranks of one node that wander over its cores disturb each other, and their memory ends up on the wrong "
+    "socket.",
+    source=f"{GUIDE} 2.4.8, deterministic binding",
+    before=_HEAD + "srun python train.py\n",
+    after=_HEAD + "srun --cpu-bind=cores python train.py\n",
+)
+def no_cpu_bind(script: Script, context: Context) -> Iterator[Hit]:
+    if script.setting("SLURM_CPU_BIND") is not None:
+        return
+    for step, tasks in _packed(script):
+        if not step.has("cpu-bind") and (script.number("cpus-per-task") or 1) > 1:
+            if mentions(script, r"\bnumactl\b|\btaskset\b|GOMP_CPU_AFFINITY"):
+                return
+            yield at(
+                script,
+                step,
+                f"{tasks} ranks on a node are not told which cores are theirs",
+                next_step="add --cpu-bind=cores to srun, or the site's masks",
+                fix=join_options(script, step, "--cpu-bind=cores", title="bind ranks to cores", is_safe=False),
+            )
+
+
+@rule(
+    id="numa-memory-unbound",
+    severity="info",
+    title="Ranks are bound to cores, their memory is not",
+    why="Memory on the other socket costs latency and bandwidth: 10 to 30 % are common.",
+    source=f"{GUIDE} 2.4.8, NUMA and sockets",
+    before=_HEAD + "srun --cpu-bind=cores python train.py\n",
+    after=_HEAD + "srun --cpu-bind=cores --mem-bind=local python train.py\n",
+)
+def numa_memory_unbound(script: Script, context: Context) -> Iterator[Hit]:
+    if script.has("mem-bind"):
+        return
+    for step, tasks in _packed(script):
+        bound = step.value("cpu-bind") or ""
+        if step.has("cpu-bind") and "none" not in bound and not step.has("mem-bind"):
+            if mentions(script, r"\bnumactl\b|numa.binding|SLURM_MEM_BIND"):
+                return
+            yield at(
+                script,
+                step,
+                f"{tasks} ranks on a node may allocate memory on any socket",
+                next_step="add --mem-bind=local to srun, or start the program with numactl --localalloc",
+                fix=join_options(
+                    script, step, "--mem-bind=local", title="keep memory on the own socket", is_safe=False
+                ),
+            )
+
+
+@rule(
+    id="no-gpu-bind",
+    severity="info",
+    title="Every rank sees all GPUs of its node",
+    why="Which rank uses which GPU is then up to the program; where it takes the first, all ranks share one.",
+    source=f"{GUIDE} 2.4.8, deterministic binding; sites whose collectives need to see all devices say so",
+    before=_HEAD + "srun python train.py\n",
+    after=_HEAD + "srun --gpu-bind=single:1 python train.py\n",
+)
+def no_gpu_bind(script: Script, context: Context) -> Iterator[Hit]:
+    if context.site is not None and any(f.flag == "--gpu-bind" for f in context.site.forbidden):
+        return
+    if script.has("gpu-bind", "gpus-per-task", "ntasks-per-gpu", "tres-bind"):
+        return
+    packed = list(_packed(script))
+    if not packed or mentions(script, r"SLURM_LOCALID|LOCAL_RANK|VISIBLE_DEVICES|local.rank"):
+        return
+    for step, tasks in packed:
+        if (
+            not step.has("gpu-bind", "gpus-per-task", "ntasks-per-gpu", "accel-bind")
+            and (script.gpus_per_node or 1) > 1
+        ):
+            yield at(
+                script,
+                step,
+                f"{tasks} ranks on a node all see {script.gpus_per_node} GPUs",
+                next_step="choose the device from SLURM_LOCALID in the program, or add --gpu-bind=single:1 to srun",
+            )
+
+
+@rule(
+    id="no-omp-threads",
+    severity="info",
+    title="The number of threads is left to chance",
+    why="Without OMP_NUM_THREADS every rank may start as many threads as the node has cores.",
+    source=f"{GUIDE} 2.4.4: export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK",
+    before=_HEAD + "srun python train.py\n",
+    after=_HEAD + "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nsrun python train.py\n",
+)
+def no_omp_threads(script: Script, context: Context) -> Iterator[Hit]:
+    packed = list(_packed(script))
+    if not packed or mentions(script, r"OMP_NUM_THREADS|set_num_threads"):
+        return
+    for step, _ in packed:
+        if any(launch.tool == "python" for launch in started_by(script, step)):
+            yield at(
+                script,
+                step,
+                "OMP_NUM_THREADS is not set",
+                next_step="export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK before srun",
+            )
+            return
+
+
+@rule(
+    id="export-none-in-steps",
+    severity="warning",
+    title="Tasks do not see what the script exports",
+    why="--export=NONE also holds for srun: variables that the script sets, such as MASTER_ADDR or "
+    "OMP_NUM_THREADS, do not "
+    "reach the tasks.",
+    source="Slurm, sbatch(1), --export: NONE sets SLURM_EXPORT_ENV; srun(1), --export",
+    before="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --export=NONE\nexport MASTER_PORT=$PORT\nsrun python train.py\n",
+    after="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --export=NONE\nexport MASTER_PORT=$PORT\n"
+    "srun --export=ALL python train.py\n",
+)
+def export_none_in_steps(script: Script, context: Context) -> Iterator[Hit]:
+    if (script.value("export") or "").upper() not in ("NONE", "NIL") or not script.exports:
+        return
+    if mentions(script, r"SLURM_EXPORT_ENV"):
+        return
+    for step in _steps(script):
+        if not step.has("export", "export-file"):
+            yield at(
+                script,
+                step,
+                "what the script exports does not reach these tasks: the job has --export=NONE",
+                next_step="add --export=ALL to srun, or unset SLURM_EXPORT_ENV before it",
+                fix=join_options(script, step, "--export=ALL", title="hand the environment on", is_safe=False),
+            )

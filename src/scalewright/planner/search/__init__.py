@@ -1,0 +1,1 @@
+"""The search of layouts: space, constraints, ranking, why others lost."""

@@ -1,0 +1,1 @@
+"""Stages other than pre-training a transformer: generation, RL, vision."""

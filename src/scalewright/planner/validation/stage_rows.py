@@ -1,0 +1,154 @@
+"""Published rates of generation, RL steps and vision training beside our predictions, and what the ratios say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright import units
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.stage_runs import (
+    GenerationRun,
+    RlRun,
+    VisionRun,
+    generation_runs,
+    rl_runs,
+    vision_runs,
+)
+from scalewright.costs.machine import Machine, machine_from_hardware
+from scalewright.planner.stages.generation_rl import predict_rl
+from scalewright.planner.stages.serving import predict_generation
+from scalewright.planner.stages.vision_step import predict_vision
+from scalewright.workload.layout import Layout, parse_layout
+from scalewright.workload.model import ModelSpec, from_catalog, from_shape
+from scalewright.workload.precision import recipe
+
+TAILS = (0.05, 0.95)
+RL_NETWORK_BYTES_PER_S_PER_GPU = 50e9
+"""400 Gbit/s a GPU, as the RL rows' systems have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """One published number and ours."""
+
+    source: str
+    what: str
+    """The row in words: device, precision, batch."""
+    metric: str
+    published: float
+    predicted: float
+    assumed: str
+    is_rate: bool
+    """Images or tokens per second; false: seconds."""
+
+    @property
+    def time_ratio(self) -> float:
+        """Measured over predicted time: what an interval of the predicted time has to cover."""
+        ratio = self.published / self.predicted
+        return 1.0 / ratio if self.is_rate else ratio
+
+
+def vision_rows(catalog: Catalog, runs: Iterable[VisionRun] | None = None) -> list[StageRow]:
+    return [_vision_row(catalog, run) for run in (vision_runs() if runs is None else runs)]
+
+
+def _vision_row(catalog: Catalog, run: VisionRun) -> StageRow:
+    node, per_gpu = 8, None
+    if run.network_per_node is not None:
+        per_gpu = units.parse(run.network_per_node, units.BYTES_PER_S) / node
+    machine = _machine(catalog, run.gpu, node, per_gpu)
+    prediction = predict_vision(
+        spec=from_catalog(catalog.model("resnet-50")), machine=machine, recipe=recipe(run.precision),
+        stack=catalog.stack("compiled" if run.compiled else "eager"), channels_last=run.channels_last,
+        layout=Layout(dp=run.num_gpus, mbs=run.batch, gbs=run.batch * run.num_gpus),
+    )  # fmt: skip
+    order, code = "channels last" if run.channels_last else "channels first", "compiled" if run.compiled else "eager"
+    return StageRow(
+        source=run.source, what=f"{run.num_gpus} x {run.gpu}, {run.precision}, {order}, {code}, {run.batch} each",
+        metric="images/s", published=run.images_per_s, predicted=prediction.num_images_per_s, assumed=run.assumed,
+        is_rate=True,
+    )  # fmt: skip
+
+
+def generation_rows(catalog: Catalog) -> list[StageRow]:
+    return [_generation_row(catalog, run) for run in generation_runs()]
+
+
+def _generation_row(catalog: Catalog, run: GenerationRun) -> StageRow:
+    found = predict_generation(
+        spec=_spec(catalog, run.model), machine=_machine(catalog, run.gpu, 8, None),
+        stack=catalog.stack("megatron-core"), recipe=recipe(run.precision), num_gpus=run.tp, tp=run.tp,
+        batch=run.batch, prompt_len=run.prompt, response_len=run.response, cache_bytes=run.cache_bytes,
+    )  # fmt: skip
+    name = run.model if "=" not in run.model else f"{run.model.split(',')[0]}, {run.model.split(',')[1]}"
+    what = f"{name} on {run.tp} x {run.gpu}, {run.precision}, {run.batch} x {run.prompt} + {run.response}"
+    counted = (run.prompt + run.response) / run.response if run.counts_prompts else 1.0
+    if run.ttft_s is not None:
+        metric, published, predicted = "first token, s", run.ttft_s, found.ttft_s
+    else:
+        assert run.tokens_per_s is not None
+        metric, published, predicted = "tokens/s", run.tokens_per_s, found.num_generated_per_s * counted
+    return StageRow(
+        source=run.source, what=what, metric=metric, published=published, predicted=predicted, assumed=run.assumed,
+        is_rate=run.ttft_s is None,
+    )  # fmt: skip
+
+
+def rl_rows(catalog: Catalog) -> list[StageRow]:
+    return [_rl_row(catalog, run) for run in rl_runs()]
+
+
+def _rl_row(catalog: Catalog, run: RlRun) -> StageRow:
+    layout = parse_layout(run.layout)
+    found = predict_rl(
+        spec=_spec(catalog, run.model), machine=_machine(catalog, run.gpu, 8, RL_NETWORK_BYTES_PER_S_PER_GPU),
+        stack=catalog.stack("megatron-core"), recipe=recipe(run.precision), layout=layout,
+        rollout_recipe=recipe(run.precision), rollout_tp=run.rollout_tp, num_prompts=run.prompts,
+        num_responses=run.samples, prompt_len=run.prompt, response_len=run.mean - run.prompt,
+        longest_len=run.longest - run.prompt, mode="offload",
+    )  # fmt: skip
+    return StageRow(
+        source=run.source, what=f"{run.model} on {int(layout.num_gpus)} x {run.gpu}, {run.prompts} x {run.samples}",
+        metric="step, s", published=run.step_s, predicted=float(found.time.total), assumed=run.assumed, is_rate=False,
+    )  # fmt: skip
+
+
+def _spec(catalog: Catalog, name: str) -> ModelSpec:
+    return from_shape(name) if "=" in name else from_catalog(catalog.model(name))
+
+
+def _machine(catalog: Catalog, gpu: str, gpus_per_node: int, network_bytes_per_s_per_gpu: float | None) -> Machine:
+    return machine_from_hardware(
+        catalog, gpu=gpu, gpus_per_node=gpus_per_node, scale_up_bytes_per_s=None,
+        network_bytes_per_s_per_gpu=network_bytes_per_s_per_gpu,
+    )  # fmt: skip
+
+
+def quantiles(rows: Sequence[StageRow]) -> tuple[float, float]:
+    """5 and 95 % of measured over predicted time, each source weighing the same."""
+    sources = [row.source for row in rows]
+    order = np.argsort([row.time_ratio for row in rows])
+    ratios = np.array([rows[i].time_ratio for i in order])
+    weights = np.array([1.0 / sources.count(rows[i].source) for i in order])
+    middle = (np.cumsum(weights) - weights / 2.0) / weights.sum()
+    low, high = (float(np.interp(tail, middle, ratios)) for tail in TAILS)
+    return low, high
+
+
+def left_out_coverage_frac(rows: Sequence[StageRow]) -> float:
+    """Share of rows inside the quantiles of the other sources; each source weighs the same."""
+    inside = []
+    for source in dict.fromkeys(row.source for row in rows):
+        low, high = quantiles([row for row in rows if row.source != source])
+        own = [row.time_ratio for row in rows if row.source == source]
+        inside.append(sum(low <= ratio <= high for ratio in own) / len(own))
+    return sum(inside) / len(inside)
+
+
+def geometric_mean(rows: Sequence[StageRow]) -> float:
+    """Of predicted over published."""
+    return math.exp(sum(math.log(row.predicted / row.published) for row in rows) / len(rows))

@@ -1,0 +1,1 @@
+"""Tables of micro benchmarks and calibrations."""

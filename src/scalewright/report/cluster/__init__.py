@@ -1,0 +1,1 @@
+"""Tables about jobs, sites, scripts, nodes and the practice cluster."""

@@ -1,0 +1,203 @@
+"""A node as a figure: a column per NUMA node with its GPUs and network ports, and lines for the ways between them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scalewright import units
+from scalewright.here.placement_rules import nearest_nics
+from scalewright.here.topology import Topology, cpu_list
+from scalewright.records.documents import write_bytes
+from scalewright.records.node_devices import Nic
+from scalewright.records.types import Finding
+from scalewright.report.cluster.topology import gigabit, uniform_way
+from scalewright.report.planner.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMN_INCH, ROW_INCH = 1.9, 0.34
+BOX_WIDTH, BOX_HEIGHT = 0.40, 0.62
+"""Of a device, in columns and rows."""
+GPU_COLOUR, NIC_COLOUR, LINK_COLOUR, BAD_COLOUR = COLOURS[2], COLOURS[0], COLOURS[1], COLOURS[4]
+CPU_CHARS = 26
+NUM_LINES = 6
+"""Findings that are written below the picture."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A device in its place: column and row of its middle."""
+
+    label: str
+    words: str
+    x: float
+    y: float
+    colour: str
+
+
+def plot_topology(path: Path, found: Topology, findings: Sequence[Finding]) -> None:
+    """Draw a node into a PNG, SVG or PDF file."""
+    check_plot(path)
+    import matplotlib as mpl
+
+    kind = path.suffix.lower().removeprefix(".")
+    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        draw(found, findings).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
+    write_bytes(path, buffer.getvalue())
+
+
+def boxes(found: Topology) -> list[Box]:
+    """GPUs to the left of their NUMA node's column, network ports to the right, each from the top down."""
+    placed = []
+    for column, number in enumerate(_columns(found)):
+        gpus = [gpu for gpu in found.gpus if gpu.numa == number]
+        nics = [nic for nic in found.nics if nic.numa == number]
+        placed += [
+            Box(label=gpu.label, words=gpu.label, x=column - 0.23, y=float(row), colour=GPU_COLOUR)
+            for row, gpu in enumerate(gpus)
+        ]
+        placed += [
+            Box(label=nic.name, words=_nic_words(nic), x=column + 0.23, y=float(row), colour=NIC_COLOUR)
+            for row, nic in enumerate(nics)
+        ]
+    return placed
+
+
+def _columns(found: Topology) -> list[int]:
+    """NUMA nodes, then the place of devices that belong to none."""
+    listed = [node.number for node in found.numa_nodes]
+    others = sorted({d.numa for d in found.gpus} | {d.numa for d in found.nics})
+    return [*listed, *(number for number in others if number not in listed)]
+
+
+def _nic_words(nic: Nic) -> str:
+    rate = "" if nic.bytes_per_s is None else f"\n{gigabit(nic.bytes_per_s)}"
+    return f"{nic.name}{'' if nic.is_up else ' (down)'}{rate}"
+
+
+def draw(found: Topology, findings: Sequence[Finding]) -> Figure:
+    from matplotlib.figure import Figure
+
+    placed = {box.label: box for box in boxes(found)}
+    columns = _columns(found)
+    num_rows = max([box.y + 1 for box in placed.values()], default=1.0)
+    joined = uniform_way(found) if len(found.gpus) > 1 else None
+    serious = [finding for finding in findings if finding.severity != "info"]
+    for_links = 0.7 if joined else 0.4 if found.ways else 0.0
+    below = for_links + 0.45 * min(len(serious), NUM_LINES + 1)
+    figure = Figure(
+        figsize=(max(3.4, COLUMN_INCH * len(columns)), ROW_INCH * (num_rows + 2.6 + below)), layout="constrained"
+    )
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    axes.set_xlim(-0.55, len(columns) - 0.45)
+    axes.set_ylim(num_rows - 0.3 + below, -1.75)
+    axes.set_title(_title(found), fontsize=8, loc="left")
+    for column, number in enumerate(columns):
+        _draw_column(axes, found, column, number, num_rows)
+    _draw_ways(axes, found, placed, joined, num_rows)
+    at_fault = {str(value) for finding in serious for value in finding.evidence.values()}
+    for box in placed.values():
+        _draw_box(axes, box, is_bad=box.label in at_fault)
+    _write_findings(axes, serious, first_y=num_rows + for_links - 0.1)
+    return figure
+
+
+def _write_findings(axes: Axes, findings: Sequence[Finding], *, first_y: float) -> None:
+    lines = [finding.message for finding in findings[:NUM_LINES]]
+    if len(findings) > NUM_LINES:
+        lines.append(f"and {len(findings) - NUM_LINES} more")
+    for index, line in enumerate(lines):
+        axes.text(-0.46, first_y + 0.45 * index, line, ha="left", va="center", fontsize=5.5, color=BAD_COLOUR)
+
+
+def _title(found: Topology) -> str:
+    names = sorted({gpu.name for gpu in found.gpus})
+    gpus = f"{len(found.gpus)} x {', '.join(names)}" if names else "no GPU"
+    return f"{found.host}: {gpus}"
+
+
+def _draw_column(axes: Axes, found: Topology, column: int, number: int, num_rows: float) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    axes.add_patch(
+        FancyBboxPatch(
+            (column - 0.46, -1.5), 0.92, num_rows + 1.0, boxstyle="round,pad=0,rounding_size=0.03",
+            facecolor="#f4f4f4", edgecolor=REST, linewidth=0.6, zorder=0,
+        )
+    )  # fmt: skip
+    node = next((node for node in found.numa_nodes if node.number == number), None)
+    if node is None:
+        words = "no NUMA node known"
+    else:
+        memory = "" if node.memory_bytes is None else f"   {units.format(node.memory_bytes, units.BYTES)}"
+        cpus = cpu_list(node.cpus)
+        shown = cpus if len(cpus) <= CPU_CHARS else f"{len(node.cpus)} in {cpus[: CPU_CHARS - 8]}..."
+        words = f"NUMA node {number}{memory}\nCPUs {shown}"
+    axes.text(column, -1.05, words, ha="center", va="center", fontsize=6.5)
+
+
+def _draw_box(axes: Axes, box: Box, *, is_bad: bool) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    axes.add_patch(
+        FancyBboxPatch(
+            (box.x - BOX_WIDTH / 2, box.y - BOX_HEIGHT / 2), BOX_WIDTH, BOX_HEIGHT,
+            boxstyle="round,pad=0,rounding_size=0.02", facecolor="white", zorder=3,
+            edgecolor=BAD_COLOUR if is_bad else box.colour, linewidth=1.8 if is_bad else 0.9,
+        )
+    )  # fmt: skip
+    axes.text(box.x, box.y, box.words, ha="center", va="center", fontsize=5.5, zorder=4)
+
+
+def _draw_ways(axes: Axes, found: Topology, placed: dict[str, Box], joined: str | None, num_rows: float) -> None:
+    """A GPU and its nearest ports; between GPUs one bar where all pairs are alike, else a line for each fast pair."""
+    for gpu in found.gpus:
+        for nic in nearest_nics(found, gpu):
+            _line(axes, placed[gpu.label], placed[nic.name], NIC_COLOUR, 0.6)
+    if joined is not None:
+        _draw_bar(axes, found, placed, joined, num_rows)
+        return
+    for one, other in ((a, b) for a in found.gpus for b in found.gpus if a.number < b.number):
+        way = found.way(one.label, other.label) or ""
+        if way.startswith(("NV", "XGMI")):
+            lanes = int(way[2:]) if way[2:].isdigit() else 4
+            _arc(axes, placed[one.label], placed[other.label], 0.4 + 0.12 * lanes)
+
+
+def _line(axes: Axes, one: Box, other: Box, colour: str, width: float) -> None:
+    axes.plot([one.x, other.x], [one.y, other.y], color=colour, linewidth=width, zorder=1, solid_capstyle="round")
+
+
+def _arc(axes: Axes, one: Box, other: Box, width: float) -> None:
+    """Bent, so that pairs in one line do not hide each other; in front of the ports that it passes."""
+    from matplotlib.patches import FancyArrowPatch
+
+    left, right = sorted((one, other), key=lambda box: (box.x, box.y))
+    bend = -0.18 if left.x == right.x else 0.22 / max(1.0, right.x - left.x)
+    arc = FancyArrowPatch(
+        (left.x, left.y), (right.x, right.y), arrowstyle="-", connectionstyle=f"arc3,rad={bend}", color=LINK_COLOUR,
+        linewidth=width, alpha=0.85, zorder=2.5,
+    )  # fmt: skip
+    axes.add_patch(arc)
+
+
+def _draw_bar(axes: Axes, found: Topology, placed: dict[str, Box], joined: str, num_rows: float) -> None:
+    """One bar below, a riser at the side of each column, and a stub to each GPU."""
+    ends = sorted({placed[gpu.label].x - BOX_WIDTH / 2 - 0.015 for gpu in found.gpus})
+    y = num_rows - 0.2
+    right = max(placed[gpu.label].x for gpu in found.gpus) + BOX_WIDTH / 2
+    axes.plot([ends[0], right], [y, y], linewidth=3.0, zorder=2, color=LINK_COLOUR, solid_capstyle="butt")
+    axes.text((ends[0] + right) / 2, y + 0.34, f"every pair of GPUs: {joined}", ha="center", va="center", fontsize=6)
+    for gpu in found.gpus:
+        box = placed[gpu.label]
+        x = box.x - BOX_WIDTH / 2 - 0.015
+        axes.plot([x, x, box.x], [y, box.y, box.y], linewidth=1.0, zorder=1, color=LINK_COLOUR)

@@ -1,0 +1,340 @@
+"""A plan for people, printed from its document, so that a stored plan reads as the fresh one did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from scalewright import units
+from scalewright.report.console import bar_mark, plain_table, rate_words
+from scalewright.report.planner.whole_run import print_run_details
+from scalewright.workload.layout import parse_layout
+
+Document = dict[str, Any]
+NUM_LOSERS = 8
+BAR_WIDTH = 14
+MAX_TERMS = 8
+LEAST_FRAC = 0.0005
+"""Of a total: what is less prints as 0.0 %."""
+MODE_WORDS = {"full": "with full state", "offload": "with offload", "lora": "with LoRA"}
+SMALLEST_SHOWN_FRAC = 1e-3
+"""Differences below this part of a step are left out of a table; the document has them."""
+
+
+def print_plan(console: Console, plan: Document, *, explain: bool = False) -> None:
+    _print_question(console, plan)
+    if plan["best"] is None:
+        _print_misfit(console, plan)
+    else:
+        _print_best(console, plan)
+        _print_run(console, plan)
+        if explain and plan["whole_run"] is not None:
+            print_run_details(console, plan["whole_run"])
+        _print_ranking(console, plan)
+        _print_losers(console, plan, whole=explain)
+        _print_scaling(console, plan)
+    _print_minimum(console, plan)
+    _print_search(console, plan, whole=explain)
+    if "what_if" in plan:
+        print_what_if(console, plan)
+    if "compared" in plan:
+        print_comparison(console, plan)
+    if "emitted" in plan:
+        _print_emitted(console, plan["emitted"])
+    for warning in dict.fromkeys((*plan["warnings"], *((plan["best"] or {}).get("warnings", ())))):
+        console.print(f"[yellow]note[/] {escape(warning)}")
+
+
+def _print_question(console: Console, plan: Document) -> None:
+    request = plan["request"]
+    verdict = "[green]fits[/]" if plan["fits"] else "[bold red]does not fit[/]"
+    console.print(
+        f"[bold]{escape(request['model'])}[/] on {plan['num_gpus']} x {escape(plan['accelerator'])} "
+        f"({escape(plan['system'])}, {_nodes(plan['num_nodes'])}): {verdict}"
+    )
+    mode = "" if request["mode"] == "full" else f", mode {escape(request['mode'])}"
+    batch = plan["batch"]
+    console.print(
+        f"batch {request['global_batch']} x {request['shape']['seq']} = {_count(batch['batch_tokens'])} tokens; "
+        f"critical batch about {_count(batch['critical_batch_tokens'])}{mode}"
+    )
+
+
+def _print_best(console: Console, plan: Document) -> None:
+    best = plan["best"]
+    given = best["input"]
+    console.print(f"best by {plan['request']['objective']}: [bold]{escape(best['layout_text'])}[/]")
+    console.print(f"{escape(given['precision'])}, stack {escape(given['stack'])}")
+    table = plain_table("", "predicted", "")
+    low, high = best["step_time_interval_s"]
+    table.add_row("step time", f"[bold]{_s(best['step_time_s'])}[/]", f"90 % interval {_s(low)} to {_s(high)}")
+    rate = best["tokens_per_s_per_gpu"]
+    table.add_row(
+        "MFU",
+        f"{best['mfu_frac']:.1%}",
+        f"{rate_words(rate, 'tokens/s each')}, {rate_words(rate * plan['num_gpus'], 'in all')}",
+    )
+    reserved = f"worst rank; {_b(best['reserved_bytes'])} reserved of {_b(best['device_memory_bytes'])}"
+    table.add_row("memory", _b(best["memory_bytes"]), reserved)
+    console.print()
+    console.print(table)
+    console.print()
+    console.print(_bars(console, "where the step goes", best["time"], units.SECONDS))
+    console.print()
+    console.print(_bars(console, "where the memory goes", best["memory"], units.BYTES))
+
+
+def _bars(console: Console, title: str, tree: Document, dimension: units.Dimension) -> Table:
+    """The largest leaves of a breakdown, passes of one kind together, and the rest as one."""
+    leaves: dict[str, float] = {}
+    key = f"total_{'s' if dimension is units.SECONDS else 'bytes'}"
+
+    def walk(node: Document) -> None:
+        for part in node.get("parts", ()):
+            walk(part)
+        if "parts" not in node:
+            name = node["name"].removesuffix("_forward").removesuffix("_backward").replace("_", " ")
+            leaves[name] = leaves.get(name, 0.0) + node[key]
+
+    walk(tree)
+    total, mark = tree[key], bar_mark(console)
+    ranked = sorted(((v, n) for n, v in leaves.items() if v > 0), reverse=True)
+    rest = sum(v for v, _ in ranked[MAX_TERMS:])
+    shown = [*ranked[:MAX_TERMS], *([(rest, "the rest")] if rest > LEAST_FRAC * total else [])]
+    table = plain_table("term", "value", "share", "", title=title, right=("value", "share"), header=False)
+    for value, name in shown:
+        bar = mark * round(value / total * BAR_WIDTH)
+        table.add_row(escape(name), units.format(value, dimension), f"{value / total:.1%}", bar)
+    return table
+
+
+def _print_run(console: Console, plan: Document) -> None:
+    run = plan["whole_run"]
+    if run is None:
+        return
+    saved = run["checkpoint"]
+    low, high = run["time_interval_s"]
+    table = plain_table("", "", "", header=False, title="the whole run")
+    origin = plan["request"]["tokens_origin"]
+    table.add_row("tokens", _count(run["num_tokens"]), f"{run['num_steps']:,} steps; {escape(origin)}")
+    table.add_row("time", _s(run["time_s"]), f"{_s(low)} to {_s(high)}; {run['goodput_frac']:.1%} of it training")
+    table.add_row("GPU-hours", f"{run['num_gpu_hours']:,.0f}", "whole nodes; queue time not counted")
+    parts = [
+        units.format(run[key], dimension)
+        for key, dimension in (("cost_usd", units.USD), ("carbon_kgco2e", units.KGCO2E))
+        if key in run
+    ]
+    if "energy_j" in run:
+        table.add_row("energy", units.format(run["energy_j"], units.JOULES), "; ".join(parts))
+    every = f"{saved['every_num_steps']:,} steps, {_b(saved['size_bytes'])} to {escape(saved['storage'])}"
+    if saved.get("is_lost_with_node"):
+        every = f"{every}, lost with a node"
+    table.add_row("checkpoint", f"every {_s(saved['every_s'])}", every)
+    table.add_row("failures", f"{run['num_failures']:,.1f}", f"one each {_s(run['mttf_s'])} of this many devices")
+    if "slices" in run:
+        cut = run["slices"]
+        table.add_row("jobs", f"{cut['num_jobs']:,}", _of_a_job(cut))
+    console.print()
+    console.print(table)
+
+
+def _of_a_job(cut: dict[str, Any]) -> str:
+    """A job that the limit cuts, in the time it works."""
+    work_s = next(part["total_s"] for part in cut["one"]["parts"] if part["name"] == "work")
+    return f"of {_s(cut['limit_s'])}: {_s(work_s)} work, else start, restore, save, margin"
+
+
+def _print_ranking(console: Console, plan: Document) -> None:
+    numbers = ("step", "MFU", "memory")
+    table = plain_table(*numbers, "layout", title="best layouts", right=numbers)
+    for found in (plan["best"], *plan["alternatives"]):
+        text = found["layout_text"].replace(f",gbs={plan['request']['global_batch']}", "").replace(",", " ")
+        table.add_row(_s(found["step_time_s"]), f"{found['mfu_frac']:.1%}", _b(found["memory_bytes"]), escape(text))
+    console.print()
+    console.print(table)
+
+
+def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
+    """One line a family: by default the closest rival of each knob and what cannot be."""
+    shown = plan["why_others_lost"] if whole else _closest(plan["why_others_lost"])
+    if not shown:
+        return
+    title = "why others lost: the fastest layout with each other choice, beside the best"
+    table = plain_table("choice", "slower by", "because", title=title, right=("slower by",))
+    for names, loser in _by_layout(shown):
+        name = ", ".join(names)
+        if "loss_s" not in loser:
+            table.add_row(escape(name), "cannot be", escape(loser["sentence"]))
+            continue
+        terms = ", ".join(f"{n.replace('_', ' ')} {_signed(v, units.SECONDS)}" for n, v in loser["terms_s"].items())
+        moved = _moved_with(names, plan["best"]["layout_text"], loser["layout"])
+        table.add_row(escape(name), _s(loser["loss_s"]), escape(f"with {moved}: {terms}" if moved else terms))
+    console.print()
+    console.print(table)
+
+
+def _moved_with(names: list[str], best: str, rival: str) -> str:
+    """Knobs of a rival that differ from the best layout beside those that its family is named for; dp follows."""
+    ours, theirs = parse_layout(best).as_dict(), parse_layout(rival).as_dict()
+    named = {name.split("=", 1)[0] for name in names} | {"dp", "gbs"}
+    moved = {knob: value for knob, value in theirs.items() if knob not in named and value != ours[knob]}
+    return " ".join(f"{knob}={int(value) if isinstance(value, bool) else value}" for knob, value in moved.items())
+
+
+def _by_layout(losers: list[Document]) -> list[tuple[list[str], Document]]:
+    """Families whose best member is the same layout share a line."""
+    found: dict[str, tuple[list[str], Document]] = {}
+    for loser in losers:
+        name = f"{loser['knob']}={loser['value']}"
+        found.setdefault(loser.get("layout", name), ([], loser))[0].append(name)
+    return list(found.values())
+
+
+def _closest(losers: list[Document]) -> list[Document]:
+    """The best rival of each knob, and the first value of each that cannot be."""
+    found = {(loser["knob"], "loss_s" in loser): loser for loser in reversed(losers)}
+    ranked = [loser for loser in losers if loser is found[loser["knob"], "loss_s" in loser]]
+    lost = [loser for loser in ranked if "loss_s" in loser]
+    return lost[:NUM_LOSERS] + [loser for loser in ranked if "loss_s" not in loser]
+
+
+def _print_scaling(console: Console, plan: Document) -> None:
+    rows = plan["scaling"]
+    if len(rows) < 2:
+        return
+    names = ("nodes", "GPUs", "step", "MFU", "GPU-h/step", "strong", "weak")
+    table = plain_table(*names, "", title="node counts: same batch (strong), same batch a device (weak)", right=names)
+    advised = (plan["recommended"] or {}).get("num_gpus")
+    for row in rows:
+        weak = f"{row['weak_efficiency_frac']:.0%}" if "weak_efficiency_frac" in row else "-"
+        marks = [m for m, on in (("asked", row["num_gpus"] == plan["num_gpus"]),
+                                 ("recommended", row["num_gpus"] == advised)) if on]  # fmt: skip
+        if not row["fits"]:
+            table.add_row(str(row["num_nodes"]), str(row["num_gpus"]), "-", "-", "-", "-", weak, escape(row["reason"]))
+            continue
+        if not row["is_efficient"]:
+            marks.append("dominated")
+        cost = f"{row['gpu_time_per_step_s'] / 3600:,.2f}"
+        table.add_row(
+            str(row["num_nodes"]), str(row["num_gpus"]), _s(row["step_time_s"]), f"{row['mfu_frac']:.1%}", cost,
+            f"{row['strong_efficiency_frac']:.0%}", weak, ", ".join(marks),
+        )  # fmt: skip
+    console.print()
+    console.print(table)
+    fitting = [row for row in rows if row["fits"]]
+    if any(round(row["strong_efficiency_frac"], 2) > 1.0 for row in fitting):
+        first, bound_to = _nodes(fitting[0]["num_nodes"]), escape(fitting[0]["layout"])
+        console.print(f"above 100% since the fewest that fit, {first}, are bound to {bound_to}")
+    if plan["recommended"] is not None:
+        advice = plan["recommended"]
+        devices = f"{advice['num_gpus']} devices"
+        console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/], {devices}; {escape(advice['sentence'])}")
+
+
+def _print_minimum(console: Console, plan: Document) -> None:
+    if not plan["minimum_gpus"]:
+        return
+    each = ", ".join(f"{m['num_gpus']} {MODE_WORDS[m['mode']]}" for m in plan["minimum_gpus"])
+    console.print()
+    console.print(f"fewest devices that fit: {each}")
+
+
+def _print_search(console: Console, plan: Document, *, whole: bool) -> None:
+    console.print(
+        f"searched {escape(', '.join(plan['searched']))}: {plan['considered']:,} considered, "
+        f"{plan['feasible']:,} fit, {plan['costed']:,} costed"
+    )
+    if whole:
+        table = plain_table("layouts", "rejected because", right=("layouts",))
+        for reason, count in sorted(plan["rejected"].items(), key=lambda r: -r[1]):
+            table.add_row(f"{count:,}", escape(reason))
+        console.print(table)
+
+
+def _print_misfit(console: Console, plan: Document) -> None:
+    console.print(f"the smallest layout {escape(plan['reason'])}")
+    console.print()
+    if not plan["fixes"]:
+        console.print("no single change makes it fit: nodes, knobs, precision and modes were tried")
+        return
+    first, *others = plan["fixes"]
+    console.print(f"[bold]smallest change that fits[/]  {escape(first['sentence'])}")
+    for fix in others:
+        console.print(f"  or {escape(fix['sentence'])}")
+
+
+def print_what_if(console: Console, plan: Document) -> None:
+    asked, best = plan["what_if"], plan["best"]
+    other = asked["best"]
+    delta = asked["step_time_difference_s"]
+    verdict = "slower" if delta > 0 else "faster"
+    console.print()
+    console.print(f"[bold]what if {escape(asked['change'])}[/]: {escape(other['layout_text'])}")
+    numbers = ("best", "what if", "difference")
+    table = plain_table("", *numbers, right=numbers)
+    table.add_row("step time", _s(best["step_time_s"]), _s(other["step_time_s"]), _signed(delta, units.SECONDS))
+    least = SMALLEST_SHOWN_FRAC * best["step_time_s"]
+    for name, value in asked["terms_s"].items():
+        if abs(value) >= least:
+            table.add_row(f"  {escape(name.replace('_', ' '))}", "", "", _signed(value, units.SECONDS))
+    memory = _signed(asked["memory_difference_bytes"], units.BYTES)
+    table.add_row("memory", _b(best["memory_bytes"]), _b(other["memory_bytes"]), memory)
+    console.print(table)
+    console.print(f"{_s(abs(delta))} {verdict} ({delta / best['step_time_s']:+.1%})")
+
+
+def print_comparison(console: Console, plan: Document) -> None:
+    compared = plan["compared"]
+    numbers = ("GPUs", "step", "MFU", "run", "GPU-h", "energy", "carbon")
+    table = plain_table("system", "device", *numbers, right=numbers, gap=1, title=f"systems, {compared['basis']}")
+    for row in compared["systems"]:
+        name, device, count = escape(row["system"]), escape(row["accelerator"]), f"{row['num_gpus']:,}"
+        if not row["fits"]:
+            table.add_row(name, device, count, "no", *("",) * 5)
+            continue
+        best, run = row["best"], row.get("whole_run")
+        cells = [_s(best["step_time_s"]), f"{best['mfu_frac']:.0%}"]
+        if run is not None:
+            carbon = units.format(run["carbon_kgco2e"], units.KGCO2E) if "carbon_kgco2e" in run else "-"
+            energy = units.format(run["energy_j"], units.JOULES) if "energy_j" in run else "-"
+            cells += [_s(run["time_s"]), _count(run["num_gpu_hours"]), energy, carbon]
+        table.add_row(name, device, count, *cells)
+    console.print()
+    console.print(table)
+    for row in compared["systems"]:
+        text = row["best"]["layout_text"] if row["fits"] else row["reason"]
+        console.print(f"  {escape(row['system'])}: {escape(text)}")
+
+
+def _print_emitted(console: Console, emitted: Document) -> None:
+    console.print()
+    console.print(
+        f"[bold]{escape(emitted['framework'])}[/] {escape(emitted['version'])}, {escape(emitted['filename'])}"
+    )
+    console.print(escape(emitted["layout_text"]))
+    console.print(escape(emitted["text"]), soft_wrap=True)
+    for note in emitted["notes"]:
+        console.print(f"[yellow]note[/] {escape(note)}")
+
+
+def _signed(value: float, dimension: units.Dimension) -> str:
+    return f"{'+' if value >= 0 else '-'}{units.format(abs(value), dimension)}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"
+
+
+def _s(value: float) -> str:
+    return units.format(value, units.SECONDS)
+
+
+def _b(value: float) -> str:
+    return units.format(value, units.BYTES)
+
+
+def _count(value: float) -> str:
+    return units.format(value, units.COUNT)

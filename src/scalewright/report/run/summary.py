@@ -1,0 +1,251 @@
+"""One run for people: measured beside predicted, where the step goes, energy and network, and what happened."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from scalewright import units
+from scalewright.observe.collect import CollectedRun
+from scalewright.observe.summary import Comparison, RunSummary
+from scalewright.records import metric_names as names
+from scalewright.records.documents import write_bytes
+from scalewright.report.console import bar_mark, plain_table, rate_words
+from scalewright.report.planner.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
+from scalewright.report.run.vision import print_vision
+from scalewright.workload.layout import parse_layout
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BAR_WIDTH = 20
+MAX_HAPPENINGS = 12
+SAME_S = 30.0
+MAX_NAMED_RANKS = 4
+SIZE_INCH = (7.2, 3.8)
+DIMENSIONS = {"s": units.SECONDS, "FLOP/s": units.FLOP_PER_S, "1": units.FRACTION, "bytes": units.BYTES}
+TITLES = {
+    names.STEP_TIME: "step time",
+    names.TOKENS_PER_S: "throughput",
+    names.IMAGES_PER_S: "throughput",
+    names.FLOP_PER_S: "rate per device",
+    names.MFU: "MFU",
+    names.PEAK_MEMORY: "peak memory",
+    names.COMPUTE_TIME: "compute",
+    names.COMMUNICATION_TIME: "exposed communication",
+    names.DATA_WAIT: "data wait",
+    names.IDLE_TIME: "idle",
+}
+
+
+def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
+    ranks = f"{summary.num_ranks} rank{'s' if summary.num_ranks != 1 else ''}"
+    console.print(f"[bold]{escape(summary.run)}[/]: {summary.num_steps} steps on {ranks}; {escape(summary.end)}")
+    console.print(escape(_what(run.config)))
+    _print_comparisons(console, summary, on_cpu=run.config.get("device") == "cpu")
+    if summary.vision is not None:
+        print_vision(console, summary.vision)
+    _print_split(console, summary)
+    _print_use(console, summary)
+    _print_happenings(console, run)
+
+
+def _what(config: dict[str, Any]) -> str:
+    known = [str(config[key]) for key in ("model_id", "precision") if key in config]
+    if "layout" in config:
+        known.append(f"layout {parse_layout(str(config['layout'])).brief}")
+    if "image_size" in config:
+        known.append(f"{config['batch']} images of {config['image_size']} px a rank, data {config['data']}")
+    return ", ".join(known)
+
+
+def _print_comparisons(console: Console, summary: RunSummary, *, on_cpu: bool) -> None:
+    numbers = ("measured", "predicted", "ratio")
+    table = plain_table("", *numbers, "90 % interval", right=numbers)
+    for compared in summary.comparisons:
+        ratio = "" if compared.ratio_frac is None else f"{compared.ratio_frac:.2f}"
+        shown = (_format(compared.measured, compared.unit), _format(compared.predicted, compared.unit))
+        table.add_row(TITLES[compared.name], f"[bold]{shown[0]}[/]", shown[1], ratio, _interval(compared))
+    console.print(table)
+    if on_cpu:
+        console.print("memory is what the process holds, PyTorch itself included; the prediction is the training alone")
+    if summary.losses is not None:
+        console.print(f"loss {summary.losses[0]:.4f} at first, {summary.losses[1]:.4f} at last")
+
+
+def _interval(compared: Comparison) -> str:
+    if compared.interval is None or compared.inside is None:
+        return ""
+    low, high = (_format(value, compared.unit) for value in compared.interval)
+    return f"{'inside' if compared.inside else '[yellow]outside[/]'} {low} to {high}"
+
+
+def _format(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if unit in DIMENSIONS:
+        return units.format(value, DIMENSIONS[unit])
+    return rate_words(value, unit)
+
+
+def _print_split(console: Console, summary: RunSummary) -> None:
+    if not summary.split_s or not summary.split_of_s:
+        console.print("no step was profiled: the split of the step is not known")
+        return
+    many = f"{summary.num_split_steps} profiled step{'s' if summary.num_split_steps != 1 else ''}"
+    table = plain_table("part", "time", "share", "", title=f"where the step goes ({many})",
+                        right=("time", "share"), header=False)  # fmt: skip
+    mark = bar_mark(console)
+    for name, value in summary.split_s.items():
+        share = value / summary.split_of_s
+        table.add_row(
+            TITLES[name], units.format(value, units.SECONDS), f"{share:.1%}", mark * max(round(share * BAR_WIDTH), 0)
+        )
+    table.add_row("[bold]step[/]", f"[bold]{units.format(summary.split_of_s, units.SECONDS)}[/]", "", "")
+    console.print()
+    console.print(table)
+
+
+def _print_use(console: Console, summary: RunSummary) -> None:
+    table = plain_table("", "", "", header=False)
+    if summary.energy_j is not None:
+        each = "" if summary.tokens_per_j is None else f", {summary.tokens_per_j:.3g} tokens/J"
+        each += "" if summary.images_per_j is None else f", {summary.images_per_j:.3g} images/J"
+        table.add_row("energy", units.format(summary.energy_j, units.JOULES), f"{summary.energy_of}{each}")
+    if summary.power_w is not None:
+        table.add_row("power", units.format(summary.power_w, units.WATTS), "GPUs, over the steps that count")
+    if summary.network_bytes_per_s is not None:
+        rate = units.format(summary.network_bytes_per_s, units.LINK_BYTES_PER_S)
+        table.add_row("network", rate, "received by all nodes, whole run")
+    if summary.sampling_frac is not None:
+        table.add_row("sampling", f"{summary.sampling_frac:.3%}", "of one core")
+    console.print()
+    console.print(table)
+
+
+def _print_happenings(console: Console, run: CollectedRun) -> None:
+    for text in dict.fromkeys(e.detail for e in run.happenings if e.name == names.EVENT_NO_SENSOR):
+        console.print(f"not measured: {escape(text)}")
+    table = plain_table("time", "rank", "what", "", title="what happened", header=False)
+    for at_s, who, name, detail in _told(run)[-MAX_HAPPENINGS:]:
+        at = datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
+        table.add_row(at, escape(who), name.removeprefix(names.EVENT_PREFIX).replace("_", " "), escape(detail))
+    if table.row_count:
+        console.print()
+        console.print(table)
+
+
+def _told(run: CollectedRun) -> list[tuple[float, str, str, str]]:
+    """When, who, what: what several ranks say in the same words at about the same time is one row."""
+    rows: list[tuple[float, list[str], str, str]] = []
+    for event in run.happenings:
+        if event.name == names.EVENT_NO_SENSOR:
+            continue
+        who = str(event.rank) if event.rank >= 0 else event.host
+        same = [
+            r for r in rows if r[2:] == (event.name, event.detail) and event.time - r[0] < SAME_S and who not in r[1]
+        ]
+        if same:
+            same[-1][1].append(who)
+        else:
+            rows.append((event.time, [who], event.name, event.detail))
+    return [(at_s, _ranks(who), name, detail) for at_s, who, name, detail in rows]
+
+
+def _ranks(who: list[str]) -> str:
+    ordered = sorted(who, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
+    return ",".join(ordered) if len(who) <= MAX_NAMED_RANKS else f"{len(who)} ranks"
+
+
+def plot_run(path: Path, run: CollectedRun, summary: RunSummary) -> None:
+    """Draw a run into a PNG, SVG or PDF file: step time, throughput, split, loss, memory and energy."""
+    check_plot(path)
+    import matplotlib as mpl
+
+    kind = path.suffix.lower().removeprefix(".")
+    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        draw(run, summary).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
+    write_bytes(path, buffer.getvalue())
+
+
+def draw(run: CollectedRun, summary: RunSummary) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_INCH, layout="constrained")
+    (times, rates, split), (losses, memory, energy) = figure.subplots(2, 3)
+    _draw_steps(times, run, summary.compared(names.STEP_TIME), label="step time (s)")
+    _draw_steps(rates, run, summary.throughput, label=summary.throughput.unit)
+    _draw_split(split, summary)
+    _draw_loss(losses, run)
+    _draw_memory(memory, run, summary.compared(names.PEAK_MEMORY))
+    _draw_energy(energy, run, summary)
+    figure.suptitle(f"{summary.run}: {_what(run.config)}", fontsize=7)
+    return figure
+
+
+def _draw_steps(axes: Axes, run: CollectedRun, compared: Comparison, *, label: str) -> None:
+    """A metric of each rank over the steps, and what was predicted of it."""
+    table = run.steps.get(compared.name, {})
+    for rank in sorted({rank for ranks in table.values() for rank in ranks})[: len(COLOURS)]:
+        steps = [step for step in sorted(table) if rank in table[step]]
+        values = [table[step][rank] for step in steps]
+        axes.plot(steps, values, linewidth=0.8, color=COLOURS[rank], label=f"rank {rank}")
+    if compared.predicted is not None:
+        axes.axhline(compared.predicted, color=REST, linewidth=0.8, linestyle="--", label="predicted")
+    if compared.interval is not None:
+        axes.axhspan(*compared.interval, color=REST, alpha=0.15, linewidth=0)
+    axes.set(xlabel="step", ylabel=label)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=6)
+
+
+def _draw_split(axes: Axes, summary: RunSummary) -> None:
+    axes.set(xlabel="profiled step (s)")
+    if not summary.split_s:
+        axes.text(0.5, 0.5, "no step was profiled", ha="center", transform=axes.transAxes)
+        return
+    labels = [TITLES[name].replace("exposed ", "exposed\n") for name in summary.split_s]
+    axes.barh(labels, list(summary.split_s.values()), color=COLOURS[: len(labels)], height=0.6)
+    axes.invert_yaxis()
+
+
+def _draw_loss(axes: Axes, run: CollectedRun) -> None:
+    table = run.steps.get(names.LOSS, {})
+    steps = sorted(table)
+    axes.plot(steps, [sum(table[s].values()) / len(table[s]) for s in steps], linewidth=0.8, color=COLOURS[0])
+    axes.set(xlabel="step", ylabel="loss")
+
+
+def _draw_memory(axes: Axes, run: CollectedRun, compared: Comparison) -> None:
+    """The most that each rank held."""
+    peaks: dict[int, float] = {}
+    for ranks in run.steps.get(names.PEAK_MEMORY, {}).values():
+        for rank, value in ranks.items():
+            peaks[rank] = max(value, peaks.get(rank, 0.0))
+    axes.bar(list(peaks), [value / units.BINARY["Gi"] for value in peaks.values()], color=COLOURS[0], width=0.6)
+    if compared.predicted is not None:
+        axes.axhline(compared.predicted / units.BINARY["Gi"], color=REST, linewidth=0.8, linestyle="--")
+    axes.set(xlabel="rank", ylabel="peak memory (GiB)")
+    if len(peaks) <= len(COLOURS):
+        axes.set_xticks(list(peaks))
+
+
+def _draw_energy(axes: Axes, run: CollectedRun, summary: RunSummary) -> None:
+    """Joules of every counter, in the order of nodes and devices."""
+    found = [c for c in run.counters if c.name in (names.GPU_ENERGY, names.CPU_ENERGY, names.NODE_ENERGY)]
+    axes.set(ylabel="energy (kJ)")
+    if not found:
+        axes.text(0.5, 0.5, summary.energy_of, ha="center", transform=axes.transAxes, fontsize=6)
+        axes.set(xticks=[])
+        return
+    axes.bar(range(len(found)), [counter.grown / 1e3 for counter in found], color=COLOURS[1], width=0.6)
+    if len(found) <= len(COLOURS):
+        axes.set_xticks(range(len(found)), [counter.of or counter.host for counter in found], rotation=30)

@@ -1,0 +1,1 @@
+"""A study as tables, plots and one page."""

@@ -1,0 +1,202 @@
+"""The same study in files that others read: Markdown, CSV, Parquet, JSON and a LaTeX table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalewright.errors import MissingExtraError
+from scalewright.records.documents import write_bytes, write_document, write_text
+from scalewright.records.study_report import MetricShown, PointRow, StudyReport
+from scalewright.report.study.marks import TITLE as MARK
+from scalewright.report.study.marks import doubt_words, is_marked, mark_notes, marks
+from scalewright.report.study.numbers import elbow_words, published_words, shown
+
+COLUMNS = ("metric", "origin", "value", "low", "high", "count", "unit", "source", "doubt")
+MAX_LATEX_METRICS = 3
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "µ": r"$\mu$", "<": r"$<$", ">": r"$>$",
+}  # fmt: skip
+
+
+def write_files(folder: Path, report: StudyReport) -> list[Path]:
+    """All forms that need no plotting library, of every part; what was written, in the order people look for it."""
+    for number, part in enumerate(report.parts, start=2):
+        write_files(folder / f"part-{number}", part)
+    written = {
+        "report.md": markdown(report),
+        "points.csv": to_csv(report),
+        "table.tex": latex(report),
+    }
+    paths = []
+    for name, text in written.items():
+        write_text(folder / name, text)
+        paths.append(folder / name)
+    write_document(folder / "report.json", report.document())
+    return [*paths, folder / "report.json"]
+
+
+def long_rows(report: StudyReport) -> Iterator[dict[str, Any]]:
+    """One number a row, with the labels of its point."""
+    units = report.units or {metric.name: metric.unit for metric in report.metrics}
+    for row in report.points:
+        labels = {"point": row.id, **row.labels}
+        for origin, numbers, doubt in (("predicted", row.predicted, ""), ("measured", row.measured, doubt_words(row))):
+            for name, number in numbers.items():
+                spread = {"value": number.value, "low": number.low, "high": number.high, "count": number.count}
+                yield {
+                    **labels, "metric": name, "origin": origin, **spread, "unit": units.get(name, ""), "source": "",
+                    "doubt": doubt,
+                }  # fmt: skip
+        for figure in row.published:
+            number = figure.number
+            spread = {"value": number.value, "low": number.low, "high": number.high, "count": number.count}
+            unit = units.get(figure.metric, "")
+            yield {
+                **labels, "metric": figure.metric, "origin": "published", **spread, "unit": unit,
+                "source": figure.source, "doubt": "",
+            }  # fmt: skip
+
+
+def to_csv(report: StudyReport) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["point", *report.axes, *COLUMNS], lineterminator="\n")
+    writer.writeheader()
+    for row in long_rows(report):
+        writer.writerow({key: _inert(value) for key, value in row.items()})
+    return text.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    """A text that a spreadsheet would take for a formula is quoted."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def write_parquet(path: Path, report: StudyReport) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("parquet", "pyarrow") from error
+    rows = list(long_rows(report))
+    columns = ["point", *report.axes, *COLUMNS]
+    table = pa.table({name: [row.get(name) for row in rows] for name in columns})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    write_bytes(path, sink.getvalue())
+
+
+def markdown(report: StudyReport) -> str:
+    lines = [f"# {_md(report.title)}", "", _md(report.question), "", "## Findings", ""]
+    lines += [f"- {_md(finding.text)}" for finding in report.findings]
+    if report.measure_note:
+        lines += ["", f"Measured: {_md(report.measure_note)}"]
+    if any(curve.sentence for curve in report.curves):
+        groups = list(report.curves[0].group)
+        lines += ["", "## Where to stop", "", *_md_head([*groups, "from", report.scale_name, "what it means"])]
+        lines += [
+            _md_row([*curve.group.values(), curve.origin, _count(curve.recommended), curve.sentence])
+            for curve in report.curves
+            if curve.sentence
+        ]
+    wanted, marked = columns(report), is_marked(report)
+    lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(wanted), *([MARK] if marked else [])])]
+    lines += [
+        _md_row([*row.labels.values(), *_figures(row, wanted), *([marks(row)] if marked else [])])
+        for row in report.points
+    ]
+    if marked:
+        lines += ["", "Marks:", "", *[f"- {_md(note)}" for note in mark_notes(report)]]
+    tails = [text for row in report.points for text in elbow_words(row)]
+    if tails:
+        lines += ["", "## Distributions", "", *[f"- {_md(text)}" for text in tails]]
+    sources = sorted({figure.source for row in report.points for figure in row.published})
+    lines += ["", "## Notes and sources", "", *[f"- {_md(note)}" for note in (*report.notes, *sources)]]
+    lines += ["", f"Made by scalewright {report.version} on {report.created}.", ""]
+    return "\n".join(lines)
+
+
+Column = tuple[MetricShown, str]
+"""A metric, and whether it is predicted, measured or published."""
+
+
+def columns(report: StudyReport) -> list[Column]:
+    """Those that any point has a figure for."""
+    return [(metric, origin) for metric in report.metrics for origin in _origins(report, metric)]
+
+
+def _titles(wanted: Sequence[Column]) -> list[str]:
+    return [f"{metric.title}, {origin}" for metric, origin in wanted]
+
+
+def _figures(row: PointRow, wanted: Sequence[Column]) -> list[str]:
+    return [
+        published_words(row, metric) if origin == "published" else shown(getattr(row, origin).get(metric.name), metric)
+        for metric, origin in wanted
+    ]
+
+
+def _origins(report: StudyReport, metric: MetricShown) -> list[str]:
+    found = []
+    for origin in ("predicted", "measured"):
+        if any(metric.name in getattr(row, origin) for row in report.points):
+            found.append(origin)
+    if any(figure.metric == metric.name for row in report.points for figure in row.published):
+        found.append("published")
+    return found
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _md(text: str) -> str:
+    """Text that stays text: no markup, no HTML, one line."""
+    marked = re.sub(r"([\\`*_{}\[\]()#+!|~])", r"\\\1", " ".join(text.split()))
+    return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _md_row(cells: list[str]) -> str:
+    return "| " + " | ".join(_md(cell) for cell in cells) + " |"
+
+
+def _md_head(cells: list[str]) -> list[str]:
+    return [_md_row(cells), "|" + "|".join("---" for _ in cells) + "|"]
+
+
+def latex(report: StudyReport) -> str:
+    """A booktabs table of the first metrics, one row a point."""
+    shown_metrics = {metric.name for metric in report.metrics[:MAX_LATEX_METRICS]}
+    wanted = [column for column in columns(report) if column[0].name in shown_metrics]
+    marked = is_marked(report)
+    titles = [*report.axes, *_titles(wanted), *([MARK] if marked else [])]
+    body = [
+        " & ".join(map(_tex, [*row.labels.values(), *_figures(row, wanted), *([marks(row)] if marked else [])]))
+        + r" \\"
+        for row in report.points
+    ]
+    layout = "l" * len(report.axes) + "r" * len(wanted) + ("l" if marked else "")
+    return "\n".join(
+        [
+            f"% {' '.join(report.title.split())}",
+            f"% made by scalewright {report.version} on {report.created}; needs the package booktabs",
+            rf"\begin{{tabular}}{{{layout}}}",
+            r"\toprule",
+            " & ".join(_tex(title) for title in titles) + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *[rf"\par\footnotesize {_tex(note)}" for note in mark_notes(report)],
+            "",
+        ]
+    )
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))

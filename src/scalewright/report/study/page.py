@@ -1,0 +1,185 @@
+"""A study as one page: everything inside, nothing loaded, every text of a user's inert."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from scalewright.errors import MissingExtraError
+from scalewright.records.documents import write_text
+from scalewright.records.study_report import CurveShown, MetricShown, Number, PointRow, StudyReport
+from scalewright.report.study.files import Column, columns
+from scalewright.report.study.marks import TITLE as MARK
+from scalewright.report.study.marks import is_marked, mark_notes, marks
+from scalewright.report.study.numbers import published_words, shown
+
+DIGITS = 6
+"""Significant digits of the numbers that charts are drawn from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell of the table of points."""
+
+    text: str
+    is_number: bool = False
+    raw: str = ""
+    """What it is sorted by."""
+    title: str = ""
+
+
+def write_page(path: Path, report: StudyReport) -> None:
+    write_text(path, page(report))
+
+
+def page(report: StudyReport) -> str:
+    """The page as text. Jinja escapes every value; data for the charts goes in as JSON without any `<`."""
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("report", "jinja2") from error
+    folder = resources.files("scalewright.report") / "page"
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string((folder / "study.html").read_text(encoding="utf-8"))
+    safe = Markup
+    parts = (report, *report.parts)
+    return template.render(
+        title=report.title,
+        question=report.question,
+        version=report.version,
+        created=report.created,
+        meta=report.machine,
+        parts=[_part(part, number) for number, part in enumerate(parts, start=1)],
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        sources=_sources(parts),
+        css=safe((folder / "study.css").read_text(encoding="utf-8")),
+        js=safe((folder / "study.js").read_text(encoding="utf-8")),
+    )
+
+
+def _part(report: StudyReport, number: int) -> dict[str, Any]:
+    """One set of points: its findings, charts and tables."""
+    from markupsafe import Markup
+
+    origins = [name for name in ("predicted", "measured", "published") if _has(report, name)]
+    wanted = columns(report)
+    what = "Measured here" if "measured" in origins else "Predicted"
+    return {
+        "number": number,
+        "title": f"{what}: {len(report.points)} points",
+        "findings": report.findings,
+        "measure_note": report.measure_note,
+        "groups": list(report.curves[0].group) if report.curves else [],
+        "scale_name": report.scale_name,
+        "curves": [_curve(curve) for curve in report.curves if curve.sentence],
+        "columns": _columns(report, wanted, several=len(origins) > 1),
+        "rows": [{"cells": _cells(report, row, wanted), "limit": row.limit} for row in report.points],
+        "data": Markup(_data(report)),
+        "marks": mark_notes(report),
+        "elbows": any(row.elbows for row in report.points),
+    }
+
+
+def _has(report: StudyReport, origin: str) -> bool:
+    return any(getattr(row, origin) for row in report.points)
+
+
+def _curve(curve: CurveShown) -> dict[str, Any]:
+    low, high = curve.serial_interval_frac or (0.0, 0.0)
+    serial = "" if curve.serial_frac is None else f"{curve.serial_frac:.1%} ({low:.1%} to {high:.1%})"
+    return {
+        "group": list(curve.group.values()),
+        "origin": curve.origin,
+        "recommended": "" if curve.recommended is None else f"{curve.recommended:,.0f}",
+        "recommended_raw": "" if curve.recommended is None else curve.recommended,
+        "serial": serial,
+        "serial_raw": "" if curve.serial_frac is None else curve.serial_frac,
+        "sentence": curve.sentence,
+    }
+
+
+def _columns(report: StudyReport, wanted: Sequence[Column], *, several: bool) -> list[dict[str, Any]]:
+    labels = [{"title": axis, "is_number": False} for axis in report.axes]
+    scale = [{"title": report.scale_name, "is_number": True}] if _has_scale(report) else []
+    figures = [
+        {"title": f"{metric.title}, {origin}" if several else metric.title, "is_number": True}
+        for metric, origin in wanted
+    ]
+    marked = [{"title": MARK, "is_number": False}] if is_marked(report) else []
+    words = [{"title": name, "is_number": False} for name in word_columns(report)]
+    return [*labels, *scale, *figures, *marked, *words]
+
+
+def _has_scale(report: StudyReport) -> bool:
+    """Whether the scale is more than one of the labels."""
+    return bool(report.curves) and report.scale_name not in report.axes
+
+
+def word_columns(report: StudyReport) -> list[str]:
+    return list(dict.fromkeys(name for row in report.points for name in row.words))
+
+
+def _cells(report: StudyReport, row: PointRow, wanted: Sequence[Column]) -> list[Cell]:
+    cells = [Cell(text=value) for value in row.labels.values()]
+    if _has_scale(report):
+        text = "" if row.scale is None else f"{row.scale:,.0f}"
+        cells.append(Cell(text=text, is_number=True, raw="" if row.scale is None else repr(row.scale)))
+    cells += [_figure(row, metric, origin) for metric, origin in wanted]
+    if is_marked(report):
+        cells.append(Cell(text=marks(row), title="; ".join(doubt.text for doubt in row.doubts)))
+    return cells + [Cell(text=row.words.get(name, "")) for name in word_columns(report)]
+
+
+def _figure(row: PointRow, metric: MetricShown, origin: str) -> Cell:
+    if origin == "published":
+        told = [figure for figure in row.published if figure.metric == metric.name]
+        text = published_words(row, metric)
+        value = repr(told[0].number.value) if told else ""
+        title = "; ".join(figure.source for figure in told) or row.remark or "nothing published"
+        return Cell(text="not published" if text == "-" else text, is_number=True, raw=value, title=title)
+    number: Number | None = getattr(row, origin).get(metric.name)
+    if number is None:
+        reason = row.problem if origin == "predicted" else row.measured_problem
+        return Cell(text="-", is_number=True, title=reason)
+    title = ""
+    if number.low is not None and number.high is not None:
+        ends = [shown(Number(value=end), metric) for end in (number.low, number.high)]
+        title = f"{ends[0]} to {ends[1]}" + (f", {number.count} repeats" if number.count > 1 else "")
+    return Cell(text=shown(number, metric), is_number=True, raw=repr(number.value), title=title)
+
+
+def _sources(parts: Sequence[StudyReport]) -> list[dict[str, str]]:
+    found = {(figure.source, figure.url) for part in parts for row in part.points for figure in row.published}
+    return [{"text": text, "url": url} for text, url in sorted(found)]
+
+
+def _data(report: StudyReport) -> str:
+    """What the charts are drawn from. Notes that many points share are written once."""
+    doc = report.document()
+    texts: dict[str, int] = {}
+    for row in doc["points"]:
+        row["notes"] = [texts.setdefault(note, len(texts)) for note in row["notes"]]
+    kept = {key: doc[key] for key in ("title", "axes", "metrics", "points", "curves", "scale_name")}
+    text = json.dumps(_rounded({**kept, "note_texts": list(texts)}), separators=(",", ":"), ensure_ascii=False)
+    return (
+        text.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
+
+
+def _rounded(node: Any) -> Any:
+    if isinstance(node, float):
+        return float(f"{node:.{DIGITS}g}")
+    if isinstance(node, dict):
+        return {key: _rounded(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_rounded(value) for value in node]
+    return node
