@@ -16,7 +16,7 @@ from typing import Any
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
 from scalewright.catalog.types import PublishedTotal
-from scalewright.costs import collectives, energy, failures, occupancy, storage
+from scalewright.costs import collectives, energy, failures, storage
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.planner.validation.stage_rows import StageRow, generation_rows, rl_rows, vision_rows
 from scalewright.workload.model import from_catalog
@@ -246,16 +246,6 @@ def interruptions(_: Validation) -> Table:
     return compared(rows, "The first figure is where the constant comes from; the second is another operator's.")
 
 
-def occupancies(_: Validation) -> Table:
-    v100, rows = Catalog((packaged_data(),)).accelerator("v100-sxm2-16gb"), []
-    for threads, frac in ((128, 0.75), (320, 0.63)):
-        found = occupancy.occupancy(v100, occupancy.Kernel(num_threads=threads, num_registers=37))
-        rows.append(
-            (f"blocks of {threads} threads with 37 registers each, compute capability 7.0", frac, found.warps_frac)
-        )
-    return compared(rows, "Warps in use, from NVIDIA's Best Practices Guide, which rounds to whole percent.")
-
-
 ERRORS: dict[str, Callable[[Validation], Table]] = {
     "campaign": interruptions,
     "collectives": all_reduce,
@@ -266,7 +256,6 @@ ERRORS: dict[str, Callable[[Validation], Table]] = {
     "generation": stage_table(generation_rows, "Nothing is fitted to these rows."),
     "interval": coverage,
     "memory": memory_peaks,
-    "occupancy": occupancies,
     "pipeline": by_degree("pp", "Whole steps, by the number of pipeline stages."),
     "stage": stage_table(rl_rows, "Nothing is fitted to these rows."),
     "step": by_source,

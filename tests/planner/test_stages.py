@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.planner.energy_use import footprint
@@ -226,7 +226,9 @@ def test_pages_are_80_columns_and_name_the_mode() -> None:
 
 def test_footprint_of_a_step_is_charged_and_printed() -> None:
     found = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1)
-    site = Site(pue_frac=1.2, kgco2e_per_j=CATALOG.grid("france").carbon_intensity.value, usd_per_s_per_gpu=3 / 3600)
+    site = Facility(
+        pue_frac=1.2, kgco2e_per_j=CATALOG.grid("france").carbon_intensity.value, usd_per_s_per_gpu=3 / 3600
+    )
     asked: dict[str, Any] = {
         "machine": h100s(), "recipe": BF16, "site": site, "time_s": float(found.time.total), "num_gpus": 16,
         "num_tokens": 2048 * 1060,

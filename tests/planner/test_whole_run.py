@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.costs.machine import machine_from_system
 from scalewright.errors import ConfigError
 from scalewright.planner.predict import Prediction, predict
@@ -30,7 +30,7 @@ from scalewright.workload.training import FULL, TrainingMode
 CATALOG = Catalog((packaged_data(),))
 CONSTANTS = CATALOG.constants()
 HOUR_S, DAY_S = 3600.0, 86400.0
-SITE = Site(pue_frac=1.2, kgco2e_per_j=57e-3 / 3.6e6, usd_per_s_per_gpu=2.0 / 3600)
+SITE = Facility(pue_frac=1.2, kgco2e_per_j=57e-3 / 3.6e6, usd_per_s_per_gpu=2.0 / 3600)
 WORK = StepWork(
     name="a measured step", machine="somewhere", step_time_s=10.0, interval_s=(9.0, 12.0), num_gpus=64,
     gpus_per_node=8, num_tokens_per_step=4e6, checkpoint_bytes=1e12, constants=CONSTANTS, host_link_bytes_per_s=25e9,

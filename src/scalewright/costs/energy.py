@@ -9,7 +9,7 @@ from scalewright.costs.breakdown import Breakdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Facility:
     """What surrounds the devices: the building, the grid and the bill."""
 
     pue_frac: float

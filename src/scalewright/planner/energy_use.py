@@ -24,7 +24,7 @@ class Footprint:
 
 
 def footprint(
-    *, machine: Machine, recipe: Recipe, site: energy.Site, time_s: float, num_gpus: int, num_tokens: float,
+    *, machine: Machine, recipe: Recipe, site: energy.Facility, time_s: float, num_gpus: int, num_tokens: float,
     hardware_flop: float, memory_frac: float = 0.0,
 ) -> Footprint:  # fmt: skip
     """What `time_s` on `num_gpus` devices costs when they do `hardware_flop` of work in all."""
@@ -53,7 +53,7 @@ def footprint(
     )
 
 
-def site_of(catalog: Catalog, system_name: str, accelerator_id: str) -> tuple[energy.Site, list[str]]:
+def site_of(catalog: Catalog, system_name: str, accelerator_id: str) -> tuple[energy.Facility, list[str]]:
     """Building, grid and price around a system, and what a reader must know of them."""
     system = catalog.system(system_name)
     prices, missing = catalog.prices(accelerator_id), []
@@ -65,7 +65,7 @@ def site_of(catalog: Catalog, system_name: str, accelerator_id: str) -> tuple[en
         missing.append(f"money at {prices[0].per_accelerator} ({prices[0].basis}, {prices[0].valid_on.isoformat()})")
     else:
         missing.append(f"no price for {accelerator_id}: money left out")
-    site = energy.Site(
+    site = energy.Facility(
         pue_frac=1.0 if system.pue is None else system.pue.value,
         kgco2e_per_j=None if system.grid is None else catalog.grid(system.grid).carbon_intensity.value,
         usd_per_s_per_gpu=prices[0].per_accelerator.value if prices else None,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scalewright import units
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.errors import NotExpressedError
 from scalewright.planner.emit import Framework, emit
 from scalewright.planner.emit.request import Emitted
@@ -48,7 +48,7 @@ class Expressed:
         }
 
 
-def express(result: SearchResult, best: Prediction, framework: Framework, *, site: Site | None = None) -> Expressed:
+def express(result: SearchResult, best: Prediction, framework: Framework, *, site: Facility | None = None) -> Expressed:
     """The framework's file for the best layout, or for the fastest one that it can express."""
     try:
         return Expressed(emitted=_emit(best, framework), prediction=best, refused="")

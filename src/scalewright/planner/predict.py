@@ -10,7 +10,7 @@ import numpy as np
 from scalewright.catalog.derive import training_precision
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Stack
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.costs.footprint import stage_memory
 from scalewright.costs.interval import widened_by
 from scalewright.costs.machine import Machine
@@ -41,7 +41,7 @@ class Prediction:
     recipe: Recipe
     stack: Stack
     cost: StepCost
-    site: Site | None = None
+    site: Facility | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
     site_notes: tuple[str, ...] = ()
     mode: TrainingMode = FULL
@@ -194,7 +194,7 @@ def predict(
     layout: Layout,
     recipe: Recipe,
     stack: Stack,
-    site: Site | None = None,
+    site: Facility | None = None,
     site_notes: tuple[str, ...] = (),
     mode: TrainingMode = FULL,
     feed: Feed = TEXT,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from scalewright import units
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, UnknownNameError
 from scalewright.planner.critical_batch import TOKENS_PER_PARAM
@@ -172,7 +172,7 @@ class Request:
     recipes: tuple[Recipe, ...]
     work: Work
     feed: Feed
-    site: Site
+    site: Facility
     site_notes: tuple[str, ...] = ()
     fixed: Fixed = NOTHING_FIXED
     objective: Objective = "time"

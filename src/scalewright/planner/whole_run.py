@@ -46,7 +46,7 @@ class StepWork:
     idle_w: float = 0.0
     overhead_w: float = 0.0
     """Hosts, NICs and fans of all nodes."""
-    site: energy.Site | None = None
+    site: energy.Facility | None = None
 
     @property
     def num_nodes(self) -> int:

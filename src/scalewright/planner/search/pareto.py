@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.errors import ConfigError
 from scalewright.planner.predict import Prediction, predict
 from scalewright.planner.search.search import Objective, SearchResult, search_each
@@ -82,7 +82,7 @@ def counts_around(space: Space) -> list[int]:
 
 
 def scaling(
-    results: Sequence[SearchResult], chosen: Prediction, *, objective: Objective, site: Site | None
+    results: Sequence[SearchResult], chosen: Prediction, *, objective: Objective, site: Facility | None
 ) -> list[ScalingRow]:
     """A row for each search, by number of devices; efficiencies are relative to the first that fits."""
     rows = []

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.costs.breakdown import FloatLike
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.costs.footprint import reserved_bytes, step_memory
 from scalewright.costs.hostmem import training_host_memory
 from scalewright.costs.setting import Setting
@@ -111,7 +111,7 @@ class SearchResult:
         row = int(self.split[index])
         return self.choices[int(self.choice[index])].layout({k: int(c[row]) for k, c in self.columns.items()})
 
-    def prediction(self, index: int, *, site: Site | None = None, notes: tuple[str, ...] = ()) -> Prediction:
+    def prediction(self, index: int, *, site: Facility | None = None, notes: tuple[str, ...] = ()) -> Prediction:
         """One layout through `predict`, with the memory of the mode that was searched."""
         chosen = self.choices[int(self.choice[index])]
         return predict(
@@ -119,7 +119,7 @@ class SearchResult:
             stack=chosen.stack, site=site, site_notes=notes, mode=self.space.mode, feed=self.space.feed,
         )  # fmt: skip
 
-    def best(self, count: int, objective: Objective, *, site: Site | None = None, notes: tuple[str, ...] = ()
+    def best(self, count: int, objective: Objective, *, site: Facility | None = None, notes: tuple[str, ...] = ()
              ) -> list[Prediction]:  # fmt: skip
         """The layouts with the least of the objective on these devices.
 

@@ -8,7 +8,7 @@ from typing import Any
 from scalewright.catalog.types import Stack
 from scalewright.costs import compute, generation, hostmem, stage
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.costs.layer import layer_times
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
@@ -49,7 +49,7 @@ class RlPrediction:
     memory_update: Breakdown
     host_memory: Breakdown
     """One node."""
-    site: Site | None = None
+    site: Facility | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
     site_notes: tuple[str, ...] = ()
 
@@ -171,7 +171,7 @@ def predict_rl(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, layout: Layout, rollout_recipe: Recipe,
     rollout_tp: int, num_prompts: int, num_responses: int, prompt_len: int, response_len: int,
     longest_len: int | None = None, reward_s: float = 0.0, reference: bool = True,
-    mode: TrainingMode | ModeName = "full", sync: Sync = "gather_broadcast", site: Site | None = None,
+    mode: TrainingMode | ModeName = "full", sync: Sync = "gather_broadcast", site: Facility | None = None,
     site_notes: tuple[str, ...] = (),
 ) -> RlPrediction:  # fmt: skip
     """One on-policy GRPO step: trainer and generator take turns on the same devices.

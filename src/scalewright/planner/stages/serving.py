@@ -8,7 +8,7 @@ from typing import Any
 from scalewright.catalog.types import Stack
 from scalewright.costs import generation
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.costs.generation import Serving
 from scalewright.costs.machine import Machine
 from scalewright.costs.step import why_not_expressed
@@ -48,7 +48,7 @@ class GenerationPrediction:
     """Sequences of a copy that a decode step serves, on average."""
     num_steps: float
     """Decode steps until the last answer."""
-    site: Site | None = None
+    site: Facility | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
     site_notes: tuple[str, ...] = ()
 
@@ -170,7 +170,7 @@ class GenerationPrediction:
 def predict_generation(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, num_gpus: int, tp: int, batch: int,
     prompt_len: int, response_len: int, longest_len: int | None = None, cache_bytes: float | None = None,
-    taken_bytes: float = 0.0, site: Site | None = None, site_notes: tuple[str, ...] = (),
+    taken_bytes: float = 0.0, site: Facility | None = None, site_notes: tuple[str, ...] = (),
 ) -> GenerationPrediction:  # fmt: skip
     """Time, memory and rate of `batch` prompts over `num_gpus / tp` copies of the model.
 

@@ -8,7 +8,7 @@ from typing import Any
 from scalewright.catalog.types import ConvShape, Stack
 from scalewright.costs import collectives, storage
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.energy import Site
+from scalewright.costs.energy import Facility
 from scalewright.costs.machine import Machine
 from scalewright.costs.vision import (
     VisionSetting,
@@ -52,7 +52,7 @@ class VisionPrediction:
     one_node_s: float
     """The same step on one node: what efficiency per batch is counted against."""
     feed: Feed = TEXT
-    site: Site | None = None
+    site: Facility | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
     site_notes: tuple[str, ...] = ()
 
@@ -191,7 +191,7 @@ def predict_vision(
     stack: Stack,
     channels_last: bool | None = None,
     feed: Feed = TEXT,
-    site: Site | None = None,
+    site: Facility | None = None,
     site_notes: tuple[str, ...] = (),
 ) -> VisionPrediction:
     """`layout.mbs` images a device on `layout.dp` devices; `channels_last` None: as the stack has it."""
