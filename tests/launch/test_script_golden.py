@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from script_cases import GOLDEN, SITES, cases, request_for, stored_text
 
 from scalewright.launch.script.render import render
 from scalewright.launch.script.request import ArrayTasks, Container
+from script_cases import GOLDEN, SITES, cases, request_for, stored_text
 
 CASES = cases()
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sandbox import Ran, execute, make
-from script_cases import SITES, request_for
 
 from scalewright.errors import ConfigError
 from scalewright.launch.script.quoting import directive, quote
 from scalewright.launch.script.render import render
 from scalewright.launch.script.request import OWN_NAMES, ArrayTasks, Container, JobRequest
+from script_cases import SITES, request_for
 
 SLOW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 FAST = settings(max_examples=200, deadline=None)

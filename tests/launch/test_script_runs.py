@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from sandbox import Ran, environment, execute, make
-from script_cases import SITES, request_for
 
 from scalewright.errors import ConfigError
 from scalewright.launch.script.render import render
 from scalewright.launch.script.request import Container
+from script_cases import SITES, request_for
 
 GENERIC = SITES["generic"]
 
