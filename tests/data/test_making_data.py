@@ -1,4 +1,4 @@
-"""Making, converting and staging data sets: whole or not at all, never over the room there is, once per node."""
+"""Making, converting and copying data sets: whole or not at all, never over the room there is, once per node."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 from image_sets import SMALL
 
 from scalewright.data import room
+from scalewright.data.copying import CopiedSet, copy_set, remove_copy
 from scalewright.data.imagenet_like import GeneratedImages, ImageSet, make_images
 from scalewright.data.opening import open_samples
 from scalewright.data.room import check_room, memory_left_bytes, room_at
-from scalewright.data.staging import Staged, stage, unstage
 from scalewright.data.writing import convert
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
 
@@ -165,8 +165,8 @@ def test_a_copy_is_whole_and_made_once(tmp_path: Path) -> None:
     source = make_images(tmp_path / "set", SMALL)
     ram = tmp_path / "ram"
     ram.mkdir()
-    answers: list[Staged] = []
-    threads = [threading.Thread(target=lambda: answers.append(stage(source, ram))) for _ in range(4)]
+    answers: list[CopiedSet] = []
+    threads = [threading.Thread(target=lambda: answers.append(copy_set(source, ram))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -174,8 +174,8 @@ def test_a_copy_is_whole_and_made_once(tmp_path: Path) -> None:
     assert len({answer.path for answer in answers}) == 1
     assert [answer.is_new for answer in answers].count(True) == 1
     copied = snapshot(answers[0].path)
-    assert {name: content for name, content in copied.items() if name != "staged.json"} == snapshot(source)
-    unstage(answers[0])
+    assert {name: content for name, content in copied.items() if name != "copied.json"} == snapshot(source)
+    remove_copy(answers[0])
     assert list(ram.iterdir()) == []
 
 
@@ -183,10 +183,10 @@ def test_a_source_that_changed_is_copied_anew(tmp_path: Path) -> None:
     source = make_images(tmp_path / "set", SMALL)
     ram = tmp_path / "ram"
     ram.mkdir()
-    first = stage(source, ram)
+    first = copy_set(source, ram)
     image = next((source / "class-0000").iterdir())
     os.utime(image, ns=(1, image.stat().st_mtime_ns + 10**9))
-    assert stage(source, ram).path != first.path
+    assert copy_set(source, ram).path != first.path
 
 
 def test_a_copy_without_room_is_refused_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,16 +194,16 @@ def test_a_copy_without_room_is_refused_before_it_starts(tmp_path: Path, monkeyp
     ram = tmp_path / "ram"
     ram.mkdir()
     monkeypatch.setattr(room.os, "statvfs", lambda path: little_room(free_bytes=80 * 2**20, free_inodes=10**6))
-    stage(source, ram)
+    copy_set(source, ram)
     monkeypatch.setattr(room.os, "statvfs", lambda path: little_room(free_bytes=65 * 2**20, free_inodes=10**6))
     os.utime(source / "dataset.json")
     with pytest.raises(
         EnvironmentFailedError, match=r"do not fit in 65\.0 MiB of free space with 64\.0 MiB left for others"
     ):
-        stage(source, ram)
+        copy_set(source, ram)
     monkeypatch.setattr(room.os, "statvfs", lambda path: little_room(free_bytes=80 * 2**20, free_inodes=10))
     with pytest.raises(EnvironmentFailedError, match="18 files do not fit in 10 free inodes; use shards or LMDB"):
-        stage(source, ram)
+        copy_set(source, ram)
     assert len(list(ram.iterdir())) == 1
 
 
@@ -214,10 +214,10 @@ def test_links_are_followed_and_broken_ones_named(tmp_path: Path) -> None:
     (linked / "cats").symlink_to(source / "class-0000", target_is_directory=True)
     ram = tmp_path / "ram"
     ram.mkdir()
-    assert len(open_samples(stage(linked, ram).path)) == 4
+    assert len(open_samples(copy_set(linked, ram).path)) == 4
     (linked / "cats.jpg").symlink_to(tmp_path / "gone.jpg")
     with pytest.raises(DocumentError, match=r"cats.jpg: cannot be read: No such file or directory"):
-        stage(linked, ram)
+        copy_set(linked, ram)
 
 
 @pytest.mark.parametrize(

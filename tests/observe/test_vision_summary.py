@@ -36,7 +36,7 @@ def make_run(path: Path, *, wait_s: float, loader: float | None = 100.0) -> RunS
 
         if loader is not None:
             add(0, names.LOADER_RATE, loader)
-        add(0, names.STAGING_TIME, 3.0 + rank)
+        add(0, names.COPYING_TIME, 3.0 + rank)
         for step in range(STEPS * EPOCHS):
             epoch, inside = divmod(step, STEPS)
             step_s = 5.0 if inside in (0, STEPS - 1) else 0.6 if epoch == 3 else 0.5
@@ -65,7 +65,7 @@ def test_only_the_fourth_epoch_without_its_ends_counts(tmp_path: Path) -> None:
     third = summary.vision.epochs[2]
     assert (third.epoch, third.epoch_s, third.training_s) == (3, 12.0, 11.0)
     assert third.top_1_frac == pytest.approx(0.3)
-    assert summary.vision.staging_s == 4.0
+    assert summary.vision.copying_s == 4.0
 
 
 def test_loader_is_the_limit_where_steps_wait_for_it(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scalewright.data.copying import RAM_FOLDER
 from scalewright.data.opening import open_samples
 from scalewright.data.room import file_system_type
-from scalewright.data.staging import RAM
 from scalewright.run.micro.disk import page_cache
 from scalewright.run.micro.disk.scratch import scratch_folder
 from scalewright.run.micro.disk.storage_set import RandomSamples, make_sets
@@ -40,7 +40,9 @@ def scratch(tmp_path: Path) -> Path:
 
 def ram_copies() -> set[Path]:
     """Ours alone: others may run the same tests."""
-    return set(RAM.glob(f"scalewright-{os.getuid()}-files-*")) | set(RAM.glob(f".scalewright-{os.getuid()}-files-*"))
+    return set(RAM_FOLDER.glob(f"scalewright-{os.getuid()}-files-*")) | set(
+        RAM_FOLDER.glob(f".scalewright-{os.getuid()}-files-*")
+    )
 
 
 @pytest.mark.ranks

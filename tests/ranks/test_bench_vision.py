@@ -60,7 +60,7 @@ def events_of(path: Path, name: str, rank: int = 0) -> list[Event]:
 def test_two_ranks_learn_made_images_by_epicures_protocol(folder: Path, cli: Cli) -> None:
     command = [
         "bench", "vision", *COMMON, "--ranks", "2", "--batch", "8", "--data", "made:shards", "--images", "100",
-        "--workers", "1", "--protocol", "epicure", "--stage", str(folder), "--run-dir", "r", "--json",
+        "--workers", "1", "--protocol", "epicure", "--copy-to", str(folder), "--run-dir", "r", "--json",
     ]  # fmt: skip
     done = cli(*command, cwd=folder, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -76,7 +76,7 @@ def test_two_ranks_learn_made_images_by_epicures_protocol(folder: Path, cli: Cli
     assert vision["epochs"][-1]["top_1_frac"] > 1.5 / 5  # five classes
     assert vision["loader_images_per_s"] > 0
     assert vision["limit"] in ("loader", "device")
-    assert vision["staging_s"] > 0
+    assert vision["copying_s"] > 0
     assert not list(folder.glob("scalewright-*")), "the copies are removed"
     for rank in (0, 1):
         assert [e.step for e in events_of(folder / "r", names.STEP_TIME, rank)] == list(range(30))

@@ -63,7 +63,7 @@ def test_work_of_resnet_50_is_that_of_the_published_network() -> None:
         ({"image_size": 16}, "image size 16"),
         ({"num_workers": -1}, "num_workers is -1"),
         ({"data": "made"}, "of how many images"),
-        ({"stage": "ram"}, "synthetic images lie on the device"),
+        ({"copy_to": "ram"}, "synthetic images lie on the device"),
         ({"compile": "graphs"}, "one GPU"),
         ({"precision": "tf32", "device": "cpu"}, "needs a GPU"),
         ({"protocol": "epicure", "epochs": 3}, "fourth epoch"),

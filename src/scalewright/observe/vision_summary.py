@@ -42,7 +42,7 @@ class VisionSummary:
     loader_images_per_s: float | None
     """What the loaders of all ranks give when nothing but loading happens; None for synthetic images."""
     limit: Literal["loader", "device", "unknown"]
-    staging_s: float | None
+    copying_s: float | None
     """Copying the data set before the first step."""
 
 
@@ -67,7 +67,7 @@ def summarize_vision(run: CollectedRun) -> VisionSummary | None:
         device_images_per_s=device,
         loader_images_per_s=_sum_of_ranks(run, names.LOADER_RATE),
         limit=limit,
-        staging_s=max(_values(run, names.STAGING_TIME), default=None),
+        copying_s=max(_values(run, names.COPYING_TIME), default=None),
     )
 
 

@@ -43,7 +43,7 @@ TOP_5 = "top_5"
 # Per rank and run, before its first step.
 LOADER_RATE = "loader_images_per_s"
 """What a rank's loader gives when nothing but loading happens."""
-STAGING_TIME = "staging_time"
+COPYING_TIME = "copying_time"
 """Copying the data set to RAM or a local disk, or waiting for who did."""
 
 # Per node and sample. Counters only grow; a reader takes differences.
@@ -77,7 +77,7 @@ UNITS: dict[str, str] = {
     TOP_1: "1",
     TOP_5: "1",
     LOADER_RATE: "images/s",
-    STAGING_TIME: "s",
+    COPYING_TIME: "s",
     FLOP_PER_S: "FLOP/s",
     MFU: "1",
     COMPUTE_TIME: "s",

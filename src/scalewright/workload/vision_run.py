@@ -103,7 +103,7 @@ class VisionRun:
     """Training images that are made, where data is `made`."""
     passes_per_epoch: int = 1
     """Times that an epoch reads every image; EPICURE reads TinyImageNet 13 times."""
-    stage: str = ""
+    copy_to: str = ""
     """Copy the data set first: `ram` (/dev/shm), or a folder of a node-local disk; empty: read it where it is."""
     num_workers: int = 2
     """Processes of a rank that decode images."""
@@ -151,8 +151,10 @@ class VisionRun:
     def _check_together(self) -> None:
         if self.data == MADE and self.num_made < 1:
             raise ConfigError("data is made on the spot, but of how many images? give --images")
-        if self.stage and self.data == SYNTHETIC:
-            raise ConfigError(f"--stage {self.stage}: synthetic images lie on the device; give --data, or leave it out")
+        if self.copy_to and self.data == SYNTHETIC:
+            raise ConfigError(
+                f"--copy-to {self.copy_to}: synthetic images lie on the device; give --data, or leave it out"
+            )
         if self.precision == "tf32" and self.device == "cpu":
             raise ConfigError("precision tf32 needs a GPU that has it, and this runs on the CPU: choose fp32 or bf16")
         if self.compile == "graphs" and (self.device == "cpu" or self.num_ranks > 1):

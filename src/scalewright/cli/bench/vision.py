@@ -34,7 +34,7 @@ ProtocolText = Annotated[
 DataText = Annotated[
     str, typer.Option(help="synthetic; made[:lmdb|shards|folder], JPEGs made here; or a data set's folder.")
 ]
-StageText = Annotated[str, typer.Option(metavar="ram|DIR", help="Copy the data set to RAM or a local disk first.")]
+CopyTo = Annotated[str, typer.Option(metavar="ram|DIR", help="Copy the data set to RAM or a local disk first.")]
 WorkerNumber = Annotated[int | None, typer.Option(help="Decoding processes a rank; default: its share of the cores.")]
 
 
@@ -52,7 +52,7 @@ def run(
     data: DataText = "synthetic",
     images: Annotated[int, typer.Option(help="Training images that are made.")] = 2000,
     passes: Annotated[int, typer.Option(help="Times an epoch reads each image; EPICURE: 13, TinyImageNet.")] = 1,
-    stage: StageText = "",
+    copy_to: CopyTo = "",
     workers: WorkerNumber = None,
     label_smoothing: Annotated[float, typer.Option(help="Share of the target spread over all classes.")] = 0.0,
     checkpoint: SavingText = "async",
@@ -82,7 +82,7 @@ def run(
     wanted = VisionWanted(
         spec=resolve_model(library, model), ranks=ranks, batch=batch, image_size=size, epochs=epochs, steps=steps,
         device=device, precision=precision, compile=compile_mode, channels=channels, data=data, num_images=images,
-        stage=stage, workers=workers, protocol=protocol,
+        copy_to=copy_to, workers=workers, protocol=protocol,
         options={
             "seed": seed,
             "passes_per_epoch": passes,

@@ -51,7 +51,7 @@ class VisionWanted:
     data: str = SYNTHETIC
     num_images: int = 0
     """That are made."""
-    stage: str = ""
+    copy_to: str = ""
     workers: int | None = None
     protocol: str = "steady"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def settle_vision(catalog: Catalog, wanted: VisionWanted) -> VisionRun:
         data=data,
         made_format=made_format,
         num_made=wanted.num_images if data == MADE else 0,
-        stage=settle_stage(wanted.stage),
+        copy_to=resolve_copy_to(wanted.copy_to),
         num_workers=_workers(wanted, data, per_node),
         channels_last=_channels_last(wanted.channels),
         compile=_compile_mode(wanted.compile, device, num_ranks),
@@ -118,12 +118,12 @@ def settle_images(data: str) -> tuple[str, MadeFormat]:
     return str(Path(data).resolve()), "lmdb"
 
 
-def settle_stage(stage: str) -> str:
-    if stage in ("", RAM):
-        return stage
-    if not Path(stage).is_dir():
-        raise ConfigError(f"--stage {stage!r}: no such folder: name one on a node-local disk, or ram")
-    return str(Path(stage).resolve())
+def resolve_copy_to(copy_to: str) -> str:
+    if copy_to in ("", RAM):
+        return copy_to
+    if not Path(copy_to).is_dir():
+        raise ConfigError(f"--copy-to {copy_to!r}: no such folder: name one on a node-local disk, or ram")
+    return str(Path(copy_to).resolve())
 
 
 def prepare_vision(catalog: Catalog, wanted: VisionWanted, *, system: str | None, budget_s: float) -> Ready[VisionRun]:

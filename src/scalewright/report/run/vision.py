@@ -13,9 +13,9 @@ MOST_EPOCHS = 12
 
 def print_vision(console: Console, vision: VisionSummary) -> None:
     console.print(limit_sentence(vision))
-    if vision.staging_s is not None:
+    if vision.copying_s is not None:
         console.print(
-            f"the data set was copied in {units.format(vision.staging_s, units.SECONDS)} before the first step"
+            f"the data set was copied in {units.format(vision.copying_s, units.SECONDS)} before the first step"
         )
     known = [epoch for epoch in vision.epochs if epoch.epoch_s is not None or epoch.top_1_frac is not None]
     if not known:

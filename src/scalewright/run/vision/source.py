@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.data import staging
+from scalewright.data.copying import RAM_FOLDER, CopiedSet, copy_set, remove_copy
 from scalewright.data.imagenet_like import ImageSet, make_images
 from scalewright.data.opening import open_samples
 from scalewright.data.order import epoch_order
 from scalewright.data.samples import Samples
 from scalewright.data.splits import HELD_OUT_EVERY, split_folders
-from scalewright.data.staging import Staged
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.world import World
@@ -66,7 +65,7 @@ def rank_share(held_out: NDArray[np.int64], run: VisionRun, *, rank: int) -> Ite
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedSource:
     source: ImageSource
-    copies: tuple[Staged, ...]
+    copies: tuple[CopiedSet, ...]
 
     def close(self) -> None:
         """Remove the copies that this process made."""
@@ -74,10 +73,10 @@ class OpenedSource:
             samples.close()
         for copy in self.copies:
             if copy.is_new:
-                staging.unstage(copy)
+                remove_copy(copy)
 
     @property
-    def staging_s(self) -> float:
+    def copying_s(self) -> float:
         return sum(copy.time_s for copy in self.copies)
 
 
@@ -91,9 +90,9 @@ def open_source(
         wait_for_all()
     folder = directory.data if run.data == MADE else Path(run.data)
     folders, copies = split_folders(folder), []
-    if run.stage:
-        place = staging.RAM if run.stage == RAM else Path(run.stage)
-        copies = [staging.stage(path, place) for path in dict.fromkeys(folders)]
+    if run.copy_to:
+        place = RAM_FOLDER if run.copy_to == RAM else Path(run.copy_to)
+        copies = [copy_set(path, place) for path in dict.fromkeys(folders)]
         folders = (copies[0].path, copies[-1].path)
     training = open_samples(folders[0])
     is_shared = folders[0] == folders[1]

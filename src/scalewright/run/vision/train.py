@@ -117,7 +117,7 @@ class Training:
         with self.watchdog.suspended():
             self.opened = open_source(self.config, self.directory, self.world, self._wait_for_all)
             if self.opened.copies:
-                self.log.write(first, names.STAGING_TIME, self.opened.staging_s)
+                self.log.write(first, names.COPYING_TIME, self.opened.copying_s)
             self.loader = ImageLoader(self.opened.source, self.config, self.device, rank=self.world.rank)
             if first == 0:
                 self._wait_for_all()  # ranks of a node share its cores: they are tried at the same time

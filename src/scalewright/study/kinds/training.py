@@ -72,7 +72,8 @@ class Training:
     image_size: int = 0
     num_images: int = 0
     """That are made, where data are."""
-    stage: str = ""
+    copy_to: str = ""
+    """Folder that the data set is copied to before the first step; `ram`: /dev/shm."""
     steps: int = 30
     device: str = "auto"
     compile: str = "auto"

@@ -46,7 +46,7 @@ class VisionKind(LanguageKind):
             compile=asked.compile,
             data=asked.data,
             num_images=asked.num_images,
-            stage=asked.stage,
+            copy_to=asked.copy_to,
             protocol=asked.protocol,
         )
         system = None if asked.system == "here" else asked.system

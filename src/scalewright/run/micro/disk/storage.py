@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from scalewright import units
+from scalewright.data.copying import RAM_FOLDER, CopiedSet, copy_set, remove_copy
 from scalewright.data.room import check_room, file_system_type, memory_left_bytes
 from scalewright.data.shards import READ_BYTES
-from scalewright.data.staging import RAM, Staged, stage, unstage
 from scalewright.errors import EnvironmentFailedError
 from scalewright.records.documents import read_document
 from scalewright.records.host_load import load_now
@@ -159,19 +159,19 @@ def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
 @contextlib.contextmanager
 def _in_ram(bench: _Bench) -> Iterator[None]:
     """While inside, the files are also on a RAM disk, where there is room for them."""
-    staged: Staged | None = None
+    copied: CopiedSet | None = None
     if "ram" in bench.config.formats:
         bench.tell("copying to RAM")
         try:
-            staged = stage(bench.places["files"], RAM)
-            bench.places["ram"] = staged.path
+            copied = copy_set(bench.places["files"], RAM_FOLDER)
+            bench.places["ram"] = copied.path
         except EnvironmentFailedError as error:
             bench.notes.append(f"ram is left out: {error}")
     try:
         yield
     finally:
-        if staged is not None:
-            unstage(staged)
+        if copied is not None:
+            remove_copy(copied)
 
 
 def _can_drop(bench: _Bench, folder: Path) -> bool:

@@ -15,8 +15,8 @@ from scalewright.data.whole import held_for_making, made_whole
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.records.documents import digest, document, write_document
 
-RAM = Path("/dev/shm")
-STAGED = "staged.json"
+RAM_FOLDER = Path("/dev/shm")
+COPIED_FILE = "copied.json"
 NUM_THREADS = 8
 BLOCK_BYTES = 4096
 """What even the smallest file takes."""
@@ -36,7 +36,7 @@ class _Contents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class CopiedSet:
     path: Path
     num_files: int
     num_bytes: int
@@ -46,10 +46,10 @@ class Staged:
     """Copied by this call; who copied removes it."""
 
 
-def stage(
-    source: Path, folder: Path = RAM, *, num_threads: int = NUM_THREADS,
+def copy_set(
+    source: Path, folder: Path = RAM_FOLDER, *, num_threads: int = NUM_THREADS,
     on_progress: Progress = unseen,
-) -> Staged:  # fmt: skip
+) -> CopiedSet:  # fmt: skip
     """A copy of `source` inside `folder`. Every process of a node may ask: one copies, the others wait and use it."""
     started_s = time.perf_counter()
     if not source.is_dir():
@@ -67,8 +67,8 @@ def stage(
             check_room(target, num_bytes=contents.disk_bytes, num_files=contents.num_files + contents.num_folders + 2)
             with made_whole(target) as hidden:
                 _copy_all(source, hidden, files, num_threads, on_progress)
-                write_document(hidden / STAGED, document("staged", asdict(contents)))
-    return Staged(
+                write_document(hidden / COPIED_FILE, document("copied", asdict(contents)))
+    return CopiedSet(
         path=target,
         num_files=contents.num_files,
         num_bytes=contents.disk_bytes,
@@ -77,11 +77,11 @@ def stage(
     )
 
 
-def unstage(staged: Staged) -> None:
+def remove_copy(copied: CopiedSet) -> None:
     """Remove a copy; its name goes first, so that nobody opens half of it."""
-    dying = staged.path.with_name(f".{staged.path.name}.removing-{os.getpid()}")
+    dying = copied.path.with_name(f".{copied.path.name}.removing-{os.getpid()}")
     try:
-        staged.path.rename(dying)
+        copied.path.rename(dying)
     except FileNotFoundError:
         return
     shutil.rmtree(dying, ignore_errors=True)
