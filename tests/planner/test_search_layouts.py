@@ -15,7 +15,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.footprint import step_memory
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
-from scalewright.planner.energy_use import site_of
+from scalewright.planner.energy_use import facility_of
 from scalewright.planner.predict import predict, resolve_recipe, resolve_stack
 from scalewright.planner.search.constraints import (
     BEATEN,
@@ -239,16 +239,16 @@ def test_fixed_knobs_that_cannot_be_are_refused(text: str) -> None:
 
 
 def with_energy(result: SearchResult) -> dict[Layout, float]:
-    site, _ = site_of(CATALOG, "selene", result.space.machine.accelerator.id)
+    facility = facility_of(CATALOG, "selene", result.space.machine.accelerator.id)
     fits = np.flatnonzero(np.isfinite(result.step_time_s))
-    predictions = [result.prediction(int(i), site=site) for i in fits]
+    predictions = [result.prediction(int(i), facility=facility) for i in fits]
     return {p.layout: objective_value(p, "energy") for p in predictions}
 
 
 def test_least_energy_is_the_least_of_all_layouts() -> None:
     result = search(space_of(num_gpus=4, global_batch=6))
-    site, _ = site_of(CATALOG, "selene", result.space.machine.accelerator.id)
-    best = result.best(3, "energy", site=site)
+    facility = facility_of(CATALOG, "selene", result.space.machine.accelerator.id)
+    best = result.best(3, "energy", facility=facility)
     expected = sorted(set(with_energy(result).values()))
     assert [objective_value(p, "energy") for p in best] == pytest.approx(expected[:3], rel=1e-12)
 

@@ -150,4 +150,4 @@ def test_count_on_which_nothing_fits_says_what_it_lacks() -> None:
     assert least.strong is None
     assert least.reason.startswith("needs ")
     assert least.as_dict()["fits"] is False
-    assert scaling([], replace(plan).best, objective="time", site=None) == []  # type: ignore[arg-type]
+    assert scaling([], replace(plan).best, objective="time", facility=None) == []  # type: ignore[arg-type]

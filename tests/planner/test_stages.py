@@ -226,11 +226,11 @@ def test_pages_are_80_columns_and_name_the_mode() -> None:
 
 def test_footprint_of_a_step_is_charged_and_printed() -> None:
     found = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1)
-    site = Facility(
+    facility = Facility(
         pue_frac=1.2, kgco2e_per_j=CATALOG.grid("france").carbon_intensity.value, usd_per_s_per_gpu=3 / 3600
     )
     asked: dict[str, Any] = {
-        "machine": h100s(), "recipe": BF16, "site": site, "time_s": float(found.time.total), "num_gpus": 16,
+        "machine": h100s(), "recipe": BF16, "facility": facility, "time_s": float(found.time.total), "num_gpus": 16,
         "num_tokens": 2048 * 1060,
     }  # fmt: skip
     idle, busy = (footprint(hardware_flop=work, **asked) for work in (0.0, 4e17))

@@ -34,7 +34,7 @@ SITE = Facility(pue_frac=1.2, kgco2e_per_j=57e-3 / 3.6e6, usd_per_s_per_gpu=2.0 
 WORK = StepWork(
     name="a measured step", machine="somewhere", step_time_s=10.0, interval_s=(9.0, 12.0), num_gpus=64,
     gpus_per_node=8, num_tokens_per_step=4e6, checkpoint_bytes=1e12, constants=CONSTANTS, host_link_bytes_per_s=25e9,
-    busy_w=400.0, idle_w=70.0, overhead_w=64 * 168.0, site=SITE,
+    busy_w=400.0, idle_w=70.0, overhead_w=64 * 168.0, facility=SITE,
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def predicted(layout: str = "tp=4,dp=16,mbs=1,gbs=256,zero=1,sp=1", *, mode: Tra
     machine = machine_from_system(CATALOG, "leonardo")
     return predict(
         spec=from_catalog(CATALOG.model("llama3-8b")), machine=machine, layout=parse_layout(layout),
-        recipe=RECIPES["bf16"], stack=CATALOG.stack("megatron-core"), site=SITE, mode=mode,
+        recipe=RECIPES["bf16"], stack=CATALOG.stack("megatron-core"), facility=SITE, mode=mode,
     )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def test_time_money_energy_and_carbon_follow_from_each_other() -> None:
 
 
 def test_without_a_site_there_is_no_energy_and_no_money() -> None:
-    found = run(replace(WORK, site=None))
+    found = run(replace(WORK, facility=None))
     assert found.energy is None
     assert found.cost_usd is None
     assert "energy_j" not in found.as_dict()

@@ -11,7 +11,7 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.errors import ConfigError
-from scalewright.planner.energy_use import site_of
+from scalewright.planner.energy_use import facility_of
 from scalewright.planner.plan import make_plan
 from scalewright.planner.request import Request, resolve_work
 from scalewright.report.planner.plan_plot import bars, plot_plan, scaling_points
@@ -24,11 +24,11 @@ CATALOG = Catalog((packaged_data(),))
 
 def plan_document(model: str, system: str, num_gpus: int, global_batch: int) -> dict[str, Any]:
     spec, machine = from_catalog(CATALOG.model(model)), machine_from_system(CATALOG, system)
-    site, _ = site_of(CATALOG, system, machine.accelerator.id)
+    facility = facility_of(CATALOG, system, machine.accelerator.id)
     work = resolve_work(spec, tokens=None, steps=100, global_batch=global_batch)
     request = Request(
         spec=spec, system=system, machine=machine, stack="auto", counts=(num_gpus,), global_batch=global_batch,
-        recipes=(recipe("bf16"),), work=work, feed=TEXT, site=site,
+        recipes=(recipe("bf16"),), work=work, feed=TEXT, facility=facility,
     )  # fmt: skip
     return make_plan(CATALOG, request).as_document()
 

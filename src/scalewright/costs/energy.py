@@ -18,6 +18,8 @@ class Facility:
     """None: no grid is known, so there is no carbon figure."""
     usd_per_s_per_gpu: float | None
     """None: no price is known, so there is no money figure."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of these figures: which are missing, what the price is."""
 
 
 def product_activity_frac(*, achieved_flop_per_s: float, best_flop_per_s: float) -> float:

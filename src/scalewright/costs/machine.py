@@ -125,6 +125,10 @@ class Machine:
     measured_collectives: tuple[MeasuredLine, ...] = ()
     """Times of collectives in place of those that links and algorithms would give; empty where none were measured."""
 
+    def num_nodes_for(self, num_gpus: int) -> int:
+        """Nodes that so many devices take; the last one may be partly used."""
+        return -(-num_gpus // self.gpus_per_node)
+
     def as_input(self) -> dict[str, str | int | float | None]:
         """What of the machine a prediction depends on; part of its id."""
         return {

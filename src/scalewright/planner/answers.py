@@ -24,12 +24,8 @@ def heading(
         "system": machine.name,
         "input": resolved_input,
         "num_gpus": num_gpus,
-        "num_nodes": num_nodes(machine, num_gpus),
+        "num_nodes": machine.num_nodes_for(num_gpus),
     }
-
-
-def num_nodes(machine: Machine, num_gpus: int) -> int:
-    return -(-num_gpus // machine.gpus_per_node)
 
 
 def timing(

@@ -24,7 +24,7 @@ class Footprint:
 
 
 def footprint(
-    *, machine: Machine, recipe: Recipe, site: energy.Facility, time_s: float, num_gpus: int, num_tokens: float,
+    *, machine: Machine, recipe: Recipe, facility: energy.Facility, time_s: float, num_gpus: int, num_tokens: float,
     hardware_flop: float, memory_frac: float = 0.0,
 ) -> Footprint:  # fmt: skip
     """What `time_s` on `num_gpus` devices costs when they do `hardware_flop` of work in all."""
@@ -36,7 +36,7 @@ def footprint(
     board = energy.board_power_w(tdp_w=tdp, activity_frac=activity, memory_frac=memory_frac, constants=constants)
     overhead = energy.node_overhead_w(tdp_w=tdp, num_devices=num_gpus, constants=constants)
     used = energy.energy_use(
-        time_s=time_s, num_devices=num_gpus, device_w=board, overhead_w=overhead, pue_frac=site.pue_frac
+        time_s=time_s, num_devices=num_gpus, device_w=board, overhead_w=overhead, pue_frac=facility.pue_frac
     )
     joules = float(used.total)
     return Footprint(
@@ -45,29 +45,29 @@ def footprint(
         energy_j_per_token=energy.energy_j_per_token(energy_j=joules, num_tokens=num_tokens),
         num_tokens_per_j=energy.num_tokens_per_j(energy_j=joules, num_tokens=num_tokens),
         cost_usd=None
-        if site.usd_per_s_per_gpu is None
-        else energy.rental_usd(time_s=time_s, num_devices=num_gpus, usd_per_s_per_gpu=site.usd_per_s_per_gpu),
+        if facility.usd_per_s_per_gpu is None
+        else energy.rental_usd(time_s=time_s, num_devices=num_gpus, usd_per_s_per_gpu=facility.usd_per_s_per_gpu),
         carbon_kgco2e=None
-        if site.kgco2e_per_j is None
-        else energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=site.kgco2e_per_j),
+        if facility.kgco2e_per_j is None
+        else energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=facility.kgco2e_per_j),
     )
 
 
-def site_of(catalog: Catalog, system_name: str, accelerator_id: str) -> tuple[energy.Facility, list[str]]:
-    """Building, grid and price around a system, and what a reader must know of them."""
+def facility_of(catalog: Catalog, system_name: str, accelerator_id: str) -> energy.Facility:
+    """Building, grid and price around a system, with notes on what is missing."""
     system = catalog.system(system_name)
-    prices, missing = catalog.prices(accelerator_id), []
+    prices, notes = catalog.prices(accelerator_id), []
     if system.pue is None:
-        missing.append("PUE not published: energy of the machine only, not of its building")
+        notes.append("PUE not published: energy of the machine only, not of its building")
     if system.grid is None:
-        missing.append("no grid: carbon left out")
+        notes.append("no grid: carbon left out")
     if prices:
-        missing.append(f"money at {prices[0].per_accelerator} ({prices[0].basis}, {prices[0].valid_on.isoformat()})")
+        notes.append(f"money at {prices[0].per_accelerator} ({prices[0].basis}, {prices[0].valid_on.isoformat()})")
     else:
-        missing.append(f"no price for {accelerator_id}: money left out")
-    site = energy.Facility(
+        notes.append(f"no price for {accelerator_id}: money left out")
+    return energy.Facility(
         pue_frac=1.0 if system.pue is None else system.pue.value,
         kgco2e_per_j=None if system.grid is None else catalog.grid(system.grid).carbon_intensity.value,
         usd_per_s_per_gpu=prices[0].per_accelerator.value if prices else None,
+        notes=tuple(notes),
     )
-    return site, missing

@@ -48,7 +48,9 @@ class Expressed:
         }
 
 
-def express(result: SearchResult, best: Prediction, framework: Framework, *, site: Facility | None = None) -> Expressed:
+def express(
+    result: SearchResult, best: Prediction, framework: Framework, *, facility: Facility | None = None
+) -> Expressed:
     """The framework's file for the best layout, or for the fastest one that it can express."""
     try:
         return Expressed(emitted=_emit(best, framework), prediction=best, refused="")
@@ -60,7 +62,7 @@ def express(result: SearchResult, best: Prediction, framework: Framework, *, sit
             emitted = _emit(candidate, framework)
         except NotExpressedError:
             continue
-        return Expressed(emitted=emitted, prediction=result.prediction(index, site=site), refused=str(first))
+        return Expressed(emitted=emitted, prediction=result.prediction(index, facility=facility), refused=str(first))
     raise first
 
 

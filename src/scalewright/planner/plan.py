@@ -74,7 +74,7 @@ class Compared:
             "system": self.request.system,
             "accelerator": machine.accelerator.id,
             "num_gpus": self.num_gpus,
-            "num_nodes": -(-self.num_gpus // machine.gpus_per_node),
+            "num_nodes": machine.num_nodes_for(self.num_gpus),
             "fits": self.best is not None,
         }
         if self.best is None:
@@ -171,7 +171,7 @@ def make_plan(catalog: Catalog, request: Request) -> Plan:
     if best is None:
         return Plan(**found, fixes=tuple(fixes(chosen.space)), reason=why_none(chosen))
     rows = _rows(results, chosen, best, request)
-    ranked = chosen.best(request.top, request.objective, site=request.site, notes=request.site_notes)
+    ranked = chosen.best(request.top, request.objective, facility=request.facility)
     return Plan(
         **found, alternatives=tuple(ranked[1:]), losers=tuple(losers(chosen, best)), rows=tuple(rows),
         recommended=recommended(rows),
@@ -190,7 +190,7 @@ def _rows(
 ) -> list[ScalingRow]:
     counts = request.counts if len(request.counts) >= SCALING_ROWS_MIN else tuple(counts_around(chosen.space))
     around = search_counts(_free(chosen.space), counts, results)
-    return scaling(around, best, objective=request.objective, site=request.site)
+    return scaling(around, best, objective=request.objective, facility=request.facility)
 
 
 def _free(space: Space) -> Space:
@@ -206,7 +206,7 @@ def choose(
     over: list[tuple[float, str]] = []
     notes: tuple[str, ...] = ()
     for result in results:
-        for best in result.best(1, request.objective, site=request.site, notes=request.site_notes):
+        for best in result.best(1, request.objective, facility=request.facility):
             run, notes = run_of(catalog, request, best)
             broken = [] if run is None else request.budget.broken(run)
             if broken:
@@ -298,7 +298,7 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> WhatIf:
     check_request(asked)
     result = search(asked.space(catalog, count))
     check_divides_at_all(result, asked=f"--what-if {text}")
-    found = result.best(1, request.objective, site=request.site, notes=request.site_notes)
+    found = result.best(1, request.objective, facility=request.facility)
     if not found:
         raise ConfigError(f"--what-if {text} does not fit: it {why_none(result)}")
     return WhatIf(text=text, prediction=found[0], terms=tuple(differences(best, found[0])))

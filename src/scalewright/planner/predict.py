@@ -19,7 +19,7 @@ from scalewright.costs.shards import trained_shards
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.costs.storage import checkpoint_bytes
 from scalewright.errors import ConfigError, LayoutError
-from scalewright.planner.answers import energy_keys, heading, num_nodes, timing
+from scalewright.planner.answers import energy_keys, heading, timing
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.records.documents import digest, document
 from scalewright.records.types import Confidence
@@ -41,21 +41,20 @@ class Prediction:
     recipe: Recipe
     stack: Stack
     cost: StepCost
-    site: Facility | None = None
+    facility: Facility | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
-    site_notes: tuple[str, ...] = ()
     mode: TrainingMode = FULL
     feed: Feed = TEXT
 
     @property
     def footprint(self) -> Footprint | None:
         """Energy, money and carbon of one step."""
-        if self.site is None:
+        if self.facility is None:
             return None
         return footprint(
             machine=self.machine,
             recipe=self.recipe,
-            site=self.site,
+            facility=self.facility,
             time_s=float(self.cost.time.total),
             num_gpus=int(self.layout.num_gpus),
             num_tokens=self.num_tokens_per_step,
@@ -136,7 +135,7 @@ class Prediction:
             found.append(f"tp={self.layout.tp} spans nodes of {machine.gpus_per_node} devices")
         found += self._host_warnings()
         wider = [f"{reason}: the interval is wider" for reason in widened_by(self.setting)]
-        return [*found, *wider, *machine.assumptions, *self.site_notes]
+        return [*found, *wider, *machine.assumptions, *(self.facility.notes if self.facility else ())]
 
     def _host_warnings(self) -> list[str]:
         machine, cost, found = self.machine, self.cost, []
@@ -153,7 +152,7 @@ class Prediction:
 
     @property
     def num_nodes(self) -> int:
-        return num_nodes(self.machine, int(self.layout.num_gpus))
+        return self.machine.num_nodes_for(int(self.layout.num_gpus))
 
     def as_document(self) -> dict[str, Any]:
         cost, used, asked, n = self.cost, self.footprint, self.resolved_input(), int(self.layout.num_gpus)
@@ -194,8 +193,7 @@ def predict(
     layout: Layout,
     recipe: Recipe,
     stack: Stack,
-    site: Facility | None = None,
-    site_notes: tuple[str, ...] = (),
+    facility: Facility | None = None,
     mode: TrainingMode = FULL,
     feed: Feed = TEXT,
 ) -> Prediction:
@@ -216,15 +214,15 @@ def predict(
             f"but {machine.name} is one node of {machine.gpus_per_node}"
         )
     setting = Setting(shape=shape, machine=machine, layout=layout, recipe=recipe, stack=stack, mode=mode, feed=feed)
-    num_nodes = -(-int(layout.num_gpus) // machine.gpus_per_node)
+    num_nodes = machine.num_nodes_for(int(layout.num_gpus))
     if machine.num_nodes is not None and num_nodes > machine.num_nodes:
         raise LayoutError(
             f"layout {layout.brief} needs {num_nodes} nodes: {machine.name} has {machine.num_nodes}, use fewer devices"
         )
     cost = step_cost(spec=spec, setting=setting)
     return Prediction(
-        spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, cost=cost, site=site,
-        site_notes=site_notes, mode=mode, feed=feed,
+        spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, cost=cost, facility=facility,
+        mode=mode, feed=feed,
     )  # fmt: skip
 
 

@@ -172,8 +172,7 @@ class Request:
     recipes: tuple[Recipe, ...]
     work: Work
     feed: Feed
-    site: Facility
-    site_notes: tuple[str, ...] = ()
+    facility: Facility
     fixed: Fixed = NOTHING_FIXED
     objective: Objective = "time"
     mode: TrainingMode = FULL

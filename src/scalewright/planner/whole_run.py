@@ -46,7 +46,7 @@ class StepWork:
     idle_w: float = 0.0
     overhead_w: float = 0.0
     """Hosts, NICs and fans of all nodes."""
-    site: energy.Facility | None = None
+    facility: energy.Facility | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -72,7 +72,7 @@ def step_work(prediction: Prediction) -> StepWork:
         busy_w=None if used is None else used.board_w,
         idle_w=energy.board_power_w(tdp_w=tdp, activity_frac=0.0, memory_frac=0.0, constants=machine.constants),
         overhead_w=energy.node_overhead_w(tdp_w=tdp, num_devices=num_gpus, constants=machine.constants),
-        site=prediction.site,
+        facility=prediction.facility,
     )
 
 
@@ -151,17 +151,17 @@ class WholeRun:
 
     @property
     def cost_usd(self) -> float | None:
-        site = self.work.site
-        if site is None or site.usd_per_s_per_gpu is None:
+        facility = self.work.facility
+        if facility is None or facility.usd_per_s_per_gpu is None:
             return None
-        return self.device_time_s * site.usd_per_s_per_gpu
+        return self.device_time_s * facility.usd_per_s_per_gpu
 
     @property
     def carbon_kgco2e(self) -> float | None:
-        site = self.work.site
-        if self.energy is None or site is None or site.kgco2e_per_j is None:
+        facility = self.work.facility
+        if self.energy is None or facility is None or facility.kgco2e_per_j is None:
             return None
-        return energy.carbon_kgco2e(energy_j=float(self.energy.total), kgco2e_per_j=site.kgco2e_per_j)
+        return energy.carbon_kgco2e(energy_j=float(self.energy.total), kgco2e_per_j=facility.kgco2e_per_j)
 
     def as_dict(self) -> dict[str, Any]:
         """SI values with their unit in the key; part of a plan, or a document of its own."""
@@ -313,11 +313,11 @@ def _slices(work: StepWork, saving: Saving, stops: Interruptions, limit_s: float
 
 
 def _energy(work: StepWork, time: Breakdown) -> Breakdown | None:
-    if work.busy_w is None or work.site is None:
+    if work.busy_w is None or work.facility is None:
         return None
     return campaign.run_energy(
         time=time, num_devices=work.num_gpus, busy_w=work.busy_w, waiting_w=work.idle_w, overhead_w=work.overhead_w,
-        pue_frac=work.site.pue_frac,
+        pue_frac=work.facility.pue_frac,
     )  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def plan_document(
             "systems": [row.as_dict() for row in compare(library, requests)],
         }
     if framework is not None and plan.best is not None:
-        found = express(plan.result, plan.best, cast("Framework", framework), site=plan.request.site)
+        found = express(plan.result, plan.best, cast("Framework", framework), facility=plan.request.facility)
         document["emitted"] = found.as_dict(plan.best)
     return plan, document
 
@@ -167,7 +167,7 @@ def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Req
     from scalewright import units
     from scalewright.errors import ConfigError
     from scalewright.here.place import place_of
-    from scalewright.planner.energy_use import site_of
+    from scalewright.planner.energy_use import facility_of
     from scalewright.planner.predict import resolve_recipe
     from scalewright.planner.request import Request, parse_budget, parse_counts, parse_objective, resolve_work
     from scalewright.planner.search.space import parse_fixed
@@ -190,12 +190,12 @@ def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Req
         spec = spec.with_seq(given["seq"])
     place = place_of(library, system, partition=given["partition"], num_ranks=given["gpus"] or 1)
     machine, system = place.machine, place.system
-    site, notes = site_of(library, system, machine.accelerator.id)
+    facility = facility_of(library, system, machine.accelerator.id)
     counts = parse_counts(given["nodes"], given["gpus"], machine)
     names = [name.strip() for name in given["precision"].split(",") if name.strip()]
     return Request(
-        spec=spec, system=library.system(system).id, machine=machine, stack=given["stack"], site=site,
-        site_notes=tuple(notes), limit_s=limit_s, global_batch=given["global_batch"], stage=given["stage"],
+        spec=spec, system=library.system(system).id, machine=machine, stack=given["stack"], facility=facility,
+        limit_s=limit_s, global_batch=given["global_batch"], stage=given["stage"],
         counts=counts, fixed=parse_fixed(given["fix"]),
         recipes=tuple(dict.fromkeys(resolve_recipe(name, machine) for name in names)),
         work=resolve_work(

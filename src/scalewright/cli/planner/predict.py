@@ -226,12 +226,14 @@ def with_training(
 
 
 def answer_of(library: Catalog, q: Question, *, generate: str | None, rl: str | None) -> Answer:
-    from scalewright.planner.energy_use import site_of
+    from scalewright.planner.energy_use import facility_of
     from scalewright.planner.predict import predict
     from scalewright.report.planner.prediction import print_explanation, print_prediction
 
-    site, notes = site_of(library, q.system, q.machine.accelerator.id)
-    around = {"site": site, "site_notes": tuple(notes)}
+    facility = facility_of(library, q.system, q.machine.accelerator.id)
+    around = {
+        "facility": facility,
+    }
     if generate is not None:
         return _generation(library, q, generate, around)
     if rl is not None:
@@ -239,8 +241,8 @@ def answer_of(library: Catalog, q: Question, *, generate: str | None, rl: str | 
     if q.spec.is_vision:
         return _vision(library, q, around)
     prediction = predict(
-        spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack, site=site,
-        site_notes=tuple(notes), mode=q.mode, feed=q.feed,
+        spec=q.spec, machine=q.machine, layout=q.layout, recipe=q.recipe, stack=q.stack, facility=facility,
+        mode=q.mode, feed=q.feed,
     )  # fmt: skip
 
     def show(console: Console, explain: bool) -> None:

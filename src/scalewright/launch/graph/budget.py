@@ -14,7 +14,7 @@ from scalewright.costs.machine import pick_partition
 from scalewright.errors import ConfigError
 from scalewright.launch.graph.graph import Graph, Stage, with_items
 from scalewright.launch.graph.manifest import Manifest
-from scalewright.planner.energy_use import site_of
+from scalewright.planner.energy_use import facility_of
 
 HOUR_S = 3600.0
 USAGE_FIELDS = "JobIDRaw,Account,State,ElapsedRaw,AllocTRES,ConsumedEnergyRaw"
@@ -226,21 +226,21 @@ def bill(catalog: Catalog, system_name: str, *, gpu_s: float, measured_j: float 
     """Energy by the nodes' sensors where there are any, else that of boards that are fully busy: an upper end."""
     partition = pick_partition(catalog.system(system_name), None)
     accelerator = catalog.accelerator(partition.accelerator)
-    site, notes = site_of(catalog, system_name, accelerator.id)
+    facility = facility_of(catalog, system_name, accelerator.id)
     constants, tdp_w = catalog.constants(), accelerator.tdp.value
     if measured_j is None:
         board_w = energy.board_power_w(tdp_w=tdp_w, activity_frac=1.0, memory_frac=1.0, constants=constants)
         overhead_w = energy.node_overhead_w(tdp_w=tdp_w, num_devices=1, constants=constants)
         used = energy.energy_use(
-            time_s=gpu_s, num_devices=1, device_w=board_w, overhead_w=overhead_w, pue_frac=site.pue_frac
+            time_s=gpu_s, num_devices=1, device_w=board_w, overhead_w=overhead_w, pue_frac=facility.pue_frac
         )
         joules, basis = float(used.total), "at most: boards fully busy"
     else:
-        joules, basis = measured_j * site.pue_frac, "by the nodes' sensors, times PUE"
-    usd = site.usd_per_s_per_gpu
+        joules, basis = measured_j * facility.pue_frac, "by the nodes' sensors, times PUE"
+    usd = facility.usd_per_s_per_gpu
     return Bill(
-        energy_j=joules, energy_basis=basis, notes=tuple(notes),
+        energy_j=joules, energy_basis=basis, notes=facility.notes,
         cost_usd=None if usd is None else energy.rental_usd(time_s=gpu_s, num_devices=1, usd_per_s_per_gpu=usd),
-        carbon_kgco2e=None if site.kgco2e_per_j is None
-        else energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=site.kgco2e_per_j),
+        carbon_kgco2e=None if facility.kgco2e_per_j is None
+        else energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=facility.kgco2e_per_j),
     )  # fmt: skip

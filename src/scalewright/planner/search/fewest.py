@@ -101,7 +101,7 @@ def _fewest(space: Space, columns: Columns) -> Fewest | None:
         if fits[at] and (best is None or (int(counts[at]), reserved[at]) < (best.num_gpus, best.reserved_bytes)):
             num = int(counts[at])
             best = Fewest(
-                mode=space.mode, num_gpus=num, num_nodes=-(-num // machine.gpus_per_node), layout=layout.at(at),
+                mode=space.mode, num_gpus=num, num_nodes=machine.num_nodes_for(num), layout=layout.at(at),
                 reserved_bytes=float(reserved[at]),
             )  # fmt: skip
     return best

@@ -82,12 +82,12 @@ def counts_around(space: Space) -> list[int]:
 
 
 def scaling(
-    results: Sequence[SearchResult], chosen: Prediction, *, objective: Objective, site: Facility | None
+    results: Sequence[SearchResult], chosen: Prediction, *, objective: Objective, facility: Facility | None
 ) -> list[ScalingRow]:
     """A row for each search, by number of devices; efficiencies are relative to the first that fits."""
     rows = []
     for result in sorted(results, key=lambda r: r.space.num_gpus):
-        best = result.best(1, objective, site=site)
+        best = result.best(1, objective, facility=facility)
         weak = _weak(chosen, result.space.num_gpus)
         rows.append(
             ScalingRow(

@@ -111,15 +111,15 @@ class SearchResult:
         row = int(self.split[index])
         return self.choices[int(self.choice[index])].layout({k: int(c[row]) for k, c in self.columns.items()})
 
-    def prediction(self, index: int, *, site: Facility | None = None, notes: tuple[str, ...] = ()) -> Prediction:
+    def prediction(self, index: int, *, facility: Facility | None = None) -> Prediction:
         """One layout through `predict`, with the memory of the mode that was searched."""
         chosen = self.choices[int(self.choice[index])]
         return predict(
             spec=self.space.spec, machine=self.space.machine, layout=self.layout(index), recipe=chosen.recipe,
-            stack=chosen.stack, site=site, site_notes=notes, mode=self.space.mode, feed=self.space.feed,
+            stack=chosen.stack, facility=facility, mode=self.space.mode, feed=self.space.feed,
         )  # fmt: skip
 
-    def best(self, count: int, objective: Objective, *, site: Facility | None = None, notes: tuple[str, ...] = ()
+    def best(self, count: int, objective: Objective, *, facility: Facility | None = None
              ) -> list[Prediction]:  # fmt: skip
         """The layouts with the least of the objective on these devices.
 
@@ -127,14 +127,14 @@ class SearchResult:
         with time, so the fastest of each recompute level and precision hold the least energy between them.
         """
         if objective != "energy":
-            return [self.prediction(i, site=site, notes=notes) for i in self.fastest(count)]
+            return [self.prediction(i, facility=facility) for i in self.fastest(count)]
         groups = {(c.recompute, c.recipe.name) for c in self.choices}
         near = [
             i
             for level, recipe in sorted(groups)
             for i in self.fastest(count, self.having("recompute", level) & self.having("precision", recipe))
         ]
-        found = [self.prediction(i, site=site, notes=notes) for i in near]
+        found = [self.prediction(i, facility=facility) for i in near]
         return sorted(found, key=lambda p: objective_value(p, objective))[:count]
 
 

@@ -108,7 +108,7 @@ def _more_devices(space: Space, objective: Objective) -> Iterator[Fix]:
             return
         best = _best(search_each([wider], only_best=True)[0], objective)
         if best is not None:
-            nodes = -(-count // machine.gpus_per_node)
+            nodes = machine.num_nodes_for(count)
             what = f"{nodes} nodes" if count >= machine.gpus_per_node else f"{count} devices"
             yield Fix(change=f"{what} instead of {space.num_nodes}", prediction=best, same_training=True)
             return

@@ -96,7 +96,7 @@ class Space:
 
     @property
     def num_nodes(self) -> int:
-        return -(-self.num_gpus // self.machine.gpus_per_node)
+        return self.machine.num_nodes_for(self.num_gpus)
 
     def choices(self) -> tuple[Choice, ...]:
         """Every combination of the other knobs, the simplest first; of equal layouts the first one wins."""

@@ -49,9 +49,8 @@ class RlPrediction:
     memory_update: Breakdown
     host_memory: Breakdown
     """One node."""
-    site: Facility | None = None
+    facility: Facility | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
-    site_notes: tuple[str, ...] = ()
 
     @property
     def num_gpus(self) -> int:
@@ -90,12 +89,12 @@ class RlPrediction:
     @property
     def footprint(self) -> Footprint | None:
         """Energy, money and carbon of a step; per token of prompts and answers."""
-        if self.site is None:
+        if self.facility is None:
             return None
         total = float(self.time.total)
         streaming = self.rollout.memory_frac * float(self.rollout.time.total) / total
         return footprint(
-            machine=self.machine, recipe=self.recipe, site=self.site, time_s=total, num_gpus=self.num_gpus,
+            machine=self.machine, recipe=self.recipe, facility=self.facility, time_s=total, num_gpus=self.num_gpus,
             num_tokens=self.num_tokens, hardware_flop=self.hardware_flop, memory_frac=streaming,
         )  # fmt: skip
 
@@ -141,7 +140,7 @@ class RlPrediction:
         if not self.fits_host:
             found.append("a node's host memory is too small for what is moved off its devices")
         found += [f"{reason}: the interval is wider" for reason in self.unseen]
-        return list(dict.fromkeys([*found, *self.site_notes]))
+        return list(dict.fromkeys([*found, *(self.facility.notes if self.facility else ())]))
 
     def as_document(self) -> dict[str, Any]:
         total, used, asked, n = float(self.time.total), self.footprint, self.resolved_input(), self.num_gpus
@@ -171,8 +170,7 @@ def predict_rl(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, layout: Layout, rollout_recipe: Recipe,
     rollout_tp: int, num_prompts: int, num_responses: int, prompt_len: int, response_len: int,
     longest_len: int | None = None, reward_s: float = 0.0, reference: bool = True,
-    mode: TrainingMode | ModeName = "full", sync: Sync = "gather_broadcast", site: Facility | None = None,
-    site_notes: tuple[str, ...] = (),
+    mode: TrainingMode | ModeName = "full", sync: Sync = "gather_broadcast", facility: Facility | None = None,
 ) -> RlPrediction:  # fmt: skip
     """One on-policy GRPO step: trainer and generator take turns on the same devices.
 
@@ -217,7 +215,7 @@ def predict_rl(
         memory_rollout=replace(rollout.memory, name="rollout", parts=(*rollout.memory.parts, held)),
         memory_update=memory_update,
         host_memory=hostmem.training_host_memory(setting, num_weight_copies=2 if reference else 1),
-        site=site, site_notes=site_notes,
+        facility=facility,
     )  # fmt: skip
 
 

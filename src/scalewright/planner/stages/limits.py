@@ -118,7 +118,7 @@ def _vision_candidates(p: VisionPrediction, catalog: Catalog) -> Iterator[Candid
     if p.recipe.name in NARROWER and NARROWER[p.recipe.name] != "fp8":
         yield f"precision {NARROWER[p.recipe.name]}", asking(recipe=recipe(NARROWER[p.recipe.name]))
     yield f"{2 * p.feed.num_loaders} loader workers", asking(feed=replace(p.feed, num_loaders=2 * p.feed.num_loaders))
-    for name, machine in other_machines(p.machine, catalog, num_nodes=-(-n // p.machine.gpus_per_node)):
+    for name, machine in other_machines(p.machine, catalog, num_nodes=p.machine.num_nodes_for(n)):
         yield f"transport {name}", asking(machine=machine)
 
 

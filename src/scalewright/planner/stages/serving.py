@@ -48,9 +48,8 @@ class GenerationPrediction:
     """Sequences of a copy that a decode step serves, on average."""
     num_steps: float
     """Decode steps until the last answer."""
-    site: Facility | None = None
+    facility: Facility | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
-    site_notes: tuple[str, ...] = ()
 
     @property
     def mean_context(self) -> float:
@@ -106,7 +105,7 @@ class GenerationPrediction:
         if self.serving.tp > machine.gpus_per_node:
             found.append(f"tp={self.serving.tp} spans nodes of {machine.gpus_per_node} devices")
         wider = [f"{reason}: the interval is wider" for reason in generation.unseen_generation(self.serving)]
-        return [*found, *wider, *machine.assumptions, *self.site_notes]
+        return [*found, *wider, *machine.assumptions, *(self.facility.notes if self.facility else ())]
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -125,12 +124,12 @@ class GenerationPrediction:
     @property
     def footprint(self) -> Footprint | None:
         """Energy, money and carbon of all answers; per generated token."""
-        if self.site is None:
+        if self.facility is None:
             return None
         return footprint(
-            machine=self.serving.machine, recipe=self.serving.recipe, site=self.site, time_s=float(self.time.total),
-            num_gpus=self.num_gpus, num_tokens=self.batch * self.response_len, hardware_flop=self.hardware_flop,
-            memory_frac=self.memory_frac,
+            machine=self.serving.machine, recipe=self.serving.recipe, facility=self.facility,
+            time_s=float(self.time.total), num_gpus=self.num_gpus, num_tokens=self.batch * self.response_len,
+            hardware_flop=self.hardware_flop, memory_frac=self.memory_frac,
         )  # fmt: skip
 
     def as_document(self) -> dict[str, Any]:
@@ -170,7 +169,7 @@ class GenerationPrediction:
 def predict_generation(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, num_gpus: int, tp: int, batch: int,
     prompt_len: int, response_len: int, longest_len: int | None = None, cache_bytes: float | None = None,
-    taken_bytes: float = 0.0, site: Facility | None = None, site_notes: tuple[str, ...] = (),
+    taken_bytes: float = 0.0, facility: Facility | None = None,
 ) -> GenerationPrediction:  # fmt: skip
     """Time, memory and rate of `batch` prompts over `num_gpus / tp` copies of the model.
 
@@ -218,8 +217,7 @@ def predict_generation(
         itl_s=float(step.total),
         num_running=running,
         num_steps=steps,
-        site=site,
-        site_notes=site_notes,
+        facility=facility,
     )
 
 

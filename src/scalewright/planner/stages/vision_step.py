@@ -52,9 +52,8 @@ class VisionPrediction:
     one_node_s: float
     """The same step on one node: what efficiency per batch is counted against."""
     feed: Feed = TEXT
-    site: Facility | None = None
+    facility: Facility | None = None
     """Building, grid and price; without them there is no energy, money or carbon."""
-    site_notes: tuple[str, ...] = ()
 
     @property
     def setting(self) -> VisionSetting:
@@ -115,13 +114,13 @@ class VisionPrediction:
     @property
     def footprint(self) -> Footprint | None:
         """Energy, money and carbon of a step; per image."""
-        if self.site is None:
+        if self.facility is None:
             return None
         total = float(self.time.total)
         streaming = sum(float(self.time.part(n).total) for n in ("norm_and_activation", "layout_change", "pool"))
         return footprint(
-            machine=self.machine, recipe=self.recipe, site=self.site, time_s=total, num_gpus=int(self.layout.dp),
-            num_tokens=int(self.layout.gbs), hardware_flop=self.hardware_flop,
+            machine=self.machine, recipe=self.recipe, facility=self.facility, time_s=total,
+            num_gpus=int(self.layout.dp), num_tokens=int(self.layout.gbs), hardware_flop=self.hardware_flop,
             memory_frac=streaming / total * self.machine.constants.memory_bandwidth_share.value,
         )  # fmt: skip
 
@@ -139,7 +138,7 @@ class VisionPrediction:
                 "name a --storage to count the wait"
             )
         wider = [f"{reason}: the interval is wider" for reason in unseen_vision(self.setting)]
-        return [*found, *wider, *self.machine.assumptions, *self.site_notes]
+        return [*found, *wider, *self.machine.assumptions, *(self.facility.notes if self.facility else ())]
 
     @property
     def mfu_frac(self) -> float:
@@ -191,8 +190,7 @@ def predict_vision(
     stack: Stack,
     channels_last: bool | None = None,
     feed: Feed = TEXT,
-    site: Facility | None = None,
-    site_notes: tuple[str, ...] = (),
+    facility: Facility | None = None,
 ) -> VisionPrediction:
     """`layout.mbs` images a device on `layout.dp` devices; `channels_last` None: as the stack has it."""
     assert isinstance(spec.shape, ConvShape)
@@ -212,7 +210,7 @@ def predict_vision(
     return VisionPrediction(
         spec=spec, machine=machine, layout=layout, recipe=recipe, stack=stack, channels_last=last, feed=feed,
         time=_with_data(setting, feed, _step(setting, num_gpus), num_gpus), memory=vision_memory(setting, dp=num_gpus),
-        one_node_s=float(_with_data(setting, feed, _step(setting, here), here).total), site=site, site_notes=site_notes,
+        one_node_s=float(_with_data(setting, feed, _step(setting, here), here).total), facility=facility,
     )  # fmt: skip
 
 
@@ -232,7 +230,7 @@ def _with_data(setting: VisionSetting, feed: Feed, step: Breakdown, num_gpus: in
     """The step, and what it waits for images; nothing where no storage is named (synthetic images)."""
     machine, images, wait = setting.machine, float(setting.num_images), 0.0
     if feed.storage is not None:
-        c, nodes = machine.constants, -(-num_gpus // machine.gpus_per_node)
+        c, nodes = machine.constants, machine.num_nodes_for(num_gpus)
         read = storage.job_bytes_per_s(storage=feed.storage, direction="read", num_nodes=nodes, constants=c)
         found = storage.data_wait_s(
             step_s=step.total, step_bytes=images * num_gpus * c.image_bytes.value, read_bytes_per_s=read,

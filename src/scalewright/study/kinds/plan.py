@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass as checked
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.here.place import HERE, place_of
-from scalewright.planner.energy_use import site_of
+from scalewright.planner.energy_use import facility_of
 from scalewright.planner.predict import Prediction, resolve_recipe
 from scalewright.planner.search.losers import losers
 from scalewright.planner.search.pareto import why_none
@@ -78,9 +78,9 @@ def searched(folders: tuple[Path, ...], asked: Search) -> tuple[SearchResult, Pr
     """The search and its fastest layout; kept, because points that differ in what follows share it."""
     catalog = Catalog(folders)
     place = place_of(catalog, asked.system, partition=asked.partition or None)
-    site, notes = site_of(catalog, place.system, place.machine.accelerator.id)
+    facility = facility_of(catalog, place.system, place.machine.accelerator.id)
     result = search(space_of(catalog, asked, place.machine))
-    ranked = result.best(1, "time", site=site, notes=tuple(notes))
+    ranked = result.best(1, "time", facility=facility)
     return result, ranked[0] if ranked else None
 
 

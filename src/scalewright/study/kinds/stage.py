@@ -13,7 +13,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
 from scalewright.errors import ConfigError
 from scalewright.here.place import HERE, Place, place_of
-from scalewright.planner.energy_use import Footprint, site_of
+from scalewright.planner.energy_use import Footprint, facility_of
 from scalewright.planner.predict import predict, resolve_recipe
 from scalewright.planner.stages.generation_rl import predict_rl
 from scalewright.planner.stages.memory import MinimumGpus, minimum_gpus
@@ -100,8 +100,8 @@ def _timed(
 ) -> Timed:
     """One step on the fewest devices, everything sharded over them; at least one sequence a device."""
     n, machine, stack = fewest.num_gpus, place.machine, catalog.stack(asked.stack)
-    site, notes = site_of(catalog, place.system, machine.accelerator.id)
-    around: dict[str, Any] = {"site": site, "site_notes": tuple(notes)}
+    facility = facility_of(catalog, place.system, machine.accelerator.id)
+    around: dict[str, Any] = {"facility": facility}
     batch = max(asked.batch // n, 1) * n
     layout = Layout(dp=n, mbs=1, gbs=batch, zero=3, recompute="full")
     common: dict[str, Any] = {"machine": machine, "stack": stack, "recipe": recipe, **around}

@@ -19,7 +19,7 @@ from scalewright.errors import ConfigError, LayoutError, nearest
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.summary import summarize
-from scalewright.planner.energy_use import Footprint, site_of
+from scalewright.planner.energy_use import Footprint, facility_of
 from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
 from scalewright.planner.stages.limits import stage_limits
 from scalewright.planner.stages.vision_step import VisionPrediction, predict_vision
@@ -158,10 +158,10 @@ def predict_point(catalog: Catalog, told: Mapping[str, Value], *, where: str) ->
     split = parse_layout(asked.told.layout)
     recipe = resolve_recipe(asked.told.precision, asked.machine)
     stack = resolve_stack(asked.told.stack, catalog, split, asked.machine, is_vision=asked.spec.is_vision)
-    site, notes = site_of(catalog, asked.place.system, asked.machine.accelerator.id)
+    facility = facility_of(catalog, asked.place.system, asked.machine.accelerator.id)
     common: dict[str, Any] = {
         "spec": asked.spec, "machine": asked.machine, "layout": split, "recipe": recipe, "stack": stack,
-        "site": site, "site_notes": tuple(notes),
+        "facility": facility,
     }  # fmt: skip
     if asked.spec.is_vision:
         _check_nodes(asked.machine, split)
@@ -170,7 +170,7 @@ def predict_point(catalog: Catalog, told: Mapping[str, Value], *, where: str) ->
 
 
 def _check_nodes(machine: Machine, split: Layout) -> None:
-    needed = -(-int(split.num_gpus) // machine.gpus_per_node)
+    needed = machine.num_nodes_for(int(split.num_gpus))
     if machine.num_nodes is not None and needed > machine.num_nodes:
         raise LayoutError(f"{split.brief} needs {needed} nodes: {machine.name} has {machine.num_nodes}")
 
