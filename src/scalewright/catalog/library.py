@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tomllib
@@ -79,6 +80,29 @@ class Catalog:
             hint = f"see: scalewright catalog {kind}"
             raise UnknownNameError(kind.removesuffix("s"), name, files, hint=hint)
         return self._load(kind, entry_id, files[entry_id])
+
+    def find(self, name: str) -> Entry:
+        """The entry of whatever kind has that name; a name that two kinds share must be given with its kind."""
+        matches: dict[str, Entry] = {}
+        for kind in KINDS:
+            with contextlib.suppress(UnknownNameError):
+                matches[kind] = self.get(kind, name)
+        if not matches:
+            names = [*KINDS, *(entry_id for kind in KINDS for entry_id in self.ids(kind))]
+            raise UnknownNameError("kind or catalogue entry", name, names, hint="see: scalewright catalog")
+        if len(matches) > 1:
+            raise ConfigError(
+                f"{name!r} names entries of several kinds ({', '.join(matches)}): write scalewright catalog "
+                f"{next(iter(matches))} {name}"
+            )
+        return next(iter(matches.values()))
+
+    def find_pair(self, first: str, second: str) -> tuple[Entry, Entry]:
+        """Two entries of one kind, to be compared."""
+        pair = self.find(first), self.find(second)
+        if type(pair[0]) is not type(pair[1]):
+            raise ConfigError(f"{first!r} and {second!r} are of different kinds: compare two of one kind")
+        return pair
 
     def all(self, kind: str) -> list[Entry]:
         files = self._files(kind)

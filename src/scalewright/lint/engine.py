@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 
 from scalewright.lint.rule import Context, Fix, Hit, LintRule, ModelNeeds
 from scalewright.lint.rules import all_rules
 from scalewright.lint.script import Script
-from scalewright.lint.settings import LintSettings
+from scalewright.lint.settings import LintSettings, find_settings, load_settings
 from scalewright.lint.suppressions import SUPPRESSION_RULES, Suppression, suppression_unused, suppressions
 from scalewright.records.types import Finding
 
@@ -102,6 +103,20 @@ def _unused(comments: Iterable[Suppression], used: set[tuple[int, str]], asked: 
 def known_rules() -> dict[str, LintRule]:
     """Every rule by id, with those about suppressions."""
     return dict(sorted((all_rules() | {rule.id: rule for rule in SUPPRESSION_RULES}).items()))
+
+
+def resolve_settings(
+    config: Path | None, *, site: str, slurm: str, fail_on: str | None, select: tuple[str, ...], ignore: tuple[str, ...]
+) -> LintSettings:
+    """Options over the settings file over the defaults; names of unknown rules are refused."""
+    file_settings = load_settings(config) if config is not None else find_settings(Path.cwd())
+    options: dict[str, object] = {"site": site, "slurm": slurm, "fail_on": fail_on, "select": select}
+    changes = {name: value for name, value in options.items() if value}
+    if ignore:
+        changes["ignore"] = (*file_settings.ignore, *ignore)
+    settings = file_settings.model_copy(update=changes)
+    settings.check_names(known_rules())
+    return settings
 
 
 def set_once(found: Iterable[LintFinding]) -> list[LintFinding]:

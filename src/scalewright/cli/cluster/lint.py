@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from scalewright.lint.engine import Linter, LintFinding
     from scalewright.lint.script import Script
-    from scalewright.lint.settings import LintSettings
 
 Scripts = Annotated[
     list[str] | None, typer.Argument(metavar="SCRIPT...", help="Job scripts; -: standard input.", show_default=False)
@@ -71,7 +70,7 @@ def run(
     """Say what in job scripts wastes GPU-hours or loses work, and fix it. Exit 1: findings; 2: not readable."""
     from scalewright.errors import ConfigError
     from scalewright.lint.context import lint_context, needs_of
-    from scalewright.lint.engine import Linter
+    from scalewright.lint.engine import Linter, resolve_settings
     from scalewright.lint.overrides import all_overrides
 
     answer = "json" if as_json else output
@@ -82,7 +81,9 @@ def run(
         raise ConfigError("no script is given: name some, or - for standard input, or see --list")
     if unsafe_fixes and not (fix or diff):
         raise ConfigError("--unsafe-fixes changes what --fix and --diff do: give one of them as well")
-    settings = _settings(config, site=site, slurm=slurm, fail_on=fail_on, select=select, ignore=ignore)
+    settings = resolve_settings(
+        config, site=site, slurm=slurm, fail_on=fail_on, select=_names(select), ignore=_names(ignore)
+    )
     context = lint_context(settings, pilot, catalog)
     linter = Linter(settings=settings, context=context, needs_of=needs_of(context, model, plan, catalog))
     job = _Job(linter=linter, overrides=all_overrides(os.environ, sbatch), unsafe=unsafe_fixes)
@@ -191,22 +192,8 @@ class _Job:
             print_summary(console, summary_line(self.findings, *counts))
 
 
-def _settings(
-    config: Path | None, *, site: str, slurm: str, fail_on: str | None, select: str, ignore: str
-) -> LintSettings:
-    """Flags over the file over the defaults."""
-    from scalewright.lint.engine import known_rules
-    from scalewright.lint.settings import find_settings, load_settings
-
-    found = load_settings(config) if config is not None else find_settings(Path.cwd())
-    changes: dict[str, object] = {"site": site, "slurm": slurm, "fail_on": fail_on}
-    changes["select"] = tuple(name.strip() for name in select.split(",") if name.strip())
-    given = {key: value for key, value in changes.items() if value}
-    if ignore:
-        given["ignore"] = (*found.ignore, *(name.strip() for name in ignore.split(",") if name.strip()))
-    settings = found.model_copy(update=given)
-    settings.check_names(known_rules())
-    return settings
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _describe(name: str, kind: str) -> None:

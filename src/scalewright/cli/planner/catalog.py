@@ -9,7 +9,6 @@ import typer
 from scalewright.cli.options import AsJson, CatalogFolder, Explain
 
 if TYPE_CHECKING:
-    from scalewright.catalog.library import Catalog
     from scalewright.catalog.types import Entry
 
 
@@ -42,7 +41,7 @@ def run(
             raise ConfigError(
                 f"catalog compare takes two names, not {len(words)}: write catalog compare h100-sxm a100-sxm-80gb"
             )
-        pair = find_pair(library, *words)
+        pair = library.find_pair(*words)
         if as_json:
             body = {
                 "entries": [catalogue.as_dict(library, e) for e in pair],
@@ -64,7 +63,7 @@ def run(
     elif kind in KINDS:
         entries = [library.get(kind, name) for name in words]
     else:
-        entries = [find_entry(library, name) for name in (kind, *words)]
+        entries = [library.find(name) for name in (kind, *words)]
     if as_json:
         body = {"entries": [catalogue.as_dict(library, e) for e in entries]}
         typer.echo(to_json(document("catalog", body)), nl=False)
@@ -73,34 +72,3 @@ def run(
     else:
         for entry in entries:
             catalogue_tables.print_entry(console, library, entry, explain=explain)
-
-
-def find_entry(library: Catalog, name: str) -> Entry:
-    """An entry of whatever kind has that name; a name that two kinds share must be given with its kind."""
-    from scalewright.catalog.types import KINDS
-    from scalewright.errors import ConfigError, UnknownNameError
-
-    found: list[tuple[str, Entry]] = []
-    for kind in KINDS:
-        try:
-            found.append((kind, library.get(kind, name)))
-        except UnknownNameError:
-            continue
-    if not found:
-        known = [*KINDS, *(i for kind in KINDS for i in library.ids(kind))]
-        raise UnknownNameError("kind or catalogue entry", name, known, hint="see: scalewright catalog")
-    if len(found) > 1:
-        kinds = ", ".join(kind for kind, _ in found)
-        raise ConfigError(
-            f"{name!r} names entries of several kinds ({kinds}): write scalewright catalog {found[0][0]} {name}"
-        )
-    return found[0][1]
-
-
-def find_pair(library: Catalog, first: str, second: str) -> tuple[Entry, Entry]:
-    from scalewright.errors import ConfigError
-
-    a, b = find_entry(library, first), find_entry(library, second)
-    if type(a) is not type(b):
-        raise ConfigError(f"{first!r} and {second!r} are of different kinds: compare two of one kind")
-    return a, b

@@ -30,10 +30,8 @@ def run(
     Exit 1: none of a file's rows can be predicted; without a file, a score is worse than the one recorded.
     """
     from scalewright.catalog.library import open_catalog
-    from scalewright.catalog.published import load_runs, packaged_runs
     from scalewright.errors import ConfigError
-    from scalewright.planner.validation.error_table import error_table
-    from scalewright.planner.validation.validate import validate_run
+    from scalewright.planner.validation.error_table import validation_table
     from scalewright.records.documents import to_json, write_document
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
@@ -41,11 +39,7 @@ def run(
 
     if record and file is not None:
         raise ConfigError(f"--record keeps the scores of the shipped rows, not of {file}: leave the file out")
-    library = open_catalog(catalog)
-    runs = load_runs(file or packaged_runs())
-    if not runs:
-        raise ConfigError(f"{file} holds no rows: write one JSON object a line (docs/validation.md has the keys)")
-    table = error_table([validate_run(library, run) for run in runs])
+    table = validation_table(open_catalog(catalog), file)
     if out is not None:
         write_document(out, table.as_document())
     if as_json:

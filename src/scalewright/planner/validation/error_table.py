@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.published import load_runs, packaged_runs
 from scalewright.costs.interval import COVERAGE_FRAC
+from scalewright.errors import ConfigError
 from scalewright.planner.validation import scores
 from scalewright.planner.validation.scores import Array
-from scalewright.planner.validation.validate import ValidatedRow
+from scalewright.planner.validation.validate import ValidatedRow, validate_run
 from scalewright.records.documents import document
 
 MIN_PROBLEM_ROWS = 5
@@ -61,6 +65,14 @@ class ErrorTable:
             "rows": [row.as_dict() for row in self.rows],
         }
         return document("validation", body)
+
+
+def validation_table(catalog: Catalog, path: Path | None) -> ErrorTable:
+    """Predict the runs of a file, default those shipped, and score them."""
+    runs = load_runs(path or packaged_runs())
+    if not runs:
+        raise ConfigError(f"{path} holds no rows: write one JSON object a line (docs/validation.md has the keys)")
+    return error_table([validate_run(catalog, run) for run in runs])
 
 
 def error_table(rows: Sequence[ValidatedRow]) -> ErrorTable:

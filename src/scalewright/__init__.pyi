@@ -1,0 +1,9 @@
+from scalewright.api import catalog as catalog
+from scalewright.api.lint import lint as lint
+from scalewright.api.study import study as study
+from scalewright.api.validate import validate as validate
+from scalewright.errors import ConfigError as ConfigError
+from scalewright.errors import EnvironmentFailedError as EnvironmentFailedError
+from scalewright.errors import ScalewrightError as ScalewrightError
+
+__version__: str

@@ -1,0 +1,1 @@
+"""Answers as HTML for notebooks, with the core's dependencies alone."""
