@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pickle
+import re
 import shutil
 import threading
 import time
@@ -22,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as load_in_place
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor
@@ -30,9 +32,9 @@ from torch.distributed.tensor import DTensor
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError, ScalewrightError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.checkpoint_files import CheckpointFolder, Manifest, file_sum, problem_with, read_manifest
+from scalewright.run.checkpoint_metadata import METADATA, SafeReader
 
 T = TypeVar("T")
-METADATA = ".metadata"
 OPTIONAL = "rank-"
 """Names that belong to a rank and not to the model: another layout has other ranks, and goes without."""
 
@@ -114,7 +116,7 @@ class Checkpointer:
             except DocumentError as error:
                 damaged.append(str(error))
                 continue
-            self._read(folder, tensors)
+            self._read(folder, manifest, tensors)
             return Loaded(folder=folder, manifest=manifest, passed_over=tuple(damaged))
         if damaged:
             raise ConfigError(f"every checkpoint is damaged ({damaged[0]}): start again in another --run-dir")
@@ -123,7 +125,7 @@ class Checkpointer:
     def load(self, folder: Path, tensors: dict[str, Tensor]) -> Loaded:
         """Fill `tensors` from a checkpoint, perhaps of another run and layout."""
         manifest = self._verified(folder)
-        self._read(folder, tensors)
+        self._read(folder, manifest, tensors)
         return Loaded(folder=folder, manifest=manifest, passed_over=())
 
     def _copy_and_write(
@@ -173,16 +175,21 @@ class Checkpointer:
         self.last_write_s = time.perf_counter() - started_s
         return final
 
-    def _read(self, folder: Path, tensors: dict[str, Tensor]) -> None:
-        reader = FileSystemReader(folder)
-        known = reader.read_metadata().state_dict_metadata
-        wanted = {n: t for n, t in tensors.items() if n in known or not n.startswith(OPTIONAL)}
-        missing = sorted(set(wanted) - set(known))
+    def _read(self, folder: Path, manifest: Manifest, tensors: dict[str, Tensor]) -> None:
+        reader = SafeReader(folder, files=manifest.files)
+        stored = reader.tensor_names
+        targets = {n: t for n, t in tensors.items() if n in stored or not n.startswith(OPTIONAL)}
+        missing = sorted(set(targets) - set(stored))
         if missing:
             raise ConfigError(f"{folder}: lacks {missing[0]}: it is of another model; choose a checkpoint of this one")
         try:
-            load_in_place(wanted, storage_reader=reader, process_group=self._group)
+            load_in_place(targets, storage_reader=reader, process_group=self._group)
         except (CheckpointException, ValueError) as error:
+            if (name := _refused_name(error)) is not None:
+                raise ConfigError(
+                    f"{folder}: is refused: a shard wants to load {name}, which a tensor does not need and which could "
+                    "run code; use a checkpoint that you trust"
+                ) from error
             raise ConfigError(f"{folder}: does not fit this model: {_first_cause(error)}") from error
 
     def _verified(self, folder: Path) -> Manifest:
@@ -248,10 +255,24 @@ def _cause_of(error: BaseException, folder: Path, num_bytes: int) -> str:
     return _first_cause(error)
 
 
+def _refused_name(error: BaseException) -> str | None:
+    """What a shard wanted to load beside tensors, if `weights_only` refused it; PyTorch says so in its text only."""
+    inner = _innermost(error)
+    if not isinstance(inner, pickle.UnpicklingError):
+        return None
+    named = re.search(r"GLOBAL ([\w.]+)", str(inner))
+    return named.group(1) if named else "more than tensors"
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The error of the first rank that failed: DCP wraps the errors of every rank."""
+    while isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    return error
+
+
 def _first_cause(error: BaseException) -> str:
-    """The first line that says something: DCP wraps the errors of every rank."""
-    if isinstance(error, CheckpointException) and error.failures:
-        inner: BaseException = next(iter(error.failures.values()))[0]
-        return _first_cause(inner)
+    """The first line that says something."""
+    error = _innermost(error)
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0][:200]
