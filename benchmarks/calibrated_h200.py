@@ -148,10 +148,10 @@ def measure(name: str, what: Language | Vision, device: Any) -> dict[str, Any]:
 
 def _language_step(run: LanguageRun, device: Any) -> Callable[[], Callable[[], Any]]:
     from scalewright.run.device import allow_attention
-    from scalewright.run.language.session import open_session
+    from scalewright.run.language.session import open_language_session
 
     allow_attention(run.attention, device)
-    session = open_session(run, device)
+    session = open_language_session(run, device)
     loader = session.loader()
 
     def ready() -> Callable[[], Any]:
@@ -163,9 +163,9 @@ def _language_step(run: LanguageRun, device: Any) -> Callable[[], Callable[[], A
 
 def _vision_step(run: VisionRun, device: Any) -> Callable[[], Callable[[], Any]]:
     from scalewright.run.vision.loader import SyntheticBatches
-    from scalewright.run.vision.session import open_session
+    from scalewright.run.vision.session import open_vision_session
 
-    session = open_session(run, device)
+    session = open_vision_session(run, device)
     batches = SyntheticBatches(run, device, rank=0, first_step=0)
 
     def ready() -> Callable[[], Any]:

@@ -27,7 +27,7 @@ from scalewright.costs.machine import machine_from_system
 from scalewright.launch.prepare.outlook import vision_outlook
 from scalewright.run.device import choose_device, join_group
 from scalewright.run.vision.loader import SyntheticBatches
-from scalewright.run.vision.session import open_session
+from scalewright.run.vision.session import open_vision_session
 from scalewright.run.world import World
 from scalewright.workload.vision_run import VisionRun
 
@@ -108,7 +108,7 @@ class Board:
 def measure(name: str, variant: Variant, device: torch.device, board: Board) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     run, started_s = vision_run(variant), time.perf_counter()
-    session = open_session(run, device)
+    session = open_vision_session(run, device)
     if variant.plain_pool:
         session.model.folds_pool = False
     batches, times_s, before_j, timed_from_s = SyntheticBatches(run, device, rank=0, first_step=0), [], None, 0.0

@@ -31,8 +31,8 @@ from scalewright.costs.machine import machine_from_system
 from scalewright.planner.predict import predict
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.device import allow_attention, choose_device, join_group
-from scalewright.run.language.session import open_session
-from scalewright.run.language.train import run_language
+from scalewright.run.language.session import open_language_session
+from scalewright.run.language.train import run as run_language
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
@@ -92,7 +92,7 @@ def measure(name: str, variant: Variant, device: torch.device, *, profile: bool)
     run = language_run(variant)
     kernel = allow_attention(run.attention, device)
     started_s = time.perf_counter()
-    session = open_session(run, device)
+    session = open_language_session(run, device)
     loader, times_s, losses = session.loader(), [], []
     before_j, timed_from_s = None, 0.0
     for step in range(run.steps):
@@ -163,7 +163,7 @@ def measure_checkpoints(folder: Path, device: str) -> list[dict[str, Any]]:
             contextlib.closing(MetricWriter(directory, world)) as metrics,
             Watchdog(directory, world, metrics, factor=1000.0, minimum_s=600.0) as watchdog,
         ):
-            run_language(run, directory, world, metrics, StopSignals(), watchdog)
+            run_language(directory, world, metrics, StopSignals(), watchdog)
         events = [json.loads(line) for line in directory.rank_events(0).read_text().splitlines()]
         found = [(e["name"], e["step"], e["value"]) for e in events if "name" in e]
         # the last save waits for the disk in both modes: what counts are those between steps

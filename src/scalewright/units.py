@@ -16,7 +16,12 @@ from scalewright.errors import QuantityError, nearest
 DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21, "Y": 1e24}
 SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9, "p": 1e-12}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-JOULE_PER_WH = 3600.0
+KILO, MEGA, GIGA, TERA = (DECIMAL[prefix] for prefix in "kMGT")
+MILLI, MICRO, NANO = (SMALL[prefix] for prefix in "mun")
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+"""In bytes, for sizes that are whole numbers."""
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+JOULE_PER_WH = HOUR_S
 BYTES_PER_BIT = 0.125
 
 _EXAMPLE_NUMBER = re.compile(r"\b[\d.]+(?= )")
@@ -65,7 +70,7 @@ FLOP_PER_S = Dimension(
 SECONDS = Dimension(
     "time",
     "s",
-    _prefixed("s", 1.0, SMALL) | {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "a": 31557600.0},
+    _prefixed("s", 1.0, SMALL) | {"s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S, "a": 31557600.0},
     "60 s, 10 min or 1.5 us",
     suffix="s",
 )
@@ -80,7 +85,7 @@ JOULES = Dimension(
 COUNT = Dimension("count", "", {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}, "175 B")
 FRACTION = Dimension("fraction", "", {"": 1.0, "%": 0.01}, "0.92 or 92 %", suffix="frac")
 USD = Dimension("money", "USD", _prefixed("USD", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "30 kUSD", suffix="usd")
-USD_PER_S = Dimension("price", "USD/s", {"USD/s": 1.0, "USD/h": 1 / 3600.0}, "2.49 USD/h", suffix="usd_per_s")
+USD_PER_S = Dimension("price", "USD/s", {"USD/s": 1.0, "USD/h": 1 / HOUR_S}, "2.49 USD/h", suffix="usd_per_s")
 KGCO2E_PER_J = Dimension(
     "carbon intensity",
     "kgCO2e/J",
@@ -182,8 +187,8 @@ _LADDERS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "work": _ladder("FLOP", DECIMAL),
     "rate of work": _ladder("FLOP/s", DECIMAL),
     "time": (
-        (2 * 86400.0, 86400.0, "d"),
-        (2 * 3600.0, 3600.0, "h"),
+        (2 * DAY_S, DAY_S, "d"),
+        (2 * HOUR_S, HOUR_S, "h"),
         (1.0, 1.0, "s"),
         (1e-3, 1e-3, "ms"),
         (1e-6, 1e-6, "us"),
@@ -201,7 +206,7 @@ _LADDERS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "count": ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k")),
     "fraction": ((0.0, 0.01, "%"),),
     "money": ((1e6, 1e6, "MUSD"), (1e4, 1e3, "kUSD"), (0.0, 1.0, "USD")),
-    "price": ((0.0, 1 / 3600.0, "USD/h"),),
+    "price": ((0.0, 1 / HOUR_S, "USD/h"),),
     "carbon intensity": ((0.0, 1e-3 / _KWH, "gCO2e/kWh"),),
     "carbon": ((1e3, 1e3, "tCO2e"), (1.0, 1.0, "kgCO2e"), (0.0, 1e-3, "gCO2e")),
 }

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.checkpoint import Checkpointer
 from scalewright.run.language.optimizer import local
-from scalewright.run.language.session import Session, open_session
-from scalewright.run.vision.loader import Batch
-from scalewright.run.vision.session import open_session as open_vision_session
+from scalewright.run.language.session import LanguageSession, open_language_session
+from scalewright.run.vision.loader import ImageBatch
+from scalewright.run.vision.session import open_vision_session
 from scalewright.run.vision.step import MeanLoss
 from scalewright.run.vision.validate import validate
 from scalewright.workload import vision_run
@@ -24,14 +24,14 @@ from scalewright.workload.language_run import LanguageRun, from_document
 
 def train(document: dict[str, Any]) -> list[tuple[float, float]]:
     """Loss and gradient norm of every step."""
-    session = open_session(from_document(document, where="the test's configuration"), torch.device("cpu"))
+    session = open_language_session(from_document(document, where="the test's configuration"), torch.device("cpu"))
     return _steps(session, 0, session.run.steps)
 
 
 def train_and_save(document: dict[str, Any], folder: str) -> list[tuple[float, float]]:
     """Train, then save what was reached."""
     run = from_document(document, where="the test's configuration")
-    session = open_session(run, torch.device("cpu"))
+    session = open_language_session(run, torch.device("cpu"))
     seen = _steps(session, 0, run.steps)
     saver = Checkpointer(RunDirectory(Path(folder)), keep=2, layout=run.layout.brief)
     saver.save_async(run.steps, session.optimizer.state(), {"num_updates": session.optimizer.num_updates})
@@ -43,7 +43,7 @@ def train_and_save(document: dict[str, Any], folder: str) -> list[tuple[float, f
 def load_and_train(document: dict[str, Any], folder: str, steps: int) -> list[tuple[float, float]]:
     """Take up a checkpoint, perhaps of another layout, and go on."""
     run: LanguageRun = replace(from_document(document, where="the test's configuration"), steps=steps)
-    session = open_session(run, torch.device("cpu"))
+    session = open_language_session(run, torch.device("cpu"))
     saver = Checkpointer(RunDirectory(Path(folder)), keep=2, layout=run.layout.brief)
     loaded = saver.load_newest(session.optimizer.state())
     assert loaded is not None
@@ -53,7 +53,7 @@ def load_and_train(document: dict[str, Any], folder: str, steps: int) -> list[tu
     return _steps(session, loaded.manifest.step, steps)
 
 
-def _steps(session: Session, first: int, last: int) -> list[tuple[float, float]]:
+def _steps(session: LanguageSession, first: int, last: int) -> list[tuple[float, float]]:
     loader, seen = session.loader(first_step=first), []
     for _ in range(first, last):
         batch = loader.next()
@@ -99,14 +99,14 @@ def score_images(document: dict[str, Any], num_images: int) -> tuple[float, floa
         if "running_" in name:
             buffer.add_(float(rank))  # what other ranks counted is not what is scored
     mine = slice(rank, None, torch.distributed.get_world_size())
-    found = validate(session, iter([Batch(images[mine], labels[mine], 0.0)]))
-    assert found is not None
-    return found.loss, found.top_5_frac, found.num_images
+    scores = validate(session, iter([ImageBatch(images[mine], labels[mine], 0.0)]))
+    assert scores is not None
+    return scores.loss, scores.top_5_frac, scores.num_images
 
 
 def train_with_overflow(document: dict[str, Any], bad_step: int, bad_rank: int) -> dict[str, Any]:
     """Train in fp16; in one step, one rank's gradients behind one layer are not finite."""
-    session = open_session(from_document(document, where="the test's configuration"), torch.device("cpu"))
+    session = open_language_session(from_document(document, where="the test's configuration"), torch.device("cpu"))
     return _with_overflow(session, session.split.callables[0], session.run.steps, bad_step, bad_rank, _steps)
 
 

@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 import torch
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
-from scalewright.run.breakdown import TimedStep, covered, profiler, shares, split_step
-from scalewright.run.device import choose_device, settle_cpu_products
+from scalewright.run.breakdown import TimedStep, covered, profiler, split_step, step_split
+from scalewright.run.device import choose_device, make_bf16_products_work
 from scalewright.run.language.data import TokenData, mapped_tokens, samples_of_rank, synthetic_tokens
-from scalewright.run.language.place import check_world_size, local_positions, stage_layers
+from scalewright.run.language.mesh_position import check_world_size, chunk_layers, local_positions
 from scalewright.run.language.precision import numbers
 from scalewright.run.steady import steady_state
 from scalewright.run.world import World
@@ -107,7 +107,7 @@ SECONDS = st.floats(min_value=0.0, max_value=100.0)
 
 @given(step_s=SECONDS, data_wait_s=SECONDS, compute_s=SECONDS, exposed_s=SECONDS)
 def test_parts_of_a_step_add_up_to_it(step_s: float, data_wait_s: float, compute_s: float, exposed_s: float) -> None:
-    split = shares(step_s=step_s, data_wait_s=data_wait_s, compute_s=compute_s, exposed_s=exposed_s)
+    split = step_split(step_s=step_s, data_wait_s=data_wait_s, compute_s=compute_s, exposed_s=exposed_s)
     parts = (split.compute_s, split.communication_s, split.data_wait_s, split.idle_s)
     assert min(parts) >= 0
     assert sum(parts) == pytest.approx(step_s)
@@ -130,7 +130,7 @@ def test_context_ranks_share_positions_and_the_causal_triangle_evenly(cp: int) -
 
 
 def test_stages_are_consecutive_and_as_even_as_can_be() -> None:
-    ranges = stage_layers(10, num_stages=4)
+    ranges = chunk_layers(10, num_chunks=4)
     assert [layer for part in ranges for layer in part] == list(range(10))
     assert {len(part) for part in ranges} == {2, 3}
 
@@ -162,9 +162,9 @@ def test_products_that_kill_the_process_are_found_before_they_do(
     fake.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(fake))
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    note = settle_cpu_products()
+    note = make_bf16_products_work()
     assert note is not None
     assert "AVX512_CORE" in note
     fake.write_text("#!/bin/sh\nkill -ILL $$\n")
     with pytest.raises(EnvironmentFailedError, match="fp32"):
-        settle_cpu_products()
+        make_bf16_products_work()

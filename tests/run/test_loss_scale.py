@@ -23,9 +23,9 @@ from recorded import NoLooks, Recorded
 
 from scalewright.run import loss_scale
 from scalewright.run.language.optimizer import AdamW
-from scalewright.run.language.session import open_session
+from scalewright.run.language.session import open_language_session
 from scalewright.run.loss_scale import FIRST_LOSS_SCALE, LossScale
-from scalewright.run.vision.session import open_session as open_vision_session
+from scalewright.run.vision.session import open_vision_session
 from scalewright.workload.language_run import OptimizerSettings, resolve
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_shape
@@ -65,10 +65,10 @@ class Small(NamedTuple):
     def overflow(self, number: int) -> None:
         """A step whose gradients overflow; the scale is as it was afterwards."""
         before = self.scale.state()
-        self.scale.take_up({"value": TOO_LARGE, "good_steps": 1})
+        self.scale.restore({"value": TOO_LARGE, "good_steps": 1})
         self.step(number)
         assert self.scale.state() == {"value": TOO_LARGE / 2, "good_steps": 0}
-        self.scale.take_up(before)
+        self.scale.restore(before)
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self.session.optimizer.state().items()}
@@ -94,7 +94,7 @@ def small(kind: str, precision: str = "fp16") -> Small:
         from_shape("layers=2,hidden=32,heads=4,vocab=64,seq=16"), Layout(mbs=2, gbs=4), precision=precision, steps=8,
         device="cpu", optimizer=OptimizerSettings(learning_rate=1e-2, warmup_steps=4),
     )  # fmt: skip
-    return Small(open_session(language, CPU), [(drawn(64, 4, 16), drawn(64, 4, 16)) for _ in range(8)])
+    return Small(open_language_session(language, CPU), [(drawn(64, 4, 16), drawn(64, 4, 16)) for _ in range(8)])
 
 
 def same(mine: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -110,7 +110,7 @@ def test_scale_halves_after_an_overflow_and_doubles_after_good_steps(flags: list
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loss_scale, "GROWTH_EVERY", 3)
         scale, value, good = LossScale(CPU, scales=True), 2.0**exponent, 0
-        scale.take_up({"value": value, "good_steps": 0})
+        scale.restore({"value": value, "good_steps": 0})
         for flag in flags:
             scale.after(scale.overflowed(torch.tensor(float("nan") if flag else 1.0)))
             value, good = (max(value / 2, 1.0), 0) if flag else (value, good + 1)
@@ -120,7 +120,7 @@ def test_scale_halves_after_an_overflow_and_doubles_after_good_steps(flags: list
 
 def test_other_precisions_have_a_scale_of_one_whatever_a_checkpoint_says() -> None:
     scale = LossScale(CPU, scales=False)
-    scale.take_up({"value": 1024.0, "good_steps": 7})
+    scale.restore({"value": 1024.0, "good_steps": 7})
     scale.after(scale.overflowed(torch.tensor(float("inf"))))
     assert scale.unscale([torch.ones(2)]) is None
     assert (scale.value, scale.state()) == (1.0, {"value": 1.0, "good_steps": 0})
@@ -132,7 +132,7 @@ def test_other_precisions_have_a_scale_of_one_whatever_a_checkpoint_says() -> No
 def test_what_is_no_state_changes_nothing(wrong: dict[str, Any]) -> None:
     scale = LossScale(CPU, scales=True)
     with pytest.raises((KeyError, TypeError, ValueError)):
-        scale.take_up(wrong)
+        scale.restore(wrong)
     assert scale.state() == {"value": FIRST_LOSS_SCALE, "good_steps": 0}
 
 
@@ -203,7 +203,7 @@ def test_an_overflow_leaves_weights_state_and_count_untouched(kind: str) -> None
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scale_that_is_too_large_comes_down_until_steps_count(kind: str) -> None:
     trained = small(kind)
-    trained.scale.take_up({"value": 2.0**24, "good_steps": 0})
+    trained.scale.restore({"value": 2.0**24, "good_steps": 0})
     halvings = -1  # the last step is a good one
     while trained.session.optimizer.num_updates == 0:
         trained.step(0)
@@ -229,7 +229,7 @@ def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(kind: str) -> N
     state = json.loads(text)
     assert state == {"num_updates": 2, "loss_scale": {"value": FIRST_LOSS_SCALE, "good_steps": 2}}
     resumed.session.optimizer.num_updates = state["num_updates"]
-    resumed.scale.take_up(state["loss_scale"])
+    resumed.scale.restore(state["loss_scale"])
     if kind == "vision":
         resumed.session.train_step.num_done = 3
     else:
@@ -277,7 +277,7 @@ def test_a_recorded_step_trains_as_one_that_is_run_each_time(kind: str, precisio
     for number in range(1, 6):
         for either in (plain, replayed):
             if number in SCALES:
-                either.scale.take_up({"value": SCALES[number], "good_steps": 0})
+                either.scale.restore({"value": SCALES[number], "good_steps": 0})
         samples.copy_(replayed.batches[number][0])
         targets.copy_(replayed.batches[number][1])
         step.begin()

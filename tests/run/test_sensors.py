@@ -20,7 +20,7 @@ from scalewright.run.sensors import (
     EnergySensor,
     NvidiaSensor,
     PortSensor,
-    Reading,
+    SensorReading,
     gpus_of_job,
     open_sensors,
 )
@@ -54,20 +54,20 @@ def sys(tmp_path: Path) -> Path:
 
 def test_ports_count_bytes_that_the_kernel_does_not_see(sys: Path) -> None:
     assert list(PortSensor(sys).read()) == [
-        Reading(name=names.NETWORK_SENT, value=4000.0, of="mlx5_0/1"),
-        Reading(name=names.NETWORK_RECEIVED, value=2000.0, of="mlx5_0/1"),
-        Reading(name=names.NETWORK_SENT, value=8000.0, of="mlx5_1/1"),
-        Reading(name=names.NETWORK_RECEIVED, value=4000.0, of="mlx5_1/1"),
-        Reading(name=names.NETWORK_SENT, value=987654321.0, of="cxi0"),
-        Reading(name=names.NETWORK_RECEIVED, value=123456789.0, of="cxi0"),
+        SensorReading(name=names.NETWORK_SENT, value=4000.0, of="mlx5_0/1"),
+        SensorReading(name=names.NETWORK_RECEIVED, value=2000.0, of="mlx5_0/1"),
+        SensorReading(name=names.NETWORK_SENT, value=8000.0, of="mlx5_1/1"),
+        SensorReading(name=names.NETWORK_RECEIVED, value=4000.0, of="mlx5_1/1"),
+        SensorReading(name=names.NETWORK_SENT, value=987654321.0, of="cxi0"),
+        SensorReading(name=names.NETWORK_RECEIVED, value=123456789.0, of="cxi0"),
     ]
 
 
 def test_energy_of_packages_goes_on_when_the_counter_wraps(sys: Path) -> None:
     sensor = EnergySensor(sys)
     assert list(sensor.read()) == [
-        Reading(name=names.CPU_ENERGY, value=5.0, of="package-0"),
-        Reading(name=names.NODE_ENERGY, value=777.0),
+        SensorReading(name=names.CPU_ENERGY, value=5.0, of="package-0"),
+        SensorReading(name=names.NODE_ENERGY, value=777.0),
     ]
     put(sys / "class/powercap/intel-rapl:0/energy_uj", "1000000")
     assert next(iter(sensor.read())).value == 11.0

@@ -29,7 +29,7 @@ from scalewright.run.vision.model import Bottleneck, Stem, build
 from scalewright.run.vision.optimizer import Momentum
 from scalewright.run.vision.pool import folded_pool
 from scalewright.run.vision.source import ImageSource, check_classes, rank_batches, rank_share
-from scalewright.run.vision.validate import summed
+from scalewright.run.vision.validate import score_sums
 from scalewright.workload.convolutions import resnet_forward_flop
 from scalewright.workload.vision_run import VisionRun
 
@@ -255,7 +255,7 @@ def test_more_classes_than_the_network_has_are_refused(samples: Samples) -> None
 
 def test_scores_are_counted_over_the_batch() -> None:
     scores = torch.tensor([[9.0, 1, 2, 3, 4, 5, 6], [9.0, 8, 7, 6, 5, 0, 1], [0.0, 1, 2, 3, 4, 5, 6]])
-    loss, first, best, count = summed(scores, torch.tensor([0, 4, 0])).tolist()
+    loss, first, best, count = score_sums(scores, torch.tensor([0, 4, 0])).tolist()
     assert (first, best, count) == (1, 2, 3)
     assert loss == pytest.approx(float(functional.cross_entropy(scores, torch.tensor([0, 4, 0]), reduction="sum")))
 

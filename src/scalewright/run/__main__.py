@@ -1,6 +1,8 @@
-"""The one door: `python -m scalewright.run KIND --run-dir DIR`, started by our launcher, srun, torchrun or a pod.
+"""The entry point of every rank: `python -m scalewright.run KIND --run-dir DIR`, started by our launcher, srun,
+torchrun or a pod. Nothing else in the project imports `run`.
 
-Whatever happens, the run directory says afterwards how it ended.
+However a rank ends, it writes the exit code and the reason to the run directory. `signals.py` describes what happens
+when a signal asks the run to stop.
 """
 
 from __future__ import annotations
@@ -47,19 +49,19 @@ KINDS = {
     "storage": "scalewright.run.micro.disk.storage:run",
     "checkpoint": "scalewright.run.micro.disk.checkpoint:run",
 }
-"""What can be run: the function that does it, imported when it is asked for."""
+"""The function that runs each kind. Its module is imported when the kind is started."""
 
 
 def kind_named(name: str) -> Kind:
-    """The function behind a kind, imported once it is called: where PyTorch is missing, the run's end says so."""
+    """The function of a kind. It imports its module when called, so that a run without PyTorch records why it ended."""
 
     def run(
         directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
     ) -> ExitCode:
         module, _, function = KINDS[name].partition(":")
         with _torch_or_extra():
-            found: Kind = getattr(importlib.import_module(module), function)
-        return found(directory, world, metrics, stop, watchdog)
+            run_kind: Kind = getattr(importlib.import_module(module), function)
+        return run_kind(directory, world, metrics, stop, watchdog)
 
     return run
 
@@ -75,7 +77,7 @@ def _torch_or_extra() -> Iterator[None]:
 
 
 def _preflight(directory: RunDirectory, world: World, num_spares: int | None) -> int:
-    """Before step 1, in the directory of the run that follows, which need not be one of ours."""
+    """Check the nodes before step 1, in the directory of the run that follows. That run may be of any program."""
     from scalewright.records.preflight import read_request
 
     request = read_request(directory.preflight_request)
@@ -95,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         kinds.add_parser(name).add_argument("--run-dir", type=Path, required=True)
     preflight = kinds.add_parser("preflight", help="check the nodes before step 1")
     preflight.add_argument("--run-dir", type=Path, required=True)
-    preflight.add_argument("--spares", type=int, help="nodes that may be left out; default: as the request says")
+    preflight.add_argument("--spares", type=int, help="nodes that may be left out; default: the number in the request")
     probe = kinds.add_parser("probe", help="measure this machine for a second or two and print it as JSON")
     probe.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     probe.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), default="fp32")
@@ -114,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return error.exit_code
     code = execute(kind_named(chosen.kind), directory, world)
-    # The notice may come while the interpreter winds down; what has ended and said so must not look killed.
+    # The notice may arrive while the interpreter exits; a run that has recorded its end must not look killed.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     return code
 
@@ -133,7 +135,7 @@ def execute(kind: Kind, directory: RunDirectory, world: World) -> int:
         traceback.print_exc()
         code, reason = describe(error, world)
     if code != ExitCode.YES or world.is_first:
-        with contextlib.suppress(Exception):  # on a full disk the exit code and the sentence below must do
+        with contextlib.suppress(Exception):  # on a full disk, the exit code and the message below must suffice
             write_end(directory, world, code=code, reason=reason)
     if code not in (ExitCode.YES, ExitCode.REQUEUE):
         os.write(screen, f"error: rank {world.rank}: {' '.join(reason.split())}\n".encode())
@@ -145,8 +147,8 @@ def _guarded(kind: Kind, directory: RunDirectory, world: World, stop: StopSignal
         directory.exit_info.unlink(missing_ok=True)
         record_start(directory, world, os.environ)
     factor, minimum_s = (
-        _setting(EnvName.WATCHDOG_FACTOR, WATCHDOG_FACTOR),
-        _setting(EnvName.WATCHDOG_S, WATCHDOG_MINIMUM_S),
+        _positive_number(EnvName.WATCHDOG_FACTOR, WATCHDOG_FACTOR),
+        _positive_number(EnvName.WATCHDOG_S, WATCHDOG_MINIMUM_S),
     )
     with (
         contextlib.closing(MetricWriter(directory, world)) as metrics,
@@ -159,19 +161,19 @@ def _guarded(kind: Kind, directory: RunDirectory, world: World, stop: StopSignal
     if code == ExitCode.YES:
         return code, "finished"
     if stop.requested is not None:
-        return code, f"stopped by {stop.requested} between two steps: run it again to resume"
+        return code, f"stopped by {stop.requested} after a whole step: run it again to resume"
     return code, f"ended with exit code {int(code)}"
 
 
 def describe(error: BaseException, world: World) -> tuple[int, str]:
-    """Exit code and one sentence for whatever ended a run."""
+    """Exit code and one sentence for the error that ended a run."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ScalewrightError):
         return error.exit_code, text
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.INTERRUPTED, "interrupted: run it again to resume"
     if isinstance(error, SystemExit):
-        return (error.code if isinstance(error.code, int) else ExitCode.ENVIRONMENT), f"left with {error.code}"
+        return (error.code if isinstance(error.code, int) else ExitCode.ENVIRONMENT), f"exited with {error.code}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return (
             ExitCode.ENVIRONMENT,
@@ -187,7 +189,7 @@ def describe(error: BaseException, world: World) -> tuple[int, str]:
     return ExitCode.ENVIRONMENT, f"{type(error).__name__}: {text[:400]}; see logs/rank-{world.rank}.log"
 
 
-def _setting(name: str, default: float) -> float:
+def _positive_number(name: str, default: float) -> float:
     text = os.environ.get(name)
     if text is None:
         return default
@@ -196,7 +198,7 @@ def _setting(name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not value > 0:
-        raise ConfigError(f"{name} is {text!r}: it must be a number above 0")
+        raise ConfigError(f"{name} is {text!r}: give a number above 0")
     return value
 
 
@@ -214,7 +216,7 @@ def _redirect_output(path: Path) -> None:
 
 
 def _end_with_the_launcher() -> None:
-    """A launcher that is killed takes its ranks along: the kernel sends them TERM, and they stop between two steps."""
+    """If the launcher is killed, the kernel sends its ranks TERM, and they stop after the current step."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

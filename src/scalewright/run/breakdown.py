@@ -1,10 +1,11 @@
-"""Where a step's time goes. Its parts add up to the time of an ordinary step, one that no profiler slows down.
+"""Split the time of a step into parts. They add up to the time of an ordinary step, which no profiler slows down.
 
-On a GPU, compute is the time in which some kernel ran, exposed communication that in which only collectives ran, both
-from a Kineto profile. On a CPU the host is the device: compute is the CPU time of the thread that trains, Python and
-dispatch included, without the profiler. Exposed communication is the rest of the step as far as the profile saw
-collectives under way and no operator at work. Data wait is measured at the loader. What is left is idle: the host (on a
-GPU), bubbles, slower ranks, and cores that other processes had (on a CPU).
+- Compute. On a GPU: time in which some kernel ran, from a Kineto profile. On a CPU: CPU time of the thread that trains,
+  with Python and dispatch, without the profiler.
+- Exposed communication. On a GPU: time in which only collectives ran. On a CPU: the rest of the step, as far as the
+  profile shows a collective running and no operator.
+- Data wait. Measured at the loader.
+- Idle. The rest: the host (on a GPU), pipeline bubbles, slower ranks, and cores used by other processes (on a CPU).
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from scalewright import units
+
 Interval = tuple[float, float]
-US = 1e-6
 COLLECTIVES = ("nccl", "gloo:", "rccl")
 NUM_ORDINARY = 20
-"""Latest steps whose median is taken for an ordinary step."""
+"""The median of this many latest steps is the ordinary step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStep:
-    """One step as the clock saw it."""
+    """Measured times of one step."""
 
     step: int
     wall_s: float
@@ -51,14 +53,14 @@ def profiler(device: torch.device) -> profile:
 
 
 def split_step(profiled: profile, ordinary: Sequence[TimedStep], *, device: torch.device) -> StepSplit:
-    """Divide the time of an ordinary step by what the profiler saw in another one."""
+    """Split the time of an ordinary step, with the shares that the profiler measured in another step."""
     events = profiled.events()  # type: ignore[no-untyped-call]
     on_gpu = device.type == "cuda"
     compute, communication = busy_intervals(events or [], on_gpu=on_gpu)
-    exposed_s = (covered([*compute, *communication]) - covered(compute)) * US
+    exposed_s = (covered([*compute, *communication]) - covered(compute)) * units.MICRO
     latest = ordinary[-NUM_ORDINARY:]
-    compute_s = covered(compute) * US if on_gpu else statistics.median(t.thread_cpu_s for t in latest)
-    return shares(
+    compute_s = covered(compute) * units.MICRO if on_gpu else statistics.median(t.thread_cpu_s for t in latest)
+    return step_split(
         step_s=statistics.median(t.wall_s for t in latest),
         data_wait_s=statistics.median(t.data_wait_s for t in latest),
         compute_s=compute_s,
@@ -66,8 +68,8 @@ def split_step(profiled: profile, ordinary: Sequence[TimedStep], *, device: torc
     )
 
 
-def shares(*, step_s: float, data_wait_s: float, compute_s: float, exposed_s: float) -> StepSplit:
-    """Parts that add up to the step; where the profiled step differs from it, communication is cut before compute."""
+def step_split(*, step_s: float, data_wait_s: float, compute_s: float, exposed_s: float) -> StepSplit:
+    """Parts that add up to `step_s`. If the profiled parts are too long, communication is shortened before compute."""
     data_wait_s = min(data_wait_s, step_s)
     compute_s = min(compute_s, step_s - data_wait_s)
     communication_s = min(exposed_s, step_s - data_wait_s - compute_s)
@@ -80,7 +82,7 @@ def shares(*, step_s: float, data_wait_s: float, compute_s: float, exposed_s: fl
 
 
 def busy_intervals(events: Iterable[Any], *, on_gpu: bool) -> tuple[list[Interval], list[Interval]]:
-    """Microseconds in which kernels or operators worked, and in which collectives were under way."""
+    """Intervals in microseconds in which kernels or operators ran, and in which collectives ran."""
     compute: list[Interval] = []
     communication: list[Interval] = []
     for event in events:
@@ -96,7 +98,7 @@ def busy_intervals(events: Iterable[Any], *, on_gpu: bool) -> tuple[list[Interva
 
 
 def covered(intervals: Iterable[Interval]) -> float:
-    """Length of the union."""
+    """Length of the union of intervals."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(intervals):
         if end > until:

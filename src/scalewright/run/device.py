@@ -19,18 +19,18 @@ from scalewright.run.world import World
 from scalewright.workload.language_run import Attention, DeviceKind
 
 ISA_VARIABLE, SAFE_ISA = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE"
-_PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a).sum()))"
-PROBE_TIMEOUT_S = 120
+_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a).sum()))"
+TRIAL_TIMEOUT_S = 120
 GROUP_TIMEOUT = timedelta(minutes=30)
 
 
 def choose_device(kind: DeviceKind, world: World) -> torch.device:
-    """The GPU of this local rank, or the CPU; a GPU that was asked for and is not there is an error."""
+    """The GPU of this local rank, or the CPU. A requested GPU that is not there is an error."""
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise EnvironmentFailedError(
-            "device cuda was asked for, but PyTorch sees no GPU here: choose --device cpu, or check driver and PyTorch"
+            "device cuda: PyTorch sees no GPU here; choose --device cpu, or check the driver and PyTorch"
         )
     index = int(os.environ.get(EnvName.DEVICE, world.local_rank))
     if index >= torch.cuda.device_count():
@@ -44,7 +44,7 @@ def choose_device(kind: DeviceKind, world: World) -> torch.device:
 
 
 def join_group(world: World, device: torch.device) -> None:
-    """Join the other ranks; alone, no port is opened."""
+    """Join the process group of all ranks. A single rank opens no port."""
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     if world.world_size == 1:
@@ -66,15 +66,15 @@ def join_group(world: World, device: torch.device) -> None:
         ) from error
 
 
-def settle_cpu_products() -> str | None:
+def make_bf16_products_work() -> str | None:
     """Make bf16 products work on this CPU. Some PyTorch builds choose instructions that a virtual CPU announces but
-    does not have, and die of SIGILL; a trial in another process shows it before this one is lost.
+    does not have, and the process dies of SIGILL. A trial in another process shows that without risk to this one.
 
-    Returns what was done, for the record; None where nothing was needed.
+    Returns a note on what was changed; None where nothing was needed.
     """
-    if _probe({}) == 0:
+    if _trial({}) == 0:
         return None
-    if os.environ.get(ISA_VARIABLE) is None and _probe({ISA_VARIABLE: SAFE_ISA}) == 0:
+    if os.environ.get(ISA_VARIABLE) is None and _trial({ISA_VARIABLE: SAFE_ISA}) == 0:
         os.environ[ISA_VARIABLE] = SAFE_ISA  # read by oneDNN at its first product, which has not happened yet
         return f"bf16 products end in an illegal instruction on this CPU: {ISA_VARIABLE}={SAFE_ISA} was set"
     raise EnvironmentFailedError(
@@ -82,32 +82,34 @@ def settle_cpu_products() -> str | None:
     )
 
 
-def _probe(extra: dict[str, str]) -> int:
-    """0: the product came out; -SIGILL: it killed the process. Any other failure is not the CPU's."""
+def _trial(extra: dict[str, str]) -> int:
+    """-SIGILL if the product killed the process, else 0: the CPU is not the cause of another failure."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROBE],
+        [sys.executable, "-c", _TRIAL],
         env=os.environ | extra,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=PROBE_TIMEOUT_S,
+        timeout=TRIAL_TIMEOUT_S,
         check=False,
     )
     return done.returncode if done.returncode == -signal.SIGILL else 0
 
 
 def allow_attention(kernel: Attention, device: torch.device) -> str:
-    """Let SDPA choose among these kernels only; returns which, for the record."""
+    """Let SDPA use this attention kernel only; returns its name, for the record."""
     if device.type != "cuda":
         return "PyTorch's CPU kernel"
-    wanted = _fastest(device) if kernel == "auto" else kernel
-    torch.backends.cuda.enable_cudnn_sdp(wanted == "cudnn")
-    torch.backends.cuda.enable_flash_sdp(wanted == "flash")
-    torch.backends.cuda.enable_mem_efficient_sdp(wanted in ("efficient", "cudnn", "flash"))  # for head sizes they lack
-    torch.backends.cuda.enable_math_sdp(wanted == "math")
-    return wanted
+    chosen = _fastest(device) if kernel == "auto" else kernel
+    torch.backends.cuda.enable_cudnn_sdp(chosen == "cudnn")
+    torch.backends.cuda.enable_flash_sdp(chosen == "flash")
+    torch.backends.cuda.enable_mem_efficient_sdp(
+        chosen in ("efficient", "cudnn", "flash")
+    )  # for head sizes that the chosen kernel lacks
+    torch.backends.cuda.enable_math_sdp(chosen == "math")
+    return chosen
 
 
 def _fastest(device: torch.device) -> Attention:
-    """cuDNN's kernel is made for Hopper and later; before, and on AMD, it is flash attention."""
+    """cuDNN's kernel is the fastest on Hopper and later; on older GPUs and on AMD it is flash attention."""
     hopper = torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
     return "cudnn" if hopper else "flash"

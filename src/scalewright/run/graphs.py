@@ -1,4 +1,4 @@
-"""A whole step as one CUDA graph: small models are bound by the time that launching thousands of kernels takes."""
+"""A whole step as one CUDA graph: in small models, launching thousands of kernels takes longer than running them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from torch import Tensor
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 WARM_UP_STEPS = 3
-"""Real steps that run before the capture: kernels are compiled and libraries choose their algorithms in them."""
+"""Real steps before the capture, in which kernels are compiled and libraries choose their algorithms."""
 
 
 class Capturable(Protocol[R_co]):
-    """A training step in two parts, of which the second is the same work every time."""
+    """A training step in two parts: `begin`, which differs from step to step, and `work`, which never changes."""
 
     before_update: Callable[[], None]
 
     def __call__(self, samples: Tensor, targets: Tensor, /) -> R_co: ...
 
     def begin(self) -> None:
-        """What differs from step to step: the host's counts, and numbers that recorded kernels find where they were."""
+        """Update the host's counts, and the numbers that recorded kernels read from fixed addresses."""
         ...
 
     def work(self, samples: Tensor, targets: Tensor, /) -> R_co:
-        """Forward, backward and update, without a look at what is on the device."""
+        """Forward, backward and update, without reading a value from the device."""
         ...
 
     def forget(self) -> None:
-        """Drop gradients, so that those of the graph lie in its own memory."""
+        """Drop the gradients, so that the graph allocates them in its own memory."""
         ...
 
 
 class GraphedStep(Generic[R]):
-    """Runs the first steps as they are, records one, and replays it from then on."""
+    """Runs the first steps directly, records one, and replays it from then on."""
 
     def __init__(self, step: Capturable[R]) -> None:
         self._step, self._num_calls = step, 0
@@ -66,8 +66,8 @@ class GraphedStep(Generic[R]):
         self._step.forget()
         torch.cuda.empty_cache()  # the graph keeps memory of its own
         graph = torch.cuda.CUDAGraph()
-        hold, self._step.before_update = self._step.before_update, lambda: None
+        before_update, self._step.before_update = self._step.before_update, lambda: None
         with torch.cuda.graph(graph):
             self._result = self._step.work(self._samples, self._targets)
-        self._step.before_update = hold
+        self._step.before_update = before_update
         self._graph = graph

@@ -1,7 +1,7 @@
-"""Loss scaling of 16-bit floats with a short exponent: small gradients would vanish without it.
+"""Loss scaling for fp16, whose short exponent would round small gradients to zero.
 
-Whether gradients overflowed is decided where they are. The host issues the same kernels either way, so that it never
-waits for an answer and a recorded graph holds the decision too.
+The device decides whether gradients overflowed. The host issues the same kernels either way, so it never waits for the
+device, and a recorded graph contains the decision.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LossScale:
     """fp16 loss scaling: halve after an overflow, double after many good steps. Other precisions have a scale of 1,
     which is a plain number and costs nothing.
 
-    The tensors stay the same ones for good: kernels of a recorded graph read and write them.
+    The tensors are never replaced: kernels of a recorded graph read and write them.
     """
 
     def __init__(self, device: torch.device, *, scales: bool) -> None:
@@ -29,7 +29,7 @@ class LossScale:
         self._good_steps = torch.zeros((), dtype=torch.int32, device=device if scales else "cpu")
 
     def overflowed(self, grad_norm: Tensor) -> Tensor | None:
-        """A flag beside the norm, which must be the same on all ranks; None where nothing is scaled."""
+        """Whether the gradient overflowed, from its norm over all ranks; None where nothing is scaled."""
         return ~torch.isfinite(grad_norm) if self.scales else None
 
     @torch.no_grad()
@@ -37,9 +37,9 @@ class LossScale:
         """Divide gradients by the scale, in place, and flag an overflow in any of them."""
         if not isinstance(self.value, Tensor):
             return None
-        found = torch.zeros_like(self.value)
-        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, self.value.reciprocal())
-        return found.bool()
+        overflowed = torch.zeros_like(self.value)
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, overflowed, self.value.reciprocal())
+        return overflowed.bool()
 
     @torch.no_grad()
     def after(self, overflowed: Tensor | None) -> None:
@@ -50,11 +50,11 @@ class LossScale:
         self.value.clamp_(min=1.0)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold; waits for the device."""
+        """What a checkpoint must hold. Waits for the device."""
         return {"value": float(self.value), "good_steps": int(self._good_steps)}
 
-    def take_up(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's; one that is not a state is a KeyError, TypeError or ValueError."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint's state. A state that is not one raises KeyError, TypeError or ValueError."""
         value, good_steps = float(state["value"]), int(state["good_steps"])
         if isinstance(self.value, Tensor):
             self.value.fill_(value)
@@ -62,7 +62,7 @@ class LossScale:
 
 
 class CountsUpdates:
-    """An optimizer's number of updates: the host's count, or the device's where that alone knows which were made."""
+    """Counts an optimizer's updates on the host, or on the device where updates can be skipped."""
 
     def __init__(self, device: torch.device, *, skips: bool) -> None:
         self.device = device
@@ -70,7 +70,7 @@ class CountsUpdates:
 
     @property
     def num_updates(self) -> int:
-        """Updates made; waits for the device where it counts."""
+        """Number of updates made. Waits for the device where the device counts."""
         return int(self._num_made)
 
     @num_updates.setter

@@ -1,4 +1,4 @@
-"""Per-rank metric events: cheap to write, safe from several threads, never torn."""
+"""Metric events of a rank: cheap to write, safe from several threads, only whole lines on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_BUFFERED_LINES = 512
 
 
 class MetricWriter:
-    """Events of one rank. Lines gather in memory and reach the file at most a second later, or on `flush`."""
+    """Writes events of one rank. Lines are buffered in memory and reach the file within a second, or on `flush`."""
 
     def __init__(self, directory: RunDirectory, world: World) -> None:
         self._line = EventLine(job=world.job_id, rank=world.rank, host=world.host)
@@ -30,7 +30,7 @@ class MetricWriter:
         self._add(step=step, name=name, value=value, unit=unit, detail="")
 
     def event(self, *, step: int, name: str, detail: str, value: float = 1.0, unit: str = "1") -> None:
-        """Something that happened, in words; on disk at once."""
+        """Write something that happened, in words, to disk at once."""
         self._add(step=step, name=name, value=value, unit=unit, detail=detail)
         self.flush()
 
@@ -42,8 +42,8 @@ class MetricWriter:
             self._lines.append(
                 self._line.format(time_s=time.time(), step=step, name=name, value=value, unit=unit, detail=detail)
             )
-            late = time.monotonic() - self._flushed_s >= FLUSH_EVERY_S
-            if late or len(self._lines) >= MAX_BUFFERED_LINES:
+            is_due = time.monotonic() - self._flushed_s >= FLUSH_EVERY_S
+            if is_due or len(self._lines) >= MAX_BUFFERED_LINES:
                 self.flush()
             self.cpu_time_s += time.thread_time() - started_s
 

@@ -1,10 +1,11 @@
-"""A second or two of measuring: how fast this machine multiplies and copies, so that a run can be predicted."""
+"""Measure for a second or two how fast this machine multiplies and copies, so that a run can be predicted."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from scalewright.errors import EnvironmentFailedError, MissingExtraError
 from scalewright.records.documents import document, to_json
@@ -27,21 +28,20 @@ def print_probe(*, device: str, precision: str) -> None:
         raise EnvironmentFailedError("no GPU is visible to PyTorch here: leave --device out, or run where there is one")
     torch.set_grad_enabled(False)
 
-    def settle() -> None:
+    def synchronise() -> None:
         if device == "cuda":
             torch.cuda.synchronize()
 
-    def best_s(work: object) -> float:
-        """Shortest of repeated runs: others who use the machine only make it slower."""
-        assert callable(work)
+    def best_s(work: Callable[[], object]) -> float:
+        """Shortest time of repeated runs: other users of the machine only make it slower."""
         work()
-        settle()
+        synchronise()
         best, until_s = float("inf"), time.monotonic() + MEASURE_S
         while time.monotonic() < until_s:
-            begun_s = time.perf_counter()
+            run_started_s = time.perf_counter()
             work()
-            settle()
-            best = min(best, time.perf_counter() - begun_s)
+            synchronise()
+            best = min(best, time.perf_counter() - run_started_s)
         return best
 
     n, dtype = PRODUCT_SIZE[device], getattr(torch, DTYPES[precision])

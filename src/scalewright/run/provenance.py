@@ -1,4 +1,4 @@
-"""Where a run came from: commit, versions, driver, container, and the variables that steer libraries."""
+"""The origin of a run: commit, versions, driver, container, and environment variables that control libraries."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def record_start(directory: RunDirectory, world: World, env: Mapping[str, str]) 
             attempts = list(read_document(directory.provenance, "provenance").get("attempts", []))
         except DocumentError:
             attempts = []
-    attempts.append(attempt(world, env))
+    attempts.append(describe_attempt(world, env))
     write_document(directory.provenance, document("provenance", {"attempts": attempts}))
 
 
-def attempt(world: World, env: Mapping[str, str]) -> dict[str, Any]:
+def describe_attempt(world: World, env: Mapping[str, str]) -> dict[str, Any]:
     return {
         "job": world.job_id,
         "attempt": world.attempt,
@@ -70,13 +70,13 @@ def kept_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    found = {}
+    installed = {}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
@@ -109,11 +109,11 @@ def driver() -> str:
 
 
 def container(env: Mapping[str, str]) -> str:
-    """Image, as far as the runtime tells; empty outside a container."""
+    """Container image, if the runtime names it; empty outside a container."""
     for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SLURM_CONTAINER", "SHIFTER_IMAGEREQUEST"):
         if env.get(name):
             return env[name]
     for marker, text in ((Path("/run/.containerenv"), "podman"), (Path("/.dockerenv"), "docker")):
         if marker.exists():
-            return f"{text} (image not told)"
+            return f"{text} (image unknown)"
     return ""

@@ -1,4 +1,4 @@
-"""Background sampling of a node: one thread on one rank of each node, once every few seconds."""
+"""Background sampling of a node, every 2 s, by one thread of one rank of each node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scalewright.records import metric_names as names
 from scalewright.records.events import EventLine, EventWriter
 from scalewright.records.host_load import load_now
 from scalewright.records.run_directory import RunDirectory
-from scalewright.run.sensors import SYS, Reading, open_sensors
+from scalewright.run.sensors import SYS, SensorReading, open_sensors
 from scalewright.run.world import World
 
 INTERVAL_S = 2.0
 
 
 class NodeSampler:
-    """Writes a node's readings to its own event file. On every rank but the first of a node it does nothing."""
+    """Writes a node's readings to the node's event file. Only the first rank of a node does this."""
 
     def __init__(
         self,
@@ -54,20 +54,20 @@ class NodeSampler:
         file = EventWriter(self._directory.node_events(self._world.host))
         sensors, missing = open_sensors(self._env, local_world_size=self._world.local_world_size, sys=self._sys)
 
-        def said(name: str, detail: str) -> str:
+        def note(name: str, detail: str) -> str:
             return line.format(time_s=time.time(), step=-1, name=name, value=1.0, unit="1", detail=detail)
 
-        notes = [said(names.EVENT_NO_SENSOR, text) for text in missing]
+        notes = [note(names.EVENT_NO_SENSOR, text) for text in missing]
         if self._world.switch:
-            notes.append(said(names.EVENT_PLACE, self._world.switch))
+            notes.append(note(names.EVENT_PLACE, self._world.switch))
         if self._load.is_busy:
-            notes.append(said(names.EVENT_BUSY, self._load.note()))
+            notes.append(note(names.EVENT_BUSY, self._load.note()))
         file.append("".join(notes))
         try:
             while True:
                 readings = [reading for sensor in sensors for reading in sensor.read()]
                 self.cpu_time_s = time.thread_time()
-                readings.append(Reading(name=names.SAMPLER_CPU_TIME, value=self.cpu_time_s))
+                readings.append(SensorReading(name=names.SAMPLER_CPU_TIME, value=self.cpu_time_s))
                 now_s = time.time()
                 file.append(
                     "".join(

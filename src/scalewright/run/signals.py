@@ -1,4 +1,18 @@
-"""Signals that ask a run to stop: noted when they come, acted on between two steps."""
+"""What happens when a signal asks a run to stop: the run saves after the current step and is queued again.
+
+The way of a signal, from the scheduler to the next attempt:
+
+1. Slurm sends USR1 to the job script some time before the limit (`--signal`), or TERM on `scancel` and preemption. The
+   script's traps are in `launch/script/parts.py` (`on_notice`, `on_term`); they pass the signal on to the ranks.
+2. Without a job script, the launcher passes USR1, TERM and INT on: `launch/ranks/forwarding.py`, for ranks on this
+   machine (`launch/ranks/local.py`) and in an allocation (`launch/ranks/allocation.py`).
+3. In a rank, `StopSignals` below only sets a flag. `execute` in `run/__main__.py` opens it around the whole run.
+4. After each step, the training loop (`run/language/train.py`, `run/vision/train.py`) calls `Saves.after_step` in
+   `run/saves.py`. If any rank has the flag, all ranks save and the loop returns exit code 75 (`ExitCode.REQUEUE`).
+5. `run/__main__.py` records the reason in the run directory. The script sees 75 and calls `scontrol requeue`, except
+   after `scancel` (`requeue` in `launch/script/parts.py`). A job without a script is started again by hand.
+6. The next attempt opens the same run directory and resumes from the checkpoint (`Saves.resume` in `run/saves.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +24,7 @@ STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """While open, notes USR1 (the scheduler's warning), TERM and INT; the second INT ends the process at once.
+    """While open, keeps the first USR1 (the scheduler's notice), TERM or INT. A second INT ends the process at once.
 
     Only the main thread may open it.
     """
@@ -21,12 +35,12 @@ class StopSignals:
 
     @property
     def requested(self) -> str | None:
-        """Name of the first signal that came, such as SIGTERM; None: go on."""
+        """Name of the first signal that arrived, such as SIGTERM; None: none arrived."""
         return self._requested
 
     def __enter__(self) -> StopSignals:
         for number in STOP_SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+            self._before[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(
@@ -36,7 +50,7 @@ class StopSignals:
             signal.signal(number, handler)
         self._before.clear()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _remember(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self._requested == "SIGINT" and number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""When does a run's speed count? Warm-up is left out by a rule, and the verdict is part of the result."""
+"""Decide which steps of a run count. A rule leaves out the warm-up, and the verdict is part of the result."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from scalewright.workload.language_run import Protocol
 
 BATCH = 5
-"""Steps that MSER-5 averages before it looks."""
+"""Steps in one batch mean of MSER-5."""
 MAX_DRIFT_FRAC = 0.05
-"""Largest difference between the medians of the two halves of what is kept."""
+"""Largest difference between the medians of the two halves of the steps that count."""
 STABLE_STEPS, STABLE_FRAC = 10, 0.02
-"""EPICURE runs until throughput is stable and does not say when that is: ours is this many steps this close to their
+"""EPICURE runs until throughput is stable, without a definition. Here it means this many steps this close to their
 median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyState:
-    """Verdict on a row of step times."""
+    """Verdict on a series of step times."""
 
     is_steady: bool
     first: int
-    """Index of the first step that counts; what is kept runs from it to the end."""
+    """Index of the first step that counts; all steps after it count too."""
     median_s: float
     reason: str
 
@@ -39,22 +39,24 @@ def steady_state(times_s: Sequence[float], protocol: Protocol) -> SteadyState:
 
 
 def _mser(times_s: Sequence[float]) -> SteadyState:
-    """Leave out the start that makes the mean most certain, then check that the rest does not drift.
+    """Leave out the start whose removal makes the mean most certain, then check that the remaining steps do not drift.
 
     Equation  d* = argmin_d  sum_{i>d} (x_i - mean)^2 / (n - d)^2  over batch means of 5, d at most n/2
     Source    white1997 (SIMULATION 69(6)), MSER-5
     """
     batches = [statistics.fmean(times_s[i : i + BATCH]) for i in range(0, len(times_s) - BATCH + 1, BATCH)]
     if len(batches) < 4:
-        reason = f"{len(times_s)} timed steps are too few to tell, {4 * BATCH} are needed; all but the first count"
+        reason = (
+            f"{len(times_s)} timed steps are too few for a verdict, {4 * BATCH} are needed; all but the first count"
+        )
         kept = times_s[1:] or times_s
         return SteadyState(
             is_steady=False, first=len(times_s) - len(kept), median_s=statistics.median(kept), reason=reason
         )
 
     def error(start: int) -> float:
-        rest = batches[start:]
-        return statistics.pvariance(rest) / len(rest)
+        remaining = batches[start:]
+        return statistics.pvariance(remaining) / len(remaining)
 
     first = min(range(len(batches) // 2 + 1), key=error) * BATCH
     kept = times_s[first:]
@@ -64,7 +66,7 @@ def _mser(times_s: Sequence[float]) -> SteadyState:
 
 
 def _epicure(times_s: Sequence[float]) -> SteadyState:
-    """From the first steps on that stay close to their own median, everything counts."""
+    """All steps count from the first window of steps that stay close to their median."""
     for first in range(len(times_s) - STABLE_STEPS + 1):
         window = times_s[first : first + STABLE_STEPS]
         middle = statistics.median(window)

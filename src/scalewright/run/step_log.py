@@ -1,4 +1,4 @@
-"""What a step of a benchmark leaves in the run directory: time, rates, and where the time went in profiled steps."""
+"""Record each step of a benchmark in the run directory: time, rates, and the parts of the time in profiled steps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from scalewright.run.world import World
 
 
 @dataclass(slots=True)
-class Taken:
-    """A step under way: the caller says how long it waited for data, the clock the rest."""
+class StepClock:
+    """Times of a running step. The caller sets how long it waited for data."""
 
     trace: profile | None
     wall_s: float = 0.0
@@ -31,7 +31,7 @@ class Taken:
 
 
 class StepLog:
-    """One rank's steps, as its clock sees them."""
+    """Times and records the steps of one rank."""
 
     def __init__(
         self,
@@ -48,33 +48,33 @@ class StepLog:
         self._saves, self._device, self._keep_trace = saves, device, keep_trace
         self._peak_flop_per_s = directory.peak_flop_per_s()
         self.timed: list[TimedStep] = []
-        """Steps since this process started that were neither profiled nor held up by a checkpoint."""
+        """Steps since this process started that were neither profiled nor delayed by a checkpoint."""
 
     def write(self, step: int, name: str, value: float) -> None:
         self._metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
 
     @contextlib.contextmanager
-    def timing(self, *, is_profiled: bool) -> Iterator[Taken]:
-        """Time what is inside, which must have waited for the device when it ends."""
+    def timing(self, *, is_profiled: bool) -> Iterator[StepClock]:
+        """Time the body of the `with`. It must wait for the device before it ends."""
         self._saves.held_s = 0.0
         with profiler(self._device) if is_profiled else contextlib.nullcontext() as trace:
-            taken, started_s, cpu_started_s = Taken(trace), time.perf_counter(), time.thread_time()
-            yield taken
-            taken.wall_s, taken.thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
+            clock, started_s, cpu_started_s = StepClock(trace), time.perf_counter(), time.thread_time()
+            yield clock
+            clock.wall_s, clock.thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
 
     def done(
         self,
         step: int,
-        taken: Taken,
+        clock: StepClock,
         *,
         loss: float,
         device_flop: float,
         others: Mapping[str, float],
         counts: bool = True,
     ) -> None:
-        """Write down a step, with what only this benchmark knows of it; one that does not count is no sample."""
-        flop_per_s = device_flop / taken.wall_s
-        self.write(step, names.STEP_TIME, taken.wall_s)
+        """Record a step, with metrics of this benchmark in `others`. Without `counts`, it is left out of `timed`."""
+        flop_per_s = device_flop / clock.wall_s
+        self.write(step, names.STEP_TIME, clock.wall_s)
         self.write(step, names.LOSS, loss)
         for name, value in others.items():
             self.write(step, name, value)
@@ -83,22 +83,22 @@ class StepLog:
             self.write(step, names.MFU, flop_per_s / self._peak_flop_per_s)
         self.write(step, names.PEAK_MEMORY, peak_memory_bytes(self._device))
         self._watchdog.step_done(
-            step=step, seconds_s=taken.wall_s, loss=loss, flop_per_s=flop_per_s, peak_flop_per_s=self._peak_flop_per_s
+            step=step, seconds_s=clock.wall_s, loss=loss, flop_per_s=flop_per_s, peak_flop_per_s=self._peak_flop_per_s
         )
         if self._saves.held_s:
             self.write(step, names.CHECKPOINT_BLOCK, self._saves.held_s)
-        self._split(step, taken, counts=counts)
+        self._split(step, clock, counts=counts)
 
-    def _split(self, step: int, taken: Taken, *, counts: bool) -> None:
+    def _split(self, step: int, clock: StepClock, *, counts: bool) -> None:
         timed = TimedStep(
-            step=step, wall_s=taken.wall_s, thread_cpu_s=taken.thread_cpu_s, data_wait_s=taken.data_wait_s
+            step=step, wall_s=clock.wall_s, thread_cpu_s=clock.thread_cpu_s, data_wait_s=clock.data_wait_s
         )
-        if taken.trace is None:
-            self.write(step, names.DATA_WAIT, taken.data_wait_s)
+        if clock.trace is None:
+            self.write(step, names.DATA_WAIT, clock.data_wait_s)
             if counts and not self._saves.is_writing and not self._saves.held_s:
                 self.timed.append(timed)
             return
-        split = split_step(taken.trace, self.timed or [timed], device=self._device)
+        split = split_step(clock.trace, self.timed or [timed], device=self._device)
         self.write(step, names.DATA_WAIT, split.data_wait_s)
         self.write(step, names.COMPUTE_TIME, split.compute_s)
         self.write(step, names.COMMUNICATION_TIME, split.communication_s)
@@ -106,4 +106,4 @@ class StepLog:
         if self._keep_trace:
             path = self._directory.trace(rank=self._world.rank, step=step)
             path.parent.mkdir(exist_ok=True)
-            taken.trace.export_chrome_trace(str(path))
+            clock.trace.export_chrome_trace(str(path))

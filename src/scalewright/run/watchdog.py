@@ -1,7 +1,7 @@
-"""The watchdog: a run that no longer steps says where every rank stands, then asks to be queued again.
+"""The watchdog: if a run makes no more steps, it writes the stack of every rank and exits with 75 (requeue).
 
-It also notes what a healthy run never shows: a loss that is no number, a loss that does not move, and work done faster
-than the device can.
+It also records what never happens in a healthy run: a loss that is not finite, a loss that does not change, and work
+done faster than the device can.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ START_LIMIT_S = 1800.0
 """Before the first step: imports on a cold file system, compilation, the first collectives."""
 NUM_REMEMBERED = 64
 NUM_FROZEN = 20
-"""Steps in a row with the very same loss: rounding alone moves the loss of a model that learns."""
+"""Steps in a row with exactly the same loss. The loss of a model that learns changes by rounding alone."""
 STACKS_WAIT_S = 10.0
-LAST_WORDS_S = 30.0
-"""For all that is written before the process ends, even if the file system never answers."""
+REPORT_TIMEOUT_S = 30.0
+"""Time limit of the last report, because the file system may hang."""
 MAX_POLL_S = 1.0
 GUARD_FACTOR = 2.0
 
 
 class Watchdog:
-    """Watches one rank from a thread. Use as a context manager around the training loop."""
+    """Watches one rank from a thread. Use it as a context manager around the training loop."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._started_s = time.time()
         self._guard: int | None = None
-        # A probe on a busy machine comes out low, and a run that then beats it is no miracle.
+        # A probe on a busy machine measures a low peak; a run may exceed it.
         self._peak_is_measured = directory.read_machine().get("peak_kind") == "measured"
 
     def __enter__(self) -> Watchdog:
@@ -91,7 +91,7 @@ class Watchdog:
 
     @property
     def limit_s(self) -> float:
-        """Longest time without a step that is still believed in."""
+        """Longest time without a step that is not a stall."""
         if not self._durations_s:
             return self._start_limit_s
         return max(self._minimum_s, self._factor * statistics.median(self._durations_s))
@@ -111,14 +111,13 @@ class Watchdog:
         if loss is not None:
             self._check_loss(step, loss)
         too_fast = peak_flop_per_s is not None and not self._peak_is_measured and flop_per_s > peak_flop_per_s
-        detail = (
-            f"{flop_per_s:.3e} FLOP/s is above the device's {peak_flop_per_s or 0:.3e}: the time or the work is wrong"
-        )
+        peak = f"the device's peak of {peak_flop_per_s or 0:.3e}"
+        detail = f"{flop_per_s:.3e} FLOP/s is above {peak}: the time or the work is wrong"
         self._note(EVENT_IMPOSSIBLE, too_fast, step=step, detail=detail)
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Around what may take long and is no step: saving or loading a checkpoint, an evaluation."""
+        """Use around long work that is not a step: saving or loading a checkpoint, an evaluation."""
         with self._lock:
             self._num_suspended += 1
         try:
@@ -136,21 +135,21 @@ class Watchdog:
         detail = f"the loss has been {loss!r} for {NUM_FROZEN} steps: no gradient reaches the weights"
         self._note(EVENT_FROZEN, count >= NUM_FROZEN, step=step, detail=detail)
 
-    def _note(self, name: str, is_so: bool, *, step: int, detail: str) -> None:
-        """One event when a state begins, not one per step while it lasts."""
-        if is_so and name not in self._noted:
+    def _note(self, name: str, is_true: bool, *, step: int, detail: str) -> None:
+        """Write one event when a condition begins, not one per step while it lasts."""
+        if is_true and name not in self._noted:
             self._metrics.event(step=step, name=name, detail=detail)
             self._noted.add(name)
-        elif not is_so:
+        elif not is_true:
             self._noted.discard(name)
 
     def _watch(self) -> None:
         while not self._done.wait(self._poll_s):
             if self._guard is not None:
-                # This thread needs the interpreter's lock; a rank that never gives it back is dumped by a C thread.
+                # This thread needs the interpreter's lock. If it never gets it, a C thread writes the stacks.
                 faulthandler.dump_traceback_later(GUARD_FACTOR * self.limit_s, exit=False, file=self._guard)
-            if self._others_asked():
-                self._leave_after(self._dump)
+            if self._is_stack_requested():
+                self._exit_after(self._dump)
             with self._lock:
                 waited_s = time.monotonic() - self._last_s
                 overdue = self._num_suspended == 0 and waited_s > self.limit_s
@@ -164,22 +163,22 @@ class Watchdog:
         except OSError:
             return None
 
-    def _others_asked(self) -> bool:
+    def _is_stack_requested(self) -> bool:
         try:
-            asked = json.loads(self._directory.stack_request.read_text())
+            request = json.loads(self._directory.stack_request.read_text())
         except (OSError, ValueError):
             return False
-        return float(asked.get("time", 0.0)) >= self._started_s
+        return float(request.get("time", 0.0)) >= self._started_s
 
     def _stall(self, waited_s: float) -> None:
         after = f"after step {self._step}" if self._step >= 0 else "before the first step"
         reason = (
             f"no step for {waited_s:.1f} s {after} (limit {self.limit_s:.1f} s): "
-            f"see stacks/ for where each rank stands; resume from the last checkpoint"
+            f"see stacks/ for the stack of each rank; resume from the last checkpoint"
         )
 
         def report() -> None:
-            with contextlib.suppress(Exception):  # a full disk must not keep the others from being told
+            with contextlib.suppress(Exception):  # a full disk must not stop the request to the other ranks
                 write_end(self._directory, self._world, code=ExitCode.REQUEUE, reason=reason)
             with contextlib.suppress(Exception):
                 body = {"rank": self._world.rank, "reason": reason, "time": time.time()}
@@ -189,7 +188,7 @@ class Watchdog:
                 self._metrics.event(step=self._step, name=EVENT_STALL, detail=reason)
             self._wait_for_stacks()
 
-        self._leave_after(report)
+        self._exit_after(report)
 
     def _dump(self) -> None:
         with contextlib.suppress(OSError), self._directory.stack(self._world.rank).open("a") as file:
@@ -205,17 +204,17 @@ class Watchdog:
             missing = {rank for rank in missing if not _is_dumped(self._directory.stack(rank), self._started_s)}
             time.sleep(self._poll_s)
 
-    def _leave_after(self, work: Callable[[], None]) -> None:
-        """End the process, whose main thread is stuck; also when `work` is, because it is the disk that hangs."""
+    def _exit_after(self, work: Callable[[], None]) -> None:
+        """Do `work`, then end the process, whose main thread is stuck. It also ends if `work` hangs on the disk."""
 
-        def last_words() -> None:
+        def finish() -> None:
             work()
             with contextlib.suppress(Exception):
                 self._metrics.flush()
 
-        writer = threading.Thread(target=last_words, name="watchdog report", daemon=True)
+        writer = threading.Thread(target=finish, name="watchdog report", daemon=True)
         writer.start()
-        writer.join(LAST_WORDS_S)
+        writer.join(REPORT_TIMEOUT_S)
         os._exit(ExitCode.REQUEUE)
 
 
@@ -227,7 +226,7 @@ def _is_dumped(path: Path, since_s: float) -> bool:
 
 
 def write_end(directory: RunDirectory, world: World, *, code: int, reason: str) -> None:
-    """Record how this rank ended; of one attempt the first cause stays."""
+    """Record how this rank ended. The first cause of an attempt is kept."""
     checkpoint = directory.last_checkpoint()
     directory.write_exit_info(
         ExitInfo(

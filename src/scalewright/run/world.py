@@ -1,4 +1,4 @@
-"""Who am I among the ranks: read from the variables of Slurm, torchrun, PyTorchJob or our own launcher."""
+"""World: this process's rank, from the environment variables of Slurm, torchrun, PyTorchJob or our own launcher."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from scalewright.records.types import EnvName
 Launcher = Literal["slurm", "torchrun", "pytorchjob", "local", "single"]
 FIRST_PORT = 20000
 NUM_PORTS = 10000
-"""Ports 20000 to 29999: below the range that Linux hands out to clients (32768 and up)."""
+"""Ports 20000 to 29999: below the range that Linux gives to clients (32768 and up)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """One process's place in the job."""
+    """The rank of one process, its node and its job."""
 
     rank: int
     world_size: int
@@ -34,7 +34,7 @@ class World:
     attempt: int = 0
     """How often the scheduler or torchrun has restarted this job."""
     switch: str = ""
-    """Path of switches above this node, as the scheduler tells: `group.switch`; empty where it does not."""
+    """Path of switches above this node, as the scheduler names them: `group.switch`; empty if it does not."""
 
     @property
     def is_first(self) -> bool:
@@ -46,7 +46,7 @@ class World:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], *, host: str | None = None) -> World:
-        """The world that the variables describe; without any, one process alone."""
+        """The world that the variables describe; without any of them, a single process."""
         name = host or env.get("SLURMD_NODENAME") or socket.gethostname()
         if "RANK" in env and "WORLD_SIZE" in env:
             return _checked(_from_rank_variables(env, name))
@@ -161,7 +161,7 @@ def _number(env: Mapping[str, str], name: str, default: int | None = None) -> in
             raise ConfigError(f"{name} is not set: start this with torchrun, srun or scalewright bench")
         return default
     if not re.fullmatch(r"\d+", text):
-        raise ConfigError(f"{name} is {text!r}: it must be a whole number; check how the job was started")
+        raise ConfigError(f"{name} is {text!r}: it must be a whole number of 0 or more; check how the job was started")
     return int(text)
 
 

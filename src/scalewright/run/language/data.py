@@ -1,13 +1,11 @@
-"""Token data: which samples a step takes depends on seed, step and batch alone, never on the layout.
+"""Token data. Which samples a step takes depends on seed, step and batch only, never on the layout.
 
-A sample is a window of `seq_len + 1` tokens. Windows are visited in an order shuffled once per pass over the data, so a
-run that resumes at a step needs nothing but its number to go on in the same order.
+A sample is a window of `seq_len + 1` tokens. Their order is shuffled once per pass over the data. A run that resumes
+needs only the number of the step to continue in the same order.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
-from scalewright.run.language.place import Place
+from scalewright.run.language.mesh_position import MeshPosition
+from scalewright.run.prefetch import Prefetcher
 from scalewright.workload.language_run import SYNTHETIC, LanguageRun
 
 NUM_SYNTHETIC_TOKENS = 2**20
@@ -27,17 +26,17 @@ PREFETCHED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TokenBatch:
     """One rank's samples of a step."""
 
     tokens_BL: Tensor
     targets_BL: Tensor
     waited_s: float
-    """Time that training stood still for it."""
+    """Time that training waited for it."""
 
 
 class TokenData:
-    """A long row of tokens, in memory or memory-mapped, cut into windows."""
+    """A long array of tokens, in memory or memory-mapped, cut into windows."""
 
     def __init__(self, tokens: NDArray[np.generic], *, seq_len: int, vocab: int, seed: int, name: str) -> None:
         self._tokens, self._seq_len, self._vocab, self._seed, self._name = tokens, seq_len, vocab, seed, name
@@ -52,11 +51,11 @@ class TokenData:
 
     def sample(self, index: int) -> NDArray[np.int64]:
         """The `index`-th sample that training sees, counted over all passes."""
-        number, position = divmod(index, self.num_samples)
-        if number != self._order_of_pass:
-            self._order = np.random.default_rng([self._seed, number]).permutation(self.num_samples)
-            self._order_of_pass = number
-        start = int(self._order[position]) * self._seq_len
+        pass_index, place_in_pass = divmod(index, self.num_samples)
+        if pass_index != self._order_of_pass:
+            self._order = np.random.default_rng([self._seed, pass_index]).permutation(self.num_samples)
+            self._order_of_pass = pass_index
+        start = int(self._order[place_in_pass]) * self._seq_len
         window = np.asarray(self._tokens[start : start + self._seq_len + 1], dtype=np.int64)
         largest = int(window.max())
         if largest >= self._vocab or int(window.min()) < 0:
@@ -77,7 +76,7 @@ def open_data(run: LanguageRun) -> TokenData:
 
 
 def synthetic_tokens(*, vocab: int, seed: int) -> NDArray[np.uint32]:
-    """Random words, frequent ones first as in text (the k-th about 1/k): there is something to learn."""
+    """Random tokens with the frequencies of text (the k-th about 1/k), so that there is something to learn."""
     generator = np.random.default_rng([seed, vocab])
     shares = 1.0 / np.arange(1, vocab + 1)
     edges = np.cumsum(shares / shares.sum())
@@ -96,54 +95,32 @@ def mapped_tokens(path: Path) -> NDArray[np.generic]:
     except OSError as error:
         raise EnvironmentFailedError(f"{path}: the data set cannot be read: {error.strerror}") from error
     if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise ConfigError(f"{path}: does not hold a row of whole numbers; {next_step}")
+        raise ConfigError(f"{path}: does not hold a one-dimensional array of whole numbers; {next_step}")
     return tokens
 
 
 class Loader:
-    """Prepares batches of this rank in a thread, a few ahead of the step that takes them."""
+    """Prepares batches of this rank in a thread, ahead of the step that takes them."""
 
     def __init__(
-        self, data: TokenData, run: LanguageRun, place: Place, positions_L: Tensor, *, first_step: int
+        self, data: TokenData, run: LanguageRun, position: MeshPosition, positions_L: Tensor, *, first_step: int
     ) -> None:
         layout = run.layout
-        self._data, self._device, self._gbs = data, place.device, int(layout.gbs)
+        self._data, self._device, self._gbs = data, position.device, int(layout.gbs)
         self._samples = list(
-            samples_of_rank(gbs=self._gbs, dp=int(layout.dp), mbs=int(layout.mbs), dp_rank=place.dp_rank)
+            samples_of_rank(gbs=self._gbs, dp=int(layout.dp), mbs=int(layout.mbs), dp_rank=position.dp_rank)
         )
         self._positions = positions_L.cpu().numpy()
-        self._queue: queue.Queue[tuple[Tensor, Tensor] | BaseException] = queue.Queue(maxsize=PREFETCHED)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._prepare, args=(first_step, run.steps), daemon=True, name="loader")
-        self._thread.start()
+        batches = (self._batch(step) for step in range(first_step, run.steps))
+        self._prefetched = Prefetcher(batches, num_ahead=PREFETCHED)
 
-    def next(self) -> Batch:
+    def next(self) -> TokenBatch:
         started_s = time.perf_counter()
-        found = self._queue.get()
-        if isinstance(found, BaseException):
-            raise found
-        tokens, targets = (part.to(self._device, non_blocking=True) for part in found)
-        return Batch(tokens, targets, time.perf_counter() - started_s)
+        tokens, targets = (part.to(self._device, non_blocking=True) for part in self._prefetched.next())
+        return TokenBatch(tokens, targets, time.perf_counter() - started_s)
 
     def close(self) -> None:
-        self._stop.set()
-        while self._thread.is_alive():
-            try:  # let a blocked put finish
-                self._queue.get_nowait()
-            except queue.Empty:
-                self._thread.join(timeout=0.01)
-
-    def _prepare(self, first_step: int, steps: int) -> None:
-        for step in range(first_step, steps):
-            try:
-                made: tuple[Tensor, Tensor] | BaseException = self._batch(step)
-            except Exception as error:  # handed to the thread that asks for the batch
-                made = error
-            if self._stop.is_set():
-                return
-            self._queue.put(made)
-            if isinstance(made, BaseException):
-                return
+        self._prefetched.close()
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         windows = np.stack([self._data.sample(step * self._gbs + index) for index in self._samples])
@@ -155,7 +132,7 @@ class Loader:
 
 
 def samples_of_rank(*, gbs: int, dp: int, mbs: int, dp_rank: int) -> Iterator[int]:
-    """Places in the global batch that a copy of the model takes, micro-batch after micro-batch."""
+    """Indices in the global batch that one copy of the model takes, micro-batch by micro-batch."""
     for micro in range(gbs // (dp * mbs)):
         first = (micro * dp + dp_rank) * mbs
         yield from range(first, first + mbs)

@@ -10,26 +10,27 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from scalewright import units
 from scalewright.run.language.model import TOKEN_TABLE
 from scalewright.run.language.optimizer import local
 from scalewright.run.language.parallel import SplitModel
 from scalewright.workload.language_run import LanguageRun
 
-BUCKET_BYTES = 32 * 2**20
-"""Tensors are reduced together up to this size: few, large messages."""
+BUCKET_BYTES = 32 * units.MIB
+"""Tensors are reduced together up to this size, so that messages are large."""
 
 
 class Gradients:
     """Local gradients by name, as the optimizer takes them.
 
-    Weights in 16 bit that are summed over micro-batches or replicas are summed in fp32, tensor by tensor, as the
-    backward pass finishes each.
+    Gradients of 16-bit weights that are summed over micro-batches or replicas are summed in fp32, tensor by tensor, as
+    the backward pass finishes each.
     """
 
     def __init__(self, run: LanguageRun, split: SplitModel) -> None:
         self.split, self.params = split, split.parameters()
-        place, layout = split.place, run.layout
-        summed = int(layout.num_micro_batches) > 1 or place.num_replicas > 1
+        position, layout = split.position, run.layout
+        summed = int(layout.num_micro_batches) > 1 or position.num_replicas > 1
         short = any(p.dtype != torch.float32 for p in self.params.values())
         self._sums: dict[str, Tensor] = {}
         if short and summed and not split.reduces_itself:
@@ -38,10 +39,10 @@ class Gradients:
                 param.register_post_accumulate_grad_hook(self._fold(name))  # type: ignore[no-untyped-call]
         copies = {name: self._num_copies(param) for name, param in self.params.items()}
         self._tie_group = _tie_group(split) if run.shape.tied_embeddings and int(layout.pp) > 1 else None
-        if self._tie_group is not None and not place.holds_first_stage:
-            copies.pop(TOKEN_TABLE, None)  # measured on the first stage
+        if self._tie_group is not None and not position.is_first_pipeline_rank:
+            copies.pop(TOKEN_TABLE, None)  # its norm is measured on the first pipeline rank
         self._measured = list(copies)
-        self._copies = torch.tensor(list(copies.values()), dtype=torch.float32, device=place.device)
+        self._copies = torch.tensor(list(copies.values()), dtype=torch.float32, device=position.device)
 
     def clear(self) -> None:
         for param in self.params.values():
@@ -53,15 +54,15 @@ class Gradients:
     def collect(self) -> dict[str, Tensor]:
         """Gradients of this rank's parameters, averaged over replicas; call after the last micro-batch."""
         if self._sums:
-            found = dict(self._sums)
+            grads = dict(self._sums)
         else:
-            found = {name: local(_settled(param)) for name, param in self.params.items()}
-        place = self.split.place
-        if place.num_replicas > 1 and not self.split.reduces_itself:
-            _all_reduce(list(found.values()), place.replica_group, divide_by=place.num_replicas)
-        if self._tie_group is not None and TOKEN_TABLE in found:
-            dist.all_reduce(found[TOKEN_TABLE], group=self._tie_group)
-        return found
+            grads = {name: local(_redistributed_grad(param)) for name, param in self.params.items()}
+        position = self.split.position
+        if position.num_replicas > 1 and not self.split.reduces_itself:
+            _all_reduce(list(grads.values()), position.replica_group, divide_by=position.num_replicas)
+        if self._tie_group is not None and TOKEN_TABLE in grads:
+            dist.all_reduce(grads[TOKEN_TABLE], group=self._tie_group)
+        return grads
 
     @torch.no_grad()
     def square_norm(self, grads: Mapping[str, Tensor]) -> Tensor:
@@ -72,15 +73,15 @@ class Gradients:
     def _fold(self, name: str):  # type: ignore[no-untyped-def]
         def hook(param: Tensor) -> None:
             with torch.no_grad():
-                self._sums[name].add_(local(_settled(param)))
+                self._sums[name].add_(local(_redistributed_grad(param)))
             param.grad = None
 
         return hook
 
     def _num_copies(self, param: nn.Parameter) -> int:
-        """Ranks of this stage that hold the same numbers."""
-        place = self.split.place
-        ranks = place.num_replicas * int(place.layout.tp)
+        """Ranks with the same layers that hold the same values."""
+        position = self.split.position
+        ranks = position.num_replicas * int(position.layout.tp)
         if not isinstance(param, DTensor):
             return ranks
         mesh = param.device_mesh
@@ -90,8 +91,8 @@ class Gradients:
         return ranks
 
 
-def _settled(param: Tensor) -> Tensor:
-    """The gradient placed as its parameter is: norms under sequence parallelism leave partial sums."""
+def _redistributed_grad(param: Tensor) -> Tensor:
+    """The gradient with the placements of its parameter: under sequence parallelism, norms leave partial sums."""
     grad = param.grad
     if grad is None:
         raise AssertionError("a parameter got no gradient")
@@ -117,8 +118,8 @@ def _all_reduce(tensors: list[Tensor], group: dist.ProcessGroup, *, divide_by: i
 
 
 def _tie_group(split: SplitModel) -> dist.ProcessGroup | None:
-    """First and last stage of each pipeline hold the token table; every rank must take part in making the groups."""
-    ranks = split.place.mesh.mesh
+    """The first and the last rank of each pipeline hold the token table. Every rank must call this."""
+    ranks = split.position.mesh.mesh
     own, mine = None, dist.get_rank()
     for replica in range(ranks.shape[1]):
         for tensor in range(ranks.shape[2]):

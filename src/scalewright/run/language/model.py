@@ -1,4 +1,4 @@
-"""A decoder of the GPT or Llama family, whole or one pipeline stage of it, from the shape alone.
+"""A decoder of the GPT or Llama family, whole or one pipeline chunk of it, built from its shape.
 
 Tensors carry their dimensions in capitals: B batch, L tokens on this rank, D hidden, H heads, G key-value heads,
 Q query heads of a key-value head, E head size, F feed-forward, V vocabulary.
@@ -154,7 +154,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm and the scores of every word."""
+    """Final norm and the scores of every token of the vocabulary."""
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
@@ -167,9 +167,9 @@ class Head(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Layers [first, last) of the model; the first stage embeds, the last one has the head.
+    """A pipeline chunk: some consecutive layers of the model. The first chunk embeds, the last one has the head.
 
-    Parameters keep the names they have in the whole model, so checkpoints do not know about stages.
+    Parameters keep their names of the whole model, so a checkpoint does not depend on the pipeline.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Transformer(nn.Module):
             block.attention.recompute_scores = recompute == "selective"
 
     def tie(self) -> None:
-        """Let the head use the table of the embedding, where both are on this stage."""
+        """Let the head use the table of the embedding, where both are in this chunk."""
         if self.tied and self.embedding is not None and self.head is not None:
             self.head.output.weight = self.embedding.tokens.weight
 
@@ -205,7 +205,7 @@ class Transformer(nn.Module):
         return [block for block in self.layers.values() if isinstance(block, Block)]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Token ids or the previous stage's output, to scores or the next stage's input."""
+        """From token ids, or the output of the chunk before, to scores, or the input of the chunk after."""
         if self.embedding is not None:
             x = self.embedding(x)
         for block in self.layers.values():
@@ -225,7 +225,7 @@ class Transformer(nn.Module):
         return out
 
     def whole_model_parameters(self) -> dict[str, nn.Parameter]:
-        """Parameters by the name they have in the whole model: a tied head on its own stage is the token table."""
+        """Parameters by the name they have in the whole model: a tied head in a chunk of its own is the token table."""
         return {TOKEN_TABLE if self.tied and n == TIED_HEAD else n: p for n, p in self.named_parameters()}
 
     def materialise(self, module: nn.Module, prefix: str, *, seed: int, layers: int, device: torch.device) -> None:
@@ -239,7 +239,7 @@ class Transformer(nn.Module):
 
 
 def fill_initial(name: str, param: Tensor, *, seed: int, layers: int) -> Tensor:
-    """What a parameter starts from: decided by its name and the seed, so every layout starts from the same model.
+    """Initial values of a parameter. Its name and the seed decide them, so every layout starts from the same model.
 
     Normal with deviation 0.02; products that feed the residual stream with 0.02 / sqrt(2 layers) (radford2019).
     """

@@ -30,100 +30,106 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from scalewright.run.language.mesh_position import (
+    GatherTokens,
+    MeshPosition,
+    causal_mask,
+    chunk_layers,
+    local_positions,
+)
 from scalewright.run.language.model import Block, Transformer
-from scalewright.run.language.place import GatherTokens, Place, causal_mask, local_positions, stage_layers
 from scalewright.run.language.precision import Numbers
 from scalewright.workload.language_run import LanguageRun
 
 
 @dataclass(slots=True, kw_only=True)
 class SplitModel:
-    """The stages of this rank, each as it is called and as it was built."""
+    """The pipeline chunks of this rank: one, or vpp of them. PyTorch calls each one a PipelineStage."""
 
-    place: Place
-    stages: list[Transformer]
+    position: MeshPosition
+    chunks: list[Transformer]
     callables: list[nn.Module]
-    """What runs a stage: the stage, or DDP around it."""
-    stage_indices: list[int]
+    """What to call for each chunk: the chunk itself, or DDP around it."""
+    chunk_indices: list[int]
 
     @property
     def is_sharded(self) -> bool:
         """Parameters are shards that FSDP gathers, in fp32."""
-        return any(isinstance(stage, FSDPModule) for stage in self.stages)
+        return any(isinstance(chunk, FSDPModule) for chunk in self.chunks)
 
     @property
     def reduces_itself(self) -> bool:
-        """Gradients arrive averaged over replicas, without our doing."""
+        """DDP or FSDP averages the gradients over replicas."""
         return self.is_sharded or any(isinstance(module, DistributedDataParallel) for module in self.callables)
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """By the name in the whole model; a name is on several ranks only as copies or shards of one tensor."""
-        found: dict[str, nn.Parameter] = {}
-        for stage in self.stages:
-            found |= stage.whole_model_parameters()
-        return found
+        """Parameters by their name in the whole model. Ranks that share a name hold copies or shards of one tensor."""
+        params: dict[str, nn.Parameter] = {}
+        for chunk in self.chunks:
+            params |= chunk.whole_model_parameters()
+        return params
 
 
-def split_model(run: LanguageRun, place: Place, numbers: Numbers) -> SplitModel:
-    """Build, initialise and split this rank's stages, block by block: no rank ever holds the whole model."""
+def split_model(run: LanguageRun, position: MeshPosition, numbers: Numbers) -> SplitModel:
+    """Build, initialise and split this rank's chunks, block by block: no rank ever holds the whole model."""
     pp, vpp = int(run.layout.pp), int(run.layout.vpp)
-    ranges = stage_layers(run.shape.layers, num_stages=pp * vpp)
-    indices = [place.pp_rank + chunk * pp for chunk in range(vpp)]
-    stages = [build_stage(run, place, numbers, ranges[index]) for index in indices]
-    return SplitModel(place=place, stages=stages, callables=list(stages), stage_indices=indices)
+    ranges = chunk_layers(run.shape.layers, num_chunks=pp * vpp)
+    indices = [position.pp_rank + chunk * pp for chunk in range(vpp)]
+    chunks = [build_chunk(run, position, numbers, ranges[index]) for index in indices]
+    return SplitModel(position=position, chunks=chunks, callables=list(chunks), chunk_indices=indices)
 
 
 def wrap_in_ddp(split: SplitModel, run: LanguageRun, numbers: Numbers) -> None:
-    """Replicate with DDP where that fits; after the weights have their final type, which its buckets take over."""
-    place = split.place
-    if uses_ddp(run, place, numbers):
-        ids = [place.device.index] if place.device.type == "cuda" else None
+    """Replicate with DDP where that fits. Call it once the weights have their final type: DDP's buckets copy it."""
+    position = split.position
+    if uses_ddp(run, position, numbers):
+        ids = [position.device.index] if position.device.type == "cuda" else None
         split.callables = [
             DistributedDataParallel(
-                stage,
+                chunk,
                 device_ids=ids,
-                process_group=place.replica_group,
+                process_group=position.replica_group,
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
             )
-            for stage in split.stages
+            for chunk in split.chunks
         ]
 
 
-def uses_ddp(run: LanguageRun, place: Place, numbers: Numbers) -> bool:
-    """DDP reduces while the backward pass runs, in the type of the weights: not where that would lose digits of an
-    accumulated gradient, and not with tensors that are split already."""
+def uses_ddp(run: LanguageRun, position: MeshPosition, numbers: Numbers) -> bool:
+    """DDP reduces during the backward pass, in the type of the weights. It is not used where that would round an
+    accumulated gradient, nor with tensors that are split already."""
     whole = int(run.layout.tp) == 1 and int(run.layout.pp) == 1
     short_sum = numbers.weights != torch.float32 and int(run.layout.num_micro_batches) > 1
-    return place.num_replicas > 1 and run.layout.zero == 0 and whole and not short_sum
+    return position.num_replicas > 1 and run.layout.zero == 0 and whole and not short_sum
 
 
-def build_stage(run: LanguageRun, place: Place, numbers: Numbers, layers: range) -> Transformer:
-    shape, layout, device = run.shape, run.layout, place.device
+def build_chunk(run: LanguageRun, position: MeshPosition, numbers: Numbers, layers: range) -> Transformer:
+    shape, layout, device = run.shape, run.layout, position.device
     cp = int(layout.cp)
-    positions = local_positions(shape.seq, cp=cp, cp_rank=place.cp_rank, device=device)
+    positions = local_positions(shape.seq, cp=cp, cp_rank=position.cp_rank, device=device)
     gathers = cp > 1 and device.type != "cuda"
-    mask = causal_mask(shape.seq, cp=cp, cp_rank=place.cp_rank, device=device) if gathers else None
+    mask = causal_mask(shape.seq, cp=cp, cp_rank=position.cp_rank, device=device) if gathers else None
     with torch.device("meta"):
         model = Transformer(
             shape, layers=layers, positions_L=positions, mask_LK=mask, recompute=layout.recompute, linear=numbers.linear
         )
-    sharded = layout.zero >= 1 and place.num_replicas > 1
+    sharded = layout.zero >= 1 and position.num_replicas > 1
     parts: list[tuple[str, nn.Module]] = [(f"layers.{name}", block) for name, block in model.layers.items()]
     parts += [(name, part) for name, part in (("embedding", model.embedding), ("head", model.head)) if part is not None]
     for name, part in parts:
         model.materialise(part, name, seed=run.seed, layers=shape.layers, device=device)
         if int(layout.tp) > 1:
-            parallelize_module(part, place.mesh["tp"], tensor_plan(part, sp=layout.sp), src_data_rank=None)
+            parallelize_module(part, position.mesh["tp"], tensor_plan(part, sp=layout.sp), src_data_rank=None)
         if gathers and isinstance(part, Block):
-            part.attention.gather_keys = partial(_gather, group=place.context_group)
+            part.attention.gather_keys = partial(_gather, group=position.context_group)
         if run.compile != "off" and (isinstance(part, Block) or int(layout.tp) == 1):
             part.compile(**numbers.compile_options(run.compile))
         if sharded and isinstance(part, Block):
-            _shard(part, run, place, numbers)
+            _shard(part, run, position, numbers)
     model.tie()
     if sharded:
-        _shard(model, run, place, numbers)
+        _shard(model, run, position, numbers)
     return model
 
 
@@ -132,13 +138,13 @@ def _gather(x: torch.Tensor, *, group: torch.distributed.ProcessGroup) -> torch.
     return gathered
 
 
-def _shard(module: nn.Module, run: LanguageRun, place: Place, numbers: Numbers) -> None:
+def _shard(module: nn.Module, run: LanguageRun, position: MeshPosition, numbers: Numbers) -> None:
     policy = MixedPrecisionPolicy(
         param_dtype=numbers.compute if numbers.compute != torch.float32 else None,
         reduce_dtype=torch.float32,
         cast_forward_inputs=False,  # the tables of rotary positions stay fp32
     )
-    fully_shard(module, mesh=place.mesh["replica"], mp_policy=policy, reshard_after_forward=run.layout.zero == 3)
+    fully_shard(module, mesh=position.mesh["replica"], mp_policy=policy, reshard_after_forward=run.layout.zero == 3)
 
 
 def tensor_plan(part: nn.Module, *, sp: bool) -> dict[str, ParallelStyle]:

@@ -1,4 +1,4 @@
-"""Everything that trains, put together: model, optimizer, step; the same for a run, a benchmark and a test."""
+"""LanguageSession: one rank's model, optimizer and step. Runs, benchmarks and tests build it with one function."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from torch import Tensor
 from scalewright.errors import ConfigError
 from scalewright.run.graphs import GraphedStep
 from scalewright.run.language.data import Loader, open_data
+from scalewright.run.language.mesh_position import MeshPosition, local_positions, mesh_position
 from scalewright.run.language.optimizer import AdamW
 from scalewright.run.language.parallel import SplitModel, split_model, wrap_in_ddp
-from scalewright.run.language.place import Place, local_positions, place
 from scalewright.run.language.precision import Numbers, numbers
-from scalewright.run.language.step import StepResult, TrainStep
+from scalewright.run.language.step import LanguageStep, LanguageStepResult
 from scalewright.workload.language_run import LanguageRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class LanguageSession:
     run: LanguageRun
-    place: Place
+    position: MeshPosition
     numbers: Numbers
     split: SplitModel
     optimizer: AdamW
-    train_step: TrainStep
-    step: TrainStep | GraphedStep[StepResult]
+    train_step: LanguageStep
+    step: LanguageStep | GraphedStep[LanguageStepResult]
     """What to call: the step, or its replay as a graph."""
     positions_L: Tensor
 
     def loader(self, *, first_step: int = 0) -> Loader:
-        return Loader(open_data(self.run), self.run, self.place, self.positions_L, first_step=first_step)
+        return Loader(open_data(self.run), self.run, self.position, self.positions_L, first_step=first_step)
 
 
-def open_session(run: LanguageRun, device: torch.device) -> Session:
-    """Build this rank's part; the process group exists already, and every rank calls this."""
+def open_language_session(run: LanguageRun, device: torch.device) -> LanguageSession:
+    """Build this rank's part. The process group must exist, and every rank must call this."""
     if run.compile == "graphs" and (device.type != "cuda" or int(run.layout.num_gpus) > 1):
-        raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
-    kinds, here = numbers(run, device), place(run.layout, device)
-    split = split_model(run, here, kinds)
+        raise ConfigError("compile=graphs works on one GPU only: choose compile=default for several ranks or the CPU")
+    kinds, position = numbers(run, device), mesh_position(run.layout, device)
+    split = split_model(run, position, kinds)
     optimizer = AdamW(split.parameters(), run.optimizer, weights=kinds.weights, skips=kinds.scales_loss)
     wrap_in_ddp(split, run, kinds)
-    train_step = TrainStep(run, split, optimizer, kinds)
-    positions = local_positions(run.seq_len, cp=int(run.layout.cp), cp_rank=here.cp_rank, device=device)
-    return Session(
+    train_step = LanguageStep(run, split, optimizer, kinds)
+    positions = local_positions(run.seq_len, cp=int(run.layout.cp), cp_rank=position.cp_rank, device=device)
+    return LanguageSession(
         run=run,
-        place=here,
+        position=position,
         numbers=kinds,
         split=split,
         optimizer=optimizer,

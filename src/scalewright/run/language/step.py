@@ -27,8 +27,8 @@ from scalewright.workload.language_run import LanguageRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What a step left, still on the device."""
+class LanguageStepResult:
+    """What a step returns, still on the device."""
 
     loss: Tensor
     """Mean over the global batch, the same on every rank."""
@@ -38,24 +38,24 @@ class StepResult:
     """Tokens whose loss this rank computed."""
 
 
-class TrainStep:
+class LanguageStep:
     """Calls the model on a batch and updates it. Every rank calls it with its own samples."""
 
     def __init__(self, run: LanguageRun, split: SplitModel, optimizer: AdamW, numbers: Numbers) -> None:
-        self.run, self.split, self.optimizer, self.place = run, split, optimizer, split.place
+        self.run, self.split, self.optimizer, self.position = run, split, optimizer, split.position
         self.gradients = Gradients(run, split)
         self.num_micro = int(run.layout.num_micro_batches)
-        self.loss_scale = LossScale(split.place.device, scales=numbers.scales_loss)
+        self.loss_scale = LossScale(split.position.device, scales=numbers.scales_loss)
         self._loss = loss_of_split_scores if int(run.layout.tp) > 1 else loss_of_scores
         if run.compile != "off" and int(run.layout.tp) == 1:
             self._loss = torch.compile(loss_of_scores)
         self._num_tokens = 0
         self.before_update: Callable[[], None] = lambda: None
-        """Called when gradients are there and the weights are about to change: a save may still need them."""
+        """Called when the gradients are ready, before the weights change: a save may still read the weights."""
         self._schedule = self._pipeline() if int(run.layout.pp) > 1 else None
 
-    def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> StepResult:
-        """The samples of this rank, micro-batch after micro-batch."""
+    def __call__(self, tokens_BL: Tensor, targets_BL: Tensor) -> LanguageStepResult:
+        """Train on the samples of this rank, micro-batch by micro-batch."""
         self.begin()
         with self._contexts():
             loss = self.forward_backward(tokens_BL, targets_BL)
@@ -64,20 +64,20 @@ class TrainStep:
     def begin(self) -> None:
         self.optimizer.begin()
 
-    def work(self, tokens_BL: Tensor, targets_BL: Tensor) -> StepResult:
-        """The step as a graph records it: of one GPU, which needs no contexts."""
+    def work(self, tokens_BL: Tensor, targets_BL: Tensor) -> LanguageStepResult:
+        """The step as a graph records it. It runs on one GPU, which needs no contexts."""
         return self.finish(self.forward_backward(tokens_BL, targets_BL))
 
     def forget(self) -> None:
         self.gradients.clear()
 
     def forward_backward(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
-        """Leave gradients on the parameters and return the mean loss of this rank's samples."""
+        """Fill the gradients of the parameters and return the mean loss of this rank's samples."""
         self._num_tokens = 0
         self.gradients.clear()
         if self._schedule is not None:
             return self._through_pipeline(tokens_BL, targets_BL)
-        total = torch.zeros((), device=self.place.device)
+        total = torch.zeros((), device=self.position.device)
         pairs = zip(tokens_BL.chunk(self.num_micro), targets_BL.chunk(self.num_micro), strict=True)
         for number, (tokens, targets) in enumerate(pairs, start=1):
             with self._synchronisation(is_last=number == self.num_micro):
@@ -86,7 +86,7 @@ class TrainStep:
             total += loss.detach()
         return total / self.loss_scale.value
 
-    def finish(self, loss: Tensor) -> StepResult:
+    def finish(self, loss: Tensor) -> LanguageStepResult:
         """Reduce, clip and update."""
         grads = self.gradients.collect()
         sums = torch.stack((self.gradients.square_norm(grads), loss.float()))
@@ -94,19 +94,19 @@ class TrainStep:
             dist.all_reduce(sums)
         unscale = 1.0 / self.loss_scale.value
         grad_norm = sums[0].sqrt() * unscale
-        mean_loss = sums[1] / (self.place.num_replicas * int(self.run.layout.tp))
+        mean_loss = sums[1] / (self.position.num_replicas * int(self.run.layout.tp))
         limit = self.run.optimizer.clip_norm
         factor = (limit / (grad_norm + 1e-6)).clamp(max=1.0) if limit else torch.ones_like(grad_norm)
         overflowed = self.loss_scale.overflowed(grad_norm)
         self.before_update()
         self.optimizer.apply(grads, factor * unscale, overflowed=overflowed)
         self.loss_scale.after(overflowed)
-        return StepResult(loss=mean_loss, grad_norm=grad_norm, num_tokens=self._num_tokens)
+        return LanguageStepResult(loss=mean_loss, grad_norm=grad_norm, num_tokens=self._num_tokens)
 
     def _scaled_loss(self, scores_BLV: Tensor, targets_BL: Tensor) -> Tensor:
         self._num_tokens += targets_BL.numel()
         if int(self.run.layout.tp) > 1:
-            mesh = self.place.mesh["tp"]
+            mesh = self.position.mesh["tp"]
             scores_BLV = DTensor.from_local(scores_BLV, mesh, [Shard(2)], run_check=False)
         loss: Tensor = self._loss(scores_BLV, targets_BL)
         return loss * (self.loss_scale.value / self.num_micro)
@@ -117,12 +117,12 @@ class TrainStep:
         with contextlib.ExitStack() as stack:
             if int(self.run.layout.tp) > 1:
                 stack.enter_context(loss_parallel())
-            if int(self.run.layout.cp) > 1 and self.place.device.type == "cuda":
-                # The batch is split already; the context wants a buffer to learn the sequence length from.
-                length = torch.empty(1, self.run.seq_len, device=self.place.device)
+            if int(self.run.layout.cp) > 1 and self.position.device.type == "cuda":
+                # The batch is split already; the context needs a buffer to learn the sequence length from.
+                length = torch.empty(1, self.run.seq_len, device=self.position.device)
                 stack.enter_context(
                     context_parallel(
-                        self.place.context_mesh["cp"],
+                        self.position.context_mesh["cp"],
                         buffers=[length],
                         buffer_seq_dims=[1],
                         no_restore_buffers={length},
@@ -144,24 +144,24 @@ class TrainStep:
             yield
 
     def _pipeline(self) -> Schedule1F1B | ScheduleInterleaved1F1B:
-        place, num_stages = self.place, int(self.run.layout.pp) * int(self.run.layout.vpp)
-        stages = [
-            PipelineStage(module, index, num_stages, place.device, group=place.pipeline_group)
-            for index, module in zip(self.split.stage_indices, self.split.callables, strict=True)
+        position, num_chunks = self.position, int(self.run.layout.pp) * int(self.run.layout.vpp)
+        pipeline_stages = [
+            PipelineStage(module, index, num_chunks, position.device, group=position.pipeline_group)
+            for index, module in zip(self.split.chunk_indices, self.split.callables, strict=True)
         ]
         options: dict[str, Any] = {"n_microbatches": self.num_micro, "loss_fn": self._scaled_loss, "scale_grads": False}
-        if len(stages) > 1:
-            return ScheduleInterleaved1F1B(list(stages), **options)
-        return Schedule1F1B(stages[0], **options)
+        if len(pipeline_stages) > 1:
+            return ScheduleInterleaved1F1B(list(pipeline_stages), **options)
+        return Schedule1F1B(pipeline_stages[0], **options)
 
     def _through_pipeline(self, tokens_BL: Tensor, targets_BL: Tensor) -> Tensor:
         assert self._schedule is not None
         losses: list[Tensor] = []
-        inputs = (tokens_BL,) if self.place.holds_first_stage else ()
-        last: dict[str, Any] = {"target": targets_BL, "losses": losses} if self.place.holds_last_stage else {}
+        inputs = (tokens_BL,) if self.position.is_first_pipeline_rank else ()
+        last: dict[str, Any] = {"target": targets_BL, "losses": losses} if self.position.is_last_pipeline_rank else {}
         self._schedule.step(*inputs, **last, return_outputs=False)
         if not losses:
-            return torch.zeros((), device=self.place.device)
+            return torch.zeros((), device=self.position.device)
         return torch.stack([loss.detach() for loss in losses]).sum() / self.loss_scale.value
 
 

@@ -1,4 +1,4 @@
-"""Run the language benchmark: resume, train, measure, save, and stop when asked."""
+"""Run the language benchmark: resume, train, measure, save, and stop on a signal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import OPTIONAL, Loaded
-from scalewright.run.device import allow_attention, choose_device, join_group, settle_cpu_products
+from scalewright.run.device import allow_attention, choose_device, join_group, make_bf16_products_work
 from scalewright.run.language.data import Loader
-from scalewright.run.language.place import check_world_size
-from scalewright.run.language.session import Session, open_session
+from scalewright.run.language.mesh_position import check_world_size
+from scalewright.run.language.session import LanguageSession, open_language_session
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
@@ -38,20 +38,22 @@ def run(
     check_world_size(config.layout, world.world_size)
     device = choose_device(config.device, world)
     if device.type == "cpu" and config.precision in ("bf16", "fp16"):
-        note = settle_cpu_products()
+        note = make_bf16_products_work()
         if note is not None:
             metrics.event(step=-1, name=names.EVENT_KERNELS, detail=note)
     kernel = allow_attention(config.attention, device)
     metrics.event(step=-1, name=names.EVENT_KERNELS, detail=f"attention: {kernel}; torch {torch.__version__}")
     join_group(world, device)
     try:
-        with contextlib.closing(Training(config, directory, world, metrics, stop, watchdog, device)) as training:
+        with contextlib.closing(
+            LanguageTraining(config, directory, world, metrics, stop, watchdog, device)
+        ) as training:
             return training.run()
     finally:
         dist.destroy_process_group()
 
 
-class Training:
+class LanguageTraining:
     """One rank's run."""
 
     def __init__(
@@ -67,7 +69,7 @@ class Training:
         self.config, self.directory, self.world = config, directory, world
         self.metrics, self.stop, self.watchdog, self.device = metrics, stop, watchdog, device
         with watchdog.suspended():
-            self.session: Session = open_session(config, device)
+            self.session: LanguageSession = open_language_session(config, device)
         self.saves = Saves(
             config, directory, world, metrics, watchdog, layout=config.layout.brief, tensors=self._tensors,
             state=self._state,
@@ -80,7 +82,7 @@ class Training:
         self._num_tokens, self._num_steps = 0, 0
 
     def run(self) -> ExitCode:
-        first = self.saves.resume(self._take_up, start_from=self.config.start_from)
+        first = self.saves.resume(self._restore, start_from=self.config.start_from)
         self.saves.make_room()
         loader = self.session.loader(first_step=first)
         try:
@@ -99,25 +101,25 @@ class Training:
 
     def _step(self, step: int, loader: Loader) -> None:
         config = self.config
-        with self.log.timing(is_profiled=step >= config.steps - config.profile_steps and step > 0) as taken:
+        with self.log.timing(is_profiled=step >= config.steps - config.profile_steps and step > 0) as clock:
             batch = loader.next()
             result = self.session.step(batch.tokens_BL, batch.targets_BL)
             loss, norm = float(result.loss), float(result.grad_norm)  # waits for the device
-        taken.data_wait_s = batch.waited_s
+        clock.data_wait_s = batch.waited_s
         self._num_steps += 1
         self._num_tokens += result.num_tokens
         self.log.done(
-            step, taken, loss=loss, device_flop=config.step_flop / int(config.layout.num_gpus),
-            others={names.GRAD_NORM: norm, names.TOKENS_PER_S: config.tokens_per_step / taken.wall_s},
+            step, clock, loss=loss, device_flop=config.step_flop / int(config.layout.num_gpus),
+            others={names.GRAD_NORM: norm, names.TOKENS_PER_S: config.tokens_per_step / clock.wall_s},
         )  # fmt: skip
 
     def _tensors(self) -> dict[str, Tensor]:
-        found = self.session.optimizer.state()
-        mine = f"{OPTIONAL}{self.world.rank}"
-        found[f"{mine}.random"] = torch.get_rng_state()
+        tensors = self.session.optimizer.state()
+        own = f"{OPTIONAL}{self.world.rank}"
+        tensors[f"{own}.random"] = torch.get_rng_state()
         if self.device.type == "cuda":
-            found[f"{mine}.random_cuda"] = torch.cuda.get_rng_state(self.device)
-        return found
+            tensors[f"{own}.random_cuda"] = torch.cuda.get_rng_state(self.device)
+        return tensors
 
     def _state(self, done: int) -> dict[str, Any]:
         return {
@@ -126,20 +128,22 @@ class Training:
             "loss_scale": self.session.train_step.loss_scale.state(),
         }
 
-    def _take_up(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
-        mine, state = f"{OPTIONAL}{self.world.rank}", loaded.manifest.state
-        torch.set_rng_state(tensors[f"{mine}.random"])
+    def _restore(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
+        own, state = f"{OPTIONAL}{self.world.rank}", loaded.manifest.state
+        torch.set_rng_state(tensors[f"{own}.random"])
         if self.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors[f"{mine}.random_cuda"], self.device)
+            torch.cuda.set_rng_state(tensors[f"{own}.random_cuda"], self.device)
         self.session.optimizer.refresh_weights()
         try:
             self.session.optimizer.num_updates = int(state["num_updates"])
-            self.session.train_step.loss_scale.take_up(state["loss_scale"])
+            self.session.train_step.loss_scale.restore(state["loss_scale"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{loaded.folder}: its state is not that of a language run ({error})") from error
+            raise ConfigError(
+                f"{loaded.folder}: its state is not that of a language run ({error}); resume from a checkpoint of one"
+            ) from error
 
     def _conclude(self) -> None:
-        """Say which steps count, and check the work that was reported against the work that was done."""
+        """Record which steps count, and compare the reported tokens with the tokens that were trained on."""
         timed, last = self.log.timed, self.config.steps - 1
         verdict = steady_state([t.wall_s for t in timed], self.config.protocol)
         if timed:

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.device import settle_cpu_products
+from scalewright.run.device import make_bf16_products_work
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.free_memory import free_bytes
 from scalewright.run.micro.session import Session, run_micro
@@ -49,7 +49,7 @@ def run(
 
 def measure_attention(config: AttentionRun, session: Session) -> None:
     if session.device.type == "cpu" and set(config.precisions) & {"bf16", "fp16"}:
-        done = settle_cpu_products()
+        done = make_bf16_products_work()
         if done is not None:
             session.note(done)
         session.begin()

@@ -23,7 +23,7 @@ import torch
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.device import settle_cpu_products
+from scalewright.run.device import make_bf16_products_work
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.captured import prepared, time_prepared
 from scalewright.run.micro.convolution_calls import (
@@ -73,7 +73,7 @@ def run(
 def measure_convolutions(config: ConvolutionRun, session: Session) -> None:
     precisions = available(config.precisions, session, skips_missing=config.skips_missing)
     if session.device.type == "cpu" and set(precisions) & {"bf16", "fp16"}:
-        done = settle_cpu_products()
+        done = make_bf16_products_work()
         if done is not None:
             session.note(done)
     series = [

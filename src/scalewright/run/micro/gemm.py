@@ -18,7 +18,7 @@ from torch import Tensor
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.device import settle_cpu_products
+from scalewright.run.device import make_bf16_products_work
 from scalewright.run.language.float8 import VALUES
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.best_shape import Grid, Shape, search
@@ -75,7 +75,7 @@ def run(
 def measure_products(config: GemmRun, session: Session) -> None:
     precisions = available(config.precisions, session, skips_missing=config.skips_missing)
     if session.device.type == "cpu" and set(precisions) & {"bf16", "fp16"}:
-        done = settle_cpu_products()
+        done = make_bf16_products_work()
         if done is not None:
             session.note(done)
         session.begin()

@@ -1,4 +1,4 @@
-"""Which steps of a vision run count, by the protocol it was given."""
+"""Which steps of a vision run count, by its protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CountedSteps:
 
 
 def counted_steps(run: VisionRun, timed: Sequence[TimedStep]) -> CountedSteps | None:
-    """None where nothing was timed that could count."""
+    """The steps that count, by the protocol of the run; None where no timed step can count."""
     if not timed:
         return None
     if run.protocol == "steady":

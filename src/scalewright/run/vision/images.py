@@ -1,7 +1,7 @@
 """From an encoded image to the square of pixels that a network sees, with Pillow.
 
-JPEG can be decoded at a half, a quarter or an eighth of its size for a fraction of the work ("draft" in Pillow): as far
-as the part that is kept stays at least as large as the square, that is what happens.
+JPEG can be decoded at a half, a quarter or an eighth of its size for a fraction of the work ("draft" in Pillow). That
+is done as long as the part that is kept stays at least as large as the square.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUM_TRIES = 10
 CENTRE_FRAC = 224.0 / 256.0
 """Of the shorter side: what validation looks at (goyal2017, section 5.1)."""
 BROKEN = (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError, UnidentifiedImageError)
-"""What Pillow raises for images that are cut off, damaged or none."""
+"""What Pillow raises for files that are cut off, damaged or not images."""
 
 
 def training_pixels(
@@ -38,7 +38,7 @@ def training_pixels(
             box = random_box(image.width, image.height, rng)
             pixels = _square(image, box, size)
     except BROKEN as error:
-        raise damaged(samples, index, _why(content, error)) from error
+        raise damaged(samples, index, _problem(content, error)) from error
     return (pixels[:, ::-1] if rng.random() < 0.5 else pixels), label
 
 
@@ -49,7 +49,7 @@ def validation_pixels(samples: Samples, index: int, *, size: int) -> tuple[NDArr
         with Image.open(io.BytesIO(content)) as image:
             pixels = _square(image, centre_box(image.width, image.height), size)
     except BROKEN as error:
-        raise damaged(samples, index, _why(content, error)) from error
+        raise damaged(samples, index, _problem(content, error)) from error
     return pixels, label
 
 
@@ -84,5 +84,5 @@ def _square(image: Image.Image, box: Box, size: int) -> NDArray[np.uint8]:
     return np.asarray(plain.resize((size, size), Image.Resampling.BILINEAR, box=part))
 
 
-def _why(content: bytes, error: Exception) -> str:
+def _problem(content: bytes, error: Exception) -> str:
     return image_problem(content) or f"cannot be decoded ({' '.join(str(error).split())[:120] or type(error).__name__})"

@@ -1,7 +1,7 @@
 """Residual networks, plain PyTorch, with parameters named as torchvision names them.
 
-The stride of a bottleneck sits on the 3x3 convolution ("v1.5"). Images come as bytes and are normalised here, on the
-device, where it costs a fraction of what moving 32-bit images would.
+The 3x3 convolution of a bottleneck has the stride ("v1.5"). Images arrive as bytes and are normalised here, on
+the device: that costs a fraction of moving 32-bit images to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLASSIFIER_DEVIATION = 0.01
 
 
 class Pointwise(nn.Conv2d):
-    """A 1x1 convolution, which is a product of every pixel's channels with the weights; computed as one where asked.
+    """A 1x1 convolution: the product of every pixel's channels with the weights. `multiplies` computes it as one.
 
     In 32 bit without TF32 an H200's convolution library reaches 9 to 42 TFLOP/s on these, its products 27 to 53
     (benchmarks/results/h200_operators.jsonl); on matrix units the library is as fast.
@@ -41,7 +41,7 @@ class Pointwise(nn.Conv2d):
 
 
 def pointwise_product(x_BCHW: Tensor, weight_OI11: Tensor, stride: int) -> Tensor:
-    """A 1x1 convolution of activations whose channels lie last, as a matrix product; its result lies the same way."""
+    """A 1x1 convolution as a matrix product. Channels are last in memory, in the input and in the output."""
     kept = x_BCHW if stride == 1 else x_BCHW[:, :, ::stride, ::stride]
     return functional.linear(kept.permute(0, 2, 3, 1), weight_OI11.flatten(1)).permute(0, 3, 1, 2)
 
@@ -94,7 +94,7 @@ class Bottleneck(nn.Module):
 
 
 def projection(channels: int, out: int, stride: int) -> nn.Sequential | None:
-    """The shortcut of a block that changes the shape; none where what comes in can be added as it is."""
+    """The shortcut of a block that changes the shape; None where the input can be added unchanged."""
     if stride == 1 and channels == out:
         return None
     return nn.Sequential(Pointwise(channels, out, stride), nn.BatchNorm2d(out))
@@ -121,7 +121,7 @@ class Stem(nn.Conv2d):
 
 
 def folded_images(x_BCHW: Tensor) -> Tensor:
-    """Squares of 2x2 pixels as channels, with the border that a 7x7 kernel's three pixels come to."""
+    """Squares of 2x2 pixels as channels, padded as the three border pixels of a 7x7 kernel need it."""
     batch, channels, height, width = x_BCHW.shape
     split = x_BCHW.reshape(batch, channels, height // FOLD, FOLD, width // FOLD, FOLD)
     folded = split.permute(0, 1, 3, 5, 2, 4).reshape(batch, channels * FOLD * FOLD, height // FOLD, width // FOLD)
@@ -150,14 +150,14 @@ class ResNet(nn.Module):
         self.conv1, self.bn1 = Stem(shape.width, folds=folds), nn.BatchNorm2d(shape.width)
         self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
         channels = shape.width
-        self.stages: list[nn.Sequential] = []
-        for stage, num_blocks in enumerate(shape.blocks):
-            width, blocks = shape.width * 2**stage, []
+        self.block_groups: list[nn.Sequential] = []
+        for group, num_blocks in enumerate(shape.blocks):
+            width, blocks = shape.width * 2**group, []
             for block in range(num_blocks):
-                blocks.append(BLOCKS[shape.block](channels, width, 2 if block == 0 and stage > 0 else 1))
+                blocks.append(BLOCKS[shape.block](channels, width, 2 if block == 0 and group > 0 else 1))
                 channels = EXPANSION[shape.block] * width
-            self.stages.append(nn.Sequential(*blocks))
-            self.add_module(f"layer{stage + 1}", self.stages[-1])
+            self.block_groups.append(nn.Sequential(*blocks))
+            self.add_module(f"layer{group + 1}", self.block_groups[-1])
         self.fc = nn.Linear(channels, shape.num_classes)
         self.channels_last, self.folds_pool = channels_last, folds
         self.register_buffer("mean", torch.tensor(MEAN_RGB), persistent=False)
@@ -173,8 +173,8 @@ class ResNet(nn.Module):
             x = x.contiguous()
         x = self.relu(self.bn1(self.conv1(x)))
         x = folded_pool(x) if self.folds_pool else self.maxpool(x)
-        for stage in self.stages:
-            x = stage(x)
+        for blocks in self.block_groups:
+            x = blocks(x)
         scores: Tensor = self.fc(x.mean(dim=(2, 3)))
         return scores
 

@@ -1,4 +1,4 @@
-"""SGD with momentum in a few kernels for all tensors, state by parameter name; the rate may change inside a graph."""
+"""SGD with momentum: one kernel for many tensors, state by parameter name. The rate may change inside a graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Momentum(CountsUpdates):
         self.set_rate(step)
 
     def set_rate(self, step: int) -> None:
-        """The rate of a step, where a graph that was recorded before will find it."""
+        """Write the rate of a step where the kernels of a recorded graph read it."""
         self._negative_rate.fill_(-self.run.rate(step))
 
     def clear(self) -> None:
@@ -41,29 +41,29 @@ class Momentum(CountsUpdates):
             param.grad = None
 
     def gradients(self) -> dict[str, Tensor]:
-        found = {name: param.grad for name, param in self.params.items()}
-        missing = [name for name, grad in found.items() if grad is None]
+        grads = {name: param.grad for name, param in self.params.items()}
+        missing = [name for name, grad in grads.items() if grad is None]
         if missing:
             raise AssertionError(f"{missing[0]} got no gradient")
-        return {name: grad for name, grad in found.items() if grad is not None}
+        return {name: grad for name, grad in grads.items() if grad is not None}
 
     @torch.no_grad()
     def apply(self, grads: Mapping[str, Tensor], *, overflowed: Tensor | None = None) -> None:
-        """Update every parameter from its gradient, or none where the flag is set; the gradients are used up."""
-        momenta, every = list(self.momenta.values()), [grads[name] for name in self.params]
+        """Update every parameter from its gradient, or none where the flag is set. The gradients are overwritten."""
+        momenta, all_grads = list(self.momenta.values()), [grads[name] for name in self.params]
         weights = [param.detach() for param in self.params.values()]
         momentum, negative_rate = self.run.recipe.momentum, self._negative_rate
         kept: Tensor | float = momentum
         decayed = [self.params[name].detach() for name in self._decayed]
         torch._foreach_add_([grads[name] for name in self._decayed], decayed, alpha=self.run.recipe.weight_decay)
         if overflowed is not None:
-            # Gradients become zero by their bits: as numbers, infinity times zero would not.
-            torch._foreach_mul_([grad.view(torch.int32) for grad in every], (~overflowed).int())
+            # Gradients are zeroed as integers: as floats, infinity times zero would be NaN.
+            torch._foreach_mul_([grad.view(torch.int32) for grad in all_grads], (~overflowed).int())
             kept = torch.full_like(negative_rate, momentum).masked_fill_(overflowed, 1.0)
             negative_rate = negative_rate.masked_fill(overflowed, 0.0)
             self._count_made(overflowed)
         torch._foreach_mul_(momenta, kept)
-        torch._foreach_add_(momenta, every)
+        torch._foreach_add_(momenta, all_grads)
         torch._foreach_add_(weights, torch._foreach_mul(momenta, negative_rate))
 
     def state(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Everything that trains, put together: network, optimizer, step; the same for a run, a benchmark and a test."""
+"""VisionSession: one rank's network, optimizer and step. Runs, benchmarks and tests build it with one function."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from scalewright.errors import ConfigError
 from scalewright.run.graphs import GraphedStep
 from scalewright.run.vision.model import ResNet, build
 from scalewright.run.vision.optimizer import Momentum
-from scalewright.run.vision.step import MeanLoss, StepResult, TrainStep
+from scalewright.run.vision.step import MeanLoss, VisionStep, VisionStepResult
 from scalewright.workload.vision_run import VisionRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class VisionSession:
     run: VisionRun
     device: torch.device
     model: ResNet
     optimizer: Momentum
-    train_step: TrainStep
-    step: Callable[[Tensor, Tensor], StepResult]
+    train_step: VisionStep
+    step: Callable[[Tensor, Tensor], VisionStepResult]
     """What to call: the step, or its replay as a graph."""
 
     def state(self) -> dict[str, Tensor]:
@@ -34,7 +34,7 @@ class Session:
         return self.optimizer.state() | {f"running.{name}": value for name, value in self._running().items()}
 
     def take_first_ranks_statistics(self) -> None:
-        """Norms count over their own rank's images; what is scored is the first rank's network, on every rank."""
+        """Each rank's norms average over its own images. Validation scores the first rank's network, on every rank."""
         if dist.get_world_size() == 1:
             return
         flat = torch.cat([value.float().reshape(-1) for value in self._running().values()])
@@ -45,20 +45,22 @@ class Session:
             first += value.numel()
 
     def _running(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.model.named_buffers() if name.rpartition(".")[2] in _KEPT}
+        return {
+            name: value for name, value in self.model.named_buffers() if name.rpartition(".")[2] in _RUNNING_STATISTICS
+        }
 
 
-_KEPT = ("running_mean", "running_var")
+_RUNNING_STATISTICS = ("running_mean", "running_var")
 NUM_CANDIDATES, NUM_CANDIDATES_FP32 = 10, 4
 """Kernels that are tried for each convolution; 10 is PyTorch's own number."""
 
 
-def open_session(run: VisionRun, device: torch.device) -> Session:
-    """Build this rank's copy; the process group exists already, and every rank calls this."""
+def open_vision_session(run: VisionRun, device: torch.device) -> VisionSession:
+    """Build this rank's copy. The process group must exist, and every rank must call this."""
     if run.precision == "tf32" and device.type != "cuda":
         raise ConfigError("precision tf32 needs a GPU that has it, and this runs on the CPU: choose fp32 or bf16")
     if run.compile == "graphs" and (device.type != "cuda" or run.num_ranks > 1):
-        raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
+        raise ConfigError("compile=graphs works on one GPU only: choose compile=default for several ranks or the CPU")
     allow_tf32(run.precision == "tf32")
     search_kernels(run.precision, device)
     model = build(
@@ -67,8 +69,8 @@ def open_session(run: VisionRun, device: torch.device) -> Session:
         seed=run.seed,
     )  # fmt: skip
     optimizer = Momentum(run, model)
-    train_step = TrainStep(run, _loss_of(run, model, device), optimizer)
-    return Session(
+    train_step = VisionStep(run, _loss_of(run, model, device), optimizer)
+    return VisionSession(
         run=run,
         device=device,
         model=model,
@@ -79,12 +81,12 @@ def open_session(run: VisionRun, device: torch.device) -> Session:
 
 
 def is_folded(run: VisionRun, device: torch.device) -> bool:
-    """Where matrix units do the products and a compiler merges the folding with what comes before and after."""
+    """True where matrix units compute the products and a compiler fuses the folding with its neighbours."""
     return device.type == "cuda" and run.precision != "fp32" and run.channels_last and run.compile != "off"
 
 
 def multiplies_pointwise(precision: str, device: torch.device, *, channels_last: bool) -> bool:
-    """Where 1x1 convolutions are faster as matrix products: 32 bit on a GPU's vector units."""
+    """True where 1x1 convolutions are faster as matrix products: in 32 bit on a GPU's vector units."""
     return device.type == "cuda" and precision == "fp32" and channels_last
 
 
@@ -110,8 +112,8 @@ def _compile_options(run: VisionRun) -> dict[str, Any]:
 
 
 def search_kernels(precision: str, device: torch.device) -> None:
-    """Shapes never change, so that a search for the fastest convolutions pays off. In 32 bit, candidates are many and
-    slow (160 s for 512 images on an H200): there, only those that cuDNN itself ranks first are tried."""
+    """Let cuDNN search for the fastest convolutions: it pays off because shapes never change. In 32 bit there are many
+    slow candidates (160 s for 512 images on an H200), so only those that cuDNN ranks first are tried."""
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.benchmark_limit = NUM_CANDIDATES_FP32 if precision == "fp32" else NUM_CANDIDATES

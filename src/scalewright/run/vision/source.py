@@ -24,13 +24,13 @@ from scalewright.workload.vision_run import MADE, RAM, VisionRun
 VALIDATION = -1
 """The epoch of images that are scored and not learnt from."""
 Key = tuple[int, int]
-"""Epoch and number of an image: together with the seed, they decide how it is cut."""
-MADE_PER_CLASS, MOST_MADE_CLASSES = 20, 100
+"""Epoch and number of an image. With the seed, they decide how the image is cropped."""
+MADE_PER_CLASS, MAX_MADE_CLASSES = 20, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSource:
-    """Images to learn from and images held out. Pickled and forked into the processes that decode."""
+    """Images to learn from and images held out. Pickled and forked into the workers that decode."""
 
     training: Samples
     validation: Samples
@@ -50,16 +50,16 @@ class ImageSource:
 
 
 def rank_batches(order: NDArray[np.int64], run: VisionRun, *, rank: int, first_step: int) -> list[NDArray[np.int64]]:
-    """A rank's images of every step. The ranks' images of a step are together those that one rank alone would take."""
+    """A rank's images of every step. All ranks together take the images that a single rank would take in that step."""
     steps = order.reshape(run.steps_per_epoch, run.batch, run.num_ranks)
     return [steps[step, :, rank] for step in range(first_step, run.steps_per_epoch)]
 
 
 def rank_share(held_out: NDArray[np.int64], run: VisionRun, *, rank: int) -> Iterator[NDArray[np.int64]]:
     """Held-out images that a rank scores, batch by batch; the last one may be smaller, or missing on some ranks."""
-    mine = held_out[rank :: run.num_ranks]
-    for first in range(0, len(mine), run.batch):
-        yield mine[first : first + run.batch]
+    own = held_out[rank :: run.num_ranks]
+    for first in range(0, len(own), run.batch):
+        yield own[first : first + run.batch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class OpenedSource:
 def open_source(
     run: VisionRun, directory: RunDirectory, world: World, wait_for_all: Callable[[], None]
 ) -> OpenedSource:
-    """Every rank opens the same data set; the first one makes it where it is to be made, the first of a node copies."""
+    """Every rank opens the same data set. Rank 0 makes it if it has to be made; one rank of each node copies it."""
     if run.data == MADE:
         if world.is_first:
             make_data(run, directory.data)
@@ -91,8 +91,8 @@ def open_source(
     folder = directory.data if run.data == MADE else Path(run.data)
     folders, copies = split_folders(folder), []
     if run.copy_to:
-        place = RAM_FOLDER if run.copy_to == RAM else Path(run.copy_to)
-        copies = [copy_set(path, place) for path in dict.fromkeys(folders)]
+        target = RAM_FOLDER if run.copy_to == RAM else Path(run.copy_to)
+        copies = [copy_set(path, target) for path in dict.fromkeys(folders)]
         folders = (copies[0].path, copies[-1].path)
     training = open_samples(folders[0])
     is_shared = folders[0] == folders[1]
@@ -116,8 +116,8 @@ def check_classes(samples: Samples, run: VisionRun) -> None:
 
 
 def make_data(run: VisionRun, folder: Path) -> None:
-    """Training and validation images of the same classes, as many a class as can be learnt from."""
-    classes = max(min(run.num_classes, MOST_MADE_CLASSES, run.num_made // MADE_PER_CLASS), 1)
+    """Training and validation images of the same classes, with enough images of each class to learn from."""
+    classes = max(min(run.num_classes, MAX_MADE_CLASSES, run.num_made // MADE_PER_CLASS), 1)
     num_validation = max(run.num_made // HELD_OUT_EVERY, classes)
     for name, count, seed in (("train", run.num_made, run.seed), ("val", num_validation, run.seed + 1)):
         make_images(

@@ -17,7 +17,7 @@ SHORT = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class MeanLoss(nn.Module):
-    """The network and its loss in one module: what is compiled, and what gradients are summed over ranks of."""
+    """The network and its loss in one module, which is compiled and wrapped in DDP as a whole."""
 
     def __init__(self, model: nn.Module, run: VisionRun, device: torch.device) -> None:
         super().__init__()
@@ -32,25 +32,25 @@ class MeanLoss(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What a step left, still on the device."""
+class VisionStepResult:
+    """What a step returns, still on the device."""
 
     loss: Tensor
     """Mean over this rank's images."""
 
 
-class TrainStep:
+class VisionStep:
     """Calls the network on a batch and updates it. Every rank calls it with its own images."""
 
     def __init__(self, run: VisionRun, loss_of: Callable[[Tensor, Tensor], Tensor], optimizer: Momentum) -> None:
         self.run, self.optimizer, self._loss_of = run, optimizer, loss_of
         self.loss_scale = LossScale(optimizer.device, scales=run.precision == "fp16")
         self.before_update: Callable[[], None] = lambda: None
-        """Called when gradients are there and the weights are about to change: a save may still need them."""
+        """Called when the gradients are ready, before the weights change: a save may still read the weights."""
         self.num_done = 0
-        """Steps of the run that are done, which decide the rate; a step that overflowed counts here."""
+        """Steps of the run that are done, including those that overflowed. They decide the rate."""
 
-    def __call__(self, images_BHWC: Tensor, labels_B: Tensor) -> StepResult:
+    def __call__(self, images_BHWC: Tensor, labels_B: Tensor) -> VisionStepResult:
         self.begin()
         return self.work(images_BHWC, labels_B)
 
@@ -58,19 +58,19 @@ class TrainStep:
         self.optimizer.begin(self.num_done)
         self.num_done += 1
 
-    def work(self, images_BHWC: Tensor, labels_B: Tensor) -> StepResult:
+    def work(self, images_BHWC: Tensor, labels_B: Tensor) -> VisionStepResult:
         self.forget()
         loss = self._loss_of(images_BHWC, labels_B)
         (loss * self.loss_scale.value if self.loss_scale.scales else loss).backward()  # type: ignore[no-untyped-call]
         self._update()
-        return StepResult(loss=loss.detach())
+        return VisionStepResult(loss=loss.detach())
 
     def forget(self) -> None:
         self.optimizer.clear()
 
     def _update(self) -> None:
         grads = self.optimizer.gradients()
-        overflowed = self.loss_scale.unscale(list(grads.values()))  # summed over ranks already: all find the same
+        overflowed = self.loss_scale.unscale(list(grads.values()))  # summed over ranks already: the same on all of them
         self.before_update()
         self.optimizer.apply(grads, overflowed=overflowed)
         self.loss_scale.after(overflowed)

@@ -1,4 +1,4 @@
-"""Run the vision benchmark: resume, train epoch by epoch, validate, measure, save, and stop when asked."""
+"""Run the vision benchmark: resume, train epoch by epoch, validate, measure, save, and stop on a signal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import Loaded
-from scalewright.run.device import choose_device, join_group, settle_cpu_products
+from scalewright.run.device import choose_device, join_group, make_bf16_products_work
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.saves import Saves
 from scalewright.run.signals import StopSignals
 from scalewright.run.step_log import StepLog
 from scalewright.run.vision.counted import counted_steps
 from scalewright.run.vision.loader import Batches, ImageLoader, SyntheticBatches
-from scalewright.run.vision.session import Session, is_folded, open_session
+from scalewright.run.vision.session import VisionSession, is_folded, open_vision_session
 from scalewright.run.vision.source import OpenedSource, open_source
 from scalewright.run.vision.validate import validate
 from scalewright.run.watchdog import Watchdog
@@ -40,17 +40,17 @@ def run(
     config = vision_run.from_document(read_document(directory.config, vision_run.KIND), where=str(directory.config))
     if world.world_size != config.num_ranks:
         raise ConfigError(
-            f"the run is made for {config.num_ranks} ranks and {world.world_size} were started: start as many"
+            f"the run is for {config.num_ranks} ranks, but {world.world_size} were started: start {config.num_ranks}"
         )
     device = choose_device(config.device, world)
     if device.type == "cpu" and config.precision in ("bf16", "fp16"):
-        note = settle_cpu_products()
+        note = make_bf16_products_work()
         if note is not None:
             metrics.event(step=-1, name=names.EVENT_KERNELS, detail=note)
     metrics.event(step=-1, name=names.EVENT_KERNELS, detail=_kernels(config, device))
     join_group(world, device)
     try:
-        with contextlib.closing(Training(config, directory, world, metrics, stop, watchdog, device)) as training:
+        with contextlib.closing(VisionTraining(config, directory, world, metrics, stop, watchdog, device)) as training:
             return training.run()
     finally:
         dist.destroy_process_group()
@@ -63,7 +63,7 @@ def _kernels(config: VisionRun, device: torch.device) -> str:
     return f"{', '.join(words)}; torch {torch.__version__}"
 
 
-class Training:
+class VisionTraining:
     """One rank's run."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Training:
         self.opened: OpenedSource | None = None
         self.loader: ImageLoader | None = None
         with watchdog.suspended():
-            self.session: Session = open_session(config, device)
+            self.session: VisionSession = open_vision_session(config, device)
         self.saves = Saves(
             config, directory, world, metrics, watchdog, layout=config.layout.brief, tensors=self.session.state,
             state=self._state,
@@ -93,7 +93,7 @@ class Training:
         )  # fmt: skip
 
     def run(self) -> ExitCode:
-        first = self.saves.resume(self._take_up)
+        first = self.saves.resume(self._restore)
         self.saves.make_room()
         self._open_data(first)
         begun, inside = divmod(first, self.config.steps_per_epoch)
@@ -120,7 +120,7 @@ class Training:
                 self.log.write(first, names.COPYING_TIME, self.opened.copying_s)
             self.loader = ImageLoader(self.opened.source, self.config, self.device, rank=self.world.rank)
             if first == 0:
-                self._wait_for_all()  # ranks of a node share its cores: they are tried at the same time
+                self._wait_for_all()  # ranks of a node share its cores, so their loaders are measured at the same time
                 rate = self.loader.images_per_s()
                 if rate is not None:
                     self.log.write(first, names.LOADER_RATE, rate)
@@ -130,7 +130,7 @@ class Training:
             dist.barrier()
 
     def _epoch(self, epoch: int, *, first_step: int) -> bool:
-        """Train an epoch from a step of it on, and validate; true where the run was asked to stop."""
+        """Train an epoch from `first_step` of it on, and validate. True: a signal asks the run to stop."""
         config, started_s = self.config, time.perf_counter()
         last = (epoch + 1) * config.steps_per_epoch - 1
         with contextlib.closing(self._batches(epoch, first_step)) as batches:
@@ -153,25 +153,25 @@ class Training:
 
     def _step(self, step: int, batches: Batches, *, is_first: bool) -> None:
         config = self.config
-        with self.log.timing(is_profiled=step >= config.steps - config.profile_steps and step > 0) as taken:
+        with self.log.timing(is_profiled=step >= config.steps - config.profile_steps and step > 0) as clock:
             batch = batches.next()
             result = self.session.step(batch.images_BHWC, batch.labels_B)
             loss = float(result.loss)  # waits for the device
-        taken.data_wait_s = batch.waited_s
+        clock.data_wait_s = batch.waited_s
         self.log.done(
-            step, taken, loss=loss, device_flop=config.step_flop / config.num_ranks, counts=not is_first,
-            others={names.LEARNING_RATE: config.rate(step), names.IMAGES_PER_S: config.global_batch / taken.wall_s},
+            step, clock, loss=loss, device_flop=config.step_flop / config.num_ranks, counts=not is_first,
+            others={names.LEARNING_RATE: config.rate(step), names.IMAGES_PER_S: config.global_batch / clock.wall_s},
         )  # fmt: skip
 
     def _validate(self, step: int) -> None:
         if not self.config.validates or self.loader is None:
             return
         with self.watchdog.suspended():
-            found = validate(self.session, self.loader.validation())
-        if found is not None:
-            self.log.write(step, names.VALIDATION_LOSS, found.loss)
-            self.log.write(step, names.TOP_1, found.top_1_frac)
-            self.log.write(step, names.TOP_5, found.top_5_frac)
+            scores = validate(self.session, self.loader.validation())
+        if scores is not None:
+            self.log.write(step, names.VALIDATION_LOSS, scores.loss)
+            self.log.write(step, names.TOP_1, scores.top_1_frac)
+            self.log.write(step, names.TOP_5, scores.top_5_frac)
 
     def _state(self, done: int) -> dict[str, Any]:
         return {
@@ -180,24 +180,26 @@ class Training:
             "loss_scale": self.session.train_step.loss_scale.state(),
         }
 
-    def _take_up(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
+    def _restore(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
         del tensors  # filled in place
         state, train_step = loaded.manifest.state, self.session.train_step
         try:
             self.session.optimizer.num_updates, train_step.num_done = int(state["num_updates"]), loaded.manifest.step
-            train_step.loss_scale.take_up(state["loss_scale"])
+            train_step.loss_scale.restore(state["loss_scale"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{loaded.folder}: its state is not that of a vision run ({error})") from error
+            raise ConfigError(
+                f"{loaded.folder}: its state is not that of a vision run ({error}); resume from a checkpoint of one"
+            ) from error
 
     def _conclude(self) -> None:
-        """Say which steps count."""
-        found = counted_steps(self.config, self.log.timed)
-        if found is None:
+        """Record which steps count."""
+        counted = counted_steps(self.config, self.log.timed)
+        if counted is None:
             return
         self.metrics.event(
-            step=found.first, name=names.EVENT_STEADY, detail=found.verdict, value=found.median_s, unit="s"
+            step=counted.first, name=names.EVENT_STEADY, detail=counted.verdict, value=counted.median_s, unit="s"
         )
-        if found.last is not None:
+        if counted.last is not None:
             self.metrics.event(
-                step=found.last, name=names.EVENT_STEADY_END, detail="the last step that counts", value=1.0
+                step=counted.last, name=names.EVENT_STEADY_END, detail="the last step that counts", value=1.0
             )

@@ -1,4 +1,4 @@
-"""Score the held-out images: every rank its share, summed over ranks."""
+"""Score the held-out images: every rank scores its share, and the sums are reduced over ranks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from scalewright.run.vision.loader import Batch
-from scalewright.run.vision.session import Session
+from scalewright.run.vision.loader import ImageBatch
+from scalewright.run.vision.session import VisionSession
 from scalewright.run.vision.step import SHORT
 
 NUM_BEST = 5
@@ -25,8 +25,8 @@ class Scores:
     num_images: int
 
 
-def validate(session: Session, batches: Iterator[Batch]) -> Scores | None:
-    """Scores of all ranks together; None where no image is held out. Every rank calls this."""
+def validate(session: VisionSession, batches: Iterator[ImageBatch]) -> Scores | None:
+    """Scores of all ranks together; None where no image is held out. Every rank must call this."""
     session.take_first_ranks_statistics()
     device, short = session.device, SHORT.get(session.run.precision)
     sums = torch.zeros(4, dtype=torch.float64, device=device)
@@ -34,7 +34,7 @@ def validate(session: Session, batches: Iterator[Batch]) -> Scores | None:
     try:
         with torch.no_grad(), torch.autocast(device.type, short, enabled=short is not None):
             for batch in batches:
-                sums += summed(session.model(batch.images_BHWC).float(), batch.labels_B)
+                sums += score_sums(session.model(batch.images_BHWC).float(), batch.labels_B)
     finally:
         session.model.train()
     if dist.get_world_size() > 1:
@@ -45,8 +45,8 @@ def validate(session: Session, batches: Iterator[Batch]) -> Scores | None:
     return Scores(loss=loss / count, top_1_frac=first / count, top_5_frac=best / count, num_images=int(count))
 
 
-def summed(scores_BV: Tensor, labels_B: Tensor) -> Tensor:
-    """Loss, images whose class comes first, images whose class is among the first five, images."""
+def score_sums(scores_BV: Tensor, labels_B: Tensor) -> Tensor:
+    """Sum of the losses, images with the right class first, images with it among the first five, and images."""
     best = scores_BV.topk(min(NUM_BEST, scores_BV.shape[1])).indices == labels_B[:, None]
     loss = functional.cross_entropy(scores_BV, labels_B, reduction="sum")
     return torch.stack((loss, best[:, 0].sum(), best.sum(), torch.tensor(len(labels_B), device=loss.device))).double()

@@ -1,4 +1,4 @@
-"""Where a rank stands: its device, its process groups, its part of the layers and of each sequence."""
+"""A rank's position in the device mesh: its device, its process groups, its part of the layers and of each sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scalewright.workload.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MeshPosition:
     """One rank's position in the layout. `replica` joins data and context parallelism: both average gradients."""
 
     device: torch.device
@@ -23,7 +23,7 @@ class Place:
     mesh: DeviceMesh
     """(pp, replica, tp)"""
     context_mesh: DeviceMesh
-    """(pp, dp, cp, tp): the same ranks with `replica` taken apart."""
+    """(pp, dp, cp, tp): the same ranks with `replica` split into dp and cp."""
 
     @property
     def pp_rank(self) -> int:
@@ -46,11 +46,11 @@ class Place:
         return int(self.layout.dp) * int(self.layout.cp)
 
     @property
-    def holds_first_stage(self) -> bool:
+    def is_first_pipeline_rank(self) -> bool:
         return self.pp_rank == 0
 
     @property
-    def holds_last_stage(self) -> bool:
+    def is_last_pipeline_rank(self) -> bool:
         return self.pp_rank == int(self.layout.pp) - 1
 
     @property
@@ -66,27 +66,27 @@ class Place:
         return self.context_mesh.get_group("cp")
 
 
-def place(layout: Layout, device: torch.device) -> Place:
+def mesh_position(layout: Layout, device: torch.device) -> MeshPosition:
     """Build the meshes; every rank of the job must call this at the same time."""
     pp, dp, cp, tp = (int(getattr(layout, name)) for name in ("pp", "dp", "cp", "tp"))
     check_world_size(layout, dist.get_world_size())
     mesh = init_device_mesh(device.type, (pp, dp * cp, tp), mesh_dim_names=("pp", "replica", "tp"))
     context_mesh = init_device_mesh(device.type, (pp, dp, cp, tp), mesh_dim_names=("pp", "dp", "cp", "tp"))
-    return Place(device=device, layout=layout, mesh=mesh, context_mesh=context_mesh)
+    return MeshPosition(device=device, layout=layout, mesh=mesh, context_mesh=context_mesh)
 
 
 def check_world_size(layout: Layout, world_size: int) -> None:
-    wanted = int(layout.num_gpus)
-    if wanted != world_size:
+    num_ranks = int(layout.num_gpus)
+    if num_ranks != world_size:
         raise ConfigError(
-            f"layout {layout.brief} is for {wanted} ranks (dp x cp x tp x pp), but {world_size} were started: "
-            f"start {wanted}, or change the layout"
+            f"layout {layout.brief} is for {num_ranks} ranks (dp x cp x tp x pp), but {world_size} were started: "
+            f"start {num_ranks}, or change the layout"
         )
 
 
 def local_positions(seq_len: int, *, cp: int, cp_rank: int, device: torch.device) -> Tensor:
-    """Positions of a rank's tokens: piece r from the front and piece r from the back of 2 cp, so that every rank has
-    the same share of the causal triangle."""
+    """Positions of a rank's tokens: of 2 cp pieces, piece r from the front and piece r from the end, so that every rank
+    has the same share of the causal triangle."""
     positions = torch.arange(seq_len, device=device)
     if cp == 1:
         return positions
@@ -94,17 +94,17 @@ def local_positions(seq_len: int, *, cp: int, cp_rank: int, device: torch.device
     return torch.cat((pieces[cp_rank], pieces[2 * cp - 1 - cp_rank]))
 
 
-def stage_layers(num_layers: int, *, num_stages: int) -> list[range]:
-    """Consecutive layers of each stage, as even as can be, the longer ones first."""
-    short, longer = divmod(num_layers, num_stages)
+def chunk_layers(num_layers: int, *, num_chunks: int) -> list[range]:
+    """Consecutive layers of each pipeline chunk, as even as possible, the longer chunks first."""
+    short, longer = divmod(num_layers, num_chunks)
     starts = [0]
-    for stage in range(num_stages):
-        starts.append(starts[-1] + short + (1 if stage < longer else 0))
+    for chunk in range(num_chunks):
+        starts.append(starts[-1] + short + (1 if chunk < longer else 0))
     return [range(a, b) for a, b in itertools.pairwise(starts)]
 
 
 class GatherTokens(torch.autograd.Function):
-    """Every rank's tokens one after the other along dimension 1; backward sums and returns the own part."""
+    """Every rank's tokens one after the other along dimension 1; backward sums and returns this rank's part."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
