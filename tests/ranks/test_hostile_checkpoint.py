@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
 from scalewright.records.documents import write_document
 from scalewright.records.run_directory import RunDirectory
@@ -88,6 +88,7 @@ def attack_shard(folder: Path, trace: Path, *, as_bytes: bool) -> None:
         location.offset, location.length = 0, payload.tell()
     if as_bytes:
         metadata.state_dict_metadata = dict.fromkeys(metadata.state_dict_metadata, BytesStorageMetadata())
+        metadata.storage_data = {MetadataIndex(index.fqn): place for index, place in metadata.storage_data.items()}
     replace_file(folder, "__0_0.distcp", payload.getvalue())
     replace_file(folder, ".metadata", pickle.dumps(metadata))
 

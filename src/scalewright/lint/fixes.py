@@ -106,5 +106,4 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 def write_script(path: Path, text: str) -> None:
     """Put the new text in the place of the old, as a whole, with the same permissions; a link stays a link."""
-    target = path.resolve()
-    write_bytes(target, text.encode("utf-8"), mode=stat.S_IMODE(target.stat().st_mode))
+    write_bytes(path, text.encode("utf-8"), mode=stat.S_IMODE(path.stat().st_mode))

@@ -11,12 +11,16 @@ import json
 import math
 import os
 import re
+import stat
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from scalewright.errors import DocumentError
 
+MOST_LINKS = 40
+"""As many links in a row as Linux follows."""
 _SCHEMA = re.compile(r"^scalewright\.([a-z-]+)/(\d+)$")
 
 
@@ -45,18 +49,25 @@ def write_text(path: Path, text: str, *, is_synced: bool = True) -> None:
 
 
 def write_bytes(path: Path, content: bytes, *, is_synced: bool = True, mode: int | None = None) -> None:
-    """Write to a temporary name in the same folder, flush to disk, then rename over `path`.
+    """Write a file that somebody named. Nothing else in the project renames onto a path that a user gives.
 
+    A plain file is replaced as a whole. If `path` is a link, its target is replaced and the link stays. A character
+    device, a pipe and an open file such as /dev/stdout are written to. A folder, a socket and a disk are refused.
     `is_synced` may be false for what can be made again: it is whole for every process, but may be lost with the power.
     `mode` is the file's permissions; None: those of a new file.
     """
-    if path.is_dir():
-        raise DocumentError(f"{path}: is a folder; name a file in it")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        stream = _open_stream(path)
+        if stream is None:
+            target = Path(os.path.realpath(path))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     except OSError as error:
         raise DocumentError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
+    if stream is not None:
+        with os.fdopen(stream, "wb") as file:
+            file.write(content)
+        return
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -66,10 +77,46 @@ def write_bytes(path: Path, content: bytes, *, is_synced: bool = True, mode: int
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask if mode is None else mode)  # noqa: PTH101  mkstemp makes 0600, which colleagues could not read
-        os.replace(temporary, path)  # noqa: PTH105  Path.replace says the same with one more object
+        os.replace(temporary, target)  # noqa: PTH105  Path.replace says the same with one more object
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _open_stream(path: Path) -> int | None:
+    """An open handle of `path` if it names what must be written in place; None for a plain file, new or old."""
+    number = _own_descriptor(path)
+    if number is not None:
+        for printed in (sys.stdout, sys.stderr):
+            printed.flush()  # what was printed before comes first
+        return os.dup(number)
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISCHR(kind) or stat.S_ISFIFO(kind):
+        return os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    if stat.S_ISDIR(kind):
+        raise DocumentError(f"{path}: is a folder; name a file in it")
+    if not stat.S_ISREG(kind):
+        name = "socket" if stat.S_ISSOCK(kind) else "block device"
+        raise DocumentError(f"{path}: is a {name}, not a file; name another file")
+    return None
+
+
+def _own_descriptor(path: Path) -> int | None:
+    """The number of an open file of this process that `path` names, such as 1 for /dev/stdout.
+
+    It is written as it is open: a second opening would cut the file that the shell redirects to.
+    """
+    own = f"/proc/{os.getpid()}/fd"
+    for _ in range(MOST_LINKS):
+        if path.name.isdecimal() and os.path.realpath(path.parent) == own:
+            return int(path.name)
+        if not path.is_symlink():
+            break
+        path = path.parent / path.readlink()
+    return None
 
 
 def check_folder(path: Path) -> None:

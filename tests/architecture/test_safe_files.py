@@ -1,0 +1,66 @@
+"""One place renames onto a path that a user gives, and nothing that is loaded can execute code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "scalewright"
+RENAMES = {
+    "records/documents.py": "writes every file that a user names",
+    "data/whole.py": "a folder: the system refuses to rename it onto anything but an empty folder",
+    "data/copying.py": "a folder that it made itself gets another name before it is deleted",
+    "run/checkpoint_files.py": "folders in a run directory",
+    "lab/daemon.py": "a file in the state folder of a practice cluster",
+}
+LOADERS = {
+    "run/checkpoint_metadata.py": "knows the few names that a checkpoint needs and calls none of them",
+}
+
+
+def calls(path: Path) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+
+
+def is_rename(call: ast.Call) -> bool:
+    """`os.replace`, `os.rename`, `shutil.move` and the methods of a path; a string's `replace` has two arguments."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    owner, name = ast.unparse(call.func.value), call.func.attr
+    return name in ("rename", "renames") or (owner, name) == ("shutil", "move") or (
+        name == "replace" and (owner == "os" or (len(call.args) == 1 and not call.keywords))
+    )  # fmt: skip
+
+
+def is_unsafe_load(call: ast.Call) -> bool:
+    """Whatever may run what a file says."""
+    options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    match ast.unparse(call.func).rsplit(".", 1):
+        case ["eval" | "exec"]:
+            return True
+        case ["torch", "load"]:
+            return options.get("weights_only") != "True"
+        case ["np" | "numpy", "load"]:
+            return options.get("allow_pickle") != "False"
+        case ["yaml" | "marshal", "load" | "loads"] | ["shelve", "open"]:
+            return True
+        case [owner, _]:
+            return owner.endswith(("pickle", "Unpickler(file)"))
+        case [name]:
+            return name.endswith(("Unpickler", "FileSystemReader"))
+    return False
+
+
+def files_with(is_hit: Callable[[ast.Call], bool]) -> set[str]:
+    return {
+        str(path.relative_to(SOURCE)) for path in sorted(SOURCE.rglob("*.py")) if any(is_hit(c) for c in calls(path))
+    }
+
+
+def test_only_one_place_renames_onto_a_users_path() -> None:
+    assert files_with(is_rename) == set(RENAMES)
+
+
+def test_nothing_that_is_loaded_can_execute_code() -> None:
+    assert files_with(is_unsafe_load) == set(LOADERS)
