@@ -4,7 +4,7 @@
 
 Generated are: regions between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; the output inside a `console` block that
 follows `<!-- console ... -->`; the pages `reference/cli.md`, `references.md`, `verified.md`, `models/*.md` and
-`lint/*.md`; and the JSON schema of study files.
+`lint/*/*.md`; and the JSON schema of study files.
 
 `<!-- console lines=1-9,20-22 exit=1 -->` keeps those lines of the output (default: all; gaps become `...`) and states
 the exit code (default: 0). `from=WORD` counts lines from the first one that holds WORD; `columns=100` widens the
@@ -43,7 +43,7 @@ from scalewright.workload.training import MODE_TITLES
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the tables live beside this file, in no package
 
 from bibliography import references_page
-from lint_pages import rule_pages, rule_table
+from lint_pages import category_table, rule_pages
 from model_errors import ERRORS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -369,7 +369,7 @@ REGIONS = {
     "other-scores": other_scores,
     "reasons": reasons,
     "example-files": example_files,
-    "lint-rules": rule_table,
+    "lint-rules": category_table,
 }
 
 
@@ -453,7 +453,7 @@ def expected() -> dict[Path, str]:
 
 def orphans() -> list[Path]:
     """Pages under models/ and lint/ whose module or rule has gone."""
-    found = {*(DOCS / "models").glob("*.md"), *(DOCS / "lint").glob("*.md")}
+    found = {*(DOCS / "models").glob("*.md"), *(DOCS / "lint").rglob("*.md")}
     return sorted(found - set(generated_pages()))
 
 

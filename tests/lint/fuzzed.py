@@ -16,9 +16,9 @@ from pathlib import Path
 from scalewright.errors import ConfigError
 from scalewright.lint.engine import Linter, LintFinding
 from scalewright.lint.fixes import fix_script
-from scalewright.lint.reading import checked_text
 from scalewright.lint.rule import Context
 from scalewright.lint.script import Script, parse_script
+from scalewright.lint.script_file import checked_text
 from scalewright.lint.settings import LintSettings
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sites"
@@ -102,7 +102,7 @@ def check_many(seed: int, count: int) -> float:
             fixed = fix_script(script, LINTER, parse_script, unsafe=True)
             again = fix_script(parse_script(fixed.text), LINTER, parse_script, unsafe=True)
             assert again.text == fixed.text
-            assert num_serious(fixed.left) <= num_serious(LINTER.lint(script)), text
+            assert num_serious(fixed.open_findings) <= num_serious(LINTER.lint(script)), text
     return longest
 
 

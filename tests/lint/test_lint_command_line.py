@@ -60,7 +60,7 @@ def test_a_finding_shows_place_line_mark_reason_fix_and_page(cli, script) -> Non
     assert lines[source + 1] == "      |         ^^^^^^^^"
     assert any(line.strip().startswith("why: ") for line in lines)
     assert any(line.strip().startswith("fix: ") for line in lines)
-    assert "docs/lint/directive-after-command.md" in done.stdout
+    assert "docs/lint/header/directive-after-command.md" in done.stdout
 
 
 def test_a_heading_is_no_wider_than_the_terminal(cli, tmp_path) -> None:
@@ -224,9 +224,9 @@ def test_every_rule_is_listed_and_explained(cli) -> None:
     listed = json.loads(cli("lint", "--list", "--json").stdout)["rules"]
     assert {rule["id"] for rule in listed} == set(known_rules())
     assert len(listed) >= 40
-    told = cli("lint", "--explain", "no-time").stdout
-    for part in ("Before", "After", "Source:", "Holds for:", "# scalewright: ignore=no-time"):
-        assert part in told
+    explanation = cli("lint", "--explain", "no-time").stdout
+    for part in ("Before", "After", "Source:", "Applies to:", "# scalewright: ignore=no-time"):
+        assert part in explanation
 
 
 def test_settings_come_from_the_nearest_file_and_flags_win(cli, script, tmp_path: Path) -> None:

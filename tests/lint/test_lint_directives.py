@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scalewright.errors import ConfigError
-from scalewright.lint.overrides import all_overrides, command_line_options
+from scalewright.lint.header.overrides import all_overrides, command_line_options
 from scalewright.lint.script import Script, parse_script
 
 
@@ -105,7 +105,7 @@ def test_a_line_that_sbatch_cannot_read_is_an_error(line: str, said: str) -> Non
         ("#SBATCH --node=2", "no option --node"),
         ("#SBATCH -Y", "no option -Y"),
         ("#SBATCH --requeue=1", "takes no value"),
-        ("#SBATCH --time", "lacks its value"),
+        ("#SBATCH --time", "needs a value"),
     ],
 )
 def test_options_that_sbatch_refuses_say_why(line: str, problem: str) -> None:
@@ -140,7 +140,12 @@ def test_the_command_line_wins_over_the_environment_and_both_over_the_header() -
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("-N 2 job.sh", "'job.sh'"), ("--nodse=2", "did you mean --nodes"), ("-J 'x", "close it"), ("-N", "lacks")],
+    [
+        ("-N 2 job.sh", "'job.sh'"),
+        ("--nodse=2", "did you mean --nodes"),
+        ("-J 'x", "close the quote"),
+        ("-N", "needs a value"),
+    ],
 )
 def test_a_command_line_that_is_none_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -13,9 +13,9 @@ from scalewright.lint.context import lint_context, needs_of
 from scalewright.lint.engine import Linter, LintFinding, known_rules, resolve_settings
 from scalewright.lint.fixes import fix_script, unified_diff
 from scalewright.lint.formats import lint_document
-from scalewright.lint.overrides import all_overrides
-from scalewright.lint.reading import checked_text, read_script, read_source
+from scalewright.lint.header.overrides import all_overrides
 from scalewright.lint.script import Script
+from scalewright.lint.script_file import checked_text, read_script, read_source
 from scalewright.report.notebook import html
 
 TEXT_NAME = "script"

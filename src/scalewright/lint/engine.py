@@ -1,4 +1,4 @@
-"""Ask the rules of a script: which hold for it, what they find, and what the script's own comments switch off."""
+"""Run the rules on a script: which of them apply, what they find, and what the script's own comments switch off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from scalewright.lint.rule import Context, Fix, Hit, LintRule, ModelNeeds
+from scalewright.lint.rule import Context, Hit, LintRule, ModelNeeds, ScriptFix
 from scalewright.lint.rules import all_rules
 from scalewright.lint.script import Script
 from scalewright.lint.settings import LintSettings, find_settings, load_settings
@@ -20,47 +20,47 @@ _BOUND = re.compile(r"(>=|<=|<|>|==)\s*(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintFinding(Finding):
-    """A finding with its place in a line, and how to write it better."""
+    """A finding with its columns in the line, and perhaps a fix."""
 
     column: int = 1
     end_column: int = 0
     """One past the last character; 0: the end of the line."""
-    fix: Fix | None = None
+    fix: ScriptFix | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linter:
-    """What does not change from script to script."""
+    """The rules with their settings and context, for any number of scripts."""
 
     settings: LintSettings
     context: Context
     needs_of: Callable[[Script], ModelNeeds | None] = field(default=lambda script: None)
-    """What the planner says of the model, for the GPUs of a script."""
+    """What the model needs according to the planner, for a script; None: no model is given."""
 
     def lint(self, script: Script) -> list[LintFinding]:
-        """Findings by place. A rule that the script, the settings or the Slurm version rule out is not asked."""
+        """Findings in the order of their places."""
         context = replace(self.context, needs=self.needs_of(script))
         comments = suppressions(script)
         used: set[tuple[int, str]] = set()
-        found: list[LintFinding] = []
-        asked = self._asked(script)
-        for rule in asked.values():
+        findings: list[LintFinding] = []
+        rules = self._applicable_rules(script)
+        for rule in rules.values():
             for hit in rule.check(script, context):
                 cover = next((c for c in comments if c.covers(rule.id, hit.line)), None)
                 if cover is not None:
                     used.add((cover.line, rule.id))
                     continue
-                found.append(self._finding(rule, hit, script))
-        if suppression_unused.id in asked:
-            found += [self._finding(suppression_unused, hit, script) for hit in _unused(comments, used, asked)]
-        return sorted(set_once(found), key=lambda f: (f.line, f.column, f.rule))
+                findings.append(self._finding(rule, hit, script))
+        if suppression_unused.id in rules:
+            findings += [self._finding(suppression_unused, hit, script) for hit in _unused(comments, used, rules)]
+        return sorted(without_repeats(findings), key=lambda f: (f.line, f.column, f.rule))
 
-    def _asked(self, script: Script) -> dict[str, LintRule]:
+    def _applicable_rules(self, script: Script) -> dict[str, LintRule]:
         rules = known_rules()
-        chosen = self.settings.chosen(rules, script.path)
-        return {name: rule for name, rule in rules.items() if name in chosen and self._holds(rule, script)}
+        selected = self.settings.selected_rules(rules, script.path)
+        return {name: rule for name, rule in rules.items() if name in selected and self._applies(rule, script)}
 
-    def _holds(self, rule: LintRule, script: Script) -> bool:
+    def _applies(self, rule: LintRule, script: Script) -> bool:
         if rule.needs_header and not script.has_header and not script.overrides:
             return False
         site = self.context.site
@@ -84,31 +84,32 @@ class Linter:
         )
 
 
-def _unused(comments: Iterable[Suppression], used: set[tuple[int, str]], asked: dict[str, LintRule]) -> Iterator[Hit]:
+def _unused(comments: Iterable[Suppression], used: set[tuple[int, str]], rules: dict[str, LintRule]) -> Iterator[Hit]:
+    """Suppressions of rules that do not fire there, or do not exist; `rules` are those that were checked."""
     for comment in comments:
         for name in comment.rules:
-            is_known = name in known_rules()
-            if is_known and (not comment.reason or (comment.line, name) in used or name not in asked):
+            exists = name in known_rules()
+            if exists and (not comment.reason or (comment.line, name) in used or name not in rules):
                 continue
-            why = "finds nothing here" if is_known else "does not exist"
+            reason = "the rule finds nothing here" if exists else "there is no such rule"
             yield Hit(
                 line=comment.line,
                 column=comment.column,
-                message=f"the suppression of {name} has no effect: the rule {why}",
+                message=f"the suppression of {name} has no effect: {reason}",
                 next_step=f"remove {name} from the comment",
             )
 
 
 @cache
 def known_rules() -> dict[str, LintRule]:
-    """Every rule by id, with those about suppressions."""
+    """Every rule by id, including those about suppressions."""
     return dict(sorted((all_rules() | {rule.id: rule for rule in SUPPRESSION_RULES}).items()))
 
 
 def resolve_settings(
     config: Path | None, *, site: str, slurm: str, fail_on: str | None, select: tuple[str, ...], ignore: tuple[str, ...]
 ) -> LintSettings:
-    """Options over the settings file over the defaults; names of unknown rules are refused."""
+    """The settings file, or the defaults, with the given options. Raises UnknownNameError for an unknown rule."""
     file_settings = load_settings(config) if config is not None else find_settings(Path.cwd())
     options: dict[str, object] = {"site": site, "slurm": slurm, "fail_on": fail_on, "select": select}
     changes = {name: value for name, value in options.items() if value}
@@ -119,16 +120,16 @@ def resolve_settings(
     return settings
 
 
-def set_once(found: Iterable[LintFinding]) -> list[LintFinding]:
-    """Each finding once: loops over commands may meet one place twice."""
+def without_repeats(findings: Iterable[LintFinding]) -> list[LintFinding]:
+    """Each finding once: a rule may reach the same place in two ways."""
     seen: dict[tuple[str, int, int, str], LintFinding] = {}
-    for finding in found:
+    for finding in findings:
         seen.setdefault((finding.rule, finding.line, finding.column, finding.message), finding)
     return list(seen.values())
 
 
 def _origin(script: Script, hit: Hit) -> str:
-    """Where a hit really stands, if the line it marks only sources that file."""
+    """`FILE:LINE` of the command behind a hit, if the marked line only sources that file; else empty."""
     if not script.sourced:
         return ""
     offset = script.starts[hit.line - 1] + hit.column - 1
@@ -138,7 +139,7 @@ def _origin(script: Script, hit: Hit) -> str:
 
 
 def version_fits(version: tuple[int, int], bounds: str) -> bool:
-    """Whether a version of Slurm lies within bounds such as ">=22.05,<23.11"."""
+    """Whether a Slurm version lies within bounds such as ">=22.05,<23.11"."""
     compare: dict[str, Callable[[tuple[int, int]], bool]] = {
         ">=": lambda b: version >= b,
         "<=": lambda b: version <= b,
@@ -150,6 +151,6 @@ def version_fits(version: tuple[int, int], bounds: str) -> bool:
 
 
 def parse_version(text: str) -> tuple[int, int] | None:
-    """Year and month of a Slurm version such as `23.11.4`; None: there is none in the text."""
+    """Year and month of a Slurm version such as `23.11.4`; None: the text holds no version."""
     match = re.search(r"\b(\d{2})\.(\d{2})\b", text)
     return (int(match.group(1)), int(match.group(2))) if match else None

@@ -1,4 +1,4 @@
-"""Rewrite a script: one fix at a time, kept only if the script still parses and its rule finds less than before."""
+"""Apply fixes to a script one by one; a fix is kept only if the script still parses and its rule finds less."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from pathlib import Path
 
 from scalewright.errors import ConfigError
 from scalewright.lint.engine import Linter, LintFinding
-from scalewright.lint.rule import Fix
+from scalewright.lint.rule import ScriptFix
 from scalewright.lint.script import Script
 from scalewright.lint.settings import RANKS
 from scalewright.records.documents import write_bytes
 
 _MAX_FIXES = 200
-"""No script needs as many; a rule whose fix never satisfies it must not run for ever."""
+"""Far more than any script needs. The limit ends the loop if a rule's fix never satisfies the rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class FixedScript:
+    """The text of a script after its fixes."""
+
     text: str
     applied: tuple[LintFinding, ...]
-    """What was rewritten, in order."""
-    left: tuple[LintFinding, ...]
+    """Findings that were fixed, in order."""
+    open_findings: tuple[LintFinding, ...]
     """What the linter finds in the new text."""
 
 
-def apply_edits(text: str, fix: Fix) -> str:
-    """`text` with all edits of a fix; they do not overlap."""
+def apply_edits(text: str, fix: ScriptFix) -> str:
+    """`text` with all edits of a fix; edits must not overlap."""
     ordered = sorted(fix.edits, key=lambda edit: (edit.start, edit.end))
     for before, after in itertools.pairwise(ordered):
         if after.start < before.end:
@@ -40,26 +42,26 @@ def apply_edits(text: str, fix: Fix) -> str:
     return text
 
 
-def fix_script(script: Script, linter: Linter, read: Callable[[str], Script], *, unsafe: bool) -> Fixed:
-    """The script with every fix that can be applied; `read` parses a text as the script itself was."""
+def fix_script(script: Script, linter: Linter, read: Callable[[str], Script], *, unsafe: bool) -> FixedScript:
+    """The script with every fix that can be applied; `read` parses a text in the same way as the script."""
     findings = linter.lint(script)
     applied: list[LintFinding] = []
     refused: set[tuple[str, str, str]] = set()
     while len(applied) < _MAX_FIXES:
-        chosen = next((f for f in findings if _is_wanted(f, unsafe=unsafe) and _key(f, script) not in refused), None)
-        if chosen is None:
+        finding = next((f for f in findings if _is_fixable(f, unsafe=unsafe) and _key(f, script) not in refused), None)
+        if finding is None:
             break
-        better = _improved(script, chosen, findings, linter, read)
-        if better is None:
-            refused.add(_key(chosen, script))
+        improved = _improved(script, finding, findings, linter, read)
+        if improved is None:
+            refused.add(_key(finding, script))
             continue
-        applied.append(chosen)
-        script, findings = better
-        refused.clear()  # what did not help before may help now; else a second call would find more to do
-    return Fixed(text=script.text, applied=tuple(applied), left=tuple(findings))
+        applied.append(finding)
+        script, findings = improved
+        refused.clear()  # a fix that did not help before may help now; a second call must find nothing more to do
+    return FixedScript(text=script.text, applied=tuple(applied), open_findings=tuple(findings))
 
 
-def _is_wanted(finding: LintFinding, *, unsafe: bool) -> bool:
+def _is_fixable(finding: LintFinding, *, unsafe: bool) -> bool:
     return finding.fix is not None and (finding.fix.is_safe or unsafe)
 
 
@@ -74,21 +76,21 @@ def _improved(
     linter: Linter,
     read: Callable[[str], Script],
 ) -> tuple[Script, list[LintFinding]] | None:
-    """The script with one fix, and what is found then; None: the fix does not do what it should."""
+    """The script with one fix and its findings; None: the fix breaks the script or does not help."""
     assert finding.fix is not None
     try:
-        after = read(apply_edits(script.text, finding.fix))
+        fixed_script = read(apply_edits(script.text, finding.fix))
     except ConfigError:
         return None
-    if script.body.error_at is None and after.body.error_at is not None:
+    if script.body.error_at is None and fixed_script.body.error_at is not None:
         return None
-    found = linter.lint(after)
-    if _count(found, finding.rule) >= _count(before, finding.rule):
+    after = linter.lint(fixed_script)
+    if _count(after, finding.rule) >= _count(before, finding.rule):
         return None
-    serious = {f.rule for f in found if RANKS[f.severity] >= RANKS["warning"]}
-    if any(_count(found, rule) > _count(before, rule) for rule in serious):
+    serious = {f.rule for f in after if RANKS[f.severity] >= RANKS["warning"]}
+    if any(_count(after, rule) > _count(before, rule) for rule in serious):
         return None
-    return after, found
+    return fixed_script, after
 
 
 def _count(findings: Sequence[LintFinding], rule: str) -> int:
@@ -96,7 +98,7 @@ def _count(findings: Sequence[LintFinding], rule: str) -> int:
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """What changes, as `patch -p1` takes it."""
+    """The difference of two texts, in the form that `patch -p1` reads."""
     name = path.lstrip("/")
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
@@ -105,5 +107,5 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Put the new text in the place of the old, as a whole, with the same permissions; a link stays a link."""
+    """Replace the content of a script in one step; permissions stay, and a link stays a link."""
     write_bytes(path, text.encode("utf-8"), mode=stat.S_IMODE(path.stat().st_mode))

@@ -1,4 +1,4 @@
-"""Findings for machines: the JSON document, SARIF 2.1.0 for code scanning, and annotations of GitHub Actions."""
+"""Findings for programs: the JSON document, SARIF 2.1.0 for code scanning, and annotations for GitHub Actions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from scalewright import __version__
-from scalewright.lint.engine import LintFinding
+from scalewright.lint.engine import LintFinding, known_rules
 from scalewright.lint.rule import Edit, LintRule
 from scalewright.lint.script import line_table
 from scalewright.lint.settings import RANKS
@@ -20,17 +20,12 @@ _LEVELS = {"info": "note", "warning": "warning", "error": "error"}
 _ANNOTATIONS = {"info": "notice", "warning": "warning", "error": "error"}
 
 
-def rule_page(rule: str) -> str:
-    """Where a rule is described in the documentation."""
-    return f"docs/lint/{rule}.md"
-
-
 def _place(starts: Sequence[int], offset: int) -> tuple[int, int]:
     line = bisect_right(starts, offset)
     return line, offset - starts[line - 1] + 1
 
 
-def _edit(edit: Edit, text: str) -> dict[str, Any]:
+def _edit_row(edit: Edit, text: str) -> dict[str, Any]:
     starts, _ = line_table(text)
     (line, column), (end_line, end_column) = _place(starts, edit.start), _place(starts, edit.end)
     return {"line": line, "column": column, "end_line": end_line, "end_column": end_column, "text": edit.text}
@@ -44,35 +39,11 @@ def lint_document(
     fixed: Mapping[str, int],
     fail_on: str,
 ) -> dict[str, Any]:
-    """The answer as one document; `texts` are the scripts by file, `fixed` how many fixes each was given."""
-    rows = []
-    for finding in findings:
-        fix = finding.fix
-        rows.append(
-            {
-                "file": finding.file,
-                "line": finding.line,
-                "column": finding.column,
-                "end_column": finding.end_column,
-                "rule": finding.rule,
-                "severity": finding.severity,
-                "message": finding.message,
-                "next_step": finding.next_step,
-                "source": finding.source,
-                "page": rule_page(finding.rule),
-                "fix": None
-                if fix is None
-                else {
-                    "title": fix.title,
-                    "is_safe": fix.is_safe,
-                    "edits": [_edit(edit, texts[finding.file]) for edit in fix.edits],
-                },
-            }
-        )
+    """All findings as one document; `texts` holds the scripts by file, `fixed` the number of fixes by file."""
     return document(
         "findings",
         {
-            "findings": rows,
+            "findings": [_finding_row(finding, texts[finding.file]) for finding in findings],
             "unreadable": [{"file": file, "message": message} for file, message in unreadable.items()],
             "num_files": len(texts) + len(unreadable),
             "fixed": dict(fixed),
@@ -81,10 +52,30 @@ def lint_document(
     )
 
 
+def _finding_row(finding: LintFinding, text: str) -> dict[str, Any]:
+    fix = finding.fix
+    return {
+        "file": finding.file,
+        "line": finding.line,
+        "column": finding.column,
+        "end_column": finding.end_column,
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "message": finding.message,
+        "next_step": finding.next_step,
+        "source": finding.source,
+        "page": known_rules()[finding.rule].page,
+        "fix": None
+        if fix is None
+        else {"title": fix.title, "is_safe": fix.is_safe, "edits": [_edit_row(edit, text) for edit in fix.edits]},
+    }
+
+
 def rules_document(rules: Sequence[LintRule]) -> dict[str, Any]:
-    keys = ("id", "severity", "title", "why", "source", "before", "after", "slurm")
+    """The description of rules as one document."""
+    keys = ("id", "category", "severity", "title", "why", "source", "before", "after", "slurm", "page")
     rows = [{key: getattr(rule, key) for key in keys} | {"sites": list(rule.sites)} for rule in rules]
-    return document("lint-rules", {"rules": [row | {"page": rule_page(row["id"])} for row in rows]})
+    return document("lint-rules", {"rules": rows})
 
 
 def sarif_document(
@@ -93,6 +84,7 @@ def sarif_document(
     texts: Mapping[str, str],
     unreadable: Mapping[str, str],
 ) -> dict[str, Any]:
+    """A SARIF 2.1.0 log of all findings."""
     used = sorted({finding.rule for finding in findings})
     run: dict[str, Any] = {
         "tool": {
@@ -122,7 +114,7 @@ def _sarif_rule(rule: LintRule) -> dict[str, Any]:
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.why},
         "help": {"text": f"{rule.why} Source: {rule.source}"},
-        "helpUri": rule_page(rule.id),
+        "helpUri": rule.page,
         "defaultConfiguration": {"level": _LEVELS[rule.severity]},
     }
 
@@ -154,7 +146,7 @@ def _sarif_result(finding: LintFinding, index: int, texts: Mapping[str, str]) ->
 
 
 def _replacement(edit: Edit, text: str) -> dict[str, Any]:
-    place = _edit(edit, text)
+    place = _edit_row(edit, text)
     region = {
         "startLine": place["line"],
         "startColumn": place["column"],
@@ -165,7 +157,7 @@ def _replacement(edit: Edit, text: str) -> dict[str, Any]:
 
 
 def github_lines(findings: Sequence[LintFinding], unreadable: Mapping[str, str]) -> Iterator[str]:
-    """Workflow commands; what GitHub would read as syntax is escaped as it wants it."""
+    """One workflow command per finding; characters that GitHub reads as syntax are escaped."""
     for finding in findings:
         properties = {
             "file": finding.file,
@@ -182,8 +174,8 @@ def github_lines(findings: Sequence[LintFinding], unreadable: Mapping[str, str])
 
 
 def _escaped(text: str, *, is_property: bool = False) -> str:
-    found = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    return found.replace(":", "%3A").replace(",", "%2C") if is_property else found
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return escaped.replace(":", "%3A").replace(",", "%2C") if is_property else escaped
 
 
 def is_failing(findings: Sequence[LintFinding], fail_on: str) -> bool:

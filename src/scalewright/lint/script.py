@@ -1,4 +1,4 @@
-"""A job script as rules see it: what Slurm reads of it, what the shell runs, and questions that rules ask of both."""
+"""The class `Script`: a job script as rules see it, with what Slurm reads, what the shell runs, and derived numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
 from scalewright.errors import ConfigError
-from scalewright.lint.body import read_body
-from scalewright.lint.directives import Directive, Header, read_header
-from scalewright.lint.launches import CONTAINERS, Launch, launches_of
-from scalewright.lint.shell import Assignment, Body, Command, Comment, Heredoc, Trap, Word
+from scalewright.lint.header.directives import Directive, Header, read_header
+from scalewright.lint.shell.launches import CONTAINERS, Launch, launches_of
+from scalewright.lint.shell.syntax import Assignment, Body, Command, Comment, Heredoc, Trap, Word
+from scalewright.lint.shell.walk import read_body
+from scalewright.lint.shell.words import resolve
 from scalewright.lint.template import is_template, mask_template
-from scalewright.lint.words import resolve
 from scalewright.sites.walltime import parse_walltime_s
 
 SHELL_NAMES = ("bash", "sh", "zsh", "dash", "ksh")
@@ -34,7 +34,7 @@ class Script:
     path: str
     text: str
     masked: str
-    """`text` with the placeholders of a template as inert words; the same length."""
+    """`text` with the placeholders of a template replaced by inert words of the same length."""
     starts: tuple[int, ...]
     """Offset of each line."""
     lines: tuple[str, ...]
@@ -42,10 +42,10 @@ class Script:
     header: Header
     body: Body
     overrides: Mapping[str, str | None]
-    """Options from the environment (SBATCH_*) and the command line: they win over the header."""
+    """Options from the environment (SBATCH_*) and the command line; they override the header."""
     is_template: bool
     is_shell: bool
-    """False: another interpreter runs it; only its header was read."""
+    """False: another interpreter runs it, and only its header was read."""
 
     # -- the header ------------------------------------------------------------------------------------------------
 
@@ -63,41 +63,37 @@ class Script:
 
     @property
     def has_header(self) -> bool:
-        """Whether anything in it is meant for sbatch."""
+        """Whether it has any directive, effective or not."""
         return bool(self.directives)
 
     def directive(self, *names: str) -> Directive | None:
-        """The directive that counts for the first of these options that has one."""
+        """The effective directive of the first of these options that has one."""
         return next((self._effective[name] for name in names if name in self._effective), None)
 
     def has(self, *names: str) -> bool:
-        """Whether any of these options is given, in the header or over it."""
+        """Whether any of these options is set, in the header or by an override."""
         return any(name in self.overrides or name in self._effective for name in names)
 
     def value(self, name: str) -> str | None:
-        """Value that Slurm will use; None: the option is not given, or given without a value."""
+        """Value that Slurm will use; None: the option is not set, or has no value."""
         if name in self.overrides:
             return self.overrides[name]
-        found = self._effective.get(name)
-        return found.value if found else None
-
-    def flag(self, name: str) -> bool:
-        """Whether an option that needs no value is given."""
-        return self.has(name)
+        directive = self._effective.get(name)
+        return directive.value if directive else None
 
     def is_placeholder(self, name: str) -> bool:
-        """Whether the option's value is filled in by somebody else: Jinja, `{name}`, `<name>`, `$NAME`."""
-        found = self.value(name)
-        return found is not None and _PLACEHOLDER.search(found) is not None
+        """Whether the option's value is filled in later: Jinja, `{name}`, `<name>`, `$NAME`."""
+        value = self.value(name)
+        return value is not None and _PLACEHOLDER.search(value) is not None
 
     def number(self, name: str) -> int | None:
-        """Value as a whole number; of a range such as `2-4` the smaller; None: not given or not known here."""
-        found = re.match(r"^(\d+)(?:-\d+)?$", (self.value(name) or "").strip())
-        return int(found.group(1)) if found and len(found.group(1)) < 10 else None
+        """Value as a whole number; of a range such as `2-4` the smaller; None: not set or unknown."""
+        match = re.match(r"^(\d+)(?:-\d+)?$", (self.value(name) or "").strip())
+        return int(match.group(1)) if match and len(match.group(1)) < 10 else None
 
     @cached_property
     def time_s(self) -> int | None:
-        """Time limit in seconds; None: not given, unlimited or not known here."""
+        """Time limit in seconds; None: not set, unlimited or unknown."""
         try:
             return parse_walltime_s(self.value("time") or "")
         except ConfigError:
@@ -105,7 +101,7 @@ class Script:
 
     @cached_property
     def num_nodes(self) -> int | None:
-        """Nodes of the job; None: not known here. One where neither nodes nor tasks are asked for."""
+        """Nodes of the job; 1 if neither nodes nor tasks are requested; None: unknown."""
         if self.has("nodes"):
             return self.number("nodes")
         tasks, per_node = self.number("ntasks"), self.number("ntasks-per-node")
@@ -115,12 +111,12 @@ class Script:
 
     @property
     def is_multi_node(self) -> bool:
-        """Whether it certainly runs on several nodes."""
+        """Whether it runs on several nodes for certain."""
         return (self.num_nodes or 1) > 1
 
     @cached_property
     def gpus_per_node(self) -> int | None:
-        """GPUs of each node; None: none asked for, or their number is not known here."""
+        """GPUs of each node; None: none requested, or their number is unknown."""
         for name in ("gpus-per-node", "gres"):
             count = _gpu_count(self.value(name), is_gres=name == "gres")
             if count is not None:
@@ -136,7 +132,7 @@ class Script:
 
     @cached_property
     def num_gpus(self) -> int | None:
-        """GPUs of the whole job, where the script says."""
+        """GPUs of the whole job; None: unknown."""
         total = _gpu_count(self.value("gpus"))
         if total is not None:
             return total
@@ -145,7 +141,7 @@ class Script:
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether GPUs are asked for by any option, even where their number is not known."""
+        """Whether any option requests GPUs, even if their number is unknown."""
         names = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
         if any(self.has(name) and _gpu_count(self.value(name)) != 0 for name in names):
             return True
@@ -154,6 +150,7 @@ class Script:
 
     @cached_property
     def tasks_per_node(self) -> int | None:
+        """Tasks on each node; 1 if no option sets them; None: unknown."""
         per_node = self.number("ntasks-per-node")
         if per_node is not None:
             return per_node
@@ -164,6 +161,7 @@ class Script:
 
     @cached_property
     def num_tasks(self) -> int | None:
+        """Tasks of the whole job; None: unknown."""
         tasks = self.number("ntasks")
         if tasks is not None:
             return tasks
@@ -178,7 +176,7 @@ class Script:
 
     @property
     def sourced(self) -> tuple[str, ...]:
-        """Files that the script sources and that were found: their commands are among `commands`, with an origin."""
+        """Files that the script sources and that were read; their commands are among `commands`, with an origin."""
         return self.body.sourced
 
     @property
@@ -204,7 +202,7 @@ class Script:
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """Every program that starts another, in the order of the text; chains outermost first."""
+        """Every program that starts another, in the order of the text; the outermost of a chain comes first."""
         return tuple(launch for command in self.commands for launch in launches_of(command))
 
     @cached_property
@@ -212,51 +210,51 @@ class Script:
         return tuple(launch for launch in self.launches if launch.tool in CONTAINERS)
 
     @cached_property
-    def _by_tool(self) -> dict[str, list[Launch]]:
-        found: dict[str, list[Launch]] = {}
+    def _launches_by_tool(self) -> dict[str, list[Launch]]:
+        by_tool: dict[str, list[Launch]] = {}
         for launch in self.launches:
-            found.setdefault(launch.tool, []).append(launch)
-        return found
+            by_tool.setdefault(launch.tool, []).append(launch)
+        return by_tool
 
     @cached_property
-    def _by_name(self) -> dict[str, list[Command]]:
-        found: dict[str, list[Command]] = {}
+    def _commands_by_name(self) -> dict[str, list[Command]]:
+        by_name: dict[str, list[Command]] = {}
         for command in self.commands:
-            found.setdefault(command.name, []).append(command)
-        return found
+            by_name.setdefault(command.name, []).append(command)
+        return by_name
 
     def launched(self, *tools: str) -> tuple[Launch, ...]:
         """Launches of these tools, in the order of the text."""
-        found = [launch for tool in dict.fromkeys(tools) for launch in self._by_tool.get(tool, ())]
-        return tuple(sorted(found, key=lambda launch: launch.start) if len(tools) > 1 else found)
+        launches = [launch for tool in dict.fromkeys(tools) for launch in self._launches_by_tool.get(tool, ())]
+        return tuple(sorted(launches, key=lambda launch: launch.start) if len(tools) > 1 else launches)
 
     def called(self, *names: str) -> tuple[Command, ...]:
         """Commands of these names, in the order of the text."""
-        found = [command for name in dict.fromkeys(names) for command in self._by_name.get(name, ())]
-        return tuple(sorted(found, key=lambda command: command.start) if len(names) > 1 else found)
+        commands = [command for name in dict.fromkeys(names) for command in self._commands_by_name.get(name, ())]
+        return tuple(sorted(commands, key=lambda command: command.start) if len(names) > 1 else commands)
 
     @cached_property
     def shell_options(self) -> frozenset[str]:
-        """What `set` and the shebang turn on: `errexit`, `nounset`, `pipefail`, `xtrace`."""
+        """Options that `set` and the shebang turn on: `errexit`, `nounset`, `pipefail`, `xtrace`."""
         short = {"e": "errexit", "u": "nounset", "x": "xtrace"}
-        found = {short[c] for c in "".join(re.findall(r"\s-([a-z]+)", self.shebang)) if c in short}
+        options = {short[c] for c in "".join(re.findall(r"\s-([a-z]+)", self.shebang)) if c in short}
         for command in self.called("set"):
             for word in command.texts[1:]:
                 if re.fullmatch(r"-[A-Za-z]+", word):
-                    found |= {short[c] for c in word[1:] if c in short}
+                    options |= {short[c] for c in word[1:] if c in short}
                 elif word in ("errexit", "nounset", "pipefail", "xtrace"):
-                    found.add(word)
-        return frozenset(found)
+                    options.add(word)
+        return frozenset(options)
 
     def setting(self, name: str) -> Word | None:
-        """What the environment variable is set to: exported, plainly assigned, or before a command. The last wins."""
+        """Last value of an environment variable: exported, assigned, or set before a command; None: not set."""
         assigned = next((a.value for a in reversed(self.assignments) if a.name == name), None)
         if assigned is not None:
             return assigned
         return next((word for c in reversed(self.commands) for key, word in c.environment if key == name), None)
 
     def resolve(self, text: str) -> str:
-        """`text` with the variables that the script itself sets for certain; others stay as they are written."""
+        """`text` with the values of variables that the script sets for certain; others stay as written."""
         return resolve(text, dict(self.body.variables))
 
     # -- places ----------------------------------------------------------------------------------------------------
@@ -267,16 +265,16 @@ class Script:
         return line, offset - self.starts[line - 1] + 1
 
     def line_end(self, line: int) -> int:
-        """Offset just past a line with its end: where a new line can be put after it."""
+        """Offset after a line and its line end, where another line can be inserted."""
         return self.starts[line] if line < len(self.starts) else len(self.text)
 
     @property
     def newline(self) -> str:
-        """How its lines end."""
+        """Line end of the script."""
         return "\r\n" if "\r\n" in self.text else "\n"
 
     def code_lines(self) -> Iterator[tuple[int, str]]:
-        """Number and text of each line after the header that is not inside a heredoc, nor a comment alone."""
+        """Number and text of each line of the body, without heredocs and lines that are only a comment."""
         inside = {n for doc in self.heredocs for n in range(doc.line, self.place(max(doc.start, doc.end - 1))[0] + 1)}
         for number, line in enumerate(self.lines, start=1):
             if number >= self.header.end_line and number not in inside and not line.lstrip().startswith("#"):
@@ -284,6 +282,7 @@ class Script:
 
 
 def _gpu_count(value: str | None, *, is_gres: bool = False) -> int | None:
+    """GPUs in a value such as `4`, `a100:4` or `gpu:a100:4`; None: no value, or unknown."""
     if value is None:
         return None
     items = [item for item in value.split(",") if not is_gres or item.strip().startswith("gpu")]
@@ -307,7 +306,7 @@ def _trap(command: Command) -> Trap | None:
 
 
 def line_table(text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Offset and text of each line; only a line feed ends one, as for Slurm and the shell."""
+    """Offset and text of each line; only a line feed ends a line, as in Slurm and the shell."""
     pieces = text.split("\n")
     if pieces[-1] == "" and len(pieces) > 1:
         pieces.pop()
@@ -320,7 +319,7 @@ def line_table(text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def interpreter(first_line: str) -> str:
-    """Base name of what runs a script, from its shebang; empty: it has none."""
+    """Base name of the interpreter in the shebang; empty: there is none."""
     if not first_line.startswith("#!"):
         return ""
     words = first_line[2:].split()
@@ -329,21 +328,22 @@ def interpreter(first_line: str) -> str:
     name = PurePosixPath(words[0]).name
     if name != "env":
         return name
-    rest = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    return PurePosixPath(rest[0]).name if rest else ""
+    programs = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return PurePosixPath(programs[0]).name if programs else ""
 
 
 def parse_script(
     text: str, path: str = "-", overrides: Mapping[str, str | None] | None = None, folder: Path | None = None
 ) -> Script:
-    """The script in `text`. Files that it sources are looked for in `folder`; None: nowhere. Needs the extra `lint`."""
+    """The script in `text`. Sourced files are read from `folder`; None: they are not read. Needs the extra `lint`."""
     starts, lines = line_table(text)
     template = is_template(text, path)
     masked = mask_template(text) if template else text
     header = read_header(lines, line_table(masked)[1] if template else lines, starts)
     is_shell = interpreter(lines[0] if lines else "") in ("", *SHELL_NAMES)
     body = read_body(text, masked, starts, partial(_sourced_text, folder)) if is_shell else _EMPTY
-    header = replace(header, directives=tuple(d for d in header.directives if _is_meant(d, header, body, starts)))
+    directives = tuple(d for d in header.directives if _belongs_to_script(d, header, body, starts))
+    header = replace(header, directives=directives)
     return Script(
         path=path,
         text=text,
@@ -359,7 +359,7 @@ def parse_script(
 
 
 def _sourced_text(folder: Path | None, name: str) -> str | None:
-    """Text of a file that a script sources: small, text, and named without anything only the cluster knows."""
+    """Text of a file that a script sources; None: it is missing, large or binary, or its name has variables."""
     if folder is None or not name or "$" in name or "~" in name:
         return None
     path = folder / name
@@ -372,11 +372,11 @@ def _sourced_text(folder: Path | None, name: str) -> str | None:
     return None if "\0" in text else text
 
 
-def _is_meant(found: Directive, header: Header, body: Body, starts: tuple[int, ...]) -> bool:
-    """Whether a line was written for this script's header: not one inside a heredoc that writes another script."""
-    if found.line < header.end_line:
+def _belongs_to_script(directive: Directive, header: Header, body: Body, starts: tuple[int, ...]) -> bool:
+    """Whether a directive is meant for this script, and not part of a heredoc that writes another script."""
+    if directive.line < header.end_line:
         return True
-    offset = starts[found.line - 1]
-    if found.raw.lstrip().startswith("#"):
-        return any(comment.line == found.line for comment in body.comments)
+    offset = starts[directive.line - 1]
+    if directive.raw.lstrip().startswith("#"):
+        return any(comment.line == directive.line for comment in body.comments)
     return not any(doc.start <= offset < doc.end for doc in body.heredocs)

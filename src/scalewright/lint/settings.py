@@ -1,4 +1,4 @@
-"""What a project wants of the linter: the file `scalewright-lint.toml`, and flags that win over it."""
+"""Settings of the linter: the file `scalewright-lint.toml` of a project, and flags that override it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANKS: dict[str, int] = {"info": 0, "warning": 1, "error": 2, "never": 3}
 
 
 class LintSettings(Strict):
-    """The configuration of a project, resolved."""
+    """The settings of a project: which rules to check, their severities, and the cluster."""
 
     schema_: str = Field(default="scalewright.lint/1", alias="schema")
     select: tuple[str, ...] = ()
@@ -31,28 +31,28 @@ class LintSettings(Strict):
     severity: dict[str, Severity] = Field(default_factory=dict)
     """Another severity for a rule."""
     per_file_ignores: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Rules that do not hold for files that match a pattern, such as "tests/*.sh"."""
+    """Rules to skip in files that match a pattern, such as "tests/*.sh"."""
     fail_on: FailOn = "warning"
     site: str = ""
     """Profile of the cluster that the scripts are for."""
     slurm: str = ""
-    """Its version of Slurm, such as "23.11"; default: the profile's."""
+    """Slurm version of the cluster, such as "23.11"; default: the version in the profile."""
 
-    def check_names(self, known: dict[str, LintRule]) -> None:
-        """Raise if a rule is named that nobody knows."""
+    def check_names(self, rules: dict[str, LintRule]) -> None:
+        """Raise UnknownNameError if the settings name a rule that does not exist."""
         named = {*self.select, *self.ignore, *self.severity}
         for ids in self.per_file_ignores.values():
             named |= set(ids)
-        for name in sorted(named - set(known)):
-            raise UnknownNameError("rule", name, known, hint="see: scalewright lint --list")
+        for name in sorted(named - set(rules)):
+            raise UnknownNameError("rule", name, rules, hint="see: scalewright lint --list")
 
-    def chosen(self, known: Iterable[str], path: str) -> frozenset[str]:
-        """The rules that are asked of a file."""
-        found = set(self.select or known) - set(self.ignore)
+    def selected_rules(self, rule_ids: Iterable[str], path: str) -> frozenset[str]:
+        """Ids of the rules to check in a file."""
+        selected = set(self.select or rule_ids) - set(self.ignore)
         for pattern, ids in self.per_file_ignores.items():
             if fnmatch(path, pattern) or fnmatch(path, f"*/{pattern}"):
-                found -= set(ids)
-        return frozenset(found)
+                selected -= set(ids)
+        return frozenset(selected)
 
 
 def load_settings(path: Path) -> LintSettings:
@@ -60,8 +60,8 @@ def load_settings(path: Path) -> LintSettings:
 
 
 def find_settings(folder: Path) -> LintSettings:
-    """The settings in `folder` or the nearest folder above it; the defaults where nobody wrote any."""
-    for place in (folder, *folder.parents):
-        if (place / FILE_NAME).is_file():
-            return load_settings(place / FILE_NAME)
+    """The settings file in `folder` or the nearest folder above it; without one, the defaults."""
+    for parent in (folder, *folder.parents):
+        if (parent / FILE_NAME).is_file():
+            return load_settings(parent / FILE_NAME)
     return LintSettings()

@@ -1,6 +1,7 @@
 """Comments that switch a rule off, with a reason: `# scalewright: ignore=fixed-port the port is ours by reservation`.
 
-Behind code or on the line above it, the comment holds for that line; above the first command, for the whole script.
+At the end of a line or on the line above it, the comment covers that line. Above the first command, it covers the whole
+script.
 """
 
 from __future__ import annotations
@@ -20,24 +21,28 @@ _ATTEMPT = re.compile(r"#\s*scalewright:\s*ignore\b(?!\s*=\s*[A-Za-z0-9])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suppression:
+    """One comment that switches rules off, and the lines that it covers."""
+
     rules: tuple[str, ...]
     reason: str
     line: int
     """Of the comment."""
     column: int
     first: int
+    """First line that it covers."""
     last: int
-    """Lines that it holds for."""
+    """Last line that it covers."""
 
     def covers(self, rule_id: str, line: int) -> bool:
         return bool(self.reason) and rule_id in self.rules and self.first <= line <= self.last
 
 
 def suppressions(script: Script) -> tuple[Suppression, ...]:
-    return tuple(_found(script))
+    """All suppressions of a script, also those without a reason."""
+    return tuple(_suppressions(script))
 
 
-def _found(script: Script) -> Iterator[Suppression]:
+def _suppressions(script: Script) -> Iterator[Suppression]:
     if "scalewright:" not in script.text:
         return
     for number, line in enumerate(script.lines, start=1):
@@ -46,19 +51,20 @@ def _found(script: Script) -> Iterator[Suppression]:
             continue
         reason = match.group("reason").strip(" \t:-—")
         names = tuple(name.strip() for name in match.group("rules").split(","))
-        first, last = _reach(script, number, line[: match.start()].strip())
+        first, last = _covered_lines(script, number, line[: match.start()].strip())
         yield Suppression(rules=names, reason=reason, line=number, column=match.start() + 1, first=first, last=last)
 
 
 def _is_comment(script: Script, number: int, column: int) -> bool:
-    """Whether the shell takes it for a comment, or Slurm does, behind a directive."""
+    """Whether the shell reads it as a comment, or Slurm does after a directive."""
     if not script.is_shell or number < script.header.end_line:
         return True
     offset = script.starts[number - 1] + column
     return any(comment.start <= offset < comment.end for comment in script.comments)
 
 
-def _reach(script: Script, number: int, before: str) -> tuple[int, int]:
+def _covered_lines(script: Script, number: int, before: str) -> tuple[int, int]:
+    """First and last line that a comment on line `number` covers; `before` is the text to its left."""
     if before and not before.startswith("#"):
         return _statement(script, number)
     if before.startswith("#SBATCH"):
@@ -72,7 +78,7 @@ def _reach(script: Script, number: int, before: str) -> tuple[int, int]:
 
 
 def _statement(script: Script, number: int) -> tuple[int, int]:
-    """Lines of the command that has a part on this line: continuations belong to it."""
+    """First and last line of the command on this line, continuation lines included."""
     for command in script.commands:
         last = script.place(max(command.start, command.end - 1))[0]
         if command.line <= number <= last:
@@ -81,7 +87,7 @@ def _statement(script: Script, number: int) -> tuple[int, int]:
 
 
 def _nothing(script: Script, context: Context) -> Iterator[Hit]:
-    """The engine yields these itself, once it knows what all other rules found."""
+    """The engine yields these hits itself, after all other rules."""
     return iter(())
 
 
@@ -89,21 +95,22 @@ def _nothing(script: Script, context: Context) -> Iterator[Hit]:
     id="suppression-without-reason",
     severity="warning",
     title="A suppression without a reason",
-    why="Whoever reads the script next must know why the rule does not hold here, or the comment outlives its cause.",
-    source="our own convention",
+    why="The next reader must know why the rule does not apply here. Without a reason nobody dares to remove the "
+    "comment later.",
+    source="Scalewright's own convention",
     before="#!/bin/bash\n#SBATCH --nodes=1\n# scalewright: ignore=no-time\nhostname\n",
     after="#!/bin/bash\n#SBATCH --nodes=1\n# scalewright: ignore=no-time the partition's default fits\nhostname\n",
 )
 def without_reason(script: Script, context: Context) -> Iterator[Hit]:
     if "scalewright:" not in script.text:
         return
-    for found in suppressions(script):
-        if not found.reason:
+    for suppression in suppressions(script):
+        if not suppression.reason:
             yield Hit(
-                line=found.line,
-                column=found.column,
+                line=suppression.line,
+                column=suppression.column,
                 message="the suppression gives no reason, so it has no effect",
-                next_step=f"write why after it: # scalewright: ignore={','.join(found.rules)} BECAUSE ...",
+                next_step=f"add the reason: # scalewright: ignore={','.join(suppression.rules)} BECAUSE ...",
             )
     for number, line in enumerate(script.lines, start=1):
         match = _ATTEMPT.search(line)
@@ -112,16 +119,16 @@ def without_reason(script: Script, context: Context) -> Iterator[Hit]:
                 line=number,
                 column=match.start() + 1,
                 message="the suppression names no rule, so it has no effect",
-                next_step="write # scalewright: ignore=RULE and a reason",
+                next_step="write # scalewright: ignore=RULE REASON",
             )
 
 
 suppression_unused: LintRule = rule(
     id="suppression-unused",
     severity="warning",
-    title="A suppression that suppresses nothing",
-    why="A comment that switches off a rule where it would find nothing, or a rule that does not exist, misleads.",
-    source="our own convention",
+    title="A suppression without effect",
+    why="The comment names a rule that finds nothing there, or that does not exist. It misleads the reader.",
+    source="Scalewright's own convention",
     before="#!/bin/bash\n#SBATCH --time=01:00:00\n# scalewright: ignore=no-time nobody needs one\nhostname\n",
     after="#!/bin/bash\n#SBATCH --time=01:00:00\nhostname\n",
 )(_nothing)

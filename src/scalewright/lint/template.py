@@ -1,4 +1,4 @@
-"""Templates: Jinja placeholders become inert words of the same length, so that every column stays where it was."""
+"""Jinja templates: placeholders become inert words of the same length, so that every column stays in place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INERT = "_"
 
 
 def is_template(text: str, name: str) -> bool:
-    """Whether a file is a Jinja template: its name says so, or a directive or statement of Jinja stands in it."""
+    """Whether a file is a Jinja template: by its name, or because it holds an expression or a statement of Jinja."""
     if name.endswith(_SUFFIXES):
         return True
     has_expression = "{{" in text and _EXPRESSION.search(text) is not None
@@ -24,11 +24,11 @@ def is_template(text: str, name: str) -> bool:
 
 
 def mask_template(text: str) -> str:
-    """`text` with expressions as inert words, statements and comments as blanks; the same length, the same lines."""
+    """`text` with expressions as inert words, statements and comments as blanks; length and lines stay the same."""
     text = _COMMENT.sub(lambda m: _blank(m.group(), " "), text)
     text = _STATEMENT.sub(lambda m: _blank(m.group(), " "), text)
     return _EXPRESSION.sub(lambda m: _blank(m.group(), _INERT), text)
 
 
-def _blank(found: str, by: str) -> str:
-    return "".join(c if c in "\r\n" else by for c in found)
+def _blank(text: str, filler: str) -> str:
+    return "".join(c if c in "\r\n" else filler for c in text)

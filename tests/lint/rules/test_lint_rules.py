@@ -88,7 +88,7 @@ def fixed(rule: str, case: Case, context: Context) -> tuple[Script, list[LintFin
         return None
     result = fix_script(script, linter, parse_script, unsafe=True)
     assert result.applied, "a fix that is offered and never applied"
-    return parse_script(result.text), [finding for finding in result.left if finding.rule == rule]
+    return parse_script(result.text), [finding for finding in result.open_findings if finding.rule == rule]
 
 
 @pytest.mark.parametrize(("rule", "case", "context"), all_cases("fires"))

@@ -1,4 +1,4 @@
-"""`scalewright lint`: what in a job script wastes GPU-hours or loses work, why, and what to write instead."""
+"""`scalewright lint`: find what wastes GPU-hours or loses work in job scripts, and fix it."""
 
 from __future__ import annotations
 
@@ -18,32 +18,41 @@ if TYPE_CHECKING:
     from scalewright.lint.script import Script
 
 Scripts = Annotated[
-    list[str] | None, typer.Argument(metavar="SCRIPT...", help="Job scripts; -: standard input.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="SCRIPT...", help="Job scripts, or - for standard input.", show_default=False),
 ]
-SiteName = Annotated[str, typer.Option(help="Profile of the cluster that they are for.")]
-SlurmVersion = Annotated[str, typer.Option("--slurm", metavar="VERSION", help="Its Slurm, such as 23.11.")]
+SiteName = Annotated[str, typer.Option(help="Profile of the cluster that the scripts run on.")]
+SlurmVersion = Annotated[
+    str, typer.Option("--slurm", metavar="VERSION", help="Slurm version of the cluster, such as 23.11.")
+]
 SbatchLine = Annotated[
-    str, typer.Option("--sbatch", metavar="OPTIONS", help="Options that the sbatch command line will have.")
+    str, typer.Option("--sbatch", metavar="OPTIONS", help="Options that you will give to sbatch; they override.")
 ]
-ModelName = Annotated[str, typer.Option("--model", help="Model that they train; needs --site.")]
-PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="What `plan --out FILE` wrote, instead.")]
-PilotRun = Annotated[Path | None, typer.Option("--pilot", metavar="RUN", help="An earlier run: how long it took.")]
-FixIt = Annotated[bool, typer.Option("--fix", help="Rewrite the scripts where that is safe.")]
+ModelName = Annotated[str, typer.Option("--model", help="Model that the scripts train; needs --site.")]
+PlanFile = Annotated[
+    Path | None, typer.Option("--plan", metavar="FILE", help="Plan written by `plan --out FILE`, instead of --model.")
+]
+PilotRun = Annotated[
+    Path | None, typer.Option("--pilot", metavar="RUN", help="Directory of an earlier run, to check --time against.")
+]
+FixIt = Annotated[bool, typer.Option("--fix", help="Apply safe fixes to the scripts.")]
 ShowDiff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change; write nothing.")]
-Unsafe = Annotated[bool, typer.Option("--unsafe-fixes", help="Also rewrite what may change what the job does.")]
-Format = Annotated[Literal["text", "json", "sarif", "github"], typer.Option("--format", help="How to answer.")]
+Unsafe = Annotated[bool, typer.Option("--unsafe-fixes", help="Also apply fixes that may change what the job does.")]
+Format = Annotated[Literal["text", "json", "sarif", "github"], typer.Option("--format", help="Output format.")]
 ExplainRule = Annotated[str, typer.Option("--explain", metavar="RULE", help="Describe one rule.")]
 ListRules = Annotated[bool, typer.Option("--list", help="List all rules.")]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings; default: scalewright-lint.toml here or above."),
+    typer.Option(
+        "--config", metavar="FILE", help="Settings file; default: scalewright-lint.toml in this or a parent folder."
+    ),
 ]
 FailOn = Annotated[
     Literal["info", "warning", "error", "never"] | None,
-    typer.Option("--fail-on", help="Least severity that makes the exit code 1; default: warning.", show_default=False),
+    typer.Option("--fail-on", help="Lowest severity for exit code 1; default: warning.", show_default=False),
 ]
-Select = Annotated[str, typer.Option("--select", metavar="RULES", help="Only these rules, with commas.")]
-Ignore = Annotated[str, typer.Option("--ignore", metavar="RULES", help="Not these rules, with commas.")]
+Select = Annotated[str, typer.Option("--select", metavar="RULES", help="Check only these rules, comma-separated.")]
+Ignore = Annotated[str, typer.Option("--ignore", metavar="RULES", help="Skip these rules, comma-separated.")]
 
 
 def run(
@@ -67,34 +76,34 @@ def run(
     ignore: Ignore = "",
     catalog: CatalogFolder = None,
 ) -> None:
-    """Say what in job scripts wastes GPU-hours or loses work, and fix it. Exit 1: findings; 2: not readable."""
+    """Find what wastes GPU-hours or loses work in job scripts, and fix it. Exit 1: findings; 2: unreadable file."""
     from scalewright.errors import ConfigError
     from scalewright.lint.context import lint_context, needs_of
     from scalewright.lint.engine import Linter, resolve_settings
-    from scalewright.lint.overrides import all_overrides
+    from scalewright.lint.header.overrides import all_overrides
 
-    answer = "json" if as_json else output
+    output_format = "json" if as_json else output
     if explain or list_rules:
-        _describe(explain, answer)
+        _print_rules(explain, output_format)
         return
     if not scripts:
-        raise ConfigError("no script is given: name some, or - for standard input, or see --list")
+        raise ConfigError("no script given: name one or more, write - for standard input, or see --list")
     if unsafe_fixes and not (fix or diff):
-        raise ConfigError("--unsafe-fixes changes what --fix and --diff do: give one of them as well")
+        raise ConfigError("--unsafe-fixes needs --fix or --diff: add one of them")
     settings = resolve_settings(
-        config, site=site, slurm=slurm, fail_on=fail_on, select=_names(select), ignore=_names(ignore)
+        config, site=site, slurm=slurm, fail_on=fail_on, select=_rule_names(select), ignore=_rule_names(ignore)
     )
     context = lint_context(settings, pilot, catalog)
     linter = Linter(settings=settings, context=context, needs_of=needs_of(context, model, plan, catalog))
-    job = _Job(linter=linter, overrides=all_overrides(os.environ, sbatch), unsafe=unsafe_fixes)
+    call = _LintCall(linter=linter, overrides=all_overrides(os.environ, sbatch), unsafe=unsafe_fixes)
     for name in dict.fromkeys(scripts):
-        job.handle(name, is_fixed=fix or diff, is_written=fix and not diff)
-    job.answer(answer, is_diff=diff)
+        call.check_file(name, is_fixed=fix or diff, is_written=fix and not diff)
+    call.print_and_exit(output_format, is_diff=diff)
 
 
 @dataclass(slots=True)
-class _Job:
-    """The files of one call, and what came out of each."""
+class _LintCall:
+    """The files of one call, and the findings, fixes and errors of each."""
 
     linter: Linter
     overrides: dict[str, str | None]
@@ -105,9 +114,10 @@ class _Job:
     fixed: dict[str, int] = field(default_factory=dict)
     diffs: list[str] = field(default_factory=list)
 
-    def handle(self, name: str, *, is_fixed: bool, is_written: bool) -> None:
+    def check_file(self, name: str, *, is_fixed: bool, is_written: bool) -> None:
+        """Lint one file; fix it in memory if `is_fixed`, and on disk if `is_written`."""
         from scalewright.errors import ConfigError
-        from scalewright.lint.reading import read_script, read_source, read_standard_input
+        from scalewright.lint.script_file import read_script, read_source, read_standard_input
 
         where = "standard input" if name == "-" else name
         folder = Path.cwd() if name == "-" else Path(name).resolve().parent
@@ -117,7 +127,7 @@ class _Job:
 
         try:
             if name == "-" and is_written:
-                raise ConfigError("standard input cannot be rewritten: use --diff, or name a file")
+                raise ConfigError("--fix cannot write to standard input: use --diff, or name a file")
             script = read(read_standard_input() if name == "-" else read_source(Path(name)))
         except ConfigError as error:
             self.unreadable[where] = str(error)
@@ -132,46 +142,46 @@ class _Job:
         from scalewright.errors import ScalewrightError
         from scalewright.lint.fixes import fix_script, unified_diff, write_script
 
-        done = fix_script(script, self.linter, read, unsafe=self.unsafe)
-        self.diffs.append(unified_diff(script.path, script.text, done.text))
-        if path is not None and done.text != script.text:
+        fixed_script = fix_script(script, self.linter, read, unsafe=self.unsafe)
+        self.diffs.append(unified_diff(script.path, script.text, fixed_script.text))
+        if path is not None and fixed_script.text != script.text:
             try:
-                write_script(path, done.text)
+                write_script(path, fixed_script.text)
             except ScalewrightError as error:
                 self.unreadable[script.path] = str(error)
                 return
-        self.texts[script.path] = done.text
-        self.findings += done.left
-        if done.applied:
-            self.fixed[script.path] = len(done.applied)
+        self.texts[script.path] = fixed_script.text
+        self.findings += fixed_script.open_findings
+        if fixed_script.applied:
+            self.fixed[script.path] = len(fixed_script.applied)
 
-    def answer(self, kind: str, *, is_diff: bool) -> None:
+    def print_and_exit(self, output_format: str, *, is_diff: bool) -> None:
         from scalewright.lint.formats import is_failing
         from scalewright.records.types import ExitCode
 
-        if is_diff and kind == "text":
+        if is_diff and output_format == "text":
             typer.echo("".join(self.diffs), nl=False)
-            self._complain()
+            self._print_unreadable()
         else:
-            self._print(kind)
+            self._print(output_format)
         if self.unreadable:
             raise typer.Exit(ExitCode.BAD_INPUT)
         failing = is_failing(self.findings, self.linter.settings.fail_on) or (is_diff and any(self.diffs))
         raise typer.Exit(ExitCode.NO if failing else ExitCode.YES)
 
-    def _complain(self) -> None:
+    def _print_unreadable(self) -> None:
         for message in self.unreadable.values():
             typer.echo(f"error: {message}", err=True)
 
-    def _print(self, kind: str) -> None:
+    def _print(self, output_format: str) -> None:
         from scalewright.lint.engine import known_rules
         from scalewright.lint.formats import github_lines, lint_document, sarif_document
         from scalewright.records.documents import to_json
         from scalewright.report.cluster.lint import print_findings, print_summary, summary_line
         from scalewright.report.console import answer_console
 
-        self._complain()
-        if kind == "json":
+        self._print_unreadable()
+        if output_format == "json":
             body = lint_document(
                 self.findings,
                 texts=self.texts,
@@ -180,9 +190,9 @@ class _Job:
                 fail_on=self.linter.settings.fail_on,
             )
             typer.echo(to_json(body), nl=False)
-        elif kind == "sarif":
+        elif output_format == "sarif":
             typer.echo(to_json(sarif_document(self.findings, known_rules(), self.texts, self.unreadable)), nl=False)
-        elif kind == "github":
+        elif output_format == "github":
             for line in github_lines(self.findings, self.unreadable):
                 typer.echo(line)
         else:
@@ -192,11 +202,12 @@ class _Job:
             print_summary(console, summary_line(self.findings, *counts))
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _rule_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _describe(name: str, kind: str) -> None:
+def _print_rules(name: str, output_format: str) -> None:
+    """Print one rule, or all rules if `name` is empty."""
     from scalewright.errors import UnknownNameError
     from scalewright.lint.engine import known_rules
     from scalewright.lint.formats import rules_document
@@ -207,10 +218,9 @@ def _describe(name: str, kind: str) -> None:
     rules = known_rules()
     if name and name not in rules:
         raise UnknownNameError("rule", name, rules, hint="see: scalewright lint --list")
-    chosen = [rules[name]] if name else list(rules.values())
-    if kind == "json":
-        typer.echo(to_json(rules_document(chosen)), nl=False)
+    if output_format == "json":
+        typer.echo(to_json(rules_document([rules[name]] if name else list(rules.values()))), nl=False)
     elif name:
-        print_rule(answer_console(), chosen[0])
+        print_rule(answer_console(), rules[name])
     else:
-        print_rules(answer_console(), chosen)
+        print_rules(answer_console(), list(rules.values()))

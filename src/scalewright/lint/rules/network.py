@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.launches import Launch
-from scalewright.lint.rule import Context, Edit, Fix, Hit, at, replace_text, rule
-from scalewright.lint.rules.jobs import (
+from scalewright.lint.job_facts import (
     DISTRIBUTED,
     GUIDE,
     SURVEY,
-    Work,
+    WorkCommand,
     code_of,
     has_unknown_options,
     runs_whole_nodes,
     step_of,
-    works,
+    work_commands,
 )
+from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, insert_text, replace_text, rule
 from scalewright.lint.script import Script
-from scalewright.lint.shell import Assignment
+from scalewright.lint.shell.launches import Launch
+from scalewright.lint.shell.syntax import Assignment
 
 _ONE = "#!/bin/bash\n#SBATCH --gres=gpu:2\n"
 _TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
@@ -41,7 +41,7 @@ _PORT_OPTIONS = ("master-port", "main-process-port", "rdzv-endpoint", "master_po
     after=_ONE + f"export MASTER_PORT={_FROM_JOB}\nsrun python train.py\n",
 )
 def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
-    together = [w for w in works(script) if w.command.within.is_background and _launches_ranks(w)]
+    together = [w for w in work_commands(script) if w.command.within.is_background and _launches_ranks(w)]
     alone = runs_whole_nodes(script, context.site) and len(together) < 2
     ports = tuple(_ports(script))
     for assigned in ports:
@@ -73,7 +73,7 @@ def fixed_port(script: Script, context: Context) -> Iterator[Hit]:
             f"the rendezvous is always at port {port.group(1)}",
             next_step=f"derive it from the job: {_FROM_JOB}",
             severity="info" if alone else None,
-            fix=Fix(edits=(edit,), title="derive the port from the job's id", is_safe=True) if plain else None,
+            fix=ScriptFix(edits=(edit,), title="derive the port from the job's id", is_safe=True) if plain else None,
         )
 
 
@@ -87,7 +87,7 @@ def _is_searched(script: Script, name: str) -> bool:
     return re.search(rf"\(\(\s*{name}\s*(?:\+\+|\+=)|\b{name}=\$\(\(\s*\$?{name}\s*\+", code_of(script)) is not None
 
 
-def _launches_ranks(work: Work) -> bool:
+def _launches_ranks(work: WorkCommand) -> bool:
     return any(launch.tool in DISTRIBUTED for launch in work.chain)
 
 
@@ -112,11 +112,11 @@ def _ports(script: Script) -> Iterator[Assignment]:
         yield assigned
 
 
-def _from_job(assigned: Assignment, value: str, *, is_default: bool) -> Fix:
+def _from_job(assigned: Assignment, value: str, *, is_default: bool) -> ScriptFix:
     """Safe: whoever reads the variable gets a port as before."""
     text = re.sub(r"\d{4,5}\}$", f"{_FROM_JOB}}}", value) if is_default else _FROM_JOB
     edit = Edit(start=assigned.value.start, end=assigned.value.end, text=text)
-    return Fix(edits=(edit,), title="derive the port from the job's id", is_safe=True)
+    return ScriptFix(edits=(edit,), title="derive the port from the job's id", is_safe=True)
 
 
 @rule(
@@ -406,11 +406,10 @@ def nccl_name_outdated(script: Script, context: Context) -> Iterator[Hit]:
     old = ("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING")
     for assigned in script.assignments:
         if assigned.name in old and script.setting(f"TORCH_{assigned.name}") is None:
-            start = assigned.start
             yield at(
                 script,
                 assigned,
                 f"PyTorch calls it TORCH_{assigned.name} by now",
                 next_step=f"write TORCH_{assigned.name}",
-                fix=Fix(edits=(Edit(start=start, end=start, text="TORCH_"),), title="use the new name", is_safe=False),
+                fix=insert_text(assigned.start, "TORCH_", title="use the new name", is_safe=False),
             )

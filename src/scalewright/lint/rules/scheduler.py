@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.rule import Context, Edit, Fix, Hit, add_directive, at, rule
-from scalewright.lint.rules.jobs import GUIDE, SURVEY, code_of, number
+from scalewright.lint.job_facts import GUIDE, SURVEY, code_of, number
+from scalewright.lint.rule import Context, Hit, add_directive, at, insert_text, rule
 from scalewright.lint.script import Script
-from scalewright.lint.shell import Command
+from scalewright.lint.shell.syntax import Command
 
 POLL_S = 30
 """Seconds between questions to the scheduler that operators do not mind."""
@@ -164,13 +164,15 @@ def dependency_never_ends(script: Script, context: Context) -> Iterator[Hit]:
             continue
         first = command.words[0]
         plain = not first.is_expanded and script.text[first.start : first.end] == "sbatch"
-        edit = Edit(start=first.end, end=first.end, text=" --kill-on-invalid-dep=yes")
+        flag = " --kill-on-invalid-dep=yes"
         yield at(
             script,
             command,
             "if the job it depends on fails, this one waits for ever",
             next_step="add --kill-on-invalid-dep=yes",
-            fix=Fix(edits=(edit,), title="cancel it when it can no longer start", is_safe=True) if plain else None,
+            fix=insert_text(first.end, flag, title="cancel the job if it can no longer start", is_safe=True)
+            if plain
+            else None,
         )
 
 

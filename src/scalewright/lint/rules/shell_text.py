@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.rule import Context, Edit, Fix, Hit, rule
+from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, rule
 from scalewright.lint.script import Script
 
 _CUT_OFF = re.compile(r"\\\r?\n[ \t]*#")
@@ -41,7 +41,7 @@ def backslash_space(script: Script, context: Context) -> Iterator[Hit]:
             end_column=match.end(1) + 1,
             message="the command ends here: there is a space after the backslash",
             next_step="remove the space",
-            fix=Fix(edits=(edit,), title="remove the space", is_safe=True),
+            fix=ScriptFix(edits=(edit,), title="remove the space", is_safe=True),
         )
 
 
@@ -104,7 +104,7 @@ def assignment_with_spaces(script: Script, context: Context) -> Iterator[Hit]:
         fix = None
         if third is not None and not command.redirects:
             edit = Edit(start=first.end, end=third.start, text="=")
-            fix = Fix(edits=(edit,), title="remove the spaces", is_safe=True)
+            fix = ScriptFix(edits=(edit,), title="remove the spaces", is_safe=True)
         line, column = script.place(first.start)
         yield Hit(
             line=line,

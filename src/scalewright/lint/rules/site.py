@@ -6,8 +6,8 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.rule import Context, Edit, Fix, Hit, at, at_header, rule
-from scalewright.lint.rules.jobs import GUIDE, code_of, is_fill_in, partitions_of, runs_whole_nodes
+from scalewright.lint.job_facts import GUIDE, code_of, is_fill_in, partitions_of, runs_whole_nodes
+from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, at_header, rule
 from scalewright.lint.script import Script
 from scalewright.sites.types import Partition, Qos, Site
 from scalewright.sites.walltime import format_walltime
@@ -179,7 +179,7 @@ def time_over_limit(script: Script, context: Context) -> Iterator[Hit]:
             found,
             f"--time={found.value} is above the limit of {of} on {site.name}: {format_walltime(limit)}",
             next_step=f"ask for {text} and resume, or choose another partition or QOS",
-            fix=Fix(edits=(edit,), title=f"ask for {text}", is_safe=False),
+            fix=ScriptFix(edits=(edit,), title=f"ask for {text}", is_safe=False),
         )
 
 
@@ -362,7 +362,7 @@ def login_shell_missing(script: Script, context: Context) -> Iterator[Hit]:
         line=1,
         message=f"module is not defined on {site.name} without a login shell",
         next_step="begin with #!/bin/bash -l",
-        fix=Fix(edits=(edit,), title="make it a login shell", is_safe=True) if plain else None,
+        fix=ScriptFix(edits=(edit,), title="make it a login shell", is_safe=True) if plain else None,
     )
 
 

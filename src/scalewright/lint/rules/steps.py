@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scalewright.lint.launches import Launch
-from scalewright.lint.rule import Context, Hit, at, rule
-from scalewright.lint.rules.jobs import (
+from scalewright.lint.job_facts import (
     DISTRIBUTED,
     GUIDE,
     SURVEY,
@@ -16,9 +14,11 @@ from scalewright.lint.rules.jobs import (
     started_by,
     step_nodes,
     step_tasks_per_node,
-    works,
+    work_commands,
 )
+from scalewright.lint.rule import Context, Hit, at, rule
 from scalewright.lint.script import Script
+from scalewright.lint.shell.launches import Launch
 
 _TASKS = "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"
 _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n" + _TASKS
@@ -26,7 +26,7 @@ _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n" + _TASKS
 
 def _steps(script: Script) -> Iterator[Launch]:
     """The sruns of a job that start its work, with options that are all known."""
-    for work in works(script):
+    for work in work_commands(script):
         step = work.step
         if step is None or has_unknown_options(step) or work.command.origin or step.has("pty", "het-group"):
             continue

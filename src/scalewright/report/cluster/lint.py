@@ -1,4 +1,4 @@
-"""Findings for people: the place, the line with a mark under it, the reason, what to write instead, where to read."""
+"""Findings for people: the place, the line with a mark under it, the reason, what to type, and the rule's page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.text import Text
 
 from scalewright.lint.engine import LintFinding
-from scalewright.lint.formats import rule_page
 from scalewright.lint.rule import LintRule
 from scalewright.report.console import plain_table
 
@@ -22,7 +21,8 @@ _TAB = 4
 def print_findings(
     console: Console, findings: Sequence[LintFinding], rules: Mapping[str, LintRule], texts: Mapping[str, str]
 ) -> None:
-    told: set[str] = set()
+    """All findings. The reason and the page of a rule are printed with its first finding only."""
+    explained: set[str] = set()
     shown = ("", 0, 0)
     for finding in findings:
         style = _STYLES[finding.severity]
@@ -30,17 +30,18 @@ def print_findings(
         if (finding.file, finding.line, finding.column) != shown:
             _print_source(console, finding, texts.get(finding.file, ""), style)
         shown = (finding.file, finding.line, finding.column)
-        if finding.rule not in told:
-            _print_note(console, "why", rules[finding.rule].why)
-        _print_note(console, "fix", finding.next_step + _offer(finding))
-        if finding.rule not in told:
-            _print_note(console, "see", f"{rule_page(finding.rule)} (scalewright lint --explain {finding.rule})")
-        told.add(finding.rule)
+        rule = rules[finding.rule]
+        if rule.id not in explained:
+            _print_note(console, "why", rule.why)
+        _print_note(console, "fix", finding.next_step + _fix_flags(finding))
+        if rule.id not in explained:
+            _print_note(console, "see", f"{rule.page} (scalewright lint --explain {rule.id})")
+        explained.add(rule.id)
         console.print()
 
 
 def _print_heading(console: Console, finding: LintFinding, style: str) -> None:
-    """Place, severity, message and rule; broken at blanks where that is wider than the terminal."""
+    """Place, severity, message and rule, wrapped at blanks to the width of the terminal."""
     heading = Text(f"{finding.file}:{finding.line}:{finding.column}", style="bold")
     heading.append_text(Text.assemble((": ", ""), (finding.severity, style), (": ", "")))
     indent = " " * 4
@@ -57,14 +58,15 @@ def _print_heading(console: Console, finding: LintFinding, style: str) -> None:
     console.print(heading, soft_wrap=True)
 
 
-def _offer(finding: LintFinding) -> str:
+def _fix_flags(finding: LintFinding) -> str:
+    """The flags that apply the fix, in brackets; empty: there is no fix."""
     if finding.fix is None:
         return ""
     return " (--fix does it)" if finding.fix.is_safe else " (--fix --unsafe-fixes does it)"
 
 
 def _print_source(console: Console, finding: LintFinding, text: str, style: str) -> None:
-    """The line, cut to what fits around the mark, and the mark."""
+    """The line, cut to the terminal's width around the mark, and the mark."""
     lines = text.split("\n")
     if not 0 < finding.line <= len(lines):
         return
@@ -83,7 +85,7 @@ def _print_source(console: Console, finding: LintFinding, text: str, style: str)
 
 
 def _visible(text: str) -> str:
-    """Tabs as blanks and control characters as dots: a script must not steer the terminal."""
+    """Tabs as blanks and control characters as dots: a script must not control the terminal."""
     return "".join(c if c.isprintable() else "." for c in text.replace("\t", " " * _TAB))
 
 
@@ -102,7 +104,7 @@ def summary_line(findings: Sequence[LintFinding], num_files: int, num_unreadable
         if (n := sum(finding.severity == word for finding in findings))
     ]
     files = f"{num_files} file{'s' if num_files != 1 else ''}"
-    text = f"{', '.join(counts)} in {files}" if counts else f"nothing found in {files}"
+    text = f"{', '.join(counts)} in {files}" if counts else f"no findings in {files}"
     if num_fixed:
         text += f"; {num_fixed} fixed"
     safe = sum(finding.fix is not None and finding.fix.is_safe for finding in findings)
@@ -124,13 +126,14 @@ def print_summary(console: Console, text: str) -> None:
 def print_rules(console: Console, rules: Sequence[LintRule]) -> None:
     table = plain_table("rule", "severity", "what it finds")
     for rule in rules:
-        limits = "".join(f" ({word})" for word in (_held_for(rule),) if word)
-        table.add_row(rule.id, rule.severity, escape(rule.title + limits))
+        scope = f" ({_scope(rule)})" if _scope(rule) else ""
+        table.add_row(rule.id, rule.severity, escape(rule.title + scope))
     console.print(table)
-    console.print(f"\n{len(rules)} rules. One of them: scalewright lint --explain RULE")
+    console.print(f"\n{len(rules)} rules. To read about one: scalewright lint --explain RULE")
 
 
-def _held_for(rule: LintRule) -> str:
+def _scope(rule: LintRule) -> str:
+    """Slurm versions and sites that a rule is limited to; empty: it applies everywhere."""
     parts = [f"Slurm {rule.slurm}" if rule.slurm else "", "on " + ", ".join(rule.sites) if rule.sites else ""]
     return "; ".join(part for part in parts if part)
 
@@ -141,7 +144,7 @@ def print_rule(console: Console, rule: LintRule) -> None:
     for paragraph in rule.why.split("\n\n"):
         console.print(escape(" ".join(paragraph.split())))
     console.print()
-    console.print(escape(f"Holds for: {_held_for(rule) or 'all versions of Slurm, all sites'}"))
+    console.print(escape(f"Applies to: {_scope(rule) or 'all Slurm versions, all sites'}"))
     console.print(escape(f"Source: {rule.source}"))
     for word, text in (("Before", rule.before), ("After", rule.after)):
         console.print(f"\n[bold]{word}[/]")

@@ -1,0 +1,306 @@
+"""What several rules ask of a script: its work, the step that the work runs in, numbers behind variables."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+from scalewright.lint.rule import Edit, ScriptFix
+from scalewright.lint.script import Script
+from scalewright.lint.shell.launches import Launch, launches_of
+from scalewright.lint.shell.syntax import Command, Word
+from scalewright.sites.types import Partition, Site
+
+SURVEY = "287 public GPU training scripts"
+GUIDE = "Infrastructure Foundations for Scalable LLM Training, section"
+DISTRIBUTED = ("torchrun", "deepspeed", "accelerate")
+PER_NODE = ("nproc-per-node", "nproc_per_node", "num-gpus")
+"""Options for the number of processes on a node."""
+MANY_TASKS = 20
+"""Tasks of an array that may start at once without anybody noticing; the guide's cap."""
+
+_TRIVIAL_NAMES = """echo printf hostname nvidia-smi rocm-smi amd-smi date env printenv mkdir cp rsync ls cat true :
+sleep uname lscpu nproc which rm tar unzip scontrol df du free ip getent awk sed grep ulimit pwd
+whoami export set source . cd module ml test trap local declare unset wait chmod touch ln mv
+head tail find nvcc gcc conda pip pip3 git sbcast ibstat lstopo hwloc-ls ray exit return kill
+read tee sort wc cut tr basename dirname mktemp stat file md5sum sha256sum ibv_devinfo numactl
+taskset id uptime squeue sacct sinfo sstat sbatch scancel singularity_version nvidia-cuda-mps-
+control curl wget readonly typeset shift let eval exec command type hash alias shopt popd pushd
+umask logger jobs disown bc seq xargs realpath readlink lfs dcgmi locale history mapfile
+readarray getopts huggingface-cli hf wandb seff"""
+_TRIVIAL = frozenset(_TRIVIAL_NAMES.split())
+"""Programs that are over before anybody minds."""
+_QUICK_MODULES = ("pip", "venv", "virtualenv", "json.tool", "site", "ensurepip", "torch.utils.collect_env")
+_PROGRAMS = ("julia", "Rscript", "matlab", "java", "gmx", "gmx_mpi", "lmp", "namd3", "make", "snakemake", "nextflow")
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-[^{}]{0,80})?\}|([A-Za-z_]\w*))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkCommand:
+    """A command that takes its time: a training, a solver, a container with either."""
+
+    command: Command
+    chain: tuple[Launch, ...]
+    """Its launchers, outermost first; empty: it is started as it is."""
+    step: Launch | None
+    """The srun that it runs under."""
+
+    @property
+    def is_foreground(self) -> bool:
+        return not (self.command.within.is_background or self.command.within.is_substitution)
+
+
+@lru_cache(maxsize=16)
+def code_of(script: Script) -> str:
+    """The text without comments and directives, every other character in its place."""
+    pieces: list[str] = []
+    last = 0
+    for comment in sorted(script.comments, key=lambda c: c.start):
+        if comment.start >= last:
+            pieces += [script.text[last : comment.start], " " * (comment.end - comment.start)]
+            last = comment.end
+    return "".join((*pieces, script.text[last:]))
+
+
+@lru_cache(maxsize=256)
+def mentions(script: Script, pattern: str) -> bool:
+    """Whether the body, comments aside, has a text that the pattern finds; case does not matter."""
+    return re.search(pattern, code_of(script), re.IGNORECASE) is not None
+
+
+@lru_cache(maxsize=16)
+def work_commands(script: Script) -> tuple[WorkCommand, ...]:
+    """The commands that take their time, in the order of the text. What a shell inside a step runs is not repeated."""
+    return tuple(_work_commands(script))
+
+
+def _work_commands(script: Script) -> Iterator[WorkCommand]:
+    for command in script.commands:
+        if command.parent is not None and any(True for _ in launches_of(command.parent)):
+            continue
+        chain = tuple(launches_of(command))
+        if _takes_time(script, command, chain):
+            step = next((launch for launch in chain if launch.tool == "srun"), None)
+            yield WorkCommand(command=command, chain=chain, step=step)
+
+
+def _takes_time(script: Script, command: Command, chain: tuple[Launch, ...]) -> bool:
+    if not chain:
+        return _is_program(command.words, command.name)
+    last = chain[-1]
+    if last.tool == "python":
+        return python_takes_time(last.program)
+    if not last.program:
+        return last.tool in DISTRIBUTED
+    first = PurePosixPath(last.program[0].text).name
+    if first in ("bash", "sh", "zsh") and any(word.text.startswith("-") for word in last.program[1:2]):
+        inner = [other for other in script.commands if other.parent is command]
+        return not inner or any(_takes_time(script, other, tuple(launches_of(other))) for other in inner)
+    return first not in _TRIVIAL
+
+
+def python_takes_time(arguments: tuple[Word, ...]) -> bool:
+    """Whether `python ARGUMENTS` runs a program, and not a one-liner, a version or an installation."""
+    texts = [word.text for word in arguments if word.text not in ("-u", "-O", "-B", "-s", "-E", "-I")]
+    if not texts or texts[0] in ("-c", "-", "-V", "--version", "-h"):
+        return False
+    return not (texts[0] == "-m" and len(texts) > 1 and texts[1] in _QUICK_MODULES)
+
+
+def _is_program(words: tuple[Word, ...], name: str) -> bool:
+    first = words[0].text
+    if name in ("bash", "sh"):
+        return len(words) > 1 and (words[1].text.endswith((".sh", ".bash")) or words[1].text.startswith("$"))
+    return name in _PROGRAMS or (first.startswith("./") and not first.endswith((".env",)))
+
+
+def step_of(launch: Launch) -> Launch | None:
+    """The srun that a launcher runs under, also across `bash -c`; None: it runs where the script runs."""
+    return next((outer for outer in reversed(launch.outer) if outer.tool == "srun"), None)
+
+
+def started_by(script: Script, launch: Launch) -> list[Launch]:
+    """The launchers that run inside this one, also across `bash -c`."""
+    return _inner(script).get((id(launch.command), launch.start, launch.tool), [])
+
+
+@lru_cache(maxsize=16)
+def _inner(script: Script) -> dict[tuple[int, int, str], list[Launch]]:
+    found: dict[tuple[int, int, str], list[Launch]] = {}
+    for launch in script.launches:
+        for outer in launch.outer:
+            found.setdefault((id(outer.command), outer.start, outer.tool), []).append(launch)
+    return found
+
+
+def has_unknown_options(launch: Launch) -> bool:
+    """Whether options of a launcher may hide in a variable that the script does not set: `srun $FLAGS python`."""
+    ends = {option.end for option in launch.options}
+    own = [w for w in launch.command.words if launch.start <= w.start and w.end <= launch.end]
+    if any(w.text.startswith("$") and not w.is_static and w.end not in ends for w in own):
+        return True
+    return bool(launch.program) and launch.program[0].text.startswith("$") and not launch.program[0].is_static
+
+
+def number(script: Script, text: str | None) -> int | None:
+    """A whole number as the job will see it: `4`, `$NGPUS`, `$SLURM_NNODES`, `$((SLURM_NNODES * 4))`; None: unknown."""
+    if text is None:
+        return None
+    text = script.resolve(text).strip()
+    inner = re.fullmatch(r"\$\(\((.{1,80})\)\)", text)
+    expression = inner.group(1) if inner else text
+    known = _job_numbers(script)
+
+    def value(match: re.Match[str]) -> str:
+        return str(known.get(match.group(1) or match.group(2), match.group()))
+
+    expression = _REFERENCE.sub(value, expression)
+    if inner:
+        expression = re.sub(r"\b([A-Za-z_]\w*)\b", lambda m: _bare(script, m.group(1), known), expression)
+    return _calculated(expression) if len(expression) < 100 else None
+
+
+def _bare(script: Script, name: str, known: dict[str, int]) -> str:
+    words = script.body.variables.get(name)
+    return str(known[name]) if name in known else words[0].text if words and len(words) == 1 else name
+
+
+def _job_numbers(script: Script) -> dict[str, int]:
+    """Variables that Slurm sets from the header."""
+    per_task = script.number("cpus-per-task")
+    given = {
+        "SLURM_NNODES": script.num_nodes,
+        "SLURM_JOB_NUM_NODES": script.num_nodes,
+        "SLURM_NTASKS": script.num_tasks,
+        "SLURM_NPROCS": script.num_tasks,
+        "SLURM_NTASKS_PER_NODE": script.number("ntasks-per-node"),
+        "SLURM_GPUS_PER_NODE": script.gpus_per_node,
+        "SLURM_GPUS_ON_NODE": script.gpus_per_node,
+        "SLURM_GPUS": script.num_gpus,
+        "SLURM_CPUS_PER_TASK": per_task,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _calculated(expression: str) -> int | None:
+    if not re.fullmatch(r"[\d\s+\-*/%()]+", expression):
+        return None
+    try:
+        return _folded(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _folded(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_folded(node.left), _folded(node.right))
+    raise ValueError("not a sum of whole numbers")
+
+
+def step_nodes(script: Script, step: Launch) -> int | None:
+    """Nodes that an srun starts something on."""
+    if step.has("nodes"):
+        return number(script, step.value("nodes"))
+    tasks = number(script, step.value("ntasks")) if step.has("ntasks") else None
+    if tasks == 1:
+        return 1
+    return None if has_unknown_options(step) else script.num_nodes
+
+
+def step_tasks_per_node(script: Script, step: Launch) -> int | None:
+    """Tasks that an srun starts on each node; None: not known here."""
+    if step.has("ntasks-per-node"):
+        return number(script, step.value("ntasks-per-node"))
+    if step.has("ntasks"):
+        tasks, nodes = number(script, step.value("ntasks")), step_nodes(script, step)
+        return None if tasks is None or not nodes else -(-tasks // nodes)
+    if has_unknown_options(step) or step.has("ntasks-per-gpu", "ntasks-per-socket"):
+        return None
+    return script.tasks_per_node
+
+
+def step_total(script: Script, step: Launch) -> int | None:
+    """All tasks of a step."""
+    nodes, per_node = step_nodes(script, step), step_tasks_per_node(script, step)
+    return nodes * per_node if nodes and per_node else None
+
+
+def ranks_per_launcher(script: Script, launch: Launch) -> int | None:
+    """Processes that torchrun, deepspeed or accelerate starts where it is called; None: not known here."""
+    option = launch.option(*PER_NODE)
+    if launch.tool == "accelerate":
+        total, machines = (
+            number(script, launch.value("num-processes")),
+            number(script, launch.value("num-machines") or "1"),
+        )
+        return total // machines if total and machines else None
+    if option is None:
+        return 1 if launch.tool == "torchrun" and not has_unknown_options(launch) else None
+    if option.value in ("gpu", "auto"):
+        return script.gpus_per_node
+    return number(script, option.value)
+
+
+def trains(script: Script) -> bool:
+    """Whether GPUs are asked for, or a launcher of ranks is used."""
+    return script.asks_for_gpus or bool(script.launched(*DISTRIBUTED))
+
+
+def runs_whole_nodes(script: Script, site: Site | None) -> bool:
+    """Whether nobody else can be on the nodes: --exclusive, or a partition that gives whole nodes."""
+    if script.has("exclusive") and script.value("exclusive") in (None, "", "exclusive"):
+        return True
+    return any(partition.whole_node for partition in partitions_of(script, site))
+
+
+def shares_nodes(script: Script, site: Site | None) -> bool:
+    """Whether the profile says that others may be on the nodes."""
+    found = partitions_of(script, site)
+    return bool(found) and not any(partition.whole_node for partition in found)
+
+
+def partitions_of(script: Script, site: Site | None) -> list[Partition]:
+    """Those of the profile that the job may land in: named, or the default."""
+    if site is None:
+        return []
+    names = (script.value("partition") or site.select.partition).split(",")
+    return [found for name in names if (found := site.partition(name.strip())) is not None]
+
+
+def join_options(script: Script, launch: Launch, text: str, *, title: str, is_safe: bool) -> ScriptFix | None:
+    """A fix that gives a launcher one more option, right after its name; None where its name comes from a variable."""
+    first = next((word for word in launch.command.words if word.start == launch.start), None)
+    if first is None or first.is_expanded or script.text[first.start : first.end] != first.text:
+        return None
+    return ScriptFix(edits=(Edit(start=first.end, end=first.end, text=f" {text}"),), title=title, is_safe=is_safe)
+
+
+def is_fill_in(text: str) -> bool:
+    """Whether a value is left for somebody to fill in: `<account>`, `{{ time }}`, `YOUR_PROJECT`."""
+    return (
+        re.search(r"\{\{|\{[A-Za-z_]\w*\}|<[^<>]*>|YOUR|your_|X{3}|x{3}|CHANGE_?ME|TO_?DO|\.\.\.|@[A-Z_]+@", text)
+        is not None
+    )
+
+
+def has_job_id(text: str) -> bool:
+    """Whether a path differs from job to job: an id, a time, a random part, or the array's index."""
+    return (
+        re.search(
+            r"SLURM_JOB_?ID|SLURM_ARRAY|JOB_?ID|jobid|\$\(date|`date|TIMESTAMP|\bnow\b|RANDOM|mktemp|\$\$|EPOCHSECONDS|"
+            r"UUID|uuid|RUN_?ID|run_id|TMPDIR|SLURM_TMPDIR|\$[A-Za-z]*(?i:date|time|stamp)",
+            text,
+        )
+        is not None
+    )

@@ -1,0 +1,333 @@
+"""Rules about the environment that a job sets up: secrets, installations, modules, conda, Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from scalewright.lint.job_facts import GUIDE, SURVEY, code_of, is_fill_in, mentions, trains, work_commands
+from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
+from scalewright.lint.script import Script
+from scalewright.lint.shell.syntax import Command
+
+_HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
+_SECRET_NAME = re.compile(
+    r"(?:API_?KEY|TOKEN|PASSWORD|PASSWD|SECRET(?:_KEY)?|ACCESS_KEY(?:_ID)?|_PAT|PRIVATE_KEY)$", re.IGNORECASE
+)
+_NOT_SECRET = re.compile(
+    r"TOKENIZERS?|TOKENS|MAX_TOKEN|NUM_|_TOKEN_ID|BOS_|EOS_|PAD_|UNK_|MASK_|SEP_|CLS_|IMAGE_TOKEN|SPECIAL|TOKEN_LEN",
+    re.IGNORECASE,
+)
+_SECRET_TEXT = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|wandb_v1_[A-Za-z0-9_]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|"
+    r"(?:[A-Z_]{0,40}(?:API_KEY|TOKEN|SECRET|PASSWORD)=['\"]?[0-9a-f]{32,64}\b)|"
+    r"glpat-[A-Za-z0-9_-]{18,}|AKIA[0-9A-Z]{16}|xox[bap]-[A-Za-z0-9-]{20,}|AIza[0-9A-Za-z_-]{35})"
+)
+_LOGIN = re.compile(
+    r"\bwandb\s+login\s+(?:--\S{1,60}\s+){0,4}([0-9a-f]{40}|[A-Za-z0-9_]{40,100})|\bsshpass\s+-p\s*['\"]?([^\s'\"$]{4,100})"
+)
+
+
+@rule(
+    id="secret-in-script",
+    severity="error",
+    title="A secret stands in the script",
+    why="Slurm keeps a copy of every script and operators can read it, logs print it, and repositories publish it.",
+    source=f"{GUIDE} 2.4.9: keep credentials out of job scripts; 1.0 % of {SURVEY}",
+    before=_HEAD + "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\npython train.py\n",
+    after=_HEAD + 'export WANDB_API_KEY=$(<"$HOME/.config/wandb.key")\npython train.py\n',
+    needs_header=False,
+)
+def secret_in_script(script: Script, context: Context) -> Iterator[Hit]:
+    seen: set[int] = set()
+    for assigned in script.assignments:
+        value = assigned.value.text
+        named = _SECRET_NAME.search(assigned.name) is not None and _NOT_SECRET.search(assigned.name) is None
+        if assigned.origin or not named or not _is_secret(value) or "$" in value:
+            continue
+        seen.add(assigned.line)
+        yield at(
+            script,
+            assigned,
+            f"{assigned.name} holds a secret ({value[:3]}..., {len(value)} characters)",
+            next_step="keep it in a file that only you can read, and read it there; renew it, since it was shown",
+        )
+    for pattern in (_SECRET_TEXT, _LOGIN):
+        for match in pattern.finditer(script.text):
+            line, column = script.place(match.start())
+            if line not in seen and not is_fill_in(match.group()):
+                seen.add(line)
+                yield Hit(
+                    line=line,
+                    column=column,
+                    message=f"this looks like a secret ({match.group()[:6]}...)",
+                    next_step="keep it in a file that only you can read; renew it, since it was shown",
+                )
+
+
+def _is_secret(value: str) -> bool:
+    """Long enough, mixed enough, and not a word that stands for one."""
+    if len(value) < 8 or is_fill_in(value) or re.search(r"[\s/<>*]|^\W+$", value):
+        return False
+    if re.fullmatch(r"(.)\1+|[A-Za-z_-]+", value):
+        return False
+    return len(set(value)) > 5 and re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
+
+
+_INSTALL = re.compile(
+    r"^(?:pip3?|uv pip|python3? (?:-\S+ )*-m pip|conda|mamba|micromamba|uv|poetry|apt|apt-get|yum|npm)\s+"
+    r"(?:-\S+\s+)*(install|create|sync|add|update|env create|env update)\b"
+)
+_FETCH = re.compile(
+    r"^(?:wget|curl|aria2c|gdown|kaggle datasets download|aws s3|gsutil|rclone copy)\b|^git (?:clone|pull|fetch)\b|"
+    r"^(?:huggingface-cli|hf) download\b|^(?:singularity|apptainer) (?:pull|build)\b|^(?:docker|podman|enroot) "
+    r"(?:pull|import)\b|"
+    r"^git lfs pull\b"
+)
+_LOCAL = re.compile(
+    r"localhost|127\.0\.0\.1|0\.0\.0\.0|\$\{?\w*(?:HOST|host|NODE|node|ADDR|addr|IP|ip|URL|url|PORT|port)\w*\}?|file://|169\.254"
+)
+
+
+def _line_of(command: Command) -> str:
+    return " ".join(command.texts)
+
+
+@rule(
+    id="install-in-job",
+    severity="warning",
+    title="Software is installed inside the job",
+    why="GPUs wait while packages are fetched and built, versions change from job to job, and tasks of an array "
+    "break the "
+    "environment that they share.",
+    source=f"{GUIDE} 2.4.9; 3 to 4 % of {SURVEY}",
+    before=_HEAD + "pip install -r requirements.txt\npython train.py\n",
+    after=_HEAD + 'source "$HOME/venvs/train/bin/activate"\npython train.py\n',
+)
+def install_in_job(script: Script, context: Context) -> Iterator[Hit]:
+    if not work_commands(script):
+        return  # a job that only sets up is what it should be
+    for command in script.commands:
+        text = _line_of(command)
+        match = _INSTALL.match(text)
+        if match is None or command.within.is_condition or "--help" in text:
+            continue
+        offline = "--no-index" in text or "$SLURM_TMPDIR" in code_of(script)
+        mild = offline or re.search(r"\s-e\s|\s\.(?:\s|$)|--no-deps|\$", text) is not None or command.within.is_branch
+        yield at(
+            script,
+            command,
+            f"{text.split()[0]} {match.group(1)} runs in the job",
+            next_step="install once, before the job, and only activate here",
+            severity="info" if mild else None,
+        )
+
+
+@rule(
+    id="online-on-compute-node",
+    severity="error",
+    title="The job needs the internet, and compute nodes have none",
+    why="Downloads, package indices and trackers cannot be reached from this site's compute nodes: the job "
+    "fails or hangs.",
+    source="the site's profile, internet; 3 to 4 % of " + SURVEY,
+    before=_HEAD + "git clone https://github.com/example/repo\npython train.py\n",
+    after=_HEAD + 'cd "$WORK/repo"\npython train.py\n',
+)
+def online_on_compute_node(script: Script, context: Context) -> Iterator[Hit]:
+    site = context.site
+    if site is None or site.internet is None or site.internet.value:
+        return
+    if mentions(script, r"\bhttps?_proxy=|\bALL_PROXY="):
+        return
+    where = f"compute nodes of {site.name} have no internet"
+    for command in script.commands:
+        text = _line_of(command)
+        install = _INSTALL.match(text) is not None and not re.search(r"--no-index|--offline|\s-e\s+\.|--no-deps", text)
+        fetch = _FETCH.match(text) is not None and not _LOCAL.search(text) and "--help" not in text
+        if install or fetch:
+            yield at(
+                script,
+                command,
+                f"{' '.join(text.split()[:2])} cannot work: {where}",
+                next_step="fetch on a login node before the job",
+                severity="warning" if command.within.is_branch or command.within.is_condition else None,
+            )
+    mode = script.setting("WANDB_MODE")
+    if mode is not None and mode.text == "online":
+        line, column = script.place(mode.start)
+        edit = Edit(start=mode.start, end=mode.end, text="offline")
+        yield Hit(
+            line=line,
+            column=column,
+            message=f"WANDB_MODE=online cannot work: {where}",
+            next_step="write WANDB_MODE=offline, and wandb sync from a login node",
+            fix=ScriptFix(edits=(edit,), title="log offline", is_safe=True),
+        )
+    elif mode is None and mentions(
+        script, r"\bWANDB_(?:API_KEY|PROJECT)=|\bwandb\s+login|report_to[= ]+['\"]?wandb|--wandb\b"
+    ):
+        place = next((c for c in script.commands if "wandb" in _line_of(c).lower()), None)
+        if place is not None and not mentions(script, r"WANDB_DISABLED|wandb offline"):
+            yield at(
+                script,
+                place,
+                f"wandb is used and not told to stay offline: {where}",
+                next_step="export WANDB_MODE=offline, and wandb sync from a login node",
+                severity="warning",
+            )
+
+
+@rule(
+    id="module-unversioned",
+    severity="info",
+    title="A module without its version",
+    why="The default version changes when the site updates its software, and with it the run.",
+    source="Lmod, module load: the default version",
+    before=_HEAD + "module load cuda\npython train.py\n",
+    after=_HEAD + "module load cuda/12.4\npython train.py\n",
+)
+def module_unversioned(script: Script, context: Context) -> Iterator[Hit]:
+    for command in script.called("module", "ml"):
+        words = [w for w in command.arguments if not w.text.startswith("-")]
+        if command.name == "module":
+            if not words or words[0].text not in ("load", "add", "try-load"):
+                continue
+            words = words[1:]
+        elif words and words[0].text in ("load", "add"):
+            words = words[1:]
+        elif words and words[0].text in (
+            "purge",
+            "use",
+            "list",
+            "av",
+            "avail",
+            "unload",
+            "spider",
+            "swap",
+            "restore",
+            "show",
+        ):
+            continue
+        # Names without a slash that are no software: stacks and toolchains of sites.
+        bare = [w for w in words if "/" not in w.text and w.is_static and re.fullmatch(r"[A-Za-z][\w+.-]*", w.text)]
+        named = [
+            w.text
+            for w in bare
+            if re.match(r"(?i)(cuda|nccl|python|pytorch|gcc|rocm|openmpi|anaconda|miniconda|cudnn)", w.text)
+        ]
+        if named:
+            yield at(
+                script,
+                command,
+                f"the version of {', '.join(named)} is whatever the site's default is",
+                next_step=f"name it: module load {named[0]}/VERSION",
+            )
+
+
+@rule(
+    id="module-no-purge",
+    severity="info",
+    title="Modules are loaded on top of whatever was there",
+    why="sbatch hands the submitting shell's environment on: modules that happen to be loaded there are in the "
+    "job as well.",
+    source=f"Slurm, sbatch(1), --export=ALL; {GUIDE} 2.4.14: module purge",
+    before=_HEAD + "module load cuda/12.4\npython train.py\n",
+    after=_HEAD + "module purge\nmodule load cuda/12.4\npython train.py\n",
+)
+def module_no_purge(script: Script, context: Context) -> Iterator[Hit]:
+    if context.site is not None and context.site.id in ("deucalion", "perlmutter", "frontier", "lumi"):
+        return  # purging unloads what these sites need loaded
+    loads = [c for c in script.called("module", "ml") if "load" in c.texts or c.name == "ml"]
+    if (
+        not loads
+        or script.has("export")
+        or mentions(script, r"\b(?:module|ml)\s+(?:--force\s+)?(?:purge|reset|restore)|LMOD")
+    ):
+        return
+    yield at(
+        script,
+        loads[0],
+        "modules of the submitting shell stay loaded",
+        next_step="begin with module purge",
+    )
+
+
+_CONDA_SET_UP = re.compile(
+    r"conda\.sh|shell[. ]*(?:bash|posix)?\s*hook|shell\.bash|bashrc|bash_profile|\.profile|"
+    r"(?:^|[\s;&])(?:source|\.)\s+\S|uenv|spack load"
+)
+_CONDA_MODULES = re.compile(
+    r"module\s+(?:load|add)\s[^\n]{0,200}(?:conda|mamba|forge|python|torch|\bai\b)|\bml\s[^\n]{0,200}(?:conda|mamba|forge|python)",
+    re.IGNORECASE,
+)
+
+
+@rule(
+    id="conda-without-hook",
+    severity="warning",
+    title="conda activate does not work in a batch shell",
+    why="conda activate is a shell function that only interactive shells get from .bashrc: here it fails, and "
+    "the job goes on "
+    "with another Python.",
+    source="conda, conda init: CondaError: Run 'conda init' before 'conda activate'",
+    before=_HEAD + "conda activate train\npython train.py\n",
+    after=_HEAD + 'eval "$(conda shell.bash hook)"\nconda activate train\npython train.py\n',
+)
+def conda_without_hook(script: Script, context: Context) -> Iterator[Hit]:
+    for command in script.commands:
+        if (
+            command.name not in ("conda", "mamba", "micromamba")
+            or command.texts[1:2] != ("activate",)
+            or command.parent
+        ):
+            continue
+        before = code_of(script)[: command.start]
+        if _CONDA_SET_UP.search(before) or _CONDA_MODULES.search(before) or re.search(r"-\w*[il]", script.shebang):
+            continue
+        fix = None
+        if not command.origin and command.name == "conda":
+            hook = f'eval "$(conda shell.bash hook)"{script.newline}'
+            start = script.starts[command.line - 1]
+            if script.text[start : command.start].strip() == "":
+                text = script.text[start : command.start] + hook
+                fix = ScriptFix(
+                    edits=(Edit(start=start, end=start, text=text),), title="set conda up first", is_safe=True
+                )
+        yield at(
+            script,
+            command,
+            "conda is not set up in a batch shell: this fails",
+            next_step=f'before it: eval "$({command.name} shell.bash hook)", or source .../etc/profile.d/conda.sh',
+            fix=fix,
+        )
+        return
+
+
+@rule(
+    id="python-buffered",
+    severity="info",
+    title="Python keeps its output back",
+    why="Written to a file, Python's output waits for a full buffer: the log is behind, and its end is lost "
+    "when the job is "
+    "killed.",
+    source="Python, -u and PYTHONUNBUFFERED",
+    before=_HEAD + "srun python train.py\n",
+    after=_HEAD + "srun python -u train.py\n",
+)
+def python_buffered(script: Script, context: Context) -> Iterator[Hit]:
+    if not trains(script):
+        return
+    for work in work_commands(script):
+        last = work.chain[-1] if work.chain else None
+        if last is None or last.tool != "python" or work.command.origin:
+            continue
+        if not any(word.text in ("-u", "-uB") for word in last.program[:3]):
+            if re.search(r"PYTHONUNBUFFERED|stdbuf|--unbuffered|\bsrun\b[^\n]{0,200}\s-u\b", code_of(script)):
+                return
+            yield at(
+                script,
+                last,
+                "the log will lag behind",
+                next_step="python -u, or export PYTHONUNBUFFERED=1",
+            )
+            return

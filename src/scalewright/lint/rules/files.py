@@ -1,0 +1,365 @@
+"""Rules about files: logs, checkpoints, shared paths and node-local folders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from scalewright.lint.job_facts import GUIDE, SURVEY, code_of, has_job_id, work_commands
+from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
+from scalewright.lint.rules.arrays.tasks import array_size
+from scalewright.lint.script import Script
+
+_HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
+_TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
+_CHECKPOINT = re.compile(r"(?:ckpt|checkpoint|latest|manifest|last_step)[\w.${}-]*$", re.IGNORECASE)
+_PARTIAL = re.compile(r"tmp|temp|partial|\.new|\.part|\.log$|\.out$|\.err$|log[\w.-]*$|/dev/", re.IGNORECASE)
+_SAVE_TO = re.compile(
+    r"(?:--(?:output[-_]?dir|save[-_]?dir|save[-_]?path|save|checkpoint[-_]?dir|ckpt[-_]?dir|out[-_]?dir|default_root_dir|"
+    r"log[-_]?dir|results?[-_]?dir)[= "
+    r"]+|output_dir=|save_dir=)[\"']?((?:/tmp|/dev/shm|\$\{?(?:TMPDIR|SLURM_TMPDIR|LOCAL_SCRATCH)\}?)"
+    r"[^\s\"';]{0,200})"
+)
+
+
+@rule(
+    id="output-overwritten",
+    severity="warning",
+    title="The next run overwrites the log",
+    why="A log without the job's id is emptied when the next job starts; what happened in the last is gone.",
+    source=f"Slurm, sbatch(1), filename pattern; 7.0 % of {SURVEY}",
+    before=_HEAD + "#SBATCH --output=train.log\npython train.py\n",
+    after=_HEAD + "#SBATCH --output=train-%j.log\npython train.py\n",
+)
+def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
+    if script.value("open-mode") == "append":
+        return
+    for name in ("output", "error"):
+        found = script.directive(name)
+        value = found.value if found is not None else None
+        if found is None or not value or value.startswith("/dev/") or script.is_placeholder(name):
+            continue
+        if name == "error" and value == script.value("output"):
+            continue
+        if re.search(r"%\d*[jJAs]|[$`{]|\d{4}-?\d{2}-?\d{2}|\d{6}", value) or (
+            script.has("array") and not re.search(r"%\d*a", value)
+        ):
+            continue
+        raw = script.text[found.start : found.end]
+        stem, dot, suffix = raw.rpartition(".")
+        mark = "%A" if script.has("array") else "%j"
+        text = (
+            f"{stem}-{mark}{dot}{suffix}"
+            if dot and "/" not in suffix and stem[-1:] not in ("/", "=")
+            else f"{raw}-{mark}"
+        )
+        plain = '"' not in raw and "'" not in raw
+        yield at(
+            script,
+            found,
+            f"{value} is overwritten by the next run",
+            next_step=f"put the job's id into the name: {mark}",
+            fix=ScriptFix(
+                edits=(Edit(start=found.start, end=found.end, text=text),), title="a log for each job", is_safe=False
+            )
+            if plain
+            else None,
+        )
+
+
+@rule(
+    id="output-folder",
+    severity="info",
+    title="Slurm does not make the folder of the log",
+    why="A log in a folder that is missing ends the job at once, without any log; mkdir in the script itself "
+    "comes too late.",
+    source="Slurm, sbatch(1), --output: the folder must exist",
+    before=_HEAD + "#SBATCH --output=logs/%x-%j.out\nmkdir -p logs\npython train.py\n",
+    after=_HEAD + "#SBATCH --output=%x-%j.out\nmkdir -p checkpoints\npython train.py\n",
+)
+def output_folder(script: Script, context: Context) -> Iterator[Hit]:
+    for name in ("output", "error"):
+        found = script.directive(name)
+        value = found.value or "" if found is not None else ""
+        folder = str(PurePosixPath(value).parent)
+        if found is None or folder in (".", "/", "/dev") or re.search(r"[%$`{<]", folder):
+            continue
+        if script.has("chdir") and not folder.startswith("/"):
+            continue
+        exists = (context.folder / folder).is_dir()
+        makes = any(
+            PurePosixPath(script.resolve(word.text)) == PurePosixPath(folder)
+            for command in script.called("mkdir")
+            for word in command.arguments
+        )
+        if exists or not makes:
+            continue
+        yield at(
+            script,
+            found,
+            f"{folder} must exist before sbatch; the mkdir in the script comes too late",
+            next_step=f"mkdir -p {folder} before sbatch",
+        )
+        return
+
+
+@rule(
+    id="path-without-job-id",
+    severity="warning",
+    title="Two jobs write the same file",
+    why="A log, a host file or a rendezvous file that is named alike in every job is overwritten by the next "
+    "one, or by one "
+    "that runs at the same time.",
+    source=f"{GUIDE} 2.4.12: never write to shared paths without a run-scoped directory",
+    before=_TWO + 'scontrol show hostnames "$SLURM_JOB_NODELIST" > hostfile\ndeepspeed --hostfile hostfile train.py\n',
+    after=_TWO + 'scontrol show hostnames "$SLURM_JOB_NODELIST" > hostfile.$SLURM_JOB_ID\ndeepspeed --hostfile '
+    "hostfile.$SLURM_JOB_ID train.py\n",
+)
+def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
+    if not any(command.redirects for command in script.commands) or _OWN_FOLDER.search(code_of(script)):
+        return
+    tasks = (array_size(script.value("array") or "") or 2) > 1 if script.has("array") else False
+    together = tasks and not (script.value("array") or "").endswith("%1") and not _WANDERS.search(code_of(script))
+    at_work = {id(work.command) for work in work_commands(script)}
+    seen: set[str] = set()
+    for command in script.commands:
+        within = command.within
+        if within.is_heredoc or within.functions or command.origin:
+            continue
+        for redirect in command.redirects:
+            target = script.resolve(redirect.target)
+            if (
+                not redirect.operator.strip("0123456789").startswith((">", "&>"))
+                or not _is_shared(target)
+                or target in seen
+            ):
+                continue
+            hosts = _HOSTS.search(target)
+            overwrites = redirect.operator in (">", "&>", ">|") and not within.loops
+            if hosts is None and not (overwrites and id(command) in at_work):
+                continue
+            seen.add(target)
+            line, column = script.place(redirect.start)
+            yield Hit(
+                line=line,
+                column=column,
+                end_column=column + redirect.end - redirect.start,
+                message=f"every {'task of the array' if together else 'job'} writes {target}",
+                next_step=f"put {_ITS_TASK if together else _ITS_JOB}",
+                severity=None if hosts or together else "info",
+            )
+
+
+_OWN_FOLDER = re.compile(
+    r"\b(?:cd|pushd)\s+\S{0,200}(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp|SLURM_ARRAY_TASK_ID)"
+)
+"""The script works where no other job does."""
+_WANDERS = re.compile(r"\b(?:cd|pushd)\s+[\"']?(?!\$\{?(?:HOME|SLURM_SUBMIT_DIR|WORK|SCRATCH|PWD)\b)[^\s\"']{0,200}\$")
+"""The script goes to a folder that only the shell knows: it may be the task's own."""
+_ITS_JOB = "the job's id into its name: $SLURM_JOB_ID"
+_ITS_TASK = "the task's numbers into its name: ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+_HOSTS = re.compile(r"host[-_]?file|hosts?(?:\.txt)?$|nodefile|machinefile|nodelist", re.IGNORECASE)
+"""Files that name the job's nodes."""
+
+
+def _is_shared(target: str) -> bool:
+    if not target or target.startswith(("/dev/", "&")) or target.isdigit() or has_job_id(target):
+        return False
+    return "$" not in target and "`" not in target and "%" not in target
+
+
+_BY_LOCAL_RANK = re.compile(
+    r"(?:>|--log[-_]?file[= ]|--output[= ]|-o )\s{0,9}[\"']?[^\s\"';|&]{0,200}\$\{?(?:LOCAL_RANK|SLURM_LOCALID)\b"
+    r"[^\s\"';|&]{0,200}|"
+    r"open\([^\n]{0,200}(?:LOCAL_RANK|SLURM_LOCALID|local_rank)[^\n]{0,200}['\"](?:w|a|wb|ab|x)['\"]"
+)
+"""A file that is written and named by the local rank."""
+
+
+@rule(
+    id="local-rank-path",
+    severity="error",
+    title="Ranks of different nodes write the same file",
+    why="LOCAL_RANK counts anew on every node: a file named by it is written by one rank of each node at once.",
+    source="PyTorch, torchrun: LOCAL_RANK; a slip that published recipes make",
+    before=_TWO + "srun bash -c 'python train.py > logs/rank-$SLURM_LOCALID.out'\n",
+    after=_TWO + "srun bash -c 'python train.py > logs/rank-$SLURM_PROCID.out'\n",
+    needs_header=False,
+)
+def local_rank_path(script: Script, context: Context) -> Iterator[Hit]:
+    if script.num_nodes == 1 and (script.has("nodes", "ntasks") or script.asks_for_gpus):
+        return
+    code = code_of(script)
+    for match in _BY_LOCAL_RANK.finditer(code):
+        if re.search(
+            r"PROCID|NODEID|NODENAME|HOSTNAME|hostname|NODE_RANK|[^_]RANK\b(?<!LOCAL_RANK)|TMPDIR|/tmp/", match.group()
+        ):
+            continue
+        line, column = script.place(match.start())
+        yield Hit(
+            line=line,
+            column=column,
+            message="this file is named by the local rank: ranks of other nodes write it too",
+            next_step="name it by the global rank: RANK or SLURM_PROCID",
+        )
+
+
+@rule(
+    id="shards-off-by-one",
+    severity="error",
+    title="One share more than there are readers",
+    why="Dealing shards out with a stride of WORLD_SIZE + 1 gives every last one to nobody: data is lost in silence.",
+    source="a slip that published recipes make",
+    before=_TWO + "srun python - <<'PY'\nimport os\nM = int(os.environ.get('WORLD_SIZE', '1')) + 1\nPY\n",
+    after=_TWO + "srun python - <<'PY'\nimport os\nM = int(os.environ.get('WORLD_SIZE', '1'))\nPY\n",
+    needs_header=False,
+)
+def shards_off_by_one(script: Script, context: Context) -> Iterator[Hit]:
+    python = r"environ(?:\.get\(|\[)\s*['\"](?:WORLD_SIZE|SLURM_NTASKS)['\"][^\n;]{0,200}\)\s{0,9}\+\s{0,9}1\b"
+    shell = r"\(\(\s*\$?\{?(?:WORLD_SIZE|SLURM_NTASKS)\}?\s*\+\s*1\s*\)\)"
+    for match in re.finditer(f"{python}|{shell}", code_of(script)):
+        line, column = script.place(match.start())
+        yield Hit(
+            line=line,
+            column=column,
+            message="one share more than there are ranks: what falls to it is never read",
+            next_step="deal out by WORLD_SIZE itself; only SLURM_ARRAY_TASK_MAX, which is the last index, needs + 1",
+        )
+
+
+_WRITES_CHECKPOINT = re.compile(
+    r"open\([^\n]{0,200}(?:ckpt|checkpoint|manifest|latest)[^\n]{0,200}['\"]wb?['\"]|"
+    r"torch\.save\([^\n]{0,200}(?:ckpt|checkpoint|latest)"
+)
+
+
+@rule(
+    id="checkpoint-not-atomic",
+    severity="warning",
+    title="A checkpoint is written in place",
+    why="A job that is ended while it writes leaves half a file where the good one was, and the next attempt "
+    "cannot resume.",
+    source=f"{GUIDE} 2.4.10: write to a temporary name and rename; its own manifest is written in place",
+    before=_HEAD + "python train.py\ncp model.pt checkpoints/latest.pt\n",
+    after=_HEAD
+    + "python train.py\ncp model.pt checkpoints/latest.pt.tmp\nmv -T checkpoints/latest.pt.tmp checkpoints/latest.pt\n",
+    needs_header=False,
+)
+def checkpoint_not_atomic(script: Script, context: Context) -> Iterator[Hit]:
+    step = "write to a temporary name in the same folder, then rename: mv -T, os.replace"
+    for command in script.commands:
+        if command.name == "cp" and len(command.arguments) > 1 and not command.origin:
+            target = command.arguments[-1]
+            name = target.text.rstrip("/").rpartition("/")[2]
+            if _CHECKPOINT.search(name) and re.search(r"\.\w+$", name) and not _PARTIAL.search(name):
+                yield at(script, target, f"{target.text} is overwritten in place", next_step=step)
+        for redirect in command.redirects:
+            name = redirect.target.rpartition("/")[2]
+            if redirect.operator in (">", ">|") and _CHECKPOINT.search(name) and not _PARTIAL.search(redirect.target):
+                line, column = script.place(redirect.start)
+                yield Hit(line=line, column=column, message=f"{redirect.target} is written in place", next_step=step)
+    for doc in script.heredocs:
+        if re.search(r"os\.replace|os\.rename|\.rename\(|\.replace\(|shutil\.move", doc.text):
+            continue
+        for match in _WRITES_CHECKPOINT.finditer(doc.text):
+            line, column = script.place(doc.start + match.start())
+            yield Hit(
+                line=line,
+                column=column,
+                message="a checkpoint, or what points to it, is written in place",
+                next_step=step,
+            )
+
+
+@rule(
+    id="checkpoint-on-node",
+    severity="error",
+    title="What the run saves stays on the node",
+    why="Node-local folders are emptied, or out of reach, when the job ends: what was saved there is lost.",
+    source="Slurm, job_container/tmpfs; sites empty $TMPDIR after every job",
+    before=_HEAD + 'python train.py --output_dir "$SLURM_TMPDIR/out"\n',
+    after=_HEAD
+    + 'python train.py --output_dir "$SLURM_TMPDIR/out"\nrsync -a "$SLURM_TMPDIR/out" "$WORK/runs/$SLURM_JOB_ID/"\n',
+)
+def checkpoint_on_node(script: Script, context: Context) -> Iterator[Hit]:
+    code = code_of(script)
+    if _SAVE_TO.search(code) is None:
+        return
+    if any(trap.action in script.body.functions or _COPIES.search(trap.action) for trap in script.traps):
+        return
+    last_copy = max((match.start() for match in _COPIES.finditer(code)), default=-1)
+    for match in _SAVE_TO.finditer(code):
+        target = match.group(1)
+        if last_copy > match.end():
+            continue
+        line, column = script.place(match.start(1))
+        yield Hit(
+            line=line,
+            column=column,
+            end_column=column + len(target),
+            message=f"{target} is on the node, and nothing copies it back",
+            next_step="save to the shared file system, or copy it back at the end and in a trap",
+        )
+
+
+_COPIES = re.compile(r"\b(?:cp|rsync|mv|tar|scp|sgather|zip)\b")
+
+
+@rule(
+    id="remove-unset-path",
+    severity="warning",
+    title="rm -rf with a variable that may be empty",
+    why="If the variable is unset, rm -rf $VAR/* becomes rm -rf /*.",
+    source=f"bash(1), parameter expansion; {GUIDE} 2.4.14 writes ${{SLURM_TMPDIR:?}}",
+    before=_HEAD + "python train.py\nrm -rf $SLURM_TMPDIR/*\n",
+    after=_HEAD + 'python train.py\nrm -rf "${SLURM_TMPDIR:?}"/*\n',
+    needs_header=False,
+)
+def remove_unset_path(script: Script, context: Context) -> Iterator[Hit]:
+    if "nounset" in script.shell_options:
+        return
+    assigned = {a.name for a in script.assignments}
+    for command in script.called("rm"):
+        recursive = any(re.fullmatch(r"-\w*[rR]\w*", text) for text in command.texts[1:])
+        for word in command.arguments if recursive else ():
+            match = re.match(r"^\$\{?(\w+)\}?/(?:\*|$)", word.text)
+            if match is None or match.group(1) in (*assigned, "HOME", "USER", "PWD") or match.group(1).isdigit():
+                continue
+            raw = script.text[word.start : word.end]
+            fixed = re.sub(rf"\$\{{?{match.group(1)}\}}?", f"${{{match.group(1)}:?}}", raw, count=1)
+            edit = Edit(start=word.start, end=word.end, text=fixed)
+            plain = not word.is_expanded and fixed != raw
+            yield at(
+                script,
+                word,
+                f"if {match.group(1)} is unset this removes {word.text[word.text.index('/') :]}",
+                next_step=f"write ${{{match.group(1)}:?}}, which stops there",
+                fix=ScriptFix(edits=(edit,), title="stop where it is unset", is_safe=True) if plain else None,
+            )
+
+
+@rule(
+    id="node-folder-shared",
+    severity="info",
+    title="A folder in /tmp that other jobs use as well",
+    why="/tmp belongs to all jobs of a node: with one name for all of them jobs mix their files, or find them owned by "
+    "somebody else.",
+    source=f"{GUIDE} 2.4.10: a folder for each run",
+    before=_HEAD + "mkdir -p /tmp/cache\npython train.py --cache /tmp/cache\n",
+    after=_HEAD + 'mkdir -p "/tmp/cache-$SLURM_JOB_ID"\npython train.py --cache "/tmp/cache-$SLURM_JOB_ID"\n',
+)
+def node_folder_shared(script: Script, context: Context) -> Iterator[Hit]:
+    for command in script.called("mkdir"):
+        for word in command.arguments:
+            path = script.resolve(word.text)
+            if not path.startswith(("/tmp/", "/dev/shm/", "/var/tmp/")) or has_job_id(path) or "USER" in path:
+                continue
+            if re.search(r"\$\(|`|\$\{?(?!USER)\w*\}?(?:.*)", path) and not re.match(r"^/tmp/[\w.-]+(?:/|$)", path):
+                continue
+            yield at(
+                script,
+                word,
+                f"{path} is the same for all jobs of the node",
+                next_step="put $SLURM_JOB_ID into its name",
+            )

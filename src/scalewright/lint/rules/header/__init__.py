@@ -1,0 +1,1 @@
+"""Rules about the header: whether sbatch reads the #SBATCH lines and their values as they are meant."""

@@ -1,0 +1,1 @@
+"""Rules about how ranks are started: launchers, the number of processes, their numbers, and Ray."""

@@ -1,0 +1,124 @@
+"""Rules about Ray inside a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from scalewright.lint.job_facts import code_of, number
+from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
+from scalewright.lint.script import Script
+from scalewright.lint.shell.syntax import Command
+
+_TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
+
+
+_ASKS_RAY = re.compile(
+    r"\b(?:until|while|if|for)\b[^\n]{0,200}(?:\n[^\n]{0,200}){0,3}\bray\s+status|health-check|symmetric.run|nodes\(\)|/dev/tcp|"
+    r"nc -z"
+)
+"""Some way to find out that Ray is up."""
+
+
+def _ray_starts(script: Script) -> list[Command]:
+    if "ray" not in script.text:
+        return []
+    starting = [command for command in script.commands if any(word.text == "start" for word in command.words)]
+    return [command for command in starting if re.search(r"(?:^|\s)ray\s+start\b", " ".join(command.texts[:40]))]
+
+
+@rule(
+    id="ray-step-ends",
+    severity="error",
+    title="Ray's daemons die with the step that starts them",
+    why="ray start returns at once, so the step ends, and Slurm kills what the step has started: the cluster is "
+    "gone before "
+    "it is used.",
+    source="Ray, ray start --block; Slurm: processes of a step end with it; a slip that published recipes make",
+    before=_TWO + "srun ray start --address=$HEAD:6379\npython driver.py\n",
+    after=_TWO + "srun ray start --address=$HEAD:6379 --block &\npython driver.py\n",
+    needs_header=False,
+)
+def ray_step_ends(script: Script, context: Context) -> Iterator[Hit]:
+    for command in _ray_starts(script):
+        in_step = command.name == "srun" or _around(command, "srun")
+        text = " ".join(command.texts)
+        if not in_step or "--block" in text or re.search(r"\$\{?\w*(?:ARGS|FLAGS|OPTS|BLOCK)", text):
+            continue
+        scope = command.parent or command
+        following = script.text[command.start : scope.end + 200] if command.parent else ""
+        if re.search(r"\bsleep\s+(?:inf|\d{3,}|\$)|\bwait\b|tail -f|while\s", following):
+            continue
+        # What runs in the same step after it keeps it alive.
+        siblings = [
+            c
+            for c in script.commands
+            if command.parent is not None and c.parent is command.parent and c.start > command.start
+        ]
+        if any(c.name in ("python", "python3", "vllm") for c in siblings):
+            continue
+        yield at(
+            script,
+            command,
+            "the step ends when ray start returns, and its daemons with it",
+            next_step="add --block and run the step in the background: srun ... ray start --block ... &",
+            fix=_blocked(script, command),
+        )
+
+
+def _around(command: Command, name: str) -> bool:
+    parent = command.parent
+    while parent is not None:
+        if parent.name == name:
+            return True
+        parent = parent.parent
+    return False
+
+
+def _blocked(script: Script, command: Command) -> ScriptFix | None:
+    word = next((w for w in command.words if w.text == "start" and not w.is_expanded), None)
+    outer = command
+    while outer.parent is not None:
+        outer = outer.parent
+    if word is None or script.text[word.start : word.end] != "start":
+        return None
+    edits = [Edit(start=word.end, end=word.end, text=" --block")]
+    if not outer.within.is_background:
+        rest = script.text[outer.end : script.line_end(script.place(outer.end)[0])]
+        if rest.strip() or command.parent is not None:
+            return None
+        edits.append(Edit(start=outer.end, end=outer.end, text=" &"))
+    return ScriptFix(edits=tuple(edits), title="keep the step alive with --block", is_safe=False)
+
+
+@rule(
+    id="sleep-for-ray",
+    severity="warning",
+    title="A sleep instead of a look whether Ray is up",
+    why="On a busy file system Ray takes longer than any number written down: workers find no head, and the job "
+    "fails or "
+    "runs on half its nodes.",
+    source="Ray, ray status and ray health-check",
+    before=_TWO
+    + "srun -N1 ray start --head --block &\nsleep 20\nsrun -N1 ray start --address=$HEAD:6379 --block &\npython "
+    "driver.py\n",
+    after=_TWO + "srun -N1 ray start --head --block &\nuntil ray status --address=$HEAD:6379; do sleep 2; done\n"
+    "srun -N1 ray start --address=$HEAD:6379 --block &\npython driver.py\n",
+    needs_header=False,
+)
+def sleep_for_ray(script: Script, context: Context) -> Iterator[Hit]:
+    starts = _ray_starts(script)
+    if not starts or _ASKS_RAY.search(code_of(script)):
+        return
+    for command in script.called("sleep"):
+        seconds = number(script, command.texts[1] if len(command.texts) > 1 else None)
+        if "while" in command.within.loops or "until" in command.within.loops or seconds is None or seconds > 600:
+            continue
+        if command.start > starts[0].start:
+            yield at(
+                script,
+                command,
+                f"{seconds} s are hoped to be enough for Ray",
+                next_step='wait until it answers: until ray status --address="$head:$port"; do sleep 2; done',
+            )
+            return

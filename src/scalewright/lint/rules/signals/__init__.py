@@ -1,0 +1,1 @@
+"""Rules about the end of a job: signals, traps, requeueing and exit codes."""
