@@ -2,9 +2,10 @@
 
     .venv/bin/python tools/generate_docs.py [--check]
 
-Generated are: regions between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; the output inside a `console` block that
-follows `<!-- console ... -->`; the pages `reference/cli.md`, `references.md`, `verified.md`, `models/*.md` and
-`lint/*/*.md`; and the JSON schema of study files.
+Generated are: regions between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; figures between `<!-- claim:NAME -->` and
+`<!-- /claim -->` (see `tools/claims.py`); the output inside a `console` block that follows `<!-- console ... -->`; the
+pages `reference/cli.md`, `reference/modules.md`, `references.md`, `verified.md`, `models/*.md` and `lint/*/*.md`; and
+the JSON schema of study files.
 
 `<!-- console lines=1-9,20-22 exit=1 -->` keeps those lines of the output (default: all; gaps become `...`) and states
 the exit code (default: 0). `from=WORD` counts lines from the first one that holds WORD; `columns=100` widens the
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import textwrap
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -42,9 +43,13 @@ from scalewright.workload.training import MODE_TITLES
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # the tables live beside this file, in no package
 
+import accuracy
 from bibliography import references_page
+from claims import fill_claims
 from lint_pages import category_table, rule_pages
+from markdown_table import cell, table
 from model_errors import ERRORS
+from modules_page import modules_page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -96,109 +101,6 @@ def validation() -> dict[str, Any]:
         raise SystemExit(f"scalewright validate --json failed ({code}): {' '.join(said)[:500]}")
     document: dict[str, Any] = json.loads(text)
     return document
-
-
-# Accuracy
-
-
-def percent(value: float | None, *, signed: bool = False) -> str:
-    if value is None:
-        return "–"
-    return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"
-
-
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
-
-
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, left: int = 1) -> str:
-    """A Markdown table whose first `left` columns are left-aligned and the others right-aligned."""
-    rule = ["---" if i < left else "--:" for i in range(len(head))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)) + "\n"
-
-
-def verdict(overall: dict[str, Any]) -> str:
-    """One sentence that says whether the models beat the rule; it follows the numbers wherever they go."""
-    ours, rule = overall["balanced_mape_frac"], overall["rule_balanced_mape_frac"]
-    word = "smaller" if ours < rule else "**larger**"
-    return (
-        f"Scalewright's balanced error is {word} than that of the rule: {percent(ours)} against {percent(rule)}. "
-        f"Its mean signed error is {percent(overall['bias_frac'], signed=True)}: negative means predicted too fast.\n"
-    )
-
-
-def accuracy_summary() -> str:
-    o = validation()["overall"]
-    timed = sum(g["num_timed"] > 0 for g in validation()["groups"])
-    rows = [
-        (
-            f"balanced MAPE over {timed} groups",
-            percent(o["balanced_mape_frac"]),
-            percent(o["rule_balanced_mape_frac"]),
-        ),
-        (f"MAPE over {o['num_timed']} rows", percent(o["mape_frac"]), percent(o["rule_mape_frac"])),
-        (
-            f"median error over {o['num_timed']} rows",
-            percent(o["median_ape_frac"]),
-            percent(o["rule_median_ape_frac"]),
-        ),
-    ]
-    return table(("error of predicted step time", "Scalewright", "50 % rule"), rows) + "\n" + verdict(o)
-
-
-def accuracy_groups(*, with_empty: bool) -> str:
-    rows = [
-        (
-            cell(group["source"]),
-            cell(group["gpu"]),
-            group["dtype"],
-            f"{group['num_timed']} of {group['num_rows']}",
-            percent(group["mape_frac"]),
-            percent(group["median_ape_frac"]),
-            percent(group["bias_frac"], signed=True),
-            percent(group["rule_mape_frac"]),
-        )
-        for group in validation()["groups"]
-        if with_empty or group["num_timed"]
-    ]
-    head = ("source document", "GPU", "dtype", "predicted", "MAPE", "median", "bias", "rule MAPE")
-    return table(head, rows, left=3)
-
-
-def accuracy() -> str:
-    o = validation()["overall"]
-    groups = accuracy_groups(with_empty=False)
-    left_out = o["num_rows"] - o["num_timed"]
-    tail = f"{left_out} of the {o['num_rows']} rows are not predicted; `scalewright validate` prints why.\n"
-    return f"{accuracy_summary()}\n{groups}\n{tail}"
-
-
-def other_scores() -> str:
-    o = validation()["overall"]
-    rows = [
-        (f"Spearman rank correlation, mean over {o['num_problems']} problems", number(o["spearman"])),
-        ("top-1 regret, mean", percent(o["regret_frac"])),
-        ("pairwise accuracy, mean", number(o["pairwise_accuracy_frac"])),
-        (f"memory MAPE over {o['num_memory']} published peaks", percent(o["memory_mape_frac"])),
-        ("memory bias", percent(o["memory_bias_frac"], signed=True)),
-        ("out-of-memory runs caught", f"{o['num_oom_caught']} of {o['num_oom']}"),
-        ("false alarms among runs that ran", f"{o['num_false_alarms']} of {o['num_ran']}"),
-        (f"coverage of the {100 * o['interval_frac']:.0f} % interval", percent(o["coverage_frac"])),
-        ("coverage by quantiles of the other sources", percent(o["left_out_coverage_frac"])),
-    ]
-    return table(("score", "value"), rows)
-
-
-def reasons() -> str:
-    rows = [(cell(reason), str(count)) for reason, count in validation()["reasons"].items()]
-    return table(("why a row is not predicted", "rows"), rows) if rows else "Every row is predicted.\n"
-
-
-def cell(text: str) -> str:
-    """Text as it stands in a Markdown table."""
-    return "".join(
-        part if part.startswith("`") else re.sub(r"([|*_<\[])", r"\\\1", part) for part in re.split(r"(`[^`]*`)", text)
-    )
 
 
 # Pages
@@ -363,11 +265,14 @@ def training_modes() -> str:
 REGIONS = {
     "recipes": recipes,
     "training-modes": training_modes,
-    "accuracy": accuracy,
-    "accuracy-summary": accuracy_summary,
-    "accuracy-groups": lambda: accuracy_groups(with_empty=True),
-    "other-scores": other_scores,
-    "reasons": reasons,
+    "accuracy": lambda: accuracy.five_rows(validation()),
+    "held-out": accuracy.held_out_table,
+    "calibrated-h200": accuracy.calibrated_h200_table,
+    "calibrated-cpu": accuracy.calibrated_cpu_table,
+    "accuracy-summary": lambda: accuracy.fitted_summary(validation()),
+    "accuracy-groups": lambda: accuracy.groups(validation()),
+    "other-scores": lambda: accuracy.other_scores(validation()),
+    "reasons": lambda: accuracy.reasons(validation()),
     "example-files": example_files,
     "lint-rules": category_table,
 }
@@ -424,7 +329,7 @@ def fill_console(match: re.Match[str]) -> str:
 def written_pages() -> list[Path]:
     """Pages people write, in which regions and console blocks are filled."""
     generated = {*generated_pages(), *orphans()}
-    pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(DOCS.rglob("*.md"))
     return [path for path in pages if path not in generated and path.name != "LOG.md"]
 
 
@@ -438,6 +343,7 @@ def generated_pages() -> dict[Path, str]:
         | {
             DOCS / "models" / "index.md": models_index(models),
             DOCS / "reference" / "cli.md": cli_page(),
+            DOCS / "reference" / "modules.md": modules_page(HEADER),
             DOCS / "references.md": references_page(HEADER),
             DOCS / "verified.md": verified_page(),
             DOCS / "study.schema.json": study_schema(),
@@ -447,8 +353,12 @@ def generated_pages() -> dict[Path, str]:
 
 
 def expected() -> dict[Path, str]:
-    filled = {p: CONSOLE.sub(fill_console, fill_regions(p.read_text(encoding="utf-8"))) for p in written_pages()}
-    return generated_pages() | filled
+    return generated_pages() | {path: filled(path.read_text(encoding="utf-8")) for path in written_pages()}
+
+
+def filled(text: str) -> str:
+    """A page with its regions, figures and console blocks brought up to date."""
+    return CONSOLE.sub(fill_console, fill_claims(fill_regions(text)))
 
 
 def orphans() -> list[Path]:

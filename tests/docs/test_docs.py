@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scalewright.catalog.library import Catalog, packaged_data
+
 if TYPE_CHECKING:
     from tests.conftest import Cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
+COMMANDS = DOCS / "commands.md"
+README_LINES = 130
 BLOCK = re.compile(r"(?:<!-- console(?P<options>[^>]*)-->\n)?```console\n(?P<body>.*?)```", re.S)
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CITED = re.compile(r"\b[a-z]+(?:19|20)\d\d\b")
@@ -36,6 +40,7 @@ def load_generator() -> ModuleType:
 
 
 GENERATOR = load_generator()
+CLAIMS = importlib.import_module("claims")  # lies beside the generator
 
 
 def shown_commands() -> list[tuple[str, int]]:
@@ -72,6 +77,50 @@ def test_generated_parts_are_current(answer, monkeypatch: pytest.MonkeyPatch, ca
     assert GENERATOR.main() == 0, capsys.readouterr().out
 
 
+WITHOUT_FIGURES_OF_TODAY = {DOCS / "LOG.md", *GENERATOR.generated_pages()}
+"""Dated experiments, which are not edited afterwards, and pages that are generated whole."""
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p not in WITHOUT_FIGURES_OF_TODAY], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_figures_of_accuracy_and_counts_are_generated(page: Path) -> None:
+    """Write `<!-- claim:NAME -->...<!-- /claim -->` about such a figure; tools/claims.py has the names."""
+    assert CLAIMS.unmarked(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It has 135 rules.", "fourteen sites", "37 constants against 836 rows", "112 published steps",
+        "The balanced error is 10.8 % and the median 6.7 %.", "It is off by 5 %.", "1,000 predictions a second",
+    ],
+)  # fmt: skip
+def test_an_unmarked_figure_is_detected(sentence: str) -> None:
+    assert CLAIMS.unmarked(f"Text before.\n\n{sentence} Text after.")
+    assert not CLAIMS.unmarked(f"<!-- fixed:an example -->{sentence}<!-- /fixed -->")
+    assert not CLAIMS.unmarked(f"```text\n{sentence}\n```")
+
+
+def test_a_claim_that_drifted_is_corrected_and_an_unknown_one_refused() -> None:
+    page = "It has <!-- claim:lint_rules -->1<!-- /claim --> rules."
+    corrected = CLAIMS.fill_claims(page)
+    assert corrected == f"It has <!-- claim:lint_rules -->{CLAIMS.CLAIMS['lint_rules']()}<!-- /claim --> rules."
+    assert corrected != page
+    with pytest.raises(SystemExit, match="no claim is called lint_rule;"):
+        CLAIMS.fill_claims("<!-- claim:lint_rule -->1<!-- /claim -->")
+
+
+def test_the_stored_fit_is_that_of_the_shipped_constants() -> None:
+    """left_out.txt ends with the constants that the fit wrote; the catalogue has them to four digits."""
+    text = (ROOT / "benchmarks" / "results" / "left_out.txt").read_text(encoding="utf-8")
+    constants = Catalog((packaged_data(),)).constants()
+    fitted = re.findall(r"^  (\w+) +\S+ -> +(\S+)$", text, re.M)
+    assert len(fitted) > 20
+    for name, value in fitted:
+        assert getattr(constants, name).value == pytest.approx(float(value), rel=1e-3), name
+
+
 def test_check_names_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     (tmp_path / "models").mkdir()
     page = tmp_path / "page.md"
@@ -97,20 +146,20 @@ def test_shown_commands_exit_as_shown(answer, command: str, code: int) -> None:
     assert done.stderr == ""
 
 
-def test_readme_shows_every_command() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_commands_page_shows_every_command() -> None:
+    page = COMMANDS.read_text(encoding="utf-8")
     shown = {block.split()[0] for block, _ in shown_commands()}
-    shown |= set(re.findall(r"^scalewright ([a-z-]+)", readme, re.M))  # in `sh` blocks: what changes the machine
+    shown |= set(re.findall(r"^scalewright ([a-z-]+)", page, re.M))  # in `sh` blocks: what changes the machine
     for name in GENERATOR.command_names():
         assert name in shown
-        assert f"**{name}**" in readme
+        assert f"**{name}**" in page
         assert f"## scalewright {name}\n" in (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 
 
-def test_what_the_readme_reads_it_has_made_before() -> None:
-    """Followed line by line, no command asks for a plan or a run that nothing made."""
+def test_what_the_commands_page_reads_it_has_made_before() -> None:
+    """Followed line by line, no command needs a plan or a run that no earlier line made."""
     made: set[str] = set()
-    for line in re.findall(r"^scalewright .*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M):
+    for line in re.findall(r"^scalewright .*$", COMMANDS.read_text(encoding="utf-8"), re.M):
         words = shlex.split(line)
         if words[1] in ("advise", "report", "plan-show", "explain"):
             assert words[2] in made, line
@@ -118,15 +167,20 @@ def test_what_the_readme_reads_it_has_made_before() -> None:
     assert "plan.json" in made
 
 
-def test_readme_sections_are_in_order() -> None:
+def test_readme_is_short_and_its_sections_are_in_order() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    wanted = ["Two commands", "Install", "The commands", "Files", "Accuracy", "Exit codes", "What this is not"]
+    assert len(readme.splitlines()) <= README_LINES
     titles = re.findall(r"^## (.*)$", readme, re.M)
-    assert titles == [*wanted, "How to cite", "Licence"]
+    assert titles == ["Two commands", "Three things to try", "Install", "Accuracy", "What this is not", "More"]
+    assert readme.count("<!-- console") == 3
+    for target in ("docs/index.md", "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        assert f"]({target})" in readme
+
+
+def test_every_extra_is_on_the_installing_page() -> None:
+    page = (DOCS / "install.md").read_text(encoding="utf-8")
     for extra in re.findall(r"^(\w+) = \[", _table("project.optional-dependencies"), re.M):
-        assert f"| `{extra}` |" in readme
-    for folder in sorted((ROOT / "src" / "scalewright").glob("*/__init__.py")):
-        assert f"`src/scalewright/{folder.parent.name}/`" in readme
+        assert f"| `{extra}` |" in page
 
 
 def _table(name: str) -> str:

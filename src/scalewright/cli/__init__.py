@@ -1,0 +1,1 @@
+"""The commands: one thin file each, which reads options, calls one function and prints."""

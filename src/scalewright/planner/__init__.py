@@ -1,0 +1,1 @@
+"""Predictions, the search of layouts, plans, what-if, whole runs, frameworks' files and validation."""

@@ -1,0 +1,1 @@
+"""Tables, plots and pages for people, grouped by what they show."""
