@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from scalewright import units
 from scalewright.catalog.facts import Strict
 from scalewright.catalog.library import home
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
@@ -66,7 +67,7 @@ class Fingerprint(Strict):
     def difference(self, other: Fingerprint) -> str:
         """The first thing in which another machine differs from this one, in words; empty where they are alike."""
         if abs(self.memory_bytes - other.memory_bytes) > MEMORY_TOLERANCE_FRAC * self.memory_bytes:
-            return f"memory of {self.memory_bytes / 2**30:.1f} GiB, not {other.memory_bytes / 2**30:.1f} GiB"
+            return f"memory of {self.memory_bytes / units.GIB:.1f} GiB, not {other.memory_bytes / units.GIB:.1f} GiB"
         for field in ("device", "name", "num_devices", "processor", "num_cores"):
             mine, theirs = getattr(self, field), getattr(other, field)
             if mine != theirs:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from scalewright import units
 from scalewright.costs import failures
 from scalewright.costs.breakdown import Breakdown
 from scalewright.errors import ConfigError
 
-MINUTE_S = 60.0
-LARGE_REQUEST_S = 512 * 3600.0
+LARGE_REQUEST_S = 512 * units.HOUR_S
 """Device time above which a request deserves a second look: 512 GPU-hours."""
 MAX_WRITING_FRAC = 0.1
 """Share of the time in which a checkpoint is written beside training, at most."""
@@ -145,8 +145,8 @@ def walltime_request_s(*, expected_s: float, margin_frac: float) -> float:
     Assumes   the margin covers what the prediction does not
     Checked   tests/golden/test_budget.py: 1000 steps of 2.7 s ask for 50 min
     """
-    minutes = expected_s * (1.0 + margin_frac) / MINUTE_S
-    return math.ceil(round(minutes, 6)) * MINUTE_S
+    minutes = expected_s * (1.0 + margin_frac) / units.MINUTE_S
+    return math.ceil(round(minutes, 6)) * units.MINUTE_S
 
 
 def memory_request_bytes(*, peak_bytes: float, margin_frac: float) -> float:

@@ -10,8 +10,8 @@ from scalewright import units
 from scalewright.errors import EnvironmentFailedError
 
 RESERVE_FRAC = 0.05
-LEAST_RESERVE_BYTES = 64 * 2**20
-MOST_RESERVE_BYTES = 100 * 2**30
+LEAST_RESERVE_BYTES = 64 * units.MIB
+MOST_RESERVE_BYTES = 100 * units.GIB
 RAM_TYPES = ("tmpfs", "ramfs")
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -104,7 +104,7 @@ def memory_left_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> list[int
     found = []
     for line in _text(proc / "meminfo").splitlines():
         if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
+            found.append(int(line.split()[1]) * units.KIB)
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, own = rest.partition(":")

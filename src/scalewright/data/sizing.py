@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from scalewright import units
 from scalewright.errors import ConfigError
 
 Use = Literal["training", "validation"]
+MB = int(units.MEGA)
 SHARD_RANGE_BYTES: dict[Use, tuple[int, int]] = {
-    "training": (128 * 10**6, 10**9),
-    "validation": (64 * 10**6, 256 * 10**6),
+    "training": (128 * MB, int(units.GIGA)),
+    "validation": (64 * MB, 256 * MB),
 }
 """Smallest and largest shard that streams well: the infrastructure guide's chapter on file systems."""
 MOST_PER_CONSUMER, FEWEST_PER_CONSUMER = 4, 2
@@ -52,7 +54,7 @@ def plan_shards(*, data_bytes: int, num_samples: int, num_consumers: int, use: U
         num_shards = max(total // smallest, 1)
         note = (
             f"{num_shards} shards for {num_consumers} consumers: "
-            f"{FEWEST_PER_CONSUMER} each would be smaller than {smallest // 10**6} MB"
+            f"{FEWEST_PER_CONSUMER} each would be smaller than {smallest // MB} MB"
         )
     num_shards = min(num_shards, num_samples)
     # One more sample than the mean: cutting by size must not leave a small shard over.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.errors import UnknownNameError
 from scalewright.here.topology import FABRIC, Gpu, Topology, cpu_list
@@ -163,8 +164,8 @@ def _links(found: Topology) -> Iterator[Finding]:
         if link.transfers_per_s < link.max_transfers_per_s:
             yield _finding(
                 "pcie-slow",
-                f"{name} runs its PCIe link at {link.transfers_per_s * 1e-9:g} of "
-                f"{link.max_transfers_per_s * 1e-9:g} GT/s now",
+                f"{name} runs its PCIe link at {link.transfers_per_s / units.GIGA:g} of "
+                f"{link.max_transfers_per_s / units.GIGA:g} GT/s now",
                 {"device": name, "transfers_per_s": link.transfers_per_s,
                  "max_transfers_per_s": link.max_transfers_per_s},
                 "look again while copies run (bench memory): only a link that stays slow under load is at fault",

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from scalewright import units
 from scalewright.here.topology_tools import Matrix, amd_links, kfd_bus, lstopo_numa, smi_gpus, smi_matrix
 from scalewright.records.node_devices import (
     UNKNOWN_NUMA,
@@ -138,7 +139,7 @@ def _numa_nodes(sys: Path) -> Iterator[NumaNode]:
     for folder in numa_folders(sys):
         match = re.search(r"MemTotal:\s+(\d+) kB", sys_text(folder / "meminfo"))
         cpus = parse_cpu_list(sys_text(folder / "cpulist"))
-        memory_bytes = float(match.group(1)) * 1024.0 if match else None
+        memory_bytes = float(match.group(1)) * units.KIB if match else None
         if cpus or memory_bytes:
             yield NumaNode(number=int(folder.name[4:]), cpus=cpus, memory_bytes=memory_bytes)
 

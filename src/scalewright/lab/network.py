@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from scalewright import units
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.lab.spec import search_path
 
 FIRST_INDEX, LAST_INDEX = 100, 250
 COMMAND_TIMEOUT_S = 30.0
 # A bucket below the largest packet that the kernel hands over as one would drop it.
-MIN_BURST_BYTES = 64 * 1024
+MIN_BURST_BYTES = 64 * units.KIB
 BURST_S = 2e-3
 QUEUE_S = 50e-3
 MTU_BYTES = 1500
@@ -183,7 +184,7 @@ def _delay(prefix: Sequence[str], device: str, latency_s: float, rate_bytes_per_
     limit = ["limit", str(1000 + 2 * in_flight)]
     done = _run(
         *prefix, "tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "netem",
-        "delay", f"{latency_s * 1e6:.0f}us", *limit,
+        "delay", f"{latency_s / units.MICRO:.0f}us", *limit,
     )  # fmt: skip
     if done.returncode:
         why = done.stderr.strip() or "tc failed"

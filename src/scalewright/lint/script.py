@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
+from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.lint.header.directives import Directive, Header, read_header
 from scalewright.lint.shell.launches import CONTAINERS, Launch, launches_of
@@ -21,7 +22,7 @@ from scalewright.sites.walltime import parse_walltime_s
 SHELL_NAMES = ("bash", "sh", "zsh", "dash", "ksh")
 _PLACEHOLDER = re.compile(r"\{\{|\{[A-Za-z_]\w*\}|\$|`|<[A-Za-z_ -]+>|%%|@[A-Z_]+@|\bX{3,}\b|YOUR_|your_")
 _GPU_COUNT = re.compile(r"^(?:gpu:)?(?:[A-Za-z_][\w.-]*[:=])?(\d+)(?:\(.*\))?$")
-_MAX_SOURCED_BYTES = 256 * 1024
+_MAX_SOURCED_BYTES = 256 * units.KIB
 _EMPTY = Body(
     commands=(), assignments=(), heredocs=(), comments=(), functions={}, variables={}, sourced=(), error_at=None
 )

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.lint.script import SHELL_NAMES, Script, interpreter, parse_script
 
-MAX_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * units.MIB
 """Slurm's own limit, max_script_size: sbatch refuses larger scripts."""
-MAX_LINE = 64 * 1024
+MAX_LINE = 64 * units.KIB
 """Characters of a line. Real scripts stay far below; the parser's time grows with the square of a bad line."""
 MAX_OPERATORS = 2000
 """Pipes, brackets and the like in one line, limited for the same reason."""

@@ -13,8 +13,7 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import schema, write_text
 from scalewright.records.events import Event, read_events
 from scalewright.records.run_directory import RunDirectory
-
-MINUTE_S = 60.0
+from scalewright.units import MINUTE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from scalewright import __version__
+from scalewright import __version__, units
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Constants, Storage
 from scalewright.costs import campaign, energy, failures, storage
@@ -137,7 +137,7 @@ class WholeRun:
 
     @property
     def num_gpu_hours(self) -> float:
-        return self.device_time_s / 3600.0
+        return self.device_time_s / units.HOUR_S
 
     @property
     def steps_between_checkpoints(self) -> int:
@@ -335,7 +335,7 @@ def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
         found.append(f"{entry.id} is lost with its node: a checkpoint there needs a copy elsewhere")
     used_s = work.num_gpus * time_s
     if used_s > campaign.LARGE_REQUEST_S:
-        found.append(f"above {campaign.LARGE_REQUEST_S / 3600:.0f} GPU-hours: try a short job first")
+        found.append(f"above {campaign.LARGE_REQUEST_S / units.HOUR_S:.0f} GPU-hours: try a short job first")
     return tuple(found)
 
 

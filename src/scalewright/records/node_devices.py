@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from scalewright import units
+
 NicKind = Literal["infiniband", "roce", "slingshot", "ethernet", "virtual"]
 UNKNOWN_NUMA = -1
 BIT_PER_BYTE = 8.0
@@ -103,7 +105,7 @@ def _speed_and_lanes(device: Path, which: str) -> tuple[float, int] | None:
     speed, lanes = _RATE.match(sys_text(device / f"{which}_link_speed")), sys_text(device / f"{which}_link_width")
     if speed is None or not lanes.isdigit() or not 0 < int(lanes) < 64:  # 255: the link is down or not PCIe
         return None
-    return float(speed.group(1)) * 1e9, int(lanes)
+    return float(speed.group(1)) * units.GIGA, int(lanes)
 
 
 def network_ports(sys: Path) -> Iterator[Nic]:
@@ -117,7 +119,7 @@ def network_ports(sys: Path) -> Iterator[Nic]:
             name=f"{adapter.name}:{port.name}",
             kind="roce" if sys_text(port / "link_layer") == "Ethernet" else "infiniband",
             is_up="ACTIVE" in sys_text(port / "state"),
-            bytes_per_s=float(rate.group(1)) * 1e9 / BIT_PER_BYTE if rate else None,
+            bytes_per_s=float(rate.group(1)) * units.GIGA / BIT_PER_BYTE if rate else None,
             rate_text=rate_text,
         )
     for interface in sorted((sys / "class/net").glob("*")):
@@ -130,8 +132,8 @@ def network_ports(sys: Path) -> Iterator[Nic]:
             name=interface.name,
             kind=_interface_kind(interface),
             is_up=sys_text(interface / "operstate") in ("up", "unknown"),
-            bytes_per_s=mbit * 1e6 / BIT_PER_BYTE if mbit else None,
-            rate_text=f"{mbit / 1000:g} Gbit/s" if mbit else "",
+            bytes_per_s=mbit * units.MEGA / BIT_PER_BYTE if mbit else None,
+            rate_text=f"{mbit / units.KILO:g} Gbit/s" if mbit else "",
         )
 
 

@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from scalewright import units
 from scalewright.errors import DocumentError
 from scalewright.records.documents import document, read_document
 
 REQUEST_KIND = "preflight-request"
 RESULT_KIND = "preflight"
-PAYLOAD_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
+PAYLOAD_BYTES = {"cpu": 4 * units.MIB, "cuda": 64 * units.MIB}
 """Of the warm-up collective: long enough to be bound by bandwidth, short enough for milliseconds."""
 
 

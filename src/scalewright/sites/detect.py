@@ -7,6 +7,7 @@ import re
 from datetime import date
 from typing import Any
 
+from scalewright import units
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.records.documents import schema
 from scalewright.records.types import Finding
@@ -25,7 +26,7 @@ def detected(cluster: Cluster, name: str, *, today: date) -> dict[str, Any]:
     live, assumed = {"source": "live"}, {"source": "assumed"}
     amd = bool(_AMD.search(kind.gpu_type))
     cpus = max(kind.cpus // kind.gpus, 1)
-    memory_gb = int(kind.memory_mb * USABLE_MEMORY_FRAC) // 1024 // kind.gpus
+    memory_gb = int(kind.memory_mb * USABLE_MEMORY_FRAC) // units.KIB // kind.gpus
     alike = sum(k.num_nodes for k in chosen.nodes if (k.gpu_type, k.gpus) == (kind.gpu_type, kind.gpus))
     gpu = f"{kind.gpu_type or 'GPU of unknown type'}, {alike} nodes in {chosen.name}"
     tasks = ["--cpus-per-task={cpus}", "--gpus-per-node={gpus}"]

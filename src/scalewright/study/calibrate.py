@@ -36,6 +36,7 @@ from scalewright.records.types import ExitCode
 from scalewright.study.calibrate_points import Micro, Point, RealRun, points
 from scalewright.study.conditions import read_attempts
 from scalewright.study.execute import Execution, Watch, execute
+from scalewright.units import MINUTE_S
 from scalewright.workload import language_run, vision_run
 from scalewright.workload.language_run import DeviceKind
 
@@ -52,7 +53,6 @@ SLOWEST_REAL = 2.0
 CONTRADICTED_FRAC, FEWEST_WITNESSES = 1.0, 2
 """Mean error of the fitted steps beyond which a calibration is worth less than a probe, and steps that it takes."""
 """Times its share that a real run may take before it is ended; the steps that it made by then count."""
-MINUTE_S = 60.0
 DISTURBED_FRAC = 0.15
 """Of a CPU's cores: what others may have on average before rates are what they left."""
 RESULT = "calibration.json"

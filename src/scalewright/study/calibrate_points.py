@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from scalewright import units
 from scalewright.catalog.library import open_catalog
 from scalewright.costs.measured_convolutions import folded_stem
 from scalewright.workload import language_run
@@ -210,7 +211,8 @@ def _convolution() -> Micro:
 def _collectives(device: DeviceKind, num_ranks: int) -> Micro:
     def config(budget_s: float) -> dict[str, Any]:
         run = CollectivesRun(
-            ops=("all-reduce", "all-gather", "reduce-scatter"), min_bytes=16 * 2**10, max_bytes=64 * 2**20, factor=4.0,
+            ops=("all-reduce", "all-gather", "reduce-scatter"), min_bytes=16 * units.KIB, max_bytes=64 * units.MIB,
+            factor=4.0,
             budget_s=budget_s, device=device,
         )  # fmt: skip
         return run.document()

@@ -82,7 +82,7 @@ class Spent:
                 then = "raise measure.time_limit in a copy of the study, or calibrate again when the machine is quiet"
             return f"{would}, and {left} of the study's {self.limits.time_limit} are left: {then}"
         if self.limits.gpu_hours_limit is not None:
-            limit_s = self.limits.gpu_hours_limit * 3600.0
+            limit_s = self.limits.gpu_hours_limit * units.HOUR_S
             if self.device_s + expected_s * execution.num_ranks > limit_s:
                 return f"would go over the study's {self.limits.gpu_hours_limit} GPU-hours: raise gpu_hours_limit"
         return ""

@@ -17,7 +17,7 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, ScalewrightError
-from scalewright.launch.graph.budget import HOUR_S, OverBudgetError, estimate, usage_of
+from scalewright.launch.graph.budget import OverBudgetError, estimate, usage_of
 from scalewright.launch.graph.driver import GROWTH, Driver
 from scalewright.launch.graph.file import GraphFile, Resources, StageFile
 from scalewright.launch.graph.graph import Graph, resolve
@@ -35,6 +35,7 @@ from scalewright.study.kinds.base import PredictedOnly
 from scalewright.study.measure import Try
 from scalewright.study.points import Study, kind_named
 from scalewright.study.store import Store
+from scalewright.units import HOUR_S
 from scalewright.workload.layout import parse_layout
 
 DEFAULT_TIME_S = 1800

@@ -26,7 +26,7 @@ class CollectivesRun:
     ops: tuple[CollectiveOp, ...] = OPS
     dtype: ElementType = "fp32"
     min_bytes: int = 1024
-    max_bytes: int = 64 * 2**20
+    max_bytes: int = 64 * units.MIB
     factor: float = 2.0
     """From one size to the next, where `step_bytes` is 0."""
     step_bytes: int = 0

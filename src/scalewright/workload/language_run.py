@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date
 from typing import Any, Literal, cast, get_args
 
+from scalewright import units
 from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.records.documents import check_schema, document
@@ -95,7 +96,7 @@ class LanguageRun:
     """Newest whole checkpoints that are kept."""
     start_from: str = ""
     """Checkpoint folder of another run to start from, of the same model under any layout; empty: from the seed."""
-    device_mttf_s: float = 50_000.0 * 3600.0
+    device_mttf_s: float = 50_000.0 * units.HOUR_S
     """Mean time to failure of one device, for checkpoint_every=auto."""
     scaling: Scaling = "given"
     protocol: Protocol = "steady"

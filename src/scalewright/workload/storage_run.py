@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.records.documents import document
 from scalewright.records.loader import stored
@@ -19,7 +20,7 @@ MEAN_SAMPLE_BYTES = 110_000
 """An image of ImageNet."""
 SMALLEST_SAMPLE_BYTES, FEWEST_SAMPLES = 64, 16
 MOST_WORKERS = 256
-READ_SIZES_BYTES = (128 * 2**10, 2**20, 8 * 2**20)
+READ_SIZES_BYTES = (128 * units.KIB, units.MIB, 8 * units.MIB)
 SHORTEST_BUDGET_S = 1.0
 SMALLEST_STATE_BYTES = 2**20
 
@@ -32,7 +33,7 @@ class StorageRun:
     path: str
     """Scratch folder on the storage that is measured; what is put there is removed again."""
     formats: tuple[StorageFormat, ...] = FORMATS
-    size_bytes: int = 256 * 2**20
+    size_bytes: int = 256 * units.MIB
     """Of the data set, once per format."""
     sample_bytes: int = MEAN_SAMPLE_BYTES
     """Of a sample, on average."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal, get_args
 
+from scalewright import units
 from scalewright.catalog.facts import Source
 from scalewright.catalog.types import ConvBlock, ConvShape
 from scalewright.errors import ConfigError
@@ -116,7 +117,7 @@ class VisionRun:
     """Steps; 0: only when asked to stop; auto: from the failure model and the measured time of a save."""
     checkpoint_async: bool = True
     checkpoint_keep: int = 2
-    device_mttf_s: float = 50_000.0 * 3600.0
+    device_mttf_s: float = 50_000.0 * units.HOUR_S
     """Mean time to failure of one device, for checkpoint_every=auto."""
     protocol: Protocol = "steady"
     """Which steps count: steady; or epicure, those of the fourth of five epochs but its first and last."""

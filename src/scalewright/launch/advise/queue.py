@@ -14,13 +14,14 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.records.node_list import expand_nodes
 from scalewright.sites.walltime import parse_walltime_s
 
 QUEUE_FORMAT = "%i|%P|%T|%D|%Q|%l|%L|%N|%r|%S|%u"
 NODES_FORMAT = "%N|%R|%T"
-UNLIMITED_S = 365 * 86400.0
+UNLIMITED_S = 365 * units.DAY_S
 MAX_WAITING = 64
 """Jobs ahead that are planned; those behind them change little for a request that starts soon."""
 _UNUSABLE = re.compile(r"down|drain|fail|maint|unknown|powering_down|no_respond|inval|reboot|\*$", re.IGNORECASE)

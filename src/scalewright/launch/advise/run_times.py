@@ -10,12 +10,12 @@ from scalewright.costs import campaign
 from scalewright.costs.campaign import Interruptions, Saving
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.plan_job import whole_run_of
+from scalewright.units import GIB
 
 MEMORY_MARGIN_FRAC = 0.15
 """Guides of the catalogued sites ask for the peak and 10 to 20 %."""
 MIN_USEFUL_FRAC = 0.5
 """A slice that spends more than half of its time on starting, saving and margin is not worth its wait."""
-GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from scalewright.errors import ConfigError
 from scalewright.launch.graph.graph import Graph, Stage, with_items
 from scalewright.launch.graph.manifest import Manifest
 from scalewright.planner.energy_use import facility_of
+from scalewright.units import HOUR_S
 
-HOUR_S = 3600.0
 USAGE_FIELDS = "JobIDRaw,Account,State,ElapsedRaw,AllocTRES,ConsumedEnergyRaw"
 _GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
 _TYPED_GPUS = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewright import units
 from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightError, UnknownNameError
 from scalewright.launch.graph.budget import USAGE_FIELDS, Usage, added, parse_usage, usage_of
 from scalewright.launch.graph.driver import MAX_ARRAY_TASKS, Driver, new_manifest
@@ -219,7 +220,7 @@ def log_ends(
         if (not stages or stage in stages) and item in (None, number)
     ]  # fmt: skip
     chosen.sort(key=lambda found: found[2].is_ok or not found[2].is_settled)
-    ends = ((job.log(task), tail(job.log(task), 64 * 1024)) for job, task, _ in chosen)
+    ends = ((job.log(task), tail(job.log(task), 64 * units.KIB)) for job, task, _ in chosen)
     return [(path, "\n".join(text.splitlines()[-num_lines:])) for path, text in ends if text][:MAX_LOGS]
 
 

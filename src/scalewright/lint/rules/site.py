@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 
+from scalewright import units
 from scalewright.lint.job_facts import GUIDE, code_of, is_fill_in, partitions_of, runs_whole_nodes
 from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, at_header, rule
 from scalewright.lint.script import Script
@@ -14,7 +15,7 @@ from scalewright.sites.walltime import format_walltime
 
 _PROFILE = "the site's profile, with its sources: scalewright site show"
 _GPU = "#!/bin/bash\n#SBATCH --account=project_465000123\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
-_GIGABYTES = {"K": 1 / 1024**2, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
+_GIGABYTES = {"K": units.KIB / units.GIB, "M": units.MIB / units.GIB, "G": 1.0, "T": 1024.0}
 
 
 def _qos(script: Script, site: Site) -> Qos | None:

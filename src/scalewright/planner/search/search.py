@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright import units
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.energy import Facility
 from scalewright.costs.footprint import reserved_bytes, step_memory
@@ -294,7 +295,7 @@ def objective_value(prediction: Prediction, objective: Objective) -> float:
     if objective == "time":
         return time_s
     if objective == "gpu-hours":
-        return time_s * num_gpus / 3600.0
+        return time_s * num_gpus / units.HOUR_S
     used = prediction.footprint
     assert used is not None
     if objective == "energy":

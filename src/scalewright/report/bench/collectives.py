@@ -32,7 +32,7 @@ def print_collectives(console: Console, found: Measurements) -> None:
     if found.rows:
         wrong = int(found.summary["num_wrong"])
         console.print(f"\nOut of bounds values : {wrong} {'OK' if not wrong else 'FAILED'}")
-        console.print(f"Avg bus bandwidth    : {found.summary['mean_bus_bytes_per_s'] * 1e-9:.4f} GB/s")
+        console.print(f"Avg bus bandwidth    : {found.summary['mean_bus_bytes_per_s'] / units.GIGA:.4f} GB/s")
     _print_fits(console, found.fits)
 
 
@@ -53,13 +53,13 @@ def columns(row: dict[str, Any]) -> tuple[str, ...]:
 
 def microseconds(time_s: float) -> str:
     """Five digits, as nccl-tests has them."""
-    value = time_s * 1e6
+    value = time_s / units.MICRO
     digits = 0 if value >= 10_000 else 1 if value >= 1_000 else 2
     return f"{value:.{digits}f}"
 
 
 def gigabytes_per_s(rate_bytes_per_s: float) -> str:
-    return f"{rate_bytes_per_s * 1e-9:.2f}"
+    return f"{rate_bytes_per_s / units.GIGA:.2f}"
 
 
 def _print_fits(console: Console, fits: list[dict[str, Any]]) -> None:
@@ -73,12 +73,12 @@ def _print_fits(console: Console, fits: list[dict[str, Any]]) -> None:
     for fit in fits:
         margin_s = 0.5 * (fit["alpha_high_s"] - fit["alpha_low_s"])
         high = fit["bytes_per_s_high"]
-        upper = "any" if high is None else f"{high * 1e-9:.3g}"
+        upper = "any" if high is None else f"{high / units.GIGA:.3g}"
         table.add_row(
             fit["op"],
             units.format(fit["from_bytes"], units.BYTES),
-            f"{fit['alpha_s'] * 1e6:.1f} ± {margin_s * 1e6:.1f}",
-            f"{fit['bytes_per_s'] * 1e-9:.4g} ({fit['bytes_per_s_low'] * 1e-9:.3g} to {upper})",
+            f"{fit['alpha_s'] / units.MICRO:.1f} ± {margin_s / units.MICRO:.1f}",
+            f"{fit['bytes_per_s'] / units.GIGA:.4g} ({fit['bytes_per_s_low'] / units.GIGA:.3g} to {upper})",
             f"{fit['error_frac']:.1%}",
         )
     console.print(table)

@@ -105,7 +105,7 @@ def _seconds(value_s: float) -> str:
 
 
 def _us(time_s: float) -> str:
-    return f"{time_s * 1e6:.0f}" if time_s >= 1e-4 else f"{time_s * 1e6:.1f}"
+    return f"{time_s / units.MICRO:.0f}" if time_s >= 1e-4 else f"{time_s / units.MICRO:.1f}"
 
 
 def _digits(value: float) -> str:

@@ -33,7 +33,7 @@ def print_conditions(console: Console, found: Measurements) -> None:
         cap = f" of {seen['power_limit_w']:.0f} W" if seen.get("power_limit_w") is not None else " W"
         parts.append(f"mean power {seen['power_w']:.0f}{cap}")
     if seen.get("clock_low_hz") is not None:
-        parts.append(f"clock {seen['clock_low_hz'] * 1e-6:.0f} to {seen['clock_high_hz'] * 1e-6:.0f} MHz")
+        parts.append(f"clock {seen['clock_low_hz'] / units.MEGA:.0f} to {seen['clock_high_hz'] / units.MEGA:.0f} MHz")
     if seen.get("temperature_c") is not None:
         parts.append(f"up to {seen['temperature_c']:.0f} C")
     if parts:

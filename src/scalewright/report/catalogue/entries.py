@@ -109,7 +109,7 @@ def _accelerator_figures(catalog: Catalog, a: Accelerator) -> Iterator[Derived]:
             name=f"per_watt.{precision}",
             value=rate,
             unit="flop_per_s_per_w",
-            shown=f"{rate / 1e9:,.1f} GFLOP/s/W",
+            shown=f"{rate / units.GIGA:,.1f} GFLOP/s/W",
             arithmetic=f"{a.peak[precision]} / {a.tdp}",
         )
     best = derive.training_precision(a)

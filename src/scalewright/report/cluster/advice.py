@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from scalewright import units
 from scalewright.launch.advise.pending import SOURCE, Explained
 from scalewright.launch.advise.ranking import Advice, Offer
 from scalewright.launch.advise.run_times import PlannedRun
@@ -105,7 +106,7 @@ def _offer_dict(offer: Offer, run: PlannedRun) -> dict[str, Any]:
         "partition": offer.ask.partition,
         "limit_s": offer.ask.limit_s,
         "time_min_s": min(run.least_s(offer.count), offer.ask.limit_s),
-        "memory_per_node_bytes": None if memory is None else memory * 2.0**30,
+        "memory_per_node_bytes": None if memory is None else memory * units.GIB,
         "num_jobs": offer.num_jobs,
         "wait_s": offer.wait_s,
         "planned_wait_s": offer.planned_wait_s,

@@ -89,7 +89,7 @@ def gigabit(bytes_per_s: float) -> str:
 
 
 def link_text(link: PcieLink | None) -> str:
-    return "" if link is None else f"PCIe {link.transfers_per_s * 1e-9:g} GT/s x{link.num_lanes}"
+    return "" if link is None else f"PCIe {link.transfers_per_s / units.GIGA:g} GT/s x{link.num_lanes}"
 
 
 def uniform_way(found: Topology) -> str | None:

@@ -217,7 +217,7 @@ def _print_scaling(console: Console, plan: Document) -> None:
             continue
         if not row["is_efficient"]:
             marks.append("dominated")
-        cost = f"{row['gpu_time_per_step_s'] / 3600:,.2f}"
+        cost = f"{row['gpu_time_per_step_s'] / units.HOUR_S:,.2f}"
         table.add_row(
             str(row["num_nodes"]), str(row["num_gpus"]), _s(row["step_time_s"]), f"{row['mfu_frac']:.1%}", cost,
             f"{row['strong_efficiency_frac']:.0%}", weak, ", ".join(marks),

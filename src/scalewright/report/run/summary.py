@@ -246,6 +246,6 @@ def _draw_energy(axes: Axes, run: CollectedRun, summary: RunSummary) -> None:
         axes.text(0.5, 0.5, summary.energy_of, ha="center", transform=axes.transAxes, fontsize=6)
         axes.set(xticks=[])
         return
-    axes.bar(range(len(found)), [counter.grown / 1e3 for counter in found], color=COLOURS[1], width=0.6)
+    axes.bar(range(len(found)), [counter.grown / units.KILO for counter in found], color=COLOURS[1], width=0.6)
     if len(found) <= len(COLOURS):
         axes.set_xticks(range(len(found)), [counter.of or counter.host for counter in found], rotation=30)

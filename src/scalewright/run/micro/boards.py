@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from scalewright import units
+
 SYS, PROC = Path("/sys"), Path("/proc")
 
 NVIDIA_SLOWDOWNS = {
@@ -172,7 +174,7 @@ class CpuBoard:
         now, before = self._throttles(), self._last
         self._last = now
         return Snapshot(
-            clock_hz=1e3 * min(clocks) if clocks else None,
+            clock_hz=units.KILO * min(clocks) if clocks else None,
             slowdowns=frozenset({"thermal throttling of the processor"} if now > before else ()),
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from scalewright import units
 from scalewright.run.micro.session import Session
 from scalewright.run.micro.timing import Timing, Work
 
@@ -79,4 +80,4 @@ def _queued_s(work: Work) -> float:
         work()
     ended.record()
     torch.cuda.synchronize()
-    return float(begun.elapsed_time(ended)) * 1e-3 / WARM_UP_CALLS
+    return float(begun.elapsed_time(ended)) * units.MILLI / WARM_UP_CALLS

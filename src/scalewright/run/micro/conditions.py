@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from scalewright import units
 from scalewright.errors import EnvironmentFailedError
 from scalewright.records.host_load import HostLoad, load_now
 from scalewright.run.micro.boards import PROC, SYS, AmdBoard, Board, CpuBoard, NvidiaBoard, SilentBoard, Snapshot
@@ -116,7 +117,7 @@ class Watch:
         why = ", ".join(sorted({text for seen in slow for text in seen.slowdowns}))
         clocks = [seen.clock_hz for seen in slow if seen.clock_hz is not None]
         warmth = [seen.temperature_c for seen in slow if seen.temperature_c is not None]
-        seen = [f"down to {min(clocks) * 1e-6:.0f} MHz"] if clocks else []
+        seen = [f"down to {min(clocks) / units.MEGA:.0f} MHz"] if clocks else []
         seen += [f"at {max(warmth):.0f} C"] if warmth else []
         return (
             f"{self._board.name} slowed itself down in both tries of a measurement ({why}{'; ' if seen else ''}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from scalewright import units
+
 
 def free_bytes(device: torch.device) -> float:
     """Memory that can be had, what PyTorch keeps for reuse included."""
@@ -18,5 +20,5 @@ def available_bytes() -> int:
     with open("/proc/meminfo") as file:  # noqa: PTH123  one line of it is enough
         for line in file:
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return int(line.split()[1]) * units.KIB
     return 2**30

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
@@ -246,7 +247,7 @@ def _after_pause_s(call: Callable[[], Tensor]) -> float:
         call()
     marks[1].record()
     marks[1].synchronize()
-    return float(marks[0].elapsed_time(marks[1])) / 1e3 / (NUM_COOL_CALLS - 1)
+    return float(marks[0].elapsed_time(marks[1])) / units.KILO / (NUM_COOL_CALLS - 1)
 
 
 def _rows_in(precision: GemmPrecision, session: Session) -> list[dict[str, Any]]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from scalewright import units
+
 CONFIDENCE_FRAC = 0.95
 PRECISE_FRAC = 0.005
 """Repeating ends early once the interval of the median is this share of it to either side."""
@@ -161,7 +163,7 @@ def _take_cuda(work: Work, before: Work | None, num: int, calls: int) -> list[fl
             work()
         end.record()
     torch.cuda.synchronize()
-    return [start.elapsed_time(end) * 1e-3 / calls for start, end in marks]
+    return [start.elapsed_time(end) * units.MILLI / calls for start, end in marks]
 
 
 def _event() -> torch.cuda.Event:

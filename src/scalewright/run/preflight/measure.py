@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from scalewright import units
 from scalewright.records.preflight import PAYLOAD_BYTES
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import EnvName
@@ -24,7 +25,7 @@ from scalewright.run.preflight.stages import IN_NODE, IN_PAIR, IN_WORLD, JOIN
 from scalewright.run.world import World
 
 PRODUCT_SIZE = {"cpu": 512, "cuda": 8192}
-COPY_BYTES = 128 * 2**20
+COPY_BYTES = 128 * units.MIB
 MEASURE_S = 0.05
 MAX_REPEATS = 4
 REPEAT_BUDGET_S = 1.0

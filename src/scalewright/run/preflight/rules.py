@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scalewright import units
 from scalewright.records.node_devices import Nic
 from scalewright.records.preflight import PreflightRequest
 from scalewright.records.types import Finding, Rule, Severity
@@ -254,8 +255,8 @@ def links(seen: Inspected) -> Iterator[Finding]:
                 )  # fmt: skip
             elif link.transfers_per_s < link.max_transfers_per_s:
                 yield finding(
-                    "pcie-slow", f"{name} of {rank.host} runs PCIe at {link.transfers_per_s / 1e9:g} of "
-                    f"{link.max_transfers_per_s / 1e9:g} GT/s", nodes=[rank.host], rank=rank.rank,
+                    "pcie-slow", f"{name} of {rank.host} runs PCIe at {link.transfers_per_s / units.GIGA:g} of "
+                    f"{link.max_transfers_per_s / units.GIGA:g} GT/s", nodes=[rank.host], rank=rank.rank,
                     next_step="idle devices save power this way: compare with the copy rate",
                 )  # fmt: skip
         rate = copies.get(rank.rank)

@@ -148,7 +148,7 @@ def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any
     return {
         "gpus_per_node": machine.gpus_per_node,
         "system_nodes": machine.num_nodes or 0,
-        "gpu_memory_gib": machine.accelerator.memory.value / 2**30,
+        "gpu_memory_gib": machine.accelerator.memory.value / units.GIB,
     }
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from scalewright import units
 from scalewright.errors import ScalewrightError
 from scalewright.lint.job_facts import GUIDE, code_of, number
 from scalewright.lint.rule import Context, Hit, at, at_header, rule
@@ -30,7 +31,7 @@ _DEGREES = {
     "cp": ("context-parallel-size", "context_parallel_size"),
 }
 _MEGATRON = r"pretrain_\w+\.py|megatron|--tensor-model-parallel-size|--pipeline-model-parallel-size"
-_GIGABYTES = {"K": 1e3, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_GIGABYTES = {"K": units.KIB, "M": units.MIB, "G": units.GIB, "T": units.KIB * units.GIB}
 
 
 def _degree(script: Script, which: str) -> tuple[int, int] | None:
@@ -180,11 +181,11 @@ def host_memory_too_small(script: Script, context: Context) -> Iterator[Hit]:
         return
     asked_bytes = int(match.group(1)) * _GIGABYTES[match.group(2) or "M"]
     if asked_bytes < needs.host_bytes_per_node:
-        wanted = int(-(-needs.host_bytes_per_node * 1.2 // 1024**3))
+        wanted = int(-(-needs.host_bytes_per_node * 1.2 // units.GIB))
         yield at(
             script,
             found,
-            f"{needs.model} needs {needs.host_bytes_per_node / 1024**3:.0f} GiB of host memory on a node",
+            f"{needs.model} needs {needs.host_bytes_per_node / units.GIB:.0f} GiB of host memory on a node",
             next_step=f"ask for --mem={wanted}G: what is needed and 20 %",
         )
 
@@ -251,8 +252,8 @@ def named_model_too_large(script: Script, context: Context) -> Iterator[Hit]:
         line=line,
         column=column,
         end_column=column + len(match.group(1)),
-        message=f"a full training of {name} holds {state_bytes / 1e9:.0f} GB of state, {asked} GPUs have "
-        f"{asked * memory_bytes / 1e9:.0f} GB",
+        message=f"a full training of {name} holds {state_bytes / units.GIGA:.0f} GB of state, {asked} GPUs have "
+        f"{asked * memory_bytes / units.GIGA:.0f} GB",
         next_step=f"ask for {fewest} GPUs or more, or train adapters; scalewright plan says how",
     )
 

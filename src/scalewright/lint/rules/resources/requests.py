@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from scalewright import units
 from scalewright.lint.job_facts import GUIDE, SURVEY, runs_whole_nodes, shares_nodes, trains
 from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, at_header, remove_line, rule
 from scalewright.lint.script import Script
@@ -14,7 +15,7 @@ PADDING_FRAC = 0.2
 """Margin over a pilot that still fits backfill's gaps: the guide asks for 10 to 20 %."""
 PADDED_FROM_FRAC = 1.0
 """From twice the pilot's time on we speak of padding; less may be care."""
-_UNITS_GB = {"": 1 / 1024, "K": 1 / 1024**2, "M": 1 / 1024, "G": 1.0, "T": 1024.0}
+_UNITS_GB = {"": units.MIB / units.GIB, "K": units.KIB / units.GIB, "M": units.MIB / units.GIB, "G": 1.0, "T": 1024.0}
 
 
 @rule(
