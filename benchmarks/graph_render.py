@@ -2,7 +2,7 @@
 
     python benchmarks/graph_render.py [--items 10000]
 
-Three shapes: one long sweep, a hundred stages of a hundred items, and, for the slope, as many stages of one job each,
+Three shapes: one long sweep, a hundred jobs of a hundred items, and, for the slope, as many jobs of one job each,
 whose file alone is two megabytes. Nothing is submitted. Exit 1: one of the first two takes 2 s or more.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from scalewright.launch.graph.budget import estimate
 from scalewright.launch.graph.driver import MAX_ARRAY_TASKS
 from scalewright.launch.graph.graph import dot, outline
-from scalewright.launch.graph.job_scripts import stage_scripts
+from scalewright.launch.graph.job_scripts import graph_job_scripts
 from scalewright.launch.graph.launches import read_graph
 from scalewright.launch.graph.manifest import LaunchFolder, Manifest
 from scalewright.launch.graph.progress import decide
@@ -35,17 +35,15 @@ def sweep(num_items: int, after: str = "") -> str:
 
 
 def shapes(num_items: int) -> dict[str, str]:
-    per_stage = max(num_items // 100, 1)
-    stages = [
-        f"[stages.s{i}]\n" + sweep(per_stage, f'after = {{s{i - 1} = "corr"}}\n' if i else "") for i in range(100)
-    ]
+    per_job = max(num_items // 100, 1)
+    jobs = [f"[jobs.s{i}]\n" + sweep(per_job, f'after = {{s{i - 1} = "corr"}}\n' if i else "") for i in range(100)]
     single = [
-        f"[stages.s{i}]\n{JOB.replace('{item}', 'x')}" + (f'after = {{s{i - 1} = "ok"}}\n' if i else "")
+        f"[jobs.s{i}]\n{JOB.replace('{item}', 'x')}" + (f'after = {{s{i - 1} = "ok"}}\n' if i else "")
         for i in range(num_items)
     ]
     return {
-        "one sweep": "[stages.all]\n" + sweep(num_items),
-        "100 stages, item by item": "".join(stages),
+        "one sweep": "[jobs.all]\n" + sweep(num_items),
+        "100 jobs, item by item": "".join(jobs),
         f"chain of {len(single)} single jobs": "".join(single),
     }
 
@@ -58,8 +56,8 @@ def seconds_to_plan(folder: Path, body: str) -> dict[str, float]:
     read_s = time.perf_counter() - start
     scripts = [
         script
-        for stage in graph.stages.values()
-        for script in stage_scripts(graph, stage, LaunchFolder(folder / "launch"), site, MAX_ARRAY_TASKS)
+        for job in graph.jobs.values()
+        for script in graph_job_scripts(graph, job, LaunchFolder(folder / "launch"), site, MAX_ARRAY_TASKS)
     ]
     rendered_s = time.perf_counter() - start
     manifest = Manifest(name=graph.name, created="", max_array_tasks=MAX_ARRAY_TASKS, token="bench")

@@ -3,7 +3,7 @@
     python benchmarks/submission_overhead.py [--jobs 20] [--items 500] [--rounds 3]
 
 Needs root and Slurm: a practice cluster is started for it. submitit is installed into a temporary folder for this run
-only. Two cases: jobs one by one (a graph of single stages; executor.submit), and one array (a sweep; executor.batch).
+only. Two cases: jobs one by one (a graph of single jobs; executor.submit), and one array (a sweep; executor.batch).
 Held jobs, so that nothing but submitting is timed; rounds alternate and the best of each counts. What ours does besides
 sbatch: scripts rendered, intents and ids on disk. Exit 1: ours is slower.
 """
@@ -78,9 +78,9 @@ def best_s(cases: dict[str, Callable[[Path], float]], num_rounds: int, lab: Lab)
 
 
 def measure(num_jobs: int, num_items: int, num_rounds: int, lab: Lab) -> bool:
-    single = "".join(f"[stages.s{i}]\n{JOB}" for i in range(num_jobs))
+    single = "".join(f"[jobs.s{i}]\n{JOB}" for i in range(num_jobs))
     items = ", ".join(f'"{i}"' for i in range(num_items))
-    sweep = f"[stages.all]\n{JOB}items = [{items}]\nwidth = 20\n"
+    sweep = f"[jobs.all]\n{JOB}items = [{items}]\nwidth = 20\n"
     is_slower = False
     for case, count, body, theirs in (
         ("one by one", num_jobs, single, submitit_one_by_one),

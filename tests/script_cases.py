@@ -37,7 +37,7 @@ def cases() -> dict[str, tuple[Site, JobRequest]]:
     def add(name: str, site: str, **changes: object) -> None:
         found[name] = (SITES[site], request_for(SITES[site], **changes))
 
-    add("lumi-container", "lumi", container=image, launcher="torchrun", stage=("/project/data", image.image))
+    add("lumi-container", "lumi", container=image, launcher="torchrun", copied_paths=("/project/data", image.image))
     add("lumi-dev", "lumi", partition="dev-g")
     add("leonardo-spares", "leonardo", num_spares=1)
     add("lumi-array", "lumi", array=ArrayTasks(manifest=Path("/project/runs/first/manifest.txt"), num_items=200,

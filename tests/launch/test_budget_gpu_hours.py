@@ -14,12 +14,10 @@ from scalewright.launch.graph.file import GraphFile
 from scalewright.launch.graph.graph import Graph, resolve
 
 
-def graph_of(stages: dict[str, dict[str, object]]) -> Graph:
+def graph_of(jobs: dict[str, dict[str, object]]) -> Graph:
     size = {"command": ["run"], "nodes": 2, "gpus_per_node": 4, "time": "01:30:00"}
     raw = {"schema": "scalewright.graph/1", "name": "g", "site": "generic"}
-    return resolve(
-        GraphFile.model_validate({**raw, "stages": {n: size | s for n, s in stages.items()}}), Path("/g.toml")
-    )
+    return resolve(GraphFile.model_validate({**raw, "jobs": {n: size | s for n, s in jobs.items()}}), Path("/g.toml"))
 
 
 def test_estimate_is_nodes_times_gpus_times_limit_times_items() -> None:
@@ -27,14 +25,14 @@ def test_estimate_is_nodes_times_gpus_times_limit_times_items() -> None:
         graph_of({"one": {}, "ten": {"items": [str(i) for i in range(10)], "after": {"one": "ok"}}})
     )
     assert found.num_gpu_hours == pytest.approx(2 * 4 * 1.5 * 11)
-    assert [s.basis for s in found.stages] == ["at most, by the time limit"] * 2
+    assert [s.basis for s in found.jobs] == ["at most, by the time limit"] * 2
 
 
 def test_over_the_limit_is_refused_and_over_the_threshold_warned_of() -> None:
     found = budget.estimate(graph_of({"one": {}}))
     assert budget.check_budget(found, warn_gpu_hours=12, limit_gpu_hours=12) == []
     (warning,) = budget.check_budget(found, warn_gpu_hours=11.9, limit_gpu_hours=None)
-    assert "12 GPU-hours, more than the 11.9" in warning
+    assert "12 GPU-hours, over warn_gpu_hours = 11.9" in warning
     with pytest.raises(budget.OverBudgetError, match=r"12 GPU-hours, over the limit of 11: .* --force") as error:
         budget.check_budget(found, warn_gpu_hours=None, limit_gpu_hours=11)
     assert error.value.exit_code == 1
@@ -45,8 +43,8 @@ def test_cut_sweep_fits_and_one_more_item_would_not(limit: float, num_items: int
     items = [str(i) for i in range(num_items)]
     graph = graph_of({"fixed": {}, "a": {"items": items}, "b": {"items": items, "after": {"a": "corr"}}})
     cut, dropped = budget.cut_to(graph, limit)
-    kept = len(cut.stages["a"].items)
-    assert cut.stages["a"].items == cut.stages["b"].items == tuple(items[:kept])
+    kept = len(cut.jobs["a"].items)
+    assert cut.jobs["a"].items == cut.jobs["b"].items == tuple(items[:kept])
     assert budget.estimate(cut).num_gpu_hours <= limit * (1 + 1e-9)
     if kept < num_items:
         assert 12 + 24 * (kept + 1) > limit
@@ -56,7 +54,7 @@ def test_cut_sweep_fits_and_one_more_item_would_not(limit: float, num_items: int
 
 
 def test_nothing_fits_is_said() -> None:
-    with pytest.raises(budget.OverBudgetError, match="not one item of stage a fits into 10 GPU-hours"):
+    with pytest.raises(budget.OverBudgetError, match="not one item of job a fits into 10 GPU-hours"):
         budget.cut_to(graph_of({"a": {"items": ["x", "y"]}}), 10)
 
 

@@ -48,7 +48,7 @@ def graph_file(folder: Path, body: str) -> str:
     return str(path)
 
 
-TWO = '[stages.a]\nscript = "job.sh"\n[stages.b]\nscript = "job.sh"\nitems = ["x", "y"]\nafter = {a = "ok"}\n'
+TWO = '[jobs.a]\nscript = "job.sh"\n[jobs.b]\nscript = "job.sh"\nitems = ["x", "y"]\nafter = {a = "ok"}\n'
 
 
 def test_submit_writes_the_graph_and_the_jobs(cli: Cli, fake: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_submit_writes_the_graph_and_the_jobs(cli: Cli, fake: tuple[Path, dict[s
     first, second = [line for line in (folder / "calls").read_text().splitlines() if line.startswith("sbatch")]
     assert "--dependency" not in first
     assert "--array=0-1%2 --dependency=afterok:101 --kill-on-invalid-dep=yes" in second
-    jobs = LaunchFolder(tmp_path / "l").read().jobs
-    assert [(job.id, job.stage, job.tasks) for job in jobs] == [("101", "a", ""), ("102", "b", "0-1")]
+    jobs = LaunchFolder(tmp_path / "l").read().slurm_jobs
+    assert [(job.id, job.graph_job, job.tasks) for job in jobs] == [("101", "a", ""), ("102", "b", "0-1")]
     assert len({job.tag for job in jobs}) == 2
     assert all(f"--comment=scalewright:{job.tag}" in text for job, text in zip(jobs, (first, second), strict=True))
     assert json.loads((tmp_path / "l/graph.json").read_text())["schema"] == "scalewright.resolved-graph/1"
@@ -85,7 +85,7 @@ def test_forgotten_jobs_are_judged_by_what_they_left(
     _, env = fake
     launch = tmp_path / "l"
     cli("jobs", "submit", graph_file(tmp_path, TWO), "--out", str(launch), env=env)
-    (sweep,) = LaunchFolder(launch).read().of_stage("b")
+    (sweep,) = LaunchFolder(launch).read().slurm_jobs_of("b")
     info = {"schema": "scalewright.exit-info/1", "code": 0, "reason": "finished", "job": "7", "attempt": 0, "rank": 0,
             "last_checkpoint": None, "time": 4e9}  # fmt: skip
     ends = {0: info, 1: info | {"code": 1, "reason": "does not fit in memory: use more ranks"}}
@@ -93,9 +93,9 @@ def test_forgotten_jobs_are_judged_by_what_they_left(
         sweep.folder(task).mkdir()
         (sweep.folder(task) / "exit_info.json").write_text(json.dumps(body))
     answer = json.loads(cli("jobs", "list", str(launch), "--json", env=env).stdout)["launches"][0]
-    assert answer["stages"]["b"]["states"] == {"completed": 1, "out-of-memory": 1}
-    assert answer["stages"]["a"]["states"] == {"lost": 1}
-    assert not LaunchFolder(launch).read().jobs[0].states, "a look writes nothing"
+    assert answer["jobs"]["b"]["states"] == {"completed": 1, "out-of-memory": 1}
+    assert answer["jobs"]["a"]["states"] == {"lost": 1}
+    assert not LaunchFolder(launch).read().slurm_jobs[0].states, "a look writes nothing"
 
 
 def test_intent_without_an_id_is_found_by_its_tag(cli: Cli, fake: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ def test_intent_without_an_id_is_found_by_its_tag(cli: Cli, fake: tuple[Path, di
     cli("jobs", "submit", graph_file(tmp_path, TWO), "--out", str(launch.path), env=env)
     launch.journal.unlink()
     doc = json.loads(launch.manifest.read_text())
-    assert [job["id"] for job in doc["jobs"]] == ["", ""], "intents were written first"
-    (folder / "tags").write_text(f"101|scalewright:{doc['jobs'][0]['tag']}\n")
+    assert [job["id"] for job in doc["slurm_jobs"]] == ["", ""], "intents were written first"
+    (folder / "tags").write_text(f"101|scalewright:{doc['slurm_jobs'][0]['tag']}\n")
     (folder / "queue").write_text("101|N/A|RUNNING|n1|0:10|None|x\n")
     resumed = cli("jobs", "resume", str(launch.path), env=env)
     assert resumed.returncode == 0, resumed.stderr
-    assert [(job.stage, job.id) for job in launch.read().jobs] == [("a", "101"), ("b", "103")]
+    assert [(job.graph_job, job.id) for job in launch.read().slurm_jobs] == [("a", "101"), ("b", "103")]
     assert "afterok:101" in (folder / "calls").read_text().splitlines()[-1]
 
 
@@ -121,10 +121,10 @@ def test_ids_survive_a_driver_that_dies_before_the_manifest_is_written(
     cli("jobs", "submit", graph_file(tmp_path, TWO), "--out", str(launch.path), env=env)
     with launch.journal.open("a") as file:
         file.write('{"tag": "half a li')
-    assert [job.id for job in launch.read().jobs] == ["101", "102"]
+    assert [job.id for job in launch.read().slurm_jobs] == ["101", "102"]
     launch.write(launch.read())
     assert not launch.journal.exists()
-    assert [job.id for job in launch.read().jobs] == ["101", "102"]
+    assert [job.id for job in launch.read().slurm_jobs] == ["101", "102"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_ids_survive_a_driver_that_dies_before_the_manifest_is_written(
         (lambda d: d | {"schema": "scalewright.jobs/2"}, "has jobs version 2, newer than 1"),
         (lambda d: d | {"schema": "scalewright.plan/1"}, "is a plan document, where a jobs was expected"),
         (lambda d: {k: v for k, v in d.items() if k != "token"}, "key 'token'"),
-        (lambda d: d | {"jobs": [{"tag": 1}]}, "key 'jobs.0"),
+        (lambda d: d | {"slurm_jobs": [{"tag": 1}]}, "key 'slurm_jobs.0"),
     ],
 )
 def test_manifest_of_another_version_is_refused(  # type: ignore[no-untyped-def]
@@ -147,6 +147,29 @@ def test_manifest_of_another_version_is_refused(  # type: ignore[no-untyped-def]
     for command in ("resume", "cancel", "watch", "list"):
         assert words in refused(cli("jobs", command, str(launch.path), env=env))
     assert launch.manifest.read_bytes() == before
+
+
+def test_old_graph_files_are_refused_with_the_new_name(cli: Cli, tmp_path: Path, refused: Refused) -> None:
+    old = graph_file(tmp_path, TWO.replace("[jobs.", "[stages."))
+    assert "has [stages.a], the old name of a graph's jobs: write [jobs.a]" in refused(cli("jobs", "submit", old))
+
+
+def test_launch_of_an_earlier_version_is_continued(cli: Cli, fake: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    """Before, the folder and the keys of a graph's jobs were called stages."""
+    _, env = fake
+    launch = LaunchFolder(tmp_path / "l")
+    cli("jobs", "submit", graph_file(tmp_path, TWO), "--out", str(launch.path), env=env)
+    launch.write(launch.read())
+    (launch.path / "jobs").rename(launch.path / "stages")
+    for path, old_key, new_key in ((launch.graph, "stages", "jobs"), (launch.manifest, "jobs", "slurm_jobs")):
+        doc = json.loads(path.read_text().replace('"graph_job"', '"stage"').replace('"ended_s"', '"settled_s"'))
+        doc[old_key] = doc.pop(new_key)
+        path.write_text(json.dumps(doc))
+    assert [job.graph_job for job in launch.read().slurm_jobs] == ["a", "b"]
+    assert launch.job("a") == launch.path / "stages/a"
+    resumed = cli("jobs", "resume", str(launch.path), "--json", env=env)
+    assert resumed.returncode == 0, resumed.stderr
+    assert set(json.loads(resumed.stdout)["launches"][0]["jobs"]) == {"a", "b"}
 
 
 def test_no_sbatch_no_launch(cli: Cli, tmp_path: Path, refused: Refused) -> None:
@@ -177,7 +200,9 @@ def test_second_driver_is_refused_while_one_is_at_work(
     launch = LaunchFolder(tmp_path / "l")
     cli("jobs", "submit", graph_file(tmp_path, TWO), "--out", str(launch.path), env=env)
     with launch.held():
-        assert "another scalewright jobs is at work" in refused(cli("jobs", "resume", str(launch.path), env=env))
+        assert "another scalewright jobs command is working there" in refused(
+            cli("jobs", "resume", str(launch.path), env=env)
+        )
         cancelled = cli("jobs", "cancel", str(launch.path), env=env)
     assert (cancelled.returncode, cancelled.stdout.strip()) == (0, "101 102")
     assert launch.stop.exists(), "the driver that is at work finds it"
@@ -193,12 +218,12 @@ def test_single_job_of_launch_is_listed_and_its_log_shown(
     (folder / "queue").write_text("101|N/A|RUNNING|n1|0:10|None|x\n")
     listed = cli("jobs", "list", "--json", cwd=tmp_path, env=env)
     (found,) = json.loads(listed.stdout)["launches"]
-    assert [(job["id"], job["states"]) for job in found["jobs"]] == [("101", {"running": "0"})]
+    assert [(job["id"], job["states"]) for job in found["slurm_jobs"]] == [("101", {"running": "0"})]
     (tmp_path / "runs/one/logs/slurm-101.out").write_text("hello\n")
     assert "hello" in cli("jobs", "logs", "runs/one", cwd=tmp_path, env=env).stdout
     again = cli("launch", *size, "--run-dir", "runs/one", "--", "true", cwd=tmp_path, env=env)
     assert again.stdout == "102\n"
-    assert [job.id for job in LaunchFolder(tmp_path / "runs/one").read().jobs] == ["101", "102"]
+    assert [job.id for job in LaunchFolder(tmp_path / "runs/one").read().slurm_jobs] == ["101", "102"]
 
 
 SIZED = TWO.replace('script = "job.sh"', 'script = "job.sh"\nnodes = 1\ngpus_per_node = 4\ntime = "01:00:00"')
@@ -216,12 +241,12 @@ def test_budget_refuses_warns_cuts_and_yields_to_force(
     assert not (folder / "calls").exists()
     cut = cli("jobs", "submit", graph, "--cut", "--dry-run", env=env)
     assert cut.returncode == 0
-    assert "b: the last 1 items are dropped to keep to the limit, from 'y' on" in cut.stderr
+    assert "b: the last 1 items are dropped to stay in the limit, from 'y' on" in cut.stderr
     assert "at most 8 GPU-hours" in cut.stdout
     assert not (folder / "calls").exists()
     forced = cli("jobs", "submit", graph, *out, "--force", env=env)
     assert forced.returncode == 0
-    assert "12 GPU-hours, more than the 7 to be warned of" in forced.stderr
+    assert "12 GPU-hours, over warn_gpu_hours = 7" in forced.stderr
 
 
 def test_dry_run_and_drawing_write_no_launch(cli: Cli, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def variants(site: str) -> dict[str, dict[str, object]]:
     tasks = ArrayTasks(manifest=Path("/a b/items"), num_items=4, max_running=2)
     software = {"venv": "/v e/x", "modules": ("PyTorch/2.9",), "variables": {"A": "it's $(x) \\"}, "requeue": False}
     found: dict[str, dict[str, object]] = {
-        "srun": {"launcher": "srun", "array": tasks, "stage": ("/data/a b", "/data/c")},
+        "srun": {"launcher": "srun", "array": tasks, "copied_paths": ("/data/a b", "/data/c")},
         "torchrun": {"launcher": "torchrun", "transport": "tcp", **software},
     }
     for runtime in SITES[site].runtimes:
@@ -37,9 +37,13 @@ def variants(site: str) -> dict[str, dict[str, object]]:
         digest = "" if runtime.kind == "shifter" else "a" * 64
         for launcher in ("srun", "torchrun"):
             container = Container(image=image, sha256=digest, runtime=runtime.kind)
-            stage = () if runtime.kind == "shifter" else (image,)
+            copied = () if runtime.kind == "shifter" else (image,)
             names = {"variables": {"OWN": "1", "NCCL_DEBUG": "WARN"}}
-            found[f"{runtime.kind} {launcher}"] = {"container": container, "launcher": launcher, "stage": stage} | names
+            found[f"{runtime.kind} {launcher}"] = {
+                "container": container,
+                "launcher": launcher,
+                "copied_paths": copied,
+            } | names
     return found
 
 

@@ -139,7 +139,7 @@ def test_staged_names_are_copied_and_cleared_away(name: str) -> None:
     with sandbox() as folder:
         source = folder / "run" / f"data{name.replace('/', '_')}"
         try:
-            request = request_for(GENERIC, command=("probe", "{stage}"), stage=(str(source),))
+            request = request_for(GENERIC, command=("probe", "{copy}"), copied_paths=(str(source),))
         except ConfigError:
             return
         source.parent.mkdir()
@@ -229,7 +229,7 @@ def whole_requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         "run_dir": Path(draw(PATHS)),
         "work_dir": Path(draw(PATHS)),
         "venv": draw(st.just("") | PATHS),
-        "stage": tuple(draw(st.lists(PATHS, max_size=2, unique=True))),
+        "copied_paths": tuple(draw(st.lists(PATHS, max_size=2, unique=True))),
         "notes": tuple(draw(st.lists(TEXT, max_size=2))),
     }
     if draw(st.booleans()):
@@ -276,11 +276,13 @@ def test_sandbox_would_see_an_unquoted_word() -> None:
 def test_no_variable_of_the_script_can_be_overwritten() -> None:
     """Every variable that any script sets is one that --env refuses."""
     for site in SITES.values():
-        stage, tasks = ("/data/x",), ArrayTasks(manifest=Path("/m"), num_items=1, max_running=1)
+        copied, tasks = ("/data/x",), ArrayTasks(manifest=Path("/m"), num_items=1, max_running=1)
         for launcher in ("srun", "torchrun"):
             takes_files = any(runtime.kind != "shifter" for runtime in site.runtimes)
             container = Container(image="/data/i.sif") if takes_files else None
-            request = request_for(site, launcher=launcher, stage=stage, array=tasks, container=container, num_nodes=1)
+            request = request_for(
+                site, launcher=launcher, copied_paths=copied, array=tasks, container=container, num_nodes=1
+            )
             text = render(request, site).text
             names = set(re.findall(r"^(?:\S+=\S* )*([a-z]\w*)=", text, re.MULTILINE))
             names |= set(re.findall(r"^mapfile -t (?:-\S \S+ )*(\w+)", text, re.MULTILINE))

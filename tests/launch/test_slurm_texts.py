@@ -91,7 +91,7 @@ def test_states(text: str, state: JobState) -> None:
 
 def test_memory_and_cancelling_are_no_reason_to_try_again() -> None:
     assert not {JobState.OUT_OF_MEMORY, JobState.CANCELLED, JobState.BELOW_GATE} & RETRIED
-    assert all(state.is_settled and not state.is_ok for state in RETRIED)
+    assert all(state.has_ended and not state.is_ok for state in RETRIED)
 
 
 @pytest.mark.parametrize(

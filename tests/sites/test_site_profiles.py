@@ -11,7 +11,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.script.render import render
 from scalewright.launch.script.request import ArrayTasks
-from scalewright.launch.script.resolve import settle
+from scalewright.launch.script.resolve import resolve_job
 from scalewright.launch.script.steps import srun_flags
 from scalewright.sites.loader import find_site, load_site, packaged_sites
 from scalewright.sites.types import sourced_keys
@@ -92,7 +92,7 @@ def test_header_is_what_the_sources_write(site: str, launcher: str) -> None:
 
 @pytest.mark.parametrize(("site", "launcher"), STEPS, ids=" ".join)
 def test_step_has_the_flags_and_masks_of_the_sources(site: str, launcher: str) -> None:
-    flags = srun_flags(settle(request_for(SITES[site], launcher=launcher), SITES[site]), 2)
+    flags = srun_flags(resolve_job(request_for(SITES[site], launcher=launcher), SITES[site]), 2)
     assert set(STEPS[site, launcher].split()) <= set(flags)
     assert "--kill-on-bad-exit=1" in flags
 
@@ -144,11 +144,11 @@ def test_low_confidence_is_in_the_script(name: str) -> None:
 
 def test_masks_are_left_out_where_the_node_is_shared() -> None:
     site = SITES["lumi"]
-    settled = settle(request_for(site, gpus_per_node=4, partition="small-g"), site)
-    assert settled.cpu_bind == ""
-    assert any("masks are left out" in note for note in settled.notes)
+    job = resolve_job(request_for(site, gpus_per_node=4, partition="small-g"), site)
+    assert job.cpu_bind == ""
+    assert any("masks are left out" in note for note in job.notes)
     assert "#SBATCH --mem=240G\n" in render(request_for(site, gpus_per_node=4, partition="small-g"), site).text
-    assert settle(request_for(site, partition="dev-g"), site).cpu_bind == "map_cpu:49,57,17,25,1,9,33,41"
+    assert resolve_job(request_for(site, partition="dev-g"), site).cpu_bind == "map_cpu:49,57,17,25,1,9,33,41"
 
 
 def test_part_of_a_node_is_asked_for_without_a_warning_where_nodes_are_shared() -> None:
@@ -212,24 +212,24 @@ def test_profile_with_a_mistake_is_refused_in_one_sentence(tmp_path: Path, old: 
         ("lumi", {"directives": {"gpu-bind": "single:1"}}, "--gpu-bind must not be used on LUMI"),
         ("marenostrum5", {"directives": {"mem": "10G"}}, "--mem must not be used on MareNostrum"),
         ("perlmutter", {"partition": "gpu"}, "nodes are selected by constraint"),
-        ("lumi", {"walltime_s": 2 * 86400 + 60}, "over the 2-00:00:00"),
+        ("lumi", {"walltime_s": 2 * 86400 + 60}, "over 2-00:00:00, the limit"),
         ("leonardo", {"walltime_s": 86460}, "QOS normal"),
-        ("frontier", {"walltime_s": 7260}, "allows for 1 to 91 nodes"),
-        ("frontier", {"num_nodes": 100, "walltime_s": 6 * 3600 + 60}, "allows for 92 to 183 nodes"),
+        ("frontier", {"walltime_s": 7260}, "limit of Frontier for 1 to 91 nodes"),
+        ("frontier", {"num_nodes": 100, "walltime_s": 6 * 3600 + 60}, "limit of Frontier for 92 to 183 nodes"),
         ("frontier", {"num_nodes": 9473}, "at most 9472 nodes"),
-        ("frontier", {"partition": "extended", "num_nodes": 65}, "takes at most 64; use batch"),
-        ("karolina", {"partition": "qgpu_big"}, "takes 17 or more"),
-        ("marenostrum5", {"qos": "acc_debug", "num_nodes": 9}, "takes 640 at most"),
+        ("frontier", {"partition": "extended", "num_nodes": 65}, "allows at most 64; use batch"),
+        ("karolina", {"partition": "qgpu_big"}, "requires 17 or more"),
+        ("marenostrum5", {"qos": "acc_debug", "num_nodes": 9}, "allows 640"),
         ("meluxina", {"partition": "cpu"}, "has no GPUs: choose gpu"),
         ("lumi", {"mig": "1g.10gb"}, "no MIG slices"),
         ("lumi", {"gpus_per_node": 9}, "a node of LUMI (LUMI-G) has 8 GPUs"),
         ("generic", {"gpus_per_node": 0}, "give --gpus-per-node"),
-        ("lumi", {"transport": "rdma"}, "is not one of LUMI"),
+        ("lumi", {"transport": "rdma"}, "does not have it; choose ofi-plugin"),
         ("lumi", {"transport": "pigeon"}, "no transport is called 'pigeon'"),
         ("lumi", {"directives": {"nodes": "3"}}, "is set by the script itself"),
         ("lumi", {"walltime_s": 0}, "no time limit: give --time"),
-        ("lumi", {"array": tasks(211)}, "takes 210 jobs of one user"),
-        ("deucalion", {"array": tasks(10000)}, "takes fewer than 10000"),
+        ("lumi", {"array": tasks(211)}, "allows 210 jobs per user"),
+        ("deucalion", {"array": tasks(10000)}, "allows fewer than 10000"),
     ],
 )
 def test_request_that_the_site_does_not_run_is_refused(site: str, changes: dict[str, object], said: str) -> None:

@@ -51,81 +51,81 @@ SCRIPTS = {
 
 GRAPHS = {
     "deps": """
-[stages.a]
+[jobs.a]
 script = "ok.sh"
-[stages.b]
+[jobs.b]
 script = "bad.sh"
-[stages.sweep]
+[jobs.sweep]
 script = "even.sh"
 items = ["0", "1", "2"]
-[stages.after_ok]
+[jobs.after_ok]
 script = "ok.sh"
 after = {a = "ok"}
-[stages.after_any]
+[jobs.after_any]
 script = "ok.sh"
 after = {b = "any", a = "ok"}
-[stages.after_notok]
+[jobs.after_notok]
 script = "ok.sh"
 after = {b = "notok"}
-[stages.never]
+[jobs.never]
 script = "ok.sh"
 after = {b = "ok"}
-[stages.after_corr]
+[jobs.after_corr]
 script = "ok.sh"
 items = ["0", "1", "2"]
 after = {sweep = "corr"}
-[stages.single]
+[jobs.single]
 script = "ok.sh"
 singleton = true
 """,
     "capped": """
-[stages.tasks]
+[jobs.tasks]
 script = "timed.sh"
 items = ["0", "1", "2", "3", "4", "5", "6", "7", "8"]
 width = 3
 """,
     "many": """
-[stages.tasks]
+[jobs.tasks]
 script = "ok.sh"
 items_file = "items.txt"
 width = 500
 """,
     "retried": """
 exclude_after = 1
-[stages.sweep]
+[jobs.sweep]
 script = "bad_node.sh"
 items = ["0", "1", "2", "3", "4", "5"]
 retries = {limit = 4, backoff = "1 s"}
-[stages.given_up]
+[jobs.given_up]
 script = "bad.sh"
 retries = {limit = 1, backoff = "1 s"}
-[stages.gated]
+[jobs.gated]
 script = "score.sh"
 items = ["0", "1", "2"]
 gate = {file = "eval.json", key = "eval.score", min = 0.1}
-[stages.passed]
+[jobs.passed]
 script = "ok.sh"
 items = ["0", "1", "2"]
 after = {gated = "corr"}
-[stages.all_passed]
+[jobs.all_passed]
 script = "ok.sh"
 after = {gated = "ok"}
 """,
     "starved": """
-[stages.tasks]
+[jobs.tasks]
 script = "starved.sh"
 items = ["0", "1"]
 retries = {limit = 0}
 """,
     "low": """
-[stages.low]
+[jobs.low]
 script = "low.sh"
 qos = "low"
 gpus_per_node = 2
 directives = {nodelist = "@LAST@"}
 """,
     "high": """
-[stages.high]
+[jobs.high]
 script = "ok.sh"
 qos = "high"
 gpus_per_node = 2
@@ -164,11 +164,11 @@ class Ended:
     launch: Json
     folder: Path
 
-    def stage(self, name: str) -> Json:
-        return dict(self.launch["stages"][name])
+    def job(self, name: str) -> Json:
+        return dict(self.launch["jobs"][name])
 
-    def jobs(self, stage: str) -> list[Json]:
-        return [job for job in self.launch["jobs"] if job["stage"] == stage]
+    def slurm_jobs(self, name: str) -> list[Json]:
+        return [job for job in self.launch["slurm_jobs"] if job["job"] == name]
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def ended(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
             if name == "high":
                 wait_for(
                     "the first to run",
-                    lambda: "started" in text_of((root / "low").glob("launch/stages/low/logs/*.out")),
+                    lambda: "started" in text_of((root / "low").glob("launch/jobs/low/logs/*.out")),
                 )
             drivers[name] = subprocess.Popen(
                 [*(sys.executable, "-m", "scalewright", "jobs", "submit", str(path), "--out", str(folder / "launch")),
@@ -220,19 +220,19 @@ def test_every_kind_of_dependency(ended: Callable[[str], Ended], slurm: Lab) -> 
     graph = ended("deps")
     assert graph.code == 1, graph.stderr
     for name in ("a", "after_ok", "after_any", "after_notok", "single"):
-        assert graph.stage(name)["states"] == {"completed": 1}, name
-    assert graph.stage("b")["states"] == {"failed": 1}
-    assert graph.stage("never")["states"] == {"cancelled": 1}
-    assert graph.stage("never")["skipped"] == "b did not succeed"
-    assert graph.stage("sweep")["states"] == {"completed": 2, "failed": 1}
-    assert graph.stage("after_corr")["states"] == {"completed": 2, "cancelled": 1}
-    used = {job["stage"]: re.sub(r":[\d:]+", "", job["dependency"]) for job in graph.launch["jobs"]}
+        assert graph.job(name)["states"] == {"completed": 1}, name
+    assert graph.job("b")["states"] == {"failed": 1}
+    assert graph.job("never")["states"] == {"cancelled": 1}
+    assert graph.job("never")["skipped"] == "b did not succeed"
+    assert graph.job("sweep")["states"] == {"completed": 2, "failed": 1}
+    assert graph.job("after_corr")["states"] == {"completed": 2, "cancelled": 1}
+    used = {job["job"]: re.sub(r":[\d:]+", "", job["dependency"]) for job in graph.launch["slurm_jobs"]}
     assert used == {
         "a": "", "b": "", "sweep": "", "after_ok": "afterok", "after_any": "afterany,afterok", "never": "afterok",
         "after_notok": "afternotok", "after_corr": "aftercorr", "single": "singleton",
     }  # fmt: skip
-    assert (graph.folder / "calls").read_text().split().count("sbatch") == len(GRAPHS["deps"].split("[stages.")) - 1
-    single = graph.jobs("single")[0]["id"]
+    assert (graph.folder / "calls").read_text().split().count("sbatch") == len(GRAPHS["deps"].split("[jobs.")) - 1
+    single = graph.slurm_jobs("single")[0]["id"]
     spans = slurm.run("sacct", "-n", "-P", "-X", "--name=deps.single", "-o", "JobID,Start,End").stdout.split()
     starts = {row.split("|")[0]: row.split("|")[1:] for row in spans}
     first = next(end for job, (_, end) in starts.items() if job != single)
@@ -241,10 +241,8 @@ def test_every_kind_of_dependency(ended: Callable[[str], Ended], slurm: Lab) -> 
 
 def test_array_keeps_to_its_cap_with_one_sbatch(ended: Callable[[str], Ended]) -> None:
     graph = ended("capped")
-    assert (graph.code, graph.stage("tasks")["states"]) == (0, {"completed": 9}), graph.stderr
-    spans = [
-        tuple(map(float, path.read_text().split())) for path in graph.folder.glob("launch/stages/tasks/logs/*.out")
-    ]
+    assert (graph.code, graph.job("tasks")["states"]) == (0, {"completed": 9}), graph.stderr
+    spans = [tuple(map(float, path.read_text().split())) for path in graph.folder.glob("launch/jobs/tasks/logs/*.out")]
     assert len(spans) == 9
     at_once = max(sum(begin <= start < end for begin, end in spans) for start, _ in spans)
     assert at_once <= 3
@@ -253,9 +251,9 @@ def test_array_keeps_to_its_cap_with_one_sbatch(ended: Callable[[str], Ended]) -
 
 def test_failed_items_are_resubmitted_alone_and_the_bad_node_is_left_out(ended: Callable[[str], Ended]) -> None:
     graph = ended("retried")
-    first, *again = graph.jobs("sweep")
-    bad = (graph.folder / "launch/stages/sweep/bad/name").read_text().strip()
-    assert graph.stage("sweep")["states"] == {"completed": 6}, graph.stderr
+    first, *again = graph.slurm_jobs("sweep")
+    bad = (graph.folder / "launch/jobs/sweep/bad/name").read_text().strip()
+    assert graph.job("sweep")["states"] == {"completed": 6}, graph.stderr
     assert first["tasks"] == "0-5"
     assert again
     assert again[0]["tasks"] == first["states"]["failed"]
@@ -265,13 +263,13 @@ def test_failed_items_are_resubmitted_alone_and_the_bad_node_is_left_out(ended: 
 def test_retries_end_at_the_limit_and_gates_stop_what_follows(ended: Callable[[str], Ended]) -> None:
     graph = ended("retried")
     assert graph.code == 1
-    assert [job["attempt"] for job in graph.jobs("given_up")] == [0, 1]
-    assert graph.stage("given_up")["states"] == {"failed": 1}
-    assert graph.stage("gated")["states"] == {"below-gate": 1, "completed": 2}
-    assert graph.jobs("gated")[0]["reason"] == "eval.score is 0, below the gate of 0.1"
-    (passed,) = graph.jobs("passed")
+    assert [job["attempt"] for job in graph.slurm_jobs("given_up")] == [0, 1]
+    assert graph.job("given_up")["states"] == {"failed": 1}
+    assert graph.job("gated")["states"] == {"below-gate": 1, "completed": 2}
+    assert graph.slurm_jobs("gated")[0]["reason"] == "eval.score is 0, below the gate of 0.1"
+    (passed,) = graph.slurm_jobs("passed")
     assert (passed["tasks"], passed["states"]) == ("1-2", {"completed": "1-2"})
-    assert graph.stage("all_passed") == {
+    assert graph.job("all_passed") == {
         "num_items": 1, "states": {}, "final": True, "ok": False, "skipped": "gated did not succeed",
     }  # fmt: skip
 
@@ -279,7 +277,7 @@ def test_retries_end_at_the_limit_and_gates_stop_what_follows(ended: Callable[[s
 def test_out_of_memory_is_told_apart_from_failure(ended: Callable[[str], Ended]) -> None:
     graph = ended("starved")
     assert graph.code == 1
-    assert graph.jobs("tasks")[0]["states"] == {"failed": "0", "out-of-memory": "1"}, graph.launch
+    assert graph.slurm_jobs("tasks")[0]["states"] == {"failed": "0", "out-of-memory": "1"}, graph.launch
 
 
 def test_preempted_job_is_queued_again_and_ends_well(ended: Callable[[str], Ended], slurm: Lab) -> None:
@@ -292,7 +290,7 @@ def test_preempted_job_is_queued_again_and_ends_well(ended: Callable[[str], Ende
 
 def test_500_jobs_take_a_bounded_number_of_scheduler_calls(ended: Callable[[str], Ended]) -> None:
     graph = ended("many")
-    assert (graph.code, graph.stage("tasks")["states"]) == (0, {"completed": 500}), graph.stderr
+    assert (graph.code, graph.job("tasks")["states"]) == (0, {"completed": 500}), graph.stderr
     calls = (graph.folder / "calls").read_text().split()
     assert calls.count("sbatch") == 1
     assert calls.count("scontrol") == calls.count("scancel") == 0
@@ -320,7 +318,7 @@ def test_spent_comes_from_the_accounts(ended: Callable[[str], Ended], cli: Cli, 
 def test_refusal_half_way_lists_what_was_submitted_and_one_command_ends_it(
     cli: Cli, slurm: Lab, tmp_path: Path, refused: Refused
 ) -> None:
-    body = '[stages.a]\nscript = "low.sh"\n[stages.b]\nscript = "ok.sh"\npartition = "nowhere"\nafter = {a = "any"}\n'
+    body = '[jobs.a]\nscript = "low.sh"\n[jobs.b]\nscript = "ok.sh"\npartition = "nowhere"\nafter = {a = "any"}\n'
     path = write_graph(tmp_path, "half", body)
     launch = tmp_path / "launch"
     result = cli("jobs", "submit", str(path), "--out", str(launch), env=slurm.env)
@@ -333,7 +331,7 @@ def test_refusal_half_way_lists_what_was_submitted_and_one_command_ends_it(
     cancelled = cli("jobs", "cancel", str(launch), env=slurm.env)
     assert (cancelled.returncode, cancelled.stdout.strip()) == (0, job.group(1))
     wait_for("its end", lambda: "CANCELLED" in slurm.run("scontrol", "show", "job", job.group(1)).stdout)
-    alone = write_graph(tmp_path, "alone", '[stages.b]\nscript = "ok.sh"\npartition = "nowhere"\n')
+    alone = write_graph(tmp_path, "alone", '[jobs.b]\nscript = "ok.sh"\npartition = "nowhere"\n')
     result = cli("jobs", "submit", str(alone), "--out", str(tmp_path / "none"), env=slurm.env)
     assert result.returncode == 3
     assert not (tmp_path / "none").exists()
@@ -342,7 +340,7 @@ def test_refusal_half_way_lists_what_was_submitted_and_one_command_ends_it(
 def test_driver_killed_between_sbatch_and_its_answer_submits_nothing_twice(
     cli: Cli, slurm: Lab, tmp_path: Path
 ) -> None:
-    body = '[stages.a]\nscript = "ok.sh"\n[stages.b]\nscript = "ok.sh"\nafter = {a = "ok"}\n'
+    body = '[jobs.a]\nscript = "ok.sh"\n[jobs.b]\nscript = "ok.sh"\nafter = {a = "ok"}\n'
     path, launch = write_graph(tmp_path, "killed", body), tmp_path / "launch"
     shims = tmp_path / "shims"
     shims.mkdir()
@@ -353,8 +351,8 @@ def test_driver_killed_between_sbatch_and_its_answer_submits_nothing_twice(
     assert killed.returncode == -9
     resumed = cli("jobs", "resume", str(launch), "--json", env=slurm.env)
     assert resumed.returncode == 0, resumed.stderr
-    jobs = json.loads(resumed.stdout)["launches"][0]["jobs"]
-    assert [job["stage"] for job in jobs] == ["a", "b"]
+    jobs = json.loads(resumed.stdout)["launches"][0]["slurm_jobs"]
+    assert [job["job"] for job in jobs] == ["a", "b"]
     names = slurm.run("squeue", "-h", "--states=all", "--name=killed.a,killed.b", "-o", "%F").stdout.split()
     assert sorted(names) == sorted(job["id"] for job in jobs)
     watched = cli("jobs", "watch", str(launch), "--poll", "1 s", env=slurm.env)

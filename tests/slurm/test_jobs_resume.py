@@ -1,4 +1,4 @@
-"""Training as a stage, through what befalls jobs: the time limit, a node that dies, a scheduler that is restarted."""
+"""Training as a job of a graph, through a time limit, a node that dies and a scheduler that is restarted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
     run = prepared_run(tmp_path / "training")
     command = json.dumps([sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(run.path)])
     (tmp_path / "graph.toml").write_text(
-        'schema = "scalewright.graph/1"\nname = "survives"\nsite = "generic"\n[stages.train]\n'
+        'schema = "scalewright.graph/1"\nname = "survives"\nsite = "generic"\n[jobs.train]\n'
         f'command = {command}\nnodes = 2\ngpus_per_node = 1\ntime = "00:30:00"\nnotice = "180 s"\n'
     )
     launch = tmp_path / "launch"
@@ -70,7 +70,7 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
             )
             wait_for("an id", lambda: bool(_job(cli, launch, slurm)["id"]))
             job = _job(cli, launch, slurm)["id"]
-            log = launch / "stages/train/logs" / f"slurm-{job}.out"
+            log = launch / "jobs/train/logs" / f"slurm-{job}.out"
             wait_for("a checkpoint", run.checkpoint_steps)
             limit_job(slurm, job, minutes_left=3)
             wait_for("the notice and the requeue", lambda: job_field(slurm, job, "Restarts") == "1")
@@ -101,7 +101,7 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
             slurm.run("scancel", "--name=survives.train")
     assert (cancelled.returncode, cancelled.stdout.strip()) == (0, job), cancelled.stderr
     assert driver.returncode == 1, err + log.read_text()[-2000:]
-    assert json.loads(out)["launches"][0]["stages"]["train"]["states"] == {"cancelled": 1}
+    assert json.loads(out)["launches"][0]["jobs"]["train"]["states"] == {"cancelled": 1}
     assert lost not in expand_nodes(_nodes_of_attempt(log, job, 2))
     events = list(read_events(run.rank_events(0)))
     done = [e.step for e in events if e.name == names.STEP_TIME]
@@ -117,7 +117,7 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
 def _job(cli: Cli, launch: Path, slurm: Lab) -> dict[str, Any]:
     listed = cli("jobs", "list", str(launch), "--json", env=slurm.env)
     assert listed.returncode == 0, listed.stderr
-    jobs = json.loads(listed.stdout)["launches"][0]["jobs"]
+    jobs = json.loads(listed.stdout)["launches"][0]["slurm_jobs"]
     return dict(jobs[0]) if jobs else {"id": ""}
 
 
@@ -133,13 +133,13 @@ def test_without_accounts_ends_are_known_and_a_driver_waits_for_a_scheduler_that
     (tmp_path / "item.sh").write_text("#!/bin/sh\n#SBATCH --mem=64M\nsleep 1\nexit $SLURM_ARRAY_TASK_ID\n")
     (tmp_path / "graph.toml").write_text(
         'schema = "scalewright.graph/1"\nname = "plain"\n'
-        '[stages.sweep]\nscript = "item.sh"\nitems = ["a", "b"]\nretries = {limit = 1, backoff = "1 s"}\n'
-        '[stages.after]\nscript = "item.sh"\nitems = ["a", "b"]\nafter = {sweep = "corr"}\n'
+        '[jobs.sweep]\nscript = "item.sh"\nitems = ["a", "b"]\nretries = {limit = 1, backoff = "1 s"}\n'
+        '[jobs.after]\nscript = "item.sh"\nitems = ["a", "b"]\nafter = {sweep = "corr"}\n'
     )
     launch = str(tmp_path / "launch")
     submitted = cli("jobs", "submit", "graph.toml", "--out", launch, cwd=tmp_path, env=slurm.env)
     assert submitted.returncode == 0, submitted.stderr
-    assert "stages wait for the driver" in submitted.stderr
+    assert "some jobs are submitted later" in submitted.stderr
     slurm.stop_controller()
     with subprocess.Popen(
         [sys.executable, "-m", "scalewright", "jobs", "watch", launch, "--poll", "1 s", "--json"],
@@ -153,8 +153,8 @@ def test_without_accounts_ends_are_known_and_a_driver_waits_for_a_scheduler_that
             driver.kill()
     assert driver.returncode == 1, err
     found = json.loads(out)["launches"][0]
-    assert found["stages"]["sweep"]["states"] == {"completed": 1, "failed": 1}
-    assert [(j["stage"], j["tasks"]) for j in found["jobs"]] == [("sweep", "0-1"), ("sweep", "1"), ("after", "0")]
+    assert found["jobs"]["sweep"]["states"] == {"completed": 1, "failed": 1}
+    assert [(j["job"], j["tasks"]) for j in found["slurm_jobs"]] == [("sweep", "0-1"), ("sweep", "1"), ("after", "0")]
     spent = cli("jobs", "spent", launch, env=slurm.env)
     assert spent.returncode == 0, spent.stderr
     assert "the queue, as drivers saw it" in spent.stdout

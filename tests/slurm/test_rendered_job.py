@@ -135,8 +135,8 @@ def test_array_tasks_take_their_lines_and_files_are_staged(cli: Cli, slurm: Lab,
     ask = "import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2] + open(sys.argv[3]).read())"
     launched = cli(
         *("launch", "--site", "generic", "--nodes", "1", "--gpus-per-node", "1", "--time", "00:05:00"),
-        *("--array", "items.txt", "--width", "2", "--stage", "words.txt", "--run-dir", str(tmp_path / "run")),
-        *("--", "python3", "-c", ask, "{run_dir}/answer", "{item}:", "{stage}/words.txt"),
+        *("--array", "items.txt", "--width", "2", "--copy", "words.txt", "--run-dir", str(tmp_path / "run")),
+        *("--", "python3", "-c", ask, "{run_dir}/answer", "{item}:", "{copy}/words.txt"),
         env=slurm.env,
         cwd=tmp_path,
     )

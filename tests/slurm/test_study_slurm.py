@@ -84,7 +84,7 @@ def test_points_become_jobs_and_a_second_run_takes_up(slurm: Lab, cli: Cli, tmp_
     def submitted() -> list[list[tuple[str, str, str]]]:
         """Shape, items and dependency of every job, by the launch."""
         found = json.loads(cli("jobs", "list", str(results / "jobs"), "--json", env=slurm.env).stdout)["launches"]
-        return [[(job["stage"], job["tasks"], job["dependency"]) for job in launch["jobs"]] for launch in found]
+        return [[(job["job"], job["tasks"], job["dependency"]) for job in launch["slurm_jobs"]] for launch in found]
 
     first = study("run", "mine.toml", "--json")
     assert first.returncode == 0, first.stderr

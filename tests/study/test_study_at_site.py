@@ -11,7 +11,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError
 from scalewright.launch.graph.budget import OverBudgetError
 from scalewright.launch.graph.graph import Graph
-from scalewright.launch.graph.job_scripts import stage_scripts
+from scalewright.launch.graph.job_scripts import graph_job_scripts
 from scalewright.launch.graph.manifest import LaunchFolder
 from scalewright.launch.slurm.job_state import JobState
 from scalewright.records.documents import document
@@ -65,25 +65,25 @@ def opened(tmp_path: Path, text: str = STUDY) -> tuple[Study, Store]:
 
 def test_alike_points_share_an_array_and_shapes_follow_each_other(tmp_path: Path) -> None:
     graph = laid(tmp_path)
-    assert {name: (s.num_nodes, s.gpus_per_node, s.num_items, s.width) for name, s in graph.stages.items()} == {
+    assert {name: (s.num_nodes, s.gpus_per_node, s.num_items, s.width) for name, s in graph.jobs.items()} == {
         "1x1": (1, 1, 4, 1), "1x4": (1, 4, 4, 1), "2x4": (2, 4, 4, 1), "4x4": (4, 4, 4, 1),
     }  # fmt: skip
-    assert [dict(s.after) for s in graph.stages.values()] == [{}, {"1x1": "any"}, {"1x4": "any"}, {"2x4": "any"}]
-    repeats = [item.partition("/")[2] for item in graph.stages["2x4"].items]
+    assert [dict(s.after) for s in graph.jobs.values()] == [{}, {"1x1": "any"}, {"1x4": "any"}, {"2x4": "any"}]
+    repeats = [item.partition("/")[2] for item in graph.jobs["2x4"].items]
     assert repeats == ["0", "0", "1", "1"], "a machine that drifts does so for every point alike"
 
 
 def test_concurrent_raises_the_cap_and_nothing_else(tmp_path: Path) -> None:
     graph = laid(tmp_path, STUDY.replace("repeats = 2", "repeats = 2\nconcurrent = 3"))
-    assert {s.width for s in graph.stages.values()} == {3}
-    assert [len(s.after) for s in graph.stages.values()] == [0, 1, 1, 1]
+    assert {s.width for s in graph.jobs.values()} == {3}
+    assert [len(s.after) for s in graph.jobs.values()] == [0, 1, 1, 1]
 
 
 def test_every_script_checks_its_nodes_first_and_waits_for_earlier_jobs(tmp_path: Path) -> None:
     graph = laid(tmp_path, after=("7", "8"))
     scripts = {
-        name: stage_scripts(graph, stage, LaunchFolder(tmp_path / "jobs"), LEONARDO, 1000)[0].text
-        for name, stage in graph.stages.items()
+        name: graph_job_scripts(graph, job, LaunchFolder(tmp_path / "jobs"), LEONARDO, 1000)[0].text
+        for name, job in graph.jobs.items()
     }
     for name, text in scripts.items():
         assert text.index("scalewright.run preflight") < text.index('"${command[@]}"'), name
@@ -111,7 +111,7 @@ def test_a_site_that_says_nothing_of_its_nodes_needs_the_number(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"gpus_per_node under \[measure.job\]"):
         laid(tmp_path, site=generic)
     graph = laid(tmp_path / "", STUDY.replace('account = "proj"', "gpus_per_node = 8"), site=generic)
-    assert list(graph.stages) == ["1x1", "1x4", "1x8", "2x8"]
+    assert list(graph.jobs) == ["1x1", "1x4", "1x8", "2x8"]
 
 
 def test_gpu_hours_are_held_to_by_the_time_limits(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def _submit(
 
     order = in_order(library, study)
     drivers = site_run.submit(study, store, order, site_named(site, catalog), catalog=catalog, say=say)
-    jobs = [job.id for driver in drivers for job in driver.folder.read().jobs if not job.is_settled]
+    jobs = [job.id for driver in drivers for job in driver.folder.read().slurm_jobs if not job.has_ended]
     then = shlex.join(["scalewright", "study", "status", str(study.path), "--results", str(store.path)])
     if wait:
         site_run.wait(drivers)

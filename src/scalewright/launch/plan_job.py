@@ -121,7 +121,7 @@ def _config(
 
 
 def check_node_size(gpus_per_node: int, site: Site) -> None:
-    there = 0 if site.gpus_per_node is None else site.gpus_per_node.value
+    there = site.num_gpus_per_node
     if there and gpus_per_node > there:
         raise ConfigError(
             f"the plan has {gpus_per_node} GPUs per node, a node of {site.name} has {there}: plan again "

@@ -13,7 +13,7 @@ from scalewright.launch.graph.budget import OverBudgetError
 from scalewright.launch.plan_job import PlannedJob, planned_job, planned_request, whole_run_of
 from scalewright.launch.preflight.request import request_of_job
 from scalewright.launch.script.quoting import quote
-from scalewright.launch.script.request import JobRequest, Script
+from scalewright.launch.script.request import JobRequest, JobScript
 from scalewright.records.documents import document, read_document, write_document, write_text
 from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.sites.scheduler import Runner
@@ -82,7 +82,7 @@ def job_request(
 
 
 def write_job(
-    work: Work, request: JobRequest, script: Script, *, items: tuple[str, ...], site: Site, catalog: Catalog
+    work: Work, request: JobRequest, script: JobScript, *, items: tuple[str, ...], site: Site, catalog: Catalog
 ) -> None:
     """The run directory as the job will find it. The same work resumes; other work is refused."""
     planned = work.planned
@@ -107,7 +107,7 @@ def num_gpu_hours(work: Work, request: JobRequest, site: Site, *, num_items: int
     """What a job uses: as the plan predicts, else at most, by its time limit."""
     if work.plan is not None:
         return float(whole_run_of(work.plan, where="the plan")["device_time_s"]) / HOUR_S
-    gpus = request.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
+    gpus = request.gpus_per_node or site.num_gpus_per_node
     return max(num_items, 1) * request.all_nodes * gpus * request.walltime_s / HOUR_S
 
 

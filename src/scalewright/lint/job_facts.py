@@ -14,7 +14,7 @@ from scalewright.lint.rule import Edit, ScriptFix
 from scalewright.lint.script import Script
 from scalewright.lint.shell.launches import Launch, launches_of
 from scalewright.lint.shell.syntax import Command, Word
-from scalewright.sites.types import Partition, Site
+from scalewright.sites.types import Site, SitePartition
 
 SURVEY = "287 public GPU training scripts"
 GUIDE = "Infrastructure Foundations for Scalable LLM Training, section"
@@ -270,7 +270,7 @@ def shares_nodes(script: Script, site: Site | None) -> bool:
     return bool(found) and not any(partition.whole_node for partition in found)
 
 
-def partitions_of(script: Script, site: Site | None) -> list[Partition]:
+def partitions_of(script: Script, site: Site | None) -> list[SitePartition]:
     """Those of the profile that the job may land in: named, or the default."""
     if site is None:
         return []

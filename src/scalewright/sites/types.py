@@ -75,7 +75,7 @@ class Sourced(Strict):
     note: Line = ""
 
 
-class Told(Sourced, Generic[T]):
+class SourcedValue(Sourced, Generic[T]):
     """One value and where it comes from."""
 
     value: T
@@ -106,7 +106,7 @@ class Selection(Sourced):
     mandatory: tuple[Literal["account", "partition", "qos", "constraint", "time", "nodes"], ...] = ()
 
 
-class Partition(Sourced):
+class SitePartition(Sourced):
     name: Name
     max_time: Seconds | None = None
     default_time: Seconds | None = None
@@ -225,20 +225,20 @@ class Site(Strict):
     detected: made from a scheduler's answers."""
     vendor: Literal["nvidia", "amd", "unknown"]
     fabric: Family
-    gpu: Told[Line]
-    gpus_per_node: Told[int] | None = None
-    cpus_per_gpu: Told[int] | None = None
-    memory_gb_per_gpu: Told[int] | None = None
+    gpu: SourcedValue[Line]
+    gpus_per_node: SourcedValue[int] | None = None
+    cpus_per_gpu: SourcedValue[int] | None = None
+    memory_gb_per_gpu: SourcedValue[int] | None = None
     """Host memory to ask for with each GPU, in Slurm's G."""
-    arch: Told[Literal["x86_64", "aarch64"]] | None = None
-    slurm: Told[Line] | None = None
-    internet: Told[bool] | None = None
+    arch: SourcedValue[Literal["x86_64", "aarch64"]] | None = None
+    slurm: SourcedValue[Line] | None = None
+    internet: SourcedValue[bool] | None = None
     """Whether compute nodes reach the internet."""
-    login_shell: Told[bool] | None = None
-    max_array_size: Told[int] | None = None
+    login_shell: SourcedValue[bool] | None = None
+    max_array_size: SourcedValue[int] | None = None
     account: Account
     select: Selection
-    partitions: tuple[Partition, ...] = ()
+    partitions: tuple[SitePartition, ...] = ()
     qos: tuple[Qos, ...] = ()
     size_bins: tuple[SizeBin, ...] = ()
     forbidden: tuple[Forbidden, ...] = ()
@@ -246,13 +246,13 @@ class Site(Strict):
     layouts: dict[Launcher, JobLayout]
     bindings: tuple[Binding, ...] = ()
     env: tuple[EnvValue, ...] = ()
-    interfaces: Told[tuple[Name, ...]] | None = None
+    interfaces: SourcedValue[tuple[Name, ...]] | None = None
     """Network interfaces that sockets may use."""
     transports: tuple[SiteTransport, ...] = ()
     """The first is what the site uses when nothing is chosen."""
     runtimes: tuple[Runtime, ...] = ()
     node_local: NodeLocal
-    scratch: Told[Expandable] | None = None
+    scratch: SourcedValue[Expandable] | None = None
     rendezvous: Literal["name", "address"] = "name"
     """Whether ranks meet at the first host's name or at its resolved address."""
     sources: dict[str, SiteSource]
@@ -271,7 +271,12 @@ class Site(Strict):
             raise ValueError(f"select.partition is {self.select.partition!r}, which is not in partitions")
         return self
 
-    def partition(self, name: str) -> Partition | None:
+    @property
+    def num_gpus_per_node(self) -> int:
+        """GPUs of a node; 0: the profile does not say."""
+        return 0 if self.gpus_per_node is None else self.gpus_per_node.value
+
+    def partition(self, name: str) -> SitePartition | None:
         return next((p for p in self.partitions if p.name == name), None)
 
     def find_qos(self, name: str) -> Qos | None:

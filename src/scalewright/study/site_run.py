@@ -19,10 +19,10 @@ from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, ScalewrightError
 from scalewright.launch.graph.budget import OverBudgetError, estimate, usage_of
 from scalewright.launch.graph.driver import GROWTH, Driver
-from scalewright.launch.graph.file import GraphFile, Resources, StageFile
+from scalewright.launch.graph.file import GraphFile, GraphJobTable, Resources
 from scalewright.launch.graph.graph import Graph, resolve
-from scalewright.launch.graph.launches import Standing, glance, open_launch, start_launch
-from scalewright.launch.graph.manifest import Job, LaunchFolder, find_launches
+from scalewright.launch.graph.launches import LaunchProgress, current_progress, open_launch, start_launch
+from scalewright.launch.graph.manifest import LaunchFolder, SlurmJob, find_launches
 from scalewright.launch.prepare.outlook import OverBudgetError as TooMuchError
 from scalewright.launch.ranks.as_rank import follow_first, place_here
 from scalewright.launch.slurm.job_state import JobState
@@ -59,7 +59,7 @@ class InQueue:
 
     @property
     def is_open(self) -> bool:
-        return not self.state.is_settled
+        return not self.state.has_ended
 
 
 def item_of(tried: Try) -> str:
@@ -78,12 +78,12 @@ def launches_of(store: Store) -> list[LaunchFolder]:
     return find_launches([store.jobs]) if store.jobs.is_dir() else []
 
 
-def queue_of(standings: Sequence[Standing]) -> dict[Key, InQueue]:
+def queue_of(launches: Sequence[LaunchProgress]) -> dict[Key, InQueue]:
     """The latest job of every try that has one."""
     found: dict[Key, InQueue] = {}
-    for standing in standings:
-        for job in standing.manifest.jobs:
-            items = standing.graph.stages[job.stage].items
+    for launch in launches:
+        for job in launch.manifest.slurm_jobs:
+            items = launch.graph.jobs[job.graph_job].items
             for task, state in job.task_states().items():
                 found[key_of(items[job.first_item + task])] = InQueue(
                     job=f"{job.id}_{task}", state=state, reason=_reason(job, state)
@@ -91,13 +91,13 @@ def queue_of(standings: Sequence[Standing]) -> dict[Key, InQueue]:
     return found
 
 
-def _reason(job: Job, state: JobState) -> str:
+def _reason(job: SlurmJob, state: JobState) -> str:
     return "" if state in (JobState.RUNNING, JobState.COMPLETED) else job.reason
 
 
 def look(store: Store, say: Say = str) -> dict[Key, InQueue]:
     """How the jobs of a study stand, with one look at the queue. Nothing is written."""
-    return queue_of(glance(launches_of(store), say=say))
+    return queue_of(current_progress(launches_of(store), say=say))
 
 
 def submit(
@@ -105,20 +105,20 @@ def submit(
 ) -> list[Driver]:
     """Submit what is neither finished nor in the queue. The drivers of all launches that are not settled."""
     with store.held():
-        standings = glance(_taken_up(store, say), say=say)
-        queue = queue_of(standings)
+        launches = current_progress(_taken_up(store, say), say=say)
+        queue = queue_of(launches)
         left = [
             tried for tried in tries
             if not store.is_finished(tried.point, tried.repeat) and not _is_open(queue, tried)
         ]  # fmt: skip
-        open_launches = [s.folder for s in standings if any(not job.is_settled for job in s.manifest.jobs)]
+        open_launches = [s.folder for s in launches if any(not job.has_ended for job in s.manifest.slurm_jobs)]
         drivers = [open_launch(folder.path, say=say) for folder in open_launches]
         if not left:
             return drivers
         limits = study.file.measure or Measure()
-        before = [job.id for s in standings for job in s.manifest.jobs if not job.is_settled]
+        before = [job.id for s in launches for job in s.manifest.slurm_jobs if not job.has_ended]
         graph = graph_of(study, store, left, site, catalog=catalog, after=before)
-        check_gpu_hours(graph, standings, limit=limits.gpu_hours_limit)
+        check_gpu_hours(graph, launches, limit=limits.gpu_hours_limit)
         driver, folder = start_launch(graph, site, _new_folder(store), say=say)
         with folder.held():
             driver.begin_and_act()
@@ -149,7 +149,7 @@ def _taken_up(store: Store, say: Say) -> list[LaunchFolder]:
     """Launches with what became of them written down: a driver may have died between sbatch and its answer."""
     folders = launches_of(store)
     for folder in folders:
-        if any(not job.is_settled for job in folder.read().jobs):
+        if any(not job.has_ended for job in folder.read().slurm_jobs):
             driver = open_launch(folder.path, say=say)
             with folder.held():
                 driver.take_up()
@@ -160,21 +160,21 @@ def _taken_up(store: Store, say: Say) -> list[LaunchFolder]:
 def graph_of(
     study: Study, store: Store, tries: Sequence[Try], site: Site, *, catalog: Path | None, after: Sequence[str]
 ) -> Graph:
-    """One stage for each shape of job; each waits for the one before, and the first for jobs that were there before."""
+    """One graph job per shape. Each waits for the one before it; the first waits for the Slurm jobs in `after`."""
     limits = study.file.measure or Measure()
     job = limits.job if limits.job.time is not None else limits.job.model_copy(update={"time": DEFAULT_TIME_S})
-    stages: dict[str, StageFile] = {}
+    jobs: dict[str, GraphJobTable] = {}
     for (nodes, ranks), members in _groups(study, tries, site, job).items():
-        waits: dict[str, Any] = {"after": {list(stages)[-1]: "any"}} if stages else {}
-        if after and not stages:
+        waits: dict[str, Any] = {"after": {list(jobs)[-1]: "any"}} if jobs else {}
+        if after and not jobs:
             waits["directives"] = {**job.directives, "dependency": f"afterany:{':'.join(after)}"}
-        stages[f"{nodes}x{ranks}"] = StageFile(
+        jobs[f"{nodes}x{ranks}"] = GraphJobTable(
             command=_command(store, job, catalog), items=tuple(map(item_of, members)), width=limits.concurrent,
             nodes=nodes, gpus_per_node=ranks, **waits,
         )  # fmt: skip
-    file = GraphFile(schema="scalewright.graph/1", name=study.file.id, site=site.id, defaults=job, stages=stages)
+    file = GraphFile(schema="scalewright.graph/1", name=study.file.id, site=site.id, defaults=job, jobs=jobs)
     graph = resolve(file, Path.cwd() / study.path.name)
-    return replace(graph, stages={n: replace(s, options=_checked(s.options)) for n, s in graph.stages.items()})
+    return replace(graph, jobs={n: replace(s, options=_checked(s.options)) for n, s in graph.jobs.items()})
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _groups(study: Study, tries: Sequence[Try], site: Site, job: Resources) -> dict[Shape, list[Try]]:
     """Tries by the nodes and ranks that they take, in the order of the tries."""
-    most = job.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
+    most = job.gpus_per_node or site.num_gpus_per_node
     if not most:
         raise ConfigError(
             f"{study.path}: nobody says how many ranks a node of {site.name} takes: write gpus_per_node under "
@@ -219,12 +219,12 @@ def _command(store: Store, job: Resources, catalog: Path | None) -> tuple[str, .
     return words if catalog is None else (*words, "--catalog", str(catalog.resolve()))
 
 
-def check_gpu_hours(graph: Graph, standings: Sequence[Standing], *, limit: float | None) -> None:
+def check_gpu_hours(graph: Graph, launches: Sequence[LaunchProgress], *, limit: float | None) -> None:
     """Refuse what could go over the study's limit, with what was used and what is still in the queue."""
     if limit is None:
         return
-    used = usage_of(s.manifest for s in standings).num_gpu_hours
-    waiting = sum(_open_gpu_s(standing) for standing in standings) / HOUR_S
+    used = usage_of(s.manifest for s in launches).num_gpu_hours
+    waiting = sum(_open_gpu_s(launch) for launch in launches) / HOUR_S
     wanted = estimate(graph).num_gpu_hours
     if used + waiting + wanted > limit:
         before = f", after {used + waiting:.4g} so far" if used + waiting else ""
@@ -234,10 +234,10 @@ def check_gpu_hours(graph: Graph, standings: Sequence[Standing], *, limit: float
         )
 
 
-def _open_gpu_s(standing: Standing) -> float:
+def _open_gpu_s(launch: LaunchProgress) -> float:
     return sum(
-        (standing.graph.stages[job.stage].gpu_s_per_item or 0.0)
-        for job in standing.manifest.jobs for state in job.task_states().values() if not state.is_settled
+        (launch.graph.jobs[job.graph_job].gpu_s_per_item or 0.0)
+        for job in launch.manifest.slurm_jobs for state in job.task_states().values() if not state.has_ended
     )  # fmt: skip
 
 
@@ -249,7 +249,7 @@ def wait(drivers: Sequence[Driver]) -> None:
             stack.enter_context(driver.folder.held())
             driver.take_up()
             driver.look()
-        while any(not job.is_settled for driver in drivers for job in driver.manifest.jobs):
+        while any(not job.has_ended for driver in drivers for job in driver.manifest.slurm_jobs):
             time.sleep(wait_s)
             moved = [driver.look() for driver in drivers]
             wait_s = POLL_S[0] if any(moved) else min(wait_s * GROWTH, POLL_S[1])

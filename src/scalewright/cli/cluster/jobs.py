@@ -1,4 +1,4 @@
-"""`scalewright jobs`: graphs of jobs, submitted, followed, resumed, cancelled and paid for."""
+"""`scalewright jobs`: submit, follow, resume and cancel graphs of jobs, and count their GPU-hours."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ LaunchDir = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that subm
 LaunchDirs = Annotated[
     list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders of launches; default: those in runs/.")
 ]
-Stages = Annotated[list[str] | None, typer.Argument(metavar="[STAGE]...", help="Default: all.", show_default=False)]
-Poll = Annotated[str, typer.Option(help="Shortest time between two looks at the queue; it grows up to 6 times that.")]
+JobNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[JOB]...", help="Jobs of the graph; default: all.", show_default=False),
+]
+Poll = Annotated[str, typer.Option(help="Shortest time between two squeue calls. It grows up to 6 times that.")]
 LONGEST_OVER_SHORTEST = 6.0
 
 
 @app.callback()
 def _root() -> None:
-    """Graphs of jobs on Slurm. A driver may die at any time: its launch folder says where to go on."""
+    """Graphs of jobs on Slurm. A stopped command can be continued from the launch folder with `jobs resume`."""
 
 
 @app.command("submit")
 def submit(
-    graph: Annotated[Path, typer.Argument(metavar="GRAPH.toml", help="Stages and what they wait for.")],
+    graph: Annotated[Path, typer.Argument(metavar="GRAPH.toml", help="Jobs and what they wait for.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Launch folder; default: runs/TIME-NAME.")] = None,
     site: Annotated[str, typer.Option(help="Profile of the cluster; default: the file's.")] = "",
     limit_gpu_hours: Annotated[float | None, typer.Option(help="Refuse more; default: the file's.", min=0.0)] = None,
-    cut: Annotated[bool, typer.Option("--cut", help="Drop the last items of sweeps to keep to the limit.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Submit whatever the limit says.")] = False,
+    cut: Annotated[bool, typer.Option("--cut", help="Drop the last items of sweeps to stay in the limit.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Submit even if over the limit.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the graph and its cost; write nothing.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay until all is settled.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay until every job has ended.")] = False,
     poll: Poll = "10 s",
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the graph: .dot, .svg, .png, .pdf.")] = None,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
 ) -> None:
-    """Submit a graph. Exit 1: over the budget, or with --watch a stage failed."""
+    """Submit a graph. Exit 1: over the budget, or with --watch a job failed."""
     from scalewright.catalog.library import open_catalog
     from scalewright.launch.graph.budget import bill, check_budget, cut_to, estimate
     from scalewright.launch.graph.launches import dry_scripts, read_graph, start_launch
@@ -59,11 +62,11 @@ def submit(
     dropped: dict[str, tuple[str, ...]] = {}
     if cut and limit is not None:
         resolved, dropped = cut_to(resolved, limit)
-    found = estimate(resolved)
-    warnings = check_budget(found, warn_gpu_hours=resolved.warn_gpu_hours, limit_gpu_hours=None if force else limit)
-    price = bill(open_catalog(catalog), resolved.system, gpu_s=found.gpu_s) if resolved.system else None
+    estimated = estimate(resolved)
+    warnings = check_budget(estimated, warn_gpu_hours=resolved.warn_gpu_hours, limit_gpu_hours=None if force else limit)
+    price = bill(open_catalog(catalog), resolved.system, gpu_s=estimated.gpu_s) if resolved.system else None
     for name, items in dropped.items():
-        warnings.append(f"{name}: the last {len(items)} items are dropped to keep to the limit, from {items[0]!r} on")
+        warnings.append(f"{name}: the last {len(items)} items are dropped to stay in the limit, from {items[0]!r} on")
     if dry_run:
         dry_scripts(resolved, profile, out)
     for warning in warnings:
@@ -71,7 +74,7 @@ def submit(
     if plot is not None:
         draw_graph(plot, resolved)
     if dry_run:
-        print_graph(resolved, found, price, dropped, as_json=as_json)
+        print_graph(resolved, estimated, price, dropped, as_json=as_json)
         return
     driver, _ = start_launch(resolved, profile, out, say=_say)
     with driver.folder.held():
@@ -81,16 +84,16 @@ def submit(
 
 @app.command("list")
 def list_jobs(folders: LaunchDirs = None, as_json: AsJson = False) -> None:
-    """What was submitted and how it stands, from the launch folders and one look at the queue."""
-    from scalewright.launch.graph.launches import glance
+    """List submitted jobs and their states, from the launch folders and one squeue call."""
+    from scalewright.launch.graph.launches import current_progress
     from scalewright.report.cluster.jobs import print_launches
 
-    print_launches(glance(_launches(folders), say=_say), as_json=as_json)
+    print_launches(current_progress(_launches(folders), say=_say), as_json=as_json)
 
 
 @app.command("watch")
 def watch(folder: LaunchDir, poll: Poll = "10 s", as_json: AsJson = False) -> None:
-    """Carry a graph on until all is settled: gates, retries, stages that wait. Exit 1: a stage failed."""
+    """Follow a graph until every job has ended: check gates, retry, submit waiting jobs. Exit 1: a job failed."""
     driver = _open(folder)
     with driver.folder.held():
         driver.take_up()
@@ -105,7 +108,7 @@ def resume(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on where a driver ended: find its jobs, submit what is due, and return. Nothing is submitted twice."""
+    """Continue a stopped graph: find its jobs in the queue and submit what is due. No job is submitted twice."""
     driver = _open(folder)
     with driver.folder.held():
         driver.take_up()
@@ -114,53 +117,56 @@ def resume(
 
 
 @app.command("cancel")
-def cancel(folder: LaunchDir, stages: Stages = None, as_json: AsJson = False) -> None:
-    """Cancel every job of a launch, or of some stages; nothing more is submitted until it is resumed."""
+def cancel(folder: LaunchDir, jobs: JobNames = None, as_json: AsJson = False) -> None:
+    """Cancel the jobs of a launch. After a whole launch is cancelled, nothing is submitted until it is resumed."""
     from scalewright.launch.graph.launches import cancel_launch
 
-    _print_ids(cancel_launch(folder, stages or (), say=_say), as_json=as_json)
+    _print_ids(cancel_launch(folder, jobs or (), say=_say), as_json=as_json)
 
 
 @app.command("requeue")
-def requeue(folder: LaunchDir, stages: Stages = None, as_json: AsJson = False) -> None:
-    """Stop running jobs and queue them again under the same id: they resume from their checkpoints."""
+def requeue(folder: LaunchDir, jobs: JobNames = None, as_json: AsJson = False) -> None:
+    """Stop running jobs and queue them again under the same id. They resume from their checkpoints."""
+    from scalewright.launch.graph.launches import check_job_names
+
     driver = _open(folder)
     with driver.folder.held():
         driver.take_up()
-        ids = driver.requeue(_known(driver.graph, stages))
+        check_job_names(driver.graph, jobs or ())
+        ids = driver.requeue(jobs or ())
     _print_ids(ids, as_json=as_json)
 
 
 @app.command("logs")
 def logs(
     folder: LaunchDir,
-    stages: Stages = None,
+    jobs: JobNames = None,
     item: Annotated[int | None, typer.Option(help="Only this item, counted from 0.", min=0)] = None,
     lines: Annotated[int, typer.Option(help="Last lines of each log.", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """The ends of the jobs' logs, of the latest attempt of each; of failed items first where there are many."""
+    """Print the end of each item's latest log, failed items first."""
     from scalewright.launch.graph.launches import log_ends
     from scalewright.records.documents import document, to_json
 
     launch = _launches([folder])[0]
-    found = log_ends(launch, stages or (), item=item, num_lines=lines)
+    ends = log_ends(launch, jobs or (), item=item, num_lines=lines)
     if as_json:
-        body = [{"path": str(path), "lines": text.split("\n")} for path, text in found]
+        body = [{"path": str(path), "lines": text.split("\n")} for path, text in ends]
         typer.echo(to_json(document("job-logs", {"logs": body})), nl=False)
         return
-    if not found:
-        typer.echo("no log is there yet", err=True)
-    for path, text in found:
+    if not ends:
+        typer.echo("there are no logs yet", err=True)
+    for path, text in ends:
         typer.echo(f"==> {path} <==\n{text}")
 
 
 @app.command("spent")
 def spent(
     folders: LaunchDirs = None,
-    account: Annotated[str, typer.Option(help="A whole project instead of launches, from the accounts.")] = "",
+    account: Annotated[str, typer.Option(help="A whole project instead of launches, from Slurm's accounting.")] = "",
     since: Annotated[str, typer.Option(metavar="YYYY-MM-DD", help="With --account: from this day on.")] = "",
-    limit_gpu_hours: Annotated[float | None, typer.Option(help="Say what remains of this.", min=0.0)] = None,
+    limit_gpu_hours: Annotated[float | None, typer.Option(help="Print what remains of this.", min=0.0)] = None,
     system: Annotated[str, typer.Option(help="Catalogue name: cost, energy and carbon.")] = "",
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
@@ -181,17 +187,17 @@ def spent(
 
 
 def _follow(driver: Driver, graph: Graph, *, watch: bool, shortest_s: float, as_json: bool) -> None:
-    """Stay until all is settled, or return at once; print how it stands."""
-    from scalewright.launch.graph.launches import Standing
+    """With `watch` stay until every job has ended; print the states."""
+    from scalewright.launch.graph.launches import LaunchProgress
     from scalewright.records.types import ExitCode
     from scalewright.report.cluster.jobs import print_launches
 
     is_done = watch and driver.watch(shortest_s=shortest_s, longest_s=LONGEST_OVER_SHORTEST * shortest_s).is_done
-    standing = Standing(folder=driver.folder, graph=graph, manifest=driver.manifest)
-    print_launches([standing], as_json=as_json)
-    if not watch and standing.needs_driver:
-        typer.echo(f"stages wait for the driver: scalewright jobs watch {driver.folder.path}", err=True)
-    if is_done and not standing.is_ok:
+    launch = LaunchProgress(folder=driver.folder, graph=graph, manifest=driver.manifest)
+    print_launches([launch], as_json=as_json)
+    if not watch and launch.needs_driver:
+        typer.echo(f"some jobs are submitted later: scalewright jobs watch {driver.folder.path}", err=True)
+    if is_done and not launch.is_ok:
         raise typer.Exit(ExitCode.NO)
 
 
@@ -211,20 +217,11 @@ def _launches(folders: list[Path] | None) -> list[LaunchFolder]:
     from scalewright.errors import ConfigError
     from scalewright.launch.graph.manifest import find_launches
 
-    found = find_launches(folders or [Path("runs")])
-    if not found:
+    launches = find_launches(folders or [Path("runs")])
+    if not launches:
         where = ", ".join(str(f) for f in folders or [Path("runs")])
         raise ConfigError(f"{where}: holds no launch: submit a graph with scalewright jobs submit, or name its folder")
-    return found
-
-
-def _known(graph: Graph, stages: list[str] | None) -> list[str]:
-    from scalewright.errors import UnknownNameError
-
-    for name in stages or ():
-        if name not in graph.stages:
-            raise UnknownNameError("stage", name, graph.stages)
-    return list(stages or ())
+    return launches
 
 
 def _seconds(text: str) -> float:
@@ -232,12 +229,12 @@ def _seconds(text: str) -> float:
     from scalewright.errors import ConfigError, QuantityError
 
     try:
-        found = units.parse(text, units.SECONDS)
+        seconds = units.parse(text, units.SECONDS)
     except QuantityError as error:
         raise ConfigError(f"--poll {error}") from error
-    if found <= 0:
+    if seconds <= 0:
         raise ConfigError(f"--poll {text!r} must be above 0, such as 10 s")
-    return found
+    return seconds
 
 
 def _say(text: str) -> None:

@@ -41,7 +41,7 @@ ImageName = Annotated[str, typer.Option("--container", metavar="IMAGE[@sha256:DI
 RuntimeName = Annotated[str, typer.Option(help="apptainer, pyxis, shifter, or auto: the site's.")]
 ModuleNames = Annotated[list[str] | None, typer.Option("--module", help="Module to load; may be repeated.")]
 Venv = Annotated[Path | None, typer.Option(metavar="DIR", help="Virtual environment to run in.")]
-StagePaths = Annotated[list[Path] | None, typer.Option("--stage", help="Copy to every node first; it is in {stage}.")]
+CopiedPaths = Annotated[list[Path] | None, typer.Option("--copy", help="Copy to every node first; it is in {copy}.")]
 Manifest = Annotated[Path | None, typer.Option("--array", metavar="FILE", help="One task per line, which is {item}.")]
 Width = Annotated[int, typer.Option(help="Tasks of the array that may run at once.")]
 EnvTexts = Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Variable of the job.")]
@@ -77,7 +77,7 @@ def run(
     runtime: RuntimeName = "auto",
     module: ModuleNames = None,
     venv: Venv = None,
-    stage: StagePaths = None,
+    copy: CopiedPaths = None,
     array: Manifest = None,
     width: Width = 20,
     env: EnvTexts = None,
@@ -101,7 +101,8 @@ def run(
         "account": account, "partition": partition, "qos": qos, "constraint": constraint, "reservation": reservation,
         "switches": switches, "mig": mig, "launcher": _choice("--launcher", launcher, ("auto", "srun", "torchrun")),
         "transport": transport, "container": _container(container, runtime), "modules": tuple(module or ()),
-        "venv": "" if venv is None else str(venv.resolve()), "stage": tuple(str(p.resolve()) for p in stage or ()),
+        "venv": "" if venv is None else str(venv.resolve()),
+        "copied_paths": tuple(str(p.resolve()) for p in copy or ()),
         "variables": _pairs("--env", env), "directives": _pairs("--directive", directive), "requeue": not no_requeue,
         "notice_s": _seconds(notice), "num_spares": spares,
     }  # fmt: skip

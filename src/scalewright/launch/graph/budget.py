@@ -1,4 +1,4 @@
-"""GPU-hours before and after: what a graph may use, what its limit allows, and what the accounts say was used."""
+"""GPU-hours of a graph: the estimate before it runs, the limit, and the usage from Slurm's accounting afterwards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs import energy
 from scalewright.costs.machine import pick_partition
 from scalewright.errors import ConfigError
-from scalewright.launch.graph.graph import Graph, Stage, with_items
-from scalewright.launch.graph.manifest import Manifest
+from scalewright.launch.graph.graph import Graph, GraphJob, with_items
+from scalewright.launch.graph.manifest import LaunchManifest
 from scalewright.planner.energy_use import facility_of
 from scalewright.units import HOUR_S
 
@@ -23,23 +23,26 @@ _TYPED_GPUS = re.compile(r"(?:^|,)gres/gpu:[^=,]+=(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageEstimate:
-    stage: str
+class GraphJobEstimate:
+    """Device time of one job of a graph."""
+
+    name: str
     num_items: int
     gpu_s: float | None
-    """None: not known."""
+    """None: unknown."""
     basis: str
+    """Where `gpu_s` comes from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Device time that a graph may use, retries not counted."""
+    """Device time that a graph may use, without retries."""
 
-    stages: tuple[StageEstimate, ...]
+    jobs: tuple[GraphJobEstimate, ...]
 
     @property
     def gpu_s(self) -> float:
-        return sum(stage.gpu_s or 0.0 for stage in self.stages)
+        return sum(job.gpu_s or 0.0 for job in self.jobs)
 
     @property
     def num_gpu_hours(self) -> float:
@@ -47,47 +50,47 @@ class Estimate:
 
     @property
     def unknown(self) -> list[str]:
-        return [stage.stage for stage in self.stages if stage.gpu_s is None]
+        return [job.name for job in self.jobs if job.gpu_s is None]
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "num_gpu_hours": self.num_gpu_hours,
             "unknown": self.unknown,
-            "stages": {
-                s.stage: {"num_items": s.num_items, "gpu_s": s.gpu_s, "basis": s.basis} for s in self.stages
+            "jobs": {
+                job.name: {"num_items": job.num_items, "gpu_s": job.gpu_s, "basis": job.basis} for job in self.jobs
             },
         }  # fmt: skip
 
 
 def estimate(graph: Graph) -> Estimate:
     return Estimate(
-        stages=tuple(
-            StageEstimate(stage=s.name, num_items=s.num_items, gpu_s=s.gpu_s, basis=_basis(s))
-            for s in graph.stages.values()
+        jobs=tuple(
+            GraphJobEstimate(name=job.name, num_items=job.num_items, gpu_s=job.gpu_s, basis=_basis(job))
+            for job in graph.jobs.values()
         )
     )
 
 
-def _basis(stage: Stage) -> str:
-    if stage.planned_gpu_s is not None:
+def _basis(job: GraphJob) -> str:
+    if job.planned_gpu_s is not None:
         return "as the plan predicts"
-    return "not known: write nodes and time" if stage.gpu_s is None else "at most, by the time limit"
+    return "not known: write nodes and time" if job.gpu_s is None else "at most, by the time limit"
 
 
 class OverBudgetError(ConfigError):
-    """More than the limit, and nobody said that it does not matter."""
+    """The work may use more GPU-hours than the limit allows."""
 
     exit_code = 1
 
 
-def check_budget(found: Estimate, *, warn_gpu_hours: float | None, limit_gpu_hours: float | None) -> list[str]:
-    """Warnings; more than the limit is refused. A limit cannot be held to where a stage's size is not known."""
-    hours = found.num_gpu_hours
+def check_budget(estimated: Estimate, *, warn_gpu_hours: float | None, limit_gpu_hours: float | None) -> list[str]:
+    """Warnings. Refuses a graph over the limit, and a limit on a graph whose size is unknown."""
+    hours = estimated.num_gpu_hours
     if limit_gpu_hours is not None:
-        if found.unknown:
+        if estimated.unknown:
             raise OverBudgetError(
-                f"the limit of {limit_gpu_hours:g} GPU-hours cannot be held to: stage {found.unknown[0]} does not say "
-                "its nodes, GPUs and time; write them, or give --force"
+                f"the limit of {limit_gpu_hours:g} GPU-hours cannot be checked: job {estimated.unknown[0]} does not "
+                "give its nodes, GPUs and time; write them, or give --force"
             )
         if hours > limit_gpu_hours:
             raise OverBudgetError(
@@ -95,42 +98,43 @@ def check_budget(found: Estimate, *, warn_gpu_hours: float | None, limit_gpu_hou
                 "shorten it, give --cut to drop the last items, or --force"
             )
     if warn_gpu_hours is not None and hours > warn_gpu_hours:
-        return [f"the graph may use {hours:.4g} GPU-hours, more than the {warn_gpu_hours:g} to be warned of"]
+        return [f"the graph may use {hours:.4g} GPU-hours, over warn_gpu_hours = {warn_gpu_hours:g}"]
     return []
 
 
 def cut_to(graph: Graph, limit_gpu_hours: float) -> tuple[Graph, dict[str, tuple[str, ...]]]:
-    """The graph with the first items of each sweep that fit into the limit, and the items that are dropped.
+    """The graph with as many first items of each sweep as the limit allows, and the items that are dropped.
 
-    Stages that follow each other item by item lose the same items. Jobs without items are never dropped.
+    Jobs that follow each other item by item lose the same items. Jobs without items are never dropped.
     """
     limit_s = limit_gpu_hours * HOUR_S
     groups = _sweeps(graph)
     swept = {name for group in groups for name in group}
-    left_s = limit_s - sum(s.gpu_s or 0.0 for s in graph.stages.values() if s.name not in swept)
+    remaining_s = limit_s - sum(job.gpu_s or 0.0 for job in graph.jobs.values() if job.name not in swept)
     kept: dict[str, int] = {}
     for group in groups:
-        one_s = sum(graph.stages[name].gpu_s_per_item or 0.0 for name in group)
-        most = graph.stages[group[0]].num_items
-        # A little more than the quotient, so that a limit that is met exactly is met.
-        fits = most if one_s == 0.0 else min(most, max(int(left_s / one_s * (1.0 + 1e-12)), 0))
-        left_s -= fits * one_s
-        if fits == 0:
+        per_item_s = sum(graph.jobs[name].gpu_s_per_item or 0.0 for name in group)
+        num_items = graph.jobs[group[0]].num_items
+        # The quotient is raised slightly, so that rounding does not drop an item that meets the limit exactly.
+        fitting = int(remaining_s / per_item_s * (1.0 + 1e-12)) if per_item_s else num_items
+        num_kept = min(num_items, max(fitting, 0))
+        remaining_s -= num_kept * per_item_s
+        if num_kept == 0:
             raise OverBudgetError(
-                f"not one item of stage {group[0]} fits into {limit_gpu_hours:g} GPU-hours: raise the limit, or --force"
+                f"not one item of job {group[0]} fits into {limit_gpu_hours:g} GPU-hours: raise the limit, or --force"
             )
-        kept |= dict.fromkeys(group, fits)
-    dropped = {n: graph.stages[n].items[k:] for n, k in kept.items() if k < graph.stages[n].num_items}
+        kept |= dict.fromkeys(group, num_kept)
+    dropped = {n: graph.jobs[n].items[k:] for n, k in kept.items() if k < graph.jobs[n].num_items}
     return with_items(graph, kept), dropped
 
 
 def _sweeps(graph: Graph) -> list[list[str]]:
-    """Stages with items, those together that are tied item by item."""
+    """Names of jobs with items. Jobs that follow each other item by item form one group."""
     groups: list[list[str]] = []
-    for name, stage in graph.stages.items():
-        if not stage.items:
+    for name, job in graph.jobs.items():
+        if not job.items:
             continue
-        tied = [up for up, relation in stage.after.items() if relation == "corr"]
+        tied = [up for up, relation in job.after.items() if relation == "corr"]
         joined = [group for group in groups if set(group) & set(tied)]
         groups = [group for group in groups if group not in joined]
         groups.append([*(n for group in joined for n in group), name])
@@ -144,7 +148,7 @@ class Usage:
     num_jobs: int
     gpu_s: float
     measured_j: float | None
-    """Energy by the nodes' own sensors; None: not every job has it."""
+    """Energy measured by the nodes' sensors; None: some jobs have no measurement."""
     source: str
 
     @property
@@ -153,9 +157,9 @@ class Usage:
 
 
 def parse_usage(text: str) -> Usage:
-    """What `sacct -n -P -X -D -o USAGE_FIELDS` prints: every attempt of every job."""
+    """Usage from the output of `sacct -n -P -X -D -o USAGE_FIELDS`, which lists every attempt of every job."""
     jobs: set[str] = set()
-    gpu_s, joules, is_whole = 0.0, 0.0, True
+    gpu_s, joules, is_complete = 0.0, 0.0, True
     for line in text.splitlines():
         parts = line.split("|")
         if len(parts) != 6 or not parts[3].isdigit():
@@ -163,12 +167,12 @@ def parse_usage(text: str) -> Usage:
         jobs.add(parts[0])
         used_s = float(parts[3]) * num_gpus(parts[4])
         gpu_s += used_s
-        sensed = float(parts[5]) if parts[5].replace(".", "", 1).isdigit() else 0.0
-        joules += sensed
-        is_whole = is_whole and (sensed > 0 or used_s == 0)
+        measured_j = float(parts[5]) if parts[5].replace(".", "", 1).isdigit() else 0.0
+        joules += measured_j
+        is_complete = is_complete and (measured_j > 0 or used_s == 0)
     return Usage(
-        num_jobs=len(jobs), gpu_s=gpu_s, measured_j=joules if is_whole and joules > 0 else None,
-        source="the scheduler's accounts",
+        num_jobs=len(jobs), gpu_s=gpu_s, measured_j=joules if is_complete and joules > 0 else None,
+        source="Slurm's accounting",
     )  # fmt: skip
 
 
@@ -179,12 +183,12 @@ def num_gpus(tres: str) -> int:
     return sum(int(n) for n in _TYPED_GPUS.findall(tres))
 
 
-def usage_of(manifests: Iterable[Manifest]) -> Usage:
-    """What the queue told the driver; time lost to requeues is not in it."""
-    jobs = [job for manifest in manifests for job in manifest.jobs if job.id]
+def usage_of(manifests: Iterable[LaunchManifest]) -> Usage:
+    """Usage from the run times that drivers recorded. Attempts before a requeue are not in it."""
+    jobs = [job for manifest in manifests for job in manifest.slurm_jobs if job.id]
     gpu_s = sum(job.elapsed_s * job.num_gpus for job in jobs)
     return Usage(
-        num_jobs=len(jobs), gpu_s=gpu_s, measured_j=None, source="the queue, as drivers saw it; requeues not counted"
+        num_jobs=len(jobs), gpu_s=gpu_s, measured_j=None, source="the queue, as recorded by drivers; without requeues"
     )
 
 
@@ -200,7 +204,7 @@ def added(usages: Sequence[Usage]) -> Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Device time as energy, money and carbon."""
+    """Energy, cost and carbon of some device time."""
 
     energy_j: float
     energy_basis: str
@@ -223,7 +227,7 @@ class Bill:
 
 
 def bill(catalog: Catalog, system_name: str, *, gpu_s: float, measured_j: float | None = None) -> Bill:
-    """Energy by the nodes' sensors where there are any, else that of boards that are fully busy: an upper end."""
+    """Energy as measured by the nodes' sensors; without a measurement, that of fully busy boards, an upper bound."""
     partition = pick_partition(catalog.system(system_name), None)
     accelerator = catalog.accelerator(partition.accelerator)
     facility = facility_of(catalog, system_name, accelerator.id)

@@ -1,4 +1,4 @@
-"""The file in which people describe a graph of jobs: stages, what each runs, and what each waits for."""
+"""The graph file, as users write it: one `[jobs.NAME]` table for each job, with its command and what it waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from scalewright.sites.walltime import Walltime
 KIND = "graph"
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"
 Relation = Literal["ok", "any", "notok", "corr"]
-"""afterok, afterany, afternotok, aftercorr: all succeeded; all ended; one did not succeed; item n after item n."""
+"""When a job may start: ok, all items of the other job succeeded; any, all ended; notok, one did not succeed; corr,
+item n starts after item n of the other job. Slurm calls them afterok, afterany, afternotok and aftercorr."""
 
 
 def _duration(text: Any) -> Any:
@@ -34,7 +35,7 @@ Word = Annotated[str, Field(min_length=1)]
 
 
 class Retries(Strict):
-    """Items that failed are submitted again, alone. Waits double from `backoff` to `longest`."""
+    """Failed items are submitted again, without the others. The wait doubles from `backoff` up to `longest`."""
 
     limit: int = Field(ge=0, le=20)
     backoff: Duration = 60.0
@@ -42,7 +43,7 @@ class Retries(Strict):
 
 
 class Gate(Strict):
-    """A score that decides what follows: `key` (dots for inner keys) of a JSON file in the run directory."""
+    """A job passes if the number `key` (dots for inner keys) of a JSON file in its run directory is at least `min`."""
 
     file: Word
     key: Word
@@ -51,17 +52,17 @@ class Gate(Strict):
     @model_validator(mode="after")
     def _stays_inside(self) -> Gate:
         if self.file.startswith("/") or ".." in Path(self.file).parts:
-            raise ValueError(f"gate file {self.file!r} must be inside the stage's run directory")
+            raise ValueError(f"gate file {self.file!r} must be a path inside the job's run directory")
         return self
 
 
 class Resources(Strict):
-    """What a job asks for. Empty or 0: the site's own choice, as with `launch`."""
+    """What a job requests. Empty or 0: the site's default, as with `launch`."""
 
     nodes: int | None = Field(default=None, ge=1)
     gpus_per_node: int = Field(default=0, ge=0)
     spares: int = Field(default=0, ge=0)
-    """Nodes asked for on top, so that bad ones can be left out."""
+    """Additional nodes, so that the job can leave out bad ones."""
     time: Walltime | None = None
     account: str = ""
     partition: str = ""
@@ -79,19 +80,19 @@ class Resources(Strict):
     requeue: bool = True
 
 
-class StageFile(Resources):
-    """One of `command`, `script` and `plan` says what runs."""
+class GraphJobTable(Resources):
+    """One `[jobs.NAME]` table. Exactly one of `command`, `script` and `plan` says what runs."""
 
     command: tuple[Word, ...] = ()
     script: str = ""
-    """A job script of one's own, submitted as it is."""
+    """The user's own job script, submitted unchanged."""
     plan: str = ""
-    """A plan that `scalewright plan --out` wrote."""
+    """A plan written by `scalewright plan --out`."""
     after: dict[str, Relation] = Field(default_factory=dict)
     singleton: bool = False
-    """Waits for every other job of the same name and user."""
+    """Wait for every other job with the same name and user."""
     items: tuple[Word, ...] = ()
-    """One array task each; `{item}` in the command stands for it, as does $SCALEWRIGHT_ITEM."""
+    """One array task for each. The command gets its item as `{item}` and as $SCALEWRIGHT_ITEM."""
     items_file: str = ""
     width: int = Field(default=20, ge=1)
     """Items that may run at once."""
@@ -99,25 +100,23 @@ class StageFile(Resources):
     gate: Gate | None = None
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> StageFile:
-        given = [name for name in ("command", "script", "plan") if getattr(self, name)]
-        if len(given) != 1:
-            raise ValueError(f"a stage has one of command, script and plan, found {' and '.join(given) or 'none'}")
+    def _one_of_each(self) -> GraphJobTable:
+        sources = [name for name in ("command", "script", "plan") if getattr(self, name)]
+        if len(sources) != 1:
+            raise ValueError(f"a job has one of command, script and plan, found {' and '.join(sources) or 'none'}")
         if self.script and self.spares:
-            raise ValueError(
-                "spares are for jobs whose script is made here: a script of one's own does not check nodes"
-            )
+            raise ValueError("spares work with command or plan only: your own script does not check its nodes")
         if self.items and self.items_file:
-            raise ValueError("a stage has items or items_file, not both")
+            raise ValueError("a job has items or items_file, not both")
         if any("\n" in item for item in self.items):
             raise ValueError("an item must be one line")
         if self.plan and (self.items or self.items_file):
-            raise ValueError("a plan is one run: leave out its items")
+            raise ValueError("a plan is one run: leave out items and items_file")
         return self
 
 
 class BudgetFile(Strict):
-    """GPU-hours that the graph may use, and the system whose prices and power hold."""
+    """GPU-hours that the graph may use, and the catalogued system that gives prices and power."""
 
     warn_gpu_hours: float | None = Field(default=None, ge=0)
     limit_gpu_hours: float | None = Field(default=None, ge=0)
@@ -128,26 +127,34 @@ class GraphFile(Strict):
     schema_: str = Field(alias="schema")
     name: str = Field(pattern=NAME)
     site: str = ""
-    """Profile of the cluster; needed where a stage has a command or a plan."""
+    """Profile of the cluster. Jobs with a command or a plan need it."""
     exclude_after: int = Field(default=2, ge=1)
-    """A node is left out once so many items failed on it while others succeeded elsewhere."""
+    """A node is excluded after this many items failed on it, if items succeeded on other nodes."""
     budget: BudgetFile = BudgetFile()
     defaults: Resources = Resources()
-    stages: dict[Annotated[str, Field(pattern=NAME)], StageFile] = Field(min_length=1)
+    jobs: dict[Annotated[str, Field(pattern=NAME)], GraphJobTable] = Field(min_length=1)
 
 
 def load_graph_file(path: Path) -> GraphFile:
-    return load_toml(path, GraphFile, kind=KIND)
+    return load_toml(path, GraphFile, kind=KIND, prepare=_refuse_stages)
 
 
-def asked_for(stage: StageFile, defaults: Resources) -> dict[str, Any]:
-    """What a stage asks for, by the names of `Resources`: its own values, and the defaults where it has none.
+def _refuse_stages(table: dict[str, Any]) -> dict[str, Any]:
+    if "stages" in table:
+        name = next(iter(table["stages"]), "NAME") if isinstance(table["stages"], dict) else "NAME"
+        raise KeyError(f"has [stages.{name}], the old name of a graph's jobs: write [jobs.{name}]")
+    return table
 
-    Variables of both hold; the stage's win. What neither gives is left out.
+
+def job_resources(job: GraphJobTable, defaults: Resources) -> Resources:
+    """The resources of a job: its own values, else the defaults. The environment variables of both are merged.
+
+    `model_fields_set` of the value returned names what the file gives.
     """
-    found = {name: getattr(defaults, name) for name in defaults.model_fields_set}
-    found |= {name: getattr(stage, name) for name in stage.model_fields_set if name in Resources.model_fields}
-    return found | ({"env": {**defaults.env, **stage.env}} if "env" in found else {})
+    own = {name: getattr(job, name) for name in job.model_fields_set if name in Resources.model_fields}
+    if "env" in own:
+        own["env"] = {**defaults.env, **job.env}
+    return defaults.model_copy(update=own)
 
 
 def read_items(path: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A graph of jobs, resolved: checked for cycles, put in order, items counted. Pure; nothing is submitted here."""
+"""A resolved graph of jobs: checked for cycles, in order, with all items. Nothing is submitted here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.errors import ConfigError, UnknownNameError
-from scalewright.launch.graph.file import GraphFile, Relation, StageFile, asked_for, read_items
+from scalewright.launch.graph.file import GraphFile, GraphJobTable, Relation, Resources, job_resources, read_items
 from scalewright.launch.plan_job import whole_run_of
 from scalewright.records.documents import digest, document, read_document
 from scalewright.records.loader import restore, stored
@@ -17,34 +17,41 @@ from scalewright.sites.walltime import format_walltime
 
 KIND = "resolved-graph"
 RELATIONS: dict[Relation, str] = {"ok": "afterok", "any": "afterany", "notok": "afternotok", "corr": "aftercorr"}
+"""Slurm's kind of dependency for each relation of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRule:
+    """How often failed items are submitted again, and after which wait."""
+
     limit: int
     backoff_s: float
     longest_s: float
 
     def wait_s(self, num_failures: int) -> float:
-        """How long to wait after the n-th failure: doubling, up to the longest."""
+        """Wait after the n-th failure: it doubles each time, up to the longest."""
         return float(min(self.backoff_s * 2.0 ** (num_failures - 1), self.longest_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRule:
+    """A job passes if the number `key` of this file is at least `min_score`."""
+
     file: str
     key: str
     min_score: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class GraphJob:
+    """One job of a graph, or one array of tasks with an item each."""
+
     name: str
     command: tuple[str, ...]
     script: Path | None
     plan: Path | None
     options: Mapping[str, Any]
-    """What else the job asks for, by the names of `JobRequest`."""
+    """Other resources that the job requests, by the field names of `JobRequest`."""
     num_nodes: int | None
     gpus_per_node: int
     walltime_s: int | None
@@ -56,11 +63,11 @@ class Stage:
     retries: RetryRule
     gate: GateRule | None
     planned_gpu_s: float | None = None
-    """Device time that the plan predicts."""
+    """Device time predicted by the plan."""
 
     @property
     def num_gpus(self) -> int:
-        """Of one job, those of its spare nodes among them; 0 where a script of somebody's own says it."""
+        """GPUs of one item, including its spare nodes. 0 if only the user's own script gives the number."""
         return ((self.num_nodes or 0) + int(self.options.get("num_spares", 0))) * self.gpus_per_node
 
     @property
@@ -69,12 +76,15 @@ class Stage:
 
     @property
     def is_chained(self) -> bool:
-        """Whether what follows may be submitted now, with Slurm's own dependencies: this stage ends only once."""
+        """Whether the jobs after it can be submitted at once, with Slurm's dependencies.
+
+        With retries or a gate they cannot: Slurm takes the end of the first attempt for the end of the job.
+        """
         return self.retries.limit == 0 and self.gate is None
 
     @property
     def gpu_s_per_item(self) -> float | None:
-        """Device time of one item: what the plan predicts, else all that its time limit allows; None: not known."""
+        """Device time of one item: as the plan predicts, else the most that its time limit allows. None: unknown."""
         if self.planned_gpu_s is not None:
             return self.planned_gpu_s
         if self.num_nodes is None or self.walltime_s is None:
@@ -83,8 +93,8 @@ class Stage:
 
     @property
     def gpu_s(self) -> float | None:
-        one = self.gpu_s_per_item
-        return None if one is None else one * self.num_items
+        per_item_s = self.gpu_s_per_item
+        return None if per_item_s is None else per_item_s * self.num_items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +102,9 @@ class Graph:
     name: str
     site: str
     folder: Path
-    """Where the file lies; its paths start here, and so do the jobs."""
-    stages: Mapping[str, Stage]
-    """In an order in which each comes after all that it waits for."""
+    """Folder of the graph file. Its relative paths start here, and jobs run here."""
+    jobs: Mapping[str, GraphJob]
+    """By name. Each job comes after all jobs that it waits for."""
     exclude_after: int
     warn_gpu_hours: float | None
     limit_gpu_hours: float | None
@@ -102,23 +112,23 @@ class Graph:
 
     @property
     def num_items(self) -> int:
-        return sum(stage.num_items for stage in self.stages.values())
+        return sum(job.num_items for job in self.jobs.values())
 
     def as_document(self) -> dict[str, Any]:
         body = stored(self)
         return document(KIND, {"id": digest(body), **body})
 
     def waits_for_the_driver(self) -> set[str]:
-        """Stages that can be submitted only once somebody has looked at what came before."""
-        held: set[str] = set()
-        for name, stage in self.stages.items():
-            if any(not self.stages[up].is_chained or up in held for up in stage.after):
-                held.add(name)
-        return held
+        """Names of jobs that the driver submits later, because a job before them has retries or a gate."""
+        waiting: set[str] = set()
+        for name, job in self.jobs.items():
+            if any(not self.jobs[up].is_chained or up in waiting for up in job.after):
+                waiting.add(name)
+        return waiting
 
 
 def resolve(file: GraphFile, path: Path, *, gpus_of_site: Callable[[], int] = lambda: 0) -> Graph:
-    """The graph of a file; `gpus_of_site` says what a node has where a stage does not."""
+    """The graph of a file. `gpus_of_site` gives the GPUs per node for jobs that do not say."""
     folder = path.resolve().parent
     order = _ordered(file, path)
     site_gpus: list[int] = []
@@ -128,77 +138,85 @@ def resolve(file: GraphFile, path: Path, *, gpus_of_site: Callable[[], int] = la
             site_gpus.append(gpus_of_site())
         return site_gpus[0]
 
-    stages = {name: _stage(name, file.stages[name], file, folder, path, gpus) for name in order}
-    for name, stage in stages.items():
-        for up, relation in stage.after.items():
-            if relation == "corr" and len(stages[up].items) != len(stage.items):
+    jobs = {name: _graph_job(name, file.jobs[name], file, folder, path, gpus) for name in order}
+    for name, job in jobs.items():
+        for up, relation in job.after.items():
+            if relation == "corr" and len(jobs[up].items) != len(job.items):
                 raise ConfigError(
-                    f"{path}: {name} follows {up} item by item, but they have {stage.num_items} and "
-                    f"{stages[up].num_items} items: give both the same number"
+                    f"{path}: {name} follows {up} item by item, but {name} has {job.num_items} items and {up} has "
+                    f"{jobs[up].num_items}: give both the same number"
                 )
     return Graph(
-        name=file.name, site=file.site, folder=folder, stages=stages, exclude_after=file.exclude_after,
+        name=file.name, site=file.site, folder=folder, jobs=jobs, exclude_after=file.exclude_after,
         warn_gpu_hours=file.budget.warn_gpu_hours, limit_gpu_hours=file.budget.limit_gpu_hours,
         system=file.budget.system,
     )  # fmt: skip
 
 
 def load_graph(path: Path) -> Graph:
-    """A resolved graph as it was written beside the jobs."""
-    return restore(read_document(path, KIND), Graph, where=str(path))
+    """The resolved graph that was written into the launch folder."""
+    body = read_document(path, KIND)
+    if "stages" in body:  # written before nodes of a graph were called jobs
+        body["jobs"] = body.pop("stages")
+    return restore(body, Graph, where=str(path))
 
 
 def _ordered(file: GraphFile, path: Path) -> list[str]:
-    for name, stage in file.stages.items():
-        for up in stage.after:
-            if up not in file.stages:
-                raise UnknownNameError("stage", up, file.stages, hint=f"{path}: {name} waits for it")
-    sorter = TopologicalSorter({name: list(stage.after) for name, stage in file.stages.items()})
+    for name, job in file.jobs.items():
+        for up in job.after:
+            if up not in file.jobs:
+                raise UnknownNameError("job", up, file.jobs, hint=f"{path}: {name} waits for it")
+    sorter = TopologicalSorter({name: list(job.after) for name, job in file.jobs.items()})
     try:
         return list(sorter.static_order())
     except CycleError as error:
         circle = list(reversed(error.args[1]))
         raise ConfigError(
-            f"{path}: stages wait for each other in a circle ({' after '.join(circle)}): take one of these out of after"
+            f"{path}: jobs wait for each other in a circle ({' after '.join(circle)}): remove one of these from after"
         ) from error
 
 
-def _stage(
-    name: str, stage: StageFile, file: GraphFile, folder: Path, path: Path, site_gpus: Callable[[], int]
-) -> Stage:
-    asked = asked_for(stage, file.defaults)
-    nodes, gpus, walltime_s = asked.get("nodes"), asked.get("gpus_per_node", 0), asked.get("time")
+def _graph_job(
+    name: str, job: GraphJobTable, file: GraphFile, folder: Path, path: Path, site_gpus: Callable[[], int]
+) -> GraphJob:
+    resources = job_resources(job, file.defaults)
+    nodes, gpus, walltime_s = resources.nodes, resources.gpus_per_node, resources.time
     planned_gpu_s: float | None = None
-    plan = folder / stage.plan if stage.plan else None
+    plan = folder / job.plan if job.plan else None
     if plan is not None:
         nodes, gpus, planned_gpu_s = _planned(plan)
-    elif stage.command:
+    elif job.command:
         if nodes is None or walltime_s is None:
-            what = "nodes" if nodes is None else "time"
-            raise ConfigError(f"{path}: stage {name} does not say its {what}: write it there or under defaults")
+            missing = "nodes" if nodes is None else "time"
+            raise ConfigError(
+                f"{path}: job {name} has no {missing}: write {missing} = in [jobs.{name}] or in [defaults]"
+            )
         gpus = gpus or site_gpus()
-    if not stage.script and not file.site:
-        raise ConfigError(f"{path}: stage {name} needs a site to be made into a script: write site = or give --site")
-    gate, script = stage.gate, folder / stage.script if stage.script else None
+    if not job.script and not file.site:
+        raise ConfigError(
+            f"{path}: job {name} needs the profile of a site for its script: write site = in the file, or give --site"
+        )
+    gate, script = job.gate, folder / job.script if job.script else None
     if script is not None and not script.is_file():
-        raise ConfigError(f"{script}: no such file; stage {name} wants to submit it")
-    return Stage(
-        name=name, command=stage.command, script=script, plan=plan, options=_options(asked), num_nodes=nodes,
-        gpus_per_node=gpus, walltime_s=walltime_s, items=_items(stage, folder), width=stage.width,
-        after=dict(stage.after), singleton=stage.singleton, planned_gpu_s=planned_gpu_s,
+        raise ConfigError(f"{script}: no such file; it is the script of job {name}")
+    return GraphJob(
+        name=name, command=job.command, script=script, plan=plan, options=_options(resources), num_nodes=nodes,
+        gpus_per_node=gpus, walltime_s=walltime_s, items=_items(job, folder), width=job.width,
+        after=dict(job.after), singleton=job.singleton, planned_gpu_s=planned_gpu_s,
         retries=RetryRule(
-            limit=stage.retries.limit, backoff_s=stage.retries.backoff, longest_s=stage.retries.longest
+            limit=job.retries.limit, backoff_s=job.retries.backoff, longest_s=job.retries.longest
         ),
         gate=None if gate is None else GateRule(file=gate.file, key=gate.key, min_score=gate.min),
     )  # fmt: skip
 
 
-def _options(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What a stage asks for besides its size and time, by the names of `JobRequest`."""
+def _options(resources: Resources) -> dict[str, Any]:
+    """What the file gives besides size and time, by the field names of `JobRequest`."""
     renamed = {"env": "variables", "notice": "notice_s", "spares": "num_spares"}
-    apart = ("nodes", "gpus_per_node", "time")
-    found = {renamed.get(name, name): value for name, value in asked.items() if name not in apart}
-    return found | ({"notice_s": int(found["notice_s"])} if "notice_s" in found else {})
+    names = resources.model_fields_set - {"nodes", "gpus_per_node", "time"}
+    in_order = [name for name in Resources.model_fields if name in names]
+    options = {renamed.get(name, name): getattr(resources, name) for name in in_order}
+    return options | ({"notice_s": int(resources.notice)} if "notice" in names else {})
 
 
 def _planned(path: Path) -> tuple[int, int, float]:
@@ -208,51 +226,51 @@ def _planned(path: Path) -> tuple[int, int, float]:
     return nodes, -(-int(plan["num_gpus"]) // nodes), float(whole["device_time_s"])
 
 
-def _items(stage: StageFile, folder: Path) -> tuple[str, ...]:
-    if not stage.items_file:
-        return stage.items
-    return read_items(folder / stage.items_file)
+def _items(job: GraphJobTable, folder: Path) -> tuple[str, ...]:
+    if not job.items_file:
+        return job.items
+    return read_items(folder / job.items_file)
 
 
 def with_items(graph: Graph, kept: Mapping[str, int]) -> Graph:
-    """The graph with only the first so many items of some stages."""
-    stages = {n: replace(s, items=s.items[: kept[n]]) if n in kept else s for n, s in graph.stages.items()}
-    return replace(graph, stages=stages)
+    """The graph with only the first `kept[name]` items of each job in `kept`."""
+    jobs = {n: replace(job, items=job.items[: kept[n]]) if n in kept else job for n, job in graph.jobs.items()}
+    return replace(graph, jobs=jobs)
 
 
 def outline(graph: Graph) -> list[str]:
-    """The graph as lines of text: each stage with its size, and below it what it waits for."""
-    lines = [f"{graph.name}: {len(graph.stages)} stages, {graph.num_items} items"]
-    held = graph.waits_for_the_driver()
-    for name, stage in graph.stages.items():
-        lines.append(f"  {name}: {_size(stage)}")
-        lines += [f"    {RELATIONS[relation]} {up}" for up, relation in stage.after.items()]
-        if stage.singleton:
+    """The graph as text: one line for each job with its size, and below it the jobs it waits for."""
+    lines = [f"{graph.name}: {len(graph.jobs)} jobs, {graph.num_items} items"]
+    waiting = graph.waits_for_the_driver()
+    for name, job in graph.jobs.items():
+        lines.append(f"  {name}: {_size(job)}")
+        lines += [f"    {RELATIONS[relation]} {up}" for up, relation in job.after.items()]
+        if job.singleton:
             lines.append("    singleton")
-        if stage.retries.limit:
-            lines.append(f"    up to {stage.retries.limit} retries, the first after {stage.retries.backoff_s:g} s")
-        if stage.gate is not None:
-            lines.append(f"    gate: {stage.gate.key} of {stage.gate.file} at least {stage.gate.min_score:g}")
-        if name in held:
-            lines.append("    submitted by the driver, after what comes before has ended")
+        if job.retries.limit:
+            lines.append(f"    up to {job.retries.limit} retries, the first after {job.retries.backoff_s:g} s")
+        if job.gate is not None:
+            lines.append(f"    gate: {job.gate.key} of {job.gate.file} at least {job.gate.min_score:g}")
+        if name in waiting:
+            lines.append("    submitted by the driver when the jobs before it have ended")
     return lines
 
 
-def _size(stage: Stage) -> str:
-    parts = [f"{len(stage.items)} items, {stage.width} at once"] if stage.items else ["one job"]
-    if stage.num_nodes is not None:
-        parts.append(f"{stage.num_nodes} nodes x {stage.gpus_per_node} GPUs")
-    if stage.walltime_s is not None:
-        parts.append(format_walltime(stage.walltime_s))
+def _size(job: GraphJob) -> str:
+    parts = [f"{len(job.items)} items, {job.width} at once"] if job.items else ["one job"]
+    if job.num_nodes is not None:
+        parts.append(f"{job.num_nodes} nodes x {job.gpus_per_node} GPUs")
+    if job.walltime_s is not None:
+        parts.append(format_walltime(job.walltime_s))
     return ", ".join(parts)
 
 
 def dot(graph: Graph) -> str:
-    """The graph in the language of Graphviz."""
+    """The graph as a Graphviz file."""
     lines = [f"digraph {_quoted(graph.name)} {{", "  rankdir=LR; node [shape=box];"]
-    for name, stage in graph.stages.items():
-        lines.append(f"  {_quoted(name)} [label={_quoted(f'{name} ({stage.num_items})')}];")
-        lines += [f"  {_quoted(up)} -> {_quoted(name)} [label={_quoted(rel)}];" for up, rel in stage.after.items()]
+    for name, job in graph.jobs.items():
+        lines.append(f"  {_quoted(name)} [label={_quoted(f'{name} ({job.num_items})')}];")
+        lines += [f"  {_quoted(up)} -> {_quoted(name)} [label={_quoted(rel)}];" for up, rel in job.after.items()]
     return "\n".join([*lines, "}"]) + "\n"
 
 

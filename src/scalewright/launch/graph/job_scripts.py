@@ -1,4 +1,4 @@
-"""Scripts of a graph's stages: rendered for the site, or taken as they are. One per stage and part of its array."""
+"""The scripts of a graph's jobs: rendered for the site, or the user's own. One for each part of each job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.errors import ConfigError
-from scalewright.launch.graph.graph import Graph, Stage
+from scalewright.launch.graph.graph import Graph, GraphJob
 from scalewright.launch.graph.manifest import ALONE, LaunchFolder, environment_errors
 from scalewright.launch.graph.progress import num_parts
 from scalewright.launch.plan_job import PlannedJob, planned_job, planned_request
@@ -19,14 +19,14 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.sites.types import Site
 from scalewright.sites.walltime import format_walltime
 
-_HEADER = ("account", "partition", "qos", "constraint", "reservation")
+_HEADER_OPTIONS = ("account", "partition", "qos", "constraint", "reservation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageScript:
-    """One script: what sbatch is given for a part of a stage."""
+class GraphJobScript:
+    """The script of one part of a job, and the files it needs."""
 
-    stage: str
+    job: str
     part: int
     run_dir: Path
     text: str
@@ -44,96 +44,98 @@ class StageScript:
         return self.run_dir / "items.txt"
 
 
-def stage_scripts(graph: Graph, stage: Stage, folder: LaunchFolder, site: Site | None, size: int) -> list[StageScript]:
-    """Every script of a stage; `size` is the largest number of tasks of one array."""
-    parts = num_parts(stage, size)
-    found = []
-    for part in range(parts):
-        run_dir = part_folder(folder, stage, part, size)
-        items = stage.items[part * size : (part + 1) * size]
-        if stage.script is not None:
-            text = read_text(stage.script)
-            found.append(StageScript(stage=stage.name, part=part, run_dir=run_dir, text=text, items=items))
+def graph_job_scripts(
+    graph: Graph, job: GraphJob, folder: LaunchFolder, site: Site | None, size: int
+) -> list[GraphJobScript]:
+    """Every script of a job; `size` is the largest number of tasks of one array."""
+    scripts = []
+    for part in range(num_parts(job, size)):
+        run_dir = part_folder(folder, job, part, size)
+        items = job.items[part * size : (part + 1) * size]
+        if job.script is not None:
+            text = read_text(job.script)
+            scripts.append(GraphJobScript(job=job.name, part=part, run_dir=run_dir, text=text, items=items))
         elif site is None:
-            raise ConfigError(f"stage {stage.name} needs a site to be made into a script: give --site")
-        elif stage.plan is not None:
-            found.append(_planned(graph, stage, run_dir, site))
+            raise ConfigError(f"job {job.name} needs the profile of a site for its script: give --site")
+        elif job.plan is not None:
+            scripts.append(_planned_script(graph, job, run_dir, site))
         else:
-            request = _request(graph, stage, run_dir, items)
-            made = render(request, site)
-            found.append(
-                StageScript(stage=stage.name, part=part, run_dir=run_dir, text=made.text, items=items, notes=made.notes)
+            rendered = render(_request(graph, job, run_dir, items), site)
+            scripts.append(
+                GraphJobScript(
+                    job=job.name, part=part, run_dir=run_dir, text=rendered.text, items=items, notes=rendered.notes
+                )
             )
-    return found
+    return scripts
 
 
-def job_name(graph: Graph, stage: Stage) -> str:
-    return graph.name if stage.name == ALONE else f"{graph.name}.{stage.name}"
+def job_name(graph: Graph, job: GraphJob) -> str:
+    return graph.name if job.name == ALONE else f"{graph.name}.{job.name}"
 
 
-def part_folder(folder: LaunchFolder, stage: Stage, part: int, size: int) -> Path:
-    """The run directory of a stage, or of one part where its items fill several arrays."""
-    whole = folder.stage(stage.name).absolute()
-    return whole / f"part-{part}" if num_parts(stage, size) > 1 else whole
+def part_folder(folder: LaunchFolder, job: GraphJob, part: int, size: int) -> Path:
+    """The run directory of a job, or of one part of it if its items fill several arrays."""
+    whole = folder.job(job.name).absolute()
+    return whole / f"part-{part}" if num_parts(job, size) > 1 else whole
 
 
 def script_path(run_dir: Path) -> Path:
     return run_dir / "script.sh"
 
 
-def own_options(graph: Graph, stage: Stage, run_dir: Path) -> tuple[str, ...]:
-    """What sbatch's command line adds to a script of somebody's own; a rendered one has it in its header."""
-    if stage.script is None:
+def own_options(graph: Graph, job: GraphJob, run_dir: Path) -> tuple[str, ...]:
+    """Options of sbatch for the user's own script. A rendered script has them in its header."""
+    if job.script is None:
         return ()
-    log = "%A_%a" if stage.items else "%j"
-    more = stage.options.get("directives", {})
+    log = "%A_%a" if job.items else "%j"
+    more = job.options.get("directives", {})
     options = [f"--chdir={graph.folder}", f"--output={run_dir}/logs/slurm-{log}.out", "--open-mode=append"]
-    options += [f"--{name}={stage.options[name]}" for name in _HEADER if stage.options.get(name)]
+    options += [f"--{name}={job.options[name]}" for name in _HEADER_OPTIONS if job.options.get(name)]
     options += [f"--{name}={value}" if value else f"--{name}" for name, value in more.items()]
-    if stage.num_nodes is not None:
-        options.append(f"--nodes={stage.num_nodes}")
-    if stage.gpus_per_node:
-        options.append(f"--gpus-per-node={stage.gpus_per_node}")
-    if stage.walltime_s is not None:
-        options.append(f"--time={format_walltime(stage.walltime_s)}")
+    if job.num_nodes is not None:
+        options.append(f"--nodes={job.num_nodes}")
+    if job.gpus_per_node:
+        options.append(f"--gpus-per-node={job.gpus_per_node}")
+    if job.walltime_s is not None:
+        options.append(f"--time={format_walltime(job.walltime_s)}")
     return tuple(options)
 
 
-def _request(graph: Graph, stage: Stage, run_dir: Path, items: tuple[str, ...]) -> JobRequest:
-    assert stage.num_nodes is not None  # a command without its nodes or time was refused with the file
-    assert stage.walltime_s is not None
+def _request(graph: Graph, job: GraphJob, run_dir: Path, items: tuple[str, ...]) -> JobRequest:
+    assert job.num_nodes is not None  # `resolve` refuses a command without nodes or time
+    assert job.walltime_s is not None
     array = None
     if items:
-        width = min(stage.width, len(items))
+        width = min(job.width, len(items))
         array = ArrayTasks(manifest=run_dir / "items.txt", num_items=len(items), max_running=width)
     return JobRequest(
-        command=stage.command, num_nodes=stage.num_nodes, gpus_per_node=stage.gpus_per_node,
-        walltime_s=stage.walltime_s, run_dir=run_dir, work_dir=graph.folder, name=job_name(graph, stage), array=array,
-        **_options(stage),
+        command=job.command, num_nodes=job.num_nodes, gpus_per_node=job.gpus_per_node,
+        walltime_s=job.walltime_s, run_dir=run_dir, work_dir=graph.folder, name=job_name(graph, job), array=array,
+        **_options(job),
     )  # fmt: skip
 
 
-def _options(stage: Stage) -> dict[str, Any]:
-    return dict(stage.options) | {"modules": tuple(stage.options.get("modules", ()))}
+def _options(job: GraphJob) -> dict[str, Any]:
+    return dict(job.options) | {"modules": tuple(job.options.get("modules", ()))}
 
 
-def _planned(graph: Graph, stage: Stage, run_dir: Path, site: Site) -> StageScript:
-    assert stage.plan is not None
-    plan = read_document(stage.plan, "plan")
-    planned = planned_job(plan, where=str(stage.plan))
+def _planned_script(graph: Graph, job: GraphJob, run_dir: Path, site: Site) -> GraphJobScript:
+    assert job.plan is not None
+    plan = read_document(job.plan, "plan")
+    planned = planned_job(plan, where=str(job.plan))
     request = planned_request(
-        planned, site, _options(stage), walltime_s=stage.walltime_s, run_dir=run_dir, work_dir=graph.folder,
-        name=job_name(graph, stage),
+        planned, site, _options(job), walltime_s=job.walltime_s, run_dir=run_dir, work_dir=graph.folder,
+        name=job_name(graph, job),
     )  # fmt: skip
     script = render(request, site)
-    return StageScript(
-        stage=stage.name, part=0, run_dir=run_dir, text=script.text, items=(), notes=script.notes,
+    return GraphJobScript(
+        job=job.name, part=0, run_dir=run_dir, text=script.text, items=(), notes=script.notes,
         plan=plan, planned=planned,
     )  # fmt: skip
 
 
-def write_scripts(scripts: list[StageScript]) -> None:
-    """Everything that a stage needs on disk before it is submitted; the same again changes nothing."""
+def write_scripts(scripts: list[GraphJobScript]) -> None:
+    """Write all files that a job needs before it is submitted. A second call changes nothing."""
     for script in scripts:
         with environment_errors(script.run_dir):
             if script.planned is not None and script.plan is not None:

@@ -1,4 +1,4 @@
-"""Launches of graphs as commands see them: start one, open one, say how it stands and what it used."""
+"""Launches of graphs, for the commands: start, open, cancel, show progress, and count what they used."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from scalewright.errors import ConfigError, EnvironmentFailedError, ScalewrightE
 from scalewright.launch.graph.budget import USAGE_FIELDS, Usage, added, parse_usage, usage_of
 from scalewright.launch.graph.driver import MAX_ARRAY_TASKS, Driver, new_manifest
 from scalewright.launch.graph.file import load_graph_file
-from scalewright.launch.graph.graph import Graph, RetryRule, Stage, load_graph, resolve
-from scalewright.launch.graph.job_scripts import stage_scripts
-from scalewright.launch.graph.manifest import ALONE, BusyError, Job, LaunchFolder, Manifest, environment_errors
+from scalewright.launch.graph.graph import Graph, GraphJob, RetryRule, load_graph, resolve
+from scalewright.launch.graph.job_scripts import graph_job_scripts
+from scalewright.launch.graph.manifest import (
+    ALONE,
+    BusyError,
+    LaunchFolder,
+    LaunchManifest,
+    SlurmJob,
+    environment_errors,
+)
 from scalewright.launch.graph.outcome import tail
-from scalewright.launch.graph.progress import StageView, Wanted, views
+from scalewright.launch.graph.progress import GraphJobView, JobToSubmit, views
 from scalewright.launch.script.request import JobRequest
 from scalewright.launch.slurm.commands import Slurm
 from scalewright.launch.slurm.job_state import JobState
@@ -31,48 +38,49 @@ from scalewright.sites.types import Site
 
 Say = Callable[[str], object]
 MAX_LOGS = 20
+LOG_TAIL_BYTES = 64 * units.KIB
 _DAY = re.compile(r"^\d{4}-\d{2}-\d{2}$")
 _ACCOUNT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A launch and how its stages stand."""
+class LaunchProgress:
+    """A launch and the progress of its jobs."""
 
     folder: LaunchFolder
     graph: Graph
-    manifest: Manifest
+    manifest: LaunchManifest
 
     @property
-    def stages(self) -> dict[str, StageView]:
+    def jobs(self) -> dict[str, GraphJobView]:
         return views(self.graph, self.manifest)
 
     @property
     def is_ok(self) -> bool:
-        return not self.manifest.is_stopped and all(view.all_ok or view.is_skipped for view in self.stages.values())
+        return not self.manifest.is_stopped and all(view.all_ok or view.is_skipped for view in self.jobs.values())
 
     @property
     def needs_driver(self) -> bool:
-        """Whether something is left that only a driver can submit."""
+        """Whether jobs remain that only a driver can submit."""
         if self.manifest.is_stopped:
             return False
-        seen = self.stages.values()
-        waiting = any(not v.is_skipped and len(v.parts) < v.num_parts for v in seen)
-        return waiting or any(not v.is_final and v.stage.retries.limit for v in seen)
+        views_of_jobs = self.jobs.values()
+        waiting = any(not v.is_skipped and len(v.parts) < v.num_parts for v in views_of_jobs)
+        return waiting or any(not v.is_final and v.graph_job.retries.limit for v in views_of_jobs)
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "folder": str(self.folder.path),
             "name": self.graph.name,
             "stopped": self.manifest.is_stopped,
-            "stages": {name: self._stage(view) for name, view in self.stages.items()},
-            "jobs": [_job(job) for job in self.manifest.jobs],
+            "jobs": {name: self._graph_job(view) for name, view in self.jobs.items()},
+            "slurm_jobs": [_slurm_job(job) for job in self.manifest.slurm_jobs],
         }
 
-    def _stage(self, view: StageView) -> dict[str, Any]:
-        skipped = self.manifest.skipped.get(view.stage.name)
+    def _graph_job(self, view: GraphJobView) -> dict[str, Any]:
+        skipped = self.manifest.skipped.get(view.graph_job.name)
         return {
-            "num_items": view.stage.num_items,
+            "num_items": view.graph_job.num_items,
             "states": dict(view.counts()),
             "final": view.is_final,
             "ok": view.all_ok,
@@ -80,10 +88,11 @@ class Standing:
         }
 
 
-def _job(job: Job) -> dict[str, Any]:
-    names = ("id", "stage", "part", "attempt", "tasks", "dependency", "reason", "elapsed_s", "run_dir")
+def _slurm_job(job: SlurmJob) -> dict[str, Any]:
+    names = ("part", "attempt", "tasks", "dependency", "reason", "elapsed_s", "run_dir")
     states = dict(job.states) or {"pending" if job.id else "planned": job.tasks}
-    return {name: getattr(job, name) for name in names} | {"exclude": list(job.exclude), "states": states}
+    body = {"id": job.id, "job": job.graph_job} | {name: getattr(job, name) for name in names}
+    return body | {"exclude": list(job.exclude), "states": states}
 
 
 def slurm(say: Say) -> Slurm:
@@ -91,32 +100,32 @@ def slurm(say: Say) -> Slurm:
 
 
 def read_graph(path: Path, *, site: str, catalog: Path | None) -> tuple[Graph, Site | None]:
-    """A graph file, resolved against its site."""
+    """The graph of a file, and the profile of its site."""
     file = load_graph_file(path)
     if site:
         file = file.model_copy(update={"site": site})
     profile = site_named(file.site, catalog) if file.site else None
-    gpus = 0 if profile is None or profile.gpus_per_node is None else profile.gpus_per_node.value
+    gpus = 0 if profile is None else profile.num_gpus_per_node
     return resolve(file, path, gpus_of_site=lambda: gpus), profile
 
 
 def dry_scripts(graph: Graph, site: Site | None, out: Path | None) -> None:
-    """Render every script and keep none: what would be refused is refused."""
+    """Render every script and write none, so that a dry run refuses what a submission would refuse."""
     folder = LaunchFolder((out or Path("runs") / graph.name).absolute())
-    for stage in graph.stages.values():
-        stage_scripts(graph, stage, folder, site, MAX_ARRAY_TASKS)
+    for graph_job in graph.jobs.values():
+        graph_job_scripts(graph, graph_job, folder, site, MAX_ARRAY_TASKS)
 
 
 @dataclass(slots=True, kw_only=True)
 class NewLaunch(Driver):
-    """A driver whose folder is new. If not one job is taken, the folder goes again."""
+    """The driver of a new launch. If Slurm accepts no job, the folder is removed again."""
 
     def begin_and_act(self) -> None:
         try:
             self.begin()
             self.act()
         except ScalewrightError:
-            if not self.folder.exists() or not self.folder.read().jobs:
+            if not self.folder.exists() or not self.folder.read().slurm_jobs:
                 shutil.rmtree(self.folder.path, ignore_errors=True)
             raise
 
@@ -126,7 +135,10 @@ def start_launch(graph: Graph, site: Site | None, out: Path | None, *, say: Say)
     check_sbatch()
     folder = LaunchFolder((out or Path("runs") / new_run_id(graph.name)).absolute())
     if folder.exists():
-        raise ConfigError(f"{folder.path}: holds a launch already: go on with scalewright jobs resume, or name another")
+        raise ConfigError(
+            f"{folder.path}: holds a launch already: continue it with scalewright jobs resume {folder.path}, or choose "
+            "another folder with --out"
+        )
     if folder.path.exists() and any(folder.path.iterdir()):
         raise ConfigError(f"{folder.path}: is not empty: choose a new folder with --out")
     driver = NewLaunch(folder=folder, graph=graph, slurm=slurm(say), site=site, say=say)
@@ -135,9 +147,9 @@ def start_launch(graph: Graph, site: Site | None, out: Path | None, *, say: Say)
 
 
 def submit_alone(request: JobRequest, site: Site, *, items: Sequence[str], say: Say) -> str:
-    """Submit the one script in a run directory and write it down there; again is another attempt. Its id."""
+    """Submit the only script of a run directory and record it there. Returns its id; a second call is a new attempt."""
     folder = LaunchFolder(request.run_dir)
-    driver = Driver(folder=folder, graph=_alone(request, site, items), slurm=slurm(say))
+    driver = Driver(folder=folder, graph=_graph_of_one(request, site, items), slurm=slurm(say))
     with folder.held():
         if folder.exists():
             driver.take_up()
@@ -145,20 +157,20 @@ def submit_alone(request: JobRequest, site: Site, *, items: Sequence[str], say: 
             driver.manifest = new_manifest(request.name, max(len(items), 1))
         write_document(folder.graph, driver.graph.as_document())
         tasks = tuple(range(max(len(items), 1)))
-        driver.submit([Wanted(stage=ALONE, part=0, attempt=len(driver.manifest.jobs), tasks=tasks)])
-    return driver.manifest.jobs[-1].id
+        driver.submit([JobToSubmit(graph_job=ALONE, part=0, attempt=len(driver.manifest.slurm_jobs), tasks=tasks)])
+    return driver.manifest.slurm_jobs[-1].id
 
 
-def _alone(request: JobRequest, site: Site, items: Sequence[str]) -> Graph:
-    gpus = request.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
-    stage = Stage(
+def _graph_of_one(request: JobRequest, site: Site, items: Sequence[str]) -> Graph:
+    gpus = request.gpus_per_node or site.num_gpus_per_node
+    graph_job = GraphJob(
         name=ALONE, command=request.command, script=None, plan=None, options={"num_spares": request.num_spares},
         num_nodes=request.num_nodes, gpus_per_node=gpus, walltime_s=request.walltime_s, items=tuple(items), after={},
         singleton=False, gate=None, width=1 if request.array is None else request.array.max_running,
         retries=RetryRule(limit=0, backoff_s=0.0, longest_s=0.0),
     )  # fmt: skip
     return Graph(
-        name=request.name, site=site.id, folder=request.work_dir, stages={ALONE: stage}, exclude_after=2,
+        name=request.name, site=site.id, folder=request.work_dir, jobs={ALONE: graph_job}, exclude_after=2,
         warn_gpu_hours=None, limit_gpu_hours=None, system="",
     )  # fmt: skip
 
@@ -169,72 +181,77 @@ def open_launch(path: Path, *, say: Say) -> Driver:
     return Driver(folder=folder, graph=load_graph(folder.graph), slurm=slurm(say), say=say)
 
 
-def cancel_launch(path: Path, stages: Sequence[str], *, say: Say) -> list[str]:
-    """End the jobs of a launch, or of some stages. A driver that is at work there is asked to end as well."""
+def cancel_launch(path: Path, graph_jobs: Sequence[str], *, say: Say) -> list[str]:
+    """Cancel the jobs of a launch, or some of them, and return the Slurm ids. A running driver is asked to end too."""
     driver = open_launch(path, say=say)
-    for name in stages:
-        if name not in driver.graph.stages:
-            raise UnknownNameError("stage", name, driver.graph.stages)
-    if not stages:
+    check_job_names(driver.graph, graph_jobs)
+    if not graph_jobs:
         with environment_errors(driver.folder.path):
             driver.folder.stop.touch()
     try:
         with driver.folder.held():
             driver.take_up()
-            return driver.cancel(stages)
+            return driver.cancel(graph_jobs)
     except BusyError:
-        jobs = driver.folder.read().jobs
-        ids = [job.id for job in jobs if job.id and not job.is_settled and (not stages or job.stage in stages)]
+        open_jobs = [job for job in driver.folder.read().slurm_jobs if job.id and not job.has_ended]
+        ids = [job.id for job in open_jobs if not graph_jobs or job.graph_job in graph_jobs]
         if ids:
             driver.slurm.cancel(ids)
         return ids
 
 
-def glance(folders: Sequence[LaunchFolder], *, say: Say) -> list[Standing]:
-    """How launches stand, with one look at the queue for all. Nothing is written: drivers may be at work."""
+def check_job_names(graph: Graph, names: Sequence[str]) -> None:
+    """Refuse a name that is not one of the graph's jobs."""
+    for name in names:
+        if name not in graph.jobs:
+            raise UnknownNameError("job", name, graph.jobs)
+
+
+def current_progress(folders: Sequence[LaunchFolder], *, say: Say) -> list[LaunchProgress]:
+    """The progress of launches, with one squeue for all of them. Writes nothing, because drivers may be running."""
     scheduler = slurm(say)
     drivers = [Driver(folder=f, graph=load_graph(f.graph), slurm=scheduler, say=say) for f in folders]
-    asked: dict[str, list[int]] = {}
+    open_tasks: dict[str, list[int]] = {}
     for driver in drivers:
         driver.manifest = driver.folder.read()
-        asked |= driver.open_tasks()
+        open_tasks |= driver.open_tasks()
     try:
-        statuses = scheduler.status(asked) if asked else {}
+        statuses = scheduler.status(open_tasks) if open_tasks else {}
         for driver in drivers:
             driver.learn(statuses)
     except EnvironmentFailedError as error:
-        say(f"{error}; shown is what was known before")
-    return [Standing(folder=d.folder, graph=d.graph, manifest=d.manifest) for d in drivers]
+        say(f"{error}; showing the last recorded states")
+    return [LaunchProgress(folder=d.folder, graph=d.graph, manifest=d.manifest) for d in drivers]
 
 
 def log_ends(
-    folder: LaunchFolder, stages: Sequence[str], *, item: int | None, num_lines: int
+    folder: LaunchFolder, graph_jobs: Sequence[str], *, item: int | None, num_lines: int
 ) -> list[tuple[Path, str]]:
-    """The last lines of the newest log of each item; failed items first, and not more than can be read."""
-    latest: dict[tuple[str, int], tuple[Job, int, JobState]] = {}
-    for job in folder.read().jobs:
+    """The last lines of the newest log of each item: failed items first, at most MAX_LOGS logs."""
+    latest: dict[tuple[str, int], tuple[SlurmJob, int, JobState]] = {}
+    for job in folder.read().slurm_jobs:
         for task, state in job.task_states().items():
-            latest[job.stage, job.first_item + task] = (job, task, state)
+            latest[job.graph_job, job.first_item + task] = (job, task, state)
     chosen = [
-        found for (stage, number), found in latest.items()
-        if (not stages or stage in stages) and item in (None, number)
+        attempt for (graph_job, number), attempt in latest.items()
+        if (not graph_jobs or graph_job in graph_jobs) and item in (None, number)
     ]  # fmt: skip
-    chosen.sort(key=lambda found: found[2].is_ok or not found[2].is_settled)
-    ends = ((job.log(task), tail(job.log(task), 64 * units.KIB)) for job, task, _ in chosen)
+    chosen.sort(key=lambda attempt: attempt[2].is_ok or not attempt[2].has_ended)
+    ends = ((job.log(task), tail(job.log(task), LOG_TAIL_BYTES)) for job, task, _ in chosen)
     return [(path, "\n".join(text.splitlines()[-num_lines:])) for path, text in ends if text][:MAX_LOGS]
 
 
 def spent_by_launches(folders: Iterable[LaunchFolder], *, say: Say) -> Usage:
-    """From the accounts where the cluster keeps any, else from what drivers saw."""
+    """Usage from Slurm's accounting where the cluster has it, else from the manifests."""
     manifests = [folder.read() for folder in folders]
-    ids = [job.id for manifest in manifests for job in manifest.jobs if job.id]
+    ids = [job.id for manifest in manifests for job in manifest.slurm_jobs if job.id]
     if not ids:
         return usage_of(manifests)
     scheduler = slurm(say)
     try:
         return added([parse_usage(text) for text in scheduler.usage(ids, USAGE_FIELDS)])
     except ScalewrightError as error:
-        say(f"{error}; counting what drivers saw")
+        say(f"{error}; using the times recorded in the launch folders")
         return usage_of(manifests)
 
 
@@ -244,5 +261,6 @@ def spent_by_account(account: str, since: str, *, say: Say) -> Usage:
     if since and not _DAY.match(since):
         raise ConfigError(f"--since {since!r} is not a day: write it like 2026-01-31")
     start = [f"--starttime={since}"] if since else ["--starttime=1970-01-01"]
-    asked = ["-X", "-D", "--allusers", f"--accounts={account}", *start, "-o", USAGE_FIELDS]
-    return parse_usage(slurm(say).accounts(asked))
+    return parse_usage(
+        slurm(say).accounts(["-X", "-D", "--allusers", f"--accounts={account}", *start, "-o", USAGE_FIELDS])
+    )

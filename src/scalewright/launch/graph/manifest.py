@@ -1,11 +1,11 @@
-"""The record of submitted jobs, in the launch folder: a driver that dies is resumed from it.
+"""The launch folder and its manifest: the record of submitted Slurm jobs, from which a launch is resumed.
 
-jobs.json     every job, intended or submitted, and what became of it (jobs/1); written whole
-jobs.jsonl    ids since then, one line each, added the moment sbatch gave them
-graph.json    the resolved graph          stages/NAME/  run directory, script and items of a stage
+jobs.json     every Slurm job, planned or submitted, with its state (jobs/1); always written whole
+jobs.jsonl    ids that sbatch returned since then, one line each, appended at once
+graph.json    the resolved graph          jobs/NAME/  run directory, script and items of a graph's job
 
-All jobs of a pass are written down, with their tags, before the first sbatch. Whatever happens in between, a tag
-without an id is looked up in the queue, and submitted only if it is not there.
+The driver writes all jobs of a pass, with their tags, before it calls sbatch. If it dies in between, the next driver
+searches the queue for tags without an id. It submits a job again only if the queue does not have its tag.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from scalewright import __version__
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
@@ -27,27 +28,33 @@ from scalewright.records.loader import restore, stored
 
 KIND = "jobs"
 ALONE = "@job"
-"""The stage of a launch that is a single job: its run directory is the launch folder. No file can name a stage so."""
+"""Name of the only job of a launch without a graph file. Its run directory is the launch folder.
+
+A graph file cannot use this name."""
 
 
 class BusyError(ConfigError):
-    """Another driver is at work in the folder."""
+    """Another driver is working in the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One call of sbatch, made or intended: a job, or an array of tasks."""
+class SlurmJob:
+    """One call of sbatch, planned or done: a job, or an array of tasks.
+
+    A graph's job becomes several Slurm jobs if it is retried, or if its items fill more than one array.
+    """
 
     tag: str
     name: str
-    stage: str
+    graph_job: str
+    """Name of the job in the graph."""
     script: str
     run_dir: str
     planned_s: float
-    """When it was written down, in seconds since 1970."""
+    """When the driver wrote it into the manifest, in seconds since 1970."""
     part: int = 0
     first_item: int = 0
-    """The stage's number of the item that is task 0 here."""
+    """Item number of task 0, counted over all parts of the graph's job."""
     attempt: int = 0
     tasks: str = ""
     """Empty: no array."""
@@ -58,17 +65,17 @@ class Job:
     options: tuple[str, ...] = ()
     num_gpus: int = 0
     states: Mapping[str, str] = field(default_factory=dict)
-    """Tasks by state, as ranges; a job that is no array is task 0."""
+    """Tasks by state, as ranges. A job without an array is task 0."""
     reason: str = ""
-    """Why a task is where it is: the last that was told."""
-    settled_s: float = 0.0
-    """When the last of its tasks was seen to have ended."""
+    """The latest reason that the scheduler or a task gave for its state."""
+    ended_s: float = 0.0
+    """When the driver saw that the last of its tasks had ended, in seconds since 1970."""
     elapsed_s: float = 0.0
-    """Run time of all its tasks, as the queue tells it."""
+    """Run time of all its tasks, as reported by the queue."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Failed tasks by node."""
+    """Number of failed tasks by node."""
     successes: Mapping[str, int] = field(default_factory=dict)
-    """Tasks that succeeded by node."""
+    """Number of successful tasks by node."""
 
     @property
     def is_array(self) -> bool:
@@ -79,24 +86,24 @@ class Job:
         return parse_ranges(self.tasks) if self.is_array else frozenset({0})
 
     def task_states(self) -> dict[int, JobState]:
-        found = dict.fromkeys(self.task_set, JobState.PLANNED if not self.id else JobState.PENDING)
+        state_of = dict.fromkeys(self.task_set, JobState.PLANNED if not self.id else JobState.PENDING)
         for state, tasks in self.states.items():
-            found.update(dict.fromkeys(parse_ranges(tasks), JobState(state)))
-        return found
+            state_of.update(dict.fromkeys(parse_ranges(tasks), JobState(state)))
+        return state_of
 
-    def with_states(self, states: Mapping[int, JobState], **changes: object) -> Job:
+    def with_states(self, states: Mapping[int, JobState], **changes: object) -> SlurmJob:
         by_state: dict[str, list[int]] = {}
         for task, state in states.items():
             by_state.setdefault(str(state), []).append(task)
-        kept = {state: format_ranges(tasks) for state, tasks in sorted(by_state.items())}
-        return replace(self, states=kept, **changes)  # type: ignore[arg-type]
+        ranges = {state: format_ranges(tasks) for state, tasks in sorted(by_state.items())}
+        return replace(self, states=ranges, **changes)  # type: ignore[arg-type]
 
     @property
-    def is_settled(self) -> bool:
-        return all(JobState(s).is_settled for s in self.states) and bool(self.states)
+    def has_ended(self) -> bool:
+        return all(JobState(s).has_ended for s in self.states) and bool(self.states)
 
     def folder(self, task: int) -> Path:
-        """Where a task's files are."""
+        """Run directory of a task."""
         return Path(self.run_dir) / f"task-{task}" if self.is_array else Path(self.run_dir)
 
     def log(self, task: int) -> Path:
@@ -105,29 +112,31 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class LaunchManifest:
+    """Every Slurm job of a launch, and what the user decided about it."""
+
     name: str
     created: str
     max_array_tasks: int
     token: str
-    """What the tags of its jobs start with."""
+    """Common start of the tags of its jobs."""
     scalewright: str = __version__
     is_stopped: bool = False
-    """Somebody cancelled it: nothing more is submitted until it is resumed."""
+    """The user cancelled the launch. Nothing is submitted until it is resumed."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Stages that will not run, and why."""
+    """Jobs of the graph that will not run, and why."""
     forgiven: Mapping[str, int] = field(default_factory=dict)
-    """Retries above the limit that somebody asked for, by stage."""
-    jobs: tuple[Job, ...] = ()
+    """Retries above the limit that the user allowed, by job of the graph."""
+    slurm_jobs: tuple[SlurmJob, ...] = ()
 
-    def of_stage(self, stage: str) -> list[Job]:
-        return [job for job in self.jobs if job.stage == stage]
+    def slurm_jobs_of(self, graph_job: str) -> list[SlurmJob]:
+        return [job for job in self.slurm_jobs if job.graph_job == graph_job]
 
-    def replaced(self, jobs: Iterable[Job]) -> Manifest:
-        """With these jobs in the place of those with the same tags, or after all others."""
+    def replaced(self, jobs: Iterable[SlurmJob]) -> LaunchManifest:
+        """The manifest with these jobs. A job replaces the one with its tag; a new tag goes to the end."""
         new = {job.tag: job for job in jobs}
-        kept = [new.pop(job.tag, job) for job in self.jobs]
-        return replace(self, jobs=(*kept, *new.values()))
+        kept = [new.pop(job.tag, job) for job in self.slurm_jobs]
+        return replace(self, slurm_jobs=(*kept, *new.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,43 +159,48 @@ class LaunchFolder:
 
     @property
     def stop(self) -> Path:
-        """Its presence asks a driver that is at work to cancel its jobs and end."""
+        """If this file exists, a running driver cancels its jobs and ends."""
         return self.path / "stop"
 
-    def stage(self, name: str) -> Path:
-        return self.path if name == ALONE else self.path.joinpath("stages", name)
+    def job(self, name: str) -> Path:
+        """Folder of a job of the graph."""
+        if name == ALONE:
+            return self.path
+        old = self.path / "stages" / name  # the folder's name before nodes of a graph were called jobs
+        return old if old.is_dir() else self.path / "jobs" / name
 
     def exists(self) -> bool:
         return self.manifest.is_file()
 
-    def read(self) -> Manifest:
-        """The manifest with the ids that came after it was written."""
+    def read(self) -> LaunchManifest:
+        """The manifest, with the ids that were appended to the journal since it was written."""
         if not self.exists():
             raise ConfigError(f"{self.path}: holds no {self.manifest.name}: name the folder that submit printed")
-        manifest = restore(read_document(self.manifest, KIND), Manifest, where=str(self.manifest))
-        by_tag = {job.tag: job for job in manifest.jobs}
+        body = _with_current_names(read_document(self.manifest, KIND))
+        manifest = restore(body, LaunchManifest, where=str(self.manifest))
+        by_tag = {job.tag: job for job in manifest.slurm_jobs}
         for line in read_text(self.journal).splitlines() if self.journal.exists() else ():
             with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):  # the last line may be half written
                 entry = json.loads(line)
                 if entry["tag"] in by_tag:
-                    found = by_tag[entry["tag"]]
-                    by_tag[found.tag] = replace(found, id=str(entry["id"]), dependency=str(entry["dependency"]))
+                    job = by_tag[entry["tag"]]
+                    by_tag[job.tag] = replace(job, id=str(entry["id"]), dependency=str(entry["dependency"]))
         return manifest.replaced(by_tag.values())
 
-    def write(self, manifest: Manifest) -> None:
+    def write(self, manifest: LaunchManifest) -> None:
         with environment_errors(self.path):
             write_document(self.manifest, document(KIND, stored(manifest)))
             self.journal.unlink(missing_ok=True)
 
-    def note_id(self, job: Job) -> None:
-        """Keep an id at once, without writing all again. One that is lost with the power is found by its tag."""
+    def note_id(self, job: SlurmJob) -> None:
+        """Append an id to the journal. An id lost in a power failure is found again by its tag."""
         line = json.dumps({"tag": job.tag, "id": job.id, "dependency": job.dependency}) + "\n"
         with environment_errors(self.path), self.journal.open("a") as file:
             file.write(line)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """One driver at a time. A file system without locks cannot refuse a second one."""
+        """Lock the folder for one driver. Without file locks in the file system, a second driver is not refused."""
         with environment_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path / ".jobs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -196,7 +210,7 @@ class LaunchFolder:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise BusyError(
-                        f"{self.path}: another scalewright jobs is at work there: wait for it, or end it first"
+                        f"{self.path}: another scalewright jobs command is working there: wait for it, or stop it first"
                     ) from error
             yield
         finally:
@@ -205,22 +219,33 @@ class LaunchFolder:
 
 @contextlib.contextmanager
 def environment_errors(path: Path) -> Iterator[None]:
-    """A full or read-only disk is the machine's fault, not the input's."""
+    """Turn a full or read-only disk into an error of the environment (exit code 3), not of the input."""
     try:
         yield
     except OSError as error:
         raise EnvironmentFailedError(
-            f"{path}: the record of jobs cannot be written: {error.strerror}; free space, then: scalewright jobs resume"
+            f"{path}: cannot write the record of jobs: {error.strerror}; free space, then run: "
+            f"scalewright jobs resume {path}"
         ) from error
     except DocumentError as error:
         raise EnvironmentFailedError(str(error)) from error
 
 
-def find_launches(places: Iterable[Path]) -> list[LaunchFolder]:
-    """The launch folders among these places and directly below them, oldest first."""
-    found: list[LaunchFolder] = []
-    for place in places:
-        here = LaunchFolder(place)
-        below = [LaunchFolder(p.parent) for p in sorted(place.glob("*/jobs.json"))]
-        found += [here] if here.exists() else below
-    return found
+def _with_current_names(body: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with today's keys: before, a job of the graph was a `stage`, and Slurm jobs were `jobs`."""
+    if "jobs" not in body:
+        return body
+    renamed = {"stage": "graph_job", "settled_s": "ended_s"}
+    old_jobs = body.pop("jobs")
+    body["slurm_jobs"] = [{renamed.get(key, key): value for key, value in job.items()} for job in old_jobs]
+    return body
+
+
+def find_launches(folders: Iterable[Path]) -> list[LaunchFolder]:
+    """Launch folders among these folders and directly below them, oldest first."""
+    launches: list[LaunchFolder] = []
+    for folder in folders:
+        here = LaunchFolder(folder)
+        below = [LaunchFolder(p.parent) for p in sorted(folder.glob("*/jobs.json"))]
+        launches += [here] if here.exists() else below
+    return launches

@@ -1,4 +1,4 @@
-"""What a job left in its run directory: how it ended, whether it starved, and its score."""
+"""The outcome of a task, from its run directory: how it ended, whether memory ran out, and its score."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pathlib import Path
 
 from scalewright.errors import ScalewrightError
 from scalewright.launch.graph.graph import GateRule
-from scalewright.launch.graph.manifest import Job
+from scalewright.launch.graph.manifest import SlurmJob
 from scalewright.launch.slurm.job_state import JobState, TaskStatus
 from scalewright.records.documents import parse_json, read_text
 from scalewright.records.run_directory import ExitInfo, RunDirectory
 from scalewright.records.types import ExitCode
 
 TAIL_BYTES = 8192
-_STARVED = re.compile(
+_OUT_OF_MEMORY = re.compile(
     r"does not fit in memory|out of memory|oom[-_ ]kill|exceeded (?:job|step) memory limit"
     r"|OutOfMemoryError|MemoryError",
     re.IGNORECASE,
 )
 
 
-def exit_info_of(job: Job, task: int) -> ExitInfo | None:
-    """How its latest attempt ended, by its own word; an older one's word does not count."""
+def exit_info_of(job: SlurmJob, task: int) -> ExitInfo | None:
+    """The exit_info.json of the latest attempt. None if it is absent or from an earlier attempt."""
     try:
-        found = RunDirectory(job.folder(task)).read_exit_info()
+        info = RunDirectory(job.folder(task)).read_exit_info()
     except (ScalewrightError, TypeError, OSError):
         return None
-    return found if found is not None and found.time >= int(job.planned_s) else None
+    return info if info is not None and info.time >= int(job.planned_s) else None
 
 
 def tail(path: Path, num_bytes: int = TAIL_BYTES) -> str:
-    """The end of a log; empty where there is none."""
+    """The last bytes of a log; empty if there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - num_bytes, 0))
@@ -41,29 +41,29 @@ def tail(path: Path, num_bytes: int = TAIL_BYTES) -> str:
         return ""
 
 
-def after_failure(job: Job, task: int, status: TaskStatus) -> tuple[JobState, str]:
-    """A failure told apart: too little memory, or anything else, with the job's own reason."""
+def after_failure(job: SlurmJob, task: int, status: TaskStatus) -> tuple[JobState, str]:
+    """State and reason of a failed task. Running out of memory is a state of its own, because a retry cannot help."""
     info = exit_info_of(job, task)
-    said = "" if info is None or info.finished else info.reason
-    if _STARVED.search(said) or _STARVED.search(tail(job.log(task))):
-        return JobState.OUT_OF_MEMORY, said or "its log says that memory ran out"
-    return status.state, said or status.reason
+    own_reason = "" if info is None or info.finished else info.reason
+    if _OUT_OF_MEMORY.search(own_reason) or _OUT_OF_MEMORY.search(tail(job.log(task))):
+        return JobState.OUT_OF_MEMORY, own_reason or "its log says that memory ran out"
+    return status.state, own_reason or status.reason
 
 
-def after_silence(job: Job, task: int) -> tuple[JobState, str]:
-    """The state of a task that the scheduler knows nothing of any more, from what it left."""
+def after_silence(job: SlurmJob, task: int) -> tuple[JobState, str]:
+    """State and reason of a task that the scheduler no longer lists, from its exit_info.json."""
     info = exit_info_of(job, task)
     if info is None:
-        return JobState.LOST, "the scheduler has forgotten it and it left no exit_info.json: look into its log"
+        return JobState.LOST, "the scheduler no longer lists it and it wrote no exit_info.json: look into its log"
     if info.finished:
         return JobState.COMPLETED, ""
-    if _STARVED.search(info.reason):
+    if _OUT_OF_MEMORY.search(info.reason):
         return JobState.OUT_OF_MEMORY, info.reason
     return (JobState.PREEMPTED if info.code == ExitCode.REQUEUE else JobState.FAILED), info.reason
 
 
-def below_gate(job: Job, task: int, gate: GateRule) -> str:
-    """Why a task does not pass its gate; empty if it does."""
+def below_gate(job: SlurmJob, task: int, gate: GateRule) -> str:
+    """Why a task does not pass its gate; empty if it passes."""
     path = job.folder(task) / gate.file
     try:
         value = parse_json(read_text(path), where=str(path))

@@ -55,7 +55,7 @@ def request_of_job(job: JobRequest, site: Site, catalog: Catalog, *, device: str
     """
     forced = "" if job.transport == "auto" else job.transport
     plain = PreflightRequest(device=device, folders=(str(job.run_dir),), transport=forced)
-    per_node = job.gpus_per_node or (0 if site.gpus_per_node is None else site.gpus_per_node.value)
+    per_node = job.gpus_per_node or site.num_gpus_per_node
     if site.system is None or not per_node or device == "cpu":
         return plain
     try:

@@ -1,7 +1,7 @@
-"""Fixed pieces of a job script, in bash. Values are filled in by `slurm_script`, quoted, before these run.
+"""Fixed pieces of a job script, in bash. `render.py` and `steps.py` put them together and fill in quoted values.
 
-The shell must never wait on srun in the foreground: bash runs a trap only when the foreground command has ended,
-which would be after the job was killed. So srun runs in the background, and the shell waits for it.
+srun must never run in the foreground: bash runs a trap only after the foreground command has ended, and by then Slurm
+has killed the job. So srun runs in the background, and the shell waits for it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ask_ranks() {
     watcher=$!
 }
 
-# Slurm's notice before the time limit, or before preemption: the ranks save and leave.
+# Slurm sends USR1 before the time limit and before preemption: the ranks save and exit.
 on_notice() {
     interrupted=1 noticed=1
     say 'notice: asking the ranks to save and leave'
     [[ -z $step ]] || ask_ranks
 }
 
-# TERM without a notice is scancel: pass it on, and do not queue again what somebody cancelled.
+# TERM without USR1 before it comes from scancel: pass it on, and do not requeue a cancelled job.
 on_term() {
     interrupted=1
     ((noticed)) || cancelled=1
@@ -32,7 +32,7 @@ on_term() {
     [[ -z $step ]] || kill -TERM "$step" 2>/dev/null || true
 }
 
-# srun in the background: a signal ends `wait` early, and then the step is waited for again.
+# srun runs in the background. A signal ends `wait` early; then wait again.
 run_step() {
     local code=0
     srun "$@" &
@@ -49,7 +49,7 @@ run_step() {
 """.strip("\n")
 
 END = r"""
-# Once, whatever ends the job: how it ended, in a file that is whole or not there.
+# Runs once, at any end of the job: writes how it ended. The rename makes sure that the file is complete.
 record_end() {
     ((ended == 0)) || return 0
     ended=1
@@ -94,9 +94,9 @@ requeue() {
 }
 """
 
-STAGE_FUNCTION = r"""
-# stage FOLDER SOURCE...: once per node. Copied beside its place and renamed, so that a half copy is never used.
-stage() {
+COPY_FUNCTION = r"""
+# copy_near FOLDER SOURCE...: once per node. Copies under another name, then renames: a partial copy is never used.
+copy_near() {
     set -euo pipefail
     local folder=$1 source target need have
     shift
@@ -116,16 +116,16 @@ stage() {
 }
 """
 
-STAGE_CALL = r"""
+COPY_CALL = r"""
 if ! run_step "${per_node[@]}" --kill-on-bad-exit=1 \
-    bash -c "$(declare -f stage); stage \"\$@\"" stage "$stage_dir" "${staged[@]}"; then
+    bash -c "$(declare -f copy_near); copy_near \"\$@\"" copy_near "$copy_dir" "${copied[@]}"; then
     ((noticed == 0)) || requeue 'asked to stop'
-    reason='staging to the nodes failed: see logs'
+    reason='copying to the nodes failed: see logs'
     exit 3
 fi
 """
 
-STAGE_CLEAN = r"""    [[ -z ${stage_dir-} ]] || timeout 60 srun "${per_node[@]}" rm -rf -- "$stage_dir" || true"""
+COPY_CLEAN = r"""    [[ -z ${copy_dir-} ]] || timeout 60 srun "${per_node[@]}" rm -rf -- "$copy_dir" || true"""
 
 HOSTS = r"""
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -138,7 +138,7 @@ RENDEZVOUS = {
 export MASTER_ADDR=${MASTER_ADDR:-${hosts[0]}}
 """,
 }
-"""Where the ranks meet, by what the site's profile says of names."""
+"""Address of rank 0, by the `rendezvous` of the site's profile."""
 
 PROVENANCE = r"""
 {
@@ -153,7 +153,7 @@ PROVENANCE = r"""
 """.strip("\n")
 
 ON_RANK_HEAD = r"""
-# Once per task: who it is, where it landed, and then the command in its place.
+# Once per task: set its rank, print where it runs, and become the command.
 on_rank() {
 """
 
@@ -167,8 +167,8 @@ RANK_PLACE = r"""    printf 'rank %s on %s: CPUs %s, devices %s\n' "$SLURM_PROCI
 """
 
 ON_NODE = r"""
-# Once per node. torchrun would end at once on USR1, so it ignores the signal and its ranks are asked directly. They may
-# not be there yet, or not yet listen: each is asked once, as soon as it catches USR1, the bit 0x200 of its SigCgt.
+# Once per node. USR1 would end torchrun, so torchrun ignores it and each rank gets the signal directly. A rank that has
+# no handler yet would die of it: each rank gets USR1 once, as soon as it catches it (bit 0x200 of its SigCgt).
 on_node() {
     local agent asking='' code=0 interrupted=0
     (trap '' USR1 && exec "$@") &
@@ -203,8 +203,8 @@ on_node() {
 """.strip("\n")
 
 SHIELD = r"""
-# Around each rank. Leaving with 75 means saved; it is held back a little, because the first code that is not 0 makes
-# srun and torchrun end the ranks that are still saving.
+# Around each rank. Exit code 75 means saved. It is delayed a little: at the first code that is not 0, srun and torchrun
+# kill the ranks that are still saving.
 shield() {
     local hold_s=$1 held=$2 child='' early='' code=0 interrupted=0
     shift 2
@@ -228,11 +228,11 @@ shield() {
 """.strip("\n")
 
 UNIGNORE = "import os, signal, sys; signal.signal(signal.SIGUSR1, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
-"""What torchrun ignores its ranks would ignore too, and bash cannot undo that: Python can."""
+"""Ranks inherit the ignored USR1 of torchrun. bash cannot undo that; Python can."""
 
 LOST_NODES = r"""
-# A node that is gone shows first as a failure of the other ranks, before Slurm has missed it. Slurm then queues the job
-# again itself, and not before: what ends until then counts as failed.
+# When a node dies, the ranks on other nodes fail first, before Slurm notices. Slurm requeues the job when it notices; a
+# job that ends before that counts as failed. So wait here.
 lost_nodes() {
     local said=$run_dir/logs/lost-$SLURM_JOB_ID-$attempt.txt waited_s
     if run_step --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 true 2>"$said"; then
@@ -251,7 +251,7 @@ lost_nodes() {
     done
 }
 """
-"""Only a node that srun or the controller names is lost: whatever else fails here says nothing about nodes."""
+"""A node counts as lost only if srun or the controller names it. Other failures have other causes."""
 
 IF_LOST = r"""elif ((cancelled == 0)) && lost_nodes; then
     reason="$bad_nodes is lost"

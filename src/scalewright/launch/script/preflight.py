@@ -1,15 +1,15 @@
-"""The pre-flight check as the first step of a job script.
+"""The pre-flight check as the first step of a job script, in bash.
 
-The script goes by the result that rank 0 leaves, not by the step's exit code: torchrun makes every failure a 1, and an
-image without scalewright has no result at all, which must not end a job that does not need it.
+The script reads the result file of rank 0 and ignores the exit code of the step. torchrun turns every failure into 1,
+and an image without scalewright writes no result; a job that does not need scalewright must still run there.
 """
 
 from __future__ import annotations
 
 PREFLIGHT = r"""
-# Before step 1: ranks say where they sit and time each other. Where scalewright is not installed this is left out.
+# Pre-flight: before the run, ranks report where they are and measure each other. Skipped without scalewright.
 rm -f -- "$run_dir/preflight/result.json"
-# A node that fails at once must not end the step: the others judge without it.
+# A failing node must not end the step: the other nodes decide without it.
 @RUN@ || true
 if ((noticed)); then requeue 'asked to stop'; fi
 if ((cancelled)); then exit 143; fi
@@ -36,11 +36,11 @@ EXCLUDE = r"""    if [[ -n ${bad_nodes-} ]]; then
         scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$bad_nodes" || say 'the bad nodes could not be excluded'
     fi
 """
-"""Once the job waits again: the same nodes would fail again."""
+"""Runs after the requeue. Without it the job could get the same bad nodes again."""
 
 
 SPARES = r"""
-# More nodes than the run needs were asked for: it takes good ones, and the others stay idle.
+# The job has spare nodes: the run uses good ones, and the others stay idle.
 if [[ ${checked:-none} == 0 ]]; then IFS=, read -ra hosts <"$run_dir/preflight/nodes.txt"; fi
 hosts=("${hosts[@]:0:@NUM@}")
 node_list=$(IFS=, && printf '%s' "${hosts[*]}")
@@ -49,7 +49,7 @@ say "running on $node_list"
 
 
 def preflight_step(outer: list[str], python: str, *, num_spares: int) -> str:
-    """`outer` is what the ranks' own step runs around its command: rank, image, torchrun."""
+    """The step that runs the check. `outer` is what the ranks' step runs around its command: rank, image, torchrun."""
     spares = f" --spares {num_spares}" if num_spares else ""
     check = f'{python} -m scalewright.run preflight --run-dir "$run_dir"{spares}'
     words = ['run_step "${step_flags[@]}" --kill-on-bad-exit=0', *outer, check]
@@ -57,5 +57,5 @@ def preflight_step(outer: list[str], python: str, *, num_spares: int) -> str:
 
 
 def take_good_nodes(num_nodes: int, rendezvous: str, arrays: str) -> str:
-    """The nodes that the check keeps, where they meet, and the flags of a step on them."""
+    """The nodes that passed the check, the address of rank 0 on them, and the flags of a step on them."""
     return SPARES.strip("\n").replace("@NUM@", str(num_nodes)) + f"\n{rendezvous}{arrays}"

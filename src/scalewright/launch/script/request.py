@@ -1,4 +1,4 @@
-"""JobRequest: what somebody wants to run, before any site has been asked. `render(request, site)` makes a Script."""
+"""JobRequest: what the user wants to run, not yet checked against a site. `render(request, site)` makes a JobScript."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Literal
 from scalewright.errors import ConfigError
 from scalewright.launch.script.quoting import one_line, writable
 from scalewright.sites.types import Launcher
+from scalewright.sites.walltime import format_walltime
 
 MAX_REQUEUES = 100
 LONGEST_NOTICE_S = 65535
-"""What Slurm's --signal takes."""
+"""The longest time that Slurm's --signal accepts."""
 OWN_NAMES = frozenset({
     "run_dir", "attempt", "grace_s", "hold_s", "exit_requeue", "max_requeues", "step", "watcher", "interrupted",
-    "noticed", "cancelled", "ended", "reason", "manifest", "lines", "item", "hosts", "image", "per_node", "stage_dir",
-    "staged", "command", "torchrun", "step_flags", "status", "checked", "bad_nodes", "node_list",
+    "noticed", "cancelled", "ended", "reason", "manifest", "lines", "item", "hosts", "image", "per_node", "copy_dir",
+    "copied", "command", "torchrun", "step_flags", "status", "checked", "bad_nodes", "node_list",
     "excluded",
     "UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "IFS",
 })  # fmt: skip
-"""Variables of the script itself, and those that bash does not let anyone set."""
+"""Variables that the script uses, and those that bash does not allow to set."""
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")
 _CONSTRAINT = re.compile(r"^[A-Za-z0-9_.:*()&|\[\]@-]+$")
 _MODULE = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+/-]*$")
@@ -36,17 +37,17 @@ RuntimeKind = Literal["auto", "apptainer", "pyxis", "shifter"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """An image to run in: a file, or a reference where the runtime takes one."""
+    """An image to run in: a file, or a reference if the runtime accepts one."""
 
     image: str
     runtime: RuntimeKind = "auto"
     sha256: str = ""
-    """What the image file must hash to; empty: it must only be readable."""
+    """Expected hash of the image file; empty: the hash is not checked."""
 
     def __post_init__(self) -> None:
         one_line(self.image, "--container")
         if not self.image or self.image.startswith("-"):
-            raise ConfigError(f"--container {self.image!r} is no image: name a file or a reference")
+            raise ConfigError(f"--container {self.image!r} is not an image: give a file or a reference")
         if self.sha256 and not _DIGEST.match(self.sha256):
             raise ConfigError(
                 f"--container digest {self.sha256!r} is not 64 hexadecimal digits: write IMAGE@sha256:DIGEST"
@@ -59,7 +60,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayTasks:
-    """One task per line of a manifest, at most `max_running` at a time."""
+    """An array with one task for each line of the file `manifest`, at most `max_running` at a time."""
 
     manifest: Path
     num_items: int
@@ -69,12 +70,12 @@ class ArrayTasks:
         if self.num_items < 1:
             raise ConfigError(f"--array {str(self.manifest)!r} has no lines: write one work item per line")
         if self.max_running < 1:
-            raise ConfigError(f"--width {self.max_running} must be 1 or more: tasks that may run at once")
+            raise ConfigError(f"--width {self.max_running} must be 1 or more: it is the number of tasks at once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """A job. An empty text or 0 leaves the choice to the site's profile."""
+    """A job. An empty text or 0 means the default of the site's profile."""
 
     command: tuple[str, ...]
     num_nodes: int
@@ -83,7 +84,7 @@ class JobRequest:
     work_dir: Path
     name: str = "scalewright"
     num_spares: int = 0
-    """Nodes asked for on top, so that bad ones can be left out."""
+    """Additional nodes, so that the job can leave out bad ones."""
     gpus_per_node: int = 0
     launcher: Launcher | Literal["auto"] = "auto"
     account: str = ""
@@ -92,29 +93,29 @@ class JobRequest:
     constraint: str = ""
     reservation: str = ""
     switches: str = ""
-    """Most leaf switches, and how long to wait for them: `1@12:00:00`."""
+    """Largest number of leaf switches, and how long to wait for them: `1@12:00:00`."""
     mig: str = ""
-    """Profile of a GPU's slice, such as 1g.10gb; `gpus_per_node` then counts slices."""
+    """Profile of a MIG slice, such as 1g.10gb; `gpus_per_node` then counts slices."""
     transport: str = "auto"
-    """Catalogue id, or tcp for whatever sockets the fabric has; auto: the site's own, nothing forced."""
+    """Catalogue id, or tcp for sockets over any network of the site; auto: the site's default, nothing forced."""
     container: Container | None = None
     modules: tuple[str, ...] = ()
     venv: str = ""
-    stage: tuple[str, ...] = ()
-    """Files and folders copied to every node first; the command finds them in `{stage}`."""
+    copied_paths: tuple[str, ...] = ()
+    """Files and folders that are first copied to every node; the command finds them in `{copy}`."""
     array: ArrayTasks | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     directives: Mapping[str, str] = field(default_factory=dict)
     """More sbatch options by name, such as exclude."""
     requeue: bool = True
     notice_s: int = 0
-    """How long before the end the ranks are asked to save; 0: two minutes, less in short jobs."""
+    """How long before the time limit the ranks are asked to save; 0: two minutes, less in short jobs."""
     finds_its_rank: bool = False
-    """The command reads Slurm's own variables and needs no RANK."""
+    """The command reads its rank from Slurm's variables and needs no RANK."""
     checks_nodes: bool = False
-    """Pre-flight in every task of an array too, because its ranks talk to each other; single jobs have it anyway."""
+    """Run the pre-flight check in every task of an array too. Single jobs always run it."""
     notes: tuple[str, ...] = ()
-    """What whoever made the request wants its reader to know; the script carries them."""
+    """Notes to the user about this request. The script has them as comments."""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -127,21 +128,21 @@ class JobRequest:
             raise ConfigError(f"--spares {self.num_spares} must be 0 or more")
         if self.num_spares and (self.array is not None or self.mig):
             raise ConfigError(
-                f"--spares {self.num_spares}: nodes of arrays and MIG slices are not checked before: leave it out"
+                f"--spares {self.num_spares}: arrays and MIG slices run no pre-flight check: leave --spares out"
             )
         if self.gpus_per_node < 0:
             raise ConfigError(f"--gpus-per-node {self.gpus_per_node} must be 1 or more")
         if self.notice_s and not 10 <= self.notice_s < min(self.walltime_s, LONGEST_NOTICE_S):
             raise ConfigError(
-                f"a notice of {self.notice_s} s does not fit into a job of {self.walltime_s} s: give 10 s or more, "
-                f"less than the job and than {LONGEST_NOTICE_S} s"
+                f"--notice {self.notice_s} s does not fit into a job of {format_walltime(self.walltime_s)}: give 10 s "
+                f"or more, less than the job and less than {LONGEST_NOTICE_S} s"
             )
         self._check_names()
         self._check_paths()
 
     @property
     def all_nodes(self) -> int:
-        """With the spares."""
+        """Nodes of the job, including the spares."""
         return self.num_nodes + self.num_spares
 
     def _check_names(self) -> None:
@@ -160,7 +161,7 @@ class JobRequest:
             *(("--directive", name, _DIRECTIVE) for name in self.directives),
         ):
             if (value or flag in ("--name", "--module", "--env", "--directive")) and not pattern.fullmatch(value):
-                raise ConfigError(f"{flag} {value!r} is not a name that Slurm takes: {_RULES.get(flag, _PLAIN_RULE)}")
+                raise ConfigError(f"{flag} {value!r} is not a name that Slurm accepts: {_RULES.get(flag, _PLAIN_RULE)}")
         for name, value in self.variables.items():
             writable(value, f"--env {name}")
             if name in OWN_NAMES or name.startswith("SLURM_"):
@@ -177,15 +178,15 @@ class JobRequest:
             if not path.startswith("/"):
                 raise ConfigError(f"{what} {path!r} must be a full path")
         for path in (
-            *self.stage,
+            *self.copied_paths,
             *([self.venv] if self.venv else []),
             *([str(self.array.manifest)] if self.array else []),
         ):
             if not one_line(path, "the path").startswith("/"):
                 raise ConfigError(f"{path!r} must be a full path: the job may start in another folder")
-        names = [Path(path).name for path in self.stage]
+        names = [Path(path).name for path in self.copied_paths]
         if len(set(names)) != len(names) or "" in names:
-            raise ConfigError("--stage is given two paths with one name, or /: they would lie in one place; rename one")
+            raise ConfigError("--copy has / or two paths with the same last name: rename one, or leave it out")
 
 
 _PLAIN_RULE = "use letters, digits and . _ + -"
@@ -200,14 +201,14 @@ _RULES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """A job script, and what its reader should know."""
+class JobScript:
+    """The text of a job script, and its notes for the user."""
 
     text: str
     notes: tuple[str, ...]
-    """All of them; the script has them as comments."""
+    """All notes. The script has them as comments."""
     num_warnings: int = 0
-    """The first so many notes are about this request; the rest say how sure the profile is."""
+    """The first `num_warnings` notes are about this request; the others say how well the profile is tested."""
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""A request held against a site's rules: what was left open is chosen, what cannot be is refused in one sentence."""
+"""ResolvedJob: a request checked against a site's rules, with every open choice made.
+
+What the site cannot run is refused in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass, replace
 from scalewright.errors import ConfigError, UnknownNameError
 from scalewright.launch.script import transport as transports
 from scalewright.launch.script.request import JobRequest
-from scalewright.sites.types import JobLayout, Launcher, Partition, Qos, Runtime, Site, SiteTransport
+from scalewright.sites.types import JobLayout, Launcher, Qos, Runtime, Site, SitePartition, SiteTransport
 from scalewright.sites.walltime import format_walltime
 
 DEFAULT_NOTICE_S = 120
@@ -16,8 +19,8 @@ SLICES_PER_GPU = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """Everything a script needs, decided."""
+class ResolvedJob:
+    """A job request on a site. Everything that its script needs is decided."""
 
     request: JobRequest
     site: Site
@@ -25,13 +28,14 @@ class Settled:
     layout: JobLayout
     gpus: int
     cpus: int
-    """CPUs of one GPU's share; 0: not known, so none are asked for."""
+    """CPUs per GPU; 0: unknown, so the script does not request CPUs."""
     partition: str
     qos: str
     constraint: str
     notice_s: int
     transport: SiteTransport | None
     is_forced: bool
+    """Whether the script forces the transport with environment variables."""
     runtime: Runtime | None
     cpu_bind: str
     notes: tuple[str, ...]
@@ -50,12 +54,12 @@ class Settled:
 
     @property
     def whole_node(self) -> bool:
-        """Whether the partition gives whole nodes; true where it does not say."""
-        found = self.site.partition(self.partition)
-        return found is None or found.whole_node
+        """Whether the partition allocates whole nodes; true if the profile does not know the partition."""
+        partition = self.site.partition(self.partition)
+        return partition is None or partition.whole_node
 
 
-def settle(request: JobRequest, site: Site) -> Settled:
+def resolve_job(request: JobRequest, site: Site) -> ResolvedJob:
     notes: list[str] = []
     gpus = _gpus(request, site)
     launcher: Launcher = site.launcher if request.launcher == "auto" else request.launcher
@@ -66,28 +70,31 @@ def settle(request: JobRequest, site: Site) -> Settled:
     _check_size(request, site, partition, qos, total_cpus=request.all_nodes * gpus * cpus)
     _check_time(request, site, partition, qos)
     _check_array(request, site, partition)
-    chosen, is_forced = transports.choose(site, request.transport)
-    settled = Settled(
+    transport, is_forced = transports.choose(site, request.transport)
+    job = ResolvedJob(
         request=request, site=site, launcher=launcher, layout=layout, gpus=gpus, cpus=cpus,
         partition=partition, qos=qos, constraint=constraint, notice_s=_notice_s(request),
-        transport=chosen, is_forced=is_forced, runtime=_runtime(request, site),
+        transport=transport, is_forced=is_forced, runtime=_runtime(request, site),
         cpu_bind=_cpu_bind(request, site, launcher, partition, gpus), notes=tuple(notes),
     )  # fmt: skip
-    return _with_advice(settled)
+    return _with_advice(job)
 
 
 def _gpus(request: JobRequest, site: Site) -> int:
-    there = 0 if site.gpus_per_node is None else site.gpus_per_node.value
-    wanted = request.gpus_per_node or there
-    if not wanted:
-        raise ConfigError(f"{site.id} does not say how many GPUs a node has: give --gpus-per-node")
+    gpus_per_node = site.num_gpus_per_node
+    requested = request.gpus_per_node or gpus_per_node
+    if not requested:
+        raise ConfigError(f"profile {site.id} does not give the GPUs of a node: give --gpus-per-node")
     if request.mig and site.vendor == "amd":
         raise ConfigError(f"--mig {request.mig}: {site.name} has AMD devices, which have no MIG slices: leave it out")
-    most = there * (SLICES_PER_GPU if request.mig else 1)
-    if there and wanted > most:
-        what = f"{there} GPUs with at most {SLICES_PER_GPU} slices each" if request.mig else f"{there} GPUs"
-        raise ConfigError(f"--gpus-per-node {wanted}: a node of {site.name} has {what}; ask for more --nodes instead")
-    return wanted
+    largest = gpus_per_node * (SLICES_PER_GPU if request.mig else 1)
+    if gpus_per_node and requested > largest:
+        slices = f" with at most {SLICES_PER_GPU} slices each" if request.mig else ""
+        raise ConfigError(
+            f"--gpus-per-node {requested}: a node of {site.name} has {gpus_per_node} GPUs{slices}; "
+            "request more --nodes instead"
+        )
+    return requested
 
 
 def _account(request: JobRequest, site: Site, notes: list[str]) -> str:
@@ -96,12 +103,14 @@ def _account(request: JobRequest, site: Site, notes: list[str]) -> str:
         if rule.required:
             form = f", in the form {rule.form}" if rule.form else ""
             raise ConfigError(
-                f"{site.name} runs no job without an account: give --account{form}; a graph has the key account, "
-                "a study account under [measure.job]"
+                f"{site.name} runs no job without an account: give --account{form}; in a graph write account = in "
+                "[defaults], in a study in [measure.job]"
             )
         return ""
     if rule.pattern and not re.fullmatch(rule.pattern, request.account):
-        notes.append(f"account {request.account} does not look like {site.name}'s ({rule.form}): check it")
+        notes.append(
+            f"account {request.account} does not have the form of {site.name}'s accounts ({rule.form}): check it"
+        )
     return request.account
 
 
@@ -109,16 +118,18 @@ def _selection(request: JobRequest, site: Site, account: str, notes: list[str]) 
     if request.partition:
         rule = next((f for f in site.forbidden if f.flag == "--partition"), None)
         if rule is not None:
-            raise ConfigError(f"--partition {request.partition}: not on {site.name}, where {rule.why}: leave it out")
+            raise ConfigError(
+                f"--partition {request.partition} must not be given on {site.name}, because {rule.why}: leave it out"
+            )
     partition = request.partition or site.select.partition
     if request.partition and site.partitions:
-        found = site.partition(request.partition)
-        if found is None:
+        rules = site.partition(request.partition)
+        if rules is None:
             names = [p.name for p in site.partitions]
             hint = f"{site.id} has {', '.join(names)}"
             raise UnknownNameError(f"partition of {site.name}", request.partition, names, hint=hint)
-        if not found.has_gpus:
-            raise ConfigError(f"--partition {found.name} of {site.name} has no GPUs: choose {site.select.partition}")
+        if not rules.has_gpus:
+            raise ConfigError(f"--partition {rules.name} of {site.name} has no GPUs: choose {site.select.partition}")
     qos = request.qos or site.select.qos.replace("{account}", account)
     constraint = request.constraint or site.select.constraint
     if request.qos and site.qos and site.find_qos(request.qos) is None:
@@ -136,22 +147,22 @@ def _check_size(request: JobRequest, site: Site, partition: str, qos: str, *, to
             continue
         if rule.max_nodes is not None and nodes > rule.max_nodes:
             others = [p.name for p in site.partitions if p.has_gpus and (p.max_nodes or nodes) >= nodes]
-            hint = f"use {' or '.join(others)}" if isinstance(rule, Partition) and others else "use fewer nodes"
-            raise ConfigError(f"--nodes {nodes}: {rule.name} of {site.name} takes at most {rule.max_nodes}; {hint}")
+            hint = f"use {' or '.join(others)}" if isinstance(rule, SitePartition) and others else "use fewer nodes"
+            raise ConfigError(f"--nodes {nodes}: {rule.name} of {site.name} allows at most {rule.max_nodes}; {hint}")
         if nodes < rule.min_nodes:
-            raise ConfigError(f"--nodes {nodes}: {rule.name} of {site.name} takes {rule.min_nodes} or more")
+            raise ConfigError(f"--nodes {nodes}: {rule.name} of {site.name} requires {rule.min_nodes} or more")
         if isinstance(rule, Qos) and rule.max_cpus is not None and total_cpus > rule.max_cpus:
             raise ConfigError(
-                f"--nodes {nodes} means {total_cpus} CPUs: QOS {rule.name} of {site.name} takes {rule.max_cpus} at most"
+                f"--nodes {nodes} means {total_cpus} CPUs: QOS {rule.name} of {site.name} allows {rule.max_cpus}"
             )
     bins = [b for b in site.size_bins if b.partition in ("", partition)]
     if bins and not any(b.min_nodes <= nodes <= b.max_nodes for b in bins):
-        most = max(b.max_nodes for b in bins)
-        raise ConfigError(f"--nodes {nodes}: {partition or site.name} takes at most {most} nodes in one job")
+        largest = max(b.max_nodes for b in bins)
+        raise ConfigError(f"--nodes {nodes}: {partition or site.name} allows at most {largest} nodes in one job")
 
 
 def longest_s(site: Site, *, partition: str, qos: str, num_nodes: int) -> tuple[int, str] | None:
-    """The longest job of that size, and the rule that says so; None where the profile knows no limit."""
+    """The time limit for a job of that size, and the rule that sets it; None if the profile has no limit."""
     limits: list[tuple[int, str]] = []
     chosen = site.partition(partition)
     if chosen is not None and chosen.max_time is not None:
@@ -172,23 +183,24 @@ def _check_time(request: JobRequest, site: Site, partition: str, qos: str) -> No
     limit = longest_s(site, partition=partition, qos=qos, num_nodes=request.all_nodes)
     if limit is not None and request.walltime_s > limit[0]:
         raise ConfigError(
-            f"--time {format_walltime(request.walltime_s)} is over the {format_walltime(limit[0])} that {site.name} "
-            f"allows for {limit[1]}: ask for less (the job saves and is queued again) or take another partition or QOS"
+            f"--time {format_walltime(request.walltime_s)} is over {format_walltime(limit[0])}, the limit of "
+            f"{site.name} for {limit[1]}: give a shorter --time (the job saves and is requeued), or another partition "
+            "or QOS"
         )
 
 
 def _check_array(request: JobRequest, site: Site, partition: str) -> None:
-    """Slurm counts every task of an array as a job of its user."""
+    """Refuse an array with more tasks than the site allows. Slurm counts every task as a job of the user."""
     if request.array is None:
         return
     tasks, rule = request.array.num_items, site.partition(partition)
     if site.max_array_size is not None and tasks >= site.max_array_size.value:
         raise ConfigError(
-            f"--array has {tasks} items: {site.name} takes fewer than {site.max_array_size.value}; split it"
+            f"--array has {tasks} items: {site.name} allows fewer than {site.max_array_size.value}; split it"
         )
     if rule is not None and rule.max_jobs is not None and tasks > rule.max_jobs:
         raise ConfigError(
-            f"--array has {tasks} items: {rule.name} of {site.name} takes {rule.max_jobs} jobs of one user; split it"
+            f"--array has {tasks} items: {rule.name} of {site.name} allows {rule.max_jobs} jobs per user; split it"
         )
 
 
@@ -201,24 +213,24 @@ def _runtime(request: JobRequest, site: Site) -> Runtime | None:
     if container is None:
         return None
     names = [r.kind for r in site.runtimes]
-    found = next((r for r in site.runtimes if container.runtime in ("auto", r.kind)), None)
-    if found is None:
+    runtime = next((r for r in site.runtimes if container.runtime in ("auto", r.kind)), None)
+    if runtime is None:
         raise ConfigError(
-            f"{site.name} runs no containers with {container.runtime}: it has {', '.join(names) or 'none'}"
+            f"--runtime {container.runtime}: {site.name} has {', '.join(names) or 'no container runtime'}"
         )
-    if found.kind == "apptainer" and not container.is_file:
+    if runtime.kind == "apptainer" and not container.is_file:
         if site.internet is not None and not site.internet.value:
             raise ConfigError(
-                f"--container {container.image}: compute nodes of {site.name} reach no registry: "
-                "make an image file on a login node and give its full path"
+                f"--container {container.image}: compute nodes of {site.name} have no internet access: build an image "
+                "file on a login node and give its full path"
             )
         if "://" not in container.image:
             raise ConfigError(
                 f"--container {container.image!r} is neither a full path nor a reference like docker://..."
             )
     if container.sha256 and not container.is_file:
-        raise ConfigError("a digest is checked against an image file: give the image's full path")
-    return found
+        raise ConfigError("a digest can be checked for an image file only: give the image's full path")
+    return runtime
 
 
 def _cpu_bind(request: JobRequest, site: Site, launcher: Launcher, partition: str, gpus: int) -> str:
@@ -232,26 +244,26 @@ def _cpu_bind(request: JobRequest, site: Site, launcher: Launcher, partition: st
     return ""
 
 
-def _with_advice(settled: Settled) -> Settled:
-    """Notes that refuse nothing but that a reader should have seen."""
-    site, request = settled.site, settled.request
-    notes = list(settled.notes)
-    if settled.whole_node and site.gpus_per_node is not None and not settled.is_full_node and not request.mig:
+def _with_advice(job: ResolvedJob) -> ResolvedJob:
+    """The job with notes about choices that work but may surprise the user."""
+    site, request = job.site, job.request
+    notes = list(job.notes)
+    if job.whole_node and site.gpus_per_node is not None and not job.is_full_node and not request.mig:
         notes.append(
-            f"{settled.partition or site.name} gives whole nodes: {site.gpus_per_node.value - settled.gpus} of "
-            f"{site.gpus_per_node.value} GPUs of each would idle"
+            f"{job.partition or site.name} allocates whole nodes: {site.gpus_per_node.value - job.gpus} of "
+            f"{site.gpus_per_node.value} GPUs per node will be idle"
         )
-    if any(b.launcher == settled.launcher for b in site.bindings) and not settled.cpu_bind:
-        notes.append("CPU masks are left out: they name the cores of a whole node")
-    if request.mig and (settled.gpus > 1 or request.num_nodes > 1):
-        notes.append("NCCL does not join MIG slices: run independent tasks on them")
-    if settled.layout.note:
-        notes.append(settled.layout.note)
-    if settled.layout.devices == "one" and settled.launcher == "srun" and not request.mig:
-        notes.append("each rank sees one device, number 0: LOCAL_RANK is 0 in every rank")
+    if any(b.launcher == job.launcher for b in site.bindings) and not job.cpu_bind:
+        notes.append("CPU masks are left out: the profile has them for whole nodes only")
+    if request.mig and (job.gpus > 1 or request.num_nodes > 1):
+        notes.append("NCCL does not work across MIG slices: run independent tasks on them")
+    if job.layout.note:
+        notes.append(job.layout.note)
+    if job.layout.devices == "one" and job.launcher == "srun" and not request.mig:
+        notes.append("each rank sees one device only, number 0: LOCAL_RANK is 0 in every rank")
     if site.arch is not None and site.arch.value != "x86_64":
         notes.append(f"{site.name} is {site.arch.value}: images and wheels must be built for it")
-    partition = site.partition(settled.partition)
+    partition = site.partition(job.partition)
     if partition is not None and partition.preempts and not request.requeue:
-        notes.append(f"{partition.name} ends jobs for others: without requeue the job is lost then")
-    return settled if len(notes) == len(settled.notes) else replace(settled, notes=tuple(notes))
+        notes.append(f"{partition.name} preempts jobs: without requeue a preempted job is lost")
+    return job if len(notes) == len(job.notes) else replace(job, notes=tuple(notes))

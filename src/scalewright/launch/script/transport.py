@@ -1,6 +1,7 @@
-"""How ranks reach each other across nodes, and the variables that force one way.
+"""The transport between nodes: the choice for a site, and the environment variables that force it.
 
-Each transport of the catalogue that a job can choose has its settings here; a site says which of them it has.
+FORCED has the variables of each transport of the catalogue that a job can choose. A site's profile lists which ones
+it has.
 """
 
 from __future__ import annotations
@@ -10,29 +11,29 @@ from scalewright.sites.types import Site, SiteTransport
 
 SOCKETS = ("ipoib", "tcp", "tcp-slingshot")
 NO_FAST_INTERFACES = "^ib,hsn,lo,docker"
-"""NCCL's way to say: any interface whose name does not start so."""
+"""In NCCL's syntax: any interface whose name does not start with one of these."""
 
 
-def choose(site: Site, wanted: str) -> tuple[SiteTransport | None, bool]:
-    """The transport, and whether it is forced. `tcp` means sockets over whatever the site has."""
-    if wanted == "auto":
+def choose(site: Site, requested_name: str) -> tuple[SiteTransport | None, bool]:
+    """The transport, and whether it is forced. `tcp` means sockets over any network of the site."""
+    if requested_name == "auto":
         return (site.transports[0] if site.transports else None), False
     offered = {t.id: t for t in site.transports}
-    if wanted in offered:
-        return offered[wanted], True
-    if wanted == "tcp":
+    if requested_name in offered:
+        return offered[requested_name], True
+    if requested_name == "tcp":
         if "tcp-slingshot" in offered:
             return offered["tcp-slingshot"], True
         return SiteTransport(id="tcp", source=site.node_local.source), True
-    if wanted not in FORCED:
-        raise UnknownNameError("transport", wanted, [*offered, "tcp"], hint=f"{site.id} has {', '.join(offered)}")
-    raise ConfigError(
-        f"--transport {wanted} is not one of {site.name}'s: choose {', '.join(dict.fromkeys([*offered, 'tcp']))}"
-    )
+    if requested_name not in FORCED:
+        hint = f"{site.id} has {', '.join(offered)}"
+        raise UnknownNameError("transport", requested_name, [*offered, "tcp"], hint=hint)
+    choices = ", ".join(dict.fromkeys([*offered, "tcp"]))
+    raise ConfigError(f"--transport {requested_name}: {site.name} does not have it; choose {choices}")
 
 
 def forced_variables(site: Site, transport: str) -> dict[str, str]:
-    """Variables of NCCL or RCCL, UCX, libfabric and Gloo that leave no other way."""
+    """Variables of NCCL or RCCL, UCX, libfabric and Gloo that exclude every other transport."""
     settings = dict(FORCED[transport])
     interfaces = () if site.interfaces is None else site.interfaces.value
     if transport in ("ipoib", "tcp-slingshot"):
@@ -51,4 +52,4 @@ FORCED: dict[str, dict[str, str]] = {
     "tcp-slingshot": {**_SOCKET, "FI_PROVIDER": "tcp"},
     "ofi-plugin": {"NCCL_NET": "AWS Libfabric", "FI_PROVIDER": "cxi"},
 }
-"""With the plugin's or InfiniBand's name in NCCL_NET a run fails at start where it would silently go over sockets."""
+"""With a name in NCCL_NET, a run without that network fails at its start. Without it, NCCL silently uses sockets."""

@@ -182,7 +182,7 @@ def _exit_code(value: object) -> int | None:
 
 def _span_s(job: Mapping[str, Any]) -> float:
     start, end = _number(job.get("start_time")), _number(job.get("end_time"))
-    return float(max(end - start, 0)) if start and parse_state(job.get("job_state", "")).is_settled else 0.0
+    return float(max(end - start, 0)) if start and parse_state(job.get("job_state", "")).has_ended else 0.0
 
 
 def _tasks(text: str) -> Iterable[int]:

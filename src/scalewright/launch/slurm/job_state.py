@@ -27,7 +27,7 @@ class JobState(StrEnum):
     """The scheduler has forgotten it, and it left no word."""
 
     @property
-    def is_settled(self) -> bool:
+    def has_ended(self) -> bool:
         return self not in _OPEN
 
     @property

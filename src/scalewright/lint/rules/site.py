@@ -10,7 +10,7 @@ from scalewright import units
 from scalewright.lint.job_facts import GUIDE, code_of, is_fill_in, partitions_of, runs_whole_nodes
 from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, at_header, rule
 from scalewright.lint.script import Script
-from scalewright.sites.types import Partition, Qos, Site
+from scalewright.sites.types import Qos, Site, SitePartition
 from scalewright.sites.walltime import format_walltime
 
 _PROFILE = "the site's profile, with its sources: scalewright site show"
@@ -198,11 +198,11 @@ def nodes_over_limit(script: Script, context: Context) -> Iterator[Hit]:
     found = script.directive("nodes") or script.directive("ntasks")
     if site is None or nodes is None or found is None:
         return
-    places: list[Partition | Qos] = [*partitions_of(script, site)]
+    places: list[SitePartition | Qos] = [*partitions_of(script, site)]
     qos = _qos(script, site)
     refusing = [p for p in places if (p.max_nodes is not None and nodes > p.max_nodes) or nodes < p.min_nodes]
     if places and len(refusing) == len(places):
-        place: Partition | Qos = refusing[0]
+        place: SitePartition | Qos = refusing[0]
     elif qos is not None and ((qos.max_nodes is not None and nodes > qos.max_nodes) or nodes < qos.min_nodes):
         place = qos
     else:
