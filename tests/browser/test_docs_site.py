@@ -81,10 +81,16 @@ def test_the_accuracy_table_shows_what_validate_says(browser, address: str, cli,
     resize(browser, WIDE_PX)
     browser.get(f"{address}/validation.html")
     tables = [t for t in browser.find_elements(By.CSS_SELECTOR, "main table") if t.is_displayed()]
-    summary, groups = (
+    unseen, summary, groups = (
         [[c.text for c in row.find_elements(By.TAG_NAME, "td")] for row in t.find_elements(By.CSS_SELECTOR, "tbody tr")]
-        for t in tables[:2]
+        for t in tables[:3]
     )
+    stored = json.loads((ROOT / "benchmarks" / "results" / "held_out.json").read_text(encoding="utf-8"))
+    assert [row[2] for row in unseen] == [
+        *(percent(scores["mean_ape_frac"]) for scores in stored["sources"].values()),
+        percent(stored["all"]["mean_ape_frac"]),
+        percent(stored["all"]["balanced_mean_ape_frac"]),
+    ]
     overall = document["overall"]
     keys = ("balanced_mape_frac", "mape_frac", "median_ape_frac")
     assert [row[1:] for row in summary] == [[percent(overall[k]), percent(overall[f"rule_{k}"])] for k in keys]

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from scalewright.catalog.library import Catalog, packaged_data
 
@@ -181,6 +182,14 @@ def test_every_extra_is_on_the_installing_page() -> None:
     page = (DOCS / "install.md").read_text(encoding="utf-8")
     for extra in re.findall(r"^(\w+) = \[", _table("project.optional-dependencies"), re.M):
         assert f"| `{extra}` |" in page
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert settings["validation"]["nav"] == {"omitted_files": "warn", "not_found": "warn"}
+    named = re.findall(r"[\w/]+\.md", str(settings["nav"]))
+    written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.parent.name != "lint"}
+    assert sorted(named) == sorted(written)
 
 
 def _table(name: str) -> str:
