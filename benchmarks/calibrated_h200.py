@@ -187,7 +187,7 @@ def predicted(row: dict[str, Any], calibration: calibrations.Calibration) -> dic
     catalog, what = open_catalog(), HELD_OUT[row["name"]]
     here = foretold(what, machine_from_calibration(catalog, calibration))
     before = foretold(what, machine_from_system(catalog, calibration.base, partition_name=calibration.partition))
-    low_s, high_s = here.prediction.as_document()["step_time_interval_s"]
+    low_s, high_s = here.prediction.interval_s
     return row | {
         "calibration": calibration.id, "predicted_s": here.step_s, "catalogue_s": before.step_s,
         "error_frac": here.step_s / row["measured_s"] - 1.0, "interval_s": [low_s, high_s],

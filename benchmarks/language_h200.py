@@ -28,7 +28,8 @@ import torch
 
 from scalewright.catalog.library import open_catalog
 from scalewright.costs.machine import machine_from_system
-from scalewright.planner.predict import predict
+from scalewright.planner.answer import answer
+from scalewright.planner.question import Question
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.device import allow_attention, choose_device, join_group
 from scalewright.run.language.session import open_language_session
@@ -124,14 +125,16 @@ def measure(name: str, variant: Variant, device: torch.device, *, profile: bool)
 def predicted_bytes(variant: Variant) -> float:
     """Peak allocated bytes as `scalewright predict --system generic-h200` gives them."""
     catalog = open_catalog()
-    prediction = predict(
-        spec=from_shape(variant.shape),
-        machine=machine_from_system(catalog, "generic-h200"),
-        layout=parse_layout(variant.layout),
-        recipe=recipe(variant.precision),
-        stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(variant.compile, "compiled")),
+    prediction = answer(
+        Question(
+            spec=from_shape(variant.shape),
+            machine=machine_from_system(catalog, "generic-h200"),
+            layout=parse_layout(variant.layout),
+            recipe=recipe(variant.precision),
+            stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(variant.compile, "compiled")),
+        )
     )
-    return float(prediction.as_document()["memory_bytes"])
+    return prediction.memory_bytes
 
 
 def top_kernels(session: Any, tokens: torch.Tensor, targets: torch.Tensor) -> str:

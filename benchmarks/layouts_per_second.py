@@ -35,7 +35,8 @@ from scalewright.catalog.library import open_catalog
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, step_cost
-from scalewright.planner.predict import predict
+from scalewright.planner.answer import answer
+from scalewright.planner.question import Question
 from scalewright.workload.layout import COLUMNS, Layout, Recompute, divisibility_problems
 from scalewright.workload.model import ModelSpec, from_catalog
 from scalewright.workload.precision import recipe
@@ -148,7 +149,9 @@ def print_checked(spec: ModelSpec, setting: Setting, todo: list[Block]) -> None:
             one, layers=shape.layers, heads=shape.heads, kv_heads=shape.kv_heads, seq=shape.seq
         )
         cost: StepCost = step_cost(spec=spec, setting=replace(setting, layout=block.layout)).at(at)
-        alone = predict(spec=spec, machine=setting.machine, layout=one, recipe=setting.recipe, stack=setting.stack).cost
+        alone = answer(
+            Question(spec=spec, machine=setting.machine, layout=one, recipe=setting.recipe, stack=setting.stack)
+        )
         for mine, theirs in ((cost.time, alone.time), (cost.memory, alone.memory)):
             assert abs(float(mine.total) / float(theirs.total) - 1.0) < 1e-12, one.brief
         print(f"checked {one.brief}: {float(cost.time.total)!r} s, {float(cost.memory.total)!r} bytes")

@@ -28,7 +28,7 @@ from scalewright import __version__
 from scalewright.catalog.library import open_catalog
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.step import step_cost
-from scalewright.planner.predict import resolve_recipe
+from scalewright.planner.question import resolve_recipe
 from scalewright.planner.search.search import SearchResult, search
 from scalewright.planner.search.space import Space, stacks_by_zero
 from scalewright.workload.model import from_catalog
@@ -103,7 +103,7 @@ def report(problem: Problem, passes: int, num_sampled: int) -> None:
         f"  considered {result.considered:,}, divide {divide:,}, feasible {result.feasible:,}, costed {result.costed:,}"
     )
     print(f"  seconds: {wall_s:.2f} ({cpu_s:.2f} of CPU)")
-    print(f"  best {best.layout.brief}: {float(best.cost.time.total):.2f} s a step")
+    print(f"  best {best.question.layout.brief}: {best.time_s:.2f} s a step")
     each = one_at_a_time(result, num_sampled)
     print(f"  one at a time: {each * 1e3:.2f} ms a layout, {each * divide:,.0f} s for those that divide")
     print(f"  ratio: {each * divide / cpu_s:,.0f}", flush=True)

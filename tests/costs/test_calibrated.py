@@ -12,7 +12,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import machine_from_system
 from scalewright.launch.prepare.outlook import Outlook, outlook
-from scalewright.planner.predict import resolve_stack
+from scalewright.planner.question import resolve_stack
 from scalewright.workload import language_run
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_shape
@@ -75,8 +75,8 @@ def test_a_cpu_adds_its_host_work_and_hides_no_exchange() -> None:
     line = {"op": "all-reduce", "dtype": "fp32", "num_ranks": 2, "num_nodes": 1, "from_bytes": 1024, "alpha_s": 1e-4,
             "bytes_per_s": 1e9}  # fmt: skip
     exchanged = on_cpu(*CPU_VALUES, ranks=2, collectives=[line])
-    size = 4.0 * exchanged.prediction.spec.num_params
-    term = exchanged.prediction.cost.time.part("data_parallel").total
+    size = 4.0 * exchanged.prediction.question.spec.num_params
+    term = exchanged.prediction.time.part("data_parallel").total
     assert float(term) == pytest.approx(1e-4 + size / 1e9, rel=0.05)
 
 
@@ -94,7 +94,7 @@ def test_launches_of_a_graph_are_gaps_and_those_of_an_eager_step_hide_behind_the
     ]
     assert graph[1] - graph[0] == pytest.approx(1e-6 * (12 * 14 * 2.5 + 12 * 12 + 4), rel=0.02)
     eager = on_gpu(*GPU_VALUES)
-    assert float(eager.prediction.cost.time.part("host").total) > 0.5 * eager.step_s
+    assert float(eager.prediction.time.part("host").total) > 0.5 * eager.step_s
 
 
 def test_products_run_at_their_cool_rate_and_the_power_limit_is_a_term_of_its_own() -> None:
@@ -109,9 +109,9 @@ def test_products_run_at_their_cool_rate_and_the_power_limit_is_a_term_of_its_ow
     shape = from_shape("layers=24,hidden=4096,heads=32,vocab=32000,seq=4096")
     run = language_run.resolve(shape, Layout(dp=1, mbs=2, gbs=2), precision="bf16", steps=5, device="cuda",
                                compile="graphs")  # fmt: skip
-    both = outlook(CATALOG, run, machine, start_s=0.0).prediction.cost.time
+    both = outlook(CATALOG, run, machine, start_s=0.0).prediction.time
     assert 0.05 < float(both.part("power_limit").total) / float(both.total) < 2 / 9  # mostly products, not all
-    without = on_gpu(*GPU_VALUES).prediction.cost.time
+    without = on_gpu(*GPU_VALUES).prediction.time
     with pytest.raises(KeyError):
         without.part("power_limit")
 
@@ -146,11 +146,11 @@ def test_the_interval_is_the_calibrations_own_and_wider_for_what_it_has_not_seen
             "left_out_s": 1.0}  # fmt: skip
     own = Interval(low_frac=0.95, high_frac=1.06, num_steps=5)
     seen = on_cpu(*CPU_VALUES, steps=[step], language_interval=own)
-    low, high = (float(end) for end in seen.prediction.cost.interval_s)
+    low, high = (float(end) for end in seen.prediction.interval_s)
     assert (low / seen.step_s, high / seen.step_s) == (pytest.approx(0.95), pytest.approx(1.06))
     unseen = on_cpu(*CPU_VALUES, steps=[step], language_interval=own, ranks=2)
-    assert float(unseen.prediction.cost.interval_s[1]) / unseen.step_s > 1.08
-    assert any("ranks" in warning for warning in unseen.prediction.warnings())
+    assert float(unseen.prediction.interval_s[1]) / unseen.step_s > 1.08
+    assert any("ranks" in warning for warning in unseen.prediction.warnings)
 
 
 def test_a_new_calibration_makes_earlier_predictions_stale() -> None:

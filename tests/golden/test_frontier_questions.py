@@ -20,7 +20,8 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.catalog.types import Stack
 from scalewright.costs.machine import machine_from_system
-from scalewright.planner.predict import Prediction, predict
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.question import Question
 from scalewright.planner.search.search import SearchResult, search
 from scalewright.planner.search.space import NOTHING_FIXED, Fixed, Space, parse_fixed
 from scalewright.workload.layout import Layout, parse_layout
@@ -98,13 +99,13 @@ def searched(name: str, fixed: str = "") -> SearchResult:
 
 
 @cache
-def tuned(name: str) -> Prediction:
+def tuned(name: str) -> Answer:
     case = CASES[name]
-    return predict(spec=case.spec, machine=MACHINE, layout=case.parsed, recipe=recipe("fp16"), stack=stack())
+    return answer(Question(spec=case.spec, machine=MACHINE, layout=case.parsed, recipe=recipe("fp16"), stack=stack()))
 
 
 def tuned_s(name: str) -> float:
-    return float(tuned(name).cost.time.total)
+    return tuned(name).time_s
 
 
 def times_s(result: SearchResult, zero: int | None = None) -> np.ndarray:
@@ -121,7 +122,7 @@ def num_faster(name: str, times: np.ndarray) -> int:
 
 @pytest.mark.parametrize("name", CASES)
 def test_tuned_layouts_fit_and_are_in_the_search(name: str) -> None:
-    assert tuned(name).cost.fits
+    assert tuned(name).fits
     result = searched(name, THEIRS)
     assert CASES[name].parsed in [result.layout(i) for i in np.flatnonzero(np.isfinite(result.step_time_s))]
 
@@ -130,7 +131,7 @@ def test_tuned_layouts_fit_and_are_in_the_search(name: str) -> None:
 def test_tuned_layouts_are_near_the_top_of_their_own_knobs(name: str) -> None:
     best = times_s(searched(name, THEIRS), CASES[name].parsed.zero)[0]
     assert tuned_s(name) / best <= CASES[name].ratio
-    low = float(tuned(name).cost.interval_s[0])
+    low = float(tuned(name).interval_s[0])
     assert low < best  # what beats them is well inside what the prediction leaves open
 
 

@@ -21,8 +21,10 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_hardware
-from scalewright.planner.stages.serving import predict_generation
+from scalewright.planner.answer import answer
+from scalewright.planner.question import Generation, Question
 from scalewright.planner.validation.stage_rows import StageRow, generation_rows, left_out_coverage_frac
+from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_shape
 from scalewright.workload.precision import RECIPES
 
@@ -84,10 +86,12 @@ def test_the_guides_opt_figure_contradicts_the_device() -> None:
     )
     assert 87_859 * 2 * spec.num_params > machine.peak_flop_per_s("fp16")
     best = max(
-        predict_generation(
-            spec=spec, machine=machine, stack=CATALOG.stack("megatron-core"), recipe=RECIPES["fp16"], num_gpus=1, tp=1,
-            batch=256, prompt_len=prompt, response_len=response,
-        ).num_generated_per_s
+        answer(
+            Question(
+                spec=spec, machine=machine, stack=CATALOG.stack("megatron-core"), recipe=RECIPES["fp16"],
+                layout=Layout(gbs=256), stage=Generation(prompt_len=prompt, response_len=response),
+            )
+        ).rate_per_s
         for prompt, response in ((128, 2048), (2048, 128), (2048, 2048))
     )  # fmt: skip
     assert best < 87_859 / 20

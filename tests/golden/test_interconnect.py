@@ -12,7 +12,8 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
-from scalewright.planner.predict import predict
+from scalewright.planner.answer import answer
+from scalewright.planner.question import Question
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe
@@ -24,14 +25,16 @@ MODELS = ("gpt2-medium", "gpt2-large")
 
 def iteration_s(model: str, way: str, layout: str) -> float:
     partition, transport = WAYS[way]
-    run = predict(
-        spec=from_catalog(CATALOG.model(model)),
-        machine=machine_from_system(CATALOG, "pinnacles", partition_name=partition, transport_name=transport),
-        layout=parse_layout(layout),
-        recipe=recipe("fp16"),
-        stack=CATALOG.stack("eager"),
+    run = answer(
+        Question(
+            spec=from_catalog(CATALOG.model(model)),
+            machine=machine_from_system(CATALOG, "pinnacles", partition_name=partition, transport_name=transport),
+            layout=parse_layout(layout),
+            recipe=recipe("fp16"),
+            stack=CATALOG.stack("eager"),
+        )
     )
-    return float(run.cost.time.total)
+    return run.time_s
 
 
 def mean_ratio(way: str, layout: str) -> float:

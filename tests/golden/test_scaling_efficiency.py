@@ -21,8 +21,8 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.storage import epoch_time_s
-from scalewright.planner.predict import Prediction, predict
-from scalewright.planner.stages.vision_step import predict_vision
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.question import Question, VisionStep
 from scalewright.workload.layout import Layout, Recompute, parse_layout
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe
@@ -36,18 +36,20 @@ NUM_IMAGES = 1_281_167
 
 
 @cache
-def ran(model: str, system: str, layout: str, stack: str = "megatron-core") -> Prediction:
-    return predict(
-        spec=from_catalog(CATALOG.model(model)),
-        machine=machine_from_system(CATALOG, system),
-        layout=parse_layout(layout),
-        recipe=recipe("fp16"),
-        stack=CATALOG.stack(stack),
+def ran(model: str, system: str, layout: str, stack: str = "megatron-core") -> Answer:
+    return answer(
+        Question(
+            spec=from_catalog(CATALOG.model(model)),
+            machine=machine_from_system(CATALOG, system),
+            layout=parse_layout(layout),
+            recipe=recipe("fp16"),
+            stack=CATALOG.stack(stack),
+        )
     )
 
 
-def flop_per_s_per_gpu(run: Prediction) -> float:
-    return float(run.cost.model_flop / run.cost.time.total) / int(run.layout.num_gpus)
+def flop_per_s_per_gpu(run: Answer) -> float:
+    return float(run.transformer.model_flop / run.time_s) / int(run.question.layout.num_gpus)
 
 
 # --- EPICURE, language -----------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ SPLITS: dict[str, tuple[int, int, Recompute]] = {"lumi": (8, 16, "full"), "maren
 DEVICES_PER_NODE = {"lumi": 8, "marenostrum5": 4, "deucalion": 4}
 
 
-def large(system: str, copies: int, *, weak: bool) -> Prediction:
+def large(system: str, copies: int, *, weak: bool) -> Answer:
     tp, pp, recompute = SPLITS[system]
     batch = 192 * copies if weak else 1536
     return ran(
@@ -65,7 +67,7 @@ def large(system: str, copies: int, *, weak: bool) -> Prediction:
     )
 
 
-def small(system: str, nodes: int, *, weak: bool) -> Prediction:
+def small(system: str, nodes: int, *, weak: bool) -> Answer:
     devices = DEVICES_PER_NODE[system] * nodes
     batch = 16 * devices if weak else 512
     return ran("epicure-small", system, f"dp={devices},mbs=1,gbs={batch},zero=1", SMALL_STACK)
@@ -119,7 +121,7 @@ def test_strong_scaling_falls_faster_and_faster_and_meets_weak_at_1024() -> None
     falls = [before - after for before, after in itertools.pairwise(strong)]
     assert falls[0] > 0
     assert falls == sorted(falls)
-    same = [large("lumi", 8, weak=weak).cost.time.total for weak in (True, False)]
+    same = [large("lumi", 8, weak=weak).time_s for weak in (True, False)]
     assert same[0] == same[1]  # 1,024 devices: both have a batch of 1,536
 
 
@@ -130,12 +132,15 @@ def test_strong_scaling_falls_faster_and_faster_and_meets_weak_at_1024() -> None
 def batch_s(system: str, nodes: int, precision: str) -> float:
     """Batch of 256 for devices of 64 GiB."""
     dp = 4 * nodes
-    run = predict_vision(
-        spec=from_catalog(CATALOG.model("resnet-50")),
-        machine=machine_from_system(CATALOG, system),
-        layout=Layout(dp=dp, mbs=256, gbs=256 * dp),
-        recipe=recipe(precision),
-        stack=CATALOG.stack("eager"),
+    run = answer(
+        Question(
+            spec=from_catalog(CATALOG.model("resnet-50")),
+            machine=machine_from_system(CATALOG, system),
+            layout=Layout(dp=dp, mbs=256, gbs=256 * dp),
+            recipe=recipe(precision),
+            stack=CATALOG.stack("eager"),
+            stage=VisionStep(),
+        )
     )
     return float(run.time.total)
 

@@ -14,7 +14,8 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
-from scalewright.planner.stages.vision_step import VisionPrediction, predict_vision
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.question import Question, VisionStep
 from scalewright.planner.validation.stage_rows import StageRow, left_out_coverage_frac, vision_rows
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_catalog
@@ -50,13 +51,13 @@ def test_the_interval_covers_sources_that_were_left_out() -> None:
     assert inside / len(ROWS) >= 0.85
 
 
-def vision(num_nodes: int, precision: str) -> VisionPrediction:
+def vision(num_nodes: int, precision: str) -> Answer:
     machine = machine_from_system(CATALOG, "marenostrum5")
     num_gpus = num_nodes * machine.gpus_per_node
-    return predict_vision(
+    return answer(Question(
         spec=from_catalog(CATALOG.model("resnet-50")), machine=machine, recipe=recipe(precision),
-        stack=CATALOG.stack("eager"), layout=Layout(dp=num_gpus, mbs=256, gbs=256 * num_gpus),
-    )  # fmt: skip
+        stack=CATALOG.stack("eager"), layout=Layout(dp=num_gpus, mbs=256, gbs=256 * num_gpus), stage=VisionStep(),
+))  # fmt: skip
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

@@ -26,7 +26,7 @@ def test_model_that_copies_do_not_hold_is_split_and_fits(tmp_path: Path) -> None
     assert int(ready.config.layout.num_gpus) == 16
     assert int(ready.config.layout.dp) < 16 or ready.config.layout.zero == 3
     assert ready.ahead is not None
-    assert ready.ahead.fits_memory
+    assert ready.ahead.prediction.fits
     assert not directory.path.exists()
 
 

@@ -15,8 +15,9 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.footprint import step_memory
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
+from scalewright.planner.answer import answer
 from scalewright.planner.energy_use import facility_of
-from scalewright.planner.predict import predict, resolve_recipe, resolve_stack
+from scalewright.planner.question import Question, resolve_recipe, resolve_stack
 from scalewright.planner.search.constraints import (
     BEATEN,
     DEGREE_RULES,
@@ -76,9 +77,11 @@ def one_by_one(space: Space) -> dict[Layout, float]:
             kept_to = all(getattr(layout, k) == v for k, v in space.fixed.values.items())
             if not kept_to or reasons(layout, space) or (choice.zero and dp * cp == 1):
                 continue
-            cost = predict(
-                spec=space.spec, machine=space.machine, layout=layout, recipe=choice.recipe, stack=choice.stack
-            ).cost
+            cost = answer(
+                Question(
+                    spec=space.spec, machine=space.machine, layout=layout, recipe=choice.recipe, stack=choice.stack
+                )
+            )
             if cost.fits:
                 found[layout] = float(cost.time.total)
     return found
@@ -102,7 +105,7 @@ def test_every_layout_has_the_time_that_predict_gives_it_alone(space: Space) -> 
     assert len(found) == result.feasible == result.costed
     assert found == pytest.approx(expected, rel=1e-12)
     best = result.best(1, "time")[0]
-    assert float(best.cost.time.total) == pytest.approx(min(expected.values()), rel=1e-12)
+    assert best.time_s == pytest.approx(min(expected.values()), rel=1e-12)
 
 
 @settings(deadline=None, max_examples=12)
@@ -124,7 +127,7 @@ def test_columns_of_a_search_are_predictions(
     )  # fmt: skip
     result = search(space)
     for index in data.draw(st.lists(st.integers(0, len(result.split) - 1), min_size=3, max_size=3)):
-        alone = result.prediction(index).cost
+        alone = result.prediction(index)
         searched = float(result.step_time_s[index])
         assert bool(alone.fits) == np.isfinite(searched)
         if alone.fits:
@@ -171,7 +174,7 @@ def test_several_counts_together_give_what_each_gives_alone() -> None:
         alone = search(space.on(count))
         assert together.considered == alone.considered
         assert together.rejected == alone.rejected
-        assert together.best(1, "time")[0].layout == alone.best(1, "time")[0].layout
+        assert together.best(1, "time")[0].question.layout == alone.best(1, "time")[0].question.layout
         np.testing.assert_allclose(together.step_time_s, alone.step_time_s, rtol=1e-12)
 
 
@@ -242,7 +245,7 @@ def with_energy(result: SearchResult) -> dict[Layout, float]:
     facility = facility_of(CATALOG, "selene", result.space.machine.accelerator.id)
     fits = np.flatnonzero(np.isfinite(result.step_time_s))
     predictions = [result.prediction(int(i), facility=facility) for i in fits]
-    return {p.layout: objective_value(p, "energy") for p in predictions}
+    return {p.question.layout: objective_value(p, "energy") for p in predictions}
 
 
 def test_least_energy_is_the_least_of_all_layouts() -> None:
@@ -298,7 +301,7 @@ def test_precisions_are_searched_together() -> None:
     space = replace(space_of("llama3-8b", "generic-h100", 8, 64), recipes=(recipe("bf16"), recipe("fp8")))
     best = search(space).best(1, "time")[0]
     alone = {r.name: search(replace(space, recipes=(r,))).best(1, "time")[0] for r in space.recipes}
-    assert best.layout == min(alone.values(), key=lambda p: float(p.cost.time.total)).layout
+    assert best.question.layout == min(alone.values(), key=lambda p: p.time_s).question.layout
 
 
 def test_divisibility_of_the_masks_is_that_of_the_layout_grammar() -> None:

@@ -11,10 +11,10 @@ import pytest
 from planner_cases import CATALOG, request_for
 from scalewright.errors import ConfigError, LayoutError
 from scalewright.planner.expressed import express
+from scalewright.planner.limits import differences, terms_s
 from scalewright.planner.plan import Plan, compare, make_plan, what_if
 from scalewright.planner.request import Budget, parse_budget, parse_counts, resolve_work
 from scalewright.planner.search.fewest import fewest_gpus
-from scalewright.planner.search.losers import differences, term_times
 from scalewright.planner.search.search import search
 from scalewright.planner.search.smallest_change import fixes
 from scalewright.workload.layout import parse_layout
@@ -30,8 +30,8 @@ def best_of(plan: Plan) -> Any:
 
 
 def test_nothing_listed_is_faster_than_the_best() -> None:
-    best = float(best_of(PLAN).cost.time.total)
-    times = [float(p.cost.time.total) for p in PLAN.alternatives]
+    best = best_of(PLAN).time_s
+    times = [p.time_s for p in PLAN.alternatives]
     assert times == sorted(times)
     assert all(t >= best for t in times)
     assert len(PLAN.alternatives) == 4
@@ -43,9 +43,9 @@ def test_loser_differs_in_its_knob_and_its_terms_add_up_to_the_loss() -> None:
     assert {"tp", "pp", "recompute", "zero", "mbs"} <= {loser.knob for loser in lost}
     for loser in lost:
         assert loser.prediction is not None
-        value = getattr(loser.prediction.layout, loser.knob)
+        value = getattr(loser.prediction.question.layout, loser.knob)
         assert str(int(value) if isinstance(value, bool) else value) == loser.value
-        deltas = differences(best, loser.prediction)
+        deltas = differences(best.time, loser.prediction.time)
         assert sum(d for _, d in deltas) == pytest.approx(loser.loss_s, abs=1e-9)
         assert loser.terms == tuple(deltas[: len(loser.terms)])
         assert loser.sentence.startswith(f"{loser.knob}={loser.value} loses ")
@@ -62,8 +62,8 @@ def test_family_that_cannot_be_says_why() -> None:
 
 
 def test_terms_of_a_step_are_all_of_it() -> None:
-    time = best_of(PLAN).cost.time
-    assert sum(term_times(time).values()) == pytest.approx(float(time.total))
+    time = best_of(PLAN).time
+    assert sum(terms_s(time).values()) == pytest.approx(float(time.total))
 
 
 def test_plan_that_does_not_fit_names_the_cheapest_change_that_would() -> None:
@@ -71,7 +71,7 @@ def test_plan_that_does_not_fit_names_the_cheapest_change_that_would() -> None:
     assert MISFIT.reason.startswith("needs ")
     first = MISFIT.fixes[0]
     assert first.change == "8 nodes instead of 4"
-    assert first.prediction.cost.fits
+    assert first.prediction.fits
     costs = [fix.gpu_s_per_step for fix in MISFIT.fixes if fix.same_training]
     assert costs == sorted(costs)
     assert [fix.same_training for fix in MISFIT.fixes] == sorted((f.same_training for f in MISFIT.fixes), reverse=True)
@@ -85,7 +85,7 @@ def test_knob_that_is_fixed_too_high_is_let_go(fix: str) -> None:
     knob, _, value = fix.partition(",")[0].partition("=")
     (released,) = [found for found in fixes(space) if found.change.startswith(f"{knob}=")]
     assert released.change.endswith(f"instead of {value}")
-    assert released.prediction.cost.fits
+    assert released.prediction.fits
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
@@ -107,16 +107,16 @@ def test_modes_that_keep_less_need_no_more_devices() -> None:
 def test_what_if_is_the_best_under_its_condition_and_its_terms_add_up() -> None:
     best = best_of(PLAN)
     found = what_if(CATALOG, PLAN, "tp=8,recompute=full")
-    assert (found.prediction.layout.tp, found.prediction.layout.recompute) == (8, "full")
-    delta = float(found.prediction.cost.time.total) - float(best.cost.time.total)
+    assert (found.after.question.layout.tp, found.after.question.layout.recompute) == (8, "full")
+    delta = found.after.time_s - best.time_s
     assert sum(d for _, d in found.terms) == pytest.approx(delta)
     assert delta > 0
 
 
 def test_what_if_changes_nodes_precision_and_stack() -> None:
-    assert int(what_if(CATALOG, PLAN, "nodes=16").prediction.layout.num_gpus) == 128
-    assert what_if(CATALOG, PLAN, "precision=fp16").prediction.recipe.name == "fp16"
-    assert what_if(CATALOG, PLAN, "stack=eager").prediction.stack.id == "eager"
+    assert int(what_if(CATALOG, PLAN, "nodes=16").after.question.layout.num_gpus) == 128
+    assert what_if(CATALOG, PLAN, "precision=fp16").after.question.recipe.name == "fp16"
+    assert what_if(CATALOG, PLAN, "stack=eager").after.question.stack.id == "eager"
 
 
 def test_choice_among_node_counts_follows_the_objective() -> None:
@@ -184,7 +184,7 @@ def test_systems_are_compared_fastest_first_and_those_that_do_not_fit_last() -> 
     requests = [request_for("llama3-8b", name, counts=(16,), global_batch=64) for name in ("lumi", "jupiter", "selene")]
     requests.append(request_for("gpt3-175b", "selene", counts=(8,), global_batch=64))
     rows = compare(CATALOG, requests)
-    times = [float(row.best.cost.time.total) for row in rows if row.best is not None]
+    times = [row.best.time_s for row in rows if row.best is not None]
     assert times == sorted(times)
     assert rows[-1].best is None
     assert "GiB of" in rows[-1].reason
@@ -197,11 +197,11 @@ def test_plan_of_a_layout_that_nothing_divides_names_the_two_that_conflict() -> 
 
 def test_document_holds_predictions_of_the_shape_that_predict_gives() -> None:
     document = PLAN.as_document()
-    best = best_of(PLAN).as_document()
+    best = best_of(PLAN).document()
     assert document["schema"] == "scalewright.plan/1"
     assert {k: v for k, v in document["best"].items() if k not in ("layout", "layout_text")} == best
     assert document["best"]["layout"] == best["input"]["layout"]
-    assert parse_layout(document["best"]["layout_text"]) == best_of(PLAN).layout
+    assert parse_layout(document["best"]["layout_text"]) == best_of(PLAN).question.layout
     assert document["considered"] == sum(document["rejected"].values()) + document["feasible"]
     assert all(item["schema"] == "scalewright.prediction/1" for item in document["alternatives"])
 
@@ -218,16 +218,16 @@ def test_framework_gets_the_fastest_layout_that_it_can_express(framework: Any) -
     best = best_of(PLAN)
     found = express(PLAN.result, best, framework)
     assert found.emitted.framework == framework
-    assert found.prediction.cost.fits
-    assert float(found.prediction.cost.time.total) >= float(best.cost.time.total)
-    assert bool(found.refused) == (found.prediction.layout != best.layout)
+    assert found.prediction.fits
+    assert found.prediction.time_s >= best.time_s
+    assert bool(found.refused) == (found.prediction.question.layout != best.question.layout)
 
 
 def test_search_of_a_mode_gives_predictions_in_that_mode() -> None:
     request = request_for("gpt3-13b", "selene", counts=(8,), global_batch=64, mode="lora")
     best = best_of(make_plan(CATALOG, request))
-    assert best.mode.name == "lora"
-    assert np.isfinite(float(best.cost.time.total))
+    assert best.question.mode.name == "lora"
+    assert np.isfinite(best.time_s)
 
 
 def test_hosts_without_room_for_a_copy_of_the_state_save_while_training_stops() -> None:

@@ -53,19 +53,23 @@ def test_efficiencies_are_relative_to_the_first_row_that_fits() -> None:
     for row in rows[1:]:
         assert row.strong is not None
         assert first.strong is not None
-        speedup = float(first.strong.cost.time.total) / float(row.strong.cost.time.total)
+        speedup = first.strong.time_s / row.strong.time_s
         assert row.strong_frac == pytest.approx(speedup * first.num_gpus / row.num_gpus)
 
 
 def test_weak_rows_keep_the_layout_and_the_batch_per_device() -> None:
     assert PLAN.best is not None
-    best = PLAN.best.layout
+    best = PLAN.best.question.layout
     weak = [r for r in PLAN.rows if r.weak is not None]
     assert len(weak) >= 3
     for row in weak:
         assert row.weak is not None
-        assert int(row.weak.layout.gbs) * int(best.num_gpus) == int(best.gbs) * row.num_gpus
-        assert (row.weak.layout.tp, row.weak.layout.pp, row.weak.layout.mbs) == (best.tp, best.pp, best.mbs)
+        assert int(row.weak.question.layout.gbs) * int(best.num_gpus) == int(best.gbs) * row.num_gpus
+        assert (row.weak.question.layout.tp, row.weak.question.layout.pp, row.weak.question.layout.mbs) == (
+            best.tp,
+            best.pp,
+            best.mbs,
+        )
     assert weak[0].weak_frac == 1.0
 
 
@@ -73,11 +77,9 @@ def test_row_that_another_beats_in_time_and_cost_is_marked() -> None:
     rows = [r for r in PLAN.rows if r.strong is not None]
     for row in rows:
         assert row.strong is not None
-        time, cost = float(row.strong.cost.time.total), row.gpu_s_per_step
+        time, cost = row.strong.time_s, row.gpu_s_per_step
         beaten = any(
-            float(o.strong.cost.time.total) <= time and o.gpu_s_per_step <= cost
-            for o in rows
-            if o is not row and o.strong is not None
+            o.strong.time_s <= time and o.gpu_s_per_step <= cost for o in rows if o is not row and o.strong is not None
         )
         assert row.is_efficient == (not beaten)
 
@@ -86,7 +88,7 @@ def test_asked_count_is_in_the_table_with_the_plans_own_best() -> None:
     assert PLAN.best is not None
     (row,) = [r for r in PLAN.rows if r.num_gpus == 128]
     assert row.strong is not None
-    assert row.strong.layout == PLAN.best.layout
+    assert row.strong.question.layout == PLAN.best.question.layout
 
 
 def test_recommended_count_is_the_one_nearest_to_the_knee() -> None:
@@ -101,7 +103,7 @@ def test_recommended_count_is_the_one_nearest_to_the_knee() -> None:
 
 def test_next_doubling_is_told_as_the_table_has_it() -> None:
     plan = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(1024,), global_batch=1536))
-    found, times = plan.recommended, {r.num_nodes: r.strong.cost.time.total for r in plan.rows if r.strong is not None}
+    found, times = plan.recommended, {r.num_nodes: r.strong.time_s for r in plan.rows if r.strong is not None}
     assert found is not None
     assert 2 * found.num_nodes in times
     assert found.saves_frac == pytest.approx(1 - times[2 * found.num_nodes] / times[found.num_nodes])
@@ -110,7 +112,7 @@ def test_next_doubling_is_told_as_the_table_has_it() -> None:
 def test_a_step_that_grows_with_the_nodes_is_recommended_by_its_rows() -> None:
     """A small model on most of a small machine, whose network then slows it: no law of Amdahl's goes through that."""
     plan = make_plan(CATALOG, request_for("gpt2", "karolina", counts=(256,), global_batch=256, mode="offload"))
-    times = [(r.num_nodes, float(r.strong.cost.time.total)) for r in plan.rows if r.strong is not None]
+    times = [(r.num_nodes, r.strong.time_s) for r in plan.rows if r.strong is not None]
     shortest = min(times, key=lambda row: row[1])[0]
     assert plan.recommended is not None
     assert times[0][0] <= plan.recommended.num_nodes <= shortest < times[-1][0]

@@ -13,14 +13,17 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.energy import Facility
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.errors import ConfigError, NotExpressedError
+from scalewright.planner.answer import Answer, answer
 from scalewright.planner.energy_use import footprint
-from scalewright.planner.stages.generation_rl import GenerationPrediction, RlPrediction, predict_generation, predict_rl
-from scalewright.planner.stages.memory import MinimumGpus, minimum_gpus
+from scalewright.planner.question import Generation, Question, RlStep
+from scalewright.planner.stages.minimum_gpus import MinimumGpus, minimum_gpus
 from scalewright.planner.validation.stage_rows import StageRow, rl_rows
-from scalewright.report.planner.stages import minimum_table, print_footprint, print_generation, print_rl
+from scalewright.report.planner.answer import print_answer, print_explanation
+from scalewright.report.planner.stages import minimum_table, print_footprint
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog
 from scalewright.workload.precision import RECIPES
+from scalewright.workload.training import training_mode
 
 CATALOG = Catalog((packaged_data(),))
 STACK = CATALOG.stack("megatron-core")
@@ -37,23 +40,26 @@ def h100s() -> Machine:
     )
 
 
-def generation(**changed: Any) -> GenerationPrediction:
-    asked: dict[str, Any] = {
-        "spec": model("llama3-8b"), "machine": h100s(), "stack": STACK, "recipe": BF16, "num_gpus": 2, "tp": 1,
-        "batch": 64, "prompt_len": 512, "response_len": 256,
-    }  # fmt: skip
-    return predict_generation(**(asked | changed))
+def generation(*, spec: ModelSpec | None = None, layout: str = "dp=2,gbs=64", **lengths: int) -> Answer:
+    return answer(
+        Question(
+            spec=spec or model("llama3-8b"), machine=h100s(), stack=STACK, recipe=BF16, layout=parse_layout(layout),
+            stage=Generation(**({"prompt_len": 512, "response_len": 256} | lengths)),
+        )
+    )  # fmt: skip
 
 
-def rl(name: str, layout: Layout, *, rollout_tp: int, **changed: Any) -> RlPrediction:
-    asked: dict[str, Any] = {
+def rl(
+    name: str, layout: Layout, *, machine: Machine | None = None, mode: str = "offload", **changed: Any
+) -> Answer:  # fmt: skip
+    step: dict[str, Any] = {
         "num_prompts": 64, "num_responses": 32, "prompt_len": 150, "response_len": 910, "longest_len": 3946,
-        "mode": "offload",
     }  # fmt: skip
-    asked |= {"machine": h100s()}
-    return predict_rl(
-        spec=model(name), stack=STACK, recipe=BF16, layout=layout, rollout_recipe=BF16, rollout_tp=rollout_tp,
-        **(asked | changed),
+    return answer(
+        Question(
+            spec=model(name), machine=machine or h100s(), stack=STACK, recipe=BF16, layout=layout,
+            mode=training_mode(mode), stage=RlStep(**(step | changed)),
+        )
     )  # fmt: skip
 
 
@@ -74,10 +80,10 @@ def test_the_interval_of_an_rl_step_holds_the_published_ones() -> None:
 
 
 def test_nothing_is_faster_than_physics() -> None:
-    for found in (generation(), generation(batch=1), generation(batch=2048, tp=2)):
+    for found in (generation(), generation(layout="dp=2,gbs=1"), generation(layout="tp=2,gbs=2048")):
         assert found.bound_s < float(found.time.total)
-    step = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1)
-    assert step.rollout.bound_s < step.bound_s < float(step.time.total)
+    step = rl("llama3-8b", parse_layout(SMALL))
+    assert step.rl.rollout.bound_s < step.bound_s < float(step.time.total)
 
 
 def smallest(
@@ -133,33 +139,32 @@ def test_a_model_too_large_is_refused_with_its_name() -> None:
 
 
 def test_copies_share_the_prompts() -> None:
-    one, two = generation(num_gpus=1, batch=32), generation(num_gpus=2, batch=64)
+    one, two = generation(layout="gbs=32"), generation(layout="dp=2,gbs=64")
     assert float(one.time.total) == pytest.approx(float(two.time.total))
-    assert two.num_generated_per_s == pytest.approx(2 * one.num_generated_per_s)
+    assert two.rate_per_s == pytest.approx(2 * one.rate_per_s)
 
 
 def test_prompts_that_do_not_fit_take_turns() -> None:
-    found = generation(num_gpus=1, batch=4096, prompt_len=4096, response_len=1024)
-    assert found.num_alive == found.num_fit < 4096
-    assert any("take turns" in note for note in found.warnings())
+    found = generation(layout="gbs=4096", prompt_len=4096, response_len=1024)
+    assert found.generation.num_alive == found.generation.num_fit < 4096
+    assert any("take turns" in note for note in found.warnings)
 
 
 def test_one_long_answer_holds_everybody() -> None:
     even, uneven = generation(), generation(longest_len=1024)
     assert float(uneven.time.total) > float(even.time.total)
-    assert uneven.num_generated_per_s < even.num_generated_per_s
+    assert uneven.rate_per_s < even.rate_per_s
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"tp": 3, "num_gpus": 3}, "does not divide 32 attention heads"),
-        ({"tp": 2, "num_gpus": 3}, "not whole copies"),
-        ({"batch": 0}, "must be 1 or more"),
+        ({"layout": "tp=3"}, "does not divide 32 attention heads"),
+        ({"layout": "pp=2"}, "split by tp and dp only"),
         ({"prompt_len": 0}, "must be 1 or more"),
     ],
 )
-def test_impossible_questions_are_refused(changed: dict[str, int], message: str) -> None:
+def test_impossible_questions_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         generation(**changed)
 
@@ -174,36 +179,41 @@ def test_models_that_write_nothing_are_refused() -> None:
         generation(spec=model("bert-large"))
 
 
+def test_a_generator_takes_whole_copies_of_the_devices() -> None:
+    with pytest.raises(ConfigError, match="not whole copies"):
+        rl("llama3-8b", parse_layout(SMALL), rollout_tp=3)
+
+
 def test_mini_batches_must_be_whole() -> None:
     with pytest.raises(ConfigError, match="not whole mini-batches"):
-        rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, num_prompts=10)
+        rl("llama3-8b", parse_layout(SMALL), num_prompts=10)
 
 
 def test_parts_of_a_step_add_up_and_a_reward_is_charged_as_stated() -> None:
-    free, paid = (rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, reward_s=s) for s in (0.0, 12.5))
+    free, paid = (rl("llama3-8b", parse_layout(SMALL), reward_s=s) for s in (0.0, 12.5))
     names = [p.name for p in paid.time.parts]
     assert names == ["rollout", "reward", "old_log_probs", "reference_log_probs", "update", "weight_sync"]
     assert float(paid.time.total) - float(free.time.total) == pytest.approx(12.5)
 
 
 def test_without_a_reference_model_it_neither_scores_nor_takes_memory() -> None:
-    without = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, reference=False, mode="full")
-    with_it = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, reference=True, mode="full")
+    without = rl("llama3-8b", parse_layout(SMALL), has_reference=False, mode="full")
+    with_it = rl("llama3-8b", parse_layout(SMALL), has_reference=True, mode="full")
     assert float(without.time.part("reference_log_probs").total) == 0.0
-    assert float(without.memory_update.part("reference").total) == 0.0
-    assert float(with_it.memory_rollout.part("reference").total) > 0.0
+    assert float(without.rl.memory_update.part("reference").total) == 0.0
+    assert float(with_it.rl.memory_rollout.part("reference").total) > 0.0
 
 
 def test_a_host_too_small_is_the_honest_no() -> None:
-    found = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1, machine=replace(h100s(), host_memory_bytes=64e9))
+    found = rl("llama3-8b", parse_layout(SMALL), machine=replace(h100s(), host_memory_bytes=64e9))
     assert not found.fits
-    assert any("host memory is too small" in note for note in found.warnings())
+    assert any("host memory is too small" in note for note in found.warnings)
 
 
 @pytest.mark.parametrize("kind", ["generate", "rl"])
 def test_documents_are_predictions_and_json(kind: str) -> None:
-    found = generation() if kind == "generate" else rl("llama3-8b", parse_layout(SMALL), rollout_tp=1)
-    body = json.loads(json.dumps(found.as_document()))
+    found = generation() if kind == "generate" else rl("llama3-8b", parse_layout(SMALL))
+    body = json.loads(json.dumps(found.document()))
     assert body["schema"] == "scalewright.prediction/1"
     assert body["stage"] == kind
     assert body["fits"] is True
@@ -214,8 +224,9 @@ def test_documents_are_predictions_and_json(kind: str) -> None:
 def test_pages_are_80_columns_and_name_the_mode() -> None:
     console = Console(width=80, highlight=False, record=True, no_color=True, file=None, quiet=False)
     with console.capture() as captured:
-        print_generation(console, generation(), explain=True, catalog=CATALOG)
-        print_rl(console, rl("llama3-8b", parse_layout(SMALL), rollout_tp=1), explain=True, catalog=CATALOG)
+        for prediction in (generation(), rl("llama3-8b", parse_layout(SMALL))):
+            print_answer(console, prediction)
+            print_explanation(console, prediction, CATALOG)
         console.print(minimum_table([smallest("llama3-70b", "sft", "gpu-80", mode="lora")]))
     text = captured.get()
     assert max(len(line) for line in text.splitlines()) <= 80
@@ -225,7 +236,7 @@ def test_pages_are_80_columns_and_name_the_mode() -> None:
 
 
 def test_footprint_of_a_step_is_charged_and_printed() -> None:
-    found = rl("llama3-8b", parse_layout(SMALL), rollout_tp=1)
+    found = rl("llama3-8b", parse_layout(SMALL))
     facility = Facility(
         pue_frac=1.2, kgco2e_per_j=CATALOG.grid("france").carbon_intensity.value, usd_per_s_per_gpu=3 / 3600
     )

@@ -13,7 +13,8 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.energy import Facility
 from scalewright.costs.machine import machine_from_system
 from scalewright.errors import ConfigError
-from scalewright.planner.predict import Prediction, predict
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.question import Question
 from scalewright.planner.whole_run import (
     StepWork,
     WholeRun,
@@ -43,12 +44,12 @@ def run(work: StepWork = WORK, **changed: Any) -> WholeRun:
     return whole_run(work=work, **(asked | changed))
 
 
-def predicted(layout: str = "tp=4,dp=16,mbs=1,gbs=256,zero=1,sp=1", *, mode: TrainingMode = FULL) -> Prediction:
+def predicted(layout: str = "tp=4,dp=16,mbs=1,gbs=256,zero=1,sp=1", *, mode: TrainingMode = FULL) -> Answer:
     machine = machine_from_system(CATALOG, "leonardo")
-    return predict(
+    return answer(Question(
         spec=from_catalog(CATALOG.model("llama3-8b")), machine=machine, layout=parse_layout(layout),
         recipe=RECIPES["bf16"], stack=CATALOG.stack("megatron-core"), facility=SITE, mode=mode,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def test_tokens_are_whole_steps() -> None:
@@ -131,8 +132,8 @@ def test_epochs_and_an_interval_of_ones_own_are_followed() -> None:
 
 def test_adapters_are_small_to_save() -> None:
     full, lora = predicted(), predicted(mode=TrainingMode(name="lora"))
-    assert full.checkpoint_bytes == pytest.approx(14 * full.spec.num_params)
-    assert lora.checkpoint_bytes == 41_943_040 * 14
+    assert full.transformer.checkpoint_bytes == pytest.approx(14 * full.question.spec.num_params)
+    assert lora.transformer.checkpoint_bytes == 41_943_040 * 14
 
 
 def test_a_predicted_step_makes_a_run() -> None:
@@ -142,7 +143,7 @@ def test_a_predicted_step_makes_a_run() -> None:
     found = whole_run(work=work, num_tokens=1e12, storage_entry=storage_of(CATALOG, "leonardo"))
     assert found.num_tokens == pytest.approx(1e12, rel=1e-5)
     assert found.energy is not None
-    assert found.time_s > found.num_steps * float(prediction.cost.time.total)
+    assert found.time_s > found.num_steps * prediction.time_s
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ from matplotlib.text import Annotation
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
-from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
-from scalewright.planner.stages.serving import predict_generation
-from scalewright.planner.stages.vision_step import predict_vision
-from scalewright.report.pictures import Drawable, picture_of, points
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.question import Generation, Question, VisionStep, resolve_recipe, resolve_stack
+from scalewright.report.pictures import picture_of, points
 from scalewright.report.planner.roofline import SIZE_INCH, draw, memory_segments, time_segments
-from scalewright.workload.layout import parse_layout
+from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import from_catalog
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -37,34 +36,38 @@ FITS = ["predict", "--model", "gpt3-6.7b", "--system", "selene", "--layout", "tp
 STAGES = ("vision", "generation", "generation of experts")
 
 
-def ask_stage(name: str) -> Drawable:
+def ask_stage(name: str) -> Answer:
     if name == "vision":
         machine = machine_from_system(CATALOG, "generic-h200")
-        return predict_vision(
+        return answer(Question(
             spec=from_catalog(CATALOG.model("resnet-50")), machine=machine, recipe=resolve_recipe("bf16", machine),
-            stack=CATALOG.stack("eager"), layout=parse_layout("dp=8,mbs=256,gbs=2048"),
-        )  # fmt: skip
+            stack=CATALOG.stack("eager"), layout=parse_layout("dp=8,mbs=256,gbs=2048"), stage=VisionStep(),
+))  # fmt: skip
     machine = machine_from_system(CATALOG, "generic-mi300x")
-    return predict_generation(
-        spec=from_catalog(CATALOG.model("mixtral-8x7b" if "experts" in name else "llama3-70b")), machine=machine,
-        recipe=resolve_recipe("bf16", machine), stack=CATALOG.stack("megatron-core"), num_gpus=8, tp=4, batch=64,
-        prompt_len=512, response_len=256,
+    return answer(
+        Question(
+            spec=from_catalog(CATALOG.model("mixtral-8x7b" if "experts" in name else "llama3-70b")), machine=machine,
+            recipe=resolve_recipe("bf16", machine), stack=CATALOG.stack("megatron-core"),
+            layout=Layout(tp=4, dp=2, gbs=64), stage=Generation(prompt_len=512, response_len=256),
+        )
     )  # fmt: skip
 
 
-def ask_any(name: str) -> Drawable:
+def ask_any(name: str) -> Answer:
     return ask(name) if name in CASES else ask_stage(name)
 
 
-def ask(name: str) -> Prediction:
+def ask(name: str) -> Answer:
     model, system, layout, stack = CASES[name]
     machine, split = machine_from_system(CATALOG, system), parse_layout(layout)
-    return predict(
-        spec=from_catalog(CATALOG.model(model)),
-        machine=machine,
-        layout=split,
-        recipe=resolve_recipe("auto", machine),
-        stack=resolve_stack(stack, CATALOG, split),
+    return answer(
+        Question(
+            spec=from_catalog(CATALOG.model(model)),
+            machine=machine,
+            layout=split,
+            recipe=resolve_recipe("auto", machine),
+            stack=resolve_stack(stack, CATALOG, split),
+        )
     )
 
 
@@ -129,7 +132,7 @@ def test_missing_matplotlib_names_the_extra(cli: Cli, refused: Refused, tmp_path
 @pytest.mark.parametrize("name", CASES)
 def test_segments_add_up(name: str) -> None:
     prediction = ask(name)
-    cost = prediction.cost
+    cost = prediction.transformer.cost
     picture = picture_of(prediction)
     assert sum(s.value for s in time_segments(picture)) == pytest.approx(float(cost.time.total))
     assert sum(s.value for s in memory_segments(picture)) == pytest.approx(float(cost.reserved_bytes))

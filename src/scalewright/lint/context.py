@@ -83,7 +83,7 @@ def _fewest_needs(model: str, system: str, catalog: Path | None) -> ModelNeeds |
     """The fewest devices on which any layout fits with the full state, one sample in flight."""
     from scalewright.catalog.library import open_catalog
     from scalewright.here.place import place_of
-    from scalewright.planner.predict import resolve_recipe
+    from scalewright.planner.question import resolve_recipe
     from scalewright.planner.search.fewest import fewest_gpus
     from scalewright.planner.search.space import Space, stacks_by_zero
     from scalewright.workload.named import resolve_model

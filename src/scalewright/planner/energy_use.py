@@ -16,11 +16,23 @@ class Footprint:
     """Energy, money and carbon of a stage."""
 
     energy: Breakdown
+    money: Breakdown | None
+    """Rent of the devices; None where no price is known."""
+    carbon: Breakdown | None
+    """Of the electricity; None where no grid is known."""
     board_w: float
+    """Mean power of one device."""
     energy_j_per_token: float
+    """Per image in vision."""
     num_tokens_per_j: float
-    cost_usd: float | None
-    carbon_kgco2e: float | None
+
+    @property
+    def cost_usd(self) -> float | None:
+        return None if self.money is None else float(self.money.total)
+
+    @property
+    def carbon_kgco2e(self) -> float | None:
+        return None if self.carbon is None else float(self.carbon.total)
 
 
 def footprint(
@@ -41,16 +53,33 @@ def footprint(
     joules = float(used.total)
     return Footprint(
         energy=used,
+        money=_money(facility, time_s=time_s, num_gpus=num_gpus),
+        carbon=_carbon(facility, energy_j=joules),
         board_w=board,
         energy_j_per_token=energy.energy_j_per_token(energy_j=joules, num_tokens=num_tokens),
         num_tokens_per_j=energy.num_tokens_per_j(energy_j=joules, num_tokens=num_tokens),
-        cost_usd=None
-        if facility.usd_per_s_per_gpu is None
-        else energy.rental_usd(time_s=time_s, num_devices=num_gpus, usd_per_s_per_gpu=facility.usd_per_s_per_gpu),
-        carbon_kgco2e=None
-        if facility.kgco2e_per_j is None
-        else energy.carbon_kgco2e(energy_j=joules, kgco2e_per_j=facility.kgco2e_per_j),
     )
+
+
+def _money(facility: energy.Facility, *, time_s: float, num_gpus: int) -> Breakdown | None:
+    price = facility.usd_per_s_per_gpu
+    if price is None:
+        return None
+    return Breakdown(
+        name="rent", unit="usd", formula="energy.rental_usd",
+        value=energy.rental_usd(time_s=time_s, num_devices=num_gpus, usd_per_s_per_gpu=price),
+        inputs={"num_devices": num_gpus, "usd_per_s_per_gpu": price},
+    )  # fmt: skip
+
+
+def _carbon(facility: energy.Facility, *, energy_j: float) -> Breakdown | None:
+    intensity = facility.kgco2e_per_j
+    if intensity is None:
+        return None
+    return Breakdown(
+        name="electricity", unit="kgco2e", formula="energy.carbon_kgco2e",
+        value=energy.carbon_kgco2e(energy_j=energy_j, kgco2e_per_j=intensity), inputs={"kgco2e_per_j": intensity},
+    )  # fmt: skip
 
 
 def facility_of(catalog: Catalog, system_name: str, accelerator_id: str) -> energy.Facility:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from scalewright import units
 from scalewright.costs.energy import Facility
 from scalewright.errors import NotExpressedError
+from scalewright.planner.answer import Answer
 from scalewright.planner.emit import Framework, emit
 from scalewright.planner.emit.request import Emitted
-from scalewright.planner.predict import Prediction
+from scalewright.planner.question import Question
 from scalewright.planner.search.search import SearchResult
 
 SPLITS = ("tp", "pp", "vpp", "cp", "ep")
@@ -26,51 +27,48 @@ class Expressed:
     """A framework's file, the layout it holds, and why that is not the plan's best."""
 
     emitted: Emitted
-    prediction: Prediction
+    prediction: Answer
     refused: str
     """What of the best layout the framework cannot be told; empty where it can."""
 
-    def as_dict(self, best: Prediction) -> dict[str, Any]:
+    def as_dict(self, best: Answer) -> dict[str, Any]:
         notes = list(self.emitted.notes)
         if self.refused:
-            more = float(self.prediction.cost.time.total) / float(best.cost.time.total) - 1.0
-            time = units.format(float(self.prediction.cost.time.total), units.SECONDS)
+            more = self.prediction.time_s / best.time_s - 1.0
+            time = units.format(self.prediction.time_s, units.SECONDS)
             notes.insert(0, f"{self.refused}; this is the fastest it can: {time} a step, {more:+.1%}")
         return {
             "framework": self.emitted.framework,
             "version": self.emitted.version,
             "filename": self.emitted.filename,
-            "layout": self.prediction.layout.as_dict(),
-            "layout_text": self.prediction.layout.brief,
-            "step_time_s": float(self.prediction.cost.time.total),
+            "layout": self.prediction.question.layout.as_dict(),
+            "layout_text": self.prediction.question.layout.brief,
+            "step_time_s": self.prediction.time_s,
             "text": self.emitted.text,
             "notes": notes,
         }
 
 
-def express(
-    result: SearchResult, best: Prediction, framework: Framework, *, facility: Facility | None = None
-) -> Expressed:
+def express(result: SearchResult, best: Answer, framework: Framework, *, facility: Facility | None = None) -> Expressed:
     """The framework's file for the best layout, or for the fastest one that it can express."""
     try:
-        return Expressed(emitted=_emit(best, framework), prediction=best, refused="")
+        return Expressed(emitted=_emit(best.question, framework), prediction=best, refused="")
     except NotExpressedError as error:
         first = error  # and the answer, where no layout does better: a model that the framework does not have
     for index in _by_kind(result):
-        candidate = replace(best, layout=result.layout(index), recipe=result.choices[int(result.choice[index])].recipe)
         try:
-            emitted = _emit(candidate, framework)
+            emitted = _emit(result.question(index), framework)
         except NotExpressedError:
             continue
         return Expressed(emitted=emitted, prediction=result.prediction(index, facility=facility), refused=str(first))
     raise first
 
 
-def _emit(prediction: Prediction, framework: Framework) -> Emitted:
+def _emit(question: Question, framework: Framework) -> Emitted:
     return emit(
-        framework=framework, spec=prediction.spec, layout=prediction.layout, recipe=prediction.recipe,
-        seq_len=prediction.spec.transformer.seq, gpus_per_node=prediction.machine.gpus_per_node,
-        num_gpus=int(prediction.layout.num_gpus), mode=prediction.mode,
+        framework=framework, spec=question.spec, layout=question.layout, recipe=question.recipe,
+        seq_len=question.spec.transformer.seq, gpus_per_node=question.machine.gpus_per_node,
+        num_gpus=question.num_gpus, mode=question.mode,
     )  # fmt: skip
 
 

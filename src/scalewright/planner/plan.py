@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from scalewright import __version__, units
 from scalewright.errors import ConfigError, LayoutError
+from scalewright.planner.answer import Answer, Change
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
-from scalewright.planner.predict import Prediction, resolve_recipe
+from scalewright.planner.question import resolve_recipe
 from scalewright.planner.request import BUDGETS, Request, check_request
 from scalewright.planner.search.constraints import NO_HOST_MEMORY, NO_TENSOR_GROUP, reasons
 from scalewright.planner.search.fewest import Fewest, fewest_gpus
-from scalewright.planner.search.losers import Loser, differences, losers
+from scalewright.planner.search.losers import Loser, losers
 from scalewright.planner.search.pareto import (
     Recommended,
     ScalingRow,
@@ -39,31 +40,12 @@ SCALING_ROWS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
-    """The best layout under another condition, beside the plan's own."""
-
-    text: str
-    prediction: Prediction
-    terms: tuple[tuple[str, float], ...]
-    """Seconds more than the plan's best on each term."""
-
-    def as_dict(self, best: Prediction) -> dict[str, Any]:
-        return {
-            "change": self.text,
-            "step_time_difference_s": float(self.prediction.cost.time.total) - float(best.cost.time.total),
-            "memory_difference_bytes": float(self.prediction.cost.memory.total) - float(best.cost.memory.total),
-            "terms_s": dict(self.terms),
-            "best": prediction_body(self.prediction),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """One system of a comparison."""
 
     request: Request
     num_gpus: int
-    best: Prediction | None
+    best: Answer | None
     run: WholeRun | None
     reason: str
     """Why there is no best."""
@@ -89,12 +71,12 @@ class Plan:
 
     request: Request
     result: SearchResult
-    best: Prediction | None
+    best: Answer | None
     run: WholeRun | None
     batch: BatchVerdict
     minimum: tuple[Fewest, ...]
     notes: tuple[str, ...]
-    alternatives: tuple[Prediction, ...] = ()
+    alternatives: tuple[Answer, ...] = ()
     losers: tuple[Loser, ...] = ()
     rows: tuple[ScalingRow, ...] = ()
     recommended: Recommended | None = None
@@ -145,10 +127,21 @@ class Plan:
         )
 
 
-def prediction_body(prediction: Prediction) -> dict[str, Any]:
+def prediction_body(prediction: Answer) -> dict[str, Any]:
     """A `prediction/1` object with its layout in sight."""
-    body = prediction.as_document()
-    return body | {"layout": prediction.layout.as_dict(), "layout_text": prediction.layout.brief}
+    layout = prediction.question.layout
+    return prediction.document() | {"layout": layout.as_dict(), "layout_text": layout.brief}
+
+
+def what_if_body(change: Change) -> dict[str, Any]:
+    """The best layout under another condition, beside the plan's own."""
+    return {
+        "change": change.name,
+        "step_time_difference_s": change.after.time_s - change.before.time_s,
+        "memory_difference_bytes": change.memory_difference_bytes,
+        "terms_s": dict(change.terms),
+        "best": prediction_body(change.after),
+    }
 
 
 def make_plan(catalog: Catalog, request: Request) -> Plan:
@@ -185,9 +178,7 @@ def _lacks_host_memory(results: Sequence[SearchResult]) -> bool:
     return any(NO_HOST_MEMORY in result.rejected for result in results)
 
 
-def _rows(
-    results: Sequence[SearchResult], chosen: SearchResult, best: Prediction, request: Request
-) -> list[ScalingRow]:
+def _rows(results: Sequence[SearchResult], chosen: SearchResult, best: Answer, request: Request) -> list[ScalingRow]:
     counts = request.counts if len(request.counts) >= SCALING_ROWS_MIN else tuple(counts_around(chosen.space))
     around = search_counts(_free(chosen.space), counts, results)
     return scaling(around, best, objective=request.objective, facility=request.facility)
@@ -200,9 +191,9 @@ def _free(space: Space) -> Space:
 
 def choose(
     catalog: Catalog, request: Request, results: Sequence[SearchResult]
-) -> tuple[SearchResult, Prediction | None, WholeRun | None, tuple[str, ...]]:
+) -> tuple[SearchResult, Answer | None, WholeRun | None, tuple[str, ...]]:
     """The node count and layout with the least of the objective that keep to the budget."""
-    offers: list[tuple[float, SearchResult, Prediction, WholeRun | None]] = []
+    offers: list[tuple[float, SearchResult, Answer, WholeRun | None]] = []
     over: list[tuple[float, str]] = []
     notes: tuple[str, ...] = ()
     for result in results:
@@ -221,19 +212,19 @@ def choose(
     return results[-1], None, None, notes
 
 
-def _over_budget(request: Request, best: Prediction, broken: tuple[str, float]) -> str:
+def _over_budget(request: Request, best: Answer, broken: tuple[str, float]) -> str:
     name, needs = broken
     dimension = BUDGETS[name]
     unit = " GPU-hours" if name == "gpu-hours" else ""
     limit, value = (units.format(v, dimension) + unit for v in (request.budget.limits[name], needs))
     tokens = units.format(request.work.num_tokens, units.COUNT)
     return (
-        f"--budget {name} of {limit} and {tokens} tokens conflict: the best choice, {best.num_nodes} nodes with "
-        f"{best.layout.brief}, needs {value}; train on fewer tokens or raise the budget"
+        f"--budget {name} of {limit} and {tokens} tokens conflict: the best choice, {best.question.num_nodes} nodes "
+        f"with {best.question.layout.brief}, needs {value}; train on fewer tokens or raise the budget"
     )
 
 
-def run_of(catalog: Catalog, request: Request, best: Prediction) -> tuple[WholeRun | None, tuple[str, ...]]:
+def run_of(catalog: Catalog, request: Request, best: Answer) -> tuple[WholeRun | None, tuple[str, ...]]:
     """The whole run with a layout; None, and a note, where the system has no storage to save to."""
     work = request.work
     try:
@@ -276,7 +267,7 @@ def _rule_broken(result: SearchResult) -> str:
 WHAT_IF_KEYS = (*KEYS, "precision", "stack", "nodes")
 
 
-def what_if(catalog: Catalog, plan: Plan, text: str) -> WhatIf:
+def what_if(catalog: Catalog, plan: Plan, text: str) -> Change:
     """The best layout with some knobs, precision, stack or nodes set otherwise; everything else is searched again."""
     written = assignments(text, allowed=WHAT_IF_KEYS, what="--what-if")
     best, request = plan.best, plan.request
@@ -301,7 +292,7 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> WhatIf:
     found = result.best(1, request.objective, facility=request.facility)
     if not found:
         raise ConfigError(f"--what-if {text} does not fit: it {why_none(result)}")
-    return WhatIf(text=text, prediction=found[0], terms=tuple(differences(best, found[0])))
+    return Change(name=text, before=best, after=found[0])
 
 
 def compare(catalog: Catalog, requests: Sequence[Request]) -> list[Compared]:

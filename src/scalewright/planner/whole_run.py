@@ -19,7 +19,7 @@ from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.campaign import Interruptions, Saving
 from scalewright.costs.storage import CheckpointKind
 from scalewright.errors import ConfigError
-from scalewright.planner.predict import Prediction
+from scalewright.planner.answer import Answer
 from scalewright.records.documents import document
 from scalewright.units import BYTES_PER_S, SECONDS
 from scalewright.units import format as shown
@@ -53,26 +53,26 @@ class StepWork:
         return -(-self.num_gpus // self.gpus_per_node)
 
 
-def step_work(prediction: Prediction) -> StepWork:
+def step_work(prediction: Answer) -> StepWork:
     """A predicted step as the unit of a whole run."""
-    machine, cost, used = prediction.machine, prediction.cost, prediction.footprint
-    tdp, num_gpus = machine.accelerator.tdp.value, int(prediction.layout.num_gpus)
+    question, machine, used = prediction.question, prediction.question.machine, prediction.footprint
+    tdp, num_gpus = machine.accelerator.tdp.value, question.num_gpus
     measured = None if machine.measured is None else machine.measured.checkpoint_copy_bytes_per_s
     return StepWork(
-        name=prediction.spec.id,
+        name=question.spec.id,
         machine=machine.name,
-        step_time_s=float(cost.time.total),
-        interval_s=(float(cost.interval_s[0]), float(cost.interval_s[1])),
+        step_time_s=prediction.time_s,
+        interval_s=prediction.interval_s,
         num_gpus=num_gpus,
         gpus_per_node=min(machine.gpus_per_node, num_gpus),
-        num_tokens_per_step=prediction.num_tokens_per_step,
-        checkpoint_bytes=prediction.checkpoint_bytes,
+        num_tokens_per_step=prediction.num_units,
+        checkpoint_bytes=prediction.transformer.checkpoint_bytes,
         constants=machine.constants,
         host_link_bytes_per_s=machine.host_link_bytes_per_s if measured is None else measured,
         busy_w=None if used is None else used.board_w,
         idle_w=energy.board_power_w(tdp_w=tdp, activity_frac=0.0, memory_frac=0.0, constants=machine.constants),
         overhead_w=energy.node_overhead_w(tdp_w=tdp, num_devices=num_gpus, constants=machine.constants),
-        facility=prediction.facility,
+        facility=question.facility,
     )
 
 

@@ -10,13 +10,13 @@ from scalewright.costs.machine import Machine
 from scalewright.costs.operations import operations
 from scalewright.costs.roofline import Operation, Placement, place
 from scalewright.costs.vision import vision_operations
-from scalewright.planner.predict import Prediction
-from scalewright.planner.stages.serving import GenerationPrediction
-from scalewright.planner.stages.vision_step import VisionPrediction
-from scalewright.planner.whatif import term_times
+from scalewright.errors import ConfigError
+from scalewright.planner.answer import Answer
+from scalewright.planner.figures import GenerationFigures, RlFigures, TransformerFigures, VisionFigures
+from scalewright.planner.limits import term_times
+from scalewright.planner.question import Generation
 
 Terms = list[tuple[str, float]]
-Drawable = Prediction | VisionPrediction | GenerationPrediction
 NUM_POINTS = 9
 MIN_SHARE_FRAC = 0.005
 """Of the step, below which an operation is no point, unless it is among the first three."""
@@ -56,39 +56,28 @@ class Point:
     """Of the pass that takes the longest."""
 
 
-def picture_of(prediction: Drawable) -> Picture:
-    if isinstance(prediction, Prediction):
-        return _of_training(prediction)
-    return _of_vision(prediction) if isinstance(prediction, VisionPrediction) else _of_generation(prediction)
-
-
-def _of_training(p: Prediction) -> Picture:
-    terms = [(term.name, float(term.total)) for term in p.cost.memory.parts]
-    reserve = float(p.cost.reserved_bytes) - float(p.cost.memory.total)
+def picture_of(answer: Answer) -> Picture:
+    """Panels of a training step or of generation; an RL step has several and no picture."""
+    question, reserve = answer.question, answer.reserved_bytes - answer.memory_bytes
+    terms = [(term.name, float(term.total)) for term in answer.memory.parts]
+    match answer.figures:
+        case TransformerFigures():
+            points_of = operations(question.setting)
+        case VisionFigures() as figures:
+            points_of = vision_operations(figures.setting)
+        case GenerationFigures() as figures:
+            points_of = decode_operations(
+                figures.serving, num_sequences=figures.num_running, num_context=figures.mean_context,
+                num_steps=figures.num_steps,
+            )  # fmt: skip
+        case RlFigures():
+            raise ConfigError("a picture shows one stage and an RL step has several: ask for one of them")
+    is_generation = isinstance(question.stage, Generation)
     return Picture(
-        machine=p.machine, precision=p.recipe.matmul, operations=operations(p.setting), time_title="step time",
-        time_terms=term_times(p.cost.time), memory_terms=[*terms, ("reserve", reserve)],
-        reserved_bytes=float(p.cost.reserved_bytes), fits=bool(p.cost.fits),
-    )  # fmt: skip
-
-
-def _of_vision(p: VisionPrediction) -> Picture:
-    terms = [(term.name, float(term.total)) for term in p.memory.parts]
-    return Picture(
-        machine=p.machine, precision=p.recipe.matmul, operations=vision_operations(p.setting), time_title="step time",
-        time_terms=term_times(p.time), memory_terms=[*terms, ("reserve", p.reserved_bytes - float(p.memory.total))],
-        reserved_bytes=p.reserved_bytes, fits=p.fits,
-    )  # fmt: skip
-
-
-def _of_generation(p: GenerationPrediction) -> Picture:
-    found = decode_operations(
-        p.serving, num_sequences=p.num_running, num_context=p.mean_context, num_steps=p.num_steps
-    )  # fmt: skip
-    return Picture(
-        machine=p.serving.machine, precision=p.serving.recipe.matmul, operations=found, time_title="all answers",
-        time_terms=term_times(p.time), memory_terms=[(t.name, float(t.total)) for t in p.memory.parts],
-        reserved_bytes=float(p.memory.total), fits=p.fits,
+        machine=question.machine, precision=question.recipe.matmul, operations=points_of,
+        time_title="all answers" if is_generation else "step time", time_terms=term_times(answer.time),
+        memory_terms=terms if is_generation else [*terms, ("reserve", reserve)],
+        reserved_bytes=answer.reserved_bytes, fits=answer.fits,
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def run_ready(
         plan_id=plan_id,
         plan=plan,
         machine=None if here is None else here.as_document(ready.config.precision),
-        prediction=None if ahead is None else ahead.prediction.as_document(),
+        prediction=None if ahead is None else ahead.prediction.document(),
         script=command_again(path),
     )
     with RunProgress(ready.config.steps) as progress:

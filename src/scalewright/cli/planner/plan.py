@@ -139,7 +139,7 @@ def plan_document(
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan for the first system, and its document with whatever else was asked for."""
     from scalewright.planner.expressed import express
-    from scalewright.planner.plan import compare, make_plan, what_if
+    from scalewright.planner.plan import compare, make_plan, what_if, what_if_body
 
     if framework is not None:
         _check_framework(framework)
@@ -148,8 +148,7 @@ def plan_document(
     document = plan.as_document()
     if what_if_text is not None:
         asked = what_if(library, plan, what_if_text)
-        assert plan.best is not None
-        document["what_if"] = asked.as_dict(plan.best)
+        document["what_if"] = what_if_body(asked)
     if len(requests) > 1:
         basis = f"{given['nodes']} nodes of each" if given["gpus"] is None else f"{given['gpus']} devices of each"
         document["compared"] = {
@@ -168,7 +167,7 @@ def resolve_request(library: Catalog, system: str, given: dict[str, Any]) -> Req
     from scalewright.errors import ConfigError
     from scalewright.here.place import place_of
     from scalewright.planner.energy_use import facility_of
-    from scalewright.planner.predict import resolve_recipe
+    from scalewright.planner.question import resolve_recipe
     from scalewright.planner.request import Request, parse_budget, parse_counts, parse_objective, resolve_work
     from scalewright.planner.search.space import parse_fixed
     from scalewright.workload.named import resolve_model
@@ -226,8 +225,8 @@ def _finish(
     from scalewright.records.documents import to_json, write_document
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
+    from scalewright.report.planner.answer import print_explanation
     from scalewright.report.planner.plan import print_plan
-    from scalewright.report.planner.prediction import print_explanation
 
     if out is not None:
         write_document(out, document)
@@ -246,9 +245,9 @@ def _answer_stage(
 ) -> None:
     """Stages that are not one training step: the fewest devices by mode, and whether those asked for suffice."""
     from scalewright.here.place import place_of
-    from scalewright.planner.predict import resolve_recipe, resolve_stack
+    from scalewright.planner.question import resolve_recipe, resolve_stack
     from scalewright.planner.request import parse_counts
-    from scalewright.planner.stages.memory import stage_answers
+    from scalewright.planner.stages.minimum_gpus import stage_answers
     from scalewright.records.documents import document, to_json, write_document
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console

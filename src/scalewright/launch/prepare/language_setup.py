@@ -17,7 +17,7 @@ from scalewright.here.place import calibrated_here, place_of
 from scalewright.launch.plan_job import planned_job
 from scalewright.launch.prepare.outlook import Outlook, OverBudgetError, Ready, largest_that_fits, outlook
 from scalewright.launch.ranks.allocation import default_num_ranks, is_inside, num_nodes
-from scalewright.planner.predict import resolve_recipe
+from scalewright.planner.question import resolve_recipe
 from scalewright.planner.search.search import search
 from scalewright.planner.search.space import Space
 from scalewright.records.documents import read_document
@@ -170,12 +170,12 @@ def prepare(
         return Ready(config=config, num_ranks=num_ranks, here=None, ahead=None, note=note)
     try:
         ahead = outlook(catalog, config, here.machine, start_s=here.start_s)
-        if not ahead.fits_memory and wanted.layout is None and num_ranks > 1 and not directory.config.exists():
+        if not ahead.prediction.fits and wanted.layout is None and num_ranks > 1 and not directory.config.exists():
             config = best_split(catalog, wanted, config, here.machine)
             ahead = outlook(catalog, config, here.machine, start_s=here.start_s)
     except NotExpressedError as error:
         return Ready(config=config, num_ranks=num_ranks, here=here, ahead=None, note=f"no prediction: {error}")
-    if not ahead.fits_memory or ahead.duration_s > budget_s:
+    if not ahead.prediction.fits or ahead.duration_s > budget_s:
         remake = _remake(wanted, config)
         raise OverBudgetError(_what_would_fit(catalog, ahead, here, remake=remake, budget_s=budget_s))
     return Ready(config=config, num_ranks=num_ranks, here=here, ahead=ahead, note="")
@@ -226,11 +226,11 @@ def _what_would_fit(
     catalog: Catalog, ahead: Outlook, here: Here, *, remake: Callable[[ModelSpec], LanguageRun], budget_s: float
 ) -> str:
     duration, limit = (units.format(value, units.SECONDS) for value in (ahead.duration_s, budget_s))
-    why = f"would take {duration}, over the budget of {limit}" if ahead.fits_memory else "does not fit in memory"
+    why = f"would take {duration}, over the budget of {limit}" if ahead.prediction.fits else "does not fit in memory"
     best = largest_that_fits(catalog, here.machine, remake=remake, start_s=here.start_s, budget_s=budget_s)
     hint = (
         "no preset fits: use fewer --steps or a larger --budget"
         if best is None
         else f"the largest preset that fits is {best[0]} ({units.format(best[1], units.SECONDS)})"
     )
-    return f"{ahead.prediction.spec.id} {why} ({here.basis}): {hint}"
+    return f"{ahead.prediction.question.spec.id} {why} ({here.basis}): {hint}"

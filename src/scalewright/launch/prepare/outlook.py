@@ -11,11 +11,10 @@ from scalewright.catalog.types import Model
 from scalewright.costs.machine import Machine
 from scalewright.errors import ScalewrightError
 from scalewright.here.devices import Here
-from scalewright.planner.predict import Prediction, predict, resolve_recipe
-from scalewright.planner.stages.vision_step import VisionPrediction, predict_vision
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.question import ask
 from scalewright.workload.language_run import SYNTHETIC, LanguageRun
 from scalewright.workload.model import ModelSpec, from_catalog
-from scalewright.workload.training import TEXT, Feed
 from scalewright.workload.vision_run import VisionRun
 
 C = TypeVar("C", LanguageRun, VisionRun)
@@ -26,11 +25,13 @@ RAM_DISK = "dev-shm"
 class Outlook:
     """What a run is expected to take."""
 
-    prediction: Prediction | VisionPrediction
-    step_s: float
-    fits_memory: bool
+    prediction: Answer
     start_s: float
     num_steps: int
+
+    @property
+    def step_s(self) -> float:
+        return self.prediction.time_s
 
     @property
     def duration_s(self) -> float:
@@ -54,46 +55,37 @@ class OverBudgetError(Exception):
     """The honest answer is no: too long or too large. The message says what would fit."""
 
 
+STACK_OF_COMPILE = {"off": "eager", "graphs": "scalewright"}
+"""Stack by how a run compiles its steps; any other mode is `compiled`."""
+
+
 def outlook(catalog: Catalog, run: LanguageRun, machine: Machine, *, start_s: float) -> Outlook:
     """Predict a run on a machine. Raises where the cost models do not cover it."""
-    spec = ModelSpec(id=run.model_id, name=run.model_id, shape=run.shape)
-    prediction = predict(
-        spec=spec,
-        machine=machine,
+    question = ask(
+        catalog,
+        model=ModelSpec(id=run.model_id, name=run.model_id, shape=run.shape),
+        system=machine,
         layout=run.layout,
-        recipe=resolve_recipe(run.precision, machine),
-        stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(run.compile, "compiled")),
+        precision=run.precision,
+        stack=STACK_OF_COMPILE.get(run.compile, "compiled"),
     )
-    return Outlook(
-        prediction=prediction,
-        step_s=float(prediction.cost.time.total),
-        fits_memory=bool(prediction.cost.fits),
-        start_s=start_s,
-        num_steps=run.steps,
-    )
+    return Outlook(prediction=answer(question), start_s=start_s, num_steps=run.steps)
 
 
 def vision_outlook(catalog: Catalog, run: VisionRun, machine: Machine, *, start_s: float) -> Outlook:
-    """Predict a vision run on a machine. What it waits for is decoding: its images are taken to lie in memory."""
-    feed = TEXT
-    if run.data != SYNTHETIC:
-        feed = Feed(storage=catalog.storage(RAM_DISK), num_loaders=max(run.num_workers, 1))
-    prediction = predict_vision(
-        spec=run.spec,
-        machine=machine,
+    """Predict a vision run on a machine. It waits for decoding only: its images are taken to lie in memory."""
+    question = ask(
+        catalog,
+        model=run.spec,
+        system=machine,
         layout=run.layout,
-        recipe=resolve_recipe(run.precision, machine),
-        stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(run.compile, "compiled")),
+        precision=run.precision,
+        stack=STACK_OF_COMPILE.get(run.compile, "compiled"),
         channels_last=run.channels_last,
-        feed=feed,
+        storage=None if run.data == SYNTHETIC else RAM_DISK,
+        num_loaders=None if run.data == SYNTHETIC else max(run.num_workers, 1),
     )
-    return Outlook(
-        prediction=prediction,
-        step_s=float(prediction.time.total),
-        fits_memory=prediction.fits,
-        start_s=start_s,
-        num_steps=run.steps,
-    )
+    return Outlook(prediction=answer(question), start_s=start_s, num_steps=run.steps)
 
 
 def largest_that_fits(
@@ -111,6 +103,6 @@ def largest_that_fits(
             found = outlook(catalog, remake(spec), machine, start_s=start_s)
         except ScalewrightError:
             continue  # another architecture, or a shape that this layout does not divide
-        if found.fits_memory and found.duration_s <= budget_s:
+        if found.prediction.fits and found.duration_s <= budget_s:
             return spec.id, found.duration_s
     return None

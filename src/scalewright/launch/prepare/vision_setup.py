@@ -138,14 +138,14 @@ def prepare_vision(catalog: Catalog, wanted: VisionWanted, *, system: str | None
     except NotExpressedError as error:
         note = f"no prediction: {error}"
         return Ready(config=config, num_ranks=config.num_ranks, here=here, ahead=None, note=note)
-    if not ahead.fits_memory or ahead.duration_s > budget_s:
+    if not ahead.prediction.fits or ahead.duration_s > budget_s:
         raise OverBudgetError(_what_would_fit(config, ahead, basis=here.basis, budget_s=budget_s))
     return Ready(config=config, num_ranks=config.num_ranks, here=here, ahead=ahead, note="")
 
 
 def _what_would_fit(config: VisionRun, ahead: Outlook, *, basis: str, budget_s: float) -> str:
     what = f"{config.model_id} with {config.batch} images a rank"
-    if not ahead.fits_memory:
+    if not ahead.prediction.fits:
         return f"{what} does not fit in memory ({basis}): use a smaller --batch"
     duration, limit = (units.format(value, units.SECONDS) for value in (ahead.duration_s, budget_s))
     left_s = budget_s - ahead.start_s

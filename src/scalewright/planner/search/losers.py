@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from scalewright import units
-from scalewright.costs.breakdown import Breakdown
-from scalewright.planner.predict import Prediction
+from scalewright.planner.answer import Answer
+from scalewright.planner.limits import differences
 from scalewright.planner.search.constraints import reasons
 from scalewright.planner.search.search import SearchResult
 from scalewright.planner.search.space import RECOMPUTE, ZERO, Space, divisors
 from scalewright.workload.layout import Layout
 
-PASSES = ("_forward", "_backward")
 NUM_TERMS = 3
 SMALLEST_TERM_FRAC = 0.05
 """Terms below this part of the largest difference are not worth a word."""
@@ -30,7 +29,7 @@ class Loser:
 
     knob: str
     value: str
-    prediction: Prediction | None
+    prediction: Answer | None
     """None where no member fits or divides."""
     loss_s: float
     """Step time above the winner's; infinite where there is no member."""
@@ -47,13 +46,13 @@ class Loser:
         return f"{self.knob}={self.value} {verb} {units.format(abs(self.loss_s), units.SECONDS)}: {parts}"
 
     def as_dict(self) -> dict[str, Any]:
-        lost = self.prediction is not None
-        return {
-            "knob": self.knob,
-            "value": self.value,
-            "sentence": self.sentence,
-            **({"layout": self.prediction.layout.brief, "loss_s": self.loss_s} if self.prediction else {}),
-            **({"terms_s": dict(self.terms)} if lost else {}),
+        body = {"knob": self.knob, "value": self.value, "sentence": self.sentence}
+        if self.prediction is None:
+            return body
+        return body | {
+            "layout": self.prediction.question.layout.brief,
+            "loss_s": self.loss_s,
+            "terms_s": dict(self.terms),
         }
 
 
@@ -61,37 +60,17 @@ def signed_s(delta_s: float) -> str:
     return f"{'+' if delta_s >= 0 else '-'}{units.format(abs(delta_s), units.SECONDS)}"
 
 
-def term_times(time: Breakdown) -> dict[str, float]:
-    """Leaves of a step's time, the passes of one kind together."""
-    found: dict[str, float] = {}
-    for _, term in time.walk():
-        if not term.parts:
-            name = term.name
-            for suffix in PASSES:
-                name = name.removesuffix(suffix)
-            found[name] = found.get(name, 0.0) + float(term.total)
-    return found
-
-
-def differences(winner: Prediction, other: Prediction) -> list[tuple[str, float]]:
-    """Seconds that the other spends more on each term, the largest difference first."""
-    ours, theirs = term_times(winner.cost.time), term_times(other.cost.time)
-    names = dict.fromkeys((*ours, *theirs))
-    found = [(name, theirs.get(name, 0.0) - ours.get(name, 0.0)) for name in names]
-    return sorted((d for d in found if d[1] != 0.0), key=lambda d: -abs(d[1]))
-
-
-def losers(result: SearchResult, winner: Prediction) -> list[Loser]:
+def losers(result: SearchResult, winner: Answer) -> list[Loser]:
     """Rival families, the closest first, then those that cannot be."""
     rivals = [_loser(result, winner, knob, value) for knob, value in _rivals(result.space, winner)]
-    least = SAME_FRAC * float(winner.cost.time.total)
+    least = SAME_FRAC * winner.time_s
     found = [r for r in rivals if r.prediction is None or any(abs(delta) > least for _, delta in r.terms)]
     return sorted(found, key=lambda loser: (loser.loss_s, loser.knob, loser.value))
 
 
-def _rivals(space: Space, winner: Prediction) -> Iterator[tuple[str, str]]:
+def _rivals(space: Space, winner: Answer) -> Iterator[tuple[str, str]]:
     """Other values of each searched knob: all of a short list, the neighbours in a long one."""
-    layout, per_node = winner.layout, space.machine.gpus_per_node
+    layout, per_node = winner.question.layout, space.machine.gpus_per_node
     moe = space.shape.moe
     every = divisors(space.num_gpus)
     options: dict[str, tuple[int, ...]] = {
@@ -111,7 +90,7 @@ def _rivals(space: Space, winner: Prediction) -> Iterator[tuple[str, str]]:
             yield from ((knob, str(v)) for v in near if v != chosen)
     if "recompute" not in space.fixed.values:
         yield from (("recompute", r) for r in RECOMPUTE if r != layout.recompute)
-    yield from (("precision", r.name) for r in space.recipes if r.name != winner.recipe.name)
+    yield from (("precision", r.name) for r in space.recipes if r.name != winner.question.recipe.name)
 
 
 def _neighbours(values: tuple[int, ...], chosen: int) -> tuple[int, ...]:
@@ -119,16 +98,16 @@ def _neighbours(values: tuple[int, ...], chosen: int) -> tuple[int, ...]:
     return values[max(at - 1, 0) : at + 2]
 
 
-def _loser(result: SearchResult, winner: Prediction, knob: str, value: str) -> Loser:
+def _loser(result: SearchResult, winner: Answer, knob: str, value: str) -> Loser:
     among = result.having(knob, value if knob in ("recompute", "precision") else int(value))
     fastest = result.fastest(1, among)
     if fastest:
         other = result.prediction(fastest[0])
-        deltas = differences(winner, other)
+        deltas = differences(winner.time, other.time)
         shown = [d for d in deltas[:NUM_TERMS] if abs(d[1]) >= SMALLEST_TERM_FRAC * abs(deltas[0][1])]
-        loss_s = float(other.cost.time.total) - float(winner.cost.time.total)
+        loss_s = other.time_s - winner.time_s
         return Loser(knob=knob, value=value, prediction=other, loss_s=loss_s, terms=tuple(shown), reason="")
-    reason = _why_none(result, winner.layout, knob, value, among)
+    reason = _why_none(result, winner.question.layout, knob, value, among)
     return Loser(knob=knob, value=value, prediction=None, loss_s=np.inf, terms=(), reason=reason)
 
 

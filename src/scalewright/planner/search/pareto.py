@@ -12,7 +12,7 @@ import numpy as np
 
 from scalewright.costs.energy import Facility
 from scalewright.errors import ConfigError
-from scalewright.planner.predict import Prediction, predict
+from scalewright.planner.answer import Answer, answer
 from scalewright.planner.search.search import Objective, SearchResult, search_each
 from scalewright.planner.search.space import Space
 
@@ -26,13 +26,13 @@ class ScalingRow:
 
     num_gpus: int
     num_nodes: int
-    strong: Prediction | None
+    strong: Answer | None
     """Fastest layout with the global batch asked for."""
     reason: str
     """Why there is none."""
     strong_frac: float | None
     """Speed-up over the first row, divided by the devices' growth."""
-    weak: Prediction | None
+    weak: Answer | None
     """The chosen layout with its batch per device."""
     weak_frac: float | None
     """Step time of the first weak row over this one."""
@@ -42,18 +42,18 @@ class ScalingRow:
     @property
     def gpu_s_per_step(self) -> float:
         assert self.strong is not None
-        return float(self.strong.cost.time.total) * self.num_gpus
+        return self.strong.time_s * self.num_gpus
 
     def as_dict(self) -> dict[str, Any]:
         body: dict[str, Any] = {"num_nodes": self.num_nodes, "num_gpus": self.num_gpus, "fits": self.strong is not None}
         if self.strong is not None:
-            cost, used = self.strong.cost, self.strong.footprint
+            strong, used = self.strong, self.strong.footprint
             body |= {
-                "layout": self.strong.layout.brief,
-                "step_time_s": float(cost.time.total),
-                "step_time_interval_s": [float(t) for t in cost.interval_s],
-                "mfu_frac": float(cost.mfu_frac),
-                "memory_bytes": float(cost.memory.total),
+                "layout": strong.question.layout.brief,
+                "step_time_s": strong.time_s,
+                "step_time_interval_s": list(strong.interval_s),
+                "mfu_frac": strong.transformer.mfu_frac,
+                "memory_bytes": strong.memory_bytes,
                 "gpu_time_per_step_s": self.gpu_s_per_step,
                 "strong_efficiency_frac": self.strong_frac,
                 "is_efficient": self.is_efficient,
@@ -64,8 +64,8 @@ class ScalingRow:
             body["reason"] = self.reason
         if self.weak is not None:
             body |= {
-                "weak_global_batch": int(self.weak.layout.gbs),
-                "weak_step_time_s": float(self.weak.cost.time.total),
+                "weak_global_batch": int(self.weak.question.layout.gbs),
+                "weak_step_time_s": self.weak.time_s,
                 "weak_efficiency_frac": self.weak_frac,
             }
         return body
@@ -82,7 +82,7 @@ def counts_around(space: Space) -> list[int]:
 
 
 def scaling(
-    results: Sequence[SearchResult], chosen: Prediction, *, objective: Objective, facility: Facility | None
+    results: Sequence[SearchResult], chosen: Answer, *, objective: Objective, facility: Facility | None
 ) -> list[ScalingRow]:
     """A row for each search, by number of devices; efficiencies are relative to the first that fits."""
     rows = []
@@ -111,36 +111,34 @@ def search_counts(space: Space, counts: Sequence[int], known: Sequence[SearchRes
     return [*known, *(search_each(left, only_best=True) if left else [])]
 
 
-def _weak(chosen: Prediction, num_gpus: int) -> Prediction | None:
+def _weak(chosen: Answer, num_gpus: int) -> Answer | None:
     """The chosen layout on other devices: more or fewer copies of the model, each with the batch it has now."""
-    copies = int(chosen.layout.dp) * num_gpus / int(chosen.layout.num_gpus)
-    batch = int(chosen.layout.gbs) * num_gpus / int(chosen.layout.num_gpus)
+    question, layout = chosen.question, chosen.question.layout
+    copies = int(layout.dp) * num_gpus / question.num_gpus
+    batch = int(layout.gbs) * num_gpus / question.num_gpus
     if copies < 1 or copies != int(copies) or batch != int(batch):
         return None
     try:
-        found = predict(
-            spec=chosen.spec, machine=chosen.machine, recipe=chosen.recipe, stack=chosen.stack, mode=chosen.mode,
-            feed=chosen.feed, layout=replace(chosen.layout, dp=int(copies), gbs=int(batch)),
-        )  # fmt: skip
+        scaled = answer(replace(question, layout=replace(layout, dp=int(copies), gbs=int(batch)), facility=None))
     except ConfigError:
         return None  # experts spread over more copies than there are
-    return found if found.cost.fits else None
+    return scaled if scaled.fits else None
 
 
 def _with_efficiencies(rows: list[ScalingRow]) -> list[ScalingRow]:
     first = next((r for r in rows if r.strong is not None), None)
     first_weak = next((r for r in rows if r.weak is not None), None)
-    points = [(float(r.strong.cost.time.total), r.gpu_s_per_step) for r in rows if r.strong is not None]
+    points = [(r.strong.time_s, r.gpu_s_per_step) for r in rows if r.strong is not None]
     done = []
     for row in rows:
         strong_frac = weak_frac = None
         efficient = False
         if row.strong is not None and first is not None:
-            time_s, cost = float(row.strong.cost.time.total), row.gpu_s_per_step
+            time_s, cost = row.strong.time_s, row.gpu_s_per_step
             strong_frac = first.gpu_s_per_step / cost
             efficient = not any(t <= time_s and c <= cost and (t, c) != (time_s, cost) for t, c in points)
         if row.weak is not None and first_weak is not None and first_weak.weak is not None:
-            weak_frac = float(first_weak.weak.cost.time.total) / float(row.weak.cost.time.total)
+            weak_frac = first_weak.weak.time_s / row.weak.time_s
         done.append(replace(row, strong_frac=strong_frac, weak_frac=weak_frac, is_efficient=efficient))
     return done
 
@@ -243,8 +241,8 @@ def recommended(rows: Sequence[ScalingRow]) -> Recommended | None:
     if len(fits) < 3:
         return None
     assert fits[0].strong is not None
-    per_node = fits[0].strong.machine.gpus_per_node
-    seen = [(r.num_gpus / per_node, float(r.strong.cost.time.total)) for r in fits if r.strong is not None]
+    per_node = fits[0].strong.question.machine.gpus_per_node
+    seen = [(r.num_gpus / per_node, r.strong.time_s) for r in fits if r.strong is not None]
     fit = fit_amdahl(*zip(*seen, strict=True))
     others = [fit_amdahl(*zip(*(seen[:i] + seen[i + 1 :]), strict=True)) for i in range(len(seen))]
     knees = sorted(f.num_nodes_at_knee for f in (fit, *others))

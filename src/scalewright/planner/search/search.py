@@ -20,8 +20,9 @@ from scalewright.costs.footprint import reserved_bytes, step_memory
 from scalewright.costs.hostmem import training_host_memory
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_time, why_not_expressed
-from scalewright.errors import ConfigError, LayoutError, NotExpressedError
-from scalewright.planner.predict import Prediction, predict
+from scalewright.errors import ConfigError, NotExpressedError
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.question import Question, check_num_gpus
 from scalewright.planner.search.constraints import (
     BEATEN,
     DEGREE_RULES,
@@ -106,22 +107,28 @@ class SearchResult:
         machine, reserved = self.space.machine, float(self.reserved_bytes[index])
         if reserved > machine.memory_bytes or machine.host_memory_bytes is None:
             return memory_problem(reserved, machine)
-        return host_memory_problem(float(self.prediction(index).cost.host_memory.total), machine.host_memory_bytes)
+        host_memory = self.prediction(index).host_memory
+        assert host_memory is not None
+        return host_memory_problem(float(host_memory.total), machine.host_memory_bytes)
 
     def layout(self, index: int) -> Layout:
         row = int(self.split[index])
         return self.choices[int(self.choice[index])].layout({k: int(c[row]) for k, c in self.columns.items()})
 
-    def prediction(self, index: int, *, facility: Facility | None = None) -> Prediction:
-        """One layout through `predict`, with the memory of the mode that was searched."""
+    def prediction(self, index: int, *, facility: Facility | None = None) -> Answer:
+        """One layout, predicted as any other question."""
+        return answer(self.question(index, facility=facility))
+
+    def question(self, index: int, *, facility: Facility | None = None) -> Question:
+        """The question of one layout, in the mode that was searched."""
         chosen = self.choices[int(self.choice[index])]
-        return predict(
+        return Question(
             spec=self.space.spec, machine=self.space.machine, layout=self.layout(index), recipe=chosen.recipe,
             stack=chosen.stack, facility=facility, mode=self.space.mode, feed=self.space.feed,
         )  # fmt: skip
 
     def best(self, count: int, objective: Objective, *, facility: Facility | None = None
-             ) -> list[Prediction]:  # fmt: skip
+             ) -> list[Answer]:  # fmt: skip
         """The layouts with the least of the objective on these devices.
 
         Devices are the same for all, so GPU-hours and money rank as time does. Energy at equal recomputed work grows
@@ -289,9 +296,9 @@ def _chunks(space: Space, choice: Choice, columns: Columns, rows: Ints) -> Itera
         yield here, space.setting(choice, layout)
 
 
-def objective_value(prediction: Prediction, objective: Objective) -> float:
+def objective_value(prediction: Answer, objective: Objective) -> float:
     """What a step costs in the unit of the objective: s, GPU-hours, J or USD."""
-    time_s, num_gpus = float(prediction.cost.time.total), int(prediction.layout.num_gpus)
+    time_s, num_gpus = prediction.time_s, prediction.question.num_gpus
     if objective == "time":
         return time_s
     if objective == "gpu-hours":
@@ -301,7 +308,7 @@ def objective_value(prediction: Prediction, objective: Objective) -> float:
     if objective == "energy":
         return float(used.energy.total)
     if used.cost_usd is None:
-        device = prediction.machine.accelerator.id
+        device = prediction.question.machine.accelerator.id
         raise ConfigError(f"objective money needs a price of {device}: add one to the catalogue or take gpu-hours")
     return used.cost_usd
 
@@ -311,8 +318,4 @@ def check_space(space: Space) -> None:
     reason = why_not_expressed(space.spec)
     if reason is not None:
         raise NotExpressedError(f"{space.spec.id}: {reason}")
-    machine = space.machine
-    if space.num_gpus > machine.gpus_per_node and machine.network_bytes_per_s_per_gpu is None:
-        raise LayoutError(f"{space.num_gpus} devices: {machine.name} is one node of {machine.gpus_per_node}")
-    if machine.num_nodes is not None and space.num_nodes > machine.num_nodes:
-        raise LayoutError(f"{space.num_nodes} nodes: {machine.name} has {machine.num_nodes}, use fewer")
+    check_num_gpus(space.machine, space.num_gpus)

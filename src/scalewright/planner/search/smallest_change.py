@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalewright import units
-from scalewright.planner.predict import Prediction
+from scalewright.planner.answer import Answer
 from scalewright.planner.search.pareto import counts_around
 from scalewright.planner.search.search import Objective, SearchResult, search, search_each
 from scalewright.planner.search.space import Fixed, Space
@@ -24,32 +24,31 @@ class Fix:
     """One change after which something fits, and the best layout then."""
 
     change: str
-    prediction: Prediction
+    prediction: Answer
     same_training: bool
     """False where other weights are trained (LoRA)."""
 
     @property
     def gpu_s_per_step(self) -> float:
-        return float(self.prediction.cost.time.total) * int(self.prediction.layout.num_gpus)
+        return self.prediction.time_s * self.prediction.question.num_gpus
 
     @property
     def sentence(self) -> str:
-        cost = self.prediction.cost
-        time = units.format(float(cost.time.total), units.SECONDS)
-        memory = units.format(float(cost.memory.total), units.BYTES)
-        return f"{self.change}: {time} a step, {memory}, {self.prediction.layout.brief}"
+        time = units.format(self.prediction.time_s, units.SECONDS)
+        memory = units.format(self.prediction.memory_bytes, units.BYTES)
+        return f"{self.change}: {time} a step, {memory}, {self.prediction.question.layout.brief}"
 
     def as_dict(self) -> dict[str, Any]:
-        cost = self.prediction.cost
+        best = self.prediction
         return {
             "change": self.change,
             "sentence": self.sentence,
             "same_training": self.same_training,
-            "layout": self.prediction.layout.brief,
-            "num_gpus": int(self.prediction.layout.num_gpus),
-            "step_time_s": float(cost.time.total),
-            "step_time_interval_s": [float(t) for t in cost.interval_s],
-            "memory_bytes": float(cost.memory.total),
+            "layout": best.question.layout.brief,
+            "num_gpus": best.question.num_gpus,
+            "step_time_s": best.time_s,
+            "step_time_interval_s": list(best.interval_s),
+            "memory_bytes": best.memory_bytes,
             "gpu_time_per_step_s": self.gpu_s_per_step,
         }
 
@@ -61,7 +60,7 @@ def fixes(space: Space, *, objective: Objective = "time") -> list[Fix]:
     return sorted(found, key=lambda fix: (not fix.same_training, fix.gpu_s_per_step))
 
 
-def _best(result: SearchResult, objective: Objective) -> Prediction | None:
+def _best(result: SearchResult, objective: Objective) -> Answer | None:
     best = result.best(1, "time" if objective == "money" else objective) if result.feasible else []
     return best[0] if best else None
 
@@ -79,7 +78,7 @@ def _released(space: Space, objective: Objective) -> Iterator[Fix]:
         values = {k: v for k, v in space.fixed.values.items() if k != knob}
         best = _best(search(replace(space, fixed=Fixed(values=values))), objective)
         if best is not None:
-            chosen = getattr(best.layout, knob)
+            chosen = getattr(best.question.layout, knob)
             shown = int(chosen) if isinstance(chosen, bool) else chosen
             yield Fix(change=f"{knob}={shown} instead of {value}", prediction=best, same_training=True)
 

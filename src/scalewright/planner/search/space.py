@@ -179,7 +179,7 @@ def divisors(n: int) -> tuple[int, ...]:
 
 def stacks_by_zero(name: str, catalog: Catalog, machine: Machine) -> Callable[[int], Stack]:
     """The stack `predict` takes for each ZeRO stage; each is looked up once."""
-    from scalewright.planner.predict import resolve_stack
+    from scalewright.planner.question import resolve_stack
 
     found = {zero: resolve_stack(name, catalog, Layout(zero=zero), machine) for zero in ZERO}
     return found.__getitem__

@@ -19,12 +19,12 @@ from scalewright.catalog.stage_runs import (
     vision_runs,
 )
 from scalewright.costs.machine import Machine, machine_from_hardware
-from scalewright.planner.stages.generation_rl import predict_rl
-from scalewright.planner.stages.serving import predict_generation
-from scalewright.planner.stages.vision_step import predict_vision
+from scalewright.planner.answer import answer
+from scalewright.planner.question import Generation, Question, RlStep, ask
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog, from_shape
 from scalewright.workload.precision import recipe
+from scalewright.workload.training import training_mode
 
 TAILS = (0.05, 0.95)
 RL_NETWORK_BYTES_PER_S_PER_GPU = 50e9
@@ -61,15 +61,15 @@ def _vision_row(catalog: Catalog, run: VisionRun) -> StageRow:
     if run.network_per_node is not None:
         per_gpu = units.parse(run.network_per_node, units.BYTES_PER_S) / node
     machine = _machine(catalog, run.gpu, node, per_gpu)
-    prediction = predict_vision(
-        spec=from_catalog(catalog.model("resnet-50")), machine=machine, recipe=recipe(run.precision),
-        stack=catalog.stack("compiled" if run.compiled else "eager"), channels_last=run.channels_last,
+    question = ask(
+        catalog, model="resnet-50", system=machine, precision=run.precision,
+        stack="compiled" if run.compiled else "eager", channels_last=run.channels_last,
         layout=Layout(dp=run.num_gpus, mbs=run.batch, gbs=run.batch * run.num_gpus),
     )  # fmt: skip
     order, code = "channels last" if run.channels_last else "channels first", "compiled" if run.compiled else "eager"
     return StageRow(
         source=run.source, what=f"{run.num_gpus} x {run.gpu}, {run.precision}, {order}, {code}, {run.batch} each",
-        metric="images/s", published=run.images_per_s, predicted=prediction.num_images_per_s, assumed=run.assumed,
+        metric="images/s", published=run.images_per_s, predicted=answer(question).rate_per_s, assumed=run.assumed,
         is_rate=True,
     )  # fmt: skip
 
@@ -79,19 +79,22 @@ def generation_rows(catalog: Catalog) -> list[StageRow]:
 
 
 def _generation_row(catalog: Catalog, run: GenerationRun) -> StageRow:
-    found = predict_generation(
-        spec=_spec(catalog, run.model), machine=_machine(catalog, run.gpu, 8, None),
-        stack=catalog.stack("megatron-core"), recipe=recipe(run.precision), num_gpus=run.tp, tp=run.tp,
-        batch=run.batch, prompt_len=run.prompt, response_len=run.response, cache_bytes=run.cache_bytes,
+    prediction = answer(
+        Question(
+            spec=_spec(catalog, run.model), machine=_machine(catalog, run.gpu, 8, None),
+            stack=catalog.stack("megatron-core"), recipe=recipe(run.precision),
+            layout=Layout(tp=run.tp, gbs=run.batch),
+            stage=Generation(prompt_len=run.prompt, response_len=run.response, cache_bytes=run.cache_bytes),
+        )
     )  # fmt: skip
     name = run.model if "=" not in run.model else f"{run.model.split(',')[0]}, {run.model.split(',')[1]}"
     what = f"{name} on {run.tp} x {run.gpu}, {run.precision}, {run.batch} x {run.prompt} + {run.response}"
     counted = (run.prompt + run.response) / run.response if run.counts_prompts else 1.0
     if run.ttft_s is not None:
-        metric, published, predicted = "first token, s", run.ttft_s, found.ttft_s
+        metric, published, predicted = "first token, s", run.ttft_s, prediction.generation.ttft_s
     else:
         assert run.tokens_per_s is not None
-        metric, published, predicted = "tokens/s", run.tokens_per_s, found.num_generated_per_s * counted
+        metric, published, predicted = "tokens/s", run.tokens_per_s, prediction.rate_per_s * counted
     return StageRow(
         source=run.source, what=what, metric=metric, published=published, predicted=predicted, assumed=run.assumed,
         is_rate=run.ttft_s is None,
@@ -104,16 +107,18 @@ def rl_rows(catalog: Catalog) -> list[StageRow]:
 
 def _rl_row(catalog: Catalog, run: RlRun) -> StageRow:
     layout = parse_layout(run.layout)
-    found = predict_rl(
+    question = Question(
         spec=_spec(catalog, run.model), machine=_machine(catalog, run.gpu, 8, RL_NETWORK_BYTES_PER_S_PER_GPU),
         stack=catalog.stack("megatron-core"), recipe=recipe(run.precision), layout=layout,
-        rollout_recipe=recipe(run.precision), rollout_tp=run.rollout_tp, num_prompts=run.prompts,
-        num_responses=run.samples, prompt_len=run.prompt, response_len=run.mean - run.prompt,
-        longest_len=run.longest - run.prompt, mode="offload",
+        mode=training_mode("offload"),
+        stage=RlStep(
+            rollout_tp=run.rollout_tp, num_prompts=run.prompts, num_responses=run.samples, prompt_len=run.prompt,
+            response_len=run.mean - run.prompt, longest_len=run.longest - run.prompt,
+        ),
     )  # fmt: skip
     return StageRow(
         source=run.source, what=f"{run.model} on {int(layout.num_gpus)} x {run.gpu}, {run.prompts} x {run.samples}",
-        metric="step, s", published=run.step_s, predicted=float(found.time.total), assumed=run.assumed, is_rate=False,
+        metric="step, s", published=run.step_s, predicted=answer(question).time_s, assumed=run.assumed, is_rate=False,
     )  # fmt: skip
 
 

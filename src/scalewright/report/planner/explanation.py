@@ -11,7 +11,7 @@ from rich.padding import Padding
 from scalewright import units
 from scalewright.catalog.facts import Fact
 from scalewright.costs.breakdown import Breakdown
-from scalewright.planner.whatif import Limit
+from scalewright.planner.limits import Limit
 from scalewright.records.types import Confidence
 from scalewright.report.console import bar_mark, plain_table
 from scalewright.report.pictures import Picture, points

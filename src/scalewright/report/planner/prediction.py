@@ -1,17 +1,17 @@
-"""A prediction for people: the answer, where the time and memory go, and, on request, why."""
+"""A predicted training step of a transformer for people: time and memory, where they go and, on request, why."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.stage_constants import StageConstants
 from scalewright.catalog.vision_constants import VisionConstants
-from scalewright.planner.answers import CONFIDENCE_TITLES
-from scalewright.planner.predict import Prediction
-from scalewright.planner.whatif import changes, limits
+from scalewright.planner.answer import CONFIDENCE_TITLES, Answer
+from scalewright.planner.changes import changes
 from scalewright.report.console import plain_table, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
@@ -23,123 +23,119 @@ from scalewright.report.planner.explanation import (
     print_terms,
 )
 
-MAX_STAGES_SHOWN = 8
+MAX_RANKS_SHOWN = 8
 
 
-def print_prediction(console: Console, prediction: Prediction) -> None:
-    layout, machine = prediction.layout, prediction.machine
+def print_transformer(console: Console, answer: Answer) -> None:
+    question, layout, machine = answer.question, answer.question.layout, answer.question.machine
     console.print(
-        f"[bold]{escape(prediction.spec.id)}[/] on {layout.num_gpus} x {escape(machine.accelerator.id)} "
-        f"({escape(machine.name)}, {prediction.num_nodes} node{'s' if prediction.num_nodes > 1 else ''})"
+        f"[bold]{escape(question.spec.id)}[/] on {question.num_gpus} x {escape(machine.accelerator.id)} "
+        f"({escape(machine.name)}, {question.num_nodes} node{'s' if question.num_nodes > 1 else ''})"
     )
-    how = "" if prediction.mode.name == "full" else f", mode {prediction.mode}"
-    optimizer = "" if prediction.recipe.optimizer == "adam" else f" with {prediction.recipe.optimizer}"
-    console.print(f"{prediction.recipe.name}{optimizer}, stack {escape(prediction.stack.id)}{how}")
-    console.print(f"layout {layout.brief}, sequences of {prediction.spec.transformer.seq}")
-    _print_answer(console, prediction)
-    print_terms(console, "where the step goes", prediction.cost.time, units.SECONDS)
-    print_terms(console, "where the memory goes", prediction.cost.memory, units.BYTES)
-    print_terms(console, "where a node's host memory goes", prediction.cost.host_memory, units.BYTES)
-    if int(prediction.layout.pp) > 1:
-        _print_stages(console, prediction)
-    for warning in prediction.warnings():
+    mode = "" if question.mode.name == "full" else f", mode {question.mode}"
+    optimizer = "" if question.recipe.optimizer == "adam" else f" with {question.recipe.optimizer}"
+    console.print(f"{question.recipe.name}{optimizer}, stack {escape(question.stack.id)}{mode}")
+    console.print(f"layout {layout.brief}, sequences of {question.spec.transformer.seq}")
+    console.print(_summary(answer))
+    print_terms(console, "where the step goes", answer.time, units.SECONDS)
+    print_terms(console, "where the memory goes", answer.memory, units.BYTES)
+    print_terms(console, "where a node's host memory goes", answer.transformer.cost.host_memory, units.BYTES)
+    if int(layout.pp) > 1:
+        _print_pipeline_ranks(console, answer)
+    for warning in answer.warnings:
         console.print(f"[yellow]note[/] {escape(warning)}")
 
 
-def _print_answer(console: Console, prediction: Prediction) -> None:
-    cost, layout = prediction.cost, prediction.layout
-    ends, kind = (float(cost.interval_s[0]), float(cost.interval_s[1])), prediction.confidence
-    seconds = units.format(float(cost.time.total), units.SECONDS)
+def _summary(answer: Answer) -> Table:
+    seconds, rate = units.format(answer.time_s, units.SECONDS), answer.rate_per_s
     table = plain_table("", "predicted", "")
-    table.add_row("step time", f"[bold]{seconds}[/]", interval_words(kind, ends))
-    table.add_row("at least", units.format(prediction.bound_s, units.SECONDS), "bound; the arithmetic at dense peak")
-    rate = prediction.num_tokens_per_step / float(cost.time.total)
-    table.add_row(
-        "throughput", rate_words(rate / int(layout.num_gpus), "tokens/s each"), rate_words(rate, "tokens/s in all")
-    )
-    table.add_row("MFU", units.format(float(cost.mfu_frac), units.FRACTION), _hfu_note(prediction))
-    verdict = "[green]fits[/]" if cost.fits else "[bold red]does not fit[/]"
-    peak = units.format(float(cost.memory.total), units.BYTES)
-    reserved = units.format(float(cost.reserved_bytes), units.BYTES)
-    device = units.format(prediction.machine.memory_bytes, units.BYTES)
+    table.add_row("step time", f"[bold]{seconds}[/]", interval_words(answer.confidence, answer.interval_s))
+    table.add_row("at least", units.format(answer.bound_s, units.SECONDS), "bound; the arithmetic at dense peak")
+    each, in_all = rate_words(rate / answer.question.num_gpus, "tokens/s each"), rate_words(rate, "tokens/s in all")
+    table.add_row("throughput", each, in_all)
+    table.add_row("MFU", units.format(answer.transformer.mfu_frac, units.FRACTION), _hfu_note(answer))
+    verdict = "[green]fits[/]" if answer.fits else "[bold red]does not fit[/]"
+    peak = units.format(answer.memory_bytes, units.BYTES)
+    reserved = units.format(answer.reserved_bytes, units.BYTES)
+    device = units.format(answer.question.machine.memory_bytes, units.BYTES)
     table.add_row("memory", peak, f"model; worst rank; {reserved} reserved of {device}: {verdict}")
-    table.add_row("host memory", *_host_row(prediction))
-    table.add_row("data", *_data_row(prediction))
-    used = prediction.footprint
+    table.add_row("host memory", *_host_row(answer))
+    table.add_row("data", *_data_row(answer))
+    used = answer.footprint
     if used is not None:
         energy, each = units.format(float(used.energy.total), units.JOULES), f"{used.num_tokens_per_j:.3g} tokens/J"
         money = f"; {units.format(used.cost_usd, units.USD)}" if used.cost_usd is not None else ""
         carbon = f"; {units.format(used.carbon_kgco2e, units.KGCO2E)}" if used.carbon_kgco2e is not None else ""
         table.add_row("a step costs", energy, f"model; {each}{money}{carbon}")
-    table.add_row("confidence", kind, CONFIDENCE_TITLES[kind])
-    console.print(table)
+    table.add_row("confidence", answer.confidence, CONFIDENCE_TITLES[answer.confidence])
+    return table
 
 
-def _print_stages(console: Console, prediction: Prediction) -> None:
-    """Every stage of a short pipeline; of a long one the first, second and last, which are the extremes."""
-    sizes, which = prediction.memory_bytes_per_stage, "memory of each pipeline stage"
-    if len(sizes) > MAX_STAGES_SHOWN:
-        sizes, which = [*sizes[:2], sizes[-1]], "memory of the first, second and last pipeline stage"
+def _print_pipeline_ranks(console: Console, answer: Answer) -> None:
+    """Every rank of a short pipeline; of a long one the first, second and last, which are the extremes."""
+    sizes, which = answer.transformer.memory_bytes_per_pipeline_rank, "memory of each pipeline rank"
+    if len(sizes) > MAX_RANKS_SHOWN:
+        sizes, which = [*sizes[:2], sizes[-1]], "memory of the first, second and last pipeline rank"
     console.print(f"{which}: {', '.join(units.format(size, units.BYTES) for size in sizes)}")
 
 
-def _host_row(prediction: Prediction) -> tuple[str, str]:
+def _host_row(answer: Answer) -> tuple[str, str]:
     """What a node's processes hold, and whether it has that much."""
-    room = prediction.machine.host_memory_bytes
-    used = units.format(float(prediction.cost.host_memory.total), units.BYTES)
+    room = answer.question.machine.host_memory_bytes
+    used = units.format(float(answer.transformer.cost.host_memory.total), units.BYTES)
     if room is None:
         return used, "a node; what it has is not known"
-    verdict = "[green]fits[/]" if prediction.cost.fits_host else "[bold red]does not fit[/]"
+    verdict = "[green]fits[/]" if answer.fits_host else "[bold red]does not fit[/]"
     return used, f"a node, of {units.format(room, units.BYTES)}: {verdict}"
 
 
-def _data_row(prediction: Prediction) -> tuple[str, str]:
+def _data_row(answer: Answer) -> tuple[str, str]:
     """What the step waits for its samples, and where they come from."""
-    feed, c = prediction.feed, prediction.machine.constants
-    wait = float(prediction.cost.time.part("data").total)
-    rate = prediction.num_tokens_per_step * c.token_bytes.value / float(prediction.cost.time.total)
+    feed, wait_s = answer.question.feed, answer.transformer.data_wait_s
+    rate = answer.rate_per_s * answer.question.machine.constants.token_bytes.value
     source = "" if feed.storage is None else f" from {escape(feed.storage.id)}"
-    said = "no wait" if wait == 0.0 else f"waits {units.format(wait, units.SECONDS)}"
-    return said, f"text at {units.format(rate, units.BYTES_PER_S)}{source}, {feed.num_loaders} loaders a device"
+    wait = "no wait" if wait_s == 0.0 else f"waits {units.format(wait_s, units.SECONDS)}"
+    return wait, f"text at {units.format(rate, units.BYTES_PER_S)}{source}, {feed.num_loaders} loaders a device"
 
 
-def _hfu_note(prediction: Prediction) -> str:
-    peak = prediction.machine.peak_flop_per_s(prediction.recipe.matmul)
-    dense = units.format(peak, units.FLOP_PER_S)
-    note = f"of {dense} dense {prediction.recipe.matmul}"
-    if prediction.layout.recompute == "none":
+def _hfu_note(answer: Answer) -> str:
+    precision = answer.question.recipe.matmul
+    peak = units.format(answer.question.machine.peak_flop_per_s(precision), units.FLOP_PER_S)
+    note = f"of {peak} dense {precision}"
+    if answer.question.layout.recompute == "none":
         return note
-    return f"{note}; {units.format(float(prediction.cost.hfu_frac), units.FRACTION)} with recompute"
+    return f"{note}; {units.format(answer.transformer.hfu_frac, units.FRACTION)} with recompute"
 
 
-def print_explanation(console: Console, prediction: Prediction, catalog: Catalog) -> None:
+def explain_transformer(console: Console, answer: Answer, catalog: Catalog) -> None:
     """From the total to the terms: what limits it, what one change would give, then equations, inputs and sources."""
-    print_limits(console, limits(prediction))
-    print_operations(console, picture_of(prediction))
-    _print_changes(console, prediction, catalog)
-    _print_exchange(console, prediction)
-    cost = prediction.cost
+    print_limits(console, answer.limits)
+    print_operations(console, picture_of(answer))
+    _print_changes(console, answer, catalog)
+    _print_exchange(console, answer)
+    cost = answer.transformer.cost
     print_equations(console, (cost.time, cost.memory, cost.host_memory), "interval.interval_s")
-    _print_inputs(console, prediction)
+    _print_inputs(console, answer)
 
 
-def _print_changes(console: Console, prediction: Prediction, catalog: Catalog) -> None:
+def _print_changes(console: Console, answer: Answer, catalog: Catalog) -> None:
     """Single changes, the largest gain first; those that would not fit say so."""
     numbers = ("step time", "time saved", "memory")
     table = plain_table("change", *numbers, "fits", title="one change at a time", right=numbers)
-    for change in changes(prediction, catalog):
+    for change in changes(answer, catalog):
         saved = f"{change.gain_frac:+.1%}"
-        verdict = "[green]yes[/]" if change.fits else "[bold red]no[/]"
-        seconds = units.format(change.step_time_s, units.SECONDS)
-        table.add_row(escape(change.name), seconds, saved, units.format(change.memory_bytes, units.BYTES), verdict)
+        verdict = "[green]yes[/]" if change.after.fits else "[bold red]no[/]"
+        seconds = units.format(change.after.time_s, units.SECONDS)
+        memory = units.format(change.after.memory_bytes, units.BYTES)
+        table.add_row(escape(change.name), seconds, saved, memory, verdict)
     console.print()
     console.print(table if table.row_count else "[bold]one change at a time[/]\nno single change divides this model")
 
 
-def _print_exchange(console: Console, prediction: Prediction) -> None:
+def _print_exchange(console: Console, answer: Answer) -> None:
     """Which algorithm each transfer takes, how far it reaches, and what congestion makes of it."""
     table = plain_table("transfer", "algorithm", "span", "slowdown", title="how it is exchanged", right=("slowdown",))
-    for term in prediction.cost.time.part("communication").parts:
+    for term in answer.time.part("communication").parts:
         if float(term.total) > 0:
             slowdown = float(term.inputs.get("slowdown", 1.0))
             words = (term.name.replace("_", " "), str(term.inputs["algorithm"]), str(term.inputs["span"]))
@@ -149,10 +145,9 @@ def _print_exchange(console: Console, prediction: Prediction) -> None:
         console.print(table)
 
 
-def _print_inputs(console: Console, prediction: Prediction) -> None:
-    machine = prediction.machine
-    constants, accelerator, recipe = machine.constants, machine.accelerator, prediction.recipe
-    precision = recipe.matmul
+def _print_inputs(console: Console, answer: Answer) -> None:
+    machine, stack = answer.question.machine, answer.question.stack
+    constants, accelerator, precision = machine.constants, machine.accelerator, answer.question.recipe.matmul
     published = accelerator.best_matmul.get(precision) or accelerator.best_matmul.get("bf16")
     others = {*StageConstants.model_fields, *VisionConstants.model_fields}
     used = [n for n in type(constants).model_fields if n not in others]
@@ -163,9 +158,9 @@ def _print_inputs(console: Console, prediction: Prediction) -> None:
         "L2": accelerator.l2,
         "L2 bandwidth": accelerator.l2_bandwidth,
         **({f"best matmul {precision}": published} if published and machine.matmul_is_published(precision) else {}),
-        **{f"stack {n.replace('_', ' ')}": getattr(prediction.stack, n) for n in type(prediction.stack).model_fields},
+        **{f"stack {n.replace('_', ' ')}": getattr(stack, n) for n in type(stack).model_fields},
         **{n.replace("_", " "): getattr(constants, n) for n in used},
     }
     print_facts(console, facts)
-    shape = prediction.spec.transformer
+    shape = answer.question.spec.transformer
     console.print(f"[bold]shape[/] {escape(shape.source.text)} ({shape.source.kind})")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from scalewright import units
 from scalewright.costs.roofline import Roof, roofs
 from scalewright.errors import ConfigError, MissingExtraError
+from scalewright.planner.answer import Answer
 from scalewright.records.documents import write_bytes
-from scalewright.report.pictures import MIN_SHARE_FRAC, Drawable, Picture, Point, Terms, picture_of, points
+from scalewright.report.pictures import MIN_SHARE_FRAC, Picture, Point, Terms, picture_of, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +90,7 @@ def check_plot(path: Path) -> None:
         raise MissingExtraError("report", "matplotlib") from error
 
 
-def plot_prediction(path: Path, prediction: Drawable) -> None:
+def plot_prediction(path: Path, answer: Answer) -> None:
     """Draw a prediction into a PNG, SVG or PDF file."""
     check_plot(path)
     import matplotlib as mpl
@@ -98,7 +99,7 @@ def plot_prediction(path: Path, prediction: Drawable) -> None:
     stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
-        draw(picture_of(prediction)).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
+        draw(picture_of(answer)).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
     write_bytes(path, buffer.getvalue())
 
 

@@ -13,12 +13,12 @@ from scalewright.catalog.library import Catalog
 from scalewright.catalog.stage_constants import StageConstants
 from scalewright.catalog.vision_constants import VisionConstants
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.generation import generation_interval_s
+from scalewright.planner.answer import Answer, Change
+from scalewright.planner.changes import changes
 from scalewright.planner.energy_use import Footprint
-from scalewright.planner.stages.generation_rl import GenerationPrediction, RlPrediction
-from scalewright.planner.stages.limits import StageChange, StagePrediction, stage_changes, stage_limits
-from scalewright.planner.stages.memory import MinimumGpus
-from scalewright.planner.stages.vision_step import VisionPrediction
+from scalewright.planner.figures import RlFigures
+from scalewright.planner.question import Generation, RlStep, VisionStep
+from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.report.console import plain_table, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
@@ -31,97 +31,91 @@ from scalewright.report.planner.explanation import (
 )
 
 
-def print_generation(
-    console: Console, prediction: GenerationPrediction, *, explain: bool, catalog: Catalog
-) -> None:  # fmt: skip
-    p, serving, count = prediction, prediction.serving, prediction.num_gpus
+def print_generation(console: Console, answer: Answer) -> None:
+    question, figures, machine = answer.question, answer.generation, answer.question.machine
+    generation, layout, kind = question.stage, question.layout, answer.confidence
+    assert isinstance(generation, Generation)
     console.print(
-        f"[bold]{escape(p.spec.id)}[/] generating on {count} x {serving.machine.accelerator.id} "
-        f"({escape(serving.machine.name)}), {serving.recipe.name}, tp={serving.tp}"
+        f"[bold]{escape(question.spec.id)}[/] generating on {question.num_gpus} x {machine.accelerator.id} "
+        f"({escape(machine.name)}), {question.recipe.name}, tp={layout.tp}"
     )
-    longest = f", the longest {p.longest_len}" if p.longest_len != p.response_len else ""
-    console.print(f"{p.batch} prompts of {p.prompt_len} tokens, answers of {p.response_len}{longest}")
-    table, rate, kind = plain_table("", "predicted", ""), p.num_generated_per_s, serving.machine.confidence
-    total, ends = float(p.time.total), p.interval_s
-    rates = f"{kind}; {rate * total / ends[1]:,.0f} to {rate * total / ends[0]:,.0f}; {rate / count:,.0f} each"
+    longest = f", the longest {generation.longest}" if generation.longest != generation.response_len else ""
+    lengths = f"of {generation.prompt_len} tokens, answers of {generation.response_len}{longest}"
+    console.print(f"{layout.gbs} prompts {lengths}")
+    table, rate, total, ends = plain_table("", "predicted", ""), answer.rate_per_s, answer.time_s, answer.interval_s
+    spread = f"{rate * total / ends[1]:,.0f} to {rate * total / ends[0]:,.0f}"
+    rates = f"{kind}; {spread}; {rate / question.num_gpus:,.0f} each"
     table.add_row("throughput", f"[bold]{rate_words(rate, 'tokens/s')}[/]", f"{rates}; generated tokens only")
-    table.add_row("all answers", _s(total), f"{interval_words(kind, ends)}; {p.num_alive} sequences a copy at once")
-    table.add_row("at least", _s(p.bound_s), "bound; weights once a step, or arithmetic at dense peak")
-    first = generation_interval_s(time_s=p.ttft_s, serving=serving, is_first_token=True)
-    table.add_row("first token", _s(p.ttft_s), f"{interval_words(kind, first)}; of a prompt that arrives alone")
-    each = p.itl_s * ends[0] / total, p.itl_s * ends[1] / total
-    table.add_row("next token", _s(p.itl_s), f"{interval_words(kind, each)}; of a running sequence")
-    room = f"room for {p.num_fit} sequences a copy: {_verdict(p.fits)}"
-    table.add_row("memory", _b(float(p.memory.total)), f"model; of {_b(serving.machine.memory_bytes)}; {room}")
-    _add_energy(table, p.footprint, "all answers cost", "tokens")
+    at_once = f"{figures.num_alive} sequences a copy at once"
+    table.add_row("all answers", _s(total), f"{interval_words(kind, ends)}; {at_once}")
+    table.add_row("at least", _s(answer.bound_s), "bound; weights once a step, or arithmetic at dense peak")
+    first = interval_words(kind, figures.ttft_interval_s)
+    table.add_row("first token", _s(figures.ttft_s), f"{first}; of a prompt that arrives alone")
+    each = figures.itl_s * ends[0] / total, figures.itl_s * ends[1] / total
+    table.add_row("next token", _s(figures.itl_s), f"{interval_words(kind, each)}; of a running sequence")
+    room = f"room for {figures.num_fit} sequences a copy: {_verdict(answer.fits)}"
+    table.add_row("memory", _b(answer.memory_bytes), f"model; of {_b(machine.memory_bytes)}; {room}")
+    _add_energy(table, answer.footprint, "all answers cost", "tokens")
     console.print(table)
-    print_terms(console, "where the time goes", p.time, units.SECONDS, max_depth=2)
-    print_terms(console, "where the memory goes", p.memory, units.BYTES, max_depth=2)
-    _print_notes(console, p.warnings())
-    if explain:
-        _explain(console, p, catalog, (p.time, p.memory), "generation.generation_interval_s", "generation.least_time_s")
+    print_terms(console, "where the time goes", answer.time, units.SECONDS, max_depth=2)
+    print_terms(console, "where the memory goes", answer.memory, units.BYTES, max_depth=2)
+    _print_notes(console, answer.warnings)
 
 
-def print_rl(console: Console, prediction: RlPrediction, *, explain: bool, catalog: Catalog) -> None:
-    p, machine, rollout = prediction, prediction.machine, prediction.rollout
+def print_rl(console: Console, answer: Answer) -> None:
+    question, figures, machine = answer.question, answer.rl, answer.question.machine
+    rl, rollout, kind = question.stage, figures.rollout.question, answer.confidence
+    assert isinstance(rl, RlStep)
+    assert answer.host_memory is not None
     console.print(
-        f"[bold]{escape(p.spec.id)}[/] GRPO step on {p.num_gpus} x {machine.accelerator.id} "
-        f"({escape(machine.name)}), {p.recipe.name}, mode {p.mode}"
+        f"[bold]{escape(question.spec.id)}[/] GRPO step on {question.num_gpus} x {machine.accelerator.id} "
+        f"({escape(machine.name)}), {question.recipe.name}, mode {question.mode}"
     )
-    console.print(f"trainer {p.layout.brief}; generator tp={rollout.serving.tp} {rollout.serving.recipe.name}")
-    table, total, kind = plain_table("", "predicted", ""), float(p.time.total), machine.confidence
-    answers = f"{p.num_prompts * p.num_responses} answers, {p.sync.replace('_', ' ')} sync"
-    table.add_row("step time", f"[bold]{_s(total)}[/]", f"{interval_words(kind, p.interval_s)}; {answers}")
-    table.add_row("at least", _s(p.bound_s), "bound; the rollout's, and the updates' arithmetic at dense peak")
-    table.add_row("throughput", rate_words(p.num_tokens / total / p.num_gpus, "tokens/s each"), "prompts and answers")
+    console.print(f"trainer {question.layout.brief}; generator tp={rollout.layout.tp} {rollout.recipe.name}")
+    table, rate = plain_table("", "predicted", ""), answer.rate_per_s / question.num_gpus
+    answers = f"{rl.num_sequences} answers, {rl.sync.replace('_', ' ')} sync"
+    table.add_row("step time", f"[bold]{_s(answer.time_s)}[/]", f"{interval_words(kind, answer.interval_s)}; {answers}")
+    table.add_row("at least", _s(answer.bound_s), "bound; the rollout's, and the updates' arithmetic at dense peak")
+    table.add_row("throughput", rate_words(rate, "tokens/s each"), "prompts and answers")
     room = f"model; of {_b(machine.memory_bytes)}"
-    table.add_row("rollout memory", _b(float(p.memory_rollout.total)), room)
-    table.add_row("update memory", _b(float(p.memory_update.total)), f"{room}; {_verdict(p.fits)}")
+    table.add_row("rollout memory", _b(float(figures.memory_rollout.total)), room)
+    table.add_row("update memory", _b(float(figures.memory_update.total)), f"{room}; {_verdict(answer.fits)}")
     has = "" if machine.host_memory_bytes is None else f"of {_b(machine.host_memory_bytes)} "
-    table.add_row("host memory", _b(float(p.host_memory.total)), f"model; {has}a node")
-    _add_energy(table, p.footprint, "a step costs", "tokens")
+    table.add_row("host memory", _b(float(answer.host_memory.total)), f"model; {has}a node")
+    _add_energy(table, answer.footprint, "a step costs", "tokens")
     console.print(table)
-    print_terms(console, "where the step goes", p.time, units.SECONDS, max_depth=2)
-    print_terms(console, "memory during rollout", p.memory_rollout, units.BYTES, max_depth=2)
-    print_terms(console, "memory during the update", p.memory_update, units.BYTES, max_depth=2)
-    print_terms(console, "host memory of a node", p.host_memory, units.BYTES, max_depth=2)
-    _print_notes(console, p.warnings())
-    if explain:
-        _explain(
-            console, p, catalog, (p.time, p.memory_rollout, p.memory_update, p.host_memory), "stage.rl_interval_s"
-        )  # fmt: skip
+    print_terms(console, "where the step goes", answer.time, units.SECONDS, max_depth=2)
+    print_terms(console, "memory during rollout", figures.memory_rollout, units.BYTES, max_depth=2)
+    print_terms(console, "memory during the update", figures.memory_update, units.BYTES, max_depth=2)
+    print_terms(console, "host memory of a node", answer.host_memory, units.BYTES, max_depth=2)
+    _print_notes(console, answer.warnings)
 
 
-def print_vision(console: Console, prediction: VisionPrediction, *, explain: bool, catalog: Catalog) -> None:
-    p, n, total, kind = (
-        prediction,
-        int(prediction.layout.dp),
-        float(prediction.time.total),
-        prediction.machine.confidence,
-    )
+def print_vision(console: Console, answer: Answer) -> None:
+    question, figures, machine = answer.question, answer.vision, answer.question.machine
+    n, total, rate, wait_s = question.num_gpus, answer.time_s, answer.rate_per_s, figures.data_wait_s
     console.print(
-        f"[bold]{escape(p.spec.id)}[/] on {n} x {escape(p.machine.accelerator.id)} ({escape(p.machine.name)})"
+        f"[bold]{escape(question.spec.id)}[/] on {n} x {escape(machine.accelerator.id)} ({escape(machine.name)})"
     )
-    order = "channels last" if p.channels_last else "channels first"
-    console.print(f"{p.recipe.name}, stack {escape(p.stack.id)}, {order}, {p.layout.mbs} images each")
-    table, rate = plain_table("", "predicted", ""), p.num_images_per_s
-    table.add_row("step time", f"[bold]{_s(total)}[/]", interval_words(kind, p.interval_s))
-    table.add_row("at least", _s(p.bound_s), "bound; the arithmetic at dense peak")
-    wait = float(p.time.part("data").total)
-    without = "" if wait == 0.0 else f"; {rate * total / (total - wait) / n:,.0f} if images were ready"
+    order = "channels last" if question.channels_last else "channels first"
+    precision, stack = question.recipe.name, escape(question.stack.id)
+    console.print(f"{precision}, stack {stack}, {order}, {question.layout.mbs} images each")
+    table = plain_table("", "predicted", "")
+    table.add_row("step time", f"[bold]{_s(total)}[/]", interval_words(answer.confidence, answer.interval_s))
+    table.add_row("at least", _s(answer.bound_s), "bound; the arithmetic at dense peak")
+    without = "" if wait_s == 0.0 else f"; {rate * total / (total - wait_s) / n:,.0f} if images were ready"
     table.add_row("throughput", rate_words(rate, "images/s"), f"{rate_words(rate / n, 'each')}{without}")
-    table.add_row("efficiency", units.format(p.efficiency_frac, units.FRACTION), "per batch, against one node")
-    table.add_row("an epoch", _s(p.epoch_s), "of ImageNet, without its start, end and validation")
-    table.add_row("MFU", units.format(p.mfu_frac, units.FRACTION), f"of the dense {p.recipe.matmul} peak")
-    room = f"{_b(p.reserved_bytes)} reserved of {_b(p.machine.memory_bytes)}: {_verdict(p.fits)}"
-    table.add_row("memory", _b(float(p.memory.total)), f"model; {room}")
-    _add_energy(table, p.footprint, "a step costs", "images")
+    table.add_row("efficiency", units.format(figures.efficiency_frac, units.FRACTION), "per batch, against one node")
+    table.add_row("an epoch", _s(figures.epoch_s), "of ImageNet, without its start, end and validation")
+    peak = f"of the dense {question.recipe.matmul} peak"
+    table.add_row("MFU", units.format(figures.mfu_frac, units.FRACTION), peak)
+    room = f"{_b(answer.reserved_bytes)} reserved of {_b(machine.memory_bytes)}: {_verdict(answer.fits)}"
+    table.add_row("memory", _b(answer.memory_bytes), f"model; {room}")
+    _add_energy(table, answer.footprint, "a step costs", "images")
     console.print(table)
-    print_terms(console, "where the step goes", p.time, units.SECONDS)
-    print_terms(console, "where the memory goes", p.memory, units.BYTES)
-    _print_notes(console, p.warnings())
-    if explain:
-        _explain(console, p, catalog, (p.time, p.memory), "vision.move_time_s", "vision.vision_interval_s")
+    print_terms(console, "where the step goes", answer.time, units.SECONDS)
+    print_terms(console, "where the memory goes", answer.memory, units.BYTES)
+    _print_notes(console, answer.warnings)
 
 
 def _add_energy(table: Table, used: Footprint | None, name: str, counted: str) -> None:
@@ -133,38 +127,47 @@ def _add_energy(table: Table, used: Footprint | None, name: str, counted: str) -
     table.add_row(name, joules, f"model; {used.num_tokens_per_j:.3g} {counted}/J{money}{carbon}")
 
 
-def _explain(
-    console: Console, prediction: StagePrediction, catalog: Catalog, breakdowns: tuple[Breakdown, ...], *formulas: str
-) -> None:
+def explain_stage(console: Console, answer: Answer, catalog: Catalog) -> None:
     """From the total to the terms: limits, roofs, single changes, then equations, inputs and sources."""
-    print_limits(console, stage_limits(prediction))
-    if not isinstance(prediction, RlPrediction):
-        print_operations(console, picture_of(prediction))
-    _print_changes(console, stage_changes(prediction, catalog))
-    print_equations(console, breakdowns, *formulas)
-    _print_inputs(console, prediction)
+    print_limits(console, answer.limits)
+    if not isinstance(answer.question.stage, RlStep):  # an RL step has no operations of one kind
+        print_operations(console, picture_of(answer))
+    _print_changes(console, changes(answer, catalog))
+    breakdowns: tuple[Breakdown, ...] = (answer.time, answer.memory)
+    if isinstance(answer.figures, RlFigures):
+        assert answer.host_memory is not None
+        figures = answer.figures
+        breakdowns = (answer.time, figures.memory_rollout, figures.memory_update, answer.host_memory)
+    print_equations(console, breakdowns, *FORMULAS[type(answer.question.stage)])
+    _print_inputs(console, answer)
 
 
-def _print_changes(console: Console, found: list[StageChange]) -> None:
+FORMULAS: dict[type, tuple[str, ...]] = {
+    Generation: ("generation.generation_interval_s", "generation.least_time_s"),
+    RlStep: ("stage.rl_interval_s",),
+    VisionStep: ("vision.move_time_s", "vision.vision_interval_s"),
+}
+"""Formulas of a stage that no term of its breakdowns names."""
+
+
+def _print_changes(console: Console, offered: Iterable[Change]) -> None:
     table = plain_table("change", "rate", "memory", "fits", title="one change at a time", right=("rate", "memory"))
-    for change in found:
-        verdict = "[green]yes[/]" if change.fits else "[bold red]no[/]"
-        table.add_row(escape(change.name), f"{change.rate_ratio_frac - 1.0:+.1%}", _b(change.memory_bytes), verdict)
+    for change in offered:
+        verdict = "[green]yes[/]" if change.after.fits else "[bold red]no[/]"
+        gain = f"{change.rate_ratio_frac - 1.0:+.1%}"
+        table.add_row(escape(change.name), gain, _b(change.after.memory_bytes), verdict)
     if table.row_count:
         console.print()
         console.print(table)
 
 
-def _print_inputs(console: Console, prediction: StagePrediction) -> None:
-    if isinstance(prediction, GenerationPrediction):
-        machine, recipe, fields = prediction.serving.machine, prediction.serving.recipe, StageConstants.model_fields
-    elif isinstance(prediction, RlPrediction):
-        machine, recipe, fields = prediction.machine, prediction.recipe, StageConstants.model_fields
-    else:
-        machine, recipe, fields = prediction.machine, prediction.recipe, VisionConstants.model_fields
+def _print_inputs(console: Console, answer: Answer) -> None:
+    machine, precision = answer.question.machine, answer.question.recipe.matmul
+    is_vision = isinstance(answer.question.stage, VisionStep)
+    fields = VisionConstants.model_fields if is_vision else StageConstants.model_fields
     a, common = machine.accelerator, ("memory_bandwidth_share", "sustained_matmul_share", "depth_overhead")
     facts: dict[str, object] = {
-        f"peak {recipe.matmul}": a.peak[recipe.matmul],
+        f"peak {precision}": a.peak[precision],
         "memory": a.usable_memory or a.memory,
         "memory bandwidth": a.memory_bandwidth,
         "L2": a.l2,

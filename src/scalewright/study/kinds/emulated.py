@@ -20,7 +20,6 @@ from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError
 from scalewright.lab.network import payload_frac
 from scalewright.launch.prepare.outlook import outlook
-from scalewright.planner.predict import Prediction
 from scalewright.records.run_directory import RunDirectory
 from scalewright.study.execute import Execution
 from scalewright.study.expressions import Value
@@ -85,7 +84,7 @@ class EmulatedKind(LanguageKind):
             path=path,
             num_ranks=ready.num_ranks,
             machine=ready.here.as_document(ready.config.precision),
-            prediction=ahead.prediction.as_document(),
+            prediction=ahead.prediction.document(),
             expected_s=ahead.duration_s,
             link_bytes_per_s=rate,
         )
@@ -109,10 +108,8 @@ def link_bytes_per_s(catalog: Catalog, run: LanguageRun, machine: Machine, asked
     """
 
     def share(rate: float) -> float:
-        found = outlook(catalog, run, over_links(machine, rate), start_s=0.0).prediction
-        assert isinstance(found, Prediction)
-        time = found.cost.time
-        return float(time.part("communication").total) / float(time.total)
+        prediction = outlook(catalog, run, over_links(machine, rate), start_s=0.0).prediction
+        return float(prediction.time.part("communication").total) / prediction.time_s
 
     low, high = RATES_BYTES_PER_S
     for _ in range(NUM_BISECTIONS):

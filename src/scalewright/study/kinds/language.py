@@ -59,7 +59,7 @@ class LanguageKind:
             path=path,
             num_ranks=ready.num_ranks,
             machine=None if ready.here is None else ready.here.as_document(ready.config.precision),
-            prediction=None if ready.ahead is None else ready.ahead.prediction.as_document(),
+            prediction=None if ready.ahead is None else ready.ahead.prediction.document(),
             expected_s=None if ready.ahead is None else ready.ahead.duration_s,
         )
 

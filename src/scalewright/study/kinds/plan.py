@@ -14,8 +14,9 @@ from pydantic.dataclasses import dataclass as checked
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.here.place import HERE, place_of
+from scalewright.planner.answer import Answer
 from scalewright.planner.energy_use import facility_of
-from scalewright.planner.predict import Prediction, resolve_recipe
+from scalewright.planner.question import resolve_recipe
 from scalewright.planner.search.losers import losers
 from scalewright.planner.search.pareto import why_none
 from scalewright.planner.search.search import SearchResult, search
@@ -68,13 +69,13 @@ class PlanKind(PredictedOnly):
         found = outcome_of(best)
         seen = f"{result.considered:,} layouts, {result.feasible:,} fit"
         return replace(
-            found, words={"layout": best.layout.brief, "searched": seen},
+            found, words={"layout": best.question.layout.brief, "searched": seen},
             notes=(*(loser.sentence for loser in losers(result, best)[:MAX_KNOBS]), *found.notes),
         )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
-def searched(folders: tuple[Path, ...], asked: Search) -> tuple[SearchResult, Prediction | None]:
+def searched(folders: tuple[Path, ...], asked: Search) -> tuple[SearchResult, Answer | None]:
     """The search and its fastest layout; kept, because points that differ in what follows share it."""
     catalog = Catalog(folders)
     place = place_of(catalog, asked.system, partition=asked.partition or None)

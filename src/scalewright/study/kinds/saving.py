@@ -65,7 +65,7 @@ class SavingKind(PredictedOnly):
             num_tokens=units.parse(asked.tokens, units.COUNT),
             checkpoint="async" if asked.checkpoint == "async" else "sync",
         )
-        return _outcome(run, best.layout.brief)
+        return _outcome(run, best.question.layout.brief)
 
 
 def _storage(catalog: Catalog, place: Place, asked: SavedRun) -> Storage:

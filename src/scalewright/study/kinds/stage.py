@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from scalewright.catalog.library import Catalog
-from scalewright.costs.breakdown import Breakdown
 from scalewright.errors import ConfigError
 from scalewright.here.place import HERE, Place, place_of
-from scalewright.planner.energy_use import Footprint, facility_of
-from scalewright.planner.predict import predict, resolve_recipe
-from scalewright.planner.stages.generation_rl import predict_rl
-from scalewright.planner.stages.memory import MinimumGpus, minimum_gpus
-from scalewright.planner.stages.serving import predict_generation
-from scalewright.planner.whatif import term_times
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.limits import term_times
+from scalewright.planner.question import Question, ask, resolve_recipe
+from scalewright.planner.stages.minimum_gpus import MinimumGpus, minimum_gpus
 from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
 from scalewright.study.kinds.training import STRICT, read_as, system_facts
 from scalewright.workload.layout import Layout
-from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
-from scalewright.workload.precision import Recipe
-from scalewright.workload.training import ModeName, training_mode
+from scalewright.workload.stage import GenerateRequest, RlRequest
+from scalewright.workload.training import ModeName
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
@@ -54,8 +51,6 @@ class StageTold:
 
 
 _TOLD: TypeAdapter[StageTold] = TypeAdapter(StageTold)
-Timed = tuple[Breakdown, Footprint | None, float]
-"""Time of one step, what it uses, and the tokens that it trains on or writes."""
 
 
 class StageKind(PredictedOnly):
@@ -83,49 +78,42 @@ class StageKind(PredictedOnly):
         asked = read_as(_TOLD, told, where=where)
         place = place_of(catalog, asked.system, partition=asked.partition or None)
         spec = resolve_model(catalog, asked.model)
-        recipe = resolve_recipe(asked.precision, place.machine)
         try:
             fewest = minimum_gpus(
-                spec=spec, machine=place.machine, stack=catalog.stack(asked.stack), recipe=recipe,
-                stage_name=asked.stage, seq=asked.prompt + asked.response, mode=asked.mode,
+                spec=spec, machine=place.machine, stack=catalog.stack(asked.stack),
+                recipe=resolve_recipe(asked.precision, place.machine), stage_name=asked.stage,
+                seq=asked.prompt + asked.response, mode=asked.mode,
             )  # fmt: skip
         except ConfigError as error:
             return Outcome(problem=str(error))
-        time, used, tokens = _timed(catalog, asked, place, spec, recipe, fewest)
-        return _outcome(asked, fewest, time, used, tokens)
+        return _outcome(asked, fewest, answer(_question(catalog, asked, place, fewest)))
 
 
-def _timed(
-    catalog: Catalog, asked: StageTold, place: Place, spec: ModelSpec, recipe: Recipe, fewest: MinimumGpus
-) -> Timed:
+def _question(catalog: Catalog, asked: StageTold, place: Place, fewest: MinimumGpus) -> Question:
     """One step on the fewest devices, everything sharded over them; at least one sequence a device."""
-    n, machine, stack = fewest.num_gpus, place.machine, catalog.stack(asked.stack)
-    facility = facility_of(catalog, place.system, machine.accelerator.id)
-    around: dict[str, Any] = {"facility": facility}
+    n, tp = fewest.num_gpus, fewest.tp
     batch = max(asked.batch // n, 1) * n
     layout = Layout(dp=n, mbs=1, gbs=batch, zero=3, recompute="full")
-    common: dict[str, Any] = {"machine": machine, "stack": stack, "recipe": recipe, **around}
-    if asked.stage == "sft":
-        seq = asked.prompt + asked.response
-        step = predict(spec=spec.with_seq(seq), layout=layout, mode=training_mode(asked.mode), **common)
-        return step.cost.time, step.footprint, batch * seq
-    if asked.stage == "generate":
-        found = predict_generation(
-            spec=spec, num_gpus=n, tp=fewest.tp, batch=asked.batch, prompt_len=asked.prompt,
-            response_len=asked.response, **common,
-        )  # fmt: skip
-        return found.time, found.footprint, asked.batch * asked.response
-    sequences = asked.prompts * asked.answers
-    whole = layout if sequences % batch == 0 else replace(layout, gbs=sequences)
-    turn = predict_rl(
-        spec=spec, layout=whole, rollout_recipe=recipe, rollout_tp=fewest.tp, num_prompts=asked.prompts,
-        num_responses=asked.answers, prompt_len=asked.prompt, response_len=asked.response, mode=asked.mode, **common,
+    common = partial(
+        ask, catalog, model=asked.model, system=place, precision=asked.precision, stack=asked.stack
     )  # fmt: skip
-    return turn.time, turn.footprint, sequences * asked.response
+    if asked.stage == "sft":
+        return common(layout=layout, seq=asked.prompt + asked.response, mode=asked.mode)
+    if asked.stage == "generate":
+        lengths = GenerateRequest(prompt=asked.prompt, response=asked.response)
+        return common(layout=Layout(tp=tp, dp=n // tp, gbs=asked.batch), generate=lengths)
+    step = RlRequest(
+        prompts=asked.prompts, samples=asked.answers, prompt=asked.prompt, response=asked.response, tp=tp
+    )  # fmt: skip
+    num_sequences = asked.prompts * asked.answers
+    whole = layout if num_sequences % batch == 0 else replace(layout, gbs=num_sequences)
+    return common(layout=whole, rl=step, mode=asked.mode)
 
 
-def _outcome(asked: StageTold, fewest: MinimumGpus, time: Breakdown, used: Footprint | None, tokens: float) -> Outcome:
-    step_s = float(time.total)
+def _outcome(asked: StageTold, fewest: MinimumGpus, prediction: Answer) -> Outcome:
+    step_s, used = prediction.time_s, prediction.footprint
+    # Of RL the answers count, not their prompts.
+    tokens = asked.prompts * asked.answers * asked.response if asked.stage == "rl" else prediction.num_units
     total_s = step_s * asked.work
     numbers = {
         "num_gpus": fewest.num_gpus,
@@ -141,7 +129,7 @@ def _outcome(asked: StageTold, fewest: MinimumGpus, time: Breakdown, used: Footp
             numbers["cost_usd"] = used.cost_usd * asked.work
         if used.carbon_kgco2e is not None:
             numbers["carbon_kgco2e"] = used.carbon_kgco2e * asked.work
-    parts = {name.replace("_", " "): seconds / step_s for name, seconds in term_times(time)}
+    parts = {name.replace("_", " "): seconds / step_s for name, seconds in term_times(prediction.time)}
     return Outcome(
         numbers={name: Number(value=float(value)) for name, value in numbers.items()},
         words={"how": f"{fewest.mode_name}: {fewest.assumption}"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,16 +13,14 @@ from pydantic.dataclasses import dataclass as checked
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.machine import Machine
-from scalewright.errors import ConfigError, LayoutError, nearest
+from scalewright.errors import ConfigError, nearest
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.summary import summarize
-from scalewright.planner.energy_use import Footprint, facility_of
-from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
-from scalewright.planner.stages.limits import stage_limits
-from scalewright.planner.stages.vision_step import VisionPrediction, predict_vision
-from scalewright.planner.whatif import PASSES, limits, term_times
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.energy_use import Footprint
+from scalewright.planner.limits import PASSES, term_times
+from scalewright.planner.question import Question, ask
 from scalewright.records import metric_names as names
 from scalewright.records.loader import first_problem
 from scalewright.records.run_directory import RunDirectory
@@ -31,9 +28,7 @@ from scalewright.records.study_report import Number
 from scalewright.study.doubts import doubts_of_training
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
-from scalewright.workload.layout import Layout, parse_layout
-from scalewright.workload.model import ModelSpec
-from scalewright.workload.named import resolve_model
+from scalewright.workload.layout import parse_layout
 
 MEASURED = {
     "tokens_per_s": names.TOKENS_PER_S,
@@ -44,7 +39,7 @@ MEASURED = {
 }
 """A study's metrics by what a run calls them."""
 T = TypeVar("T")
-MAX_STAGES = 16
+MAX_RANKS_SHOWN = 16
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -82,19 +77,6 @@ class Training:
     budget: str = "10 min"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A point with its names resolved."""
-
-    told: Training
-    spec: ModelSpec
-    place: Place
-
-    @property
-    def machine(self) -> Machine:
-        return self.place.machine
-
-
 _TOLD = TypeAdapter(Training)
 
 
@@ -128,14 +110,15 @@ def _place(folders: tuple[Path, ...], system: str, partition: str, transport: st
     )
 
 
-def resolve(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Asked:
-    asked = read(told, where=where)
-    spec = resolve_model(catalog, asked.model)
-    if asked.seq:
-        spec = spec.with_seq(asked.seq)
-    num_ranks = int(parse_layout(asked.layout).num_gpus) if asked.system == HERE else 1
-    place = _place(catalog.folders, asked.system, asked.partition, asked.transport, num_ranks)
-    return Asked(told=asked, spec=spec, place=place)
+def resolve(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Question:
+    """The question that a point is."""
+    point = read(told, where=where)
+    layout = parse_layout(point.layout)
+    place = _place(catalog.folders, point.system, point.partition, point.transport, int(layout.num_gpus))
+    return ask(
+        catalog, model=point.model, system=place, layout=layout, precision=point.precision, stack=point.stack,
+        seq=point.seq or None, storage=point.storage or None, channels_last=point.channels_last,
+    )  # fmt: skip
 
 
 def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
@@ -153,99 +136,83 @@ def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any
 
 
 def predict_point(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-    """Predict a step; a layout that does not fit the model, the machine or its memory is an answer as well."""
-    asked = resolve(catalog, told, where=where)
-    split = parse_layout(asked.told.layout)
-    recipe = resolve_recipe(asked.told.precision, asked.machine)
-    stack = resolve_stack(asked.told.stack, catalog, split, asked.machine, is_vision=asked.spec.is_vision)
-    facility = facility_of(catalog, asked.place.system, asked.machine.accelerator.id)
-    common: dict[str, Any] = {
-        "spec": asked.spec, "machine": asked.machine, "layout": split, "recipe": recipe, "stack": stack,
-        "facility": facility,
-    }  # fmt: skip
-    if asked.spec.is_vision:
-        _check_nodes(asked.machine, split)
-        return _vision(asked.told, predict_vision(**common, channels_last=asked.told.channels_last))
-    return outcome_of(predict(**common))
+    """Predict a step. A layout that does not fit the memory is an outcome as well."""
+    question = resolve(catalog, told, where=where)
+    if question.spec.is_vision:
+        return _vision(read(told, where=where), answer(question))
+    return outcome_of(answer(question))
 
 
-def _check_nodes(machine: Machine, split: Layout) -> None:
-    needed = machine.num_nodes_for(int(split.num_gpus))
-    if machine.num_nodes is not None and needed > machine.num_nodes:
-        raise LayoutError(f"{split.brief} needs {needed} nodes: {machine.name} has {machine.num_nodes}")
-
-
-def outcome_of(found: Prediction) -> Outcome:
-    cost, n = found.cost, int(found.layout.num_gpus)
-    step_s, ends = float(cost.time.total), (float(cost.interval_s[0]), float(cost.interval_s[1]))
-    top = limits(found)[0]
+def outcome_of(prediction: Answer) -> Outcome:
+    n, step_s, ends = prediction.question.num_gpus, prediction.time_s, prediction.interval_s
+    top = prediction.limits[0]
     numbers = {
         "step_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
-        "tokens_per_s": _rate(found.num_tokens_per_step, step_s, ends),
-        "tokens_per_s_per_gpu": _rate(found.num_tokens_per_step / n, step_s, ends),
-        "flop_per_s_per_gpu": _rate(float(cost.model_flop) / n, step_s, ends),
-        "mfu_frac": Number(value=float(cost.mfu_frac)),
-        "memory_bytes": Number(value=float(cost.memory.total)),
-        "communication_frac": Number(value=float(cost.time.part("communication").total) / step_s),
+        "tokens_per_s": _rate(prediction.num_units, step_s, ends),
+        "tokens_per_s_per_gpu": _rate(prediction.num_units / n, step_s, ends),
+        "flop_per_s_per_gpu": _rate(prediction.transformer.model_flop / n, step_s, ends),
+        "mfu_frac": Number(value=prediction.transformer.mfu_frac),
+        "memory_bytes": Number(value=prediction.memory_bytes),
+        "communication_frac": Number(value=float(prediction.time.part("communication").total) / step_s),
         "num_gpus": Number(value=n),
-        **_network(found),
-        **_used(found.footprint),
+        **_network(prediction),
+        **_used(prediction.footprint),
     }
-    too_large = "" if cost.fits and cost.fits_host else "does not fit in memory"
     return Outcome(
-        numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(cost.time),
-        notes=(*_stages(found), *found.warnings()), problem=too_large,
+        numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(prediction.time),
+        notes=(*_memory_note(prediction), *prediction.warnings),
+        problem="" if prediction.fits else "does not fit in memory",
     )  # fmt: skip
 
 
-def _stages(found: Prediction) -> list[str]:
-    """Memory of every pipeline stage, in one line; of many the ends."""
-    sizes = [units.format(size, units.BYTES) for size in found.memory_bytes_per_stage]
+def _memory_note(prediction: Answer) -> list[str]:
+    """Memory of every pipeline rank, in one line; of many the ends."""
+    sizes = [units.format(size, units.BYTES) for size in prediction.transformer.memory_bytes_per_pipeline_rank]
     if len(sizes) < 2:
         return []
-    shown = sizes if len(sizes) <= MAX_STAGES else [*sizes[:3], "...", *sizes[-2:]]
-    return [f"memory by stage, first to last of {len(sizes)}: {', '.join(shown)}"]
+    shown = sizes if len(sizes) <= MAX_RANKS_SHOWN else [*sizes[:3], "...", *sizes[-2:]]
+    return [f"memory by pipeline rank, first to last of {len(sizes)}: {', '.join(shown)}"]
 
 
-def _vision(told: Training, found: VisionPrediction) -> Outcome:
-    step_s, ends, n = float(found.time.total), found.interval_s, int(found.layout.dp)
-    top = stage_limits(found)[0]
-    images = told.images_per_epoch or None
-    epoch_s = (
-        found.epoch_s if images is None else step_s * max(images / int(found.layout.gbs), 1.0)
-    ) + told.epoch_fixed_s
+def _vision(point: Training, prediction: Answer) -> Outcome:
+    step_s, ends, layout = prediction.time_s, prediction.interval_s, prediction.question.layout
+    top = prediction.limits[0]
+    epoch_s = prediction.vision.epoch_s
+    if point.images_per_epoch:
+        epoch_s = step_s * max(point.images_per_epoch / int(layout.gbs), 1.0)
+    epoch_s += point.epoch_fixed_s
     numbers = {
         "step_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
         "batch_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
         "epoch_time_s": Number(value=epoch_s, low=epoch_s * ends[0] / step_s, high=epoch_s * ends[1] / step_s),
-        "images_per_s": _rate(int(found.layout.gbs), step_s, ends),
-        "images_per_s_per_gpu": _rate(int(found.layout.mbs), step_s, ends),
-        "memory_bytes": Number(value=float(found.memory.total)),
-        "num_gpus": Number(value=n),
-        **_used(found.footprint),
+        "images_per_s": _rate(int(layout.gbs), step_s, ends),
+        "images_per_s_per_gpu": _rate(int(layout.mbs), step_s, ends),
+        "memory_bytes": Number(value=prediction.memory_bytes),
+        "num_gpus": Number(value=int(layout.dp)),
+        **_used(prediction.footprint),
     }
     return Outcome(
-        numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(found.time),
-        problem="" if found.fits else "does not fit in memory",
+        numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(prediction.time),
+        problem="" if prediction.fits else "does not fit in memory",
     )  # fmt: skip
 
 
-def _network(found: Prediction) -> dict[str, Number]:
-    """Mean traffic out of a node over a step: gradients of a ring once around, activations between stages.
+def _network(prediction: Answer) -> dict[str, Number]:
+    """Mean traffic out of a node over a step: gradients of a ring once around, activations between pipeline ranks.
 
     Equation  (2 (n-1)/n w N/(t p) + 2 m w b s h) / t_step, n copies, w bytes a value, m micro-batches of b samples
     Source    thakur2005 (Optimization of Collective Communication Operations in MPICH), section 4.5
-    Assumes   every copy or stage ends at a node's border; tensor parallelism stays inside a node
+    Assumes   every copy or pipeline rank ends at a node's border; tensor parallelism stays inside a node
     Checked   tests/study/test_study_network.py: twice the gradients for many copies; nothing within one node
     """
-    layout, shape = found.layout, found.spec.transformer
-    if found.num_nodes < 2:
+    question, layout, shape = prediction.question, prediction.question.layout, prediction.question.spec.transformer
+    if question.num_nodes < 2:
         return {}
-    width, dp, pp = found.recipe.weight_bytes, int(layout.dp), int(layout.pp)
-    gradients = 2.0 * (dp - 1) / dp * width * found.spec.num_params / (int(layout.tp) * pp)
+    width, dp, pp = question.recipe.weight_bytes, int(layout.dp), int(layout.pp)
+    gradients = 2.0 * (dp - 1) / dp * width * question.spec.num_params / (int(layout.tp) * pp)
     samples = int(layout.gbs) / dp
     activations = 2.0 * width * samples * shape.seq * shape.hidden if pp > 1 else 0.0
-    return {"network_bytes_per_s": Number(value=(gradients + activations) / float(found.cost.time.total))}
+    return {"network_bytes_per_s": Number(value=(gradients + activations) / prediction.time_s)}
 
 
 def _rate(work: float, step_s: float, ends: tuple[float, float]) -> Number:

@@ -1,4 +1,4 @@
-"""Memory of a stage by the mode it trains in, and the fewest devices it fits on."""
+"""The fewest devices that a stage fits on, by the mode it trains in."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scalewright.costs.footprint import reserved_bytes, step_memory
 from scalewright.costs.generation import Serving
 from scalewright.costs.machine import Machine
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import busiest_shards, num_spread_params
 from scalewright.errors import ConfigError
-from scalewright.planner.stages.serving import check_writes_text
+from scalewright.planner.question import check_writes_text
+from scalewright.planner.stages.rl_memory import held_memory, update_memory
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
@@ -22,29 +22,6 @@ from scalewright.workload.training import ModeName, TrainingMode, training_mode
 
 MAX_GPUS = 2**16
 StageName = Literal["sft", "rl", "generate"]
-STATE = ("weights", "gradients", "optimizer")
-
-
-def held_memory(setting: Setting, used: Breakdown, *, reference: bool) -> Breakdown:
-    """What stays on a device while it generates: the trainer's state and the reference model."""
-    parts = tuple(replace(used.part(n), name=f"trainer_{n}") for n in STATE)
-    if setting.mode.is_offload:  # engines move weights and gradients too while the generator runs
-        parts = tuple(replace(p, value=0.0) for p in parts)
-    return Breakdown(name="held", unit="bytes", parts=(*parts, _reference(setting, reference=reference)))
-
-
-def _reference(setting: Setting, *, reference: bool) -> Breakdown:
-    # with adapters the frozen weights are the reference; in offload mode it waits on the host
-    on_device = reference and setting.mode.name == "full"
-    here = float(num_spread_params(setting, busiest_shards(setting))) if on_device else 0.0
-    return Breakdown(
-        name="reference", unit="bytes", value=here * setting.recipe.weight_bytes, formula="hostmem.offloaded_bytes"
-    )
-
-
-def update_memory(setting: Setting, used: Breakdown, *, reference: bool) -> Breakdown:
-    """The training step's memory and the reference model."""
-    return replace(used, parts=(*used.parts, _reference(setting, reference=reference)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,10 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_hardware, machine_from_system
-from scalewright.planner.predict import Prediction, predict, resolve_recipe, resolve_stack
-from scalewright.planner.whatif import REASONS, Change, changes, limits
+from scalewright.planner.answer import Answer, Change, answer
+from scalewright.planner.changes import changes
+from scalewright.planner.limits import REASONS
+from scalewright.planner.question import Question, resolve_recipe, resolve_stack
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog, from_shape
 
@@ -24,36 +26,36 @@ SMALL = ("gpt2-tiny", "laptop", "mbs=1")
 SHARDED = ("llama3-8b", "generic-h100", "dp=64,mbs=2,gbs=256,zero=3,recompute=full")
 
 
-def ask(model: str, system: str, layout: str, *, stack: str = "auto") -> Prediction:
+def ask(model: str, system: str, layout: str, *, stack: str = "auto") -> Answer:
     machine, split = machine_from_system(CATALOG, system), parse_layout(layout)
     spec = from_shape(model) if "=" in model else from_catalog(CATALOG.model(model))
     recipe, software = resolve_recipe("auto", machine), resolve_stack(stack, CATALOG, split)
-    return predict(spec=spec, machine=machine, layout=split, recipe=recipe, stack=software)
+    return answer(Question(spec=spec, machine=machine, layout=split, recipe=recipe, stack=software))
 
 
-def named(prediction: Prediction) -> dict[str, Change]:
+def named(prediction: Answer) -> dict[str, Change]:
     return {change.name: change for change in changes(prediction, CATALOG)}
 
 
 @pytest.mark.parametrize("case", [DENSE, EXPERTS, SMALL, SHARDED], ids=lambda c: c[0])
 def test_limits_are_the_whole_step_largest_first(case: tuple[str, str, str]) -> None:
     prediction = ask(*case)
-    found = limits(prediction)
+    found = prediction.limits
     assert sum(limit.share_frac for limit in found) == pytest.approx(1.0)
-    assert sum(limit.time_s for limit in found) == pytest.approx(float(prediction.cost.time.total))
+    assert sum(limit.time_s for limit in found) == pytest.approx(prediction.time_s)
     assert [limit.share_frac for limit in found] == sorted((limit.share_frac for limit in found), reverse=True)
 
 
 @pytest.mark.parametrize("case", [DENSE, EXPERTS, SMALL, SHARDED], ids=lambda c: c[0])
 def test_every_term_of_a_step_has_a_reason_of_its_own(case: tuple[str, str, str]) -> None:
-    for limit in limits(ask(*case)):
+    for limit in ask(*case).limits:
         assert limit.name in REASONS
         assert limit.reason
         assert "\n" not in limit.reason
 
 
 def test_reasons_name_the_knob() -> None:
-    reasons = {limit.name: limit.reason for limit in limits(ask(*DENSE))}
+    reasons = {limit.name: limit.reason for limit in ask(*DENSE).limits}
     assert "vpp" in reasons["pipeline_bubble"]
     assert "64 micro-batches" in reasons["pipeline_bubble"]
     assert "tp=8" in reasons["tensor_parallel"]
@@ -65,18 +67,18 @@ def test_reasons_name_the_knob() -> None:
 @pytest.mark.parametrize("case", [DENSE, EXPERTS, SMALL, SHARDED], ids=lambda c: c[0])
 def test_changes_are_sorted_and_each_does_something(case: tuple[str, str, str]) -> None:
     prediction = ask(*case)
-    before = float(prediction.cost.time.total)
+    before = prediction.time_s
     found = changes(prediction, CATALOG)
     assert found
-    assert [c.step_time_s for c in found] == sorted(c.step_time_s for c in found)
+    assert [c.after.time_s for c in found] == sorted(c.after.time_s for c in found)
     assert len({c.name for c in found}) == len(found)
     for change in found:
-        assert change.ratio_frac == pytest.approx(change.step_time_s / before)
-        assert change.gain_frac == pytest.approx(1 - change.ratio_frac)
-        assert change.fits == bool(change.prediction.cost.fits)
-        assert change.prediction.layout.num_gpus == prediction.layout.num_gpus
-        assert change.prediction.layout.gbs == prediction.layout.gbs
-        assert change.prediction.id != prediction.id
+        assert change.time_ratio_frac == pytest.approx(change.after.time_s / before)
+        assert change.gain_frac == pytest.approx(1 - change.time_ratio_frac)
+        assert sum(seconds for _, seconds in change.terms) == pytest.approx(change.after.time_s - before)
+        assert change.after.question.num_gpus == prediction.question.num_gpus
+        assert change.after.question.layout.gbs == prediction.question.layout.gbs
+        assert change.after.id != prediction.id
 
 
 def test_changes_of_a_dense_model_are_these() -> None:
@@ -96,7 +98,7 @@ def test_changes_of_a_dense_model_are_these() -> None:
     } <= set(found)
     assert not {"stack eager", "zero=2", "zero=3"} & set(found), "what a stack cannot do is not offered"
     assert "recompute=none" not in found, "one level at a time"
-    assert not found["tp=4, dp=16"].fits
+    assert not found["tp=4, dp=16"].after.fits
 
 
 def test_what_does_not_divide_or_does_not_matter_is_left_out() -> None:
@@ -107,14 +109,14 @@ def test_what_does_not_divide_or_does_not_matter_is_left_out() -> None:
 
 
 def test_sequence_parallel_ends_where_tensor_parallel_does() -> None:
-    half = named(ask("gpt3-6.7b", "selene", "tp=2,dp=4,gbs=8,sp=1"))["tp=1, dp=8"].prediction.layout
+    half = named(ask("gpt3-6.7b", "selene", "tp=2,dp=4,gbs=8,sp=1"))["tp=1, dp=8"].after.question.layout
     assert (half.tp, half.sp) == (1, False)
 
 
 def test_odd_heads_are_aligned_at_the_same_width() -> None:
     prediction = ask("layers=24,hidden=2400,heads=24,head_dim=100", "selene", "tp=2,dp=4,gbs=8", stack="eager-unfused")
     change = next(c for c in changes(prediction, CATALOG) if " heads of " in c.name)
-    shape = change.prediction.spec.transformer
+    shape = change.after.question.spec.transformer
     assert shape.head_dim % 8 == 0
     assert shape.heads * shape.head_dim == 2400
     assert shape.kv_heads == shape.heads
@@ -127,7 +129,7 @@ def test_machine_of_no_catalogue_has_no_other_transports() -> None:
         CATALOG, gpu="a100-sxm-80gb", gpus_per_node=8, scale_up_bytes_per_s=None, network_bytes_per_s_per_gpu=25e9
     )
     p = ask(*DENSE)
-    other = predict(spec=p.spec, machine=machine, layout=p.layout, recipe=p.recipe, stack=p.stack)
+    other = answer(replace(p.question, machine=machine))
     assert not [name for name in named(other) if name.startswith("transport")]
 
 
@@ -143,15 +145,15 @@ def test_machine_of_no_catalogue_has_no_other_transports() -> None:
     ids=lambda v: v if isinstance(v, str) else v[0],
 )
 def test_change_asked_for_on_the_command_line_gives_the_same(cli: Cli, case: tuple[str, str, str], name: str) -> None:
-    change = named(ask(*case))[name]
-    after = change.prediction
-    args = ["--model", case[0], "--system", case[1], "--layout", str(after.layout), "--stack", after.stack.id]
-    result = cli("predict", *args, "--transport", after.machine.transport, "--json")
+    after = named(ask(*case))[name].after
+    layout, stack, transport = str(after.question.layout), after.question.stack.id, after.question.machine.transport
+    args = ["--model", case[0], "--system", case[1], "--layout", layout, "--stack", stack]
+    result = cli("predict", *args, "--transport", transport, "--json")
     doc = json.loads(result.stdout)
-    assert doc["step_time_s"] == change.step_time_s
-    assert doc["memory_bytes"] == change.memory_bytes
-    assert doc["fits"] == change.fits
-    assert result.returncode == (0 if change.fits else 1)
+    assert doc["step_time_s"] == after.time_s
+    assert doc["memory_bytes"] == after.memory_bytes
+    assert doc["fits"] == after.fits
+    assert result.returncode == (0 if after.fits else 1)
 
 
 def test_no_change_touches_the_prediction_it_starts_from() -> None:

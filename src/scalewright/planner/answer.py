@@ -1,0 +1,291 @@
+"""Answer: everything that a prediction says, whatever was asked.
+
+    answer(question).time.total      answer(question).fits      answer(question).document()
+
+Training of transformers and vision models, generation and RL steps all have time, memory, energy, an interval, a bound
+and limits. What only one of them has is in `figures`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalewright import __version__, units
+from scalewright.costs.breakdown import Breakdown
+from scalewright.errors import ConfigError
+from scalewright.planner.energy_use import Footprint
+from scalewright.planner.figures import Figures, GenerationFigures, RlFigures, TransformerFigures, VisionFigures
+from scalewright.planner.limits import Limit, differences, limits
+from scalewright.planner.question import (
+    Generation,
+    Question,
+    RlStep,
+    TransformerStep,
+    VisionStep,
+    check,
+    resolve_recipe,
+)
+from scalewright.records.documents import document
+from scalewright.records.types import Confidence
+from scalewright.workload.grammar import assignments, whole_number
+from scalewright.workload.layout import KEYS, parse_layout
+from scalewright.workload.training import training_mode
+
+WHAT_IF_KEYS = (*KEYS, "precision", "stack", "mode", "seq")
+CONFIDENCE_TITLES: dict[Confidence, str] = {
+    "bound": "physics only: peak rates, nothing lost",
+    "model": "formulas and catalogue values; not measured here",
+    "calibrated": "formulas with rates measured on this machine",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A prediction with the question that it answers."""
+
+    question: Question
+    time: Breakdown
+    """Of one step; of generation until the last answer."""
+    memory: Breakdown
+    """Peak allocated on the device that holds the most."""
+    reserved_bytes: float
+    """The peak with the allocator's slack and what libraries hold."""
+    host_memory: Breakdown | None
+    """What the processes of one node hold in its host memory; None where that is not predicted."""
+    interval_s: tuple[float, float]
+    """Where the time lies with a probability of 90 %."""
+    bound_s: float
+    """What no run can beat: the arithmetic at peak, and in generation the weights read once a step."""
+    fits: bool
+    """Whether device memory and host memory suffice."""
+    fits_host: bool
+    num_units: float
+    """Tokens or images that the time brings: of generation, the generated ones."""
+    footprint: Footprint | None
+    """Energy, money and carbon; None without a facility."""
+    warnings: tuple[str, ...]
+    """What a reader should know before trusting the numbers."""
+    figures: Figures
+    """What only this kind of stage has."""
+
+    @property
+    def id(self) -> str:
+        return self.question.id
+
+    @property
+    def time_s(self) -> float:
+        return float(self.time.total)
+
+    @property
+    def memory_bytes(self) -> float:
+        return float(self.memory.total)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Tokens or images per second, over all devices."""
+        return self.num_units / self.time_s
+
+    @property
+    def energy(self) -> Breakdown | None:
+        return None if self.footprint is None else self.footprint.energy
+
+    @property
+    def money(self) -> Breakdown | None:
+        return None if self.footprint is None else self.footprint.money
+
+    @property
+    def carbon(self) -> Breakdown | None:
+        return None if self.footprint is None else self.footprint.carbon
+
+    @property
+    def confidence(self) -> Confidence:
+        """Of the time: what is known of the machine's rates."""
+        return self.question.machine.confidence
+
+    @property
+    def transformer(self) -> TransformerFigures:
+        assert isinstance(self.figures, TransformerFigures)
+        return self.figures
+
+    @property
+    def vision(self) -> VisionFigures:
+        assert isinstance(self.figures, VisionFigures)
+        return self.figures
+
+    @property
+    def generation(self) -> GenerationFigures:
+        assert isinstance(self.figures, GenerationFigures)
+        return self.figures
+
+    @property
+    def rl(self) -> RlFigures:
+        assert isinstance(self.figures, RlFigures)
+        return self.figures
+
+    @property
+    def limits(self) -> list[Limit]:
+        """What takes the time, largest first."""
+        return limits(self.question, self.time)
+
+    @property
+    def why_not(self) -> str:
+        """One sentence: why it does not fit, and what would help; empty where it fits."""
+        if self.fits:
+            return ""
+        machine = self.question.machine
+        if isinstance(self.figures, GenerationFigures):
+            return f"tp={self.question.layout.tp} leaves no room for one sequence: raise tp"
+        if self.reserved_bytes > machine.memory_bytes:
+            needed, room = (units.format(size, units.BYTES) for size in (self.reserved_bytes, machine.memory_bytes))
+            return f"a device needs {needed} and has {room}: most of it is {_largest(self.memory)}; split it further"
+        if not self.fits_host and self.host_memory is not None and machine.host_memory_bytes is not None:
+            needed, room = (
+                units.format(size, units.BYTES) for size in (float(self.host_memory.total), machine.host_memory_bytes)
+            )
+            return f"a node needs {needed} of host memory and has {room}: most of it is {_largest(self.host_memory)}"
+        return "the generator has no room for one sequence beside the trainer: raise its tp or use more devices"
+
+    def what_if(self, text: str) -> Change:
+        """The same question with some knobs set otherwise, such as `tp=8,dp=4`, `precision=fp8` or `stack=eager`."""
+        return Change(name=text, before=self, after=answer(changed(self.question, text)))
+
+    def document(self) -> dict[str, Any]:
+        """The `prediction/1` document."""
+        question, machine, used = self.question, self.question.machine, self.footprint
+        has_host = self.host_memory is not None
+        body = {
+            "id": self.id,
+            "scalewright": __version__,
+            "stage": self.figures.stage_name,
+            "model": question.spec.id,
+            "system": machine.name,
+            "input": question.resolved_input(),
+            "num_gpus": question.num_gpus,
+            "num_nodes": question.num_nodes,
+            "step_time_s": self.time_s,
+            "step_time_interval_s": [self.interval_s[0], self.interval_s[1]],
+            "step_time_bound_s": self.bound_s,
+            "confidence": machine.confidence,
+            "confidence_of": self._confidence_of(),
+            "memory_bytes": self.memory_bytes,
+            "reserved_bytes": self.reserved_bytes,
+            "device_memory_bytes": machine.memory_bytes,
+            "fits": self.fits,
+            **(self._host_keys() if has_host else {}),
+            **self.figures.document_keys(self),
+            **({} if used is None else self._energy_keys(used)),
+            "warnings": list(self.warnings),
+            "time": self.time.as_dict(),
+            "memory": self.memory.as_dict(),
+            **({"host_memory": self.host_memory.as_dict()} if self.host_memory is not None else {}),
+        }
+        return document("prediction", body)
+
+    def _host_keys(self) -> dict[str, Any]:
+        assert self.host_memory is not None
+        return {
+            "host_memory_bytes_per_node": float(self.host_memory.total),
+            "host_memory_available_bytes_per_node": self.question.machine.host_memory_bytes,
+            "fits_host": self.fits_host,
+        }
+
+    def _energy_keys(self, used: Footprint) -> dict[str, Any]:
+        return {
+            "energy_j": float(used.energy.total),
+            f"energy_j_per_{self.figures.unit}": used.energy_j_per_token,
+            **({} if used.cost_usd is None else {"cost_usd": used.cost_usd}),
+            **({} if used.carbon_kgco2e is None else {"carbon_kgco2e": used.carbon_kgco2e}),
+        }
+
+    def _confidence_of(self) -> dict[str, Confidence]:
+        """How each number was made. Memory and energy follow from counts and sourced shares, never a calibration."""
+        levels: dict[str, Confidence] = {
+            "step_time": self.confidence,
+            "step_time_bound": "bound",
+            "memory": "model",
+        }
+        return levels | ({} if self.footprint is None else {"energy": "model"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A prediction beside the one it departs from."""
+
+    name: str
+    before: Answer
+    after: Answer
+
+    @property
+    def terms(self) -> list[tuple[str, float]]:
+        """Seconds more on each term, the largest difference first."""
+        return differences(self.before.time, self.after.time)
+
+    @property
+    def time_ratio_frac(self) -> float:
+        """New time over the old one: below 1 is faster."""
+        return self.after.time_s / self.before.time_s
+
+    @property
+    def rate_ratio_frac(self) -> float:
+        """Tokens or images per second after over before: above 1 is faster."""
+        return self.after.rate_per_s / self.before.rate_per_s
+
+    @property
+    def gain_frac(self) -> float:
+        """Part of the time saved; negative where the change costs time."""
+        return 1.0 - self.time_ratio_frac
+
+    @property
+    def memory_difference_bytes(self) -> float:
+        return self.after.memory_bytes - self.before.memory_bytes
+
+
+def answer(question: Question) -> Answer:
+    """Check the question against model and machine, then predict."""
+    check(question)
+    # Each kind of stage builds an Answer, so its module imports this one: they are loaded when they are needed.
+    match question.stage:
+        case TransformerStep():
+            from scalewright.planner.stages.transformer_step import predict_transformer
+
+            return predict_transformer(question)
+        case VisionStep():
+            from scalewright.planner.stages.vision_step import predict_vision
+
+            return predict_vision(question)
+        case Generation() as generation:
+            from scalewright.planner.stages.generation_batch import predict_generation
+
+            return predict_generation(question, generation)
+        case RlStep() as rl:
+            from scalewright.planner.stages.rl_step import predict_rl
+
+            return predict_rl(question, rl)
+
+
+def changed(question: Question, text: str) -> Question:
+    """The question with some knobs of the layout, the precision, stack, mode or sequence length set otherwise."""
+    written = assignments(text, allowed=WHAT_IF_KEYS, what="what-if")
+    layout = {name: value for name, value in written.items() if name in KEYS}
+    if layout:
+        whole = {**{k: int(v) if isinstance(v, bool) else v for k, v in question.layout.as_dict().items()}, **layout}
+        question = replace(question, layout=parse_layout(",".join(f"{k}={v}" for k, v in whole.items())))
+    if "precision" in written:
+        precision = resolve_recipe(written["precision"], question.machine)
+        question = replace(question, recipe=precision.with_optimizer(question.recipe.optimizer))
+    if "mode" in written:
+        question = replace(question, mode=training_mode(written["mode"]))
+    if "seq" in written:
+        question = replace(
+            question, spec=question.spec.with_seq(whole_number(written["seq"], key="seq", what="what-if"))
+        )
+    if "stack" in written:
+        if question.catalog is None:
+            raise ConfigError(f"what-if stack={written['stack']}: this question has no catalogue to look it up in")
+        question = replace(question, stack=question.catalog.stack(written["stack"]))
+    return question
+
+
+def _largest(breakdown: Breakdown) -> str:
+    return max(breakdown.parts, key=lambda part: float(part.total)).name.replace("_", " ")

@@ -1,0 +1,175 @@
+"""What a prediction says beyond time, memory and energy: the figures that only one kind of stage has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.footprint import stage_memory
+from scalewright.costs.generation import Serving, generation_interval_s
+from scalewright.costs.setting import Setting
+from scalewright.costs.shards import trained_shards
+from scalewright.costs.step import StepCost
+from scalewright.costs.storage import checkpoint_bytes
+from scalewright.costs.vision import VisionSetting
+from scalewright.workload.model import ModelSpec
+
+if TYPE_CHECKING:
+    from scalewright.planner.answer import Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerFigures:
+    """Of one training step of a transformer."""
+
+    stage_name = "pretrain"
+    unit = "token"
+    spec: ModelSpec
+    setting: Setting
+    cost: StepCost
+
+    @property
+    def mfu_frac(self) -> float:
+        return float(self.cost.mfu_frac)
+
+    @property
+    def hfu_frac(self) -> float:
+        """With what is computed again."""
+        return float(self.cost.hfu_frac)
+
+    @property
+    def model_flop(self) -> float:
+        return float(self.cost.model_flop)
+
+    @property
+    def data_wait_s(self) -> float:
+        return float(self.cost.time.part("data").total)
+
+    @property
+    def memory_bytes_per_pipeline_rank(self) -> list[float]:
+        """Peak allocated on a device of each pipeline rank, first to last."""
+        ranks = np.arange(int(self.setting.layout.pp))
+        sizes: list[float] = np.broadcast_to(stage_memory(self.setting, ranks).total, ranks.shape).tolist()
+        return sizes
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """State to resume from: weights and optimizer state, or those of the adapters."""
+        params, recipe = float(self.spec.num_params), self.setting.recipe
+        undivided = replace(self.setting, layout=replace(self.setting.layout, tp=1, pp=1))
+        is_lora = self.setting.mode.is_lora
+        return checkpoint_bytes(
+            num_params=params, num_trained=float(trained_shards(undivided, 0).num_params) if is_lora else params,
+            weight_bytes=recipe.weight_bytes, optimizer_bytes=recipe.optimizer_bytes,
+        )  # fmt: skip
+
+    def document_keys(self, answer: Answer) -> dict[str, Any]:
+        return {
+            "tokens_per_s_per_gpu": answer.rate_per_s / answer.question.num_gpus,
+            "mfu_frac": self.mfu_frac,
+            "hfu_frac": self.hfu_frac,
+            "model_flop": self.model_flop,
+            "hardware_flop": float(self.cost.hardware_flop),
+            "memory_bytes_per_stage": self.memory_bytes_per_pipeline_rank,
+            "checkpoint_bytes": self.checkpoint_bytes,
+            "data_wait_s": self.data_wait_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionFigures:
+    """Of one training step of a vision model."""
+
+    stage_name = "vision"
+    unit = "image"
+    setting: VisionSetting
+    one_node_s: float
+    """The same step on one node: what efficiency per batch is counted against."""
+    efficiency_frac: float
+    """Per batch: the step on one node over this one, the batch per device the same."""
+    epoch_s: float
+    """One pass over ImageNet's training images, without what an epoch's start and end cost."""
+    data_wait_s: float
+    mfu_frac: float
+    model_flop: float
+
+    def document_keys(self, answer: Answer) -> dict[str, Any]:
+        return {
+            "images_per_s": answer.rate_per_s,
+            "efficiency_frac": self.efficiency_frac,
+            "epoch_time_s": self.epoch_s,
+            "data_wait_s": self.data_wait_s,
+            "mfu_frac": self.mfu_frac,
+            "model_flop": self.model_flop,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationFigures:
+    """Of answering a batch of prompts."""
+
+    stage_name = "generate"
+    unit = "token"
+    serving: Serving
+    num_alive: int
+    """Sequences one copy works on at once."""
+    num_fit: int
+    """Sequences one copy has memory for."""
+    ttft_s: float
+    """First token of a prompt that arrives alone."""
+    itl_s: float
+    """Between two tokens of a sequence, the batch half through."""
+    num_running: float
+    """Sequences of a copy that a decode step serves, on average."""
+    num_steps: float
+    """Decode steps until the last answer."""
+    mean_context: float
+    """Tokens a running sequence attends to, on average."""
+    memory_frac: float
+    """Share of the datasheet's memory bandwidth in use, as if weights and cache always bound their terms."""
+
+    @property
+    def ttft_interval_s(self) -> tuple[float, float]:
+        return generation_interval_s(time_s=self.ttft_s, serving=self.serving, is_first_token=True)
+
+    def document_keys(self, answer: Answer) -> dict[str, Any]:
+        rate, total, (low, high) = answer.rate_per_s, answer.time_s, answer.interval_s
+        return {
+            "tokens_per_s": rate,
+            "tokens_per_s_per_gpu": rate / answer.question.num_gpus,
+            "tokens_per_s_interval": [rate * total / end for end in (high, low)],
+            "ttft_s": self.ttft_s,
+            "ttft_interval_s": list(self.ttft_interval_s),
+            "itl_s": self.itl_s,
+            "itl_interval_s": [self.itl_s * end / total for end in (low, high)],
+            "num_alive_per_copy": self.num_alive,
+            "num_fit_per_copy": self.num_fit,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlFigures:
+    """Of one step of reinforcement learning."""
+
+    stage_name = "rl"
+    unit = "token"
+    rollout: Answer
+    """The generation inside the step."""
+    update: StepCost
+    """One update of the weights."""
+    num_updates: int
+    memory_rollout: Breakdown
+    memory_update: Breakdown
+
+    def document_keys(self, answer: Answer) -> dict[str, Any]:
+        return {
+            "tokens_per_s_per_gpu": answer.rate_per_s / answer.question.num_gpus,
+            "memory_bytes": max(float(self.memory_rollout.total), float(self.memory_update.total)),
+            "memory_rollout": self.memory_rollout.as_dict(),
+        }
+
+
+Figures = TransformerFigures | VisionFigures | GenerationFigures | RlFigures

@@ -1,0 +1,476 @@
+"""Question: everything that a prediction depends on, with every name resolved and every option checked.
+
+    question = ask(catalog, model="llama3-70b", system="leonardo", layout="tp=4,pp=4,dp=8,gbs=256")
+
+The command line, studies, launches, lint and notebooks all build their questions here, so that the same words mean the
+same prediction everywhere. `planner.answer.answer` answers a question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from scalewright.catalog.derive import training_precision
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Stack
+from scalewright.costs.energy import Facility
+from scalewright.costs.machine import Machine, pick_partition
+from scalewright.costs.setting import Setting
+from scalewright.costs.step import why_not_expressed
+from scalewright.errors import ConfigError, LayoutError, NotExpressedError
+from scalewright.here.place import HERE, Place, place_of
+from scalewright.planner.energy_use import facility_of
+from scalewright.records.documents import digest
+from scalewright.workload.layout import Layout, check_divides, parse_layout
+from scalewright.workload.model import ModelSpec
+from scalewright.workload.named import resolve_model
+from scalewright.workload.precision import Recipe, recipe
+from scalewright.workload.stage import GenerateRequest, RlRequest, parse_generate, parse_rl
+from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode, training_mode
+
+if TYPE_CHECKING:
+    from scalewright.costs.stage import Sync
+
+AUTO = "auto"
+NOT_SPLIT_IN_VISION = ("tp", "pp", "vpp", "cp", "ep")
+NOT_SPLIT_IN_GENERATION = ("pp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerStep:
+    """One training step of a transformer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionStep:
+    """One training step of a convolutional network, data parallel: `dp` devices with `mbs` images each."""
+
+    channels_last: bool | None = None
+    """Order of the activations in memory; None: channels last where the stack compiles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A batch of `gbs` prompts over `dp` copies of the model, each split over `tp` devices."""
+
+    prompt_len: int
+    response_len: int
+    """Mean length of the answers."""
+    longest_len: int | None = None
+    """Longest answer; None: all answers have the mean length."""
+    cache_bytes: float | None = None
+    """Width of a cached element; None: that of the recipe's activations."""
+    taken_bytes: float = 0.0
+    """Memory of each device that something else holds."""
+
+    @property
+    def longest(self) -> int:
+        return self.response_len if self.longest_len is None else self.longest_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlStep:
+    """One on-policy GRPO step: trainer and generator take turns on the same devices.
+
+    The layout is the trainer's. Its gbs is the mini-batch, so a step has prompts x responses / gbs updates.
+    """
+
+    num_prompts: int
+    num_responses: int
+    """Answers per prompt."""
+    prompt_len: int
+    response_len: int
+    longest_len: int | None = None
+    rollout_tp: int = 1
+    """Tensor parallelism of the generator, which may differ from the trainer's."""
+    rollout_recipe: Recipe | None = None
+    """Precision of the generator; None: the trainer's."""
+    reward_s: float = 0.0
+    """Time of the reward in each step."""
+    has_reference: bool = True
+    """Answers are scored by a reference model too."""
+    sync: Sync = "gather_broadcast"
+    """How new weights reach the generator."""
+
+    @property
+    def num_sequences(self) -> int:
+        return self.num_prompts * self.num_responses
+
+
+StageQuestion = TransformerStep | VisionStep | Generation | RlStep
+"""What is predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is predicted: a stage of a model on a machine."""
+
+    spec: ModelSpec
+    machine: Machine
+    layout: Layout
+    recipe: Recipe
+    stack: Stack
+    stage: StageQuestion = TransformerStep()
+    mode: TrainingMode = FULL
+    feed: Feed = TEXT
+    facility: Facility | None = None
+    """Building, grid and price; without them there is no energy, money or carbon."""
+    system: str = ""
+    """Catalogued system around the machine; empty where none was named."""
+    basis: str = ""
+    """Where the machine's numbers come from: the catalogue, or a calibration."""
+    catalog: Catalog | None = field(default=None, repr=False, compare=False)
+    """Where a what-if looks up the names of stacks and transports."""
+
+    @property
+    def num_gpus(self) -> int:
+        return int(self.layout.num_gpus)
+
+    @property
+    def num_nodes(self) -> int:
+        return self.machine.num_nodes_for(self.num_gpus)
+
+    @property
+    def setting(self) -> Setting:
+        """What the cost models of a transformer's training step take."""
+        return Setting(
+            shape=self.spec.transformer, machine=self.machine, layout=self.layout, recipe=self.recipe, stack=self.stack,
+            mode=self.mode, feed=self.feed,
+        )  # fmt: skip
+
+    @property
+    def channels_last(self) -> bool:
+        """Order of the activations of a vision model."""
+        assert isinstance(self.stage, VisionStep)
+        return self.stack.compiled if self.stage.channels_last is None else self.stage.channels_last
+
+    @property
+    def id(self) -> str:
+        return digest(self.resolved_input())
+
+    def rollout(self, *, taken_bytes: float = 0.0) -> Question:
+        """The generation inside an RL step, beside `taken_bytes` that the trainer holds on each device."""
+        rl = self.stage
+        assert isinstance(rl, RlStep)
+        return replace(
+            self,
+            spec=self.spec.with_seq(rl.prompt_len + rl.response_len),
+            recipe=rl.rollout_recipe or self.recipe,
+            layout=Layout(tp=rl.rollout_tp, dp=self.num_gpus // rl.rollout_tp, gbs=rl.num_sequences),
+            stage=Generation(
+                prompt_len=rl.prompt_len, response_len=rl.response_len, longest_len=rl.longest_len,
+                taken_bytes=taken_bytes,
+            ),
+            mode=FULL,
+            feed=TEXT,
+            facility=None,
+        )  # fmt: skip
+
+    def resolved_input(self) -> dict[str, Any]:
+        """What the prediction follows from; its hash is the prediction's id."""
+        match self.stage:
+            case TransformerStep():
+                return self._transformer_input()
+            case VisionStep():
+                return self._vision_input()
+            case Generation() as generation:
+                return self._generation_input(generation)
+            case RlStep() as rl:
+                return self._rl_input(rl)
+
+    def _shape_input(self) -> dict[str, Any]:
+        return self.spec.transformer.model_dump(mode="json", exclude={"source"})
+
+    def _transformer_input(self) -> dict[str, Any]:
+        return {
+            "model": self.spec.id,
+            "shape": self._shape_input(),
+            "machine": self.machine.as_input(),
+            "layout": self.layout.as_dict(),
+            "precision": self.recipe.name,
+            "stack": self.stack.id,
+            "optimizer": self.recipe.optimizer,
+            "mode": str(self.mode),
+            "storage": None if self.feed.storage is None else self.feed.storage.id,
+            "samples": "files" if self.feed.one_file_each else "shards",
+            "checkpoint": "async" if self.feed.async_checkpoint else "sync",
+        }
+
+    def _vision_input(self) -> dict[str, Any]:
+        return {
+            "model": self.spec.id,
+            "machine": self.machine.as_input(),
+            "layout": self.layout.as_dict(),
+            "precision": self.recipe.name,
+            "stack": self.stack.id,
+            "channels_last": self.channels_last,
+            "num_loaders": self.feed.num_loaders,
+            "storage": None if self.feed.storage is None else self.feed.storage.id,
+        }
+
+    def _generation_input(self, generation: Generation) -> dict[str, Any]:
+        width = self.recipe.activation_bytes if generation.cache_bytes is None else generation.cache_bytes
+        return {
+            "stage": "generate",
+            "model": self.spec.id,
+            "shape": self._shape_input(),
+            "machine": self.machine.as_input(),
+            "precision": self.recipe.name,
+            "cache_bytes": width,
+            "stack": self.stack.id,
+            "num_gpus": self.num_gpus,
+            "tp": int(self.layout.tp),
+            "batch": int(self.layout.gbs),
+            "prompt_len": generation.prompt_len,
+            "response_len": generation.response_len,
+            "longest_len": generation.longest,
+        }
+
+    def _rl_input(self, rl: RlStep) -> dict[str, Any]:
+        return {
+            "stage": "rl",
+            "model": self.spec.id,
+            "machine": self.machine.as_input(),
+            "layout": self.layout.as_dict(),
+            "precision": self.recipe.name,
+            "stack": self.stack.id,
+            "mode": str(self.mode),
+            "sync": rl.sync,
+            "num_prompts": rl.num_prompts,
+            "num_responses": rl.num_responses,
+            "rollout": self.rollout().resolved_input(),
+        }
+
+
+def ask(
+    catalog: Catalog, *, model: str | ModelSpec, system: str | Place | Machine, layout: str | Layout,
+    precision: str = AUTO, stack: str = AUTO, seq: int | None = None, partition: str | None = None,
+    transport: str | None = None, generate: str | GenerateRequest | None = None, rl: str | RlRequest | None = None,
+    mode: str = "full", lora_rank: int | None = None, optimizer: str | None = None, storage: str | None = None,
+    samples: str = "shards", checkpoint: str = "sync", num_loaders: int | None = None,
+    channels_last: bool | None = None,
+) -> Question:  # fmt: skip
+    """Resolve every name and check every option. Whether the layout fits model and machine, `check` says.
+
+    `system` is a name as people write it, a place that was resolved before, or a bare machine, which has no storage,
+    grid or price around it. Transformers read from the system's own storage unless `storage` names another. Images
+    are ready unless `storage` is named.
+    """
+    if generate is not None and rl is not None:
+        raise ConfigError("generate and rl exclude each other: an RL step holds its own generation; give one of them")
+    spec = resolve_model(catalog, model) if isinstance(model, str) else model
+    if seq is not None:
+        spec = spec.with_seq(seq)
+    split = parse_layout(layout) if isinstance(layout, str) else layout
+    place = resolve_place(catalog, system, partition=partition, transport=transport, num_ranks=int(split.num_gpus))
+    machine = place.machine
+    chosen_recipe = resolve_recipe(precision, machine)
+    chosen_stack = resolve_stack(stack, catalog, split, machine, is_vision=spec.is_vision)
+    training_options = {
+        "mode": mode != "full",
+        "lora-rank": lora_rank is not None,
+        "optimizer": optimizer is not None,
+        "checkpoint": checkpoint != "sync",
+    }
+    if generate is not None:
+        _check_unused(training_options, reason="generation trains nothing")
+    elif spec.is_vision:
+        _check_unused(training_options, reason="vision models train all weights with momentum")
+    return Question(
+        spec=spec, machine=machine, layout=split, recipe=chosen_recipe.with_optimizer(optimizer or "adam"),
+        stack=chosen_stack, mode=training_mode(mode, lora_rank=lora_rank),
+        feed=_feed(
+            catalog, place, num_gpus=int(split.num_gpus), is_vision=spec.is_vision, storage=storage, samples=samples,
+            checkpoint=checkpoint, num_loaders=num_loaders,
+        ),
+        stage=_stage(spec, split, generate=generate, rl=rl, channels_last=channels_last),
+        facility=facility_of(catalog, place.system, machine.accelerator.id) if place.system else None,
+        system=place.system, basis=place.basis, catalog=catalog,
+    )  # fmt: skip
+
+
+def resolve_place(
+    catalog: Catalog, system: str | Place | Machine, *, partition: str | None = None, transport: str | None = None,
+    num_ranks: int = 1,
+) -> Place:  # fmt: skip
+    """The machine that is meant, with the system around it."""
+    if isinstance(system, Place):
+        return system
+    if isinstance(system, Machine):
+        return Place(machine=system, system="", basis="")
+    return place_of(catalog, system, partition=partition, transport=transport, num_ranks=num_ranks)
+
+
+def resolve_recipe(name: str, machine: Machine) -> Recipe:
+    """The recipe of that name; `auto` takes bf16 where the device has it, else fp16, else fp32."""
+    if name != AUTO:
+        return recipe(name)
+    return recipe(training_precision(machine.accelerator))
+
+
+def resolve_stack(
+    name: str, catalog: Catalog, layout: Layout, machine: Machine | None = None, *, is_vision: bool = False
+) -> Stack:
+    """The stack of that name; `auto`: compiled for vision, eager for ZeRO-3 and on CPUs, else Megatron-Core; on a
+    calibrated machine the stack of `bench language`."""
+    if name != AUTO:
+        return catalog.stack(name)
+    if is_vision:
+        return catalog.stack("compiled")
+    if machine is not None and machine.measured is not None:  # what runs here is what was measured here
+        alone = int(layout.num_gpus) == 1 and machine.accelerator.kind != "cpu" and layout.recompute == "none"
+        return catalog.stack("scalewright" if alone else "eager")
+    on_cpu = machine is not None and machine.accelerator.kind == "cpu"
+    return catalog.stack("eager" if layout.zero >= 3 or on_cpu else "megatron-core")
+
+
+def _check_unused(given_options: dict[str, bool], *, reason: str) -> None:
+    """Refuse options that the prediction would not follow."""
+    unused = [name for name, is_given in given_options.items() if is_given]
+    if unused:
+        raise ConfigError(f"option {unused[0]} means nothing here: {reason}; leave it out")
+
+
+def _feed(
+    catalog: Catalog, place: Place, *, num_gpus: int, is_vision: bool, storage: str | None, samples: str,
+    checkpoint: str, num_loaders: int | None,
+) -> Feed:  # fmt: skip
+    """Where samples come from and how many workers load them."""
+    if samples not in ("shards", "files"):
+        raise ConfigError(f"samples do not lie in {samples!r}: choose shards or files")
+    if samples == "files" and storage is None and is_vision:
+        raise ConfigError("samples in files need a storage to read them from: name one (see: catalog storage)")
+    if checkpoint not in ("sync", "async"):
+        raise ConfigError(f"there is no checkpoint kind {checkpoint!r}: choose sync or async")
+    own = place.storage_of(catalog, num_gpus=num_gpus) if place.system else None
+    is_measured = place.has_measured_storage and own is place.storage
+    if storage == HERE and not is_measured:
+        raise ConfigError(
+            f"storage {HERE}: no storage was measured on {place.machine.name}; run scalewright calibrate with a longer "
+            "--budget, or name one (see: catalog storage)"
+        )
+    source = None if storage is None and is_vision else own  # images are ready unless a storage is named
+    if storage is not None and storage != HERE:
+        source = catalog.storage(storage)
+    if num_loaders is None:
+        num_loaders = _num_image_loaders(catalog, place) if is_vision else TEXT.num_loaders
+    return Feed(
+        storage=source,
+        one_file_each=samples == "files",
+        async_checkpoint=checkpoint == "async",
+        num_loaders=num_loaders,
+    )
+
+
+def _num_image_loaders(catalog: Catalog, place: Place) -> int:
+    """Loader workers for each device: a node's cores shared among its devices, where they are known."""
+    if not place.system:
+        return TEXT.num_loaders
+    partition = pick_partition(catalog.system(place.system), place.machine.name.partition("/")[2])
+    cores = partition.cpu_cores_per_node
+    return TEXT.num_loaders if cores is None else max(int(cores.value) // place.machine.gpus_per_node, 1)
+
+
+def _stage(
+    spec: ModelSpec, layout: Layout, *, generate: str | GenerateRequest | None, rl: str | RlRequest | None,
+    channels_last: bool | None,
+) -> StageQuestion:  # fmt: skip
+    if generate is not None:
+        lengths = parse_generate(generate) if isinstance(generate, str) else generate
+        _check_not_split(layout, NOT_SPLIT_IN_GENERATION)
+        return Generation(prompt_len=lengths.prompt, response_len=lengths.response, longest_len=lengths.longest)
+    if rl is not None:
+        step = parse_rl(rl) if isinstance(rl, str) else rl
+        return RlStep(
+            num_prompts=step.prompts, num_responses=step.samples, prompt_len=step.prompt, response_len=step.response,
+            longest_len=step.longest, rollout_tp=step.tp,
+        )  # fmt: skip
+    return VisionStep(channels_last=channels_last) if spec.is_vision else TransformerStep()
+
+
+def _check_not_split(layout: Layout, knobs: tuple[str, ...]) -> None:
+    split = [name for name in knobs if int(getattr(layout, name)) > 1]
+    if split:
+        raise ConfigError(f"generation is split by tp and dp only: {split[0]} above 1 is not covered, set it to 1")
+
+
+def check(question: Question) -> None:
+    """Refuse a layout that cannot split the model, or that the machine has not the devices for."""
+    match question.stage:
+        case TransformerStep():
+            _check_divides(question, question.spec)
+        case VisionStep():
+            _check_data_parallel(question)
+        case Generation() as generation:
+            _check_generation(question, generation)
+        case RlStep() as rl:
+            _check_rl(question, rl)
+    check_num_gpus(question.machine, question.num_gpus, layout=f"layout {question.layout.brief} needs ")
+
+
+def _check_divides(question: Question, spec: ModelSpec) -> None:
+    shape = spec.transformer
+    check_divides(
+        question.layout,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        seq=shape.seq,
+        num_experts=shape.moe.num_experts if shape.moe else 0,
+    )
+
+
+def check_num_gpus(machine: Machine, num_gpus: int, *, layout: str = "") -> None:
+    """Refuse more devices than the machine has: the one place that knows this rule."""
+    if num_gpus > machine.gpus_per_node and machine.network_bytes_per_s_per_gpu is None:
+        raise LayoutError(f"{layout}{num_gpus} devices: {machine.name} is one node of {machine.gpus_per_node}")
+    num_nodes = machine.num_nodes_for(num_gpus)
+    if machine.num_nodes is not None and num_nodes > machine.num_nodes:
+        raise LayoutError(f"{layout}{num_nodes} nodes: {machine.name} has {machine.num_nodes}, use fewer devices")
+
+
+def _check_data_parallel(question: Question) -> None:
+    layout = question.layout
+    split = [name for name in NOT_SPLIT_IN_VISION if int(getattr(layout, name)) > 1]
+    if split or layout.gbs != layout.dp * layout.mbs:
+        problem = f"{split[0]} above 1" if split else f"gbs={layout.gbs}"
+        raise ConfigError(
+            f"{question.spec.id} is trained data parallel, one batch a step: {problem} does not apply; set dp and mbs"
+        )
+
+
+def check_writes_text(spec: ModelSpec) -> None:
+    if not spec.transformer.causal:
+        raise ConfigError(
+            f"{spec.id} reads whole sequences and generates none: choose a causal model, such as llama3-8b"
+        )
+
+
+def _check_generation(question: Question, generation: Generation) -> None:
+    reason = why_not_expressed(question.spec)
+    if reason is not None:
+        raise NotExpressedError(f"{question.spec.id}: {reason}")
+    check_writes_text(question.spec)
+    heads, tp, batch = question.spec.transformer.heads, int(question.layout.tp), int(question.layout.gbs)
+    lengths = generation.prompt_len, generation.response_len
+    _check_not_split(question.layout, NOT_SPLIT_IN_GENERATION)
+    if heads % tp:
+        raise ConfigError(f"tp={tp} does not divide {heads} attention heads: choose a divisor of {heads}")
+    if batch < 1 or min(lengths) < 1:
+        raise ConfigError(f"batch {batch} and lengths {lengths[0]} and {lengths[1]} must be 1 or more")
+    if generation.longest < generation.response_len:
+        raise ConfigError(
+            f"longest={generation.longest} is shorter than the mean answer of {generation.response_len}: "
+            "give the longest answer"
+        )
+
+
+def _check_rl(question: Question, rl: RlStep) -> None:
+    _check_divides(question, question.spec.with_seq(rl.prompt_len + rl.response_len))
+    if rl.num_sequences % int(question.layout.gbs):
+        raise ConfigError(f"{rl.num_sequences} answers are not whole mini-batches of gbs={question.layout.gbs}")
+    if rl.rollout_tp < 1 or question.num_gpus % rl.rollout_tp:
+        raise ConfigError(
+            f"{question.num_gpus} devices are not whole copies of tp={rl.rollout_tp}: choose a multiple of tp"
+        )

@@ -1,0 +1,31 @@
+"""An answer for people, whatever was asked: the summary, where time and memory go and, on request, why."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from scalewright.catalog.library import Catalog
+from scalewright.planner.answer import Answer
+from scalewright.planner.question import Generation, RlStep, TransformerStep, VisionStep
+from scalewright.report.planner.prediction import explain_transformer, print_transformer
+from scalewright.report.planner.stages import explain_stage, print_generation, print_rl, print_vision
+
+
+def print_answer(console: Console, answer: Answer) -> None:
+    match answer.question.stage:
+        case TransformerStep():
+            print_transformer(console, answer)
+        case VisionStep():
+            print_vision(console, answer)
+        case Generation():
+            print_generation(console, answer)
+        case RlStep():
+            print_rl(console, answer)
+
+
+def print_explanation(console: Console, answer: Answer, catalog: Catalog) -> None:
+    """What limits it, what one change at a time would give, the equations, the inputs and their sources."""
+    if isinstance(answer.question.stage, TransformerStep):
+        explain_transformer(console, answer, catalog)
+    else:
+        explain_stage(console, answer, catalog)
