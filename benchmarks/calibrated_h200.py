@@ -6,7 +6,7 @@
 
 Measures the configurations below as `bench language` and `bench vision` run them, in one process; `--again` predicts
 anew what OUT.jsonl has measured. None of them is among the points of the calibrate study
-(src/scalewright/study/calibrate_points.py). Of those in SEEN the errors are known, and the model was changed since.
+(src/scalewright/study/calibration/points.py). Of those in SEEN the errors are known, and the model was changed since.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ from scalewright.costs.collectives import (
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.observe.alpha_beta import fit_collectives
 from scalewright.records.measurements import Measurements, read_measurements
-from scalewright.study.execute import Execution, execute
+from scalewright.study.execute import execute
+from scalewright.study.execution import Execution
 from scalewright.workload.collective import OPS
 from scalewright.workload.collectives_run import CollectivesRun
 

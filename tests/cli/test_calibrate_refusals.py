@@ -15,7 +15,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import EnvironmentFailedError
 from scalewright.here.place import fingerprint_here, versions_here
 from scalewright.records.host_load import HostLoad
-from scalewright.study.calibrate import check_free, wanted_here
+from scalewright.study.calibration.request import calibration_here, check_replaceable
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
 Edit = Callable[[str], str]
@@ -28,7 +28,7 @@ def as_it_is(text: str) -> str:
 @pytest.mark.parametrize(
     ("changed", "edit", "words"),
     [
-        ({"fingerprint": calibration().fingerprint}, as_it_is, "is not of this machine as it is now"),
+        ({"fingerprint": calibration().fingerprint}, as_it_is, "does not describe this machine as it is now"),
         ({"versions": {"torch": "1.0"}}, as_it_is, "choose another name with --as, or replace it with --force"),
         ({}, lambda text: text[: len(text) // 2], "make it again with scalewright calibrate --as mine --force"),
         ({}, lambda _: "[]", "not a calibration: make it again with scalewright calibrate --as mine --force"),
@@ -76,16 +76,16 @@ def test_a_quiet_hours_calibration_is_not_replaced_by_a_busy_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool, now: float, refused: bool
 ) -> None:
     monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path))
-    monkeypatch.setattr("scalewright.study.calibrate.load_now", lambda: HostLoad(load=now, num_cores=2))
+    monkeypatch.setattr("scalewright.study.calibration.request.load_now", lambda: HostLoad(load=now, num_cores=2))
     own = {"fingerprint": fingerprint_here("cpu"), "versions": versions_here(), "is_disturbed": before}
     calibrations.write(calibration(*CPU_VALUES, name="mine", **own))  # type: ignore[arg-type]
-    wanted = wanted_here(Catalog((packaged_data(),)), budget_s=60.0, name="mine", device="cpu")
+    request = calibration_here(Catalog((packaged_data(),)), budget_s=60.0, name="mine", device="cpu")
     if refused:
-        with pytest.raises(EnvironmentFailedError, match=r"at work \(load 9.0 on 2 cores\).*--force"):
-            check_free(wanted)
-        check_free(replace(wanted, force=True))
+        with pytest.raises(EnvironmentFailedError, match=r"is busy \(load 9.0 on 2 cores\).*--force"):
+            check_replaceable(request)
+        check_replaceable(replace(request, force=True))
     else:
-        check_free(wanted)
+        check_replaceable(request)
 
 
 def test_a_prediction_says_that_its_calibration_was_disturbed(here: Here) -> None:

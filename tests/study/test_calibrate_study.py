@@ -15,30 +15,37 @@ from scalewright.observe.residuals import Fitted
 from scalewright.records.documents import document, write_document
 from scalewright.records.measurements import Measurements, write_measurements
 from scalewright.records.run_directory import RunDirectory
-from scalewright.study import calibrate as calibrate_study
-from scalewright.study.calibrate import RESULT, finish, others_words, study_folder, wanted_here
-from scalewright.study.calibrate_points import Micro, RealRun, points
+from scalewright.study.calibration import result as calibration_result
+from scalewright.study.calibration.points import MicroPoint, TrainingRun, points
+from scalewright.study.calibration.request import RESULT, calibration_here, study_folder
+from scalewright.study.calibration.result import calibration_of, disturbance_note
+from scalewright.study.execute import execution_of
 
 CATALOG = Catalog((packaged_data(),))
 
 
 @pytest.mark.parametrize(("device", "ranks"), [("cpu", 1), ("cpu", 2), ("cuda", 1), ("cuda", 4)])
-def test_every_point_has_a_name_of_its_own_and_a_configuration_that_is_accepted(device: str, ranks: int) -> None:
+def test_every_point_has_a_name_of_its_own_and_a_configuration_that_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, ranks: int
+) -> None:
+    monkeypatch.setattr("scalewright.here.devices.visible_gpus", lambda: [str(index) for index in range(ranks)])
     every = points(device, num_ranks=ranks, scratch="/tmp")  # type: ignore[arg-type]
     assert len({point.name for point in every}) == len(every)
     for point in every:
-        config = point.config(point.least_s) if isinstance(point, Micro) else point.config(10)
-        assert config["schema"] == f"scalewright.{point.kind}-run/1"
+        options = point.options(point.least_s) if isinstance(point, MicroPoint) else point.options(10)
+        execution = execution_of(CATALOG, point.kind, options, path=tmp_path / "r", where="test", predicts=False)
+        assert execution.config["schema"] == f"scalewright.{point.kind}-run/1"
+        assert execution.num_ranks == point.num_ranks
     assert {"gemm", "memory", "attention", "dispatch", "storage", "checkpoint"} <= {point.kind for point in every}
     assert ("collectives" in {point.kind for point in every}) == (ranks > 1)
-    assert {point.kind for point in every if isinstance(point, RealRun)} == {"language", "vision"}
-    assert [point.kind for point in every if isinstance(point, Micro) and point.is_needed] == ["gemm", "memory"]
+    assert {point.kind for point in every if isinstance(point, TrainingRun)} == {"language", "vision"}
+    assert [point.kind for point in every if isinstance(point, MicroPoint) and point.is_needed] == ["gemm", "memory"]
 
 
 def test_products_and_memory_come_first_and_a_real_step_before_the_rest() -> None:
     every = points("cpu", num_ranks=2, scratch="/tmp")
     assert [point.name for point in every[:2]] == ["gemm", "memory"]
-    assert any(isinstance(point, RealRun) for point in every[:5])
+    assert any(isinstance(point, TrainingRun) for point in every[:5])
 
 
 def test_an_interrupted_attempt_goes_on_and_a_finished_one_is_left_alone(tmp_path: Path) -> None:
@@ -68,20 +75,20 @@ def test_a_device_that_slowed_down_is_told_of_in_the_calibration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
-    wanted = wanted_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
-    cpu = wanted.fingerprint.name
+    request = calibration_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
+    cpu = request.fingerprint.name
     hot = measured(tmp_path, "gemm", product_rows(150e9), name=cpu, throttled=("hardware thermal slowdown",))
     cool = measured(tmp_path, "memory", memory_rows(20e9), name=cpu)
-    found = finish(CATALOG, wanted, [hot, cool], spent_s=50.0, skipped=[])
+    found = calibration_of(CATALOG, request, [hot, cool], spent_s=50.0, skipped=[])
     assert found.notes == ("gemm: the device slowed itself down (hardware thermal slowdown)",)
     assert not (tmp_path / "home").exists()
 
 
 def test_runs_of_another_machine_are_refused(tmp_path: Path) -> None:
-    wanted = wanted_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
+    request = calibration_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
     foreign = measured(tmp_path, "gemm", product_rows(150e9), name="Another CPU")
     with pytest.raises(ConfigError, match=r"was measured on Another CPU, not on .*: choose another folder with --out"):
-        finish(CATALOG, wanted, [foreign], spent_s=50.0, skipped=[])
+        calibration_of(CATALOG, request, [foreign], spent_s=50.0, skipped=[])
 
 
 @pytest.mark.parametrize(("had", "said"), [((0.1, 0.1), False), ((0.0, 0.9), True), ((0.9, 0.0), False)])
@@ -95,15 +102,15 @@ def test_others_count_by_what_they_had_while_it_was_measured(
         one = {"others_cores": cores, "num_cores": 2, "num_throttles": 0.0, "took_s": took_s}
         write_document(run.conditions, document("run-conditions", {"attempts": [one]}))
         runs.append(run.path)
-    assert ("calibrate again" in others_words(runs)) is said
-    assert others_words([]) == ""
+    assert ("calibrate again" in disturbance_note(runs)) is said
+    assert disturbance_note([]) == ""
 
 
 def test_values_that_their_own_steps_contradict_are_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = wanted_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
-    cpu = wanted.fingerprint.name
+    request = calibration_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
+    cpu = request.fingerprint.name
     runs = [measured(tmp_path, "gemm", product_rows(150e9), name=cpu),
             measured(tmp_path, "memory", memory_rows(20e9), name=cpu)]  # fmt: skip
     common = {"run": "r", "workload": "language", "label": "l", "num_ranks": 1, "num_steps": 9, "precision": "fp32",
@@ -111,9 +118,9 @@ def test_values_that_their_own_steps_contradict_are_not_written(
     for after_s, holds in ((0.12, True), (0.47, False)):
         steps = (Step.model_validate(common | {"after_s": after_s, "left_out_s": after_s}),) * 2
         fitted = Fitted(residuals=(), steps=steps, language_interval=None, vision_interval=None)
-        monkeypatch.setattr(calibrate_study, "fit_residuals", lambda *_, fitted=fitted: fitted)
+        monkeypatch.setattr(calibration_result, "fit_residuals", lambda *_, fitted=fitted: fitted)
         if holds:
-            assert finish(CATALOG, wanted, runs, spent_s=50.0, skipped=[]).steps == steps
+            assert calibration_of(CATALOG, request, runs, spent_s=50.0, skipped=[]).steps == steps
         else:
             with pytest.raises(EnvironmentFailedError, match=r"370% off .* nothing is written; calibrate again"):
-                finish(CATALOG, wanted, runs, spent_s=50.0, skipped=[])
+                calibration_of(CATALOG, request, runs, spent_s=50.0, skipped=[])

@@ -18,7 +18,7 @@ from scalewright.launch.graph.file import Resources
 from scalewright.study.file import Choice, Measure, Published, Relative, Remark, Scaling, StudyFile
 from scalewright.study.kinds.emulated import Emulated
 from scalewright.study.kinds.plan import Search
-from scalewright.study.kinds.reading import Reading
+from scalewright.study.kinds.reading import ReadingOptions
 from scalewright.study.kinds.saving import SavedRun
 from scalewright.study.kinds.stage import StageTold
 from scalewright.study.kinds.training import Training
@@ -98,7 +98,7 @@ REFUSED_FOR_STUDIES = {"nodes", "spares"}
 """A job's, that a point's layout decides."""
 TOLD = {
     "language": Training, "emulated": Emulated, "plan": Search, "saving": SavedRun, "stage": StageTold,
-    "reading": Reading,
+    "reading": ReadingOptions,
 }  # fmt: skip
 
 CHOSEN = {"stage": "sft", "format": "files"}

@@ -33,20 +33,21 @@ def run(
     from scalewright.records.documents import to_json
     from scalewright.report.bench.calibration import print_calibration
     from scalewright.report.console import answer_console
-    from scalewright.study.calibrate import StoppedError, calibrate, wanted_here
+    from scalewright.study.calibration.measure import CalibrationStoppedError, calibrate
+    from scalewright.study.calibration.request import calibration_here
 
     library = open_catalog(catalog)
-    wanted = wanted_here(
+    request = calibration_here(
         library, budget_s=units.parse(budget, units.SECONDS), name=name, device=device, ranks=ranks, system=system,
         out=out, force=force,
     )  # fmt: skip
     try:
-        found = calibrate(library, wanted, lambda text: typer.echo(text, err=True))
-    except StoppedError as error:
-        typer.echo(f"stopped: run it again to go on in {wanted.folder}", err=True)
+        calibration = calibrate(library, request, lambda text: typer.echo(text, err=True))
+    except CalibrationStoppedError as error:
+        typer.echo(f"stopped: run it again to continue in {request.folder}", err=True)
         raise typer.Exit(error.code) from error
-    typer.echo(f"run directories in {wanted.folder}, calibration in {path_of(found.name)}", err=True)
+    typer.echo(f"run directories in {request.folder}, calibration in {path_of(calibration.name)}", err=True)
     if as_json:
-        typer.echo(to_json(found.document()), nl=False)
+        typer.echo(to_json(calibration.document()), nl=False)
         return
-    print_calibration(answer_console(), found)
+    print_calibration(answer_console(), calibration)

@@ -120,7 +120,7 @@ def run(
     from scalewright.records.types import ExitCode
     from scalewright.report.study.progress import StudyProgress
     from scalewright.study.answer import measured_report
-    from scalewright.study.calibrate import StoppedError
+    from scalewright.study.calibration.measure import CalibrationStoppedError
     from scalewright.study.measure import calibrate_first, run_here
     from scalewright.study.order import in_order, is_search
     from scalewright.study.points import open_study
@@ -143,7 +143,7 @@ def run(
     check_none_queued(store, lambda text: typer.echo(text, err=True))
     try:
         calibrate_first(library, found, lambda text: typer.echo(text, err=True))
-    except StoppedError as error:
+    except CalibrationStoppedError as error:
         raise typer.Exit(error.code) from error
     order = in_order(library, found)
     try:

@@ -15,7 +15,7 @@ from scalewright.records.documents import document, read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Doubt
 from scalewright.study.doubts import together
-from scalewright.study.points import kind_named
+from scalewright.study.kinds.registry import kind_named
 from scalewright.study.store import Store
 
 Verdict = Literal["same", "faster", "slower", "only in the first", "only in the second"]

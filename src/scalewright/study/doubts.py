@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from scalewright import units
 from scalewright.observe.collect import CollectedRun
@@ -14,6 +13,7 @@ from scalewright.records.measurements import Measurements
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Doubt, Number
 from scalewright.study.conditions import Attempt, read_attempts
+from scalewright.study.execution import num_steps_of
 from scalewright.study.metrics import Metric
 
 BUSY_CPU_FRAC = 0.05
@@ -101,14 +101,6 @@ def _throttled(attempts: Sequence[Attempt], *, slowed: bool) -> Iterator[Doubt]:
 
 
 def _fewer_steps(run: CollectedRun) -> Iterator[Doubt]:
-    asked = steps_asked(run.config)
-    if asked and len(run.step_numbers) < asked:
-        yield Doubt(sort="fewer", text=f"{len(run.step_numbers)} of {asked} steps were measured")
-
-
-def steps_asked(config: dict[str, Any]) -> int:
-    """Of a run's configuration: its steps, or those of all its epochs; 0 where it has none."""
-    steps, epochs, each = (config.get(name) for name in ("steps", "epochs", "steps_per_epoch"))
-    if isinstance(steps, int):
-        return steps
-    return epochs * each if isinstance(epochs, int) and isinstance(each, int) else 0
+    num_steps = num_steps_of(run.config)
+    if num_steps and len(run.step_numbers) < num_steps:
+        yield Doubt(sort="fewer", text=f"{len(run.step_numbers)} of {num_steps} steps were measured")

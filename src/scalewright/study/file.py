@@ -21,7 +21,10 @@ from scalewright.records.loader import load_toml, parse_toml
 Value = str | int | float | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 KIND = "study"
-PointKind = Literal["language", "vision", "emulated", "plan", "saving", "stage", "reading"]
+PointKind = Literal[
+    "language", "vision", "emulated", "plan", "saving", "stage", "reading",
+    "gemm", "memory", "attention", "convolution", "dispatch", "collectives", "storage", "checkpoint",
+]  # fmt: skip
 FACTS = ("gpus_per_node", "system_nodes", "gpu_memory_gib")
 """Values that follow from a point's system."""
 

@@ -17,8 +17,10 @@ from scalewright.launch.ranks.allocation import is_inside
 from scalewright.records.events import Event
 from scalewright.records.host_load import load_now
 from scalewright.records.types import ExitCode, Point
-from scalewright.study.calibrate import calibrate, wanted_here
-from scalewright.study.execute import Execution, Watch, execute
+from scalewright.study.calibration.measure import calibrate
+from scalewright.study.calibration.request import calibration_here
+from scalewright.study.execute import RunObserver, execute, execution_of
+from scalewright.study.execution import Execution
 from scalewright.study.file import Measure
 from scalewright.study.points import Study
 from scalewright.study.store import Store
@@ -117,11 +119,11 @@ def calibrate_first(catalog: Catalog, study: Study, say: Callable[[str], None]) 
         say("this machine was calibrated while others used it: it is calibrated again")
     budget_s = units.parse(limits.calibrate, units.SECONDS)
     try:
-        found = calibrate(catalog, wanted_here(catalog, budget_s=budget_s), say)
+        calibration = calibrate(catalog, calibration_here(catalog, budget_s=budget_s), say)
     except EnvironmentFailedError as error:
         say(f"not calibrated, so a short probe is predicted from: {error}")
     else:
-        say(f"calibrated as {found.name}")
+        say(f"calibrated as {calibration.name}")
 
 
 def run_here(
@@ -141,7 +143,7 @@ def run_here(
 def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Listener, spent: Spent) -> Ended:
     problem = store.problem(tried.point, tried.repeat)
     try:
-        point = execution_of(catalog, study, store, tried)
+        point = execution_of_try(catalog, study, store, tried)
         if point.is_finished:
             return Ended(tried=tried, state="finished")
         refusal = spent.refusal(point)
@@ -150,7 +152,7 @@ def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Lis
         problem.unlink(missing_ok=True)
         listener.begins(tried, point)
         begun_s = spent.clock()
-        code = execute(point, Watch(on_events=listener.see))
+        code = execute(point, RunObserver(on_events=listener.see))
         spent.device_s += (spent.clock() - begun_s) * point.num_ranks
     except (ScalewrightError, OverBudgetError) as error:
         reason = " ".join(str(error).split())
@@ -165,8 +167,9 @@ def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Lis
     return Ended(tried=tried, state="failed", reason=f"exit code {code}" if info is None else info.reason)
 
 
-def execution_of(catalog: Catalog, study: Study, store: Store, tried: Try) -> Execution:
-    """The run behind a try; in a folder that has one already, the same configuration."""
+def execution_of_try(catalog: Catalog, study: Study, store: Store, tried: Try) -> Execution:
+    """The run of one repeat of a point. A folder that has one already must hold the same configuration."""
+    options, kind = study.cells[tried.index].point, str(tried.point.resolved["kind"])
     path = store.run(tried.point, tried.repeat).path
-    made = study.kinds[tried.index].execution(catalog, study.cells[tried.index].point, path=path, where=study.where)
-    return replace(made, point_id=tried.point.id, study_id=study.id)
+    execution = execution_of(catalog, kind, options, path=path, where=study.where)
+    return replace(execution, point_id=tried.point.id, study_id=study.id)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import cast
 
 from scalewright.catalog.library import Catalog
-from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.errors import ConfigError
 from scalewright.records.documents import digest
 from scalewright.records.types import Point
 from scalewright.sites.current import HERE
@@ -20,18 +17,8 @@ from scalewright.study.cells import Cell, expand, matches
 from scalewright.study.expressions import Value
 from scalewright.study.file import Cells, StudyFile, find, load
 from scalewright.study.kinds.base import Kind
+from scalewright.study.kinds.registry import kind_named
 from scalewright.study.metrics import metric
-
-KINDS = {
-    "language": "scalewright.study.kinds.language",
-    "emulated": "scalewright.study.kinds.emulated",
-    "vision": "scalewright.study.kinds.vision",
-    "plan": "scalewright.study.kinds.plan",
-    "saving": "scalewright.study.kinds.saving",
-    "stage": "scalewright.study.kinds.stage",
-    "reading": "scalewright.study.kinds.reading",
-}
-"""Module of each kind, imported when a study has such points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +104,6 @@ def _cells(file: StudyFile, *, is_measured: bool) -> Cells:
     if file.measure.matrix:
         return file.measure
     return file.model_copy(update={"point": {**file.point, **file.measure.point}})
-
-
-@lru_cache(maxsize=16)
-def kind_named(name: str) -> Kind:
-    if name not in KINDS:
-        raise UnknownNameError("kind of point", name, KINDS, hint=f"choose {', '.join(KINDS)}")
-    return cast(Kind, importlib.import_module(KINDS[name]).KIND)
 
 
 def _point(file: StudyFile, cell: Cell) -> Point:

@@ -168,7 +168,7 @@ def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDire
     """
     for run in runs:
         if run.prediction.exists():
-            return study.kinds[index].foretold(read_document(run.prediction, "prediction"))
+            return study.kinds[index].stored_prediction(read_document(run.prediction, "prediction"))
     try:
         return study.kinds[index].predict(catalog, study.cells[index].point, where=study.where)
     except (LayoutError, NotExpressedError) as error:

@@ -29,11 +29,11 @@ from scalewright.launch.slurm.job_state import JobState
 from scalewright.records.documents import read_document
 from scalewright.records.types import ExitCode, Point
 from scalewright.sites.types import Site
-from scalewright.study.execute import execute
+from scalewright.study.execute import execute, execution_of
 from scalewright.study.file import Measure
-from scalewright.study.kinds.base import PredictedOnly
+from scalewright.study.kinds.registry import kind_named
 from scalewright.study.measure import Try
-from scalewright.study.points import Study, kind_named
+from scalewright.study.points import Study
 from scalewright.study.store import Store
 from scalewright.units import HOUR_S
 from scalewright.workload.layout import parse_layout
@@ -198,7 +198,7 @@ def _groups(study: Study, tries: Sequence[Try], site: Site, job: Resources) -> d
 def _shape(study: Study, tried: Try, most: int) -> Shape:
     labels = ", ".join(f"{name} {value}" for name, value in tried.point.labels.items())
     kind = str(tried.point.resolved["kind"])
-    if kind == "emulated" or isinstance(kind_named(kind), PredictedOnly):
+    if not kind_named(kind).runs_as_job:
         raise ConfigError(
             f"{study.path}: point {labels} is of kind {kind}, which does not run as a job: run it without a site"
         )
@@ -277,11 +277,10 @@ def run_point(catalog: Catalog, store: Store, item: str) -> int:
 
 
 def _measured(catalog: Catalog, store: Store, point: Point, repeat: int) -> int:
-    told = dict(point.resolved)
-    kind = kind_named(str(told.pop("kind")))
-    path = store.run(point, repeat).path
-    made = kind.execution(catalog, told, path=path, where=str(store.points))
+    options = dict(point.resolved)
+    kind = str(options.pop("kind"))
+    execution = execution_of(catalog, kind, options, path=store.run(point, repeat).path, where=str(store.points))
     study_id = str(read_document(store.study, "study-results").get("id", ""))
     store.problem(point, repeat).unlink(missing_ok=True)
-    code = execute(replace(made, point_id=point.id, study_id=study_id))
+    code = execute(replace(execution, point_id=point.id, study_id=study_id))
     return ExitCode.YES if store.is_finished(point, repeat) else code

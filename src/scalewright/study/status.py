@@ -14,7 +14,7 @@ from scalewright.records.documents import document, read_document
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.study.doubts import steps_asked
+from scalewright.study.execution import num_steps_of
 from scalewright.study.measure import Try, tries
 from scalewright.study.points import Study
 from scalewright.study.site_run import InQueue, Key
@@ -135,7 +135,7 @@ def _progress(run: RunDirectory) -> tuple[int, float | None, float | None, float
 
 
 def _total(run: RunDirectory) -> int:
-    return steps_asked(read_document(run.config, _kind(run)))
+    return num_steps_of(read_document(run.config, _kind(run)))
 
 
 def _kind(run: RunDirectory) -> str:

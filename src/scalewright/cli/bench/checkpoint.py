@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, folder_to_measure, start_bench
+from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
 from scalewright.cli.options import AsJson
-from scalewright.errors import ConfigError
 
 ScratchFolder = Annotated[Path, typer.Option(metavar="DIR", help="Scratch folder on the storage to measure.")]
 StateSizes = Annotated[str, typer.Option(metavar="SIZE,...", help="State of all ranks together.")]
@@ -29,21 +27,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Time saves and restores of sharded state, as training does them. Exit 3: the scratch is full or not ours."""
-    from scalewright import units
-    from scalewright.here.devices import device_here
-    from scalewright.launch.ranks.allocation import is_inside
-    from scalewright.workload.language_run import DeviceKind
-    from scalewright.workload.storage_run import CheckpointRun, SaveMode
-
-    if ranks < 1:
-        raise ConfigError(f"--ranks {ranks} starts nothing: give 1 or more")
-    place = device if is_inside(os.environ) else device_here(device, num_ranks=ranks)
-    config = CheckpointRun(
-        path=folder_to_measure(path),
-        sizes_bytes=tuple(round(units.parse(part, units.BYTES)) for part in sizes.split(",")),
-        modes=cast(tuple[SaveMode, ...], tuple(part.strip() for part in modes.split(","))),
-        repeats=repeats,
-        device=cast(DeviceKind, place),
-        budget_s=units.parse(budget, units.SECONDS),
-    )
-    start_bench("checkpoint", config.document(), run_dir=run_dir, as_json=as_json, num_ranks=ranks)
+    run_benchmark(
+        "checkpoint", run_dir=run_dir, as_json=as_json,
+        path=str(path), sizes=sizes, modes=modes, ranks=ranks, repeats=repeats, device=device, budget=budget,
+    )  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, start_bench
+from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
 from scalewright.cli.options import AsJson
 
 
@@ -18,14 +18,4 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Time the launch of tiny kernels: eager, compiled, and from a CUDA graph. Exit 3: throttled twice."""
-    from scalewright import units
-    from scalewright.here.devices import device_here
-    from scalewright.workload.language_run import DeviceKind
-    from scalewright.workload.micro_run import DispatchRun
-
-    budget_s = units.parse(budget, units.SECONDS)
-    place = device_here(device, num_ranks=1)
-    config = DispatchRun(
-        compiles=compile_too, budgets_compiling=True, device=cast(DeviceKind, place), budget_s=budget_s
-    )
-    start_bench("dispatch", config.document(), run_dir=run_dir, as_json=as_json)
+    run_benchmark("dispatch", run_dir=run_dir, as_json=as_json, compile=compile_too, device=device, budget=budget)

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder
-from scalewright.cli.bench.training import (
-    BudgetText,
-    EveryText,
-    KeepNumber,
-    KeepTrace,
-    SavingText,
-    SystemName,
-    answer,
-    run_ready,
-    told_ahead,
-)
+from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
+from scalewright.cli.bench.training import BudgetText, EveryText, KeepNumber, KeepTrace, SavingText, SystemName
 from scalewright.cli.options import AsJson, CatalogFolder
-
-if TYPE_CHECKING:
-    from scalewright.catalog.library import Catalog
-    from scalewright.launch.prepare.language_setup import Chosen
-    from scalewright.launch.prepare.outlook import Ready
-    from scalewright.workload.language_run import LanguageRun
 
 ModelName = Annotated[str | None, typer.Option(help="Catalogue name, config.json, or layers=..,hidden=..,heads=..")]
 PrecisionText = Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8; auto: bf16 on GPUs, fp32 on CPUs.")]
@@ -70,66 +54,14 @@ def run(
     catalog: CatalogFolder = None,
 ) -> None:
     """Train a language model for some steps. Exit 1: over the budget or too large; 75: stopped, run it again."""
-    from scalewright import units
-    from scalewright.catalog.library import open_catalog
-    from scalewright.launch.prepare import language_setup as setup
-    from scalewright.records.run_directory import RunDirectory, new_run_id
-    from scalewright.study.execute import Execution
-
-    budget_s = units.parse(budget, units.SECONDS)
-    library = open_catalog(catalog)
-    chosen = _chosen(library, model, plan, layout, precision)
-    wanted = setup.Wanted(
-        spec=chosen.spec,
-        ranks=ranks,
-        layout=chosen.layout,
-        device=device,
-        precision=chosen.precision,
-        seq_len=seq,
-        scaling=scaling,
-        compile=compile_mode,
-        options={
-            "steps": steps,
-            "seed": seed,
-            "protocol": protocol,
-            "checkpoint_every": int(checkpoint_every) if checkpoint_every.isdigit() else checkpoint_every,
-            "checkpoint_async": setup.settle_save_mode(checkpoint),
-            "checkpoint_keep": keep,
-            "start_from": setup.settle_start(start_from, steps=steps),
-            "data": setup.settle_data(data),
-            "keep_trace": profile,
-        },
-    )
-    path = run_dir or Path("runs") / new_run_id(f"language-{wanted.spec.id}")
-    directory = RunDirectory(path)
-    config, _ = setup.settle(wanted, directory)
-    if Execution(kind="language", config=config.document(), path=path).is_finished:
-        typer.echo(f"{path} is finished: nothing to run", err=True)
-    else:
-        ready = told_ahead(
-            lambda: setup.prepare(library, wanted, directory, system=system, budget_s=budget_s),
-            more=lambda found: "" if wanted.layout else _chosen_split(found),
-        )
-        run_ready("language", path, ready, plan_id=chosen.plan_id, plan=chosen.plan)
-    answer(directory, as_json=as_json)
+    run_benchmark(
+        "language", run_dir=run_dir, as_json=as_json, catalog=catalog,
+        model=model, plan=_text(plan), ranks=ranks, layout=layout, steps=steps, seq=seq, precision=precision,
+        compile=compile_mode, scaling=scaling, protocol=protocol, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, keep=keep, start_from=_text(start_from), seed=seed, data=data,
+        device=device, this_system=system, budget=budget, profile=profile,
+    )  # fmt: skip
 
 
-def _chosen(library: Catalog, model: str | None, plan: Path | None, layout: str | None, precision: str) -> Chosen:
-    """What to train and how it is split: as the options say, or as a plan does."""
-    from scalewright.errors import ConfigError
-    from scalewright.launch.prepare.language_setup import Chosen, chosen_by_plan
-    from scalewright.workload.named import resolve_model
-
-    if plan is None:
-        if model is None:
-            raise ConfigError("what is trained? give --model, or a stored plan with --plan")
-        return Chosen(spec=resolve_model(library, model), layout=layout, precision=precision)
-    given = {"--model": model is not None, "--layout": layout is not None, "--precision": precision != "auto"}
-    twice = [name for name, is_given in given.items() if is_given]
-    if twice:
-        raise ConfigError(f"{twice[0]} and --plan both say it: leave out one")
-    return chosen_by_plan(plan)
-
-
-def _chosen_split(ready: Ready[LanguageRun]) -> str:
-    return f", layout {ready.config.layout.brief}"
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder
-from scalewright.cli.bench.training import (
-    BudgetText,
-    EveryText,
-    KeepNumber,
-    KeepTrace,
-    SavingText,
-    SystemName,
-    answer,
-    run_ready,
-    told_ahead,
-)
+from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
+from scalewright.cli.bench.training import BudgetText, EveryText, KeepNumber, KeepTrace, SavingText, SystemName
 from scalewright.cli.options import AsJson, CatalogFolder
 
 BatchNumber = Annotated[int | None, typer.Option(help="Images a rank; default: EPICURE's for the GPU's memory.")]
@@ -68,36 +57,11 @@ def run(
     catalog: CatalogFolder = None,
 ) -> None:
     """Train a residual network on images. Exit 1: over the budget or too large; 75: stopped, run it again."""
-    from scalewright import units
-    from scalewright.catalog.library import open_catalog
-    from scalewright.launch.prepare.language_setup import settle_save_mode
-    from scalewright.launch.prepare.vision_setup import VisionWanted, prepare_vision, settle_vision
-    from scalewright.records.run_directory import RunDirectory, new_run_id
-    from scalewright.study.execute import Execution
-    from scalewright.workload.named import resolve_model
-    from scalewright.workload.vision_run import LargeBatchRecipe
-
-    budget_s = units.parse(budget, units.SECONDS)
-    library = open_catalog(catalog)
-    wanted = VisionWanted(
-        spec=resolve_model(library, model), ranks=ranks, batch=batch, image_size=size, epochs=epochs, steps=steps,
-        device=device, precision=precision, compile=compile_mode, channels=channels, data=data, num_images=images,
-        copy_to=copy_to, workers=workers, protocol=protocol,
-        options={
-            "seed": seed,
-            "passes_per_epoch": passes,
-            "recipe": LargeBatchRecipe(label_smoothing=label_smoothing),
-            "checkpoint_every": int(checkpoint_every) if checkpoint_every.isdigit() else checkpoint_every,
-            "checkpoint_async": settle_save_mode(checkpoint),
-            "checkpoint_keep": keep,
-            "keep_trace": profile,
-        },
+    run_benchmark(
+        "vision", run_dir=run_dir, as_json=as_json, catalog=catalog,
+        model=model, ranks=ranks, batch=batch, image_size=size, epochs=epochs, steps=steps, precision=precision,
+        compile=compile_mode, channels=channels, protocol=protocol, data=data, num_images=images, passes=passes,
+        copy_to=copy_to, workers=workers, label_smoothing=label_smoothing, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, keep=keep, seed=seed, device=device, this_system=system, budget=budget,
+        profile=profile,
     )  # fmt: skip
-    path = run_dir or Path("runs") / new_run_id(f"vision-{wanted.spec.id}")
-    config = settle_vision(library, wanted)
-    if Execution(kind="vision", config=config.document(), path=path).is_finished:
-        typer.echo(f"{path} is finished: nothing to run", err=True)
-    else:
-        ready = told_ahead(lambda: prepare_vision(library, wanted, system=system, budget_s=budget_s))
-        run_ready("vision", path, ready)
-    answer(RunDirectory(path), as_json=as_json)

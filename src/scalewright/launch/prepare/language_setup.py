@@ -162,8 +162,19 @@ def chosen_by_plan(path: Path) -> Chosen:
 def prepare(
     catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float
 ) -> Ready[LanguageRun]:
-    """Predict before anything starts. A model that copies alone do not hold is split as the planner would."""
+    """Resolve the configuration and predict its run, before anything starts."""
     config, num_ranks = settle(wanted, directory)
+    return prepare_config(catalog, wanted, config, num_ranks, directory, system=system, budget_s=budget_s)
+
+
+def prepare_config(
+    catalog: Catalog, wanted: Wanted, config: LanguageRun, num_ranks: int, directory: RunDirectory, *,
+    system: str | None, budget_s: float,
+) -> Ready[LanguageRun]:  # fmt: skip
+    """Predict the run of a resolved configuration.
+
+    If data parallelism alone does not fit in memory and the layout is free, the layout comes from the planner's search.
+    """
     here = machine_of(catalog, system, config, num_ranks)
     if here is None:
         note = "no prediction: name this machine with --system to have one"

@@ -127,8 +127,14 @@ def resolve_copy_to(copy_to: str) -> str:
 
 
 def prepare_vision(catalog: Catalog, wanted: VisionWanted, *, system: str | None, budget_s: float) -> Ready[VisionRun]:
-    """Predict before anything starts."""
-    config = settle_vision(catalog, wanted)
+    """Resolve the configuration and predict its run, before anything starts."""
+    return prepare_vision_config(catalog, settle_vision(catalog, wanted), system=system, budget_s=budget_s)
+
+
+def prepare_vision_config(
+    catalog: Catalog, config: VisionRun, *, system: str | None, budget_s: float
+) -> Ready[VisionRun]:
+    """Predict the run of a resolved configuration."""
     here = machine_of(catalog, system, config, config.num_ranks)
     if here is None:
         note = "no prediction: name this machine with --system to have one"

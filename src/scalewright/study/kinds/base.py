@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from scalewright.catalog.library import Catalog
 from scalewright.errors import NotExpressedError
 from scalewright.records.study_report import Doubt, Number
-from scalewright.study.execute import Execution
+from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 
 
@@ -38,43 +38,53 @@ class Outcome:
 
 
 class Kind(Protocol):
-    """A sort of point. `told` is the study's `point` table, filled in."""
+    """A kind of point. `options` are the study's `point` table, or the flags of a benchmark.
+
+    `where` names the file or command that the options come from, for errors.
+    """
 
     metrics: tuple[str, ...]
-    """What tables show where the study does not say."""
+    """Columns of tables, unless the study names others."""
+    runs_as_job: bool
+    """Whether a point can run as a Slurm job of its own."""
 
-    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        """Refuse what cannot be understood: unknown keys, models, systems."""
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        """Refuse unknown keys, models and systems, and values that do not fit together."""
 
-    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome: ...
+    def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome: ...
 
-    def foretold(self, prediction: dict[str, Any]) -> Outcome:
-        """What a stored prediction says."""
+    def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
+        """The numbers of a prediction document that was written before a run."""
 
-    def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
-        """The run that measures the point on this machine."""
+    def execution(
+        self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
+    ) -> Execution:
+        """The run that measures the point on this machine; without `predicts` nothing is predicted or probed."""
 
     def measured(self, path: Path) -> Outcome:
-        """What a finished run directory says."""
+        """The numbers of a finished run directory."""
 
     def samples(self, path: Path) -> tuple[float, ...]:
-        """Times in seconds that two results are compared by: of steps, or of repeats of one operation."""
+        """Times in seconds by which two results are compared: of steps, or of repeats of one operation."""
 
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
-        """Values that follow from others: devices of a node of the system."""
+        """Values that follow from others, such as the GPUs per node of the system."""
 
 
 class PredictedOnly:
-    """Kinds whose points are questions to the planner: there is nothing to run."""
+    """Kinds that only the planner answers: there is nothing to run."""
 
     what = "a question to the planner"
+    runs_as_job = False
 
-    def foretold(self, prediction: dict[str, Any]) -> Outcome:
+    def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
         del prediction
-        raise NotExpressedError(f"{self.what} is not run, so nothing was foretold of it")
+        raise NotExpressedError(f"{self.what} is not run, so it has no stored prediction")
 
-    def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
-        del catalog, told, path
+    def execution(
+        self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
+    ) -> Execution:
+        del catalog, options, path, predicts
         raise NotExpressedError(f"{where}: {self.what} is predicted, not run: give points to measure another kind")
 
     def measured(self, path: Path) -> Outcome:

@@ -21,11 +21,12 @@ from scalewright.errors import ConfigError
 from scalewright.lab.network import payload_frac
 from scalewright.launch.prepare.outlook import outlook
 from scalewright.records.run_directory import RunDirectory
-from scalewright.study.execute import Execution
+from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
-from scalewright.study.kinds.language import LanguageKind, prepared
-from scalewright.study.kinds.training import STRICT, Training, read_as
+from scalewright.study.kinds.language import LanguageKind, LanguagePointRun
+from scalewright.study.kinds.options import STRICT, parse_options
+from scalewright.study.kinds.training import BenchTraining, Training, with_prediction
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
@@ -52,9 +53,10 @@ _TOLD: TypeAdapter[Emulated] = TypeAdapter(Emulated)
 
 class EmulatedKind(LanguageKind):
     metrics = ("step_time_s", "communication_frac", "tokens_per_s")
+    runs_as_job = False
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = read_as(_TOLD, told, where=where)
+        asked = parse_options(_TOLD, told, where=where)
         if not 0.0 < asked.communication_share < 1.0 or not 0.0 < asked.link_share <= 1.0:
             raise ConfigError(
                 f"{where}: key 'point.communication_share' is {asked.communication_share} and 'point.link_share' "
@@ -67,27 +69,22 @@ class EmulatedKind(LanguageKind):
         del catalog, told, where
         return Outcome()  # links are shaped to this machine's speed, which is known once it runs
 
-    def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
-        asked = read_as(_TOLD, told, where=where)
-        plain = {name: getattr(asked, name) for name in Training.__dataclass_fields__}
-        ready = prepared(catalog, Training(**plain), RunDirectory(path))
+    def execution(
+        self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
+    ) -> Execution:
+        del predicts  # the links' rate follows from the prediction
+        point = parse_options(_TOLD, options, where=where)
+        plain = BenchTraining(**{name: getattr(point, name) for name in Training.__dataclass_fields__})
+        run = LanguagePointRun(catalog, plain, path)
+        if run.execution.is_finished:
+            return run.execution
+        ready = run.ready()
         if ready.here is None:
-            raise ConfigError(
-                "shaped links need one machine, not an allocation of several nodes: run it on a single one"
-            )
-        rate = link_bytes_per_s(catalog, ready.config, ready.here.machine, asked)
+            raise ConfigError("shaped links need one machine, not an allocation of several nodes: run it on one node")
+        rate = link_bytes_per_s(catalog, ready.config, ready.here.machine, point)
         machine = over_links(ready.here.machine, rate)
         ahead = outlook(catalog, ready.config, machine, start_s=ready.here.start_s)
-        return Execution(
-            kind="language",
-            config=ready.config.document(),
-            path=path,
-            num_ranks=ready.num_ranks,
-            machine=ready.here.as_document(ready.config.precision),
-            prediction=ahead.prediction.document(),
-            expected_s=ahead.duration_s,
-            link_bytes_per_s=rate,
-        )
+        return replace(with_prediction(run.execution, replace(ready, ahead=ahead)), link_bytes_per_s=rate)
 
     def measured(self, path: Path) -> Outcome:
         found = super().measured(path)

@@ -23,7 +23,8 @@ from scalewright.planner.search.search import SearchResult, search
 from scalewright.planner.search.space import Space, parse_fixed, stacks_by_zero
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
-from scalewright.study.kinds.training import STRICT, outcome_of, read_as, system_facts
+from scalewright.study.kinds.options import STRICT, parse_options
+from scalewright.study.kinds.training import outcome_of, system_facts
 from scalewright.workload.named import resolve_model
 
 MAX_KNOBS = 8
@@ -53,7 +54,7 @@ class PlanKind(PredictedOnly):
     metrics: tuple[str, ...] = ("flop_per_s_per_gpu", "mfu_frac", "step_time_s", "memory_bytes")
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = read_as(_TOLD, told, where=where)
+        asked = parse_options(_TOLD, told, where=where)
         resolve_model(catalog, asked.model)
         parse_fixed(asked.fix)
         if asked.system != HERE:
@@ -63,7 +64,7 @@ class PlanKind(PredictedOnly):
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        result, best = searched(catalog.folders, read_as(_TOLD, told, where=where))
+        result, best = searched(catalog.folders, parse_options(_TOLD, told, where=where))
         if best is None:
             return Outcome(problem=why_none(result))
         found = outcome_of(best)

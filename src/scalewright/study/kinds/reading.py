@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
-from scalewright import units
 from scalewright.catalog.library import Catalog
-from scalewright.records.measurements import read_measurements
-from scalewright.records.run_directory import RunDirectory
-from scalewright.records.study_report import Number
-from scalewright.study.doubts import doubts_of_measurements
-from scalewright.study.execute import Execution
+from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
-from scalewright.study.kinds.base import Outcome, PredictedOnly
-from scalewright.study.kinds.training import STRICT, read_as
-from scalewright.workload.storage_run import StorageFormat, StorageRun
-
-START_S = 5.0
+from scalewright.study.kinds.micro.storage import StorageKind
+from scalewright.study.kinds.options import STRICT, parse_options
+from scalewright.workload.storage_run import StorageFormat
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class Reading:
-    """What a point of this kind is told."""
+class ReadingOptions:
+    """Options of a point of this kind: one format, one and several readers, no metadata."""
 
     format: StorageFormat
     size: str = "64 MiB"
@@ -35,68 +27,31 @@ class Reading:
     budget: str = "30 s"
 
 
-_TOLD: TypeAdapter[Reading] = TypeAdapter(Reading)
+_OPTIONS = TypeAdapter(ReadingOptions)
 
 
-class ReadingKind(PredictedOnly):
-    what = "reading samples"
-    metrics: tuple[str, ...] = ("cold_samples_per_s", "warm_samples_per_s", "bytes_per_s")
+class ReadingKind(StorageKind):
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        super().check(catalog, _storage_options(options, where=where), where=where)
 
-    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        del catalog
-        _run(read_as(_TOLD, told, where=where), Path())
-
-    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
-        del catalog, values
-        return {}
-
-    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        del catalog, told, where
-        return Outcome()  # how fast a format is read is measured, not predicted
-
-    def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
-        del catalog
-        asked = read_as(_TOLD, told, where=where)
-        scratch = path.parent / "scratch"
-        scratch.mkdir(parents=True, exist_ok=True)
-        run = _run(asked, scratch.resolve())
-        return Execution(kind="storage", config=run.document(), path=path, expected_s=run.budget_s + START_S)
-
-    def measured(self, path: Path) -> Outcome:
-        found = read_measurements(RunDirectory(path))
-        numbers = {
-            "cold_samples_per_s": _best(found.rows, "samples_per_s", cache="cold"),
-            "warm_samples_per_s": _best(found.rows, "samples_per_s", cache="warm"),
-            "bytes_per_s": _best(found.rows, "bytes_per_s", cache="cold", order="sequential"),
-        }
-        kept = {name: Number(value=value) for name, value in numbers.items() if value is not None}
-        return Outcome(
-            numbers=kept, notes=tuple(found.notes), problem="" if kept else "no row was measured",
-            doubts=doubts_of_measurements(RunDirectory(path), found),
-        )  # fmt: skip
-
-    def samples(self, path: Path) -> tuple[float, ...]:
-        rows = read_measurements(RunDirectory(path)).rows
-        return tuple(float(row["time_s"]) / float(row["num_samples"]) for row in rows if row.get("num_samples"))
+    def execution(
+        self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
+    ) -> Execution:
+        storage = _storage_options(options, where=where)
+        return super().execution(catalog, storage, path=path, where=where, predicts=predicts)
 
 
-def _run(asked: Reading, scratch: Path) -> StorageRun:
-    return StorageRun(
-        path=str(scratch),
-        formats=(asked.format,),
-        size_bytes=round(units.parse(asked.size, units.BYTES)),
-        sample_bytes=round(units.parse(asked.sample_size, units.BYTES)),
-        num_workers=tuple(sorted({1, asked.workers})),
-        num_metadata_files=0,
-        budget_s=units.parse(asked.budget, units.SECONDS),
-    )
-
-
-def _best(rows: Sequence[Mapping[str, Any]], key: str, **wanted: str) -> float | None:
-    """The largest figure of the rows that are so; of a random order where the format has one."""
-    fit = [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
-    random = [row for row in fit if row.get("order") == "random"]
-    return max((float(row[key]) for row in (random or fit)), default=None)
+def _storage_options(options: Mapping[str, Value], *, where: str) -> dict[str, Value]:
+    """The same point as options of the storage benchmark."""
+    reading = parse_options(_OPTIONS, options, where=where)
+    return {
+        "formats": reading.format,
+        "size": reading.size,
+        "sample_size": reading.sample_size,
+        "workers": ",".join(map(str, sorted({1, reading.workers}))),
+        "files": 0,
+        "budget": reading.budget,
+    }
 
 
 KIND = ReadingKind()

@@ -18,8 +18,9 @@ from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole
 from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
+from scalewright.study.kinds.options import STRICT, parse_options
 from scalewright.study.kinds.plan import Search, searched
-from scalewright.study.kinds.training import STRICT, read_as, system_facts
+from scalewright.study.kinds.training import system_facts
 from scalewright.workload.named import resolve_model
 
 
@@ -41,7 +42,7 @@ class SavingKind(PredictedOnly):
     metrics: tuple[str, ...] = ("lost_frac", "save_interval_s", "save_time_s", "gpu_time_s", "training_time_s")
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = read_as(_TOLD, told, where=where)
+        asked = parse_options(_TOLD, told, where=where)
         resolve_model(catalog, asked.model)
         units.parse(asked.tokens, units.COUNT)
         if asked.checkpoint not in ("sync", "async"):
@@ -53,7 +54,7 @@ class SavingKind(PredictedOnly):
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        asked = read_as(_TOLD, told, where=where)
+        asked = parse_options(_TOLD, told, where=where)
         place = place_of(catalog, asked.system, partition=asked.partition or None)
         plain = Search(**{name: getattr(asked, name) for name in Search.__dataclass_fields__})
         result, best = searched(catalog.folders, plain)

@@ -20,7 +20,8 @@ from scalewright.planner.stages.minimum_gpus import MinimumGpus, minimum_gpus
 from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
-from scalewright.study.kinds.training import STRICT, read_as, system_facts
+from scalewright.study.kinds.options import STRICT, parse_options
+from scalewright.study.kinds.training import system_facts
 from scalewright.workload.layout import Layout
 from scalewright.workload.named import resolve_model
 from scalewright.workload.stage import GenerateRequest, RlRequest
@@ -66,7 +67,7 @@ class StageKind(PredictedOnly):
     )
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = read_as(_TOLD, told, where=where)
+        asked = parse_options(_TOLD, told, where=where)
         resolve_model(catalog, asked.model)
         if asked.system != HERE:
             place_of(catalog, asked.system, partition=asked.partition or None)
@@ -75,7 +76,7 @@ class StageKind(PredictedOnly):
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        asked = read_as(_TOLD, told, where=where)
+        asked = parse_options(_TOLD, told, where=where)
         place = place_of(catalog, asked.system, partition=asked.partition or None)
         spec = resolve_model(catalog, asked.model)
         try:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
-from scalewright.errors import ConfigError, nearest
 from scalewright.here.place import HERE, Place, place_of
+from scalewright.launch.prepare.outlook import Ready
 from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.summary import summarize
 from scalewright.planner.answer import Answer, answer
@@ -22,12 +23,13 @@ from scalewright.planner.energy_use import Footprint
 from scalewright.planner.limits import PASSES, term_times
 from scalewright.planner.question import Question, ask
 from scalewright.records import metric_names as names
-from scalewright.records.loader import first_problem
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
 from scalewright.study.doubts import doubts_of_training
+from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
+from scalewright.study.kinds.options import STRICT, parse_options
 from scalewright.workload.layout import parse_layout
 
 MEASURED = {
@@ -38,9 +40,7 @@ MEASURED = {
     "memory_bytes": names.PEAK_MEMORY,
 }
 """A study's metrics by what a run calls them."""
-T = TypeVar("T")
 MAX_RANKS_SHOWN = 16
-STRICT = ConfigDict(extra="forbid")
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
@@ -74,32 +74,58 @@ class Training:
     compile: str = "auto"
     data: str = "synthetic"
     protocol: str = "steady"
+    scaling: str = "given"
+    seed: int = 0
+    checkpoint: str = "async"
+    """async: training goes on while a checkpoint is written; sync: it waits."""
+    checkpoint_every: int | str = 0
+    """Steps; 0: only when the run is stopped; auto: from the failure model."""
+    keep: int = 2
+    """Newest whole checkpoints that are kept."""
+    start_from: str = ""
+    """Checkpoint of another run of this model."""
+    profile: bool = False
+    """Keep a trace of the profiled steps."""
+    profile_steps: int = 2
+    channels: str = "auto"
+    """Of images: last or first."""
+    passes: int = 1
+    """Times that an epoch reads each image."""
+    workers: int | None = None
+    """Decoding processes of a rank; None: its share of the cores."""
+    label_smoothing: float = 0.0
+    validates: bool = True
+    """Score the held-out images after every epoch."""
     budget: str = "10 min"
+    """Longest predicted time that the run may take."""
+
+
+@checked(frozen=True, kw_only=True, config=STRICT)
+class BenchTraining(Training):
+    """Options of `bench language` and `bench vision`: a point whose model and layout may follow from other options."""
+
+    model: str = ""
+    layout: str = ""
+    plan: str = ""
+    """File of a stored plan, which says model, layout and precision."""
+    ranks: int | None = None
+    batch: int | None = None
+    """Images of a rank."""
+    this_system: str | None = None
+    """Name of this machine as `--system` gives it; None: as it was calibrated, or by its devices."""
+
+    @property
+    def system_name(self) -> str | None:
+        """The system to predict for; None: this machine, as it was calibrated, or by its devices."""
+        return self.this_system if self.system == HERE else self.system
 
 
 _TOLD = TypeAdapter(Training)
+BENCH_OPTIONS = TypeAdapter(BenchTraining)
 
 
 def read(told: Mapping[str, Value], *, where: str) -> Training:
-    return read_as(_TOLD, told, where=where)
-
-
-def read_as(adapter: TypeAdapter[T], told: Mapping[str, Value], *, where: str) -> T:
-    """A study's `point` table as what a kind is told; the first wrong key is named."""
-    try:
-        return adapter.validate_python(dict(told))
-    except ValidationError as error:
-        first = first_problem(error, unknown="unexpected_keyword_argument")
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{where}: key 'point.{key}': {first['msg'].lower()}{_hint(adapter, first)}") from error
-
-
-def _hint(adapter: TypeAdapter[T], found: Any) -> str:
-    if found["type"] != "unexpected_keyword_argument":
-        return ""
-    known = adapter.json_schema().get("properties", {})
-    near = nearest(str(found["loc"][-1]), known)
-    return f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(known)}"
+    return parse_options(_TOLD, told, where=where)
 
 
 @lru_cache(maxsize=256)
@@ -260,7 +286,25 @@ def measured_training(path: Path) -> tuple[CollectedRun, Outcome]:
     return run, Outcome(numbers=found, limit=next(iter(shares), ""), parts=shares, doubts=doubts_of_training(run))
 
 
-def foretold(prediction: Mapping[str, Any]) -> Outcome:
+def with_prediction(execution: Execution, ready: Ready[Any], *, detail: str = "") -> Execution:
+    """The execution with the prediction of its run, and one sentence about it."""
+    here, outlook = ready.here, ready.ahead
+    forecast = ready.note
+    if outlook is not None and here is not None:
+        duration, step = (units.format(s, units.SECONDS) for s in (outlook.duration_s, outlook.step_s))
+        forecast = f"predicted {duration}: {ready.config.steps} steps of {step} ({here.basis}){detail}"
+    return replace(
+        execution,
+        config=ready.config.document(),
+        num_ranks=ready.num_ranks,
+        machine=None if here is None else here.as_document(ready.config.precision),
+        prediction=None if outlook is None else outlook.prediction.document(),
+        expected_s=None if outlook is None else outlook.duration_s,
+        forecast=forecast,
+    )
+
+
+def stored_training_prediction(prediction: Mapping[str, Any]) -> Outcome:
     """A `prediction/1` document of a training step, as it was written before its run."""
     step_s, n = float(prediction["step_time_s"]), int(prediction["num_gpus"])
     ends = tuple(float(end) for end in prediction["step_time_interval_s"])

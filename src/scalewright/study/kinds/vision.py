@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +11,22 @@ from typing import Any
 import numpy as np
 
 from scalewright.catalog.library import Catalog
-from scalewright.launch.prepare.vision_setup import VisionWanted, prepare_vision
+from scalewright.launch.prepare.vision_setup import VisionWanted, prepare_vision_config, settle_vision
+from scalewright.launch.ranks.local import pick_port
 from scalewright.observe.collect import CollectedRun
 from scalewright.observe.vision_summary import summarize_vision
 from scalewright.records import metric_names as names
 from scalewright.records.study_report import Number
-from scalewright.study.execute import Execution
+from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
-from scalewright.study.kinds.language import LanguageKind
-from scalewright.study.kinds.training import measured_training, read
+from scalewright.study.kinds.language import LanguageKind, saving_options
+from scalewright.study.kinds.options import parse_options
+from scalewright.study.kinds.training import BENCH_OPTIONS, BenchTraining, measured_training, with_prediction
 from scalewright.units import SECONDS, parse
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
+from scalewright.workload.vision_run import LargeBatchRecipe
 
 MAX_SERIES = 2000
 """Batches of a distribution that are kept, evenly taken."""
@@ -31,35 +35,18 @@ MAX_SERIES = 2000
 class VisionKind(LanguageKind):
     metrics = ("batch_time_s", "images_per_s_per_gpu", "images_per_s", "epoch_time_s", "memory_bytes")
 
-    def execution(self, catalog: Catalog, told: Mapping[str, Value], *, path: Path, where: str) -> Execution:
-        asked = read(told, where=where)
-        layout = parse_layout(asked.layout)
-        wanted = VisionWanted(
-            spec=resolve_model(catalog, asked.model),
-            ranks=int(layout.dp),
-            batch=int(layout.mbs),
-            image_size=asked.image_size,
-            epochs=asked.epochs,
-            steps=asked.steps,
-            device=asked.device,
-            precision=asked.precision,
-            compile=asked.compile,
-            data=asked.data,
-            num_images=asked.num_images,
-            copy_to=asked.copy_to,
-            protocol=asked.protocol,
-        )
-        system = None if asked.system == "here" else asked.system
-        ready = prepare_vision(catalog, wanted, system=system, budget_s=parse(asked.budget, SECONDS))
-        return Execution(
-            kind="vision",
-            config=ready.config.document(),
-            path=path,
-            num_ranks=ready.num_ranks,
-            machine=None if ready.here is None else ready.here.as_document(ready.config.precision),
-            prediction=None if ready.ahead is None else ready.ahead.prediction.document(),
-            expected_s=None if ready.ahead is None else ready.ahead.duration_s,
-        )
+    def execution(
+        self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
+    ) -> Execution:
+        point = parse_options(BENCH_OPTIONS, options, where=where)
+        budget_s = parse(point.budget, SECONDS)
+        config = settle_vision(catalog, _request(catalog, point))
+        execution = Execution(kind="vision", config=config.document(), path=path, num_ranks=config.num_ranks)
+        if not predicts or execution.is_finished:
+            return execution
+        pick_port(os.environ)  # a port that is in use is refused before a second is spent on measuring
+        ready = prepare_vision_config(catalog, config, system=point.system_name, budget_s=budget_s)
+        return with_prediction(execution, ready)
 
     def measured(self, path: Path) -> Outcome:
         run, found = measured_training(path)
@@ -69,6 +56,34 @@ class VisionKind(LanguageKind):
         times = np.sort(run.series(names.STEP_TIME, slowest=True))
         kept = times[:: max(len(times) // MAX_SERIES, 1)]
         return replace(found, numbers=numbers, series={"batch_time_s": tuple(float(value) for value in kept)})
+
+
+def _request(catalog: Catalog, point: BenchTraining) -> VisionWanted:
+    """Ranks and images come from the layout, or from options of their own."""
+    layout = parse_layout(point.layout) if point.layout else None
+    return VisionWanted(
+        spec=resolve_model(catalog, point.model),
+        ranks=point.ranks if layout is None else int(layout.dp),
+        batch=point.batch if layout is None else int(layout.mbs),
+        image_size=point.image_size,
+        epochs=point.epochs,
+        steps=point.steps,
+        device=point.device,
+        precision=point.precision,
+        compile=point.compile,
+        channels=point.channels,
+        data=point.data,
+        num_images=point.num_images,
+        copy_to=point.copy_to,
+        workers=point.workers,
+        protocol=point.protocol,
+        options={
+            **saving_options(point),
+            "passes_per_epoch": point.passes,
+            "recipe": LargeBatchRecipe(label_smoothing=point.label_smoothing),
+            "validates": point.validates,
+        },
+    )
 
 
 def _epoch_numbers(run: CollectedRun) -> dict[str, Number]:

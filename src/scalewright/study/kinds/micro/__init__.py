@@ -1,0 +1,1 @@
+"""Micro benchmarks as kinds of points, one file per benchmark."""
