@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -60,7 +61,8 @@ class _CatalogPackage(ModuleType):
     """The room `catalog` as what a notebook looks into: `sw.catalog.systems`, `sw.catalog.compare(...)`."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        # `from scalewright.catalog import derive` asks here first: its own modules must not load the interface.
+        if name.startswith("_") or find_spec(f"{self.__name__}.{name}") is not None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(import_module("scalewright.api.catalog"), name)
 
