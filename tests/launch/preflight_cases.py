@@ -6,8 +6,8 @@ from pathlib import Path
 
 from scalewright.records.node_devices import Nic, PcieLink
 from scalewright.records.preflight import PreflightRequest
-from scalewright.run.preflight.facts import Disk, Gpu, RankFacts, Timings, Transport
-from scalewright.run.preflight.rules import Inspected
+from scalewright.run.preflight.facts import Disk, RankFacts, RankGpu, RankTransport, Timings
+from scalewright.run.preflight.rules import PreflightEvidence
 
 GEN5 = PcieLink(transfers_per_s=32e9, max_transfers_per_s=32e9, num_lanes=16, max_num_lanes=16)
 NDR = 400e9 / 8
@@ -28,7 +28,7 @@ def lumi_rank(
     return RankFacts(
         rank=rank, local_rank=local, host=host, cpus=tuple(range(first, first + 7)) if cpus is None else cpus,
         num_node_cpus=64, cpus_of_numa=LUMI_NUMA, device="cuda",
-        gpu=Gpu(
+        gpu=RankGpu(
             uuid=f"GPU-{host}-{index}", bus=f"0000:{LUMI_GPU_BUS[index]}:00.0", name="AMD Instinct MI250X", numa=numa
         ),
         num_visible_gpus=8,
@@ -44,8 +44,8 @@ def dgx_rank(rank: int, *, host: str, **changes: object) -> RankFacts:
     body: dict[str, object] = {
         "rank": rank, "local_rank": local, "host": host, "cpus": tuple(range(14 * local, 14 * local + 14)),
         "num_node_cpus": 112, "cpus_of_numa": {"0": tuple(range(56)), "1": tuple(range(56, 112))}, "device": "cuda",
-        "gpu": Gpu(uuid=f"GPU-{host}-{local}", bus=f"0000:{local:02x}:00.0", name="NVIDIA H100 80GB HBM3", numa=numa,
-                   link=GEN5),
+        "gpu": RankGpu(uuid=f"GPU-{host}-{local}", bus=f"0000:{local:02x}:00.0", name="NVIDIA H100 80GB HBM3",
+                       numa=numa, link=GEN5),
         "num_visible_gpus": 8,
         "nics": tuple(
             Nic(name=f"mlx5_{n}:1", kind="infiniband", is_up=True, bytes_per_s=NDR, rate_text="400 Gb/sec (4X NDR)",
@@ -57,7 +57,7 @@ def dgx_rank(rank: int, *, host: str, **changes: object) -> RankFacts:
     return RankFacts(**(body | changes))  # type: ignore[arg-type]
 
 
-def healthy(num_nodes: int, *, request: PreflightRequest | None = None) -> Inspected:
+def healthy(num_nodes: int, *, request: PreflightRequest | None = None) -> PreflightEvidence:
     """Nodes n1, n2, ... in which nothing is wrong."""
     hosts = tuple(f"n{i + 1}" for i in range(num_nodes))
     ranks = tuple(dgx_rank(8 * i + local, host=host) for i, host in enumerate(hosts) for local in range(8))
@@ -69,10 +69,10 @@ def healthy(num_nodes: int, *, request: PreflightRequest | None = None) -> Inspe
                     pairs_s=dict.fromkeys(near, 2e-3), clock_s=1000.0)
             for local in range(8)
         ]  # fmt: skip
-    ways = ("P2P/CUMEM", "NET/IB/0/GDRDMA") if num_nodes > 1 else ("P2P/CUMEM",)
-    return Inspected(
+    routes = ("P2P/CUMEM", "NET/IB/0/GDRDMA") if num_nodes > 1 else ("P2P/CUMEM",)
+    return PreflightEvidence(
         request=request or PreflightRequest(), hosts=hosts, ranks=ranks, timings=tuple(timings),
-        transports=tuple(Transport(rank=r.rank, library="nccl", network="IB", ways=ways) for r in ranks),
+        transports=tuple(RankTransport(rank=r.rank, library="nccl", network="IB", routes=routes) for r in ranks),
     )  # fmt: skip
 
 

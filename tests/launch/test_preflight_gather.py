@@ -10,7 +10,7 @@ from preflight_cases import write_tree
 
 from scalewright.records.node_devices import network_ports, numa_cpus, parse_cpu_list, pcie_link
 from scalewright.records.node_list import expand_nodes
-from scalewright.run.preflight.facts import Gpu, RankFacts
+from scalewright.run.preflight.facts import RankFacts, RankGpu
 from scalewright.run.preflight.gather import disk, gather, parse_tcp_table, placed
 from scalewright.run.world import World
 
@@ -78,11 +78,11 @@ def test_numa_nodes_without_cpus_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_link_and_place_of_a_gpu(tmp_path: Path) -> None:
-    gpu = placed(Gpu(uuid="GPU-1", bus="0000:1B:00.0", name="H100"), write_tree(tmp_path, GPU))
+    gpu = placed(RankGpu(uuid="GPU-1", bus="0000:1B:00.0", name="H100"), write_tree(tmp_path, GPU))
     assert gpu.numa == 0
     assert gpu.link is not None
     assert (gpu.link.num_lanes, gpu.link.max_num_lanes) == (8, 16)
-    assert placed(Gpu(uuid="GPU-1", bus="0000:ff:00.0", name="H100"), tmp_path).link is None
+    assert placed(RankGpu(uuid="GPU-1", bus="0000:ff:00.0", name="H100"), tmp_path).link is None
 
 
 @pytest.mark.parametrize("speed", ["Unknown", "Unknown speed", ""])
@@ -122,7 +122,7 @@ def test_own_connections_of_the_kernels_table() -> None:
 
 def test_facts_of_this_machine_survive_the_way_to_rank_0(tmp_path: Path) -> None:
     world = World.from_environment({}, host="here")
-    found = gather(world, {}, folders=[tmp_path], gpu=Gpu(uuid="u", bus="", name="G"), num_visible_gpus=1)
+    found = gather(world, {}, folders=[tmp_path], gpu=RankGpu(uuid="u", bus="", name="G"), num_visible_gpus=1)
     assert set(found.cpus) == os.sched_getaffinity(0)
     assert RankFacts.from_dict(found.as_dict()) == found
 

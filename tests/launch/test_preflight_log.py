@@ -55,7 +55,7 @@ def test_h100_over_infiniband() -> None:
     found = read_log(H100, rank=7)
     assert (found.rank, found.library, found.version) == (7, "nccl", "2.21.5+cuda12.4")
     assert found.network == "IBext_v8"
-    assert found.ways == ("P2P/CUMEM", "NET/IBext_v8/2/GDRDMA")
+    assert found.routes == ("P2P/CUMEM", "NET/IBext_v8/2/GDRDMA")
     assert networks_used(found) == ("rdma",)
     assert is_direct(found)
     assert found.has_multicast
@@ -65,7 +65,7 @@ def test_h100_over_infiniband() -> None:
 def test_slingshot_with_the_plugin() -> None:
     found = read_log(RCCL, rank=0)
     assert (found.library, found.version, found.provider) == ("rccl", "2.21.5-HEAD:9a0e6a1", "cxi")
-    assert found.ways == ("NET/AWS Libfabric/1/GDRDMA", "P2P/IPC")
+    assert found.routes == ("NET/AWS Libfabric/1/GDRDMA", "P2P/IPC")
     assert networks_used(found) == ("libfabric",)
     assert is_direct(found)
 
@@ -85,7 +85,7 @@ def test_interfaces_of_sockets_and_ports() -> None:
 def test_old_releases_say_ring() -> None:
     found = read_log(OLD, rank=0)
     assert found.version == "2.5.6+cuda10.2"
-    assert found.ways == ("P2P/IPC", "NET/IB/1/GDRDMA")
+    assert found.routes == ("P2P/IPC", "NET/IB/1/GDRDMA")
 
 
 def test_host_memory_inside_a_node() -> None:
@@ -95,14 +95,14 @@ def test_host_memory_inside_a_node() -> None:
 
 def test_warnings_are_kept_and_failures_are_no_way() -> None:
     found = read_log(FAILED, rank=0)
-    assert found.ways == ()
+    assert found.routes == ()
     assert len(found.warnings) == 1
     assert "Invalid argument" in found.warnings[0]
 
 
 @pytest.mark.parametrize("text", ["", "\x00\xff garbage\n", "NCCL INFO Channel\nvia NET/\n"])
 def test_what_is_no_log_says_nothing(text: str) -> None:
-    assert read_log(text, rank=0).ways == ()
+    assert read_log(text, rank=0).routes == ()
 
 
 @pytest.mark.parametrize(

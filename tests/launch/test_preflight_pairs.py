@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalewright.run.preflight.phases import earliest
 from scalewright.run.preflight.slow_nodes import outliers, rounds, slow_nodes
-from scalewright.run.preflight.stages import behind
 
 
 @given(st.integers(min_value=2, max_value=200))
@@ -48,10 +48,10 @@ def test_of_two_the_slower_is_the_outlier() -> None:
 
 
 def test_who_got_least_far_is_waited_for() -> None:
-    stages = {
+    phases = {
         0: "all-reduce of two nodes, round 2",
         1: "all-reduce of two nodes, round 1 (refused)",
         2: "all-reduce of all ranks",
     }
-    assert behind(stages) == {1: stages[1]}
-    assert behind({0: "arrival", 1: "joining"}) == {0: "arrival"}
+    assert earliest(phases) == {1: phases[1]}
+    assert earliest({0: "arrival", 1: "joining"}) == {0: "arrival"}

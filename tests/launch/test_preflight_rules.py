@@ -10,23 +10,23 @@ from preflight_cases import GEN5, NDR, dgx_rank, healthy, lumi_rank
 
 from scalewright.records.preflight import PreflightRequest
 from scalewright.records.types import ExitCode
-from scalewright.run.preflight.facts import Disk, Gpu, Nic, RankFacts, Timings
-from scalewright.run.preflight.rules import RULES, Inspected
+from scalewright.run.preflight.facts import Disk, Nic, RankFacts, RankGpu, Timings
+from scalewright.run.preflight.rules import RULES, PreflightEvidence
 from scalewright.run.preflight.speed_rules import judge
 from scalewright.run.preflight.verdict import decide
 
 Change = Callable[[RankFacts], RankFacts]
 
 
-def with_ranks(seen: Inspected, host: str, change: Change) -> Inspected:
+def with_ranks(seen: PreflightEvidence, host: str, change: Change) -> PreflightEvidence:
     return replace(seen, ranks=tuple(change(r) if r.host == host else r for r in seen.ranks))
 
 
-def with_timings(seen: Inspected, change: Callable[[Timings, str], Timings]) -> Inspected:
+def with_timings(seen: PreflightEvidence, change: Callable[[Timings, str], Timings]) -> PreflightEvidence:
     return replace(seen, timings=tuple(change(t, seen.host_of(t.rank)) for t in seen.timings))
 
 
-def found(seen: Inspected) -> dict[str, set[str]]:
+def found(seen: PreflightEvidence) -> dict[str, set[str]]:
     """Nodes at fault by rule."""
     named: dict[str, set[str]] = {}
     for one in judge(seen):
@@ -45,7 +45,7 @@ def test_nothing_is_found_where_nothing_is_wrong(num_nodes: int) -> None:
 
 
 def test_lumi_binding_of_the_documentation_has_no_finding() -> None:
-    seen = Inspected(
+    seen = PreflightEvidence(
         request=PreflightRequest(), hosts=("nid005001",), ranks=tuple(lumi_rank(rank) for rank in range(8))
     )
     assert judge(seen) == []
@@ -54,7 +54,7 @@ def test_lumi_binding_of_the_documentation_has_no_finding() -> None:
 def test_lumi_without_masks_sits_on_the_wrong_cores() -> None:
     """In order of their numbers cores 1 to 7 are on NUMA node 0, where die 0 is not."""
     ranks = tuple(lumi_rank(r, cpus=tuple(range(8 * r + 1, 8 * r + 8))) for r in range(8))
-    seen = Inspected(request=PreflightRequest(), hosts=("nid005001",), ranks=ranks)
+    seen = PreflightEvidence(request=PreflightRequest(), hosts=("nid005001",), ranks=ranks)
     (one,) = judge(seen)
     assert one.rule == "cpus-far"
     assert one.evidence["ranks"] == [0, 1, 4, 5, 6, 7]
@@ -73,7 +73,7 @@ def test_every_node_maps_wrongly_is_the_request_and_not_the_nodes() -> None:
     """All ranks on device 0, everywhere: other nodes would not help, so it is no requeue."""
     seen = healthy(3)
     ranks = tuple(
-        replace(r, gpu=Gpu(uuid=f"GPU-{r.host}-0", bus="0000:00:00.0", name="NVIDIA H100 80GB HBM3"))
+        replace(r, gpu=RankGpu(uuid=f"GPU-{r.host}-0", bus="0000:00:00.0", name="NVIDIA H100 80GB HBM3"))
         for r in seen.ranks
     )
     verdict = decide(replace(seen, ranks=ranks))
@@ -183,7 +183,7 @@ def test_a_wrong_sum_and_a_clock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("transport", "ways", "rule"),
+    ("transport", "routes", "rule"),
     [
         ("", ("P2P/CUMEM", "NET/Socket/0"), "transport-other"),
         ("rdma", ("P2P/CUMEM", "NET/Socket/0"), "transport-other"),
@@ -196,9 +196,9 @@ def test_a_wrong_sum_and_a_clock() -> None:
         ("", ("SHM/direct/direct", "NET/IB/0/GDRDMA"), "transport-host"),
     ],
 )
-def test_the_way_taken_against_the_way_wanted(transport: str, ways: tuple[str, ...], rule: str | None) -> None:
+def test_the_way_taken_against_the_way_wanted(transport: str, routes: tuple[str, ...], rule: str | None) -> None:
     seen = healthy(2, request=PreflightRequest(transport=transport))
-    seen = replace(seen, transports=tuple(replace(t, ways=ways) for t in seen.transports))
+    seen = replace(seen, transports=tuple(replace(t, routes=routes) for t in seen.transports))
     assert set(found(seen)) == ({rule} if rule else set())
     assert decide(seen).code == (ExitCode.NO if rule == "transport-other" else ExitCode.YES)
 

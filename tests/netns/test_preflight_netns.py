@@ -67,7 +67,7 @@ def test_the_node_behind_a_slow_link_is_named_and_the_others_go_on(network: Shap
     assert (result["keep"], result["drop"]) == (["n1", "n2", "n4"], ["n3"])
     assert directory.preflight_nodes.read_text() == "n1,n2,n4\n"
     assert directory.preflight_exclude.read_text() == "n3\n"
-    assert {tuple(t["ways"]) for t in result["transports"]} == {("TCP/eth0",)}
+    assert {tuple(t["routes"]) for t in result["transports"]} == {("TCP/eth0",)}
 
 
 def test_a_node_that_never_comes_is_named_and_the_job_asks_for_another(network: ShapedNetwork, tmp_path: Path) -> None:

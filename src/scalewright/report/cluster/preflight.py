@@ -79,7 +79,7 @@ def _cpu_text(cpus: list[int]) -> str:
 def _print_ways(console: Console, transports: list[dict[str, Any]]) -> None:
     seen: dict[tuple[str, ...], int] = {}
     for told in transports:
-        key = (told["library"], told["version"], told["provider"], ", ".join(told["ways"]) or "nobody to talk to")
+        key = (told["library"], told["version"], told["provider"], ", ".join(told["routes"]) or "nobody to talk to")
         seen[key] = seen.get(key, 0) + 1
     for (library, version, provider, ways), count in seen.items():
         by = f", provider {provider}" if provider else ""

@@ -28,7 +28,7 @@ from scalewright.run.micro.collective_timing import Rounds, Sampled
 from scalewright.run.micro.conditions import Watch, open_board
 from scalewright.run.micro.session import device_identity, software_versions
 from scalewright.run.micro.timing import timing_of
-from scalewright.run.preflight.measure import Place, listen_to_library, transport_taken
+from scalewright.run.preflight.measure import RankLocation, log_library, transport_used
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
@@ -48,7 +48,7 @@ def run(
     device = choose_device(config.device, world)
     _check_memory(config, device, world)
     if device.type == "cuda":
-        listen_to_library(directory, world)
+        log_library(directory, world)
     join_group(world, device)
     try:
         found = _measured(config, directory, world, device, metrics, stop, watchdog)
@@ -139,10 +139,10 @@ def _backend(device: torch.device) -> str:
 
 def _versions(directory: RunDirectory, world: World, device: torch.device) -> dict[str, str]:
     """Of the library, and the way that its messages took."""
-    place = Place(device=device, gpu=None, num_visible=0)
-    taken = transport_taken(directory, world, place)
-    ways = ", ".join(dict.fromkeys(taken.ways)) or "memory of the node"
-    return software_versions(device) | {"backend": f"{taken.library} {taken.version}", "interface": ways}
+    location = RankLocation(device=device, gpu=None, num_visible=0)
+    transport = transport_used(directory, world, location)
+    routes = ", ".join(dict.fromkeys(transport.routes)) or "memory of the node"
+    return software_versions(device) | {"backend": f"{transport.library} {transport.version}", "interface": routes}
 
 
 def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The check itself, as every rank runs it: gather, meet, measure, and let rank 0 judge.
+"""The pre-flight check as every rank runs it: gather facts, exchange them, measure, and let rank 0 decide.
 
-Ranks meet at a key-value store of rank 0. What hangs here would hang the training too, so nothing waits without a
-deadline: a thread of rank 0 collects and judges whatever has come by then, and a thread of each rank ends the process
-once there is a verdict, or nobody left to give one.
+Ranks exchange documents through a key-value store of rank 0. A rank that hangs here would hang in training too, so
+every wait has a deadline: a thread of rank 0 collects what has arrived by then and decides, and a thread of each rank
+ends the process when the verdict is there, or when rank 0 is gone.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from scalewright.records.preflight import PreflightRequest
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.preflight import measure
-from scalewright.run.preflight.facts import RankFacts, Timings, Transport
+from scalewright.run.preflight.facts import RankFacts, RankTransport, Timings
 from scalewright.run.preflight.gather import gather
-from scalewright.run.preflight.rules import Inspected, device_map
-from scalewright.run.preflight.stages import ARRIVED, behind
+from scalewright.run.preflight.phases import ARRIVED, earliest
+from scalewright.run.preflight.rules import PreflightEvidence, device_map
 from scalewright.run.preflight.verdict import Verdict, as_document, decide
 from scalewright.run.watchdog import write_end
 from scalewright.run.world import World
 
 POLL_S = 0.1
-LAST_WORDS_S = 5.0
-"""How long rank 0 stays after its verdict, so that the others can read it."""
+LINGER_S = 5.0
+"""How long rank 0 stays after its verdict, so that the other ranks can read it."""
 
 
 def run_preflight(directory: RunDirectory, world: World, request: PreflightRequest) -> int:
-    """Check this job's nodes; every rank returns the same exit code."""
+    """Check the nodes of this job. Every rank returns the same exit code."""
     started_s = time.monotonic()
-    measure.listen_to_library(directory, world)
-    place = measure.choose_place(request.device, world)
-    alone = measure.time_device(place, world.rank)
+    measure.log_library(directory, world)
+    location = measure.rank_location(request.device, world)
+    alone = measure.time_device(location, world.rank)
     folders = [Path(folder) for folder in request.folders] if world.is_first_on_node else []
-    facts = gather(world, os.environ, folders=folders, gpu=place.gpu, num_visible_gpus=place.num_visible)
+    facts = gather(world, os.environ, folders=folders, gpu=location.gpu, num_visible_gpus=location.num_visible)
     meeting = _Meeting(world, request)
     meeting.put("facts", facts.as_dict())
     judge = None
@@ -59,11 +59,11 @@ def run_preflight(directory: RunDirectory, world: World, request: PreflightReque
     with _ending_on_verdict(world, request):
         go = meeting.wait("go", 2.0 * request.deadline_s)
         if go["measure"]:
-            meeting.put("measured", _measured(directory, world, request, meeting, place, go["hosts"], alone))
+            meeting.put("measured", _measured(directory, world, request, meeting, location, go["hosts"], alone))
         verdict = meeting.wait("verdict", 2.0 * request.deadline_s)
         meeting.put("read", {})
     if judge is not None:
-        judge.join(LAST_WORDS_S + 1.0)
+        judge.join(LINGER_S + 1.0)
     if dist.is_initialized():
         with contextlib.suppress(RuntimeError):  # peers may have left
             dist.destroy_process_group()
@@ -75,29 +75,31 @@ def _measured(
     world: World,
     request: PreflightRequest,
     meeting: _Meeting,
-    place: measure.Place,
+    location: measure.RankLocation,
     hosts: list[str],
     alone: Timings,
 ) -> dict[str, Any]:
-    """Timings and the way taken, or where it failed: rank 0 judges either."""
-    stages = [ARRIVED]
+    """Timings and transport, or the phase and error of a failure, for rank 0."""
+    phases = [ARRIVED]
 
-    def tell(stage: str) -> None:
-        stages.append(stage)
-        meeting.put("stage", {"stage": stage})
+    def report_phase(phase: str) -> None:
+        phases.append(phase)
+        meeting.put("phase", {"phase": phase})
 
     try:
-        measure.join(world, PrefixStore("group", meeting.store), place, timeout_s=request.deadline_s)
-        timings = measure.time_collectives(world, hosts, place, alone, timeout_s=request.deadline_s, tell=tell)
-        transport = measure.transport_taken(directory, world, place)
+        measure.join(world, PrefixStore("group", meeting.store), location, timeout_s=request.deadline_s)
+        timings = measure.time_collectives(
+            world, hosts, location, alone, timeout_s=request.deadline_s, report_phase=report_phase
+        )
+        transport = measure.transport_used(directory, world, location)
     except RuntimeError as error:  # of every backend: a peer that left, a refused connection, a timeout
         traceback.print_exc()
-        return {"stage": stages[-1], "error": " ".join(str(error).split())[:300]}
+        return {"phase": phases[-1], "error": " ".join(str(error).split())[:300]}
     return {"timings": timings.as_dict(), "transport": transport.as_dict()}
 
 
 class _Meeting:
-    """A place for small documents by name and rank. Each thread needs its own: a waiting one blocks the connection."""
+    """Small documents by name and rank in a shared store. Each thread needs its own: waiting blocks the connection."""
 
     def __init__(self, world: World, request: PreflightRequest, *, is_host: bool | None = None) -> None:
         self.world = world
@@ -105,7 +107,7 @@ class _Meeting:
         if is_host is None:  # torchrun keeps a store of its own at this port, on the first node
             is_host = world.is_first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         if world.world_size == 1:
-            self.store = _alone()
+            self.store = _local_store()
         else:
             self.store = TCPStore(
                 world.master_addr, world.master_port, is_master=is_host,
@@ -126,95 +128,95 @@ class _Meeting:
         return dict(json.loads(self.store.get(name))) if self.store.check([name]) else None
 
     def collect(self, name: str, deadline_s: float) -> dict[int, dict[str, Any]]:
-        """What each rank put under a name, as far as it came before the deadline."""
-        found: dict[int, dict[str, Any]] = {}
+        """The document of each rank under a name, as far as they arrive before the deadline."""
+        body_of_rank: dict[int, dict[str, Any]] = {}
         while True:
             for rank in range(self.world.world_size):
-                if rank not in found and (body := self.look(f"{name}/{rank}")) is not None:
-                    found[rank] = body
-            if len(found) == self.world.world_size or time.monotonic() > deadline_s:
-                return found
+                if rank not in body_of_rank and (body := self.look(f"{name}/{rank}")) is not None:
+                    body_of_rank[rank] = body
+            if len(body_of_rank) == self.world.world_size or time.monotonic() > deadline_s:
+                return body_of_rank
             time.sleep(POLL_S)
 
 
 _LOCAL_STORES: list[Store] = []
 
 
-def _alone() -> Store:
-    """One store for all threads of a rank that is alone."""
+def _local_store() -> Store:
+    """One store for all threads of a single rank."""
     if not _LOCAL_STORES:
         _LOCAL_STORES.append(HashStore())
     return _LOCAL_STORES[0]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Evidence:
-    """What rank 0 has collected."""
+class _Collected:
+    """What rank 0 has received."""
 
     facts: dict[int, RankFacts] = field(default_factory=dict)
     timings: list[Timings] = field(default_factory=list)
-    transports: list[Transport] = field(default_factory=list)
+    transports: list[RankTransport] = field(default_factory=list)
     missing: list[tuple[int, str, str]] = field(default_factory=list)
 
 
 def _judge(directory: RunDirectory, world: World, request: PreflightRequest, started_s: float) -> None:
-    """Rank 0: collect, decide, write, tell. Ends the process itself where the main thread is stuck."""
+    """Rank 0: collect, decide, write the result and publish the verdict, even if the main thread is stuck."""
     meeting = _Meeting(world, request, is_host=False)
     hosts = expected_hosts(world, os.environ)
-    evidence = _collected(meeting, world, request, hosts, time.monotonic() + request.deadline_s)
-    seen = Inspected(
+    collected = _collect(meeting, world, request, hosts, time.monotonic() + request.deadline_s)
+    evidence = PreflightEvidence(
         request=request,
         hosts=tuple(dict.fromkeys(hosts)),
-        ranks=tuple(evidence.facts[rank] for rank in sorted(evidence.facts)),
-        timings=tuple(evidence.timings),
-        transports=tuple(evidence.transports),
-        missing=tuple(evidence.missing),
+        ranks=tuple(collected.facts[rank] for rank in sorted(collected.facts)),
+        timings=tuple(collected.timings),
+        transports=tuple(collected.transports),
+        missing=tuple(collected.missing),
     )
-    verdict = decide(seen)
-    libraries = {t.library for t in seen.transports}
+    verdict = decide(evidence)
+    libraries = {t.library for t in evidence.transports}
     untested = [n for n, _ in untested_paths() if any(f"pre-flight over {lib}" in n.lower() for lib in libraries)]
-    body = as_document(verdict, seen, elapsed_s=time.monotonic() - started_s, untested=untested)
+    body = as_document(verdict, evidence, elapsed_s=time.monotonic() - started_s, untested=untested)
     try:
         _write(directory, verdict, body, attempt=world.attempt)
         if verdict.code != ExitCode.YES:
             write_end(directory, world, code=verdict.code, reason=f"pre-flight: {verdict.reason}")
     finally:
         meeting.put_for_all("verdict", {"code": int(verdict.code)})
-    deadline_s = time.monotonic() + LAST_WORDS_S
+    deadline_s = time.monotonic() + LINGER_S
     meeting.collect("read", deadline_s)
 
 
-def _collected(
+def _collect(
     meeting: _Meeting, world: World, request: PreflightRequest, hosts: list[str], deadline_s: float
-) -> _Evidence:
-    found = _Evidence()
+) -> _Collected:
+    collected = _Collected()
     for rank, body in meeting.collect("facts", deadline_s).items():
-        found.facts[rank] = RankFacts.from_dict(body)
-        hosts[rank] = found.facts[rank].host
-    found.missing = [(rank, hosts[rank], "") for rank in range(world.world_size) if rank not in found.facts]
-    first = Inspected(request=request, hosts=tuple(hosts), ranks=tuple(found.facts.values()))
-    is_sound = not found.missing and not any(f.severity == "error" for f in device_map(first))
+        collected.facts[rank] = RankFacts.from_dict(body)
+        hosts[rank] = collected.facts[rank].host
+    collected.missing = [(rank, hosts[rank], "") for rank in range(world.world_size) if rank not in collected.facts]
+    first = PreflightEvidence(request=request, hosts=tuple(hosts), ranks=tuple(collected.facts.values()))
+    is_sound = not collected.missing and not any(f.severity == "error" for f in device_map(first))
     meeting.put_for_all("go", {"measure": is_sound, "hosts": hosts})
     if not is_sound:
-        return found
+        return collected
     measured = meeting.collect("measured", time.monotonic() + request.deadline_s)
-    stages: dict[int, str] = {}
+    phase_of_rank: dict[int, str] = {}
     for rank in range(world.world_size):
-        told = measured.get(rank)
-        if told is None:
-            stages[rank] = str((meeting.look(f"stage/{rank}") or {"stage": ARRIVED})["stage"])
-        elif "error" in told:
-            stages[rank] = f"{told['stage']} ({told['error']})"
+        reply = measured.get(rank)
+        if reply is None:
+            phase_of_rank[rank] = str((meeting.look(f"phase/{rank}") or {"phase": ARRIVED})["phase"])
+        elif "error" in reply:
+            phase_of_rank[rank] = f"{reply['phase']} ({reply['error']})"
         else:
-            found.timings.append(Timings(**told["timings"]))
-            found.transports.append(Transport.from_dict(told["transport"]))
-    if stages:
-        found.missing = [(rank, hosts[rank], stage) for rank, stage in behind(stages).items()]
-    return found
+            collected.timings.append(Timings(**reply["timings"]))
+            collected.transports.append(RankTransport.from_dict(reply["transport"]))
+    if phase_of_rank:
+        collected.missing = [(rank, hosts[rank], phase) for rank, phase in earliest(phase_of_rank).items()]
+    return collected
 
 
 def expected_hosts(world: World, env: Mapping[str, str]) -> list[str]:
-    """The host of each rank as the scheduler lays them out, by blocks; ranks that arrive tell better."""
+    """The host of each rank if the scheduler places ranks in blocks. Ranks that arrive report their real host."""
     listed = expand_nodes(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or world.host)
     per_node = -(-world.world_size // max(len(listed), 1))
     return [listed[min(rank // per_node, len(listed) - 1)] for rank in range(world.world_size)]
@@ -223,7 +225,7 @@ def expected_hosts(world: World, env: Mapping[str, str]) -> list[str]:
 def _write(directory: RunDirectory, verdict: Verdict, body: dict[str, Any], *, attempt: int) -> None:
     write_document(directory.preflight_result, body)
     before: list[str] = []
-    if attempt and directory.preflight_exclude.exists():  # what was wrong before the requeue stays out
+    if attempt and directory.preflight_exclude.exists():  # nodes that were excluded before the requeue stay excluded
         before = directory.preflight_exclude.read_text().strip().split(",")
     directory.preflight_exclude.unlink(missing_ok=True)
     excluded = list(dict.fromkeys(filter(None, [*before, *verdict.drop])))
@@ -234,12 +236,12 @@ def _write(directory: RunDirectory, verdict: Verdict, body: dict[str, Any], *, a
 
 @contextlib.contextmanager
 def _ending_on_verdict(world: World, request: PreflightRequest) -> Iterator[None]:
-    """End this process when a verdict is there that the main thread is too stuck to read, or when none comes."""
+    """End this process if the main thread is too stuck to read the verdict, or if no verdict comes."""
     done = threading.Event()
 
     def watch() -> None:
         code = _awaited_code(world, request, done)
-        if not done.wait(LAST_WORDS_S):
+        if not done.wait(LINGER_S):
             os._exit(code)
 
     threading.Thread(target=watch, name="verdict", daemon=True).start()
@@ -250,13 +252,13 @@ def _ending_on_verdict(world: World, request: PreflightRequest) -> Iterator[None
 
 
 def _awaited_code(world: World, request: PreflightRequest, done: threading.Event) -> int:
-    """The verdict's code; requeue where none came in time, or rank 0 has gone with it."""
+    """The exit code of the verdict; requeue if none comes in time, or if rank 0 is gone."""
     until_s = time.monotonic() + 2.0 * request.deadline_s
     try:
         meeting = _Meeting(world, request, is_host=False)
         while time.monotonic() < until_s and not done.wait(POLL_S):
-            if (found := meeting.look("verdict")) is not None:
-                return int(found["code"])
+            if (verdict := meeting.look("verdict")) is not None:
+                return int(verdict["code"])
     except RuntimeError:  # of every failed connection
         done.wait(max(until_s - time.monotonic(), 0.0))
     return int(ExitCode.REQUEUE)

@@ -1,4 +1,4 @@
-"""What each rank knows about where it sits: plain values that travel between ranks as JSON."""
+"""Facts about each rank, its node and its transport: plain values that ranks exchange as JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from scalewright.records.node_devices import UNKNOWN_NUMA, Nic, PcieLink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class RankGpu:
     """The device that a rank really uses, as its framework names it."""
 
     uuid: str
     bus: str
-    """Domain, bus and device, such as 0000:c1:00.0; empty where the framework does not tell."""
+    """Domain, bus and device, such as 0000:c1:00.0; empty if the framework does not report it."""
     name: str
     numa: int = UNKNOWN_NUMA
     link: PcieLink | None = None
@@ -27,7 +27,7 @@ class Disk:
     path: str
     free_bytes: float | None
     num_free_inodes: float | None
-    """None where the file system has no fixed number."""
+    """None if the file system has no fixed number."""
     problem: str = ""
     """Why nothing can be written there; empty: a file could be made and removed."""
 
@@ -45,7 +45,7 @@ class RankFacts:
     num_node_cpus: int = 0
     cpus_of_numa: dict[str, tuple[int, ...]] = field(default_factory=dict)
     device: Literal["cpu", "cuda"] = "cpu"
-    gpu: Gpu | None = None
+    gpu: RankGpu | None = None
     num_visible_gpus: int = 0
     nics: tuple[Nic, ...] = ()
     driver: str = ""
@@ -56,11 +56,11 @@ class RankFacts:
 
     def numa_nodes(self) -> tuple[int, ...]:
         """NUMA nodes that the rank's CPUs are on."""
-        mine = set(self.cpus)
-        return tuple(sorted(int(node) for node, cpus in self.cpus_of_numa.items() if mine & set(cpus)))
+        own = set(self.cpus)
+        return tuple(sorted(int(node) for node, cpus in self.cpus_of_numa.items() if own & set(cpus)))
 
     def gpu_text(self) -> str:
-        """The device for people: its bus, else its identity."""
+        """The device in messages: its bus, else its UUID."""
         return "no GPU" if self.gpu is None else f"GPU {self.gpu.bus or self.gpu.uuid}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class RankFacts:
                 **body,
                 "cpus": tuple(body["cpus"]),
                 "cpus_of_numa": {node: tuple(cpus) for node, cpus in body["cpus_of_numa"].items()},
-                "gpu": None if gpu is None else Gpu(**{**gpu, "link": _link(gpu["link"])}),
+                "gpu": None if gpu is None else RankGpu(**{**gpu, "link": _link(gpu["link"])}),
                 "nics": tuple(Nic(**{**nic, "link": _link(nic["link"])}) for nic in body["nics"]),
                 "disks": tuple(Disk(**disk) for disk in body["disks"]),
             }
@@ -87,7 +87,7 @@ def _link(body: dict[str, Any] | None) -> PcieLink | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """What one rank timed. None: not measured, because there was nothing to measure it with."""
+    """Times measured by one rank. None: there was nothing to measure."""
 
     rank: int
     product_s: float | None = None
@@ -102,26 +102,26 @@ class Timings:
     """All-reduce among all ranks."""
     is_sum_right: bool = True
     clock_s: float | None = None
-    """The node's clock when a barrier let all ranks go, which is the same moment up to milliseconds."""
+    """The node's clock right after a barrier of all ranks: the same moment up to milliseconds."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
-    """How one rank talks to the others, in the words of the library that does it."""
+class RankTransport:
+    """How one rank communicates with the others, in the words of its library."""
 
     rank: int
     library: str
     """nccl, rccl or gloo."""
     version: str = ""
     network: str = ""
-    """Between nodes: IB, Socket, AWS Libfabric, ...; empty where the library chose none."""
+    """Between nodes: IB, Socket, AWS Libfabric, ...; empty if the library chose none."""
     provider: str = ""
     """libfabric's provider, such as cxi."""
-    ways: tuple[str, ...] = ()
-    """Each distinct way a channel took, such as P2P/CUMEM or NET/IB/0/GDRDMA."""
+    routes: tuple[str, ...] = ()
+    """Each distinct route of a channel, such as P2P/CUMEM or NET/IB/0/GDRDMA."""
     has_multicast: bool = False
     """The switch inside the node sums (NVLS)."""
     warnings: tuple[str, ...] = ()
@@ -131,6 +131,6 @@ class Transport:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, body: dict[str, Any]) -> Transport:
-        lists = ("ways", "warnings", "interfaces")
+    def from_dict(cls, body: dict[str, Any]) -> RankTransport:
+        lists = ("routes", "warnings", "interfaces")
         return cls(**{**body, **{name: tuple(body[name]) for name in lists}})

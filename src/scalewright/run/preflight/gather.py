@@ -1,6 +1,6 @@
-"""What a rank finds out about its node: processors, devices, ports, driver, image and folders.
+"""Gather facts about a rank and its node: processors, devices, ports, driver, image and folders.
 
-Every reader takes the root that /sys and /proc are under, so that copies of other machines' trees can be read too.
+Every reader takes the root of /sys and /proc, so that tests can read copies of other machines' trees.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalewright.records.node_devices import network_ports, numa_cpus, numa_of, pci_folder, pcie_link, sys_text
-from scalewright.run.preflight.facts import Disk, Gpu, RankFacts
+from scalewright.run.preflight.facts import Disk, RankFacts, RankGpu
 from scalewright.run.provenance import container, driver, versions
 from scalewright.run.world import World
 
@@ -27,11 +27,11 @@ def gather(
     env: Mapping[str, str],
     *,
     folders: Iterable[Path] = (),
-    gpu: Gpu | None = None,
+    gpu: RankGpu | None = None,
     num_visible_gpus: int = 0,
     root: Path = ROOT,
 ) -> RankFacts:
-    """Facts of this rank and its node. `gpu` is what the framework says it uses; the rest is read from `root`."""
+    """Facts of this rank and its node. `gpu` comes from the framework; everything else is read from `root`."""
     return RankFacts(
         rank=world.rank,
         local_rank=world.local_rank,
@@ -55,8 +55,8 @@ def _software() -> dict[str, str]:
     return {name: version for name, version in versions().items() if name in MUST_AGREE}
 
 
-def placed(gpu: Gpu, root: Path = ROOT) -> Gpu:
-    """The device with its NUMA node and its PCIe link, where the kernel tells."""
+def placed(gpu: RankGpu, root: Path = ROOT) -> RankGpu:
+    """The device with its NUMA node and its PCIe link, if the kernel reports them."""
     folder = pci_folder(root / "sys", gpu.bus)
     if not gpu.bus or not folder.is_dir():
         return gpu
@@ -64,19 +64,19 @@ def placed(gpu: Gpu, root: Path = ROOT) -> Gpu:
 
 
 def disk(folder: Path) -> Disk:
-    """Room in a folder, and whether a file can be made there."""
+    """Free space of a folder, and whether a file can be created there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as file:
             file.write(b"x")
             file.flush()
-        found = os.statvfs(folder)
+        stats = os.statvfs(folder)
     except OSError as error:
         return Disk(path=str(folder), free_bytes=None, num_free_inodes=None, problem=error.strerror or str(error))
     return Disk(
         path=str(folder),
-        free_bytes=float(found.f_bavail) * found.f_frsize,
-        num_free_inodes=float(found.f_favail) if found.f_files else None,
+        free_bytes=float(stats.f_bavail) * stats.f_frsize,
+        num_free_inodes=float(stats.f_favail) if stats.f_files else None,
     )
 
 
@@ -88,15 +88,15 @@ def own_tcp_addresses(root: Path = ROOT) -> set[str]:
             target = os.readlink(link)  # noqa: PTH115  the target is no path
             if target.startswith("socket:["):
                 inodes.add(target[8:-1])
-    found: set[str] = set()
+    addresses: set[str] = set()
     for name in ("tcp", "tcp6"):
-        found |= parse_tcp_table(sys_text(root / "proc/self/net" / name), inodes)
-    return found
+        addresses |= parse_tcp_table(sys_text(root / "proc/self/net" / name), inodes)
+    return addresses
 
 
 def parse_tcp_table(text: str, inodes: set[str]) -> set[str]:
     """IPv4 addresses (mapped ones of IPv6 too) that established connections with these inodes have on this side."""
-    found = set()
+    addresses = set()
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 10 or fields[3] != "01" or fields[9] not in inodes:
@@ -104,5 +104,5 @@ def parse_tcp_table(text: str, inodes: set[str]) -> set[str]:
         digits = fields[1].partition(":")[0]
         if len(digits) == 8 or digits.startswith("0000000000000000FFFF0000"):
             octets = bytes.fromhex(digits[-8:])[::-1]  # the kernel prints the address in the host's byte order
-            found.add(".".join(str(octet) for octet in octets))
-    return found
+            addresses.add(".".join(str(octet) for octet in octets))
+    return addresses

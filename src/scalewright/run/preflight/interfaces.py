@@ -1,4 +1,4 @@
-"""Which network interface has an address: asked of the kernel."""
+"""Find the network interface of an address, with the kernel's help."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def address_of(interface: str) -> str:
     """First IPv4 address of an interface; empty where it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+            reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
         except OSError:
             return ""
-    return socket.inet_ntoa(answer[20:24])
+    return socket.inet_ntoa(reply[20:24])
 
 
 def interfaces_of(addresses: Iterable[str]) -> list[str]:
-    """Interfaces with these addresses; all of 127.0.0.0/8 is loopback; an address of none is given as it is."""
+    """Interfaces with these addresses. 127.0.0.0/8 is loopback; an address of no interface is returned unchanged."""
     by_address = {address_of(name): name for _, name in socket.if_nameindex()}
-    found = {"lo" if a.startswith("127.") else by_address.get(a, a) for a in addresses}
-    return sorted(found)
+    interfaces = {"lo" if a.startswith("127.") else by_address.get(a, a) for a in addresses}
+    return sorted(interfaces)

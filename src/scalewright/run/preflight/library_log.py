@@ -1,10 +1,10 @@
-"""Read NCCL's or RCCL's own log (NCCL_DEBUG=INFO): which way its channels really took."""
+"""Read the log of NCCL or RCCL (NCCL_DEBUG=INFO): the routes that its channels really take."""
 
 from __future__ import annotations
 
 import re
 
-from scalewright.run.preflight.facts import Transport
+from scalewright.run.preflight.facts import RankTransport
 
 _VERSION = re.compile(r"\b(NCCL|RCCL) version\s*:?\s*([0-9][\w.+:-]*)")
 _NETWORK = re.compile(r"NCCL INFO (?:Initialized NET plugin|Assigned NET plugin|Using network) (.+?)(?: to comm.*)?$")
@@ -25,40 +25,40 @@ FAMILIES = {
     "OFI": "libfabric",
     "Libfabric": "libfabric",
 }
-"""What a network of the library is; versions of a plugin (IBext_v8) count as the plugin."""
+"""Family of each of the library's networks. A plugin's version (IBext_v8) is ignored."""
 
 
-def read_log(text: str, *, rank: int) -> Transport:
-    """What the log says; lines of other programs and of other forms are passed over."""
+def read_log(text: str, *, rank: int) -> RankTransport:
+    """The routes in a log. Lines of other programs and unknown lines are skipped."""
     library, version, network, provider = "nccl", "", "", ""
-    ways: dict[str, None] = {}
+    routes: dict[str, None] = {}
     warnings: dict[str, None] = {}
     interfaces: dict[str, None] = {}
     has_multicast = False
     for line in text.splitlines():
-        if found := _VERSION.search(line):
-            library, version = found.group(1).lower(), found.group(2)
-        elif found := _CHANNEL.search(line):
-            ways[found.group(1).strip()] = None
-        elif found := _NETWORK.search(line):
-            network = found.group(1).strip()
-        elif found := _PROVIDER.search(line):
-            provider = found.group(1)
-        elif found := _WARNING.search(line):
-            warnings[found.group(1).strip()] = None
+        if match := _VERSION.search(line):
+            library, version = match.group(1).lower(), match.group(2)
+        elif match := _CHANNEL.search(line):
+            routes[match.group(1).strip()] = None
+        elif match := _NETWORK.search(line):
+            network = match.group(1).strip()
+        elif match := _PROVIDER.search(line):
+            provider = match.group(1)
+        elif match := _WARNING.search(line):
+            warnings[match.group(1).strip()] = None
         elif "NET/IB : Using" in line or "NET/Socket : Using" in line:
             interfaces.update(dict.fromkeys(_INTERFACE.findall(line)))
         has_multicast = has_multicast or _MULTICAST.search(line) is not None
-    return Transport(
-        rank=rank, library=library, version=version, network=network, provider=provider, ways=tuple(ways),
+    return RankTransport(
+        rank=rank, library=library, version=version, network=network, provider=provider, routes=tuple(routes),
         has_multicast=has_multicast, warnings=tuple(warnings), interfaces=tuple(interfaces),
     )  # fmt: skip
 
 
-def networks_used(transport: Transport) -> tuple[str, ...]:
-    """Families of the networks that channels went over: rdma, sockets, libfabric, or the library's own word."""
-    found = (family(match.group(1)) for way in transport.ways if (match := _NET.match(way)))
-    return tuple(dict.fromkeys(found))
+def networks_used(transport: RankTransport) -> tuple[str, ...]:
+    """Families of the networks that channels use: rdma, sockets, libfabric, or the library's own name."""
+    families = (family(match.group(1)) for route in transport.routes if (match := _NET.match(route)))
+    return tuple(dict.fromkeys(families))
 
 
 def family(network: str) -> str:
@@ -66,12 +66,12 @@ def family(network: str) -> str:
     return FAMILIES.get(plain, plain)
 
 
-def is_direct(transport: Transport) -> bool:
-    """Whether every channel between nodes reads and writes device memory without the host's."""
-    between = [way for way in transport.ways if way.startswith("NET/")]
-    return bool(between) and all("/GDRDMA" in way for way in between)
+def is_direct(transport: RankTransport) -> bool:
+    """Whether every channel between nodes reads and writes device memory, without host memory."""
+    between = [route for route in transport.routes if route.startswith("NET/")]
+    return bool(between) and all("/GDRDMA" in route for route in between)
 
 
-def goes_through_host(transport: Transport) -> bool:
+def goes_through_host(transport: RankTransport) -> bool:
     """Whether ranks of one node exchange through the host's memory."""
-    return any(way.startswith("SHM") for way in transport.ways)
+    return any(route.startswith("SHM") for route in transport.routes)

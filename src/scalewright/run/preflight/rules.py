@@ -1,6 +1,6 @@
-"""What can be wrong before step 1: pure functions from facts, log and timings to findings.
+"""Rules of the pre-flight check: pure functions from facts, logs and timings to findings.
 
-`evidence["nodes"]` of a finding names the nodes at fault; it is empty where the request, not a node, is wrong.
+`evidence["nodes"]` of a finding names the nodes at fault. It is empty if the request is wrong, not a node.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scalewright import units
 from scalewright.records.node_devices import Nic
 from scalewright.records.preflight import PreflightRequest
 from scalewright.records.types import Finding, Rule, Severity
-from scalewright.run.preflight.facts import RankFacts, Timings, Transport
+from scalewright.run.preflight.facts import RankFacts, RankTransport, Timings
 from scalewright.units import BYTES, BYTES_PER_S
 from scalewright.units import format as shown
 
@@ -35,18 +35,18 @@ _ROWS: tuple[tuple[str, Severity, str, str, str], ...] = (
      "Launches and copies cross the link between sockets."),
     ("cpus-shared", "warning", "ranks share CPUs", LUMI_GUIDE,
      "Their loaders and launches take turns."),
-    ("transport-other", "error", "traffic takes another way", NCCL_GUIDE,
-     "Libraries fall back to sockets in silence; steps then take many times longer."),
+    ("transport-other", "error", "traffic takes another route", NCCL_GUIDE,
+     "Libraries fall back to sockets without a message; steps then take many times longer."),
     ("transport-host", "warning", "traffic goes through host memory", NCCL_GUIDE,
      "Device to device without the host is faster; it needs peer access or GPUDirect RDMA."),
     ("pcie-narrow", "error", "a PCIe link trained narrow", KERNEL_PCI,
-     "Half the lanes are half the rate, for good: reseat or replace."),
+     "Half the lanes give half the rate until the device is reseated or replaced."),
     ("pcie-slow", "warning", "a PCIe link runs below its generation", KERNEL_PCI,
      "Under load a healthy link runs at its highest speed."),
     ("copy-slow", "error", "copies to the device are slow", KERNEL_PCI,
      "Data and checkpoints pass here; measured against the link's nominal rate."),
     ("nic-slow", "error", "a port runs below its nominal rate", KERNEL_IB,
-     "A link may train at half width and nothing else complains."),
+     "A link may train at half width without any other message."),
     ("nic-down", "error", "a port is down", KERNEL_IB,
      "Its devices share the other ports."),
     ("versions-differ", "error", "driver, image or software differ", "",
@@ -60,24 +60,24 @@ _ROWS: tuple[tuple[str, Severity, str, str, str], ...] = (
     ("device-slow", "warning", "a device is slow", "",
      "Every step waits for the slowest device; heat or a power cap are the usual causes."),
     ("collective-slow", "warning", "the warm-up is slower than expected", "",
-     "All nodes alike: the fabric is busy, or the way taken is not the one predicted."),
+     "All nodes alike: the fabric is busy, or traffic takes another route than predicted."),
     ("collective-hung", "error", "the warm-up did not end", "",
-     "Whoever has not come back holds up all others."),
+     "All other ranks wait for the ranks that did not finish."),
     ("sum-wrong", "error", "the warm-up's sum is wrong", "",
      "A device or link that corrupts data must not train."),
 )  # fmt: skip
 RULES = tuple(Rule(id=i, severity=s, title=title, source=source, why=why) for i, s, title, source, why in _ROWS)
 BY_ID = {rule.id: rule for rule in RULES}
-OF_THE_REQUEST = frozenset({"device-shared", "device-missing", "transport-other"})
-"""Where every node breaks one of these, the job is asked for wrongly, and other nodes would not help."""
+REQUEST_RULES = frozenset({"device-shared", "device-missing", "transport-other"})
+"""If every node breaks one of these rules, the request is wrong, and other nodes would not help."""
 COPY_SHARE = 0.6
-"""Of the nominal rate of a PCIe link that a pinned copy must reach; healthy links reach 0.75 to 0.9."""
+"""Share of a PCIe link's nominal rate that a pinned copy must reach; healthy links reach 0.75 to 0.9."""
 CPU_SLOW_RATIO = 3.0
-"""Ranks on CPUs share the machine with others, so only much slower ones are named."""
+"""Ranks on CPUs share the machine with other work, so only much slower ranks are reported."""
 EXPECTED_RATIO = 3.0
 CLOCK_LIMIT_S = 1.0
 FAST = ("infiniband", "roce", "slingshot")
-WANTED = {
+NETWORKS_OF_TRANSPORT = {
     "rdma": ("rdma",),
     "rdma-host": ("rdma",),
     "ipoib": ("sockets",),
@@ -85,68 +85,69 @@ WANTED = {
     "tcp-slingshot": ("sockets",),
     "ofi-plugin": ("libfabric",),
 }
-"""Families of the library's networks that each catalogued transport means."""
+"""Families of the library's networks that belong to each catalogued transport."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inspected:
-    """Everything that is known when judging."""
+class PreflightEvidence:
+    """Everything that the rules see."""
 
     request: PreflightRequest
     hosts: tuple[str, ...]
-    """Nodes in the order of their ranks, those that did not arrive among them."""
+    """Nodes in the order of their ranks, including those that did not arrive."""
     ranks: tuple[RankFacts, ...]
     timings: tuple[Timings, ...] = ()
-    transports: tuple[Transport, ...] = ()
+    transports: tuple[RankTransport, ...] = ()
     missing: tuple[tuple[int, str, str], ...] = ()
-    """Rank, host and the last stage it told of, for ranks that did not arrive or did not finish."""
+    """Rank, host and the last phase it reported, for ranks that did not arrive or did not finish."""
 
     def host_of(self, rank: int) -> str:
         return next((r.host for r in self.ranks if r.rank == rank), "")
 
     def by_host(self) -> dict[str, list[RankFacts]]:
-        found: dict[str, list[RankFacts]] = {}
+        ranks_of_host: dict[str, list[RankFacts]] = {}
         for rank in self.ranks:
-            found.setdefault(rank.host, []).append(rank)
-        return found
+            ranks_of_host.setdefault(rank.host, []).append(rank)
+        return ranks_of_host
 
 
-def finding(rule: str, message: str, *, nodes: Iterable[str] = (), next_step: str = "", **evidence: Any) -> Finding:
-    found = BY_ID[rule]
-    named = list(dict.fromkeys(nodes))
+def finding(rule_id: str, message: str, *, nodes: Iterable[str] = (), next_step: str = "", **details: Any) -> Finding:
+    """A finding of a rule, with `nodes` and `details` as its evidence."""
+    rule = BY_ID[rule_id]
+    hosts = list(dict.fromkeys(nodes))
     return Finding(
-        rule=rule, severity=found.severity, message=message, evidence={"nodes": named, **evidence},
-        next_step=next_step, source=found.source,
+        rule=rule_id, severity=rule.severity, message=message, evidence={"nodes": hosts, **details},
+        next_step=next_step, source=rule.source,
     )  # fmt: skip
 
 
-def who_is_missing(seen: Inspected) -> Iterator[Finding]:
-    for stage, rule, words in (
-        ("", "rank-missing", "did not arrive"),
-        ("late", "collective-hung", "did not come back"),
+def missing_ranks(evidence: PreflightEvidence) -> Iterator[Finding]:
+    for has_arrived, rule_id, words in (
+        (False, "rank-missing", "did not arrive"),
+        (True, "collective-hung", "did not come back"),
     ):
-        lost = [m for m in seen.missing if (m[2] == "") == (stage == "")]
+        lost = [(rank, host, phase) for rank, host, phase in evidence.missing if bool(phase) == has_arrived]
         if lost:
             hosts = [host for _, host, _ in lost]
             ranks = ", ".join(str(rank) for rank, _, _ in lost[:8]) + (" ..." if len(lost) > 8 else "")
-            where = sorted({last for *_, last in lost if last})
+            phases = sorted({phase for *_, phase in lost if phase})
             yield finding(
-                rule, f"rank {ranks} on {_names(hosts)} {words}" + (f" from {', '.join(where)}" if where else ""),
+                rule_id, f"rank {ranks} on {_names(hosts)} {words}" + (f" from {', '.join(phases)}" if phases else ""),
                 nodes=hosts, ranks=[rank for rank, _, _ in lost],
                 next_step="look at the node's log, and leave the node out",
             )  # fmt: skip
 
 
-def device_map(seen: Inspected) -> Iterator[Finding]:
-    """Each rank on a device of its own, all of one kind."""
-    on_devices = any(r.gpu is not None for r in seen.ranks) or seen.request.device == "cuda"
-    without = [r for r in seen.ranks if on_devices and r.gpu is None]
+def device_map(evidence: PreflightEvidence) -> Iterator[Finding]:
+    """Each rank has a device of its own, and all devices are of one kind."""
+    on_devices = any(r.gpu is not None for r in evidence.ranks) or evidence.request.device == "cuda"
+    without = [r for r in evidence.ranks if on_devices and r.gpu is None]
     if without:
         yield finding(
             "device-missing", f"{_ranks(without)} see no GPU", nodes=[r.host for r in without],
             next_step="ask for one GPU per rank, and check CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES",
         )  # fmt: skip
-    for host, ranks in seen.by_host().items():
+    for host, ranks in evidence.by_host().items():
         users: dict[str, list[RankFacts]] = {}
         for rank in ranks:
             if rank.gpu is not None:
@@ -158,9 +159,9 @@ def device_map(seen: Inspected) -> Iterator[Finding]:
                     ranks=[r.rank for r in sharing], device=device,
                     next_step="let each rank choose the device of its local rank, or bind one per task",
                 )  # fmt: skip
-    names = Counter(r.gpu.name for r in seen.ranks if r.gpu is not None)
+    names = Counter(r.gpu.name for r in evidence.ranks if r.gpu is not None)
     usual = names.most_common(1)[0][0] if names else ""
-    odd = [(r, r.gpu.name) for r in seen.ranks if r.gpu is not None and r.gpu.name != usual]
+    odd = [(r, r.gpu.name) for r in evidence.ranks if r.gpu is not None and r.gpu.name != usual]
     if odd:
         hosts = [rank.host for rank, _ in odd]
         yield finding(
@@ -169,11 +170,11 @@ def device_map(seen: Inspected) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def cpu_map(seen: Inspected) -> Iterator[Finding]:
-    """CPUs near the device, and not those of a neighbour."""
+def cpu_map(evidence: PreflightEvidence) -> Iterator[Finding]:
+    """The CPUs of a rank are near its device, and no other rank has them."""
     far = [
         r
-        for r in seen.ranks
+        for r in evidence.ranks
         if r.gpu is not None and r.gpu.numa >= 0 and r.numa_nodes() and r.gpu.numa not in r.numa_nodes()
     ]
     if far:
@@ -186,7 +187,7 @@ def cpu_map(seen: Inspected) -> Iterator[Finding]:
             nodes=[r.host for r in far], ranks=[r.rank for r in far],
             next_step="bind with --cpu-bind=mask_cpu from the site's profile, or --gpu-bind=closest",
         )  # fmt: skip
-    for host, ranks in seen.by_host().items():
+    for host, ranks in evidence.by_host().items():
         bound = [r for r in ranks if r.cpus and len(r.cpus) < r.num_node_cpus]
         users = Counter(cpu for r in bound for cpu in r.cpus)
         shared = sorted(cpu for cpu, count in users.items() if count > 1)
@@ -198,33 +199,33 @@ def cpu_map(seen: Inspected) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def transport_taken(seen: Inspected) -> Iterator[Finding]:
-    """What the library's own log says, against what the job was rendered for or what the node has."""
+def transport_taken(evidence: PreflightEvidence) -> Iterator[Finding]:
+    """The route in the library's log is the one that the job was rendered for, or the fastest that the node has."""
     from scalewright.run.preflight.library_log import goes_through_host, is_direct, networks_used
 
-    num_hosts = len(set(seen.hosts))
-    wanted = WANTED.get(seen.request.transport, ())
-    fast_hosts = {r.host for r in seen.ranks if any(n.kind in FAST and n.is_up for n in r.nics)}
+    num_hosts = len(set(evidence.hosts))
+    expected = NETWORKS_OF_TRANSPORT.get(evidence.request.transport, ())
+    fast_hosts = {r.host for r in evidence.ranks if any(n.kind in FAST and n.is_up for n in r.nics)}
     wrong: dict[str, list[int]] = {}
     hosted: list[int] = []
     inside: list[int] = []
-    for told in seen.transports:
-        used = networks_used(told)
-        host = seen.host_of(told.rank)
-        bad = [u for u in used if wanted and u not in wanted]
-        if not wanted and told.library != "gloo" and host in fast_hosts:
-            bad = [u for u in used if u == "sockets"]
-        for way in bad:
-            wrong.setdefault(way, []).append(told.rank)
-        if used and "sockets" not in used and seen.request.transport != "rdma-host" and not is_direct(told):
-            hosted.append(told.rank)
-        if goes_through_host(told):
-            inside.append(told.rank)
-    for way, ranks in wrong.items():
-        why = f"the job was made for {seen.request.transport}" if wanted else "the nodes have a faster fabric"
+    for transport in evidence.transports:
+        used = networks_used(transport)
+        host = evidence.host_of(transport.rank)
+        bad = [network for network in used if expected and network not in expected]
+        if not expected and transport.library != "gloo" and host in fast_hosts:
+            bad = [network for network in used if network == "sockets"]
+        for network in bad:
+            wrong.setdefault(network, []).append(transport.rank)
+        if used and "sockets" not in used and evidence.request.transport != "rdma-host" and not is_direct(transport):
+            hosted.append(transport.rank)
+        if goes_through_host(transport):
+            inside.append(transport.rank)
+    for network, ranks in wrong.items():
+        why = f"the job was made for {evidence.request.transport}" if expected else "the nodes have a faster fabric"
         yield finding(
-            "transport-other", f"{len(ranks)} of {len(seen.transports)} ranks talk over {way}, but {why}",
-            nodes=[seen.host_of(r) for r in ranks], ranks=ranks, way=way,
+            "transport-other", f"{len(ranks)} of {len(evidence.transports)} ranks use {network}, but {why}",
+            nodes=[evidence.host_of(r) for r in ranks], ranks=ranks, network=network,
             next_step="check the network plugin, NCCL_NET and NCCL_IB_DISABLE, or launch with --transport",
         )  # fmt: skip
     for ranks, where, step in (
@@ -234,14 +235,14 @@ def transport_taken(seen: Inspected) -> Iterator[Finding]:
         if ranks:
             yield finding(
                 "transport-host", f"{len(ranks)} ranks exchange through host memory {where}",
-                nodes=[seen.host_of(r) for r in ranks], ranks=ranks, next_step=step,
+                nodes=[evidence.host_of(r) for r in ranks], ranks=ranks, next_step=step,
             )  # fmt: skip
 
 
-def links(seen: Inspected) -> Iterator[Finding]:
-    """PCIe as trained, and the copy rate against it."""
-    copies = {t.rank: t.copy_bytes_per_s for t in seen.timings}
-    for rank in seen.ranks:
+def links(evidence: PreflightEvidence) -> Iterator[Finding]:
+    """PCIe links have all lanes and full speed, and copies come near their nominal rate."""
+    copies = {t.rank: t.copy_bytes_per_s for t in evidence.timings}
+    for rank in evidence.ranks:
         devices = [] if rank.gpu is None else [(rank.gpu_text(), rank.gpu.link)]
         if rank.local_rank == 0:
             devices += [(nic.name, nic.link) for nic in rank.nics if nic.kind in FAST]
@@ -251,7 +252,7 @@ def links(seen: Inspected) -> Iterator[Finding]:
             if link.num_lanes < link.max_num_lanes:
                 yield finding(
                     "pcie-narrow", f"{name} of {rank.host} has {link.num_lanes} of {link.max_num_lanes} PCIe lanes",
-                    nodes=[rank.host], rank=rank.rank, next_step="leave the node out and tell the operators",
+                    nodes=[rank.host], rank=rank.rank, next_step="leave the node out and report it to the operators",
                 )  # fmt: skip
             elif link.transfers_per_s < link.max_transfers_per_s:
                 yield finding(
@@ -270,9 +271,9 @@ def links(seen: Inspected) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def ports(seen: Inspected) -> Iterator[Finding]:
-    """Ports of the fabric: up, and at the nominal rate or that of the same port elsewhere."""
-    of_node = {host: [n for n in ranks[0].nics if n.kind in FAST] for host, ranks in seen.by_host().items()}
+def ports(evidence: PreflightEvidence) -> Iterator[Finding]:
+    """Ports of the fabric are up, at the nominal rate or at the rate of the same port of other nodes."""
+    of_node = {host: [n for n in ranks[0].nics if n.kind in FAST] for host, ranks in evidence.by_host().items()}
     best: dict[str, float] = {}
     for nic in (n for nics in of_node.values() for n in nics if n.bytes_per_s):
         best[nic.name] = max(best.get(nic.name, 0.0), nic.bytes_per_s or 0.0)
@@ -281,14 +282,14 @@ def ports(seen: Inspected) -> Iterator[Finding]:
         for nic in nics:
             if not nic.is_up and nic.name in up_somewhere:
                 yield finding("nic-down", f"{nic.name} of {host} is down", nodes=[host], port=nic.name,
-                              next_step="leave the node out and tell the operators")  # fmt: skip
+                              next_step="leave the node out and report it to the operators")  # fmt: skip
             elif nic.is_up:
-                yield from _port_rate(host, nic, best.get(nic.name), seen.request.nic_bytes_per_s)
-        wanted = seen.request.num_nics
+                yield from _port_rate(host, nic, best.get(nic.name), evidence.request.nic_bytes_per_s)
+        num_expected = evidence.request.num_nics
         num_up = len({n.name for n in nics if n.is_up and not _is_ip_of_port(n)})
-        if wanted is not None and 0 < num_up < wanted and not any(not n.is_up for n in nics):
-            yield finding("nic-down", f"{host} has {num_up} of {wanted} ports of the fabric", nodes=[host],
-                          next_step="leave the node out and tell the operators")  # fmt: skip
+        if num_expected is not None and 0 < num_up < num_expected and not any(not n.is_up for n in nics):
+            yield finding("nic-down", f"{host} has {num_up} of {num_expected} ports of the fabric", nodes=[host],
+                          next_step="leave the node out and report it to the operators")  # fmt: skip
 
 
 def _port_rate(host: str, nic: Nic, best_elsewhere: float | None, nominal: float | None) -> Iterator[Finding]:
@@ -301,18 +302,18 @@ def _port_rate(host: str, nic: Nic, best_elsewhere: float | None, nominal: float
             "nic-slow", f"{nic.name} of {host} runs at {nic.rate_text or shown(nic.bytes_per_s, BYTES_PER_S)}, "
             f"{nic.bytes_per_s / limit:.0%} of the {whose}", nodes=[host], port=nic.name,
             bytes_per_s=nic.bytes_per_s, expected_bytes_per_s=limit,
-            next_step="a cable or lane is bad: leave the node out and tell the operators",
+            next_step="a cable or lane is bad: leave the node out and report it to the operators",
         )  # fmt: skip
 
 
 def _is_ip_of_port(nic: Nic) -> bool:
-    """IPoIB interfaces belong to a port that is listed by itself."""
+    """An IPoIB interface belongs to a port that is listed separately."""
     return nic.kind == "infiniband" and ":" not in nic.name
 
 
-def same_everywhere(seen: Inspected) -> Iterator[Finding]:
-    """Driver, image and versions: those of the fewer nodes are at fault."""
-    firsts = [ranks[0] for ranks in seen.by_host().values()]
+def same_everywhere(evidence: PreflightEvidence) -> Iterator[Finding]:
+    """All nodes have the same driver, image and versions. The nodes in the minority are at fault."""
+    firsts = [ranks[0] for ranks in evidence.by_host().values()]
     readers: dict[str, Callable[[RankFacts], str]] = {
         "driver": lambda r: r.driver,
         "image": lambda r: r.image,
@@ -320,10 +321,10 @@ def same_everywhere(seen: Inspected) -> Iterator[Finding]:
     for name in sorted({key for r in firsts for key in r.software}):
         readers[name] = lambda r, name=name: r.software.get(name, "none")  # type: ignore[misc]
     for name, read in readers.items():
-        found = Counter(read(r) for r in firsts)
-        if len(found) < 2:
+        counts = Counter(read(r) for r in firsts)
+        if len(counts) < 2:
             continue
-        usual = found.most_common(1)[0][0]
+        usual = counts.most_common(1)[0][0]
         odd = [r for r in firsts if read(r) != usual]
         yield finding(
             "versions-differ", f"{name} of {_names([r.host for r in odd])} is {read(odd[0]) or 'none'!r}, elsewhere "
@@ -332,9 +333,9 @@ def same_everywhere(seen: Inspected) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def room(seen: Inspected) -> Iterator[Finding]:
-    request = seen.request
-    for rank in seen.ranks:
+def room(evidence: PreflightEvidence) -> Iterator[Finding]:
+    request = evidence.request
+    for rank in evidence.ranks:
         for disk in rank.disks:
             if disk.problem:
                 text = f"{disk.path} on {rank.host} cannot be written: {disk.problem}"
@@ -351,17 +352,17 @@ def room(seen: Inspected) -> Iterator[Finding]:
                           next_step="remove old runs, or choose another scratch folder")  # fmt: skip
 
 
-def clocks(seen: Inspected) -> Iterator[Finding]:
-    told = {t.rank: t.clock_s for t in seen.timings if t.clock_s is not None}
-    if not told:
+def clocks(evidence: PreflightEvidence) -> Iterator[Finding]:
+    clock_of_rank = {t.rank: t.clock_s for t in evidence.timings if t.clock_s is not None}
+    if not clock_of_rank:
         return
-    usual = sorted(told.values())[len(told) // 2]
-    off = {rank: clock - usual for rank, clock in told.items() if abs(clock - usual) > CLOCK_LIMIT_S}
+    usual = sorted(clock_of_rank.values())[len(clock_of_rank) // 2]
+    off = {rank: clock - usual for rank, clock in clock_of_rank.items() if abs(clock - usual) > CLOCK_LIMIT_S}
     if off:
-        hosts = [seen.host_of(rank) for rank in off]
+        hosts = [evidence.host_of(rank) for rank in off]
         worst = max(abs(offset) for offset in off.values())
         yield finding("clock-off", f"clock of {_names(hosts)} is off by up to {worst:.1f} s", nodes=hosts,
-                      next_step="tell the operators: NTP or PTP does not run there")  # fmt: skip
+                      next_step="report to the operators: NTP or PTP does not run there")  # fmt: skip
 
 
 def _ranks(ranks: Sequence[RankFacts]) -> str:
@@ -370,8 +371,8 @@ def _ranks(ranks: Sequence[RankFacts]) -> str:
 
 
 def _names(hosts: Iterable[str]) -> str:
-    named = list(dict.fromkeys(hosts))
-    return ", ".join(named[:6]) + (f" and {len(named) - 6} more" if len(named) > 6 else "")
+    unique = list(dict.fromkeys(hosts))
+    return ", ".join(unique[:6]) + (f" and {len(unique) - 6} more" if len(unique) > 6 else "")
 
 
 def _cpu_text(cpus: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Which node is the slow one: every node is timed with two neighbours, and only the slow one is slow with both."""
+"""Find the slow node: every node is timed with two neighbours, and only a slow node is slow with both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fastest_of_each(pairs_s: Mapping[tuple[str, str], float]) -> dict[str, float
 def slow_nodes(pairs_s: Mapping[tuple[str, str], float], *, factor: float) -> dict[str, float]:
     """Nodes whose best time is over `factor` times the median of the others', and by how much.
 
-    With two nodes there is one pair, which cannot tell whose fault it is: then nobody is named.
+    Two nodes form one pair, which does not show which of them is slow: then no node is named.
     """
     best = fastest_of_each(pairs_s)
     if len(best) < 3:
@@ -54,6 +54,6 @@ def outliers(times_s: Mapping[str, float], *, factor: float) -> dict[str, float]
 
 
 def _low_median(values: Sequence[float]) -> float:
-    """Of an even number the lower half's largest: of two, the faster is the measure."""
+    """The median; of an even number of values the lower of the two in the middle, so the faster of two counts."""
     ordered = sorted(values)
     return median(ordered) if len(ordered) % 2 else ordered[len(ordered) // 2 - 1]
