@@ -28,6 +28,7 @@ COMMANDS = DOCS / "commands.md"
 README_LINES = 130
 BLOCK = re.compile(r"(?:<!-- console(?P<options>[^>]*)-->\n)?```console\n(?P<body>.*?)```", re.S)
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+NAMED_FILE = re.compile(r"(?<![\w./:-])(?:[a-z_]+/)+(?:[\w.*-]+\.(?:py|toml|md|js|sbatch|bib))?(?![\w/-])")
 CITED = re.compile(r"\b[a-z]+(?:19|20)\d\d\b")
 
 
@@ -190,6 +191,18 @@ def test_every_page_is_in_the_navigation() -> None:
     named = re.findall(r"[\w/]+\.md", str(settings["nav"]))
     written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.parent.name != "lint"}
     assert sorted(named) == sorted(written)
+
+
+@pytest.mark.parametrize(
+    "page", [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("images/*.svg"))]
+)
+def test_files_that_a_page_or_picture_names_exist(page: Path) -> None:
+    named = {
+        name for name in NAMED_FILE.findall(page.read_text(encoding="utf-8")) if not re.search(r"NAME|DIR|\*", name)
+    }
+    assert named or page.name == "rooms.svg"
+    folders = (ROOT, ROOT / "src" / "scalewright", page.parent)
+    assert [name for name in sorted(named) if not any((folder / name).exists() for folder in folders)] == []
 
 
 def _table(name: str) -> str:
