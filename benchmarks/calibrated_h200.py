@@ -24,8 +24,8 @@ from typing import Any
 
 from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.library import open_catalog
-from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.launch.prepare.outlook import Outlook, outlook, vision_outlook
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun

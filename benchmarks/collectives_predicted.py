@@ -25,7 +25,6 @@ import numpy as np
 
 from scalewright import units
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.collective_lines import lines_of, measured_time_s
 from scalewright.costs.collectives import (
     all_reduce_time_s,
     all_to_all_time_s,
@@ -34,6 +33,7 @@ from scalewright.costs.collectives import (
     send_time_s,
 )
 from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.costs.machine.collective_lines import lines_of, measured_time_s
 from scalewright.observe.alpha_beta import fit_collectives
 from scalewright.records.measurements import Measurements, read_measurements
 from scalewright.study.execute import execute

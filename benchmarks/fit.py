@@ -14,7 +14,7 @@ import argparse
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from scalewright.planner.validation.validate import NotInScopeError, Part, expre
 from scalewright.workload.layout import COLUMNS
 
 Array = NDArray[np.float64]
+Removed = Mapping[str, float]
+NOTHING_REMOVED: Removed = {}
 
 CONSTANTS = (
     "sustained_matmul_share", "throttle_exponent", "device_spread", "misaligned_matmul_share", "narrow_matmul_gain",
@@ -80,6 +82,10 @@ MAX_EXPERT_POWER = 4.0
 MAX_MOVES = 25
 MAX_NEAR_MOVES = 30
 OWN_STEPS = Path(__file__).parent / "results" / "h200_steps.jsonl"
+LEAST_MOVE = 0.05
+"""A logarithm that moved less than this from its prior did not move."""
+LEAST_NARROWING = 0.9
+"""A width above this part of the prior's: the runs say next to nothing about the constant."""
 SOFT_FRAC = 0.20
 """Residuals beyond this count linearly."""
 
@@ -188,7 +194,12 @@ def starting_values(values: Values) -> Array:
     return np.array(found)
 
 
-def with_parameters(values: Values, parameters: Array) -> Values:
+def with_parameters(values: Values, parameters: Array, removed: Removed) -> Values:
+    """The trial with these parameters; removed ones have their neutral value, whatever the array says of them."""
+    parameters = parameters.copy()
+    for name, neutral in removed.items():
+        parameters[parameter_names().index(name)] = neutral
+
     def changed(fact: object, value: float) -> object:
         return fact.model_copy(update={"value": float(value)})  # type: ignore[attr-defined]
 
@@ -225,6 +236,8 @@ class Fitted:
     values: Values
     logs: Array
     jacobian: Array
+    removed: Removed
+    """Parameters that were held at their neutral value, and that value."""
 
 
 def origin_and_ceiling() -> tuple[Array, Array]:
@@ -234,23 +247,29 @@ def origin_and_ceiling() -> tuple[Array, Array]:
     return np.log(np.array([PRIORS[name] for name in names])), ceiling
 
 
-def fit(problem: Problem, shipped: Values, *, progress: Callable[[str], None]) -> Fitted:
+def fit(
+    problem: Problem, shipped: Values, *, progress: Callable[[str], None], removed: Removed = NOTHING_REMOVED
+) -> Fitted:
     """Damped Gauss-Newton on log residuals with a soft-L1 loss and log-normal priors, from the shipped values on."""
     origin, ceiling = origin_and_ceiling()
+    is_free = np.array([name not in removed for name in parameter_names()])
     target = np.log(problem.measured_s)
     weights = problem.weights / NOISE_SIGMA**2
 
     def residuals(x: Array) -> Array:
-        return np.log(predict_all(problem, with_parameters(shipped, np.exp(x)))) - target
+        return np.log(predict_all(problem, with_parameters(shipped, np.exp(x), removed))) - target
 
     def slopes(x: Array, r: Array) -> Array:
-        return np.stack([(residuals(x + SLOPE_STEP * e) - r) / SLOPE_STEP for e in np.eye(len(x))], axis=1)
+        columns = np.zeros((len(r), len(x)))
+        for i in np.flatnonzero(is_free):
+            columns[:, i] = (residuals(x + SLOPE_STEP * np.eye(len(x))[i]) - r) / SLOPE_STEP
+        return columns
 
     def loss(r: Array, x: Array) -> float:
         soft = 2.0 * SOFT_FRAC**2 * (np.sqrt(1.0 + (r / SOFT_FRAC) ** 2) - 1.0)
         return float(np.sum(weights * soft) + np.sum(((x - origin) / PRIOR_SIGMA) ** 2))
 
-    x = np.log(starting_values(shipped))
+    x = np.where(is_free, np.log(starting_values(shipped)), origin)
     r, damping = residuals(x), 1e-2
     best = loss(r, x)
     for iteration in range(MAX_MOVES):
@@ -269,7 +288,7 @@ def fit(problem: Problem, shipped: Values, *, progress: Callable[[str], None]) -
         progress(f"move {iteration}: loss {best:.3f}")
         if gain < 1e-3 * best:
             break
-    return Fitted(with_parameters(shipped, np.exp(x)), x, slopes(x, r))
+    return Fitted(with_parameters(shipped, np.exp(x), removed), x, slopes(x, r), removed)
 
 
 def normal_equations(jacobian: Array, r: Array, off: Array, weights: Array) -> tuple[Array, Array]:
@@ -308,15 +327,15 @@ def summary(problem: Problem, predicted: Array) -> str:
     return f"balanced MAPE {100 * balanced:.1f} %, median APE {100 * float(np.median(error)):.1f} %"
 
 
-def leave_sources_out(problem: Problem, near: Fitted) -> Array:
+def leave_sources_out(problem: Problem, near: Fitted, *, progress: Callable[[str], None]) -> Array:
     """Predictions of each source by constants fitted to the others."""
     predicted = np.empty(len(problem.measured_s))
     for source in np.unique(problem.sources):
         out = problem.sources == source
-        values = with_parameters(near.values, fit_without(problem, near, ~out))
+        values = with_parameters(near.values, fit_without(problem, near, ~out), near.removed)
         predicted[out] = predict_all(problem, values, rows=out)[out]
         error = np.abs(predicted[out] / problem.measured_s[out] - 1.0)
-        print(f"  left out {source[:60]:60s} {out.sum():4d} rows  MAPE {100 * error.mean():5.1f} %", flush=True)
+        progress(f"left out {source[:60]:60s} {out.sum():4d} rows  MAPE {100 * error.mean():5.1f} %")
     return predicted
 
 
@@ -402,6 +421,32 @@ def _rewrite(path: Path, values: dict[str, str], digest: str) -> None:
     path.write_text(text)
 
 
+def widths(problem: Problem, fitted: Fitted) -> Array:
+    """Standard deviation of each parameter's logarithm after the fit; a prior's is `PRIOR_SIGMA`."""
+    origin, _ = origin_and_ceiling()
+    r = np.log(predict_all(problem, fitted.values) / problem.measured_s)
+    normal, _ = normal_equations(fitted.jacobian, r, fitted.logs - origin, problem.weights / NOISE_SIGMA**2)
+    return np.sqrt(np.diag(np.linalg.inv(normal)))
+
+
+def print_parameters(problem: Problem, fitted: Fitted) -> None:
+    """Prior, posterior and width of each parameter, and whether the runs say anything about it."""
+    origin, _ = origin_and_ceiling()
+    print(f"  {'':40s} {'prior':>12s} {'posterior':>12s} {'width':>7s}   (width of the priors: {PRIOR_SIGMA})")
+    for name, prior, log, width in zip(parameter_names(), origin, fitted.logs, widths(problem, fitted), strict=True):
+        word = "" if is_informed(moved=log - prior, width=width) else "  assumed: the runs did not move it"
+        print(f"  {name:40s} {np.exp(prior):12.5g} {np.exp(log):12.5g} {width:7.3f}{word}")
+
+
+def is_informed(*, moved: float, width: float) -> bool:
+    """Whether the runs set a parameter: they moved it from its prior, or made it narrower than its prior."""
+    return abs(moved) > LEAST_MOVE or width < LEAST_NARROWING * PRIOR_SIGMA
+
+
+def progress(text: str) -> None:
+    print(f"  {text}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--write", action="store_true", help="write the fitted values into the catalogue")
@@ -413,14 +458,13 @@ def main() -> None:
     start = Values(catalog.constants(), stacks)
     print(f"{len(problem.measured_s)} rows in {len(problem.blocks)} blocks, {len(parameter_names())} parameters")
     print(f"as shipped: balanced MAPE {100 * balanced_mape_frac(problem, predict_all(problem, start)):.1f} %")
-    fitted = fit(problem, start, progress=lambda text: print(f"  {text}", flush=True))
+    fitted = fit(problem, start, progress=progress)
     predicted = predict_all(problem, fitted.values)
-    for name, old, new in zip(parameter_names(), starting_values(start), starting_values(fitted.values), strict=True):
-        print(f"  {name:40s} {old:12.5g} -> {new:12.5g}")
+    print_parameters(problem, fitted)
     print(f"fitted on all: {summary(problem, predicted)}")
     spread = None
     if not args.skip_left_out:
-        left = leave_sources_out(problem, fitted)
+        left = leave_sources_out(problem, fitted, progress=progress)
         print(f"left out: {summary(problem, left)}")
         ratio = problem.measured_s / left
         spread = spread_of(problem, ratio, np.ones(len(ratio), dtype=bool))

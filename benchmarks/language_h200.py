@@ -131,7 +131,7 @@ def predicted_bytes(variant: Variant) -> float:
             machine=machine_from_system(catalog, "generic-h200"),
             layout=parse_layout(variant.layout),
             recipe=recipe(variant.precision),
-            stack=catalog.stack({"off": "eager", "graphs": "scalewright"}.get(variant.compile, "compiled")),
+            stack=catalog.stack_of_own_run(variant.compile),
         )
     )
     return prediction.memory_bytes

@@ -13,7 +13,6 @@ import re
 from collections.abc import Sequence
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.interval import WIDENING
 from scalewright.planner.validation.stage_rows import (
     StageRow,
     generation_rows,
@@ -25,10 +24,9 @@ from scalewright.planner.validation.stage_rows import (
 MIN_SOURCES = 3
 
 
-def interval(rows: Sequence[StageRow]) -> tuple[float, float]:
+def interval(rows: Sequence[StageRow], widening: float) -> tuple[float, float]:
     low, high = quantiles(rows)
-    few = len({row.source for row in rows}) < MIN_SOURCES
-    power = 1.0 + WIDENING if few else 1.0
+    power = 1.0 + widening if len({row.source for row in rows}) < MIN_SOURCES else 1.0
     return low**power, high**power
 
 
@@ -41,7 +39,7 @@ def main() -> None:
     first = [row for row in generation_rows(catalog) if not row.is_rate]
     shown: dict[str, str] = {}
     for name, rows in (("generation", rates), ("first_token", first), ("rl", rl_rows(catalog))):
-        low, high = interval(rows)
+        low, high = interval(rows, catalog.constants().unseen_widening.value)
         # a prediction that is always too fast still lies inside its own interval
         low, high = min(low, 1.0), max(high, 1.0)
         print(f"{name}: {len(rows)} rows, {low:.3f} to {high:.3f}")

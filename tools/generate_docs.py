@@ -170,8 +170,15 @@ def formula_section(found: Formula) -> str:
 
 def model_modules() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Pages under models/, each with its title and modules: one per cost model that documents a formula."""
-    names = sorted(info.name for info in pkgutil.iter_modules(costs.__path__))
-    pages = {name: (name.capitalize(), (f"costs.{name}",)) for name in names}
+    pages: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for info in pkgutil.iter_modules(costs.__path__):
+        module = f"costs.{info.name}"
+        parts = [part.name for part in pkgutil.iter_modules(load(module).__path__)] if info.ispkg else []
+        if info.name == "machine":  # each part has its own subject, so its own page
+            pages |= {part: (part.capitalize(), (f"{module}.{part}",)) for part in parts}
+        else:
+            pages[info.name] = (info.name.capitalize(), (module, *(f"{module}.{part}" for part in parts)))
+    pages = dict(sorted(pages.items()))
     with_formulas = {k: v for k, v in pages.items() if any(True for m in v[1] for _ in formulas_of(load(m)))}
     return with_formulas | OTHER_MODELS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "scalewright"
-FILES = sorted(p for folder in ("costs", "catalog", "workload") for p in (PACKAGE / folder).glob("*.py"))
+FILES = sorted(p for folder in ("costs", "catalog", "workload") for p in (PACKAGE / folder).rglob("*.py"))
 
 UNIT = r"(?:s|bytes|flop|w|j|usd|kgco2e|frac|hz|transfers)"
 PER = r"(?:_per_(?:s|w|j|byte|usd|gpu|node|link|layer|param|sample|device|token|core_cycle))*"
@@ -32,15 +32,13 @@ DIMENSIONLESS = {
     "collectives.spans_nodes": "a flag as a column: 0 or 1",
     "collectives.is_real": "a flag as a column: 0 or 1",
     "collectives.slowdown": "a ratio above 1, so not a share",
-    "machine.elementwise_factor": "a factor around 1, fitted",
-    "vision.OWN_NORM_FACTOR": "a factor above 1, measured",
+    "stack_costs.elementwise_factor": "a factor around 1, fitted",
+    "stack_costs.host_factor": "a factor around 1, fitted",
     "machine.convolution_factor": "a factor around 1, fitted",
     "machine.norm_factor": "a factor around 1, fitted",
-    "machine.host_blend": "an exponent",
-    "vision.own_norm_factor": "a factor around 1, fitted",
-    "interval.BEYOND_CALIBRATED": "a ratio above 1, so not a share",
+    "stack_costs.host_blend": "an exponent",
+    "traffic.own_norm_factor": "a factor around 1, fitted",
     "calibrated.rank_value": "the unit is the value's own",
-    "calibrated.VECTOR_CONVOLUTION_GAIN": "a ratio of two rates",
     "calibration.residual": "a factor around 1, fitted",
     "network.slowdown": "a ratio above 1, so not a share",
     "network.collisions": "a ratio above 1, so not a share",
@@ -49,8 +47,6 @@ DIMENSIONLESS = {
     "step.fits": "a flag as a column: 0 or 1",
     "step.fits_host": "a flag as a column: 0 or 1",
     "storage.growth": "a ratio above 1, so not a share",
-    "compute.HOST_BACKWARD_OVER_FORWARD": "a ratio above 1, so not a share",
-    "compute.GROUP_TILE_ROWS": "rows of a matrix",
     "compute.passes": "how often a tensor crosses memory",
     "compute.width": "elements, the width of a matrix",
     "compute.ffn_width": "elements, the width of a matrix",
@@ -67,10 +63,8 @@ DIMENSIONLESS = {
     "memory.latent_width": "elements per token",
     "setting.feed_forward_width": "elements per token",
     "memory.attention_widths": "elements per token",
-    "interval.WIDENING": "a power of a ratio",
     "interval.congestion": "a ratio above 1, so not a share",
-    "interval.NOTICEABLE_SLOWDOWN": "a ratio above 1, so not a share",
-    "shards.first_expert_stage": "a stage's number",
+    "shards.first_expert_rank": "a pipeline rank's number",
     "roofline.QUERY_TILE": "rows of queries",
     "language_run.learning_rate": "a step of Adam over its direction",
     "vision_run.base_rate": "a step of SGD over its gradient",
@@ -87,7 +81,7 @@ DIMENSIONLESS = {
     "language_run.clip_norm": "the norm of a gradient, in the loss's own unit",
 }
 # Parallel degrees and positions in them are plain numbers everywhere.
-DEGREES = {"tp", "pp", "vpp", "cp", "ep", "dp", "stage", "stride", "expert_tp", "norm_split", "micro_batch"}
+DEGREES = {"tp", "pp", "vpp", "cp", "ep", "dp", "pipeline_rank", "stride", "expert_tp", "norm_split", "micro_batch"}
 # Rows of published runs carry the units of the file, which planner/validate converts once.
 AS_IN_THE_FILE = {
     "published.params_b",

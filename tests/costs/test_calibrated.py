@@ -9,8 +9,8 @@ import pytest
 from calibration_cases import CPU_VALUES, GPU_VALUES, calibration, value
 from scalewright.catalog.calibration import Interval
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import machine_from_system
+from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.launch.prepare.outlook import Outlook, outlook
 from scalewright.planner.question import resolve_stack
 from scalewright.workload import language_run
@@ -103,8 +103,7 @@ def test_products_run_at_their_cool_rate_and_the_power_limit_is_a_term_of_its_ow
     )
     machine = machine_from_calibration(CATALOG, calibration(*GPU_VALUES, cool, held, device="cuda"))
     assert machine.sustained_flop_per_s("bf16") == pytest.approx(900e12)
-    assert machine.measured is not None
-    assert machine.measured.held_frac == {"bf16": pytest.approx(7 / 9)}
+    assert machine.held_frac == {"bf16": pytest.approx(7 / 9)}
     assert machine.held_flop_per_s("bf16") == pytest.approx(700e12)
     shape = from_shape("layers=24,hidden=4096,heads=32,vocab=32000,seq=4096")
     run = language_run.resolve(shape, Layout(dp=1, mbs=2, gbs=2), precision="bf16", steps=5, device="cuda",
@@ -119,9 +118,8 @@ def test_products_run_at_their_cool_rate_and_the_power_limit_is_a_term_of_its_ow
 def test_backward_attention_is_known_by_precision() -> None:
     ratios = [value("attention_backward_ratio", ratio, of=of) for ratio, of in ((2.8, "bf16"), (2.2, "tf32"))]
     machine = machine_from_calibration(CATALOG, calibration(*GPU_VALUES, *ratios, device="cuda"))
-    assert machine.measured is not None
-    assert machine.measured.attention_backward_ratio["tf32"] == pytest.approx(2.2)
-    assert machine.measured.attention_backward_ratio["fp16"] == pytest.approx(2.8)
+    assert machine.attention_backward_ratio["tf32"] == pytest.approx(2.2)
+    assert machine.attention_backward_ratio["fp16"] == pytest.approx(2.8)
 
 
 def test_kernels_of_a_full_queue_have_pauses_between_them() -> None:
@@ -168,13 +166,23 @@ def test_what_runs_here_is_what_is_predicted_by_default() -> None:
     assert resolve_stack("compiled", CATALOG, Layout(), gpu).id == "compiled"
 
 
+def test_a_stack_without_counts_stays_as_fitted_but_for_the_factor_on_what_it_moves() -> None:
+    residual = {"name": "elementwise", "factor": 0.8, "low": 0.7, "high": 0.9}
+    made = calibration(*GPU_VALUES, device="cuda", residuals=[residual])
+    machine, stack = machine_from_calibration(CATALOG, made), CATALOG.stack("megatron-core")
+    costs = machine.stack_costs(stack)
+    assert (costs.layer_host_s, costs.gap_s, costs.adds_host_time) == (stack.host_time.value, 0.0, False)
+    assert costs.num_layer_passes(2.0) == pytest.approx(0.8 * stack.elementwise_passes.value)
+    assert costs.num_score_passes(2.0) == pytest.approx(machine.constants.logits_passes.value)
+
+
 def test_a_catalogued_machine_is_untouched() -> None:
     base = machine_from_system(CATALOG, "generic-h200")
     stack = CATALOG.stack("eager")
-    assert base.measured is None
-    assert base.layer_host_s(stack) == stack.host_time.value
-    assert base.update_host_s(stack, num_tensors=100.0, visible_frac=1.0) == base.constants.step_overhead.value
-    assert base.host_blend(stack) == base.constants.host_blend.value
+    costs = base.stack_costs(stack)
+    assert costs.layer_host_s == stack.host_time.value
+    assert costs.update_host_s(num_tensors=100.0, visible_frac=1.0) == base.constants.step_overhead.value
+    assert costs.host_blend == base.constants.host_blend.value
     assert base.attention_flop_per_s("bf16", stack) == pytest.approx(
         base.matmul_flop_per_s("bf16") * stack.attention_share.value
     )

@@ -10,7 +10,7 @@ import pytest
 
 from properties.cases import CATALOG, changed, setting
 from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
-from scalewright.costs.interval import FITTED_SHAPES, MAX_FITTED_EXPERTS, interval_s, unseen, widened_by
+from scalewright.costs.interval import interval_s, unseen, widened_by
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.validation.validate import Case, NotInScopeError, express
 from scalewright.workload.precision import RECIPES
@@ -71,10 +71,11 @@ def test_kernels_that_no_fitted_run_of_a_stack_had_widen_the_interval_and_are_na
 def test_ranges_of_shapes_are_those_of_the_fitted_runs() -> None:
     runs = [*load_runs(packaged_runs()), *load_runs(OWN_STEPS)]
     shapes = [case.spec.transformer for case in map(expressed, runs) if case is not None]
-    for name, (least, most, _) in FITTED_SHAPES.items():
+    constants = CATALOG.constants()
+    for name, (least, most) in constants.seen_shapes.items():
         values = [getattr(shape, name) for shape in shapes]
         assert (min(values), max(values)) == (least, most)
-    assert max(shape.moe.num_experts for shape in shapes if shape.moe is not None) == MAX_FITTED_EXPERTS
+    assert max(shape.moe.num_experts for shape in shapes if shape.moe is not None) == constants.seen_experts.value
 
 
 def expressed(run: PublishedRun) -> Case | None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.collective_lines import lines_of, measured_time_s
 from scalewright.costs.collectives import (
     all_reduce_algorithm,
     all_reduce_time_s,
@@ -19,6 +18,7 @@ from scalewright.costs.collectives import (
     send_time_s,
 )
 from scalewright.costs.machine import machine_from_system
+from scalewright.costs.machine.collective_lines import lines_of, measured_time_s
 
 PLAIN = machine_from_system(Catalog((packaged_data(),)), "generic-h100")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from properties.cases import MODELS, changed, setting
-from scalewright.costs.footprint import stage_memory, step_memory
+from scalewright.costs.footprint import memory_on, step_memory
 from scalewright.costs.memory import (
     activation_bytes_per_layer,
     gathered_weight_bytes,
@@ -80,7 +80,7 @@ def test_gradients_take_what_the_stack_keeps_of_them() -> None:
         setting(model="llama3-8b", machine="generic-h100", precision="bf16", stack=stack, dp=8, gbs=8)
         for stack in ("megatron-bridge", "megatron-core")
     )
-    whole, half = (stage_memory(given, 0).part("gradients").total for given in (core, bridge))
+    whole, half = (memory_on(given, 0).part("gradients").total for given in (core, bridge))
     assert half == whole / 2
 
 
@@ -141,9 +141,9 @@ def test_scores_of_unfused_attention_are_kept_unless_recomputed() -> None:
 def test_a_prediction_module_keeps_a_layer_and_scores_of_its_own() -> None:
     plain = setting(model="llama3-8b", precision="bf16", pp=4, gbs=4)
     more = replace(plain, shape=plain.shape.model_copy(update={"num_mtp_layers": 1}))
-    last, before = stage_memory(more, 3), stage_memory(plain, 3)
+    last, before = memory_on(more, 3), memory_on(plain, 3)
     assert float(last.part("logits").total) == 2 * float(before.part("logits").total)
     layers = plain.shape.layers // 4
     kept = float(last.part("activations").total) / float(before.part("activations").total)
     assert kept == pytest.approx((layers + 1) / layers)
-    assert float(stage_memory(more, 1).total) == float(stage_memory(plain, 1).total)
+    assert float(memory_on(more, 1).total) == float(memory_on(plain, 1).total)

@@ -11,7 +11,7 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.collectives import all_to_all_time_s, group_path
 from scalewright.costs.machine import machine_from_system
-from scalewright.costs.network import (
+from scalewright.costs.machine.network import (
     TIERS,
     Network,
     congestion_of_machine,

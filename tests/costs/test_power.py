@@ -10,7 +10,7 @@ from scalewright.costs.power import power_wait_s
 
 
 def wait_s(share: float, held: float) -> float:
-    return float(power_wait_s(product_s=share, step_s=1.0, held_frac=held))
+    return float(power_wait_s(product_s=share, step_s=1.0, held_frac=held, moving_frac=0.65))
 
 
 def test_few_products_run_cool_and_nothing_but_products_run_as_held() -> None:

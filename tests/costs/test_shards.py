@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from properties.cases import DENSE, EXPERTS, MODELS, SMALL, experts_divide, setting
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import busiest_shards, num_expert_copies, num_spread_params, stage_shards
+from scalewright.costs.shards import busiest_shards, num_expert_copies, num_spread_params, shards_on
 from scalewright.workload.model import transformer_params
 
 ROTARY = ("llama3-8b", *EXPERTS)
@@ -20,7 +20,7 @@ def added_up(case: Setting) -> float:
     """Parameters of the devices of one copy of the model."""
     layout, total = case.layout, 0.0
     for stage in range(int(layout.pp)):
-        shards = stage_shards(case, stage)
+        shards = shards_on(case, stage)
         total += float(shards.num_dense * layout.tp + shards.num_routed * layout.ep * case.expert_tp)
     return total
 
@@ -72,8 +72,8 @@ def test_prediction_modules_are_on_the_last_stage(model: str, pp: int) -> None:
     shape = plain.shape.model_copy(update={"num_mtp_layers": 1})
     more = added_up(replace(plain, shape=shape)) - added_up(plain)
     assert more == pytest.approx(transformer_params(shape)["mtp"], rel=1e-9)
-    others = [float(stage_shards(replace(plain, shape=shape), i).num_params) for i in range(pp - 1)]
-    assert others == [float(stage_shards(plain, i).num_params) for i in range(pp - 1)]
+    others = [float(shards_on(replace(plain, shape=shape), i).num_params) for i in range(pp - 1)]
+    assert others == [float(shards_on(plain, i).num_params) for i in range(pp - 1)]
 
 
 def test_everything_spread_over_all_devices_is_about_the_model() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from properties.cases import cost_of, degrees, policies, setting, surroundings
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import num_stage_adapters
+from scalewright.costs.shards import num_adapters_on
 from scalewright.costs.step import StepCost
 from scalewright.errors import ConfigError
 from scalewright.workload.precision import recipe
@@ -33,7 +33,7 @@ def times(cost: StepCost, name: str) -> float:
 
 def test_adapters_of_llama_3_8b() -> None:
     # rank 16 on all seven matrices of a layer: 41,943,040, as PEFT prints.
-    assert num_stage_adapters(case(TrainingMode(name="lora", lora_rank=16)), 0) == 41_943_040
+    assert num_adapters_on(case(TrainingMode(name="lora", lora_rank=16)), 0) == 41_943_040
 
 
 def test_full_state_of_70b_is_1120_gb_in_fp16() -> None:

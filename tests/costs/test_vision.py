@@ -11,24 +11,26 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
+from scalewright.costs.setting import VisionSetting
 from scalewright.costs.vision import (
-    VisionSetting,
     cast_bytes,
     conv_product_time_s,
     conv_time_s,
     exposed_exchange_s,
     gradient_bytes,
     host_time_s,
+    interval_s,
     layout_bytes_per_sample,
     move_time_s,
     norm_bytes_per_sample,
     num_images_per_s,
-    unseen_vision,
-    vision_interval_s,
-    vision_step_time,
+    step_memory,
+    step_time,
+    unseen,
 )
-from scalewright.costs.vision_memory import vision_memory
+from scalewright.costs.vision.step import norm_backward_frac
 from scalewright.workload.convolutions import Conv, resnet_convs, resnet_forward_flop
+from scalewright.workload.layout import Layout
 from scalewright.workload.precision import recipe
 
 CATALOG = Catalog((packaged_data(),))
@@ -40,38 +42,38 @@ NUM_OUTPUTS = sum(c.channels_out * c.out_size**2 for c in resnet_convs(SHAPE))
 BLOCK_OUTPUTS = 3 * 256 * 56**2 + 4 * 512 * 28**2 + 6 * 1024 * 14**2 + 3 * 2048 * 7**2
 
 
-def asked(
-    precision: str = "bf16", *, compiled: bool = True, channels_last: bool = True, batch: int = 512
+def setting_of(
+    precision: str = "bf16", *, compiled: bool = True, channels_last: bool = True, batch: int = 512, dp: int = 1
 ) -> VisionSetting:
     return VisionSetting(
         shape=SHAPE,
         machine=H200,
+        layout=Layout(dp=dp, mbs=batch, gbs=dp * batch),
         recipe=recipe(precision),
-        num_images=batch,
-        compiled=compiled,
+        stack=CATALOG.stack("compiled" if compiled else "eager"),
         channels_last=channels_last,
     )
 
 
 def rate(setting: VisionSetting) -> float:
-    return float(num_images_per_s(step=vision_step_time(setting), num_images=setting.num_images))
+    return float(num_images_per_s(step=step_time(setting), num_images=setting.num_images))
 
 
 def test_order_of_the_four_rates_is_the_measured_one() -> None:
-    plain32, compiled32 = (rate(asked("fp32", compiled=c, channels_last=False)) for c in (False, True))
-    plain, best = rate(asked(compiled=False, channels_last=False)), rate(asked())
+    plain32, compiled32 = (rate(setting_of("fp32", compiled=c, channels_last=False)) for c in (False, True))
+    plain, best = rate(setting_of(compiled=False, channels_last=False)), rate(setting_of())
     assert plain32 < compiled32 < plain < best
-    assert plain32 < rate(asked("tf32", compiled=False, channels_last=False)) < plain
+    assert plain32 < rate(setting_of("tf32", compiled=False, channels_last=False)) < plain
 
 
 def test_what_compiling_saves_in_32_bit_is_the_measured_time() -> None:
     """472.3 ms and 442.1 ms: only the norms' traffic differs, so this checks the count of passes alone."""
-    plain, compiled = (vision_step_time(asked("fp32", compiled=c, channels_last=False)).total for c in (False, True))
+    plain, compiled = (step_time(setting_of("fp32", compiled=c, channels_last=False)).total for c in (False, True))
     assert plain - compiled == pytest.approx(512 / 1084 - 512 / 1158, rel=0.25)
 
 
 def test_parts_add_up_and_scale_with_the_batch() -> None:
-    step, double = vision_step_time(asked(batch=256)), vision_step_time(asked(batch=512))
+    step, double = step_time(setting_of(batch=256)), step_time(setting_of(batch=512))
     assert step.total == pytest.approx(sum(float(p.total) for p in step.parts))
     for name in ("convolution_forward", "convolution_backward", "norm_and_activation", "pool"):
         assert double.part(name).total == pytest.approx(2 * float(step.part(name).total), rel=0.02)
@@ -79,14 +81,15 @@ def test_parts_add_up_and_scale_with_the_batch() -> None:
 
 
 def test_batches_may_be_a_column() -> None:
-    columns = vision_step_time(replace(asked(), num_images=np.array([64, 512])))
-    assert columns.total[1] == pytest.approx(vision_step_time(asked()).total)
-    assert columns.at(0).total == pytest.approx(vision_step_time(asked(batch=64)).total)
+    batches = np.array([64, 512])
+    columns = step_time(replace(setting_of(), layout=Layout(mbs=batches, gbs=batches)))
+    assert columns.total[1] == pytest.approx(step_time(setting_of()).total)
+    assert columns.at(0).total == pytest.approx(step_time(setting_of(batch=64)).total)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_convolutions_are_never_faster_than_their_arithmetic(precision: str) -> None:
-    setting, step = asked(precision), vision_step_time(asked(precision))
+    setting, step = setting_of(precision), step_time(setting_of(precision))
     flop = 512 * (sum(resnet_forward_flop(SHAPE).values()) - 2.0 * 2048 * 1000)
     least = flop / H200.sustained_flop_per_s(setting.recipe.matmul)
     stem = 512 * next(resnet_convs(SHAPE)).forward_flop / H200.sustained_flop_per_s(setting.recipe.matmul)
@@ -95,7 +98,7 @@ def test_convolutions_are_never_faster_than_their_arithmetic(precision: str) -> 
 
 
 def test_product_has_both_regimes() -> None:
-    setting = asked()
+    setting = setting_of()
     width, speed = 2.0, H200.hbm_bytes_per_s
     thin = conv_product_time_s(setting=setting, num_rows=1e6, num_columns=64, num_depth=64, num_elements=1e9)
     share = H200.constants.matrix_convolution_share.value
@@ -106,8 +109,8 @@ def test_product_has_both_regimes() -> None:
 
 def test_first_convolution_needs_no_gradient_of_the_image() -> None:
     conv = Conv(part="x", channels_in=256, channels_out=256, kernel=3, in_size=28, out_size=28)
-    first = conv_time_s(setting=asked(), conv=replace(conv, place="stem"))
-    later = conv_time_s(setting=asked(), conv=conv)
+    first = conv_time_s(setting=setting_of(), conv=replace(conv, place="stem"))
+    later = conv_time_s(setting=setting_of(), conv=conv)
     assert first[0] == later[0]
     assert later[1] == pytest.approx(2 * float(first[1]), rel=0.1)
 
@@ -120,6 +123,11 @@ def test_norm_traffic_is_the_counted_passes() -> None:
     assert compiled == 2.0 * (8 * NUM_OUTPUTS + 3 * BLOCK_OUTPUTS)
 
 
+def test_gradients_hide_behind_the_backward_part_of_the_norms() -> None:
+    assert norm_backward_frac(setting_of(compiled=False)) == 8 / 13
+    assert norm_backward_frac(setting_of(compiled=True)) == 5 / 8
+
+
 def test_layout_is_changed_only_for_matrix_units_fed_channels_first() -> None:
     assert layout_bytes_per_sample(shape=SHAPE, recipe=recipe("fp32"), channels_last=False) == 0
     assert layout_bytes_per_sample(shape=SHAPE, recipe=recipe("bf16"), channels_last=True) == 0
@@ -128,7 +136,7 @@ def test_layout_is_changed_only_for_matrix_units_fed_channels_first() -> None:
 
 
 def test_fewer_multiplications_help_vector_units_channels_first_only() -> None:
-    first, last = (vision_step_time(asked("fp32", channels_last=last)) for last in (False, True))
+    first, last = (step_time(setting_of("fp32", channels_last=last)) for last in (False, True))
     gain = H200.constants.vector_convolution_gain.value
     assert gain > 1.0
     assert last.part("convolution_forward").total == pytest.approx(
@@ -138,7 +146,7 @@ def test_fewer_multiplications_help_vector_units_channels_first_only() -> None:
 
 def test_channels_first_kernels_are_no_faster_in_16_bit_on_an_h200() -> None:
     """Where memory is fast, elements are the limit; a V100's memory is slower than its kernels."""
-    wide, narrow = (asked(p, channels_last=False) for p in ("fp32", "bf16"))
+    wide, narrow = (setting_of(p, channels_last=False) for p in ("fp32", "bf16"))
     assert move_time_s(setting=narrow, num_elements=1e9) > 0.75 * float(move_time_s(setting=wide, num_elements=1e9))
     v100 = machine_from_system(CATALOG, "generic-v100")
     wide, narrow = (replace(s, machine=v100) for s in (wide, replace(narrow, recipe=recipe("fp16"))))
@@ -149,14 +157,14 @@ def test_channels_first_kernels_are_no_faster_in_16_bit_on_an_h200() -> None:
 
 
 def test_casts_are_small_and_only_under_mixed_precision() -> None:
-    assert cast_bytes(asked("fp32")) == cast_bytes(asked("tf32")) == 0
-    step = vision_step_time(asked(batch=256))
+    assert cast_bytes(setting_of("fp32")) == cast_bytes(setting_of("tf32")) == 0
+    step = step_time(setting_of(batch=256))
     assert 0 < float(step.part("casts").total) < 0.01 * float(step.total)
 
 
 def test_small_batches_wait_for_the_host() -> None:
-    small, large = vision_step_time(asked(batch=8)), vision_step_time(asked())
-    assert small.total == pytest.approx(host_time_s(asked()))
+    small, large = step_time(setting_of(batch=8)), step_time(setting_of())
+    assert small.total == pytest.approx(host_time_s(setting_of()))
     assert large.part("host").total == 0
 
 
@@ -176,8 +184,9 @@ def test_exchange_hides_behind_the_backward_pass_but_its_last_bucket() -> None:
 
 
 def test_nodes_wait_for_the_slowest() -> None:
-    one, many = vision_step_time(asked()), vision_step_time(asked(), num_nodes=16)
-    assert many.total == pytest.approx(float(one.total) * (1.0 + 4 * H200.constants.straggler_growth.value))
+    step = step_time(setting_of(dp=16 * H200.gpus_per_node))
+    busy_s = sum(float(part.total) for part in step.parts if part.name not in ("host", "stragglers", "data"))
+    assert step.part("stragglers").total == pytest.approx(busy_s * 4 * H200.constants.straggler_growth.value)
 
 
 def test_memory_is_what_pytorch_counts() -> None:
@@ -186,11 +195,11 @@ def test_memory_is_what_pytorch_counts() -> None:
         row = json.loads(line)
         shape = CATALOG.model(row["model"]).conv
         assert shape is not None
-        setting = replace(asked("bf16" if row["autocast"] else "fp32", batch=row["batch"]), shape=shape)
-        found = vision_memory(setting)
-        assert float(found.total) == pytest.approx(row["peak_bytes"], rel=0.01), row
+        setting = replace(setting_of("bf16" if row["autocast"] else "fp32", batch=row["batch"]), shape=shape)
+        memory = step_memory(setting)
+        assert float(memory.total) == pytest.approx(row["peak_bytes"], rel=0.01), row
         # The tracker counts the weights that autocast keeps in 16 bit as activations.
-        kept = float(found.part("activations").total) + float(found.part("cast_weights").total)
+        kept = float(memory.part("activations").total) + float(memory.part("cast_weights").total)
         assert kept == pytest.approx(row["activation_bytes"], rel=0.03), row
 
 
@@ -199,7 +208,7 @@ def test_memory_says_which_batches_published_runs_could_use() -> None:
 
     def reserved(precision: str, batch: int) -> float:
         c = H200.constants
-        held = float(vision_memory(asked(precision, batch=batch), dp=8).total)
+        held = float(step_memory(setting_of(precision, batch=batch, dp=8)).total)
         return held * (1.0 + c.allocator_overhead.value) + c.device_reserve.value
 
     assert reserved("fp32", 128) < 16 * 2**30
@@ -210,13 +219,12 @@ def test_memory_says_which_batches_published_runs_could_use() -> None:
 
 
 def test_interval_is_wider_for_what_no_run_was_fitted_on() -> None:
-    setting = asked()
-    known = vision_interval_s(time_s=1.0, setting=setting, num_unseen=0)
-    strange = vision_interval_s(time_s=1.0, setting=setting, num_unseen=2)
-    assert strange[0] < known[0] < 1.0 < known[1] < strange[1]
+    setting = setting_of()
     other = replace(setting, machine=machine_from_system(CATALOG, "generic-mi300x"))
-    assert unseen_vision(setting) == []
-    assert unseen_vision(other) == ["no fitted vision run used mi300x"]
+    assert unseen(setting) == []
+    assert unseen(other) == ["no fitted vision run used mi300x"]
+    narrow, wide = (interval_s(time_s=1.0, setting=one) for one in (setting, other))
+    assert wide[0] < narrow[0] < 1.0 < narrow[1] < wide[1]
 
 
 def test_gradients_are_those_of_the_parameters() -> None:

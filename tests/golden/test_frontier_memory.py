@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.footprint import stage_memory, step_memory
+from scalewright.costs.footprint import memory_on, step_memory
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.setting import Setting
 from scalewright.workload.layout import Layout
@@ -51,7 +51,7 @@ def run() -> Setting:
 
 
 MEASURED = measured()
-PREDICTED = {stage: float(stage_memory(run(), stage).total) / MIB for stage in STAGES}
+PREDICTED = {stage: float(memory_on(run(), stage).total) / MIB for stage in STAGES}
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -22,9 +22,9 @@ from calibration_cases import (
 )
 from scalewright.catalog.calibration import Calibration, ResidualName
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.compute import tiled_product_time_s
 from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.launch.prepare.outlook import outlook, vision_outlook
 from scalewright.observe.calibrate import convolution_rows, full_tile_flop_per_s, unmeasured_words, values_from
 from scalewright.observe.residuals import RealStep, fit_residuals

@@ -24,7 +24,7 @@ from properties.cases import (
 )
 from scalewright.catalog.facts import Fact
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.footprint import stage_memory, step_memory
+from scalewright.costs.footprint import memory_on, step_memory
 from scalewright.costs.machine import Machine
 from scalewright.costs.memory import stored_bytes_per_layer
 from scalewright.costs.setting import Setting
@@ -203,7 +203,7 @@ def test_memory_never_grows_with_tensor_parallelism(case: Setting, factor: int) 
 def test_each_zero_stage_keeps_no_more_state_than_the_one_before(case: Setting) -> None:
     kept = []
     for zero in range(4):
-        memory = stage_memory(changed(case, zero=zero), 0)
+        memory = memory_on(changed(case, zero=zero), 0)
         kept.append(sum(float(memory.part(name).total) for name in STATE))
     assert kept == sorted(kept, reverse=True)
     if int(case.layout.dp) > 1 and int(case.layout.pp) == 1 and case.stack.keeps_gradients:
@@ -214,7 +214,7 @@ def test_each_zero_stage_keeps_no_more_state_than_the_one_before(case: Setting) 
 @example(case=NARROW_EXPERTS)
 @MANY
 def test_the_more_is_computed_again_the_less_is_kept(case: Setting) -> None:
-    kept = [float(stage_memory(changed(case, recompute=r), 0).part("activations").total) for r in RECOMPUTE]
+    kept = [float(memory_on(changed(case, recompute=r), 0).part("activations").total) for r in RECOMPUTE]
     for less, more in zip(kept[1:], kept[:-1], strict=True):
         assert less <= more * (1 + 1e-12)
 
@@ -222,7 +222,7 @@ def test_the_more_is_computed_again_the_less_is_kept(case: Setting) -> None:
 @pytest.mark.parametrize("layout", [{"dp": 8, "gbs": 8}, {"cp": 8}, {"dp": 2, "cp": 4, "gbs": 2}], ids=str)
 def test_weights_that_are_sharded_are_gathered_somewhere(layout: dict[str, int]) -> None:
     """State is sharded over data and context parallelism, so two whole units are in flight with either."""
-    whole, sharded = (stage_memory(setting(zero=zero, **layout), 0) for zero in (0, 3))
+    whole, sharded = (memory_on(setting(zero=zero, **layout), 0) for zero in (0, 3))
     assert sharded.part("weights").total == pytest.approx(whole.part("weights").total / 8)
     assert sharded.part("gathered_weights").total > 0
 
@@ -230,7 +230,7 @@ def test_weights_that_are_sharded_are_gathered_somewhere(layout: dict[str, int])
 @given(case=settings_of(DENSE))
 @MANY
 def test_worst_stage_of_a_dense_model_is_the_one_counted(case: Setting) -> None:
-    worst = max(float(stage_memory(case, stage).total) for stage in range(int(case.layout.pp)))
+    worst = max(float(memory_on(case, stage).total) for stage in range(int(case.layout.pp)))
     assert step_memory(case).total == pytest.approx(worst)
 
 
@@ -238,7 +238,7 @@ def test_worst_stage_of_a_dense_model_is_the_one_counted(case: Setting) -> None:
 @MANY
 def test_worst_stage_of_a_mixture_of_experts_is_the_one_counted(case: Setting, pp: int) -> None:
     deep = changed(case, pp=min(pp, case.shape.layers), vpp=1)
-    worst = max(float(stage_memory(deep, stage).total) for stage in range(int(deep.layout.pp)))
+    worst = max(float(memory_on(deep, stage).total) for stage in range(int(deep.layout.pp)))
     assert step_memory(deep).total == pytest.approx(worst)
 
 
@@ -255,7 +255,7 @@ def test_worst_stage_is_counted_where_dense_layers_fill_the_first_two(recompute:
         gbs=8 * 62,
         recompute=recompute,
     )
-    worst = max(float(stage_memory(case, stage).total) for stage in range(31))
+    worst = max(float(memory_on(case, stage).total) for stage in range(31))
     assert step_memory(case).total == pytest.approx(worst)
 
 

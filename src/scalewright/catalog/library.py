@@ -115,11 +115,11 @@ class Catalog:
         if kind not in KINDS:
             raise UnknownNameError("kind of catalogue entry", kind, KINDS)
         if kind not in self._paths:
-            found: dict[str, Path] = {}
+            paths: dict[str, Path] = {}
             for folder in self.folders:
                 for path in sorted((folder / kind).glob("*.toml")):
-                    found.setdefault(path.stem, path)
-            self._paths[kind] = found
+                    paths.setdefault(path.stem, path)
+            self._paths[kind] = paths
         return self._paths[kind]
 
     def _load(self, kind: str, entry_id: str, path: Path) -> Entry:
@@ -136,7 +136,7 @@ class Catalog:
         if kind not in self._names:
             names: dict[str, str] = {}
             for entry_id, path in self._files(kind).items():
-                for name in (entry_id, *_aliases(path)):
+                for name in (entry_id, *_strings(path, "aliases")):
                     names.setdefault(folded(name), entry_id)
             self._names[kind] = names
         return self._names[kind]
@@ -171,23 +171,30 @@ class Catalog:
     def stack(self, name: str) -> Stack:
         return self._typed("stacks", name, Stack)
 
+    def stack_of_own_run(self, compile_option: str) -> Stack:
+        """The stack that describes scalewright's own runs with this `compile` option."""
+        for entry_id, path in self._files("stacks").items():
+            if compile_option in _strings(path, "own_runs"):
+                return self.stack(entry_id)
+        raise ConfigError(f"no stack of the catalogue has {compile_option!r} among its own_runs: add it to one of them")
+
     def prices(self, accelerator_id: str) -> list[Price]:
         return [cast(Price, p) for p in self.all("prices") if cast(Price, p).accelerator == accelerator_id]
 
-    def _typed(self, kind: str, name: str, wanted: type[E]) -> E:
+    def _typed(self, kind: str, name: str, entry_type: type[E]) -> E:
         entry = self.get(kind, name)
-        assert isinstance(entry, wanted)
+        assert isinstance(entry, entry_type)
         return entry
 
 
-def _aliases(path: Path) -> list[str]:
-    """Aliases of an entry without validating it: a broken neighbour must not break a lookup."""
+def _strings(path: Path, key: str) -> list[str]:
+    """The strings under a key of an entry that is not validated: a broken neighbour must not break a lookup."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return []
-    aliases = raw.get("aliases", [])
-    return [a for a in aliases if isinstance(a, str)] if isinstance(aliases, list) else []
+    values = raw.get(key, [])
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
 
 
 def open_catalog(extra: Path | None = None) -> Catalog:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from scalewright.catalog.caches import Caches
+from scalewright.catalog.constants import Constants as Constants  # noqa: PLC0414
 from scalewright.catalog.entry import Entry as Entry  # noqa: PLC0414
 from scalewright.catalog.entry import require_positive
 from scalewright.catalog.facts import (
@@ -31,8 +32,7 @@ from scalewright.catalog.network import Fabric as Fabric  # noqa: PLC0414
 from scalewright.catalog.network import Link as Link  # noqa: PLC0414
 from scalewright.catalog.network import NodeNetwork
 from scalewright.catalog.network import Transport as Transport  # noqa: PLC0414
-from scalewright.catalog.stage_constants import StageConstants
-from scalewright.catalog.vision_constants import VisionConstants
+from scalewright.catalog.stack import Stack as Stack  # noqa: PLC0414
 
 Precision = Literal["fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"]
 
@@ -288,147 +288,6 @@ class PublishedTotal(Entry):
     model: Id
     energy: Joules | None = None
     carbon: Kgco2e | None = None
-
-
-class Stack(Entry):
-    """A software stack: how its kernels, host code and overlaps differ. Three fitted factors at most."""
-
-    host_time: Seconds
-    """Host work to issue one layer's forward pass; what a device faster than its host waits for."""
-    elementwise_passes: Count
-    """Times a layer's activations cross memory outside the products, forward."""
-    attention_share: Fraction
-    """Rate of fused attention over the device's best 16-bit product, for heads of 128 and long sequences; ignored
-    when attention is not fused."""
-    compiled: bool
-    """Element-wise operations are fused by a compiler, and convolutions run channels last."""
-    fused_attention: bool
-    """False: scores are written to memory, as before FlashAttention."""
-    overlaps_tensor: bool
-    """Tensor-parallel transfers run beside the products they feed."""
-    overlaps_gradients: bool
-    """Gradient and weight exchange runs beside the backward pass."""
-    dropout: bool
-    """Dropout masks are kept for the backward pass."""
-    keeps_gradients: bool
-    """Gradients have a buffer of their own; false: they appear as the backward pass frees activations."""
-    gradient_bytes: Bytes | None = None
-    """Length of a gradient in that buffer, where the stack keeps it shorter than the precision says."""
-    logits_bytes: Bytes
-    """Memory per output score: the layer's output, copies in fp32 and their gradients, unless the loss is fused."""
-    gathers_per_layer: int = Field(gt=0)
-    """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
-    splits: tuple[Literal["tp", "pp", "cp", "ep"], ...]
-    """Ways beside data parallelism in which it splits a model."""
-    max_zero: int = Field(ge=0, le=3)
-    """The highest ZeRO stage it has."""
-
-
-class Constants(Entry, StageConstants, VisionConstants):
-    """Numbers the cost models need that belong to no single device: measured, fitted or assumed, never literals."""
-
-    memory_bandwidth_share: Fraction
-    """Share of the datasheet's memory bandwidth that streaming kernels reach."""
-    unpublished_matmul_share: Fraction
-    """Share of peak taken for a device whose best matrix product nobody published."""
-    sustained_matmul_share: Fraction
-    """Rate of large products in a running job over the best one published, on a device that does not throttle."""
-    throttle_exponent: Count
-    """How fast sustained products slow down as peak per watt grows."""
-    throttle_reference: FlopPerS
-    """16-bit peak per watt of the device whose sustained rate was measured."""
-    throttle_share: Fraction
-    """Sustained over best rate of that device."""
-    vector_matmul_share: Fraction
-    """Rate of products on the vector units of such devices over the best one published."""
-    device_spread: Fraction
-    """Spread of the product rate among devices of one kind that run at their power limit."""
-    misaligned_matmul_share: Fraction
-    """Rate of 16-bit products with a side that is no multiple of 8 elements, over that of aligned ones."""
-    narrow_matmul_gain: Fraction
-    """8-bit products over what the 16-bit throttling would leave them: they move fewer bits per operation."""
-    depth_overhead: Count
-    """Elements of depth that filling and draining a tile's pipeline costs."""
-    wave_overhead: Seconds
-    """Time between two waves of tiles."""
-    tile_share: dict[str, Fraction]
-    """Rate of smaller tiles over the largest, by `rows x columns`."""
-    grouped_matmul_share: Fraction
-    """Rate of products grouped over experts against one product of the same size, for many rows an expert."""
-    grouped_rows_ramp: Count
-    """Rows of one expert at which grouped products reach half of that rate."""
-    expert_imbalance: Fraction
-    """Tokens of the busiest device's experts over the mean, less one, beyond what chance brings."""
-    attention_seq_ramp: Count
-    """Sequence length at which fused attention reaches half of its rate."""
-    attention_head_ramp: Count
-    """Head size at which fused attention would reach half of its rate for endless heads."""
-    unfused_product_share: Fraction
-    """Rate of the batched products of unfused attention over other products."""
-    unfused_attention_passes: Count
-    """Times the score matrix crosses memory in one layer, forward and backward, when attention is not fused."""
-    permute_passes: Count
-    """Times routed tokens cross memory in one layer, forward, to reach their experts and come back."""
-    narrow_cast_passes: Count
-    """Times activations cross memory to be cast to 8 bit, per layer, forward."""
-    logits_passes: Count
-    """Times the output scores cross memory in a loss of several kernels, forward and backward."""
-    fused_logits_share: Fraction
-    """Part of those crossings left where a compiler or a kernel of its own fuses the loss."""
-    gated_traffic: Count
-    """Element-wise traffic of a gated feed-forward over that of a plain one of the same width."""
-    expert_host_factor: Count
-    """Host work of a mixture-of-experts layer over a dense one: routing, permutation and its synchronisation."""
-    expert_cast_host: Fraction
-    """Host work of each expert a device holds, over a dense layer's, where every expert's tokens are cast alone."""
-    softmax_fallback_host: Fraction
-    """Host work that a softmax in several kernels adds to a layer's, where the fused kernel cannot run."""
-    host_spread: Fraction
-    """Growth of host time for each doubling of the hosts that a tensor-parallel group waits for."""
-    host_blend: Count
-    """Exponent p of (device^p + host^p)^(1/p): how sharply the slower of device and host takes over."""
-    scale_up_share: Fraction
-    """Share of the scale-up link rate that large collectives reach."""
-    collective_offset: Seconds
-    """Time to start one collective."""
-    latency_factor: Count
-    """Latency per step in a running job over that of a quiet link."""
-    tensor_exposure: Fraction
-    """Part of tensor-parallel time left visible by a stack that overlaps it."""
-    transfer_exposure: Fraction
-    """Part of pipeline transfers left visible."""
-    all_to_all_exposure: Fraction
-    """Part of expert-parallel transfers left visible."""
-    gradient_overlap: Fraction
-    """Part of the backward pass that hides gradient exchange in a stack that overlaps it."""
-    shard_overlap: Fraction
-    """Part of compute that hides the gathering of sharded weights."""
-    overlap_cost: Fraction
-    """Slowdown of compute for each second of exchange it hides: both want memory, units and power."""
-    straggler_growth: Fraction
-    """Slowdown for each doubling of the node count: all wait for the slowest."""
-    congestion_share: Fraction
-    """Share of a machine at which a job sees half of its fabric's `congestion`."""
-    congestion_nodes: Count
-    """Nodes of a machine that sees half of its fabric's `congestion`."""
-    step_overhead: Seconds
-    """Host work once per step: data, clipping, logging."""
-    device_reserve: Bytes
-    """Context, libraries and communication buffers outside the framework's allocator."""
-    allocator_overhead: Fraction
-    """Reserved over allocated memory, less one: fragmentation and rounding."""
-    interval_low: Fraction
-    """Lower end of the 90 % interval, as measured over predicted."""
-    interval_high: Fraction
-    """Upper end of the 90 % interval, as measured over predicted."""
-    expert_interval_power: Count
-    """Exponent on both ends for mixtures of experts, whose times scatter more from release to release."""
-    seen_with_stack: dict[Id, tuple[Literal["8 bit", "experts"], ...]]
-    """What fitted runs of each software stack had, of what changes its kernels."""
-    seen_accelerators: tuple[Id, ...]
-    """Devices of the runs that the fitted constants come from; a prediction elsewhere has a wider interval."""
-    seen_precisions: tuple[str, ...]
-    seen_transports: tuple[str, ...]
 
 
 KINDS: dict[str, type[Entry]] = {

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.costs.breakdown import FloatLike, Words
-from scalewright.costs.collective_lines import MeasuredLine, measured_time_s
 from scalewright.costs.machine import Machine
-from scalewright.costs.network import GROUP, LEAF, TIERS, WHOLE, Tier, hops_latency_s, slowdown, tier_frac, tier_of
+from scalewright.costs.machine.collective_lines import MeasuredLine, measured_time_s
+from scalewright.costs.machine.network import (
+    GROUP,
+    LEAF,
+    TIERS,
+    WHOLE,
+    Tier,
+    hops_latency_s,
+    slowdown,
+    tier_frac,
+    tier_of,
+)
 from scalewright.errors import NotExpressedError
 
 LIBRARIES: dict[str, tuple[str, ...]] = {

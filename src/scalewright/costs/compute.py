@@ -13,25 +13,8 @@ from scalewright.costs.setting import Setting
 
 FLASH_BACKWARD_OVER_FORWARD = 2.5
 """Fused attention's backward pass does five matrix products where the forward does two (dao2023, section 3.1)."""
-UNFUSED_FORWARD_FRAC = 0.4
-"""Of the crossings of the score matrix, forward: scores, mask and softmax, dropout; backward half as many again."""
-FLASH_HEAD_STEP = 64
-"""Fused attention runs other head sizes as the next multiple of 64 (benchmarks/results/h200_micro.jsonl: 80 and 96
-take as long as 128)."""
 REFERENCE_HEAD = 128.0
 """Head size that a stack's attention share is stated for."""
-MATRIX_UNIT_ALIGNMENT = 8
-"""16-bit products whose depth is not a multiple of this leave the matrix units (NVIDIA tensor-core guide)."""
-HOST_BACKWARD_OVER_FORWARD = 1.5
-VOCAB_STEP = 128
-"""Rows of the output layer that tensor-parallel ranks hold a multiple of (Megatron-LM's default)."""
-SOFTMAX_BATCH = 4
-"""Score matrices a rank must have a multiple of for Megatron-LM's fused softmax kernel (fused_softmax.py)."""
-FUSED_LOSS_BYTES = 4.0
-"""A stack whose loss keeps no more than this per score computes it in one kernel."""
-FP32_BYTES = 4.0
-GROUP_TILE_ROWS = 128.0
-"""Rows an expert's tokens are padded to in a grouped product."""
 
 Gemms = Mapping[str, tuple[FloatLike, FloatLike]]
 
@@ -86,7 +69,8 @@ def alignment_frac(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
     """
     if setting.machine.accelerator.num_compute_units is None:
         return 1.0
-    odd = (np.asarray(n) % MATRIX_UNIT_ALIGNMENT > 0) | (np.asarray(k) % MATRIX_UNIT_ALIGNMENT > 0)
+    step = setting.constants.matrix_unit_alignment.value
+    odd = (np.asarray(n) % step > 0) | (np.asarray(k) % step > 0)
     return np.where(odd, setting.constants.misaligned_matmul_share.value, 1.0)[()]
 
 
@@ -114,8 +98,7 @@ def _product(setting: Setting, flop_per_s: FloatLike, m: FloatLike, n: FloatLike
     return gemm_time_s(
         m=m, n=n, k=k, flop_per_s=flop_per_s, bytes_per_s=setting.machine.hbm_bytes_per_s,
         width_bytes=setting.recipe.activation_bytes, num_units=None if units is None else units.value,
-        constants=setting.constants,
-        start_s=0.0 if setting.machine.measured is None else setting.machine.measured.product_start_s,
+        constants=setting.constants, start_s=setting.machine.product_start_s,
     )  # fmt: skip
 
 
@@ -232,7 +215,8 @@ def expert_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
         return NOTHING
     experts_here = np.maximum(moe.num_experts / setting.layout.ep, 1)
     per_expert = setting.num_routed_tokens * expert_load(setting) / experts_here
-    rows = np.ceil(per_expert / GROUP_TILE_ROWS) * GROUP_TILE_ROWS * experts_here
+    tile_rows = setting.constants.grouped_tile_rows.value
+    rows = np.ceil(per_expert / tile_rows) * tile_rows * experts_here
     width = moe.expert_ffn / setting.expert_tp
     fan = 2 if setting.shape.gated else 1
     ramp = per_expert / (per_expert + setting.constants.grouped_rows_ramp.value)
@@ -305,7 +289,7 @@ def flash_attention_time_s(
 
 def unfused_attention_times(
     *, seq: int, micro_batch: FloatLike, heads: FloatLike, head_dim: float, flop_per_s: float, bytes_per_s: float,
-    passes: float, width_bytes: float,
+    width_bytes: float, constants: Constants,
 ) -> PassTimes:  # fmt: skip
     """Attention whose scores are written to memory: batched products, softmax and dropout over b a s^2 elements.
 
@@ -314,11 +298,10 @@ def unfused_attention_times(
     Assumes   the whole square is computed; heads whose size is no multiple of 8 run on the vector units
     Checked   `scalewright validate`, the runs before fused attention
     """
-    b, s = micro_batch, float(seq)
+    b, s, ahead = micro_batch, float(seq), constants.unfused_forward_share.value
     products = 4.0 * b * s * s * heads * head_dim / flop_per_s
-    traffic = passes * b * heads * s * s * width_bytes / bytes_per_s
-    forward = products + UNFUSED_FORWARD_FRAC * traffic
-    return PassTimes(forward_s=forward, backward_s=2.0 * products + (1.0 - UNFUSED_FORWARD_FRAC) * traffic)
+    traffic = constants.unfused_attention_passes.value * b * heads * s * s * width_bytes / bytes_per_s
+    return PassTimes(forward_s=products + ahead * traffic, backward_s=2.0 * products + (1.0 - ahead) * traffic)
 
 
 def attention_times(setting: Setting) -> PassTimes:
@@ -332,19 +315,16 @@ def attention_times(setting: Setting) -> PassTimes:
             seq=shape.seq,
             micro_batch=micro_batch,
             heads=heads,
-            head_dim=head_dim_sum(shape, step=FLASH_HEAD_STEP if has_units else 1),
+            head_dim=head_dim_sum(shape, step=int(constants.attention_head_step.value) if has_units else 1),
             causal=shape.causal,
             flop_per_s=machine.attention_flop_per_s(recipe.attention, setting.stack),
             constants=constants,
             has_units=has_units,
         )
-        known = machine.measured
-        ratio = FLASH_BACKWARD_OVER_FORWARD
-        if known is not None:
-            ratio = known.attention_backward_ratio.get(recipe.attention, ratio)
+        ratio = machine.attention_backward_ratio.get(recipe.attention, FLASH_BACKWARD_OVER_FORWARD)
         return PassTimes(forward_s=forward, backward_s=forward * ratio)
     rate = machine.sustained_flop_per_s(recipe.attention) * constants.unfused_product_share.value
-    if shape.head_dim % MATRIX_UNIT_ALIGNMENT and "fp32" in machine.accelerator.peak:
+    if shape.head_dim % constants.matrix_unit_alignment.value and "fp32" in machine.accelerator.peak:
         rate = machine.peak_flop_per_s("fp32")
     return unfused_attention_times(
         seq=shape.seq,
@@ -353,8 +333,8 @@ def attention_times(setting: Setting) -> PassTimes:
         head_dim=head_dim_sum(shape),
         flop_per_s=rate,
         bytes_per_s=machine.hbm_bytes_per_s,
-        passes=constants.unfused_attention_passes.value,
         width_bytes=recipe.activation_bytes,
+        constants=constants,
     )
 
 
@@ -375,10 +355,11 @@ def elementwise_bytes_per_layer(
 
 def norm_and_activation_bytes(setting: Setting) -> FloatLike:
     """Memory traffic of norms, residuals and activation functions of one layer, forward."""
+    width_bytes = setting.recipe.activation_bytes
     return elementwise_bytes_per_layer(
         hidden=setting.shape.hidden, ffn_width=setting.feed_forward_width, num_tokens=setting.num_tokens,
-        tp=setting.layout.tp, norm_split=setting.norm_split, passes=_num_passes(setting),
-        width_bytes=setting.recipe.activation_bytes,
+        tp=setting.layout.tp, norm_split=setting.norm_split,
+        passes=setting.stack_costs.num_layer_passes(width_bytes), width_bytes=width_bytes,
         gated_traffic=setting.constants.gated_traffic.value if setting.shape.gated else 1.0,
     )  # fmt: skip
 
@@ -397,42 +378,23 @@ def elementwise_times(setting: Setting) -> PassTimes:
     return PassTimes(forward_s=forward, backward_s=2.0 * forward)
 
 
-def _num_passes(setting: Setting) -> float:
-    """Crossings of a layer's element-wise work: as its kernels were measured to take here, else as fitted."""
-    known, stack = setting.machine.measured, setting.stack
-    if known is None:
-        return stack.elementwise_passes.value
-    own = known.elementwise_passes.get((stack.id, setting.recipe.activation_bytes < FP32_BYTES))
-    return (stack.elementwise_passes.value if own is None else own) * known.elementwise_factor
-
-
-def _num_loss_passes(setting: Setting) -> float:
-    """Crossings of the scores: as the loss was measured to take here, else as fitted, less where it is fused."""
-    known, constants, stack = setting.machine.measured, setting.constants, setting.stack
-    is_fused = stack.compiled or stack.logits_bytes.value <= FUSED_LOSS_BYTES
-    fitted = constants.logits_passes.value * (constants.fused_logits_share.value if is_fused else 1.0)
-    if known is None:
-        return fitted
-    own = known.loss_passes.get((stack.id, setting.recipe.activation_bytes < FP32_BYTES))
-    return fitted if own is None else own * known.elementwise_factor
-
-
-def num_output_rows(vocab: int, tp: FloatLike) -> FloatLike:
-    """Rows of the output layer: the vocabulary, filled up to 128 a rank where tensor parallelism splits it."""
-    t = np.asarray(tp, dtype=np.float64)
-    return np.where(t > 1, np.ceil(vocab / (VOCAB_STEP * t)) * VOCAB_STEP * t, float(vocab))[()]
+def num_output_rows(setting: Setting) -> FloatLike:
+    """Rows of the output layer: the vocabulary, filled up to a step a rank where tensor parallelism splits it."""
+    t = np.asarray(setting.layout.tp, dtype=np.float64)
+    vocab, step = setting.shape.vocab, setting.constants.vocab_step.value
+    return np.where(t > 1, np.ceil(vocab / (step * t)) * step * t, float(vocab))[()]
 
 
 def head_products(setting: Setting) -> PassTimes:
-    """The output layer's products on the last stage."""
-    columns = num_output_rows(setting.shape.vocab, setting.layout.tp) / setting.layout.tp
+    """The output layer's products on the last pipeline rank."""
+    columns = num_output_rows(setting) / setting.layout.tp
     rate = product_flop_per_s(setting, setting.recipe.head)
     gemms = {"head": (columns, float(setting.shape.hidden))}
     return matmul_times(setting, gemms, flop_per_s=rate, has_adapters=False)
 
 
 def head_times(setting: Setting) -> PassTimes:
-    """The output layer and the loss on the last stage.
+    """The output layer and the loss on the last pipeline rank.
 
     Equation  products [T, V/t, h] + c w T V / (t B); c a quarter where the loss is fused
     Source    shoeybi2019 (Megatron-LM, arXiv:1909.08053), section 3
@@ -440,13 +402,11 @@ def head_times(setting: Setting) -> PassTimes:
               cross memory c times, forward and backward
     Checked   tests/costs/test_compute.py: linear in vocabulary
     """
-    shape, layout = setting.shape, setting.layout
-    columns = num_output_rows(shape.vocab, layout.tp) / layout.tp
-    products = head_products(setting)
-    passes = _num_loss_passes(setting)
-    scores = setting.num_tokens * columns * setting.recipe.activation_bytes
-    loss = passes * scores / setting.machine.hbm_bytes_per_s
-    return products + PassTimes(forward_s=loss / 2.0, backward_s=loss / 2.0)
+    width_bytes = setting.recipe.activation_bytes
+    columns = num_output_rows(setting) / setting.layout.tp
+    scores = setting.num_tokens * columns * width_bytes
+    loss = setting.stack_costs.num_score_passes(width_bytes) * scores / setting.machine.hbm_bytes_per_s
+    return head_products(setting) + PassTimes(forward_s=loss / 2.0, backward_s=loss / 2.0)
 
 
 def softmax_falls_back(setting: Setting) -> FloatLike:
@@ -454,7 +414,7 @@ def softmax_falls_back(setting: Setting) -> FloatLike:
     if setting.stack.fused_attention:
         return 0.0
     num_matrices = np.asarray(setting.layout.mbs * setting.shape.heads / setting.layout.tp)
-    return np.asarray(num_matrices % SOFTMAX_BATCH > 0, dtype=np.float64)[()]
+    return np.asarray(num_matrices % setting.constants.softmax_batch.value > 0, dtype=np.float64)[()]
 
 
 def host_times(setting: Setting) -> PassTimes:
@@ -473,8 +433,8 @@ def host_times(setting: Setting) -> PassTimes:
         more = more + constants.expert_cast_host.value * np.maximum(moe.num_experts / layout.ep, 1)
     slowest = 1.0 + constants.host_spread.value * np.log2(np.asarray(layout.tp, dtype=np.float64))
     fallback = 1.0 + constants.softmax_fallback_host.value * softmax_falls_back(setting)
-    forward = setting.machine.layer_host_s(setting.stack) * (1.0 + setting.moe_frac * more) * slowest * fallback
-    return PassTimes(forward_s=forward, backward_s=forward * HOST_BACKWARD_OVER_FORWARD)
+    forward = setting.stack_costs.layer_host_s * (1.0 + setting.moe_frac * more) * slowest * fallback
+    return PassTimes(forward_s=forward, backward_s=forward * constants.host_backward_ratio.value)
 
 
 def host_wait_s(*, device_s: FloatLike, host_s: FloatLike, blend: float) -> FloatLike:

@@ -1,4 +1,4 @@
-"""Memory of one step on the worst rank, stage by stage."""
+"""Memory of one step on the worst rank: the pipeline rank whose device holds the most."""
 
 from __future__ import annotations
 
@@ -12,51 +12,52 @@ from scalewright.costs import memory, pipeline
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import (
-    first_expert_stage,
+    first_expert_rank,
     num_dense_layer_params,
     num_expert_copies,
     num_expert_layer_params,
-    stage_shards,
+    shards_on,
     trained_shards,
 )
 from scalewright.workload.layout import COLUMNS
 
 
 def step_memory(setting: Setting) -> Breakdown:
-    """Peak allocated bytes on the worst rank: the first, second, last or first all-expert stage.
+    """Peak allocated bytes on the worst pipeline rank: the first, second, last or first all-expert one.
 
-    Equation  max over stages of: state + in-flight activations + working set + logits on the last
+    Equation  max over pipeline ranks of: state + in-flight activations + working set + logits on the last
     Source    korthikanti2022 (arXiv:2205.05198), section 4; rajbhandari2020 (arXiv:1910.02054), section 3
-    Assumes   stage i holds p - i micro-batches; stages between the second and the last need less than the second
-    Checked   tests/golden/test_frontier_memory.py: 16 stages of a 175B run within 3 %
+    Assumes   rank i holds p - i micro-batches; ranks between the second and the last need less than the second
+    Checked   tests/golden/test_frontier_memory.py: 16 pipeline ranks of a 175B run within 3 %
     """
-    few, back = _distinct(setting)
-    if back is not None:
-        found = step_memory(few)
-        return replace(found, parts=tuple(replace(p, value=np.asarray(p.total)[back]) for p in found.parts))
+    distinct, index = _distinct(setting)
+    if index is not None:
+        memory_of_each = step_memory(distinct)
+        parts_of_all = (replace(p, value=np.asarray(p.total)[index]) for p in memory_of_each.parts)
+        return replace(memory_of_each, parts=tuple(parts_of_all))
     pp = np.asarray(setting.layout.pp)
     candidates = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
     if setting.shape.moe is not None:
-        candidates.append(np.asarray(first_expert_stage(setting)))
-    stages = [stage_memory(setting, stage[()]) for stage in candidates]
-    totals = [np.asarray(s.total, dtype=np.float64) for s in stages]
+        candidates.append(np.asarray(first_expert_rank(setting)))
+    footprints = [memory_on(setting, pipeline_rank[()]) for pipeline_rank in candidates]
+    totals = [np.asarray(one.total, dtype=np.float64) for one in footprints]
     worst = np.argmax(np.stack(np.broadcast_arrays(*totals)), axis=0)
     if worst.ndim == 0:
-        return stages[int(worst)]
+        return footprints[int(worst)]
     parts = []
-    for leaves in zip(*(s.parts for s in stages), strict=True):
+    for leaves in zip(*(one.parts for one in footprints), strict=True):
         value = leaves[0].total
         for i, leaf in enumerate(leaves[1:], start=1):
             if isinstance(leaf.total, np.ndarray) or leaf.total != value:
                 value = np.where(worst == i, leaf.total, value)
         parts.append(replace(leaves[0], value=np.broadcast_to(value, worst.shape), inputs={}))
-    return replace(stages[0], parts=tuple(parts))
+    return replace(footprints[0], parts=tuple(parts))
 
 
 def _distinct(setting: Setting) -> tuple[Setting, NDArray[np.int64] | None]:
     """The layouts among columns whose memory differs, and which of them each has; None where most of them do.
 
-    The batch counts only as far as a stage holds its micro-batches, fewer than two for each stage.
+    The batch counts only as far as a pipeline rank holds its micro-batches, fewer than two for each rank.
     """
     layout = setting.layout
     if not layout.is_column:
@@ -70,11 +71,11 @@ def _distinct(setting: Setting) -> tuple[Setting, NDArray[np.int64] | None]:
         key, size = key * most + column, size * most
     if key.ndim == 0 or size >= 2**63:  # one layout after all, or a key that would wrap around
         return setting, None
-    _, first, back = np.unique(key, return_index=True, return_inverse=True)
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
     if 2 * len(first) > key.size:
         return setting, None
-    few: dict[str, Any] = {name: c[first] if c.ndim else int(c) for name, c in columns.items()}
-    return replace(setting, layout=replace(layout, **few)), back
+    distinct: dict[str, Any] = {name: c[first] if c.ndim else int(c) for name, c in columns.items()}
+    return replace(setting, layout=replace(layout, **distinct)), index
 
 
 def reserved_bytes(setting: Setting, used_bytes: FloatLike) -> FloatLike:
@@ -89,15 +90,17 @@ def reserved_bytes(setting: Setting, used_bytes: FloatLike) -> FloatLike:
     return used_bytes * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
 
 
-def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
-    """Peak allocated bytes on a device of one pipeline stage."""
+def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
+    """Peak allocated bytes on a device of one pipeline rank."""
     layout, recipe, shape = setting.layout, setting.held_recipe, setting.shape
-    shards, copies = stage_shards(setting, stage), num_expert_copies(setting) if shape.moe else 1.0
-    trained = trained_shards(setting, stage) if setting.mode.is_lora else shards
-    layers, frac = setting.num_layers_on(stage), setting.stage_moe_frac(stage)
+    shards, copies = shards_on(setting, pipeline_rank), num_expert_copies(setting) if shape.moe else 1.0
+    trained = trained_shards(setting, pipeline_rank) if setting.mode.is_lora else shards
+    layers, frac = setting.num_layers_on(pipeline_rank), setting.rank_moe_frac(pipeline_rank)
     dense = memory.state_bytes_per_param(recipe=recipe, num_shards=layout.dp * layout.cp, zero=layout.zero)
     routed = memory.state_bytes_per_param(recipe=recipe, num_shards=copies, zero=layout.zero)
-    held = pipeline.num_in_flight(pp=layout.pp, vpp=layout.vpp, stage=stage, num_micro_batches=layout.num_micro_batches)
+    held = pipeline.num_in_flight(
+        pp=layout.pp, vpp=layout.vpp, pipeline_rank=pipeline_rank, num_micro_batches=layout.num_micro_batches
+    )
     stored = memory.stored_bytes_per_layer(setting, layout.recompute, frac)
     if layout.recompute in ("none", "modules"):
         stored = stored + memory.score_bytes_per_layer(setting)
@@ -106,7 +109,7 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
         working = 2.0 * memory.stored_bytes_per_layer(setting, "none", frac) + memory.score_bytes_per_layer(setting)
     elif layout.recompute == "selective":
         working = memory.score_bytes_per_layer(setting)
-    is_last = np.asarray(np.asarray(stage) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
+    is_last = np.asarray(np.asarray(pipeline_rank) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
     beside = is_last * shape.num_mtp_layers  # multi-token-prediction modules: a layer and scores of its own each
     unit = num_dense_layer_params(shape, frac) / layout.tp + num_expert_layer_params(shape, frac) / (
         layout.ep * setting.expert_tp
@@ -149,7 +152,7 @@ def stage_memory(setting: Setting, stage: FloatLike) -> Breakdown:
         parts=(
             *(state(name) for name in dense),
             term("gathered_weights", gathered, "memory.gathered_weight_bytes", zero=layout.zero),
-            term("activations", activations, "memory.activation_bytes_per_layer", in_flight=held, stage=stage),
+            term("activations", activations, "memory.activation_bytes_per_layer", in_flight=held, stage=pipeline_rank),
             term("working_set", working, "memory.activation_bytes_per_layer"),
             term("logits", logits, "memory.logits_bytes"),
         ),

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from scalewright.catalog.types import Stack, TransformerShape
 from scalewright.costs import collectives, compute, memory
 from scalewright.costs.breakdown import Breakdown, FloatLike
-from scalewright.costs.interval import WIDENING
 from scalewright.costs.machine import Machine
 from scalewright.costs.roofline import Kind, Operation, Phase, product_cache_bytes
 from scalewright.costs.setting import Setting
-from scalewright.costs.shards import stage_shards
+from scalewright.costs.shards import shards_on
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import expert_params
 from scalewright.workload.precision import Recipe
@@ -283,7 +282,7 @@ def serving_memory(serving: Serving, *, num_sequences: int, total_len: int) -> B
     Checked   tests/costs/test_generation.py: 70B needs 8 A100 of 40 GB, 671B needs 32 of 80 GB
     """
     shape, tp, c = serving.shape, serving.tp, serving.machine.constants
-    weights = float(stage_shards(serving.setting(num_sequences=1, seq=1), 0).num_params) * serving.weight_bytes
+    weights = float(shards_on(serving.setting(num_sequences=1, seq=1), 0).num_params) * serving.weight_bytes
     cached = cache_bytes_per_token(shape=shape, tp=tp, width_bytes=serving.cache_bytes)
     width = serving.recipe.activation_bytes
     working = memory.activation_bytes_per_layer(
@@ -343,7 +342,8 @@ def generation_interval_s(*, time_s: float, serving: Serving, is_first_token: bo
               so their quantiles are widened once more
     Checked   tests/golden/test_generation_table.py: coverage of each source by the others' quantiles
     """
-    c, power = serving.machine.constants, 1.0 + WIDENING * len(unseen_generation(serving))
+    c = serving.machine.constants
+    power = 1.0 + c.unseen_widening.value * len(unseen_generation(serving))
     low, high = c.generation_interval_low.value, c.generation_interval_high.value
     if is_first_token:
         low, high = c.first_token_interval_low.value, c.first_token_interval_high.value

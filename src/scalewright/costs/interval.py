@@ -5,34 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from scalewright.costs.breakdown import FloatLike
-from scalewright.costs.machine import Measured
-from scalewright.costs.network import slowdown, tier_of
+from scalewright.costs.machine.machine import CalibratedRange
+from scalewright.costs.machine.network import slowdown, tier_of
 from scalewright.costs.setting import Setting
 
 COVERAGE_FRAC = 0.90
-WIDENING = 0.5
-"""Growth of the interval's logarithm for each thing about a request that no fitted run shares."""
-MAX_FITTED_GPUS = 16384
-FITTED_SHAPES = {
-    "hidden": (512, 25600, "a width of"),
-    "seq": (256, 1048576, "sequences of"),
-    "vocab": (32000, 201088, "a vocabulary of"),
-    "head_dim": (40, 160, "heads of"),
-}
-"""Range of the fitted runs' shapes; what lies outside widens the interval."""
-MAX_FITTED_EXPERTS = 256
-BEYOND_CALIBRATED = 4.0
-"""Widths up to so many times below or above those of a calibration's steps count as seen."""
-NOTICEABLE_SLOWDOWN = 1.5
-"""Congestion beyond this widens the interval: it is a rough figure."""
+"""Share of further runs that an interval should hold."""
+SHAPE_WORDS = {"hidden": "a width of", "seq": "sequences of", "vocab": "a vocabulary of", "head_dim": "heads of"}
 
 
 def unseen(setting: Setting) -> list[str]:
     """What about a request lies outside the runs the constants were fitted to; each widens the interval."""
     constants, accelerator = setting.constants, setting.machine.accelerator.id
+    if setting.machine.calibrated_range is not None:
+        return _not_calibrated(setting, setting.machine.calibrated_range)
     found: list[str] = []
-    if setting.machine.measured is not None and setting.machine.measured.precisions:
-        return _not_calibrated(setting, setting.machine.measured)
     if accelerator not in constants.seen_accelerators:
         found.append(f"no fitted run used {accelerator}")
     if setting.recipe.name not in constants.seen_precisions:
@@ -40,14 +27,15 @@ def unseen(setting: Setting) -> list[str]:
     found += _new_to_stack(setting)
     if setting.machine.transport not in constants.seen_transports:
         found.append(f"no fitted run went over {setting.machine.transport}")
-    if int(np.max(setting.layout.num_gpus)) > MAX_FITTED_GPUS:
-        found.append(f"no fitted run used more than {MAX_FITTED_GPUS} devices")
-    for name, (least, most, words) in FITTED_SHAPES.items():
+    most_gpus, most_experts = int(constants.seen_gpus.value), int(constants.seen_experts.value)
+    if int(np.max(setting.layout.num_gpus)) > most_gpus:
+        found.append(f"no fitted run used more than {most_gpus} devices")
+    for name, (least, most) in constants.seen_shapes.items():
         value = getattr(setting.shape, name)
         if not least <= value <= most:
-            found.append(f"no fitted run had {words} {value}: they lie between {least} and {most}")
-    if setting.shape.moe is not None and setting.shape.moe.num_experts > MAX_FITTED_EXPERTS:
-        found.append(f"no fitted run had more than {MAX_FITTED_EXPERTS} experts")
+            found.append(f"no fitted run had {SHAPE_WORDS[name]} {value}: they lie between {least} and {most}")
+    if setting.shape.moe is not None and setting.shape.moe.num_experts > most_experts:
+        found.append(f"no fitted run had more than {most_experts} experts")
     if not setting.shape.causal:
         found.append("no fitted run trained an encoder")
     return found
@@ -61,14 +49,15 @@ def _new_to_stack(setting: Setting) -> list[str]:
     return [f"no fitted run of {setting.stack.id} {words[k]}" for k, used in has.items() if used and k not in seen]
 
 
-def _not_calibrated(setting: Setting, known: Measured) -> list[str]:
+def _not_calibrated(setting: Setting, known: CalibratedRange) -> list[str]:
     """What lies outside the real steps behind a calibration."""
     found, (least, most), hidden = [], known.hidden, setting.shape.hidden
+    beyond = setting.constants.calibrated_width_range.value
     if setting.recipe.name not in known.precisions:
         found.append(f"no step of the calibration trained in {setting.recipe.name}")
     if int(np.max(setting.layout.num_gpus)) > known.max_ranks:
         found.append(f"no step of the calibration used more than {known.max_ranks} ranks")
-    if not least / BEYOND_CALIBRATED <= hidden <= most * BEYOND_CALIBRATED:
+    if not least / beyond <= hidden <= most * beyond:
         found.append(f"the calibration's steps had widths from {least} to {most}, this one has {hidden}")
     if setting.shape.moe is not None:
         found.append("no step of the calibration had experts")
@@ -90,7 +79,8 @@ def widened_by(setting: Setting) -> list[str]:
     """Why one prediction's interval is wider than that of the fitted runs."""
     slow = float(congestion(setting))
     rough = f"other jobs slow bulk exchange {slow:.2g} times here, a figure that two published runs set"
-    return [*unseen(setting), *([rough] if slow > NOTICEABLE_SLOWDOWN else [])]
+    is_rough = slow > setting.constants.noticeable_slowdown.value
+    return [*unseen(setting), *([rough] if is_rough else [])]
 
 
 def interval_s(*, time_s: FloatLike, setting: Setting) -> tuple[FloatLike, FloatLike]:
@@ -104,8 +94,8 @@ def interval_s(*, time_s: FloatLike, setting: Setting) -> tuple[FloatLike, Float
     Checked   `scalewright validate` prints the coverage; tests/costs/test_interval.py: never narrower for the unseen
     """
     constants = setting.constants
-    is_congested = np.asarray(congestion(setting)) > NOTICEABLE_SLOWDOWN
-    power = 1.0 + WIDENING * (len(unseen(setting)) + is_congested)
+    is_congested = np.asarray(congestion(setting)) > constants.noticeable_slowdown.value
+    power = 1.0 + constants.unseen_widening.value * (len(unseen(setting)) + is_congested)
     if setting.shape.moe is not None:
         power = power * constants.expert_interval_power.value
     return time_s * constants.interval_low.value**power, time_s * constants.interval_high.value**power

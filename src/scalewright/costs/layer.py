@@ -73,9 +73,8 @@ def layer_times(setting: Setting) -> LayerTimes:
         again = matmul.forward_s / 2.0 + elementwise.forward_s
     device = matmul + attention + elementwise + tensor + context + expert
     busy = device.forward_s + device.backward_s + again
-    gap_s = setting.machine.gap_s(setting.stack)
-    blend = setting.machine.host_blend(setting.stack)
-    wait = gap_s + compute.host_wait_s(device_s=busy + gap_s, host_s=host_s, blend=blend)
+    costs = setting.stack_costs
+    wait = costs.gap_s + compute.host_wait_s(device_s=busy + costs.gap_s, host_s=host_s, blend=costs.host_blend)
     return LayerTimes(
         matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
         again_s=again, host_wait_s=wait, total_s=busy + wait,

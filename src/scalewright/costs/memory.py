@@ -126,7 +126,7 @@ def state_bytes_per_param(*, recipe: Recipe, num_shards: FloatLike, zero: int) -
 
 
 def logits_bytes(setting: Setting) -> FloatLike:
-    """Output scores of one micro-batch on the last stage, their copies and gradients.
+    """Output scores of one micro-batch on the last pipeline rank, their copies and gradients.
 
     Equation  T V c / t,  c bytes per score in this stack
     Source    shoeybi2019 (Megatron-LM, arXiv:1909.08053), section 3: 16-bit output and one fp32 copy, c = 6; eager

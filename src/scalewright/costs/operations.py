@@ -18,7 +18,7 @@ ADAM_FLOP_PER_PARAM = 14.0
 
 
 def operations(setting: Setting) -> list[Operation]:
-    """Every operation of a device that holds the fullest stage and the output layer, without what is recomputed."""
+    """Every operation of a device on the fullest pipeline rank, with the output layer, without what is recomputed."""
     assert not setting.layout.is_column
     per_step = float(setting.num_micro_batches) * float(setting.num_layers)
     found = [
@@ -151,7 +151,7 @@ def _attention(setting: Setting, per_step: float) -> Iterator[Operation]:
         moved = compute.unfused_attention_times(
             seq=shape.seq, micro_batch=float(layout.mbs / layout.cp), heads=float(shape.heads / layout.tp),
             head_dim=compute.head_dim_sum(shape), flop_per_s=math.inf, bytes_per_s=1.0,
-            passes=setting.constants.unfused_attention_passes.value, width_bytes=setting.recipe.activation_bytes,
+            width_bytes=setting.recipe.activation_bytes, constants=setting.constants,
         )  # fmt: skip
         traffic = cache = float(moved.forward_s), float(moved.backward_s)
     times = compute.attention_times(setting)
@@ -184,7 +184,7 @@ def _elementwise(setting: Setting, per_step: float) -> Iterator[Operation]:
 def _head(setting: Setting) -> Iterator[Operation]:
     """The output layer's product, and the loss: what the head takes beyond it."""
     rate = float(compute.product_flop_per_s(setting, setting.recipe.head))
-    columns = compute.num_output_rows(setting.shape.vocab, setting.layout.tp) / setting.layout.tp
+    columns = compute.num_output_rows(setting) / setting.layout.tp
     gemm = {"head": (columns, float(setting.shape.hidden))}
     calls = float(setting.num_micro_batches)
     yield from _products(setting, gemm, rate=rate, calls=calls, kind="head")
@@ -202,7 +202,7 @@ def _head(setting: Setting) -> Iterator[Operation]:
 def _optimizer(setting: Setting) -> Operation:
     recipe, shards = setting.recipe, busiest_trained(setting)
     updated = float(num_spread_params(setting, shards) if setting.layout.zero >= 1 else shards.num_params)
-    passes = 1.0 if setting.machine.measured is None else setting.machine.measured.num_update_passes
+    passes = setting.machine.num_update_passes
     bytes_per_param = passes * (recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes)
 
     def time(bytes_per_s: float) -> float:

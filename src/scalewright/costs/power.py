@@ -6,13 +6,13 @@ import numpy as np
 
 from scalewright.costs.breakdown import FloatLike
 
-MOVING_POWER_FRAC = 0.65
-"""Power of kernels that move memory over a board's limit: chosen on three profiled steps (h200_kernels.jsonl), below
-the 513 W of 700 W of ResNet-50 in bf16, a quarter of whose time is products (benchmarks/results/h200_vision.jsonl)."""
 NUM_POWER_ROUNDS = 4
+"""Rounds until the products' share of the step and their clock agree."""
 
 
-def power_wait_s(*, product_s: FloatLike, step_s: FloatLike, held_frac: float) -> FloatLike:
+def power_wait_s(
+    *, product_s: FloatLike, step_s: FloatLike, held_frac: float, moving_frac: float
+) -> FloatLike:  # fmt: skip
     """What products take longer because a board at its power limit lowers its clock.
 
     Equation  p (1/c - 1);  c = min(1, f (1 - (1 - q) w) / q),  q = p / t the products' share of the step so slowed
@@ -24,6 +24,6 @@ def power_wait_s(*, product_s: FloatLike, step_s: FloatLike, held_frac: float) -
     wait: FloatLike = 0.0
     for _ in range(NUM_POWER_ROUNDS):
         share = np.clip((product_s + wait) / np.maximum(step_s + wait, 1e-12), 1e-6, 1.0)
-        clock = np.minimum(held_frac * (1.0 - (1.0 - share) * MOVING_POWER_FRAC) / share, 1.0)
+        clock = np.minimum(held_frac * (1.0 - (1.0 - share) * moving_frac) / share, 1.0)
         wait = product_s * (1.0 / np.maximum(clock, held_frac) - 1.0)
     return wait

@@ -1,4 +1,4 @@
-"""Setting: what every part of a step's cost is asked about, in one frozen bundle."""
+"""Setting: what every part of a step's cost depends on, in one frozen bundle, for transformers and for vision."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalewright.catalog.types import Constants, Stack, TransformerShape
+from scalewright.catalog.types import Constants, ConvShape, Stack, TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.machine import Machine
+from scalewright.costs.machine.stack_costs import StackCosts
 from scalewright.workload.layout import Layout
 from scalewright.workload.precision import Recipe
 from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A model's shape on a machine, split by a layout (or columns of layouts), in a precision, on a stack."""
+class StepSetting:
+    """What every training step depends on, whatever the model: a machine, a layout, a precision and a stack."""
 
-    shape: TransformerShape
     machine: Machine
     layout: Layout
+    """One layout, or columns of layouts."""
     recipe: Recipe
     stack: Stack
     mode: TrainingMode = FULL
@@ -31,6 +32,47 @@ class Setting:
     @property
     def constants(self) -> Constants:
         return self.machine.constants
+
+    @property
+    def stack_costs(self) -> StackCosts:
+        """Host work and crossings of memory of the stack on this machine, fitted or measured."""
+        return self.machine.stack_costs(self.stack)
+
+    @property
+    def num_nodes(self) -> FloatLike:
+        """Nodes that the devices fill, at least one; a fraction where they do not fill the last."""
+        return np.maximum(self.layout.num_gpus / self.machine.gpus_per_node, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionSetting(StepSetting):
+    """A ResNet trained data parallel: `mbs` images on each of `dp` devices, channels last or first."""
+
+    shape: ConvShape
+    channels_last: bool
+
+    @property
+    def num_images(self) -> FloatLike:
+        """Images of one device and step."""
+        return self.layout.mbs
+
+    @property
+    def folds(self) -> bool:
+        """Stem and pooling are computed in the forms that matrix units and a compiler make fast (run/vision)."""
+        on_gpu = self.machine.accelerator.kind != "cpu"
+        return on_gpu and self.stack.compiled and self.channels_last and not self.on_vector_units
+
+    @property
+    def on_vector_units(self) -> bool:
+        """32-bit products without TF32 leave the matrix units."""
+        return self.recipe.matmul == "fp32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(StepSetting):
+    """A transformer's shape on a machine, split by a layout (or columns of layouts), in a precision, on a stack."""
+
+    shape: TransformerShape
 
     @property
     def held_recipe(self) -> Recipe:
@@ -51,30 +93,30 @@ class Setting:
 
     @property
     def num_layers(self) -> FloatLike:
-        """Layers of the fullest stage."""
+        """Layers of the fullest pipeline rank."""
         return np.ceil(self.shape.layers / self.layout.pp)
 
-    def num_layers_on(self, stage: FloatLike) -> FloatLike:
-        """Layers of a stage: as even as can be, the first stages taking what does not divide."""
+    def num_layers_on(self, pipeline_rank: FloatLike) -> FloatLike:
+        """Layers of a pipeline rank: as even as can be, the first ranks take what does not divide."""
         even = np.floor(self.shape.layers / self.layout.pp)  # in floats: whole-number division is not vectorised
-        return even + (stage < self.shape.layers - even * self.layout.pp)
+        return even + (pipeline_rank < self.shape.layers - even * self.layout.pp)
 
-    def num_layers_before(self, stage: FloatLike) -> FloatLike:
-        """Layers on the stages before this one."""
+    def num_layers_before(self, pipeline_rank: FloatLike) -> FloatLike:
+        """Layers on the pipeline ranks before this one."""
         even = np.floor(self.shape.layers / self.layout.pp)  # in floats, as above
-        return even * stage + np.minimum(stage, self.shape.layers - even * self.layout.pp)
+        return even * pipeline_rank + np.minimum(pipeline_rank, self.shape.layers - even * self.layout.pp)
 
-    def stage_moe_frac(self, stage: FloatLike) -> FloatLike:
-        """Share of a stage's layers that are mixtures of experts; dense layers come first."""
+    def rank_moe_frac(self, pipeline_rank: FloatLike) -> FloatLike:
+        """Share of a pipeline rank's layers that are mixtures of experts; dense layers come first."""
         if self.shape.moe is None:
             return 0.0
-        layers = self.num_layers_on(stage)
-        dense = np.clip(self.shape.moe.num_dense_layers - self.num_layers_before(stage), 0, layers)
+        layers = self.num_layers_on(pipeline_rank)
+        dense = np.clip(self.shape.moe.num_dense_layers - self.num_layers_before(pipeline_rank), 0, layers)
         return 1.0 - dense / np.maximum(layers, 1)
 
     @property
     def norm_split(self) -> FloatLike:
-        """Ways in which norms and residuals are split: by sequence parallelism only."""
+        """Ranks that norms and residuals are split over: by sequence parallelism only."""
         return self.layout.tp if self.layout.sp else 1
 
     @property
@@ -93,7 +135,7 @@ class Setting:
 
     @property
     def expert_tp(self) -> FloatLike:
-        """Ways in which each expert is split: whole experts once they are spread over devices."""
+        """Ranks that each expert is split over: 1, a whole expert, once experts are spread over devices."""
         return np.where(np.asarray(self.layout.ep) > 1, 1, self.layout.tp)[()]
 
     @property

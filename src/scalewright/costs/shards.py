@@ -50,21 +50,22 @@ def num_dense_mtp_params(shape: TransformerShape) -> float:
     return float(mtp_layer_params(shape, norm) - experts)
 
 
-def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
-    """Parameters on a device of pipeline stage `stage`.
+def shards_on(setting: Setting, pipeline_rank: FloatLike) -> Shards:
+    """Parameters on a device of one pipeline rank.
 
-    Equation  (layers x dense + tables) / t + positions + layers x experts / (e t_e); tables: V h on the first stage
-              and again on the last, once where both are one stage and the weights are tied; positions on the first;
-              multi-token-prediction modules, which share both tables, on the last
+    Equation  (layers x dense + tables) / t + positions + layers x experts / (e t_e); tables: V h on the first
+              pipeline rank and again on the last, once where both are one and the weights are tied; positions on the
+              first; multi-token-prediction modules, which share both tables, on the last
     Source    narayanan2021 (arXiv:2104.04473), section 2.3; experts spread whole as in fedus2021 (arXiv:2101.03961)
     Assumes   the vocabulary is split by tensor parallelism; norms too, which is below 0.1 % of a layer
     Checked   tests/costs/test_shards.py: over all devices they add up to the model
     """
     shape, layout = setting.shape, setting.layout
-    layers, frac = setting.num_layers_on(stage), setting.stage_moe_frac(stage)
+    layers, frac = setting.num_layers_on(pipeline_rank), setting.rank_moe_frac(pipeline_rank)
     table = float(shape.vocab * shape.hidden)
     positions = float(shape.num_positions * shape.hidden) if shape.positions == "learned" else 0.0
-    first, last = _flag(np.asarray(stage) == 0), _flag(np.asarray(stage) == np.asarray(layout.pp) - 1)
+    first = _flag(np.asarray(pipeline_rank) == 0)
+    last = _flag(np.asarray(pipeline_rank) == np.asarray(layout.pp) - 1)
     tables = first * table + last * table * (1.0 - first * shape.tied_embeddings)
     tables = tables + last * shape.num_mtp_layers * num_dense_mtp_params(shape)
     dense = (layers * num_dense_layer_params(shape, frac) + tables) / layout.tp + first * positions
@@ -75,20 +76,20 @@ def stage_shards(setting: Setting, stage: FloatLike) -> Shards:
     return Shards(num_dense=dense, num_routed=experts / (layout.ep * setting.expert_tp))
 
 
-def first_expert_stage(setting: Setting) -> FloatLike:
-    """The first stage without dense layers, which holds the most experts; the first stage of a dense model."""
+def first_expert_rank(setting: Setting) -> FloatLike:
+    """The first pipeline rank without dense layers, which holds the most experts; rank 0 of a dense model."""
     pp = np.asarray(setting.layout.pp)
     if setting.shape.moe is None:
         return np.zeros_like(pp)[()]
     full = np.ceil(setting.shape.moe.num_dense_layers / np.asarray(setting.num_layers))
-    stage: FloatLike = np.minimum(full.astype(pp.dtype), pp - 1)[()]
-    return stage
+    pipeline_rank: FloatLike = np.minimum(full.astype(pp.dtype), pp - 1)[()]
+    return pipeline_rank
 
 
 def busiest_shards(setting: Setting) -> Shards:
-    """What the slowest update waits for: the first stage's tables and the fullest stage's experts."""
-    dense = stage_shards(setting, 0).num_dense
-    return Shards(num_dense=dense, num_routed=stage_shards(setting, first_expert_stage(setting)).num_routed)
+    """What the slowest update waits for: the tables of the first pipeline rank and the experts of the fullest."""
+    dense = shards_on(setting, 0).num_dense
+    return Shards(num_dense=dense, num_routed=shards_on(setting, first_expert_rank(setting)).num_routed)
 
 
 def num_spread_params(setting: Setting, shards: Shards) -> FloatLike:
@@ -96,8 +97,8 @@ def num_spread_params(setting: Setting, shards: Shards) -> FloatLike:
     return shards.num_dense / (setting.layout.dp * setting.layout.cp) + shards.num_routed / num_expert_copies(setting)
 
 
-def num_stage_adapters(setting: Setting, stage: FloatLike) -> FloatLike:
-    """Parameters of low-rank adapters on a device of pipeline stage `stage`.
+def num_adapters_on(setting: Setting, pipeline_rank: FloatLike) -> FloatLike:
+    """Parameters of low-rank adapters on a device of one pipeline rank.
 
     Equation  l r (sum over query, key, value, output and feed-forward matrices of their rows and columns), the side
               that tensor parallelism splits over t
@@ -109,14 +110,14 @@ def num_stage_adapters(setting: Setting, stage: FloatLike) -> FloatLike:
     h, q, k = shape.hidden, shape.heads * shape.head_dim / t, shape.kv_heads * shape.head_dim / t
     attention = (h + q) + 2 * (h + k) + (q + h)
     feed_forward = 0.0 if shape.moe is not None else (3 if shape.gated else 2) * (h + shape.ffn_hidden / t)
-    return setting.num_layers_on(stage) * setting.mode.lora_rank * (attention + feed_forward)
+    return setting.num_layers_on(pipeline_rank) * setting.mode.lora_rank * (attention + feed_forward)
 
 
-def trained_shards(setting: Setting, stage: FloatLike) -> Shards:
-    """Parameters of a stage that have gradients and optimizer state: all, or the adapters alone."""
+def trained_shards(setting: Setting, pipeline_rank: FloatLike) -> Shards:
+    """Parameters of a pipeline rank that have gradients and optimizer state: all, or the adapters alone."""
     if not setting.mode.is_lora:
-        return stage_shards(setting, stage)
-    return Shards(num_dense=num_stage_adapters(setting, stage), num_routed=0.0)
+        return shards_on(setting, pipeline_rank)
+    return Shards(num_dense=num_adapters_on(setting, pipeline_rank), num_routed=0.0)
 
 
 def busiest_trained(setting: Setting, whole: Shards | None = None) -> Shards:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.costs.interval import WIDENING
 from scalewright.costs.machine import Machine
 from scalewright.workload.model import num_moe_layers
 
@@ -77,7 +76,8 @@ def rl_interval_s(*, time_s: float, machine: Machine, num_unseen: int) -> tuple[
     Assumes   other projects differ as its models do: one project, so the quantiles are widened once more
     Checked   tests/planner/test_stages.py: holds the published steps
     """
-    c, power = machine.constants, 1.0 + WIDENING * num_unseen
+    c = machine.constants
+    power = 1.0 + c.unseen_widening.value * num_unseen
     return time_s * c.rl_interval_low.value**power, time_s * c.rl_interval_high.value**power
 
 

@@ -153,12 +153,12 @@ def skipped_flop_per_sample(setting: Setting) -> float:
 
 
 def step_time(setting: Setting) -> Breakdown:
-    """Seconds of one step: the fullest stage's work for every micro-batch, what it waits for, and the update.
+    """Seconds of one step: the fullest pipeline rank's work for every micro-batch, what it waits for, and the update.
 
     Equation  t = (m (t_layers + t_head + t_pp) + bubble) (1 + stragglers) + exposed t_dp + t_optimizer + t_host
     Source    narayanan2021 (arXiv:2104.04473), section 3
     Assumes   a layer takes the longer of device and host; the head, and multi-token-prediction modules, weigh on the
-              last stage, which may have fewer layers; stragglers grow with the logarithm of the node count; samples
+              last rank, which may have fewer layers; stragglers grow with the logarithm of the node count; samples
               are prepared beside the step before
     Checked   `scalewright validate`, published training runs
     """
@@ -194,14 +194,14 @@ def step_time(setting: Setting) -> Breakdown:
 
 def _power_wait(setting: Setting, computing: Breakdown, step_s: FloatLike) -> tuple[Breakdown, ...]:
     """What the power limit takes from products, where a calibration measured them both cool and without a pause."""
-    known = setting.machine.measured
-    held = None if known is None else known.held_frac.get(setting.recipe.matmul)
+    held = setting.machine.held_frac.get(setting.recipe.matmul)
     if held is None:
         return ()
     kinds = ("matmul_forward", "matmul_backward", "attention_forward", "attention_backward")
     layers: FloatLike = sum((computing.part(kind).total for kind in kinds), start=0.0)
     products = _sum(compute.head_products(setting)) * setting.num_micro_batches + layers
-    wait = power.power_wait_s(product_s=products, step_s=step_s, held_frac=held)
+    moving_frac = setting.constants.moving_power_share.value
+    wait = power.power_wait_s(product_s=products, step_s=step_s, held_frac=held, moving_frac=moving_frac)
     return (_term("power_limit", wait, "power.power_wait_s", held_frac=held),)
 
 
@@ -228,7 +228,7 @@ def _term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakd
 
 
 def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, visible_head_s: FloatLike) -> Breakdown:
-    """What the device computes in a step, on the fullest stage."""
+    """What the device computes in a step, on the fullest pipeline rank."""
     m = setting.num_micro_batches
     per_step = m * setting.num_layers
 
@@ -297,7 +297,7 @@ def _communication_terms(
 def _waiting_terms(
     setting: Setting, layer: LayerTimes, *, micro_batch_s: FloatLike, transfer_s: FloatLike
 ) -> Breakdown:
-    """Time in which the device has nothing to do: for its host, for other stages, for slower nodes."""
+    """Time in which the device has nothing to do: for its host, for other pipeline ranks, for slower nodes."""
     layout, m = setting.layout, setting.num_micro_batches
     even = setting.shape.layers / layout.pp * layer.total_s
     bubble = pipeline.bubble_time_s(micro_batch_time_s=even + transfer_s, pp=layout.pp, vpp=layout.vpp)
@@ -328,8 +328,7 @@ def _update(setting: Setting, whole: Shards, layer: LayerTimes) -> Breakdown:
     updated = num_spread_params(setting, shards) if layout.zero >= 1 else shards.num_params
     num_tensors = TENSORS_PER_LAYER * setting.num_layers + TENSORS_AROUND
     behind = layer.host_wait_s / layer.total_s  # a host that is ahead of its device updates unseen
-    once = machine.update_host_s(setting.stack, num_tensors=num_tensors, visible_frac=behind)
-    passes = 1.0 if machine.measured is None else machine.measured.num_update_passes
+    once = setting.stack_costs.update_host_s(num_tensors=num_tensors, visible_frac=behind)
     moved: FloatLike = 0.0
     rate: float | None = machine.hbm_bytes_per_s
     if setting.mode.is_offload:  # the optimizer runs on the host, over the share that is left when all is spread
@@ -338,8 +337,9 @@ def _update(setting: Setting, whole: Shards, layer: LayerTimes) -> Breakdown:
             num_params=updated, recipe=recipe, host_bytes_per_s=machine.host_link_bytes_per_s
         )
     adam = compute.optimizer_time_s(
-        num_params=updated, bytes_per_param=passes * bytes_per_param, bytes_per_s=np.inf if rate is None else rate
-    )
+        num_params=updated, bytes_per_s=np.inf if rate is None else rate,
+        bytes_per_param=machine.num_update_passes * bytes_per_param,
+    )  # fmt: skip
     return Breakdown(
         name="update",
         unit="s",
@@ -354,12 +354,12 @@ def _update(setting: Setting, whole: Shards, layer: LayerTimes) -> Breakdown:
 
 def _gradient_copies(setting: Setting, shards: Shards, gradient_bytes: float) -> tuple[Breakdown, ...]:
     """Gradients gathered into buckets for their exchange and put back, where a calibration says that they are."""
-    known, layout, rate = setting.machine.measured, setting.layout, setting.machine.hbm_bytes_per_s
-    if known is None or known.num_copy_passes == 0.0:
+    machine, layout = setting.machine, setting.layout
+    if machine.num_copy_passes == 0.0:
         return ()
     copied = np.asarray(np.asarray(layout.dp * layout.cp) > 1, dtype=np.float64)[()]
-    time = copied * known.num_copy_passes * shards.num_params * gradient_bytes / rate
-    return (_term("gradient_copies", time, "step.step_time", num_passes=known.num_copy_passes),)
+    time = copied * machine.num_copy_passes * shards.num_params * gradient_bytes / machine.hbm_bytes_per_s
+    return (_term("gradient_copies", time, "step.step_time", num_passes=machine.num_copy_passes),)
 
 
 def _pipeline_path(setting: Setting) -> collectives.Path:
@@ -369,7 +369,7 @@ def _pipeline_path(setting: Setting) -> collectives.Path:
 
 
 def _pipeline_transfer(setting: Setting, path: collectives.Path) -> FloatLike:
-    """Activations forward and gradients back between neighbouring stages, once per virtual stage."""
+    """Activations forward and gradients back between neighbouring pipeline ranks, once per virtual rank."""
     layout = setting.layout
     size = setting.num_tokens * setting.shape.hidden * setting.recipe.activation_bytes / setting.norm_split
     once = collectives.send_time_s(size_bytes=size, path=path)
@@ -381,8 +381,8 @@ def _taken_s(setting: Setting, layer: LayerTimes, path: collectives.Path, *, tra
 
     Equation  t = [ring enters a node more than once] L t_tp + [ring leaves the node] t_pp / 2
     Source    narayanan2021 (arXiv:2104.04473), section 3.3: which exchange runs over which link
-    Assumes   visible transfers come first: tensor-parallel sums have the links inside a node, messages between stages
-              the adapters; gradients wait while they last, and hide behind the rest of the pass
+    Assumes   visible transfers come first: tensor-parallel sums have the links inside a node, messages of
+              the pipeline the adapters; gradients wait while they last, and hide behind the rest of the pass
     Checked   tests/costs/test_contention.py: tensor parallelism takes cover from gradients that share its links only
     """
     tensor = setting.num_layers * layer.tensor.backward_s * (np.asarray(path.num_here) > 1)

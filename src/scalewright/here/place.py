@@ -16,8 +16,8 @@ from scalewright.catalog.calibration import Calibration, Fingerprint
 from scalewright.catalog.library import Catalog, folded
 from scalewright.catalog.measured_storage import storage_here
 from scalewright.catalog.types import Storage, System
-from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine, machine_from_system, pick_partition
+from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.errors import ConfigError, EnvironmentFailedError, UnknownNameError
 from scalewright.here.devices import num_cores, visible_gpus
 from scalewright.records.types import EnvName

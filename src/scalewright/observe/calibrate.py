@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.catalog.calibration import Value, ValueName
-from scalewright.costs.calibrated import COOL
 from scalewright.costs.compute import REFERENCE_HEAD
 from scalewright.costs.machine import Machine
+from scalewright.costs.machine.calibrated import COOL
 from scalewright.errors import ConfigError
 from scalewright.records.measurements import Measurements, read_measurements
 from scalewright.records.run_directory import RunDirectory

@@ -23,8 +23,8 @@ from scalewright.catalog.calibration import (
     Step,
 )
 from scalewright.catalog.library import Catalog
-from scalewright.costs.calibrated import machine_from_calibration
 from scalewright.costs.machine import Machine
+from scalewright.costs.machine.calibrated import machine_from_calibration
 
 CANDIDATES: dict[str, tuple[ResidualName, ...]] = {
     "language": ("products", "elementwise", "host"),

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.footprint import stage_memory
+from scalewright.costs.footprint import memory_on
 from scalewright.costs.generation import Serving, generation_interval_s
-from scalewright.costs.setting import Setting
+from scalewright.costs.setting import Setting, VisionSetting
 from scalewright.costs.shards import trained_shards
 from scalewright.costs.step import StepCost
 from scalewright.costs.storage import checkpoint_bytes
-from scalewright.costs.vision import VisionSetting
 from scalewright.workload.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class TransformerFigures:
     def memory_bytes_per_pipeline_rank(self) -> list[float]:
         """Peak allocated on a device of each pipeline rank, first to last."""
         ranks = np.arange(int(self.setting.layout.pp))
-        sizes: list[float] = np.broadcast_to(stage_memory(self.setting, ranks).total, ranks.shape).tolist()
+        sizes: list[float] = np.broadcast_to(memory_on(self.setting, ranks).total, ranks.shape).tolist()
         return sizes
 
     @property

@@ -318,9 +318,9 @@ def resolve_stack(
         return catalog.stack(name)
     if is_vision:
         return catalog.stack("compiled")
-    if machine is not None and machine.measured is not None:  # what runs here is what was measured here
+    if machine is not None and machine.calibration_id:  # what runs here is what was measured here
         alone = int(layout.num_gpus) == 1 and machine.accelerator.kind != "cpu" and layout.recompute == "none"
-        return catalog.stack("scalewright" if alone else "eager")
+        return catalog.stack_of_own_run("graphs" if alone else "off")
     on_cpu = machine is not None and machine.accelerator.kind == "cpu"
     return catalog.stack("eager" if layout.zero >= 3 or on_cpu else "megatron-core")
 

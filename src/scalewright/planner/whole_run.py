@@ -57,7 +57,7 @@ def step_work(prediction: Answer) -> StepWork:
     """A predicted step as the unit of a whole run."""
     question, machine, used = prediction.question, prediction.question.machine, prediction.footprint
     tdp, num_gpus = machine.accelerator.tdp.value, question.num_gpus
-    measured = None if machine.measured is None else machine.measured.checkpoint_copy_bytes_per_s
+    measured = machine.checkpoint_copy_bytes_per_s
     return StepWork(
         name=question.spec.id,
         machine=machine.name,

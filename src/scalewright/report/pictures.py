@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scalewright.catalog.types import Precision
+from scalewright.costs import vision
 from scalewright.costs.generation import decode_operations
 from scalewright.costs.machine import Machine
 from scalewright.costs.operations import operations
 from scalewright.costs.roofline import Operation, Placement, place
-from scalewright.costs.vision import vision_operations
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer
 from scalewright.planner.figures import GenerationFigures, RlFigures, TransformerFigures, VisionFigures
@@ -64,7 +64,7 @@ def picture_of(answer: Answer) -> Picture:
         case TransformerFigures():
             points_of = operations(question.setting)
         case VisionFigures() as figures:
-            points_of = vision_operations(figures.setting)
+            points_of = vision.operations(figures.setting)
         case GenerationFigures() as figures:
             points_of = decode_operations(
                 figures.serving, num_sequences=figures.num_running, num_context=figures.mean_context,

@@ -55,10 +55,6 @@ class OverBudgetError(Exception):
     """The honest answer is no: too long or too large. The message says what would fit."""
 
 
-STACK_OF_COMPILE = {"off": "eager", "graphs": "scalewright"}
-"""Stack by how a run compiles its steps; any other mode is `compiled`."""
-
-
 def outlook(catalog: Catalog, run: LanguageRun, machine: Machine, *, start_s: float) -> Outlook:
     """Predict a run on a machine. Raises where the cost models do not cover it."""
     question = ask(
@@ -67,7 +63,7 @@ def outlook(catalog: Catalog, run: LanguageRun, machine: Machine, *, start_s: fl
         system=machine,
         layout=run.layout,
         precision=run.precision,
-        stack=STACK_OF_COMPILE.get(run.compile, "compiled"),
+        stack=catalog.stack_of_own_run(run.compile).id,
     )
     return Outlook(prediction=answer(question), start_s=start_s, num_steps=run.steps)
 
@@ -80,7 +76,7 @@ def vision_outlook(catalog: Catalog, run: VisionRun, machine: Machine, *, start_
         system=machine,
         layout=run.layout,
         precision=run.precision,
-        stack=STACK_OF_COMPILE.get(run.compile, "compiled"),
+        stack=catalog.stack_of_own_run(run.compile).id,
         channels_last=run.channels_last,
         storage=None if run.data == SYNTHETIC else RAM_DISK,
         num_loaders=None if run.data == SYNTHETIC else max(run.num_workers, 1),

@@ -5,27 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scalewright.catalog.types import ConvShape
-from scalewright.costs import collectives, storage
+from scalewright.costs import storage, vision
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.vision import (
-    VisionSetting,
-    gradient_bytes,
-    unseen_vision,
-    vision_interval_s,
-    vision_step_time,
-)
-from scalewright.costs.vision_memory import vision_memory
+from scalewright.costs.setting import VisionSetting
 from scalewright.planner.answer import Answer
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import VisionFigures
 from scalewright.planner.question import Question
 from scalewright.workload.flop import training_flop_per_sample
-from scalewright.workload.training import Feed
 
 NUM_IMAGENET = 1_281_167
 """Training images of ImageNet-1k (russakovsky2015, arXiv:1409.0575)."""
-GRAPHED = "scalewright"
-"""Stack whose step on one device is replayed as one graph."""
 STREAMING_TERMS = ("norm_and_activation", "layout_change", "pool")
 """Terms that move memory and do no products."""
 
@@ -35,15 +25,15 @@ def predict_vision(question: Question) -> Answer:
     setting, layout, machine = _setting(question), question.layout, question.machine
     num_gpus = int(layout.dp)
     on_one_node = min(num_gpus, machine.gpus_per_node)
-    time = _with_data(setting, question.feed, _step(setting, num_gpus), num_gpus)
-    one_node_s = float(_with_data(setting, question.feed, _step(setting, on_one_node), on_one_node).total)
+    time = vision.step_time(setting)
+    one_node = replace(setting, layout=replace(layout, dp=on_one_node, gbs=on_one_node * layout.mbs))
+    one_node_s = float(vision.step_time(one_node).total)
     total, constants = float(time.total), machine.constants
     flop = training_flop_per_sample(question.spec) * int(layout.gbs)
     peak = num_gpus * machine.peak_flop_per_s(question.recipe.matmul)
-    memory = vision_memory(setting, dp=num_gpus)
+    memory = vision.step_memory(setting)
     reserved = float(memory.total) * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
-    unseen = unseen_vision(setting)
-    low, high = vision_interval_s(time_s=total, setting=setting, num_unseen=len(unseen))
+    low, high = vision.interval_s(time_s=total, setting=setting)
     images_per_s = int(layout.gbs) / total
     return Answer(
         question=question,
@@ -57,7 +47,7 @@ def predict_vision(question: Question) -> Answer:
         fits_host=True,
         num_units=int(layout.gbs),
         footprint=_footprint(question, time, flop),
-        warnings=tuple(_warnings(question, time, images_per_s / num_gpus, unseen)),
+        warnings=tuple(_warnings(question, time, images_per_s / num_gpus, vision.unseen(setting))),
         figures=VisionFigures(
             setting=setting,
             one_node_s=one_node_s,
@@ -73,42 +63,11 @@ def predict_vision(question: Question) -> Answer:
 
 
 def _setting(question: Question) -> VisionSetting:
-    shape, stack = question.spec.shape, question.stack
-    assert isinstance(shape, ConvShape)
+    assert isinstance(question.spec.shape, ConvShape)
     return VisionSetting(
-        shape=shape, machine=question.machine, recipe=question.recipe, num_images=int(question.layout.mbs),
-        compiled=stack.compiled, channels_last=question.channels_last, is_graphed=stack.id == GRAPHED,
+        shape=question.spec.shape, machine=question.machine, layout=question.layout, recipe=question.recipe,
+        stack=question.stack, channels_last=question.channels_last, feed=question.feed,
     )  # fmt: skip
-
-
-def _step(setting: VisionSetting, num_gpus: int) -> Breakdown:
-    machine, size = setting.machine, gradient_bytes(setting.shape)
-    path = collectives.group_path(machine, num_ranks=num_gpus, stride=1)
-    bucket = min(size, machine.constants.gradient_bucket.value)
-    return vision_step_time(
-        setting,
-        all_reduce_s=collectives.all_reduce_time_s(size_bytes=size, path=path),
-        last_bucket_s=collectives.all_reduce_time_s(size_bytes=bucket, path=path),
-        num_nodes=max(num_gpus / machine.gpus_per_node, 1.0),
-    )
-
-
-def _with_data(setting: VisionSetting, feed: Feed, step: Breakdown, num_gpus: int) -> Breakdown:
-    """The step, and what it waits for images; nothing where no storage is named (synthetic images)."""
-    machine, images, wait_s = setting.machine, float(setting.num_images), 0.0
-    if feed.storage is not None:
-        c, nodes = machine.constants, machine.num_nodes_for(num_gpus)
-        read = storage.job_bytes_per_s(storage=feed.storage, direction="read", num_nodes=nodes, constants=c)
-        wait_s = float(
-            storage.data_wait_s(
-                step_s=step.total, step_bytes=images * num_gpus * c.image_bytes.value, read_bytes_per_s=read,
-                loader_s_per_device=images * c.image_loader_time.value, num_loaders_per_device=feed.num_loaders,
-                num_files=images * num_gpus if feed.one_file_each else 0.0,
-                num_files_per_s=storage.num_job_files_per_s(storage=feed.storage, num_nodes=nodes, constants=c),
-            )
-        )  # fmt: skip
-    data = Breakdown(name="data", unit="s", value=wait_s, formula="storage.data_wait_s")
-    return replace(step, parts=(*step.parts, data))
 
 
 def _footprint(question: Question, time: Breakdown, flop: float) -> Footprint | None:

@@ -7,9 +7,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
+from scalewright.catalog.constants.calibration import CalibrationConstants
+from scalewright.catalog.constants.serving import ServingConstants
+from scalewright.catalog.constants.vision import VisionConstants
+from scalewright.catalog.constants.whole_run import WholeRunConstants
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.stage_constants import StageConstants
-from scalewright.catalog.vision_constants import VisionConstants
 from scalewright.planner.answer import CONFIDENCE_TITLES, Answer
 from scalewright.planner.changes import changes
 from scalewright.report.console import plain_table, rate_words
@@ -149,7 +151,8 @@ def _print_inputs(console: Console, answer: Answer) -> None:
     machine, stack = answer.question.machine, answer.question.stack
     constants, accelerator, precision = machine.constants, machine.accelerator, answer.question.recipe.matmul
     published = accelerator.best_matmul.get(precision) or accelerator.best_matmul.get("bf16")
-    others = {*StageConstants.model_fields, *VisionConstants.model_fields}
+    groups = (ServingConstants, WholeRunConstants, VisionConstants, CalibrationConstants)
+    others = {name for group in groups for name in group.model_fields}
     used = [n for n in type(constants).model_fields if n not in others]
     facts: dict[str, object] = {
         f"peak {precision}": accelerator.peak[precision],

@@ -9,9 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
+from scalewright.catalog.constants.serving import ServingConstants
+from scalewright.catalog.constants.vision import VisionConstants
+from scalewright.catalog.constants.whole_run import WholeRunConstants
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.stage_constants import StageConstants
-from scalewright.catalog.vision_constants import VisionConstants
 from scalewright.costs.breakdown import Breakdown
 from scalewright.planner.answer import Answer, Change
 from scalewright.planner.changes import changes
@@ -145,7 +146,7 @@ def explain_stage(console: Console, answer: Answer, catalog: Catalog) -> None:
 FORMULAS: dict[type, tuple[str, ...]] = {
     Generation: ("generation.generation_interval_s", "generation.least_time_s"),
     RlStep: ("stage.rl_interval_s",),
-    VisionStep: ("vision.move_time_s", "vision.vision_interval_s"),
+    VisionStep: ("vision.move_time_s", "vision.interval_s"),
 }
 """Formulas of a stage that no term of its breakdowns names."""
 
@@ -164,7 +165,8 @@ def _print_changes(console: Console, offered: Iterable[Change]) -> None:
 def _print_inputs(console: Console, answer: Answer) -> None:
     machine, precision = answer.question.machine, answer.question.recipe.matmul
     is_vision = isinstance(answer.question.stage, VisionStep)
-    fields = VisionConstants.model_fields if is_vision else StageConstants.model_fields
+    groups = (VisionConstants,) if is_vision else (ServingConstants, WholeRunConstants)
+    fields = [name for group in groups for name in group.model_fields]
     a, common = machine.accelerator, ("memory_bandwidth_share", "sustained_matmul_share", "depth_overhead")
     facts: dict[str, object] = {
         f"peak {precision}": a.peak[precision],

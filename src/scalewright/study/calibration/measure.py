@@ -18,7 +18,7 @@ from scalewright import units
 from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.calibration import Calibration
 from scalewright.catalog.library import Catalog
-from scalewright.costs.calibrated import machine_from_calibration
+from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.errors import EnvironmentFailedError, ScalewrightError
 from scalewright.observe.real_steps import MIN_STEPS, language_step_s, num_steps_of, vision_step_s
 from scalewright.records.documents import read_document, write_document

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass as checked
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import ConvShape
-from scalewright.costs.measured_convolutions import folded_stem
+from scalewright.costs.machine.measured_convolutions import folded_stem
 from scalewright.errors import NotExpressedError
 from scalewright.records.measurements import Measurements
 from scalewright.study.kinds.micro.kind import MicroKind, largest

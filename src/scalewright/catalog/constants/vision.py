@@ -28,3 +28,5 @@ class VisionConstants(Strict):
     vision_seen_accelerators: tuple[Id, ...]
     """Devices of the runs that the constants above are fitted to; elsewhere the interval is wider."""
     vision_seen_precisions: tuple[str, ...]
+    own_norm_factor: Count
+    """Time of PyTorch's own bf16 norms with channels last over that of their memory traffic, activations included."""

@@ -1,39 +1,13 @@
-"""Constants of generation, energy, host memory, storage and failures; part of `Constants`."""
+"""Constants of energy, host memory, storage and failures; part of `Constants`."""
 
 from __future__ import annotations
 
-from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Hertz, Id, Seconds, Strict
+from scalewright.catalog.facts import Bytes, BytesPerS, Fraction, Hertz, Seconds, Strict
 
 
-class StageConstants(Strict):
-    """What serving, power, host-memory and whole-run models need that belongs to no single device."""
+class WholeRunConstants(Strict):
+    """What power, host-memory, storage and whole-run models need that belongs to no single device."""
 
-    decode_layer_time: Seconds
-    """What one layer of a decode step takes beyond its memory traffic: starts and ends of its kernels, in a graph."""
-    direct_reduce_offset: Seconds
-    """Time of the smallest all-reduce by direct reads and writes between the devices of a node."""
-    direct_reduce_bandwidth: BytesPerS
-    """Rate of such an all-reduce below a few MiB, in the counting of a ring."""
-    engine_step_time: Seconds
-    """Host work of a serving engine per iteration that the device waits for: scheduling, sampling, bookkeeping."""
-    serving_memory_share: Fraction
-    """Share of a device's memory a serving engine fills."""
-    generation_interval_low: Fraction
-    """Lower end of the 90 % interval of generation, as measured over predicted time."""
-    generation_interval_high: Fraction
-    first_token_interval_low: Fraction
-    """Lower end of the 90 % interval of the first token."""
-    first_token_interval_high: Fraction
-    rl_interval_low: Fraction
-    """Lower end of the 90 % interval of an RL step."""
-    rl_interval_high: Fraction
-    generation_seen_accelerators: tuple[Id, ...]
-    """Devices of the published rates behind those intervals; elsewhere they are wider."""
-    generation_seen_precisions: tuple[str, ...]
-    rl_seen_accelerators: tuple[Id, ...]
-    rl_seen_precisions: tuple[str, ...]
-    prefill_tokens: Count
-    """Prompt tokens a serving engine works on at once."""
     idle_power_share: Fraction
     """Board power of a device that waits, over its rating."""
     dynamic_power_share: Fraction
@@ -72,3 +46,5 @@ class StageConstants(Strict):
     """From the start of a job to its first step, without reading the checkpoint."""
     walltime_margin: Fraction
     """What a request for time or memory holds above the prediction."""
+    max_writing_share: Fraction
+    """Largest part of the time in which a checkpoint is written beside training."""

@@ -46,6 +46,10 @@ class MeasuredConvolutions:
     batch: int
     """Images of a batch that they were measured with."""
 
+    @property
+    def are_measured(self) -> bool:
+        return bool(self.times or self.rates)
+
     def of(self, conv: Conv, *, precision: str, channels_last: bool) -> Passes | None:
         """A convolution of this very shape; None where not all of it was measured."""
         for name in (precision, SAME_UNITS.get(precision, precision)):
@@ -77,6 +81,10 @@ class MeasuredConvolutions:
         return self.rates.get((op, direction, precision, channels_last))
 
 
+NOT_MEASURED = MeasuredConvolutions(times={}, rates={}, batch=0)
+"""Of a machine on which `bench convolution` did not run."""
+
+
 def _sizes(conv: Conv) -> tuple[int, int, int, int, int]:
     return conv.channels_in, conv.channels_out, conv.kernel, conv.in_size, conv.out_size
 
@@ -96,7 +104,7 @@ def folded_stem(conv: Conv) -> Conv:
     )  # fmt: skip
 
 
-def convolutions_of(rows: Iterable[Mapping[str, Any]]) -> MeasuredConvolutions | None:
+def convolutions_of(rows: Iterable[Mapping[str, Any]]) -> MeasuredConvolutions:
     """From the rows of `bench convolution`; a shape without a product that every convolution has is left out."""
     seconds: dict[Key, dict[str, float]] = {}
     moved: dict[tuple[str, str, str, bool], tuple[float, float]] = {}
@@ -116,8 +124,6 @@ def convolutions_of(rows: Iterable[Mapping[str, Any]]) -> MeasuredConvolutions |
         for key, found in seconds.items()
         if {"forward", "weight"} <= set(found)
     }
-    if not times and not moved:
-        return None
     return MeasuredConvolutions(
         times=times, rates={key: size / time_s for key, (size, time_s) in moved.items()}, batch=batch
     )

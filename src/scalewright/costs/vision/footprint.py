@@ -6,7 +6,9 @@ import numpy as np
 
 from scalewright.catalog.types import ConvShape
 from scalewright.costs.breakdown import Breakdown, FloatLike
-from scalewright.costs.vision import FP32_BYTES, VisionSetting, outputs
+from scalewright.costs.machine.stack_costs import FP32_BYTES
+from scalewright.costs.setting import VisionSetting
+from scalewright.costs.vision.convolution import outputs
 from scalewright.workload.convolutions import resnet_convs, resnet_params
 from scalewright.workload.precision import Recipe
 
@@ -29,7 +31,7 @@ def activation_bytes_per_sample(*, shape: ConvShape, recipe: Recipe) -> float:
     return recipe.activation_bytes * (kept + pooled) + INDEX_BYTES * pooled
 
 
-def vision_memory(setting: VisionSetting, *, dp: int | FloatLike = 1) -> Breakdown:
+def step_memory(setting: VisionSetting) -> Breakdown:
     """Peak allocated bytes of a device, at the turn from forward to backward.
 
     Equation  8 N + [4 N buckets when dp > 1] + b activations + images + [w N cast weights under autocast] + 2 w b o,
@@ -43,20 +45,21 @@ def vision_memory(setting: VisionSetting, *, dp: int | FloatLike = 1) -> Breakdo
     shape, recipe, b = setting.shape, setting.recipe, setting.num_images
     params, w = float(sum(resnet_params(shape).values())), recipe.activation_bytes
     casts = w < FP32_BYTES
+    is_exchanged = np.asarray(np.asarray(setting.layout.dp) > 1, dtype=np.float64)[()]
     pixels = 3.0 * shape.image_size**2
 
-    def term(name: str, value: FloatLike, formula: str = "vision_memory") -> Breakdown:
-        return Breakdown(name=name, unit="bytes", value=value, formula=f"vision_memory.{formula}")
+    def term(name: str, value: FloatLike, formula: str = "step_memory") -> Breakdown:
+        return Breakdown(name=name, unit="bytes", value=value, formula=f"vision.{formula}")
 
     last = [outputs(conv) for conv in resnet_convs(shape) if conv.place == "end"][-1]
     return Breakdown(
         name="peak_allocated",
         unit="bytes",
-        formula="vision_memory.vision_memory",
+        formula="vision.step_memory",
         parts=(
             term("weights", FP32_BYTES * params),
             term("optimizer", FP32_BYTES * params),
-            term("gradient_buckets", FP32_BYTES * params * np.asarray(np.asarray(dp) > 1, dtype=np.float64)[()]),
+            term("gradient_buckets", FP32_BYTES * params * is_exchanged),
             term("activations", b * activation_bytes_per_sample(shape=shape, recipe=recipe),
                  "activation_bytes_per_sample"),
             term("images", b * pixels * (FP32_BYTES + (w if casts else 0.0))),

@@ -1,0 +1,14 @@
+"""Numbers of the cost models that belong to no single device: the entry `constants/engine.toml`, group by group."""
+
+from __future__ import annotations
+
+from scalewright.catalog.constants.calibration import CalibrationConstants
+from scalewright.catalog.constants.serving import ServingConstants
+from scalewright.catalog.constants.training import TrainingConstants
+from scalewright.catalog.constants.vision import VisionConstants
+from scalewright.catalog.constants.whole_run import WholeRunConstants
+from scalewright.catalog.entry import Entry
+
+
+class Constants(Entry, TrainingConstants, ServingConstants, WholeRunConstants, VisionConstants, CalibrationConstants):
+    """Numbers the cost models need that belong to no single device: measured, fitted or assumed, never literals."""

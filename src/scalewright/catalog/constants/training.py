@@ -1,0 +1,144 @@
+"""Constants of a transformer's training step; part of `Constants`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from scalewright.catalog.facts import Bytes, Count, FlopPerS, Fraction, Id, Seconds, Strict
+
+ShapeName = Literal["hidden", "seq", "vocab", "head_dim"]
+
+
+class TrainingConstants(Strict):
+    """Rates, crossings of memory, host work, overlap and the interval of a training step."""
+
+    memory_bandwidth_share: Fraction
+    """Share of the datasheet's memory bandwidth that streaming kernels reach."""
+    unpublished_matmul_share: Fraction
+    """Share of peak taken for a device whose best matrix product nobody published."""
+    sustained_matmul_share: Fraction
+    """Rate of large products in a running job over the best one published, on a device that does not throttle."""
+    throttle_exponent: Count
+    """How fast sustained products slow down as peak per watt grows."""
+    throttle_reference: FlopPerS
+    """16-bit peak per watt of the device whose sustained rate was measured."""
+    throttle_share: Fraction
+    """Sustained over best rate of that device."""
+    vector_matmul_share: Fraction
+    """Rate of products on the vector units of such devices over the best one published."""
+    device_spread: Fraction
+    """Spread of the product rate among devices of one kind that run at their power limit."""
+    misaligned_matmul_share: Fraction
+    """Rate of 16-bit products with a side that is no multiple of 8 elements, over that of aligned ones."""
+    narrow_matmul_gain: Fraction
+    """8-bit products over what the 16-bit throttling would leave them: they move fewer bits per operation."""
+    depth_overhead: Count
+    """Elements of depth that filling and draining a tile's pipeline costs."""
+    wave_overhead: Seconds
+    """Time between two waves of tiles."""
+    tile_share: dict[str, Fraction]
+    """Rate of smaller tiles over the largest, by `rows x columns`."""
+    grouped_matmul_share: Fraction
+    """Rate of products grouped over experts against one product of the same size, for many rows an expert."""
+    grouped_rows_ramp: Count
+    """Rows of one expert at which grouped products reach half of that rate."""
+    expert_imbalance: Fraction
+    """Tokens of the busiest device's experts over the mean, less one, beyond what chance brings."""
+    attention_seq_ramp: Count
+    """Sequence length at which fused attention reaches half of its rate."""
+    attention_head_ramp: Count
+    """Head size at which fused attention would reach half of its rate for endless heads."""
+    unfused_product_share: Fraction
+    """Rate of the batched products of unfused attention over other products."""
+    unfused_attention_passes: Count
+    """Times the score matrix crosses memory in one layer, forward and backward, when attention is not fused."""
+    permute_passes: Count
+    """Times routed tokens cross memory in one layer, forward, to reach their experts and come back."""
+    narrow_cast_passes: Count
+    """Times activations cross memory to be cast to 8 bit, per layer, forward."""
+    logits_passes: Count
+    """Times the output scores cross memory in a loss of several kernels, forward and backward."""
+    fused_logits_share: Fraction
+    """Part of those crossings left where a compiler or a kernel of its own fuses the loss."""
+    gated_traffic: Count
+    """Element-wise traffic of a gated feed-forward over that of a plain one of the same width."""
+    expert_host_factor: Count
+    """Host work of a mixture-of-experts layer over a dense one: routing, permutation and its synchronisation."""
+    expert_cast_host: Fraction
+    """Host work of each expert a device holds, over a dense layer's, where every expert's tokens are cast alone."""
+    softmax_fallback_host: Fraction
+    """Host work that a softmax in several kernels adds to a layer's, where the fused kernel cannot run."""
+    host_spread: Fraction
+    """Growth of host time for each doubling of the hosts that a tensor-parallel group waits for."""
+    host_blend: Count
+    """Exponent p of (device^p + host^p)^(1/p): how sharply the slower of device and host takes over."""
+    scale_up_share: Fraction
+    """Share of the scale-up link rate that large collectives reach."""
+    collective_offset: Seconds
+    """Time to start one collective."""
+    latency_factor: Count
+    """Latency per step in a running job over that of a quiet link."""
+    tensor_exposure: Fraction
+    """Part of tensor-parallel time left visible by a stack that overlaps it."""
+    transfer_exposure: Fraction
+    """Part of pipeline transfers left visible."""
+    all_to_all_exposure: Fraction
+    """Part of expert-parallel transfers left visible."""
+    gradient_overlap: Fraction
+    """Part of the backward pass that hides gradient exchange in a stack that overlaps it."""
+    shard_overlap: Fraction
+    """Part of compute that hides the gathering of sharded weights."""
+    overlap_cost: Fraction
+    """Slowdown of compute for each second of exchange it hides: both want memory, units and power."""
+    straggler_growth: Fraction
+    """Slowdown for each doubling of the node count: all wait for the slowest."""
+    congestion_share: Fraction
+    """Share of a machine at which a job sees half of its fabric's `congestion`."""
+    congestion_nodes: Count
+    """Nodes of a machine that sees half of its fabric's `congestion`."""
+    step_overhead: Seconds
+    """Host work once per step: data, clipping, logging."""
+    device_reserve: Bytes
+    """Context, libraries and communication buffers outside the framework's allocator."""
+    allocator_overhead: Fraction
+    """Reserved over allocated memory, less one: fragmentation and rounding."""
+    interval_low: Fraction
+    """Lower end of the 90 % interval, as measured over predicted."""
+    interval_high: Fraction
+    """Upper end of the 90 % interval, as measured over predicted."""
+    expert_interval_power: Count
+    """Exponent on both ends for mixtures of experts, whose times scatter more from release to release."""
+    unseen_widening: Fraction
+    """Growth of an interval's logarithm for each thing about a request that no run behind the interval shares."""
+    noticeable_slowdown: Count
+    """Congestion beyond this widens the interval, since it is a rough figure."""
+    seen_with_stack: dict[Id, tuple[Literal["8 bit", "experts"], ...]]
+    """What fitted runs of each software stack had, of what changes its kernels."""
+    seen_accelerators: tuple[Id, ...]
+    """Devices of the runs that the fitted constants come from; a prediction elsewhere has a wider interval."""
+    seen_precisions: tuple[str, ...]
+    seen_transports: tuple[str, ...]
+    seen_gpus: Count
+    """Most devices of such a run."""
+    seen_experts: Count
+    """Most experts of such a run."""
+    seen_shapes: dict[ShapeName, tuple[int, int]]
+    """Smallest and largest shape of such a run."""
+    unfused_forward_share: Fraction
+    """Part of the crossings of the score matrix that the forward pass has, when attention is not fused."""
+    attention_head_step: Count
+    """Fused attention runs a head as the next multiple of this size."""
+    matrix_unit_alignment: Count
+    """Elements: 16-bit products with a side that is no multiple of this leave the matrix units."""
+    vocab_step: Count
+    """Rows of the output layer that each tensor-parallel rank holds a multiple of."""
+    softmax_batch: Count
+    """Score matrices that a rank must have a multiple of for the fused softmax kernel of unfused attention."""
+    fused_loss_width: Bytes
+    """A stack whose loss keeps no more than this per score computes the loss in one kernel."""
+    grouped_tile_rows: Count
+    """Rows that the tokens of each expert are padded to in a grouped product."""
+    host_backward_ratio: Count
+    """Host work to issue a backward pass over that of the forward pass."""
+    moving_power_share: Fraction
+    """Board power of kernels that move memory, over the board's limit."""

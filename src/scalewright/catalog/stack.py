@@ -1,0 +1,80 @@
+"""Stack: a software stack as the catalogue describes it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from scalewright.catalog.entry import Entry
+from scalewright.catalog.facts import Bytes, Count, Fraction, Seconds, Strict
+
+LaunchMode = Literal["eager", "compiled", "graph"]
+"""A mode of `bench dispatch`: how kernels are issued."""
+CompileOption = Literal["off", "default", "max-autotune", "graphs"]
+"""The `compile` option of scalewright's own runs."""
+
+
+class KernelCounts(Strict):
+    """Launches, kernels and crossings of memory in scalewright's own runs with this stack.
+
+    A calibration multiplies them by the times that it measured. They take the place of the fitted factors then.
+    """
+
+    launch_mode: LaunchMode
+    """How its kernels are issued."""
+    layer_launches_cpu: Count | None = None
+    """Launches whose host time a layer's forward pass takes on a CPU; absent: the fitted host time is used."""
+    layer_launches_gpu: Count
+    """The same on the host of a GPU."""
+    layer_kernels: Count | None = None
+    """Kernels of a layer, forward and backward: the device pauses between two of them. Absent in a graph, where the
+    pauses are the launches."""
+    step_launches: Count
+    """Launches once per step: norms of the gradients, scalars, the batch, reading the loss."""
+    elementwise_passes_16bit: Count
+    """Crossings of a layer's activations outside the products, forward, in 16 bit."""
+    elementwise_passes_32bit: Count
+    loss_passes_16bit: Count | None = None
+    """Crossings of the scores for the loss, forward and backward, in 16 bit; absent: the fitted crossings are used."""
+    loss_passes_32bit: Count | None = None
+
+
+class Stack(Entry):
+    """A software stack: how its kernels, host code and overlaps differ. Three fitted factors at most."""
+
+    host_time: Seconds
+    """Host work to issue one layer's forward pass; what a device faster than its host waits for."""
+    elementwise_passes: Count
+    """Times a layer's activations cross memory outside the products, forward."""
+    attention_share: Fraction
+    """Rate of fused attention over the device's best 16-bit product, for heads of 128 and long sequences; ignored
+    when attention is not fused."""
+    graphed: bool = False
+    """The whole step on one device is replayed as one graph: the host issues nothing."""
+    own_runs: tuple[CompileOption, ...] = ()
+    """The `compile` options of scalewright's own runs that this stack describes; empty: it runs elsewhere."""
+    counts: KernelCounts | None = None
+    """Absent: a calibration has nothing to multiply, so the fitted factors are used on every machine."""
+    compiled: bool
+    """Element-wise operations are fused by a compiler, and convolutions run channels last."""
+    fused_attention: bool
+    """False: scores are written to memory, as before FlashAttention."""
+    overlaps_tensor: bool
+    """Tensor-parallel transfers run beside the products they feed."""
+    overlaps_gradients: bool
+    """Gradient and weight exchange runs beside the backward pass."""
+    dropout: bool
+    """Dropout masks are kept for the backward pass."""
+    keeps_gradients: bool
+    """Gradients have a buffer of their own; false: they appear as the backward pass frees activations."""
+    gradient_bytes: Bytes | None = None
+    """Length of a gradient in that buffer, where the stack keeps it shorter than the precision says."""
+    logits_bytes: Bytes
+    """Memory per output score: the layer's output, copies in fp32 and their gradients, unless the loss is fused."""
+    gathers_per_layer: int = Field(gt=0)
+    """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
+    splits: tuple[Literal["tp", "pp", "cp", "ep"], ...]
+    """Axes beside data parallelism along which it splits a model."""
+    max_zero: int = Field(ge=0, le=3)
+    """The highest ZeRO stage it has."""

@@ -1,0 +1,213 @@
+"""Machine: the numbers a cost model needs of a system, resolved from the catalogue into floats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scalewright.catalog.types import Accelerator, Constants, Precision, Stack
+from scalewright.costs.machine.collective_lines import MeasuredLine
+from scalewright.costs.machine.measured_convolutions import NOT_MEASURED, MeasuredConvolutions
+from scalewright.costs.machine.network import Network
+from scalewright.costs.machine.stack_costs import Launches, StackCosts, fitted_stack_costs, measured_stack_costs
+from scalewright.errors import NotExpressedError
+from scalewright.records.types import Confidence
+
+PRODUCT_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+"""What a training recipe can multiply in; devices list others beside."""
+WIDE_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16")
+VECTOR_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp64")
+NARROW_PRECISIONS: tuple[Precision, ...] = ("fp8", "fp6", "fp4", "int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedRange:
+    """The real steps behind a calibration's interval: what lies outside widens it."""
+
+    precisions: tuple[str, ...]
+    max_ranks: int
+    hidden: tuple[int, int]
+    """Smallest and largest width."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Devices, nodes and network. Bandwidths are one direction."""
+
+    name: str
+    accelerator: Accelerator
+    constants: Constants
+    gpus_per_node: int
+    num_nodes: int | None
+    """Nodes that exist; None where unbounded."""
+    memory_bytes: float
+    hbm_bytes_per_s: float
+    """Reachable: datasheet x share."""
+    scale_up_bytes_per_s: float
+    """Reachable per device inside a node."""
+    scale_up_latency_s: float
+    network_bytes_per_s_per_gpu: float | None
+    """Reachable per device between nodes; None where the machine is one node."""
+    network_latency_s: float
+    """Of one message between nodes, without the switches that `network` counts."""
+    transport: str
+    assumptions: tuple[str, ...] = ()
+    host_memory_bytes: float | None = None
+    """Memory of a node's hosts; None where unknown, or where devices and hosts share one memory."""
+    host_link_bytes_per_s: float | None = None
+    """Reachable between a device and its host; None where unknown."""
+    host_memory_bytes_per_s: float | None = None
+    """A device's share of what an optimizer on the host reaches; None where unknown."""
+    network: Network | None = None
+    """The fabric's tiers; None where only a rate between nodes is known."""
+    library: str = "nccl"
+    """Whose collectives run: it has the algorithms that `collectives` lists."""
+    in_switch_bytes_per_s: float | None = None
+    """Data summed per second by the switch between a node's devices; None where it does not sum."""
+    confidence: Confidence = "model"
+    """How its rates are known: `calibrated` once a calibration measured here replaces them, else `model`."""
+    measured_collectives: tuple[MeasuredLine, ...] = ()
+    """Times of collectives in place of those that links and algorithms would give; empty where none were measured."""
+    # From here on: fields that a calibration fills. The defaults say that nothing was measured.
+    calibration_id: str = ""
+    """Name and digest of the calibration: part of the id of every prediction made with it. Empty: a catalogued one."""
+    launches: Launches | None = None
+    """Times of launches; None: stacks cost what was fitted."""
+    product_start_s: float = 0.0
+    """Before a product of a device without compute units begins to multiply."""
+    held_frac: Mapping[str, float] = field(default_factory=dict)
+    """Rate of products that run without a pause over that of cool ones, by precision: what the power limit leaves."""
+    attention_rates_flop_per_s: Mapping[str, float] = field(default_factory=dict)
+    """Fused attention forward by precision, for long sequences; absent: the stack's share of the best product."""
+    attention_backward_ratio: Mapping[str, float] = field(default_factory=dict)
+    """Its backward pass over its forward pass, by precision; absent: as the algorithm counts."""
+    convolutions: MeasuredConvolutions = NOT_MEASURED
+    """Operators of convolutional networks."""
+    convolution_factor: float = 1.0
+    """On convolutions of matrix units, and of CPUs."""
+    norm_factor: float = 1.0
+    """On norms that were not measured as operators: a CPU's, and those that a compiler writes."""
+    kernel_gap_s: float = 0.0
+    """Between two kernels of a full queue."""
+    autocast_host_frac: float = 0.0
+    """More host work of a vision step under autocast; 0 where the host time is fitted to such steps."""
+    is_own_host: bool = False
+    """A measured CPU: what its host does adds to what its device does."""
+    num_update_passes: float = 1.0
+    """Times the optimizer's tensors cross memory over one fused pass."""
+    num_copy_passes: float = 0.0
+    """Times gradients cross memory to be gathered for their exchange and put back."""
+    checkpoint_copy_bytes_per_s: float | None = None
+    """A device's state to where a checkpoint is written from while training goes on; None where not measured."""
+    calibrated_range: CalibratedRange | None = None
+    """Of the real steps that its interval comes from; None: the interval is that of the published runs."""
+
+    def num_nodes_for(self, num_gpus: int) -> int:
+        """Nodes that so many devices take; the last one may be partly used."""
+        return -(-num_gpus // self.gpus_per_node)
+
+    def as_input(self) -> dict[str, str | int | float | None]:
+        """What of the machine a prediction depends on; part of its id."""
+        return {
+            "name": self.name,
+            "accelerator": self.accelerator.id,
+            "gpus_per_node": self.gpus_per_node,
+            "scale_up_bytes_per_s": self.scale_up_bytes_per_s,
+            "network_bytes_per_s_per_gpu": self.network_bytes_per_s_per_gpu,
+            "transport": self.transport,
+            "fabric": None if self.network is None else self.network.fabric,
+            "library": self.library,
+            **({"calibration": self.calibration_id} if self.calibration_id else {}),
+        }
+
+    def peak_flop_per_s(self, precision: Precision) -> float:
+        fact = self.accelerator.peak.get(precision)
+        if fact is None:
+            has = ", ".join(name for name in self.accelerator.peak if name in PRODUCT_PRECISIONS)
+            raise NotExpressedError(f"{self.accelerator.id} has no {precision} units: choose a precision among {has}")
+        return fact.value
+
+    def matmul_flop_per_s(self, precision: Precision) -> float:
+        """Best matrix-product rate: published for this device, else peak x the share assumed where nobody did."""
+        peak = self.peak_flop_per_s(precision)
+        best = self.accelerator.best_matmul.get(precision)
+        if best is None and precision == "fp16":
+            best = self.accelerator.best_matmul.get("bf16")  # same units, same rate on every device catalogued
+        return best.value if best is not None else peak * self.constants.unpublished_matmul_share.value
+
+    def sustained_flop_per_s(self, precision: Precision) -> float:
+        """Rate of large products while a job runs.
+
+        Equation  F16 = best min(s, a (x / x0)^-g),  x = 16-bit peak / board power, x0 and a those of the device whose
+                  sustained rate was measured; F8 = F16 k best8 / best16, never above best8; as measured where known
+        Source    benchmarks/results/h200_micro.jsonl for a; g, s and k fitted (benchmarks/fit.py)
+        Assumes   devices with more peak per watt run further below their short-burst rate, which power limits; products
+                  in 8 bit spend less energy on each operation, so that power slows them down later; the vector units'
+                  have one share of their own wherever power limits the others
+        Checked   `scalewright validate`, A100 400 W to B200 1000 W; tests/costs/test_compute.py: the 700 W Hopper
+        """
+        best, known = self.matmul_flop_per_s(precision), self.accelerator.sustained_matmul
+        measured = known.get(precision) or (known.get("bf16") if precision == "fp16" else None)
+        if measured is not None:
+            return measured.value
+        wide = self._wide_precision
+        if precision not in NARROW_PRECISIONS or wide is None:
+            return best * self._sustained_frac(precision)
+        ratio = self.constants.narrow_matmul_gain.value * best / self.matmul_flop_per_s(wide)
+        return min(best, self.sustained_flop_per_s(wide) * ratio)
+
+    @property
+    def _wide_precision(self) -> Precision | None:
+        """What 8-bit rates are measured against."""
+        return next((name for name in WIDE_PRECISIONS if name in self.accelerator.peak), None)
+
+    def _sustained_frac(self, precision: Precision) -> float:
+        c = self.constants
+        if precision in VECTOR_PRECISIONS:
+            return (c.vector_matmul_share if self.is_power_limited else c.sustained_matmul_share).value
+        return min(c.sustained_matmul_share.value, self._powered_frac)
+
+    @property
+    def _powered_frac(self) -> float:
+        """What power leaves of the best rate."""
+        c, wide = self.constants, self._wide_precision
+        if wide is None:
+            return 1.0
+        pressure = self.peak_flop_per_s(wide) / self.accelerator.tdp.value / c.throttle_reference.value
+        return min(1.0, float(c.throttle_share.value * pressure**-c.throttle_exponent.value))
+
+    @property
+    def is_power_limited(self) -> bool:
+        """Whether power, not the clock, sets the rate of 16-bit products."""
+        return self._powered_frac < self.constants.sustained_matmul_share.value
+
+    def held_flop_per_s(self, precision: Precision) -> float:
+        """Rate of large products without a pause, for what has no power limit of its own in its model.
+
+        Equation  F f,  f what the power limit leaves of cool products; F where a calibration does not know it
+        Source    `bench gemm`, by the calibration
+        Assumes   convolutions draw what products draw
+        Checked   tests/costs/test_calibrated.py
+        """
+        return self.sustained_flop_per_s(precision) * self.held_frac.get(precision, 1.0)
+
+    def attention_flop_per_s(self, precision: Precision, stack: Stack) -> float:
+        """Rate of fused attention for heads of 128 and long sequences.
+
+        Equation  as measured on this machine, else the best product x the stack's share
+        Source    `bench attention`, by the calibration; else benchmarks/fit.py
+        Assumes   every stack runs the fastest kernel that was measured
+        Checked   tests/costs/test_calibrated.py
+        """
+        rate = self.attention_rates_flop_per_s.get(precision)
+        return self.matmul_flop_per_s(precision) * stack.attention_share.value if rate is None else rate
+
+    def stack_costs(self, stack: Stack) -> StackCosts:
+        """What a stack costs here. This is the one place where measured launches take the place of fitted ones."""
+        if self.launches is None:
+            return fitted_stack_costs(stack, self.constants)
+        return measured_stack_costs(stack, self.constants, self.launches)
+
+    def matmul_is_published(self, precision: Precision) -> bool:
+        keys = ("bf16", "fp16") if precision == "fp16" else (precision,)
+        return any(k in self.accelerator.best_matmul for k in keys)
