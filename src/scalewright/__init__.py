@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -43,6 +42,12 @@ _NAMES = {
 _CALLED = {"lint": "scalewright.api.lint", "study": "scalewright.api.study"}
 """Rooms of the package that carry the name of a function: the room can be called."""
 
+_CATALOG_NAMES = (
+    "accelerators", "links", "transports", "fabrics", "systems", "models", "storage", "prices", "grids", "totals",
+    "constants", "stacks", "find", "compare",
+)  # fmt: skip
+"""What `sw.catalog` has beside the modules of that room: its kinds of entries, and two functions."""
+
 __all__ = [
     "ConfigError", "EnvironmentFailedError", "ScalewrightError", "__version__", "catalog", "layouts", "lint", "plan",
     "predict", "predict_many", "study", "validate",
@@ -61,13 +66,13 @@ class _CatalogPackage(ModuleType):
     """The room `catalog` as what a notebook looks into: `sw.catalog.systems`, `sw.catalog.compare(...)`."""
 
     def __getattr__(self, name: str) -> Any:
-        # `from scalewright.catalog import derive` asks here first: its own modules must not load the interface.
-        if name.startswith("_") or find_spec(f"{self.__name__}.{name}") is not None:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        # Python itself asks for submodules here while it imports them: only names of the interface are looked up.
+        if name not in _CATALOG_NAMES:
+            raise AttributeError(f"the catalogue has no {name!r}: choose {', '.join(_CATALOG_NAMES)}")
         return getattr(import_module("scalewright.api.catalog"), name)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *import_module("scalewright.api.catalog").names()]
+        return [*super().__dir__(), *_CATALOG_NAMES]
 
     def _repr_html_(self) -> str:
         return str(import_module("scalewright.api.catalog").overview_html())

@@ -2,7 +2,7 @@
 
 sw.catalog.systems                           a table of all systems
 sw.catalog.systems["leonardo"]               one entry, with its facts
-sw.catalog.entry("h100-sxm")                 an entry of whatever kind has that name
+sw.catalog.find("h100-sxm")                  an entry of whatever kind has that name
 sw.catalog.compare("h100-sxm", "a100-sxm-80gb")
 """
 
@@ -108,7 +108,7 @@ class EntryComparison(Framed):
         return html.table(["figure", self.first.id, self.second.id, "ratio"], rows, right=("ratio",))
 
 
-def entry(name: str) -> EntryFacts:
+def find(name: str) -> EntryFacts:
     """The entry of that name, of whatever kind; near names in the error where there is none."""
     library = open_catalog()
     return EntryFacts(library.find(name), library)
@@ -128,7 +128,7 @@ def __getattr__(kind: str) -> EntryTable:
 
 
 def names() -> list[str]:
-    return [*KINDS, "entry", "compare"]
+    return [*KINDS, "find", "compare"]
 
 
 def overview_html() -> str:
