@@ -54,9 +54,7 @@ def main() -> None:
         float(subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True).stdout)
         for _ in range(5)
     ]
-    print(
-        f"predict_many: {len(texts)} rows, {len(usable)} usable: {many_s:.3f} s, {1e6 * many_s / len(texts):.0f} us a row"
-    )
+    print(f"predict_many: {len(texts)} rows, {len(usable)} usable: {many_s:.3f} s")
     print(f"predict:      {single_s * 1e3:.2f} ms each; the grid is {single_s * len(texts) / many_s:.0f} times faster")
     print(f"import:       {statistics.median(imports) * 1e3:.1f} ms")
 

@@ -64,7 +64,7 @@ def test_kinds_of_the_catalogue_are_tables_and_hide_no_module() -> None:
     assert "leonardo" in systems
     assert "leonardo" in systems._repr_html_()
     assert systems["leonardo"]["booster.num_nodes"] == 3456
-    assert list(systems.columns())[0] == "id"
+    assert next(iter(systems.columns())) == "id"
     with pytest.raises(AttributeError, match="choose accelerators"):
         _ = sw.catalog.sistems
 

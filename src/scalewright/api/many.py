@@ -24,7 +24,6 @@ from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
 
 
-
 def layouts(*, gpus: int | None = None, **knobs: object) -> list[str]:
     """Every combination of the knobs' values, as layouts in the usual grammar.
 
@@ -90,7 +89,9 @@ class Answers(Framed, Sequence[ShownAnswer]):
 
     def best(self) -> ShownAnswer:
         """The fastest row that fits."""
-        times = [(time, row) for row, time in enumerate(self.figures["step_time_s"]) if self.figures["fits"][row] == 1.0]
+        times = [
+            (time, row) for row, time in enumerate(self.figures["step_time_s"]) if self.figures["fits"][row] == 1.0
+        ]
         if not times:
             raise LayoutError(f"none of the {len(self)} predictions fits: use more devices or split further")
         best: ShownAnswer = self[min(times)[1]]
@@ -127,7 +128,7 @@ def predict_many(
     layout: str | Layout | Sequence[str | Layout],
     precision: str | Sequence[str] = "auto",
     stack: str | Sequence[str] = "auto",
-    seq: int | None | Sequence[int] = None,
+    seq: int | Sequence[int] | None = None,
     catalog: str | Path | None = None,
     **options: Any,
 ) -> Answers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,10 @@ class ShownAnswer(Answer, Framed):
 
     def plot(self) -> SvgPlot:
         """Roofline, time and memory as one figure, as `scalewright predict --plot` draws it."""
-        from scalewright.report.planner.roofline import plot_prediction
+        from scalewright.report.planner.roofline import check_plot, prediction_drawing
 
-        drawing = io.BytesIO()
-        plot_prediction(drawing, self)
-        return SvgPlot(drawing.getvalue().decode())
+        check_plot(Path("answer.svg"))
+        return SvgPlot(prediction_drawing(self, "svg").decode())
 
     def __repr__(self) -> str:
         low, high = self.interval_s

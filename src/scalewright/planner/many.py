@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ def _group(question: Question, row: int) -> tuple[object, ...]:
 
 def _transformer_figures(questions: Sequence[Question]) -> dict[str, FloatLike]:
     first = questions[0]
-    knobs = {name: np.array([getattr(q.layout, name) for q in questions], dtype=np.int64) for name in COLUMNS}
+    knobs: dict[str, Any] = {name: np.array([getattr(q.layout, name) for q in questions]) for name in COLUMNS}
     layout = replace(first.layout, **knobs)
     cost = step_cost(spec=first.spec, setting=replace(first.setting, layout=layout))
     time, num_gpus = _column(cost.time.total, questions), _column(layout.num_gpus, questions)

@@ -44,7 +44,9 @@ def _figures(answer: Answer) -> list[tuple[str, str, str]]:
     if isinstance(answer.figures, TransformerFigures):
         rows.append(("MFU", units.format(answer.figures.mfu_frac, units.FRACTION), "of the dense peak"))
     verdict = "fits" if answer.fits else "does not fit"
-    rows.append(("memory", units.format(answer.memory_bytes, units.BYTES), f"{reserved} reserved of {device}: {verdict}"))
+    rows.append(
+        ("memory", units.format(answer.memory_bytes, units.BYTES), f"{reserved} reserved of {device}: {verdict}")
+    )
     if answer.energy is not None:
         rows.append(("energy", units.format(float(answer.energy.total), units.JOULES), _money(answer)))
     rows.append(("confidence", answer.confidence, CONFIDENCE_TITLES[answer.confidence]))

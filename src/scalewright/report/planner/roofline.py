@@ -93,14 +93,18 @@ def check_plot(path: Path) -> None:
 def plot_prediction(path: Path, answer: Answer) -> None:
     """Draw a prediction into a PNG, SVG or PDF file."""
     check_plot(path)
+    write_bytes(path, prediction_drawing(answer, path.suffix.lower().removeprefix(".")))
+
+
+def prediction_drawing(answer: Answer, kind: str) -> bytes:
+    """A prediction drawn as png, svg or pdf; the same answer gives the same bytes."""
     import matplotlib as mpl
 
-    kind = path.suffix.lower().removeprefix(".")
     stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
         draw(picture_of(answer)).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
-    write_bytes(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def time_segments(picture: Picture) -> list[Segment]:
