@@ -1,8 +1,8 @@
-"""Scripts that nobody would write: mutations of real ones and soups of tokens, the same for the same seed.
+"""Fuzzed scripts: mutations of real ones and random sequences of tokens, the same for the same seed.
 
     python tests/lint/fuzzed.py 100000
 
-lints so many of them and says how long it took; `make soak` does.
+lints that many of them and prints the time; `make soak` calls it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOKENS = (
 
 
 def fuzzed_scripts(seed: int, count: int) -> Iterator[str]:
-    """`count` scripts; every third is a soup of tokens, the others are rendered ones that lost some of their sense."""
+    """`count` scripts; every third is a random sequence of tokens, the others are mutated scripts of the sites."""
     chance = random.Random(seed)
     whole = [path.read_text(encoding="utf-8") for path in sorted(GOLDEN.glob("*.sbatch"))]
     for number in range(count):
@@ -69,7 +69,7 @@ def _mutated(text: str, chance: random.Random) -> str:
 
 LINTER = Linter(settings=LintSettings(), context=Context())
 HANG_CPU_S = 20.0
-"""Far above what any of them takes, so that a loaded machine does not fail the test."""
+"""Far above the time of any script, so that a busy machine does not fail the test."""
 
 
 def linted(text: str) -> Script | None:
@@ -91,7 +91,7 @@ def num_serious(findings: Sequence[LintFinding]) -> int:
 
 
 def check_many(seed: int, count: int) -> float:
-    """Lint and fix; the longest CPU time that one took."""
+    """Lint and fix scripts; return the longest CPU time of one script."""
     longest = 0.0
     for number, text in enumerate(fuzzed_scripts(seed, count)):
         before = time.process_time()
@@ -107,7 +107,7 @@ def check_many(seed: int, count: int) -> float:
 
 
 if __name__ == "__main__":
-    began, wanted = time.process_time(), int(sys.argv[1])
-    worst = check_many(seed=int(time.time()), count=wanted)
+    began, count = time.process_time(), int(sys.argv[1])
+    worst = check_many(seed=int(time.time()), count=count)
     spent = time.process_time() - began
-    sys.stdout.write(f"{wanted:,} fuzzed scripts: {spent:.0f} s of CPU, the longest {worst:.2f} s\n")
+    sys.stdout.write(f"{count:,} fuzzed scripts: {spent:.0f} s of CPU, the longest {worst:.2f} s\n")

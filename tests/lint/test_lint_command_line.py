@@ -77,12 +77,12 @@ def test_json_has_file_line_rule_severity_message_and_fix(cli, script) -> None:
     path = script(LATE)
     done = cli("lint", str(path), "--json", "--select", "directive-after-command")
     answer = json.loads(done.stdout)
-    (found,) = answer["findings"]
-    assert (found["file"], found["line"], found["rule"], found["severity"]) == (
+    (finding,) = answer["findings"]
+    assert (finding["file"], finding["line"], finding["rule"], finding["severity"]) == (
         str(path), 13, "directive-after-command", "error",
     )  # fmt: skip
-    assert found["fix"]["is_safe"] is False
-    assert {"line", "column", "end_line", "end_column", "text"} == set(found["fix"]["edits"][0])
+    assert finding["fix"]["is_safe"] is False
+    assert {"line", "column", "end_line", "end_column", "text"} == set(finding["fix"]["edits"][0])
     assert answer["schema"] == "scalewright.findings/1"
 
 
@@ -149,14 +149,14 @@ BAD = {
 def test_a_file_that_is_no_script_is_one_sentence_and_the_others_are_still_linted(
     cli, script, tmp_path: Path, kind: str
 ) -> None:
-    content, said = BAD[kind]
+    content, reason = BAD[kind]
     bad = tmp_path / "bad.sh"
     bad.write_bytes(content)
     done = cli("lint", str(bad), str(script(LATE)))
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {bad}: ")
     assert done.stderr.count("\n") == 1
-    assert said in done.stderr
+    assert reason in done.stderr
     assert "directive-after-command" in done.stdout
 
 
@@ -190,7 +190,7 @@ def test_odd_but_valid_shell_is_read(cli, script, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         ([], "no script"),
         (["--unsafe-fixes", "x.sh"], "--fix"),
@@ -204,10 +204,10 @@ def test_odd_but_valid_shell_is_read(cli, script, text: str) -> None:
         (["--config", "/nowhere.toml", "x.sh"], "no such file"),
     ],
 )
-def test_flags_that_make_no_sense_are_refused_in_one_sentence(cli, arguments: list[str], said: str) -> None:
+def test_flags_that_make_no_sense_are_refused_in_one_sentence(cli, arguments: list[str], reason: str) -> None:
     done = cli("lint", *arguments)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert said in done.stderr
+    assert reason in done.stderr
 
 
 def test_the_command_line_of_sbatch_fills_in_what_the_header_lacks(cli, script) -> None:
@@ -216,8 +216,8 @@ def test_the_command_line_of_sbatch_fills_in_what_the_header_lacks(cli, script) 
     assert len(json.loads(bare.stdout)["findings"]) == 1
     given = cli("lint", str(path), "--select", "no-time", "--json", "--sbatch", "--time=10")
     assert not json.loads(given.stdout)["findings"]
-    told = cli("lint", str(path), "--select", "no-time", "--json", env={"SBATCH_TIMELIMIT": "10"})
-    assert not json.loads(told.stdout)["findings"]
+    linted = cli("lint", str(path), "--select", "no-time", "--json", env={"SBATCH_TIMELIMIT": "10"})
+    assert not json.loads(linted.stdout)["findings"]
 
 
 def test_every_rule_is_listed_and_explained(cli) -> None:
@@ -339,7 +339,7 @@ def test_the_hook_definition_runs_the_command_on_job_scripts() -> None:
 
 
 def test_one_launcher_a_node_gets_the_cpus_of_the_tasks_that_it_replaces(cli, script) -> None:
-    asked = GOOD.replace("--ntasks=1", "--ntasks-per-node=4\n#SBATCH --gpus-per-node=4")
-    path = script(asked.replace("srun hostname", "srun torchrun --nproc_per_node=4 train.py"))
+    four_tasks = GOOD.replace("--ntasks=1", "--ntasks-per-node=4\n#SBATCH --gpus-per-node=4")
+    path = script(four_tasks.replace("srun hostname", "srun torchrun --nproc_per_node=4 train.py"))
     cli("lint", str(path), "--fix", "--unsafe-fixes")
     assert "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 --cpus-per-task=32 " in path.read_text()

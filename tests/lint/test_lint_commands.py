@@ -124,8 +124,8 @@ def test_a_sourced_file_is_followed_and_its_commands_stand_at_the_line_that_sour
     (tmp_path / "env.sh").write_text("export PORT=29500\nsource deeper.sh\n", encoding="utf-8")
     (tmp_path / "deeper.sh").write_text("source env.sh\nnvidia-smi\n", encoding="utf-8")
     script = body("source env.sh\necho $PORT\n", tmp_path)
-    (found,) = script.called("nvidia-smi")
-    assert (found.line, found.origin) == (3, "deeper.sh:2")
+    (command,) = script.called("nvidia-smi")
+    assert (command.line, command.origin) == (3, "deeper.sh:2")
     assert script.exports["PORT"].origin == "env.sh:1"
     assert script.called("echo")[0].texts == ("echo", "29500")
     assert script.sourced == ("env.sh", "deeper.sh")

@@ -89,13 +89,13 @@ def test_a_stray_word_stops_sbatch(line: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "reason"),
     [('#SBATCH -J "abc', "quote"), ("#SBATCH -J x : -N1", "colon")],
 )
-def test_a_line_that_sbatch_cannot_read_is_an_error(line: str, said: str) -> None:
+def test_a_line_that_sbatch_cannot_read_is_an_error(line: str, reason: str) -> None:
     errors = header(line).header.errors
     assert errors[0][0] == 2
-    assert said in errors[0][1]
+    assert reason in errors[0][1]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_command_line_wins_over_the_environment_and_both_over_the_header() -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("-N 2 job.sh", "'job.sh'"),
         ("--nodse=2", "did you mean --nodes"),
@@ -147,8 +147,8 @@ def test_the_command_line_wins_over_the_environment_and_both_over_the_header() -
         ("-N", "needs a value"),
     ],
 )
-def test_a_command_line_that_is_none_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_command_line_that_is_none_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         command_line_options(text)
 
 

@@ -1,4 +1,4 @@
-"""What several rules ask of a script: its work, the step that the work runs in, numbers behind variables."""
+"""Facts about a job that several rules need: its work commands, their steps, numbers behind variables, partitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from scalewright.lint.rule import Edit, ScriptFix
+from scalewright import units
+from scalewright.lint.rule import ScriptFix, insert_text
 from scalewright.lint.script import Script
 from scalewright.lint.shell.launches import Launch, launches_of
 from scalewright.lint.shell.syntax import Command, Word
@@ -18,11 +19,15 @@ from scalewright.sites.types import Site, SitePartition
 
 SURVEY = "287 public GPU training scripts"
 GUIDE = "Infrastructure Foundations for Scalable LLM Training, section"
+GIB_PER_UNIT = {
+    "": units.MIB / units.GIB, "K": units.KIB / units.GIB, "M": units.MIB / units.GIB, "G": 1.0, "T": 1024.0,
+}  # fmt: skip
+"""GiB in each unit of --mem; without a unit Slurm reads MiB."""
 DISTRIBUTED = ("torchrun", "deepspeed", "accelerate")
 PER_NODE = ("nproc-per-node", "nproc_per_node", "num-gpus")
 """Options for the number of processes on a node."""
 MANY_TASKS = 20
-"""Tasks of an array that may start at once without anybody noticing; the guide's cap."""
+"""Tasks of an array that may run at once; the limit that the guide recommends."""
 
 _TRIVIAL_NAMES = """echo printf hostname nvidia-smi rocm-smi amd-smi date env printenv mkdir cp rsync ls cat true :
 sleep uname lscpu nproc which rm tar unzip scontrol df du free ip getent awk sed grep ulimit pwd
@@ -34,7 +39,7 @@ control curl wget readonly typeset shift let eval exec command type hash alias s
 umask logger jobs disown bc seq xargs realpath readlink lfs dcgmi locale history mapfile
 readarray getopts huggingface-cli hf wandb seff"""
 _TRIVIAL = frozenset(_TRIVIAL_NAMES.split())
-"""Programs that are over before anybody minds."""
+"""Programs that end quickly."""
 _QUICK_MODULES = ("pip", "venv", "virtualenv", "json.tool", "site", "ensurepip", "torch.utils.collect_env")
 _PROGRAMS = ("julia", "Rscript", "matlab", "java", "gmx", "gmx_mpi", "lmp", "namd3", "make", "snakemake", "nextflow")
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -46,13 +51,13 @@ _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-[^{}]{0,80})?\}|([A-Za-z_]\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkCommand:
-    """A command that takes its time: a training, a solver, a container with either."""
+    """A command that does the work of the job: a training, a solver, or a container with either."""
 
     command: Command
     chain: tuple[Launch, ...]
-    """Its launchers, outermost first; empty: it is started as it is."""
+    """Its launchers, outermost first; empty: it has none."""
     step: Launch | None
-    """The srun that it runs under."""
+    """The srun that it runs under; None: it runs without srun."""
 
     @property
     def is_foreground(self) -> bool:
@@ -61,7 +66,7 @@ class WorkCommand:
 
 @lru_cache(maxsize=16)
 def code_of(script: Script) -> str:
-    """The text without comments and directives, every other character in its place."""
+    """The text with comments and directives blanked, so that every other character keeps its offset."""
     pieces: list[str] = []
     last = 0
     for comment in sorted(script.comments, key=lambda c: c.start):
@@ -73,13 +78,13 @@ def code_of(script: Script) -> str:
 
 @lru_cache(maxsize=256)
 def mentions(script: Script, pattern: str) -> bool:
-    """Whether the body, comments aside, has a text that the pattern finds; case does not matter."""
+    """Whether the pattern matches in the script without its comments; upper and lower case are equal."""
     return re.search(pattern, code_of(script), re.IGNORECASE) is not None
 
 
 @lru_cache(maxsize=16)
 def work_commands(script: Script) -> tuple[WorkCommand, ...]:
-    """The commands that take their time, in the order of the text. What a shell inside a step runs is not repeated."""
+    """The commands that do the work, in the order of the text; commands of a shell inside a step are not repeated."""
     return tuple(_work_commands(script))
 
 
@@ -88,28 +93,29 @@ def _work_commands(script: Script) -> Iterator[WorkCommand]:
         if command.parent is not None and any(True for _ in launches_of(command.parent)):
             continue
         chain = tuple(launches_of(command))
-        if _takes_time(script, command, chain):
+        if _does_work(script, command, chain):
             step = next((launch for launch in chain if launch.tool == "srun"), None)
             yield WorkCommand(command=command, chain=chain, step=step)
 
 
-def _takes_time(script: Script, command: Command, chain: tuple[Launch, ...]) -> bool:
+def _does_work(script: Script, command: Command, chain: tuple[Launch, ...]) -> bool:
+    """Whether a command runs for long: not a shell built-in, a copy or a query."""
     if not chain:
         return _is_program(command.words, command.name)
     last = chain[-1]
     if last.tool == "python":
-        return python_takes_time(last.program)
+        return python_does_work(last.program)
     if not last.program:
         return last.tool in DISTRIBUTED
     first = PurePosixPath(last.program[0].text).name
     if first in ("bash", "sh", "zsh") and any(word.text.startswith("-") for word in last.program[1:2]):
         inner = [other for other in script.commands if other.parent is command]
-        return not inner or any(_takes_time(script, other, tuple(launches_of(other))) for other in inner)
+        return not inner or any(_does_work(script, other, tuple(launches_of(other))) for other in inner)
     return first not in _TRIVIAL
 
 
-def python_takes_time(arguments: tuple[Word, ...]) -> bool:
-    """Whether `python ARGUMENTS` runs a program, and not a one-liner, a version or an installation."""
+def python_does_work(arguments: tuple[Word, ...]) -> bool:
+    """Whether `python ARGUMENTS` runs a program, and not a one-liner, a version query or an installation."""
     texts = [word.text for word in arguments if word.text not in ("-u", "-O", "-B", "-s", "-E", "-I")]
     if not texts or texts[0] in ("-c", "-", "-V", "--version", "-h"):
         return False
@@ -124,60 +130,66 @@ def _is_program(words: tuple[Word, ...], name: str) -> bool:
 
 
 def step_of(launch: Launch) -> Launch | None:
-    """The srun that a launcher runs under, also across `bash -c`; None: it runs where the script runs."""
+    """The srun that a launcher runs under, also across `bash -c`; None: it runs without srun."""
     return next((outer for outer in reversed(launch.outer) if outer.tool == "srun"), None)
 
 
 def started_by(script: Script, launch: Launch) -> list[Launch]:
     """The launchers that run inside this one, also across `bash -c`."""
-    return _inner(script).get((id(launch.command), launch.start, launch.tool), [])
+    return _inner_launches(script).get((id(launch.command), launch.start, launch.tool), [])
 
 
 @lru_cache(maxsize=16)
-def _inner(script: Script) -> dict[tuple[int, int, str], list[Launch]]:
-    found: dict[tuple[int, int, str], list[Launch]] = {}
+def _inner_launches(script: Script) -> dict[tuple[int, int, str], list[Launch]]:
+    inner: dict[tuple[int, int, str], list[Launch]] = {}
     for launch in script.launches:
         for outer in launch.outer:
-            found.setdefault((id(outer.command), outer.start, outer.tool), []).append(launch)
-    return found
+            inner.setdefault((id(outer.command), outer.start, outer.tool), []).append(launch)
+    return inner
 
 
 def has_unknown_options(launch: Launch) -> bool:
-    """Whether options of a launcher may hide in a variable that the script does not set: `srun $FLAGS python`."""
+    """Whether a variable that the script does not set may hold options of a launcher: `srun $FLAGS python`."""
     ends = {option.end for option in launch.options}
-    own = [w for w in launch.command.words if launch.start <= w.start and w.end <= launch.end]
-    if any(w.text.startswith("$") and not w.is_static and w.end not in ends for w in own):
+    words = own_words(launch)
+    if any(w.text.startswith("$") and not w.is_static and w.end not in ends for w in words):
         return True
     return bool(launch.program) and launch.program[0].text.startswith("$") and not launch.program[0].is_static
 
 
+def own_words(launch: Launch) -> list[Word]:
+    """The launcher's name and options, without the program that it starts."""
+    return [w for w in launch.command.words if launch.start <= w.start and w.end <= launch.end]
+
+
 def number(script: Script, text: str | None) -> int | None:
-    """A whole number as the job will see it: `4`, `$NGPUS`, `$SLURM_NNODES`, `$((SLURM_NNODES * 4))`; None: unknown."""
+    """A whole number as the job sees it: `4`, `$NGPUS`, `$SLURM_NNODES`, `$((SLURM_NNODES * 4))`; None: unknown."""
     if text is None:
         return None
     text = script.resolve(text).strip()
     inner = re.fullmatch(r"\$\(\((.{1,80})\)\)", text)
     expression = inner.group(1) if inner else text
-    known = _job_numbers(script)
+    job_numbers = _job_numbers(script)
 
     def value(match: re.Match[str]) -> str:
-        return str(known.get(match.group(1) or match.group(2), match.group()))
+        return str(job_numbers.get(match.group(1) or match.group(2), match.group()))
 
     expression = _REFERENCE.sub(value, expression)
     if inner:
-        expression = re.sub(r"\b([A-Za-z_]\w*)\b", lambda m: _bare(script, m.group(1), known), expression)
+        expression = re.sub(r"\b([A-Za-z_]\w*)\b", lambda m: _value_of(script, m.group(1), job_numbers), expression)
     return _calculated(expression) if len(expression) < 100 else None
 
 
-def _bare(script: Script, name: str, known: dict[str, int]) -> str:
+def _value_of(script: Script, name: str, job_numbers: dict[str, int]) -> str:
+    """Value of a variable that stands without `$` in an arithmetic expression; the name itself if it is unknown."""
     words = script.body.variables.get(name)
-    return str(known[name]) if name in known else words[0].text if words and len(words) == 1 else name
+    return str(job_numbers[name]) if name in job_numbers else words[0].text if words and len(words) == 1 else name
 
 
 def _job_numbers(script: Script) -> dict[str, int]:
     """Variables that Slurm sets from the header."""
     per_task = script.number("cpus-per-task")
-    given = {
+    variables = {
         "SLURM_NNODES": script.num_nodes,
         "SLURM_JOB_NUM_NODES": script.num_nodes,
         "SLURM_NTASKS": script.num_tasks,
@@ -188,7 +200,7 @@ def _job_numbers(script: Script) -> dict[str, int]:
         "SLURM_GPUS": script.num_gpus,
         "SLURM_CPUS_PER_TASK": per_task,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def _calculated(expression: str) -> int | None:
@@ -209,7 +221,7 @@ def _folded(node: ast.expr) -> int:
 
 
 def step_nodes(script: Script, step: Launch) -> int | None:
-    """Nodes that an srun starts something on."""
+    """Nodes of a step; None: unknown."""
     if step.has("nodes"):
         return number(script, step.value("nodes"))
     tasks = number(script, step.value("ntasks")) if step.has("ntasks") else None
@@ -219,7 +231,7 @@ def step_nodes(script: Script, step: Launch) -> int | None:
 
 
 def step_tasks_per_node(script: Script, step: Launch) -> int | None:
-    """Tasks that an srun starts on each node; None: not known here."""
+    """Tasks of a step on each node; None: unknown."""
     if step.has("ntasks-per-node"):
         return number(script, step.value("ntasks-per-node"))
     if step.has("ntasks"):
@@ -231,19 +243,17 @@ def step_tasks_per_node(script: Script, step: Launch) -> int | None:
 
 
 def step_total(script: Script, step: Launch) -> int | None:
-    """All tasks of a step."""
+    """All tasks of a step; None: unknown."""
     nodes, per_node = step_nodes(script, step), step_tasks_per_node(script, step)
     return nodes * per_node if nodes and per_node else None
 
 
 def ranks_per_launcher(script: Script, launch: Launch) -> int | None:
-    """Processes that torchrun, deepspeed or accelerate starts where it is called; None: not known here."""
+    """Processes that one call of torchrun, deepspeed or accelerate starts; None: unknown."""
     option = launch.option(*PER_NODE)
     if launch.tool == "accelerate":
-        total, machines = (
-            number(script, launch.value("num-processes")),
-            number(script, launch.value("num-machines") or "1"),
-        )
+        total = number(script, launch.value("num-processes"))
+        machines = number(script, launch.value("num-machines") or "1")
         return total // machines if total and machines else None
     if option is None:
         return 1 if launch.tool == "torchrun" and not has_unknown_options(launch) else None
@@ -253,41 +263,56 @@ def ranks_per_launcher(script: Script, launch: Launch) -> int | None:
 
 
 def trains(script: Script) -> bool:
-    """Whether GPUs are asked for, or a launcher of ranks is used."""
+    """Whether the job requests GPUs or uses a launcher of ranks."""
     return script.asks_for_gpus or bool(script.launched(*DISTRIBUTED))
 
 
 def runs_whole_nodes(script: Script, site: Site | None) -> bool:
-    """Whether nobody else can be on the nodes: --exclusive, or a partition that gives whole nodes."""
+    """Whether no other job can be on the nodes: --exclusive, or a partition that allocates whole nodes."""
     if script.has("exclusive") and script.value("exclusive") in (None, "", "exclusive"):
         return True
     return any(partition.whole_node for partition in partitions_of(script, site))
 
 
 def shares_nodes(script: Script, site: Site | None) -> bool:
-    """Whether the profile says that others may be on the nodes."""
-    found = partitions_of(script, site)
-    return bool(found) and not any(partition.whole_node for partition in found)
+    """Whether other jobs may be on the nodes, according to the profile."""
+    partitions = partitions_of(script, site)
+    return bool(partitions) and not any(partition.whole_node for partition in partitions)
 
 
 def partitions_of(script: Script, site: Site | None) -> list[SitePartition]:
-    """Those of the profile that the job may land in: named, or the default."""
+    """Partitions of the profile that the job may run in: those it names, or the default."""
     if site is None:
         return []
     names = (script.value("partition") or site.select.partition).split(",")
-    return [found for name in names if (found := site.partition(name.strip())) is not None]
+    return [partition for name in names if (partition := site.partition(name.strip())) is not None]
 
 
-def join_options(script: Script, launch: Launch, text: str, *, title: str, is_safe: bool) -> ScriptFix | None:
-    """A fix that gives a launcher one more option, right after its name; None where its name comes from a variable."""
+def gpus_of_node(site: Site | None) -> int | None:
+    """GPUs of a node, according to the profile; None: unknown."""
+    return site.gpus_per_node.value if site and site.gpus_per_node else None
+
+
+def cpus_of_gpu(site: Site | None) -> int | None:
+    """CPUs that come with each GPU, according to the profile; None: unknown."""
+    return site.cpus_per_gpu.value if site and site.cpus_per_gpu else None
+
+
+def memory_gb_of_gpu(site: Site | None) -> int | None:
+    """Host memory that comes with each GPU, according to the profile; None: unknown."""
+    return site.memory_gb_per_gpu.value if site and site.memory_gb_per_gpu else None
+
+
+def add_option(script: Script, launch: Launch, text: str, *, title: str, is_safe: bool) -> ScriptFix | None:
+    """A fix that adds an option right after a launcher's name; None: its name comes from a variable."""
     first = next((word for word in launch.command.words if word.start == launch.start), None)
     if first is None or first.is_expanded or script.text[first.start : first.end] != first.text:
         return None
-    return ScriptFix(edits=(Edit(start=first.end, end=first.end, text=f" {text}"),), title=title, is_safe=is_safe)
+    return insert_text(first.end, f" {text}", title=title, is_safe=is_safe)
 
 
 def is_fill_in(text: str) -> bool:
-    """Whether a value is left for somebody to fill in: `<account>`, `{{ time }}`, `YOUR_PROJECT`."""
+    """Whether a value is a placeholder that a person fills in: `<account>`, `{{ time }}`, `YOUR_PROJECT`."""
     return (
         re.search(r"\{\{|\{[A-Za-z_]\w*\}|<[^<>]*>|YOUR|your_|X{3}|x{3}|CHANGE_?ME|TO_?DO|\.\.\.|@[A-Z_]+@", text)
         is not None
@@ -295,7 +320,7 @@ def is_fill_in(text: str) -> bool:
 
 
 def has_job_id(text: str) -> bool:
-    """Whether a path differs from job to job: an id, a time, a random part, or the array's index."""
+    """Whether a path differs from job to job: it holds an id, a time, a random part, or the array index."""
     return (
         re.search(
             r"SLURM_JOB_?ID|SLURM_ARRAY|JOB_?ID|jobid|\$\(date|`date|TIMESTAMP|\bnow\b|RANDOM|mktemp|\$\$|EPOCHSECONDS|"

@@ -1,4 +1,4 @@
-"""Whole scripts: slips of published recipes are all found, and what is right draws no error and no warning."""
+"""Whole scripts: lint finds all mistakes of published recipes, and no error or warning in correct scripts."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def of_rule(rule: str, case: Case, context: Context) -> tuple[Script, Linter]:
     return parse_script(text), linter
 
 
-def found(rule: str, case: Case, context: Context) -> list[LintFinding]:
+def findings_of(rule: str, case: Case, context: Context) -> list[LintFinding]:
     script, linter = of_rule(rule, case, context)
     return [finding for finding in linter.lint(script) if finding.rule == rule]
 
@@ -59,7 +59,7 @@ def test_every_rule_has_cases() -> None:
 
 @pytest.mark.parametrize(("rule", "case", "context"), all_cases("fires"))
 def test_a_rule_fires(rule: str, case: Case, context: Context) -> None:
-    findings = found(rule, case, context)
+    findings = findings_of(rule, case, context)
     assert findings
     script, _ = of_rule(rule, case, context)
     for finding in findings:
@@ -71,14 +71,14 @@ def test_a_rule_fires(rule: str, case: Case, context: Context) -> None:
 
 @pytest.mark.parametrize(("rule", "case", "context"), all_cases("silent"))
 def test_a_rule_stays_silent(rule: str, case: Case, context: Context) -> None:
-    assert [finding.message for finding in found(rule, case, context)] == []
+    assert [finding.message for finding in findings_of(rule, case, context)] == []
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_the_example_of_a_rule_is_one(rule: str) -> None:
     context = CASES[rule].context
-    assert found(rule, RULES[rule].before, context)
-    assert [finding.message for finding in found(rule, RULES[rule].after, context)] == []
+    assert findings_of(rule, RULES[rule].before, context)
+    assert [finding.message for finding in findings_of(rule, RULES[rule].after, context)] == []
 
 
 def fixed(rule: str, case: Case, context: Context) -> tuple[Script, list[LintFinding]] | None:

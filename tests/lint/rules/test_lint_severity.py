@@ -20,7 +20,7 @@ REQUEUE = f"{GPU} --requeue --signal=B:USR1@120"
 BEHIND = "srun python train.py &\npid=$!\nwait $pid"
 
 
-def found(rule: str, text: str, folder: Path = Path()) -> list[LintFinding]:
+def findings_of(rule: str, text: str, folder: Path = Path()) -> list[LintFinding]:
     context = Context(folder=folder)
     return Linter(settings=LintSettings(select=(rule,)), context=context).lint(parse_script(text))
 
@@ -44,12 +44,12 @@ def found(rule: str, text: str, folder: Path = Path()) -> list[LintFinding]:
     ],
 )
 def test_what_else_the_script_says_decides_how_grave_it_is(rule: str, text: str, severity: str) -> None:
-    assert [finding.severity for finding in found(rule, text)] == [severity]
+    assert [finding.severity for finding in findings_of(rule, text)] == [severity]
 
 
 def test_one_port_is_told_of_once_where_it_is_set() -> None:
     text = job(GPU, "MASTER_PORT=6000\nsrun torchrun --master_addr=$HEAD --master_port=$MASTER_PORT train.py")
-    assert [finding.line for finding in found("fixed-port", text)] == [3]
+    assert [finding.line for finding in findings_of("fixed-port", text)] == [3]
 
 
 @pytest.mark.parametrize(
@@ -61,19 +61,19 @@ def test_one_port_is_told_of_once_where_it_is_set() -> None:
     ],
 )
 def test_a_rewrite_that_may_be_wrong_is_not_offered(rule: str, text: str) -> None:
-    (finding,) = found(rule, text)
+    (finding,) = findings_of(rule, text)
     assert finding.fix is None
 
 
 def test_saving_alone_does_not_make_a_job_one_to_queue_again() -> None:
-    (saves,) = found("no-requeue", job(GPU, "srun python train.py --save checkpoints"))
-    (resumes,) = found("no-requeue", job(GPU, "srun python train.py --save checkpoints --resume"))
+    (saves,) = findings_of("no-requeue", job(GPU, "srun python train.py --save checkpoints"))
+    (resumes,) = findings_of("no-requeue", job(GPU, "srun python train.py --save checkpoints --resume"))
     assert "--no-requeue" in saves.next_step
     assert "--no-requeue" not in resumes.next_step
 
 
 def test_a_new_directive_goes_into_the_first_part_of_a_job() -> None:
-    (finding,) = found("no-requeue", job("--nodes=1 --gpus=1\nhetjob\n--nodes=2 --gpus=4"))
+    (finding,) = findings_of("no-requeue", job("--nodes=1 --gpus=1\nhetjob\n--nodes=2 --gpus=4"))
     assert finding.fix is not None
     assert finding.line == 2
 
@@ -81,6 +81,6 @@ def test_a_new_directive_goes_into_the_first_part_of_a_job() -> None:
 def test_lines_of_a_list_are_counted_where_it_is_there(tmp_path: Path) -> None:
     (tmp_path / "runs.txt").write_text("a\nb\nc\n")
     body = 'run=$(sed -n "${SLURM_ARRAY_TASK_ID}p" runs.txt)\npython train.py "$run"'
-    assert found("array-beyond-list", job(f"{GPU} --array=1-3", body), tmp_path) == []
-    (finding,) = found("array-beyond-list", job(f"{GPU} --array=1-5%2", body), tmp_path)
+    assert findings_of("array-beyond-list", job(f"{GPU} --array=1-3", body), tmp_path) == []
+    (finding,) = findings_of("array-beyond-list", job(f"{GPU} --array=1-5%2", body), tmp_path)
     assert (finding.severity, finding.next_step) == ("error", "write --array=1-3%2")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from scalewright.lint.job_facts import GUIDE, SURVEY, code_of, has_job_id, work_commands
-from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
+from scalewright.lint.rule import Context, Hit, at, at_span, replace_text, rule
 from scalewright.lint.rules.arrays.tasks import array_size
 from scalewright.lint.script import Script
 
@@ -27,7 +27,8 @@ _SAVE_TO = re.compile(
     id="output-overwritten",
     severity="warning",
     title="The next run overwrites the log",
-    why="A log without the job's id is emptied when the next job starts; what happened in the last is gone.",
+    why="A log without the job id in its name is emptied when the next job starts. The log of the previous run is "
+    "lost.",
     source=f"Slurm, sbatch(1), filename pattern; 7.0 % of {SURVEY}",
     before=_HEAD + "#SBATCH --output=train.log\npython train.py\n",
     after=_HEAD + "#SBATCH --output=train-%j.log\npython train.py\n",
@@ -36,9 +37,9 @@ def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
     if script.value("open-mode") == "append":
         return
     for name in ("output", "error"):
-        found = script.directive(name)
-        value = found.value if found is not None else None
-        if found is None or not value or value.startswith("/dev/") or script.is_placeholder(name):
+        directive = script.directive(name)
+        value = directive.value if directive is not None else None
+        if directive is None or not value or value.startswith("/dev/") or script.is_placeholder(name):
             continue
         if name == "error" and value == script.value("output"):
             continue
@@ -46,7 +47,7 @@ def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
             script.has("array") and not re.search(r"%\d*a", value)
         ):
             continue
-        raw = script.text[found.start : found.end]
+        raw = script.text[directive.start : directive.end]
         stem, dot, suffix = raw.rpartition(".")
         mark = "%A" if script.has("array") else "%j"
         text = (
@@ -54,25 +55,21 @@ def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
             if dot and "/" not in suffix and stem[-1:] not in ("/", "=")
             else f"{raw}-{mark}"
         )
-        plain = '"' not in raw and "'" not in raw
+        is_plain = '"' not in raw and "'" not in raw
         yield at(
             script,
-            found,
-            f"{value} is overwritten by the next run",
-            next_step=f"put the job's id into the name: {mark}",
-            fix=ScriptFix(
-                edits=(Edit(start=found.start, end=found.end, text=text),), title="a log for each job", is_safe=False
-            )
-            if plain
-            else None,
+            directive,
+            f"the next run overwrites {value}",
+            next_step=f"add the job id to the name: {mark}",
+            fix=replace_text(directive, text, title="write one log per job", is_safe=False) if is_plain else None,
         )
 
 
 @rule(
     id="output-folder",
     severity="info",
-    title="Slurm does not make the folder of the log",
-    why="A log in a folder that is missing ends the job at once, without any log; mkdir in the script itself "
+    title="Slurm does not create the folder of the log",
+    why="If the folder of the log is missing, the job ends at once without any log. A mkdir in the script itself "
     "comes too late.",
     source="Slurm, sbatch(1), --output: the folder must exist",
     before=_HEAD + "#SBATCH --output=logs/%x-%j.out\nmkdir -p logs\npython train.py\n",
@@ -80,10 +77,10 @@ def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
 )
 def output_folder(script: Script, context: Context) -> Iterator[Hit]:
     for name in ("output", "error"):
-        found = script.directive(name)
-        value = found.value or "" if found is not None else ""
+        directive = script.directive(name)
+        value = directive.value or "" if directive is not None else ""
         folder = str(PurePosixPath(value).parent)
-        if found is None or folder in (".", "/", "/dev") or re.search(r"[%$`{<]", folder):
+        if directive is None or folder in (".", "/", "/dev") or re.search(r"[%$`{<]", folder):
             continue
         if script.has("chdir") and not folder.startswith("/"):
             continue
@@ -97,9 +94,9 @@ def output_folder(script: Script, context: Context) -> Iterator[Hit]:
             continue
         yield at(
             script,
-            found,
-            f"{folder} must exist before sbatch; the mkdir in the script comes too late",
-            next_step=f"mkdir -p {folder} before sbatch",
+            directive,
+            f"{folder} must exist before sbatch: the mkdir in the script comes too late",
+            next_step=f"run mkdir -p {folder} before sbatch",
         )
         return
 
@@ -107,10 +104,9 @@ def output_folder(script: Script, context: Context) -> Iterator[Hit]:
 @rule(
     id="path-without-job-id",
     severity="warning",
-    title="Two jobs write the same file",
-    why="A log, a host file or a rendezvous file that is named alike in every job is overwritten by the next "
-    "one, or by one "
-    "that runs at the same time.",
+    title="Several jobs write the same file",
+    why="A log, a host file or a rendezvous file with the same name in every job is overwritten by the next job, "
+    "or by one that runs at the same time.",
     source=f"{GUIDE} 2.4.12: never write to shared paths without a run-scoped directory",
     before=_TWO + 'scontrol show hostnames "$SLURM_JOB_NODELIST" > hostfile\ndeepspeed --hostfile hostfile train.py\n',
     after=_TWO + 'scontrol show hostnames "$SLURM_JOB_NODELIST" > hostfile.$SLURM_JOB_ID\ndeepspeed --hostfile '
@@ -119,9 +115,10 @@ def output_folder(script: Script, context: Context) -> Iterator[Hit]:
 def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
     if not any(command.redirects for command in script.commands) or _OWN_FOLDER.search(code_of(script)):
         return
-    tasks = (array_size(script.value("array") or "") or 2) > 1 if script.has("array") else False
-    together = tasks and not (script.value("array") or "").endswith("%1") and not _WANDERS.search(code_of(script))
-    at_work = {id(work.command) for work in work_commands(script)}
+    has_tasks = (array_size(script.value("array") or "") or 2) > 1 if script.has("array") else False
+    is_one_at_a_time = (script.value("array") or "").endswith("%1")
+    is_concurrent = has_tasks and not is_one_at_a_time and not _UNKNOWN_FOLDER.search(code_of(script))
+    work_ids = {id(work.command) for work in work_commands(script)}
     seen: set[str] = set()
     for command in script.commands:
         within = command.within
@@ -137,33 +134,35 @@ def path_without_job_id(script: Script, context: Context) -> Iterator[Hit]:
                 continue
             hosts = _HOSTS.search(target)
             overwrites = redirect.operator in (">", "&>", ">|") and not within.loops
-            if hosts is None and not (overwrites and id(command) in at_work):
+            if hosts is None and not (overwrites and id(command) in work_ids):
                 continue
             seen.add(target)
-            line, column = script.place(redirect.start)
-            yield Hit(
-                line=line,
-                column=column,
-                end_column=column + redirect.end - redirect.start,
-                message=f"every {'task of the array' if together else 'job'} writes {target}",
-                next_step=f"put {_ITS_TASK if together else _ITS_JOB}",
-                severity=None if hosts or together else "info",
+            yield at_span(
+                script,
+                redirect.start,
+                redirect.end,
+                f"every {'task of the array' if is_concurrent else 'job'} writes {target}",
+                next_step=f"add {_TASK_ID if is_concurrent else _JOB_ID}",
+                severity=None if hosts or is_concurrent else "info",
             )
 
 
 _OWN_FOLDER = re.compile(
     r"\b(?:cd|pushd)\s+\S{0,200}(?:SLURM_JOB_?ID|RUN_DIR|run_dir|TMPDIR|mktemp|SLURM_ARRAY_TASK_ID)"
 )
-"""The script works where no other job does."""
-_WANDERS = re.compile(r"\b(?:cd|pushd)\s+[\"']?(?!\$\{?(?:HOME|SLURM_SUBMIT_DIR|WORK|SCRATCH|PWD)\b)[^\s\"']{0,200}\$")
-"""The script goes to a folder that only the shell knows: it may be the task's own."""
-_ITS_JOB = "the job's id into its name: $SLURM_JOB_ID"
-_ITS_TASK = "the task's numbers into its name: ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+"""The script changes to a folder of its own."""
+_UNKNOWN_FOLDER = re.compile(
+    r"\b(?:cd|pushd)\s+[\"']?(?!\$\{?(?:HOME|SLURM_SUBMIT_DIR|WORK|SCRATCH|PWD)\b)[^\s\"']{0,200}\$"
+)
+"""The script changes to a folder that only the shell knows, perhaps one per task."""
+_JOB_ID = "the job id to its name: $SLURM_JOB_ID"
+_TASK_ID = "the job and task id to its name: ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 _HOSTS = re.compile(r"host[-_]?file|hosts?(?:\.txt)?$|nodefile|machinefile|nodelist", re.IGNORECASE)
-"""Files that name the job's nodes."""
+"""Files that list the job's nodes."""
 
 
 def _is_shared(target: str) -> bool:
+    """Whether other jobs write to the same path."""
     if not target or target.startswith(("/dev/", "&")) or target.isdigit() or has_job_id(target):
         return False
     return "$" not in target and "`" not in target and "%" not in target
@@ -174,15 +173,16 @@ _BY_LOCAL_RANK = re.compile(
     r"[^\s\"';|&]{0,200}|"
     r"open\([^\n]{0,200}(?:LOCAL_RANK|SLURM_LOCALID|local_rank)[^\n]{0,200}['\"](?:w|a|wb|ab|x)['\"]"
 )
-"""A file that is written and named by the local rank."""
+"""A file that is written, with the local rank in its name."""
 
 
 @rule(
     id="local-rank-path",
     severity="error",
     title="Ranks of different nodes write the same file",
-    why="LOCAL_RANK counts anew on every node: a file named by it is written by one rank of each node at once.",
-    source="PyTorch, torchrun: LOCAL_RANK; a slip that published recipes make",
+    why="LOCAL_RANK counts from 0 on every node. A file named by it is written by one rank of each node at the "
+    "same time.",
+    source="PyTorch, torchrun: LOCAL_RANK; a common mistake in published recipes",
     before=_TWO + "srun bash -c 'python train.py > logs/rank-$SLURM_LOCALID.out'\n",
     after=_TWO + "srun bash -c 'python train.py > logs/rank-$SLURM_PROCID.out'\n",
     needs_header=False,
@@ -196,21 +196,22 @@ def local_rank_path(script: Script, context: Context) -> Iterator[Hit]:
             r"PROCID|NODEID|NODENAME|HOSTNAME|hostname|NODE_RANK|[^_]RANK\b(?<!LOCAL_RANK)|TMPDIR|/tmp/", match.group()
         ):
             continue
-        line, column = script.place(match.start())
-        yield Hit(
-            line=line,
-            column=column,
-            message="this file is named by the local rank: ranks of other nodes write it too",
-            next_step="name it by the global rank: RANK or SLURM_PROCID",
+        yield at_span(
+            script,
+            match.start(),
+            None,
+            "the file name holds the local rank, so ranks of other nodes write to the same file",
+            next_step="use the global rank: RANK or SLURM_PROCID",
         )
 
 
 @rule(
     id="shards-off-by-one",
     severity="error",
-    title="One share more than there are readers",
-    why="Dealing shards out with a stride of WORLD_SIZE + 1 gives every last one to nobody: data is lost in silence.",
-    source="a slip that published recipes make",
+    title="Data is split for one rank too many",
+    why="With a stride of WORLD_SIZE + 1 some shards belong to no rank. That data is never read, and there is no "
+    "message.",
+    source="a common mistake in published recipes",
     before=_TWO + "srun python - <<'PY'\nimport os\nM = int(os.environ.get('WORLD_SIZE', '1')) + 1\nPY\n",
     after=_TWO + "srun python - <<'PY'\nimport os\nM = int(os.environ.get('WORLD_SIZE', '1'))\nPY\n",
     needs_header=False,
@@ -219,12 +220,12 @@ def shards_off_by_one(script: Script, context: Context) -> Iterator[Hit]:
     python = r"environ(?:\.get\(|\[)\s*['\"](?:WORLD_SIZE|SLURM_NTASKS)['\"][^\n;]{0,200}\)\s{0,9}\+\s{0,9}1\b"
     shell = r"\(\(\s*\$?\{?(?:WORLD_SIZE|SLURM_NTASKS)\}?\s*\+\s*1\s*\)\)"
     for match in re.finditer(f"{python}|{shell}", code_of(script)):
-        line, column = script.place(match.start())
-        yield Hit(
-            line=line,
-            column=column,
-            message="one share more than there are ranks: what falls to it is never read",
-            next_step="deal out by WORLD_SIZE itself; only SLURM_ARRAY_TASK_MAX, which is the last index, needs + 1",
+        yield at_span(
+            script,
+            match.start(),
+            None,
+            "the data is split for one rank too many: that part is never read",
+            next_step="split by WORLD_SIZE itself; only SLURM_ARRAY_TASK_MAX, the last index, needs + 1",
         )
 
 
@@ -237,9 +238,9 @@ _WRITES_CHECKPOINT = re.compile(
 @rule(
     id="checkpoint-not-atomic",
     severity="warning",
-    title="A checkpoint is written in place",
-    why="A job that is ended while it writes leaves half a file where the good one was, and the next attempt "
-    "cannot resume.",
+    title="A checkpoint is overwritten in place",
+    why="A job that ends while it writes leaves half a file instead of the good one, and the next attempt cannot "
+    "resume.",
     source=f"{GUIDE} 2.4.10: write to a temporary name and rename; its own manifest is written in place",
     before=_HEAD + "python train.py\ncp model.pt checkpoints/latest.pt\n",
     after=_HEAD
@@ -247,36 +248,31 @@ _WRITES_CHECKPOINT = re.compile(
     needs_header=False,
 )
 def checkpoint_not_atomic(script: Script, context: Context) -> Iterator[Hit]:
-    step = "write to a temporary name in the same folder, then rename: mv -T, os.replace"
+    advice = "write to a temporary name in the same folder, then rename it: mv -T, os.replace"
     for command in script.commands:
         if command.name == "cp" and len(command.arguments) > 1 and not command.origin:
             target = command.arguments[-1]
             name = target.text.rstrip("/").rpartition("/")[2]
             if _CHECKPOINT.search(name) and re.search(r"\.\w+$", name) and not _PARTIAL.search(name):
-                yield at(script, target, f"{target.text} is overwritten in place", next_step=step)
+                yield at(script, target, f"{target.text} is overwritten in place", next_step=advice)
         for redirect in command.redirects:
             name = redirect.target.rpartition("/")[2]
             if redirect.operator in (">", ">|") and _CHECKPOINT.search(name) and not _PARTIAL.search(redirect.target):
-                line, column = script.place(redirect.start)
-                yield Hit(line=line, column=column, message=f"{redirect.target} is written in place", next_step=step)
+                message = f"{redirect.target} is written in place"
+                yield at_span(script, redirect.start, None, message, next_step=advice)
     for doc in script.heredocs:
         if re.search(r"os\.replace|os\.rename|\.rename\(|\.replace\(|shutil\.move", doc.text):
             continue
         for match in _WRITES_CHECKPOINT.finditer(doc.text):
-            line, column = script.place(doc.start + match.start())
-            yield Hit(
-                line=line,
-                column=column,
-                message="a checkpoint, or what points to it, is written in place",
-                next_step=step,
-            )
+            message = "a checkpoint, or the file that points to it, is written in place"
+            yield at_span(script, doc.start + match.start(), None, message, next_step=advice)
 
 
 @rule(
     id="checkpoint-on-node",
     severity="error",
     title="What the run saves stays on the node",
-    why="Node-local folders are emptied, or out of reach, when the job ends: what was saved there is lost.",
+    why="Node-local folders are emptied, or out of reach, when the job ends. What was saved there is lost.",
     source="Slurm, job_container/tmpfs; sites empty $TMPDIR after every job",
     before=_HEAD + 'python train.py --output_dir "$SLURM_TMPDIR/out"\n',
     after=_HEAD
@@ -293,13 +289,12 @@ def checkpoint_on_node(script: Script, context: Context) -> Iterator[Hit]:
         target = match.group(1)
         if last_copy > match.end():
             continue
-        line, column = script.place(match.start(1))
-        yield Hit(
-            line=line,
-            column=column,
-            end_column=column + len(target),
-            message=f"{target} is on the node, and nothing copies it back",
-            next_step="save to the shared file system, or copy it back at the end and in a trap",
+        yield at_span(
+            script,
+            match.start(1),
+            match.end(1),
+            f"{target} is on the node, and nothing copies it to the shared file system",
+            next_step="save to the shared file system, or copy the files there at the end and in a trap",
         )
 
 
@@ -310,7 +305,7 @@ _COPIES = re.compile(r"\b(?:cp|rsync|mv|tar|scp|sgather|zip)\b")
     id="remove-unset-path",
     severity="warning",
     title="rm -rf with a variable that may be empty",
-    why="If the variable is unset, rm -rf $VAR/* becomes rm -rf /*.",
+    why="If the variable is not set, rm -rf $VAR/* becomes rm -rf /*.",
     source=f"bash(1), parameter expansion; {GUIDE} 2.4.14 writes ${{SLURM_TMPDIR:?}}",
     before=_HEAD + "python train.py\nrm -rf $SLURM_TMPDIR/*\n",
     after=_HEAD + 'python train.py\nrm -rf "${SLURM_TMPDIR:?}"/*\n',
@@ -319,23 +314,22 @@ _COPIES = re.compile(r"\b(?:cp|rsync|mv|tar|scp|sgather|zip)\b")
 def remove_unset_path(script: Script, context: Context) -> Iterator[Hit]:
     if "nounset" in script.shell_options:
         return
-    assigned = {a.name for a in script.assignments}
+    assigned_names = {a.name for a in script.assignments}
     for command in script.called("rm"):
         recursive = any(re.fullmatch(r"-\w*[rR]\w*", text) for text in command.texts[1:])
         for word in command.arguments if recursive else ():
             match = re.match(r"^\$\{?(\w+)\}?/(?:\*|$)", word.text)
-            if match is None or match.group(1) in (*assigned, "HOME", "USER", "PWD") or match.group(1).isdigit():
+            if match is None or match.group(1) in (*assigned_names, "HOME", "USER", "PWD") or match.group(1).isdigit():
                 continue
             raw = script.text[word.start : word.end]
-            fixed = re.sub(rf"\$\{{?{match.group(1)}\}}?", f"${{{match.group(1)}:?}}", raw, count=1)
-            edit = Edit(start=word.start, end=word.end, text=fixed)
-            plain = not word.is_expanded and fixed != raw
+            guarded = re.sub(rf"\$\{{?{match.group(1)}\}}?", f"${{{match.group(1)}:?}}", raw, count=1)
+            is_plain = not word.is_expanded and guarded != raw
             yield at(
                 script,
                 word,
-                f"if {match.group(1)} is unset this removes {word.text[word.text.index('/') :]}",
-                next_step=f"write ${{{match.group(1)}:?}}, which stops there",
-                fix=ScriptFix(edits=(edit,), title="stop where it is unset", is_safe=True) if plain else None,
+                f"if {match.group(1)} is not set, this removes {word.text[word.text.index('/') :]}",
+                next_step=f"write ${{{match.group(1)}:?}}, which stops the script in that case",
+                fix=replace_text(word, guarded, title="stop if it is not set", is_safe=True) if is_plain else None,
             )
 
 
@@ -343,8 +337,8 @@ def remove_unset_path(script: Script, context: Context) -> Iterator[Hit]:
     id="node-folder-shared",
     severity="info",
     title="A folder in /tmp that other jobs use as well",
-    why="/tmp belongs to all jobs of a node: with one name for all of them jobs mix their files, or find them owned by "
-    "somebody else.",
+    why="All jobs of a node share /tmp. With the same folder name they mix their files, or find files that "
+    "another user owns.",
     source=f"{GUIDE} 2.4.10: a folder for each run",
     before=_HEAD + "mkdir -p /tmp/cache\npython train.py --cache /tmp/cache\n",
     after=_HEAD + 'mkdir -p "/tmp/cache-$SLURM_JOB_ID"\npython train.py --cache "/tmp/cache-$SLURM_JOB_ID"\n',
@@ -360,6 +354,6 @@ def node_folder_shared(script: Script, context: Context) -> Iterator[Hit]:
             yield at(
                 script,
                 word,
-                f"{path} is the same for all jobs of the node",
-                next_step="put $SLURM_JOB_ID into its name",
+                f"{path} is the same for all jobs on the node",
+                next_step="add $SLURM_JOB_ID to its name",
             )

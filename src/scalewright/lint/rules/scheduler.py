@@ -1,4 +1,4 @@
-"""Rules about being kind to the scheduler: submissions, polling, dependencies."""
+"""Rules about the load on the scheduler: submissions, polling, dependencies."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from scalewright.lint.script import Script
 from scalewright.lint.shell.syntax import Command
 
 POLL_S = 30
-"""Seconds between questions to the scheduler that operators do not mind."""
-SECONDS = 10
-"""Below this the guide speaks of a tight loop."""
-FEW = 5
+"""Seconds between two queries of the scheduler that operators accept."""
+MAX_SUBMISSIONS = 5
 """Submissions in a loop that are not worth an array."""
-_ASKS = ("squeue", "sacct", "sinfo", "scontrol", "sstat", "sprio")
+_QUERIES = ("squeue", "sacct", "sinfo", "scontrol", "sstat", "sprio")
 _HEAD = "#!/bin/bash\n#SBATCH --time=01:00:00\n"
 
 
 @rule(
     id="sbatch-in-loop",
     severity="warning",
-    title="Jobs are submitted one by one in a loop",
-    why="Every submission locks the scheduler, and a hundred jobs take a hundred places in the queue; an array "
+    title="A loop submits jobs one by one",
+    why="Every submission locks the scheduler, and a hundred jobs take a hundred places in the queue. An array "
     "takes one.",
     source=f"{GUIDE} 2.4.7, scheduler scalability",
     before="#!/bin/bash\nfor seed in $(seq 1 100); do\n  sbatch train.sbatch $seed\ndone\n",
@@ -40,26 +38,25 @@ def sbatch_in_loop(script: Script, context: Context) -> Iterator[Hit]:
             script,
             command,
             "sbatch runs in a loop",
-            next_step="submit one array, and pick the work by SLURM_ARRAY_TASK_ID: sbatch --array=0-99%20",
+            next_step="submit one array, and choose the work by SLURM_ARRAY_TASK_ID: sbatch --array=0-99%20",
         )
 
 
 def _is_short_loop(script: Script, command: Command) -> bool:
-    """`for x in a b c`, with few words that are all written out."""
+    """`for x in a b c`, with a short list of literal words."""
     if command.within.loops[-1] != "for" or not command.within.loop_starts:
         return False
     head = script.text[command.within.loop_starts[-1] : command.start]
     match = re.match(r"for\s+\w+\s+in\s+([^\n;$`*{]{1,300}?)\s{0,9}(?:;|\n)", head)
-    return match is not None and len(match.group(1).split()) <= FEW and len(command.within.loops) == 1
+    return match is not None and len(match.group(1).split()) <= MAX_SUBMISSIONS and len(command.within.loops) == 1
 
 
 @rule(
     id="sbatch-in-job",
     severity="info",
-    title="The job submits jobs",
-    why="A job that submits its successor goes on for ever when it fails early, and compute nodes of some sites "
-    "cannot submit; "
-    "a dependency says the same and ends.",
+    title="The job submits other jobs",
+    why="A job that submits its successor goes on forever when it fails early, and compute nodes of some sites "
+    "cannot submit. A dependency does the same and ends.",
     source=f"{GUIDE} 2.4.12: use dependencies, not loops; 10.8 % of {SURVEY}",
     before=_HEAD + "srun python train.py\nsbatch eval.sbatch\n",
     after=_HEAD + "srun python train.py\n",
@@ -70,23 +67,23 @@ def sbatch_in_job(script: Script, context: Context) -> Iterator[Hit]:
     for command in script.called("sbatch"):
         if command.within.loops or _is_outside(script, command):
             continue
-        own = any(re.search(r"^\$0$|BASH_SOURCE|\$\{?SLURM_JOB_NAME", text) for text in command.texts[1:])
-        own = own or any(
+        is_itself = any(re.search(r"^\$0$|BASH_SOURCE|\$\{?SLURM_JOB_NAME", text) for text in command.texts[1:])
+        is_itself = is_itself or any(
             text.endswith(script.path.rpartition("/")[2]) for text in command.texts[1:] if script.path != "-"
         )
         guarded = command.within.is_branch or command.within.is_condition or command.within.functions
-        endless = own and not guarded
+        endless = is_itself and not guarded
         yield at(
             script,
             command,
-            "the job submits itself again, whatever happened" if endless else "the job submits another job",
-            next_step="submit both at once: sbatch --dependency=afterok:JOBID",
+            "the job always submits itself again, even after a failure" if endless else "the job submits another job",
+            next_step="submit both jobs at once: sbatch --dependency=afterok:JOBID",
             severity="warning" if endless else None,
         )
 
 
 def _is_outside(script: Script, command: Command) -> bool:
-    """Whether it is run before the job: scripts that submit themselves first ask whether they are a job already."""
+    """Whether it runs before the job: scripts that submit themselves first check whether they are a job already."""
     before = code_of(script)[: command.start]
     return command.within.is_branch and re.search(r"-z\s+\"?\$\{?SLURM_JOB_?ID", before) is not None
 
@@ -94,15 +91,15 @@ def _is_outside(script: Script, command: Command) -> bool:
 @rule(
     id="squeue-tight-loop",
     severity="warning",
-    title="The scheduler is asked again and again",
-    why="Questions in a tight loop keep slurmctld from scheduling, for everybody; sites block users for it.",
+    title="A loop queries the scheduler too often",
+    why="Queries in a tight loop keep slurmctld from scheduling, for everybody. Sites block users for it.",
     source=f"{GUIDE} 2.4.7: avoid tight loops that call squeue or sbatch",
     before='#!/bin/bash\nwhile squeue -j "$id" | grep -q R; do\n  sleep 1\ndone\n',
     after='#!/bin/bash\nwhile squeue -j "$id" | grep -q R; do\n  sleep 60\ndone\n',
     needs_header=False,
 )
 def squeue_tight_loop(script: Script, context: Context) -> Iterator[Hit]:
-    for command in script.called(*_ASKS):
+    for command in script.called(*_QUERIES):
         loops = command.within.loop_starts
         if (
             not loops
@@ -120,15 +117,16 @@ def squeue_tight_loop(script: Script, context: Context) -> Iterator[Hit]:
             script,
             command,
             f"{command.name} is called every {longest_s} s",
-            next_step=f"sleep {POLL_S} s or more between questions, or let sbatch --dependency or --wait do the "
-            "waiting",
+            next_step=f"sleep {POLL_S} s or more between queries, or use sbatch --dependency or --wait",
         )
     for command in script.called("watch"):
-        if any(text in _ASKS for text in command.texts[1:]) and "-n" not in command.texts:
-            yield at(script, command, "watch asks every 2 s", next_step=f"watch -n {POLL_S}")
+        if any(text in _QUERIES for text in command.texts[1:]) and "-n" not in command.texts:
+            message = "watch queries the scheduler every 2 s"
+            yield at(script, command, message, next_step=f"write watch -n {POLL_S}")
 
 
 def _seconds(script: Script, command: Command) -> int | None:
+    """Duration of a sleep; None: unknown."""
     text = script.resolve(command.texts[1]) if len(command.texts) > 1 else ""
     match = re.fullmatch(r"(\d{1,6})(?:\.\d+)?([smhd]?)", text)
     if match:
@@ -139,7 +137,7 @@ def _seconds(script: Script, command: Command) -> int | None:
 @rule(
     id="dependency-never-ends",
     severity="info",
-    title="A job whose dependency failed waits for ever",
+    title="A job waits forever after its dependency has failed",
     why="With afterok a job that can no longer start stays in the queue as DependencyNeverSatisfied until "
     "somebody cancels it.",
     source=f"Slurm, sbatch(1), --kill-on-invalid-dep; {GUIDE} 2.4.12",
@@ -149,12 +147,12 @@ def _seconds(script: Script, command: Command) -> int | None:
     needs_header=False,
 )
 def dependency_never_ends(script: Script, context: Context) -> Iterator[Hit]:
-    found = script.directive("dependency")
-    if found is not None and "afterok" in (found.value or "") and not script.has("kill-on-invalid-dep"):
+    directive = script.directive("dependency")
+    if directive is not None and "afterok" in (directive.value or "") and not script.has("kill-on-invalid-dep"):
         yield at(
             script,
-            found,
-            "if that job fails, this one waits for ever",
+            directive,
+            "if that job fails, this one waits forever",
             next_step="add #SBATCH --kill-on-invalid-dep=yes",
             fix=add_directive(script, "--kill-on-invalid-dep=yes", is_safe=True),
         )
@@ -163,15 +161,15 @@ def dependency_never_ends(script: Script, context: Context) -> Iterator[Hit]:
         if "afterok" not in text or "kill-on-invalid-dep" in text:
             continue
         first = command.words[0]
-        plain = not first.is_expanded and script.text[first.start : first.end] == "sbatch"
+        is_plain = not first.is_expanded and script.text[first.start : first.end] == "sbatch"
         flag = " --kill-on-invalid-dep=yes"
         yield at(
             script,
             command,
-            "if the job it depends on fails, this one waits for ever",
+            "if the job it depends on fails, this one waits forever",
             next_step="add --kill-on-invalid-dep=yes",
             fix=insert_text(first.end, flag, title="cancel the job if it can no longer start", is_safe=True)
-            if plain
+            if is_plain
             else None,
         )
 
@@ -179,20 +177,19 @@ def dependency_never_ends(script: Script, context: Context) -> Iterator[Hit]:
 @rule(
     id="dependency-written-down",
     severity="info",
-    title="The header depends on the number of an old job",
-    why="A job's id in the header is right once: later the job it names is long gone, and the dependency is "
-    "refused or at "
-    "once fulfilled.",
+    title="The header depends on a fixed job id",
+    why="A job id in the header is right once. Later that job is long gone, and Slurm refuses the dependency or "
+    "treats it as fulfilled.",
     source="Slurm, sbatch(1), --dependency",
     before="#!/bin/bash\n#SBATCH --time=01:00:00\n#SBATCH --dependency=afterany:15437042\nsrun python eval.py\n",
     after="#!/bin/bash\n#SBATCH --time=01:00:00\n#SBATCH --dependency=singleton\nsrun python eval.py\n",
 )
 def dependency_written_down(script: Script, context: Context) -> Iterator[Hit]:
-    found = script.directive("dependency")
-    if found is not None and re.search(r"after\w*:\d{2,}", found.value or ""):
+    directive = script.directive("dependency")
+    if directive is not None and re.search(r"after\w*:\d{2,}", directive.value or ""):
         yield at(
             script,
-            found,
-            f"--dependency={found.value} names a job that is gone when the script is used again",
-            next_step="give it on sbatch's command line",
+            directive,
+            f"--dependency={directive.value} names a job that is gone when the script is used again",
+            next_step="set it on the sbatch command line",
         )

@@ -1,11 +1,11 @@
-"""Rules about shell text that does not do what it looks like."""
+"""Rules about shell text that does not do what it seems to do."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, rule
+from scalewright.lint.rule import Context, Hit, at_span, replace_span, rule
 from scalewright.lint.script import Script
 
 _CUT_OFF = re.compile(r"\\\r?\n[ \t]*#")
@@ -16,11 +16,10 @@ _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
 @rule(
     id="backslash-space",
     severity="error",
-    title="A space after the backslash breaks the command",
-    why="Only a backslash at the very end joins two lines; with a space behind it the command ends there, and "
-    "its options on "
-    "the next line become a command of their own.",
-    source="bash(1), QUOTING; a slip that published recipes make",
+    title="A space after the backslash ends the command",
+    why="Only a backslash at the very end of a line continues the command. With a space after it the command ends "
+    "there, and its options on the next line become a command of their own.",
+    source="bash(1), QUOTING; a common mistake in published recipes",
     before=_HEAD + "python train.py \\ \n  --epochs 3\n",
     after=_HEAD + "python train.py \\\n  --epochs 3\n",
     needs_header=False,
@@ -34,24 +33,23 @@ def backslash_space(script: Script, context: Context) -> Iterator[Hit]:
         if match is None or not following.strip() or "#" in line[: match.start()].split(" ")[0]:
             continue
         start = script.starts[number - 1] + match.start(1)
-        edit = Edit(start=start, end=start + len(match.group(1)), text="")
+        end = start + len(match.group(1))
         yield Hit(
             line=number,
             column=match.start(1),
             end_column=match.end(1) + 1,
             message="the command ends here: there is a space after the backslash",
             next_step="remove the space",
-            fix=ScriptFix(edits=(edit,), title="remove the space", is_safe=True),
+            fix=replace_span(start, end, "", title="remove the space", is_safe=True),
         )
 
 
 @rule(
     id="comment-breaks-command",
     severity="error",
-    title="A comment inside a command cuts it off",
-    why="A comment between continued lines ends the command: the options below it are run as a command of their "
-    "own, which is "
-    "not found.",
+    title="A comment inside a command ends it",
+    why="A comment between continued lines ends the command. The shell runs the options below it as a command of "
+    "their own, which it does not find.",
     source="bash(1), COMMENTS and QUOTING",
     before=_HEAD + "python train.py \\\n  --epochs 3 \\\n  # --lr 0.1 \\\n  --batch 8\n",
     after=_HEAD + "# --lr 0.1\npython train.py \\\n  --epochs 3 \\\n  --batch 8\n",
@@ -74,7 +72,7 @@ def comment_breaks_command(script: Script, context: Context) -> Iterator[Hit]:
         if re.match(r"^\s*(?:--?[A-Za-z]|\$\{?\w+[\[@\]]*\}?\s*\\?$|\"\$\{?\w+)", script.lines[below - 1]):
             yield Hit(
                 line=number + 1,
-                message=f"the command ends before this comment; line {below} is run on its own",
+                message=f"the command ends before this comment, and line {below} runs as a command of its own",
                 next_step="move the comment above the command",
             )
 
@@ -83,7 +81,7 @@ def comment_breaks_command(script: Script, context: Context) -> Iterator[Hit]:
     id="assignment-with-spaces",
     severity="error",
     title="An assignment with spaces is a command",
-    why="NAME = value runs a program called NAME; the variable stays empty.",
+    why="NAME = value runs a program called NAME. The variable stays empty.",
     source="bash(1), PARAMETERS",
     before=_HEAD + "EPOCHS = 3\npython train.py --epochs $EPOCHS\n",
     after=_HEAD + "EPOCHS=3\npython train.py --epochs $EPOCHS\n",
@@ -103,14 +101,7 @@ def assignment_with_spaces(script: Script, context: Context) -> Iterator[Hit]:
         third = command.words[2] if len(command.words) == 3 else None
         fix = None
         if third is not None and not command.redirects:
-            edit = Edit(start=first.end, end=third.start, text="=")
-            fix = ScriptFix(edits=(edit,), title="remove the spaces", is_safe=True)
-        line, column = script.place(first.start)
-        yield Hit(
-            line=line,
-            column=column,
-            end_column=script.place(sign.end)[1],
-            message=f"this runs a program called {first.text}",
-            next_step=f"write {first.text}=... without spaces",
-            fix=fix,
-        )
+            fix = replace_span(first.end, third.start, "=", title="remove the spaces", is_safe=True)
+        message = f"this runs a program called {first.text}"
+        advice = f"write {first.text}=... without spaces"
+        yield at_span(script, first.start, sign.end, message, next_step=advice, fix=fix)

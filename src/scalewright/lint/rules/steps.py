@@ -1,4 +1,4 @@
-"""Rules about srun: what a step inherits, how its tasks are bound, and how it ends."""
+"""Rules about srun: what its tasks inherit, how they are bound, and how the step ends."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from scalewright.lint.job_facts import (
     DISTRIBUTED,
     GUIDE,
     SURVEY,
+    add_option,
     has_unknown_options,
-    join_options,
     mentions,
     started_by,
     step_nodes,
@@ -25,7 +25,7 @@ _HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n" + _TASKS
 
 
 def _steps(script: Script) -> Iterator[Launch]:
-    """The sruns of a job that start its work, with options that are all known."""
+    """The sruns that start the work of the job, if all their options are known."""
     for work in work_commands(script):
         step = work.step
         if step is None or has_unknown_options(step) or work.command.origin or step.has("pty", "het-group"):
@@ -34,23 +34,22 @@ def _steps(script: Script) -> Iterator[Launch]:
 
 
 def _packed(script: Script) -> Iterator[tuple[Launch, int]]:
-    """Steps with several tasks on a node of a GPU job, and how many."""
+    """Steps of a GPU job with several tasks on a node, and the number of these tasks."""
     if not script.asks_for_gpus or script.header.num_components > 1:
         return
     for step in _steps(script):
         tasks = step_tasks_per_node(script, step)
         if tasks is None or tasks < 2 or any(inner.tool in DISTRIBUTED for inner in started_by(script, step)):
-            continue  # a launcher binds its ranks itself; one in every task is what launcher-per-task speaks of
+            continue  # a launcher binds its ranks itself; one per task is the subject of launcher-per-task
         yield step, tasks
 
 
 @rule(
     id="no-kill-on-bad-exit",
     severity="info",
-    title="A step of several nodes goes on when a rank has died",
-    why="When one rank ends with an error the others wait in a collective until the library's time-out or the "
-    "job's limit; "
-    "--kill-on-bad-exit ends them at once.",
+    title="A multi-node step continues after a rank has failed",
+    why="When one rank fails, the others wait in a collective until the library's timeout or the time limit of "
+    "the job. --kill-on-bad-exit ends them at once.",
     source=f"Slurm, srun(1), --kill-on-bad-exit; 83 % of the multi-node jobs of {SURVEY}",
     before=_HEAD + "srun python train.py\n",
     after=_HEAD + "srun --kill-on-bad-exit=1 python train.py\n",
@@ -63,10 +62,10 @@ def no_kill_on_bad_exit(script: Script, context: Context) -> Iterator[Hit]:
             yield at(
                 script,
                 step,
-                "when one rank dies the others wait on",
+                "when one rank fails, the others keep waiting",
                 next_step="add --kill-on-bad-exit=1 to srun",
-                fix=join_options(
-                    script, step, "--kill-on-bad-exit=1", title="end the step when a rank ends badly", is_safe=True
+                fix=add_option(
+                    script, step, "--kill-on-bad-exit=1", title="end the step when a rank fails", is_safe=True
                 ),
             )
 
@@ -74,8 +73,8 @@ def no_kill_on_bad_exit(script: Script, context: Context) -> Iterator[Hit]:
 @rule(
     id="cpus-not-inherited",
     severity="warning",
-    title="srun does not take over --cpus-per-task",
-    why="From Slurm 22.05 to 23.02 srun no longer reads the job's --cpus-per-task: each task is bound to one CPU.",
+    title="srun does not inherit --cpus-per-task",
+    why="From Slurm 22.05 to 23.02 srun does not read the job's --cpus-per-task. Each task is bound to one CPU.",
     source=f"Slurm, release notes of 22.05 and 23.11; 19.9 % of {SURVEY}, wrong on these versions only",
     before=_HEAD + "srun python train.py\n",
     after=_HEAD + 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python train.py\n',
@@ -90,9 +89,9 @@ def cpus_not_inherited(script: Script, context: Context) -> Iterator[Hit]:
             yield at(
                 script,
                 step,
-                "each task of this step is bound to one CPU: srun does not take over --cpus-per-task here",
+                "each task of this step is bound to one CPU, because srun does not inherit --cpus-per-task",
                 next_step=f"add {text}, or export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
-                fix=join_options(script, step, text, title="repeat --cpus-per-task", is_safe=True),
+                fix=add_option(script, step, text, title="repeat --cpus-per-task", is_safe=True),
             )
 
 
@@ -100,8 +99,7 @@ def cpus_not_inherited(script: Script, context: Context) -> Iterator[Hit]:
     id="no-cpu-bind",
     severity="info",
     title="Ranks are not bound to cores",
-    why="Ranks of one node that wander over its cores disturb each other, and their memory ends up on the wrong "
-    "socket.",
+    why="Ranks that move between the cores of a node disturb each other, and their memory ends up on the wrong socket.",
     source=f"{GUIDE} 2.4.8, deterministic binding",
     before=_HEAD + "srun python train.py\n",
     after=_HEAD + "srun --cpu-bind=cores python train.py\n",
@@ -116,17 +114,17 @@ def no_cpu_bind(script: Script, context: Context) -> Iterator[Hit]:
             yield at(
                 script,
                 step,
-                f"{tasks} ranks on a node are not told which cores are theirs",
-                next_step="add --cpu-bind=cores to srun, or the site's masks",
-                fix=join_options(script, step, "--cpu-bind=cores", title="bind ranks to cores", is_safe=False),
+                f"{tasks} ranks on a node are not bound to cores",
+                next_step="add --cpu-bind=cores or the site's masks to srun",
+                fix=add_option(script, step, "--cpu-bind=cores", title="bind ranks to cores", is_safe=False),
             )
 
 
 @rule(
     id="numa-memory-unbound",
     severity="info",
-    title="Ranks are bound to cores, their memory is not",
-    why="Memory on the other socket costs latency and bandwidth: 10 to 30 % are common.",
+    title="Ranks are bound to cores, but their memory is not",
+    why="Memory on the other socket has more latency and less bandwidth: losses of 10 to 30 % are common.",
     source=f"{GUIDE} 2.4.8, NUMA and sockets",
     before=_HEAD + "srun --cpu-bind=cores python train.py\n",
     after=_HEAD + "srun --cpu-bind=cores --mem-bind=local python train.py\n",
@@ -144,8 +142,8 @@ def numa_memory_unbound(script: Script, context: Context) -> Iterator[Hit]:
                 step,
                 f"{tasks} ranks on a node may allocate memory on any socket",
                 next_step="add --mem-bind=local to srun, or start the program with numactl --localalloc",
-                fix=join_options(
-                    script, step, "--mem-bind=local", title="keep memory on the own socket", is_safe=False
+                fix=add_option(
+                    script, step, "--mem-bind=local", title="keep memory on the rank's socket", is_safe=False
                 ),
             )
 
@@ -154,7 +152,7 @@ def numa_memory_unbound(script: Script, context: Context) -> Iterator[Hit]:
     id="no-gpu-bind",
     severity="info",
     title="Every rank sees all GPUs of its node",
-    why="Which rank uses which GPU is then up to the program; where it takes the first, all ranks share one.",
+    why="The program must then choose a GPU for each rank. If it always takes the first one, all ranks share it.",
     source=f"{GUIDE} 2.4.8, deterministic binding; sites whose collectives need to see all devices say so",
     before=_HEAD + "srun python train.py\n",
     after=_HEAD + "srun --gpu-bind=single:1 python train.py\n",
@@ -183,7 +181,7 @@ def no_gpu_bind(script: Script, context: Context) -> Iterator[Hit]:
 @rule(
     id="no-omp-threads",
     severity="info",
-    title="The number of threads is left to chance",
+    title="The number of threads per rank is not set",
     why="Without OMP_NUM_THREADS every rank may start as many threads as the node has cores.",
     source=f"{GUIDE} 2.4.4: export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK",
     before=_HEAD + "srun python train.py\n",
@@ -207,10 +205,9 @@ def no_omp_threads(script: Script, context: Context) -> Iterator[Hit]:
 @rule(
     id="export-none-in-steps",
     severity="warning",
-    title="Tasks do not see what the script exports",
-    why="--export=NONE also holds for srun: variables that the script sets, such as MASTER_ADDR or "
-    "OMP_NUM_THREADS, do not "
-    "reach the tasks.",
+    title="Tasks do not get the variables that the script exports",
+    why="--export=NONE also applies to srun. Variables that the script sets, such as MASTER_ADDR or "
+    "OMP_NUM_THREADS, do not reach the tasks.",
     source="Slurm, sbatch(1), --export: NONE sets SLURM_EXPORT_ENV; srun(1), --export",
     before="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --export=NONE\nexport MASTER_PORT=$PORT\nsrun python train.py\n",
     after="#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --export=NONE\nexport MASTER_PORT=$PORT\n"
@@ -226,7 +223,7 @@ def export_none_in_steps(script: Script, context: Context) -> Iterator[Hit]:
             yield at(
                 script,
                 step,
-                "what the script exports does not reach these tasks: the job has --export=NONE",
+                "variables that the script exports do not reach these tasks: the job has --export=NONE",
                 next_step="add --export=ALL to srun, or unset SLURM_EXPORT_ENV before it",
-                fix=join_options(script, step, "--export=ALL", title="hand the environment on", is_safe=False),
+                fix=add_option(script, step, "--export=ALL", title="pass the environment on", is_safe=False),
             )

@@ -1,17 +1,17 @@
-"""Rules about containers: what they see of the machine, and which image they are."""
+"""Rules about containers: whether they see the GPUs, and whether their image can change."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.job_facts import DISTRIBUTED, GUIDE, code_of, has_unknown_options, started_by
-from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
+from scalewright.lint.job_facts import DISTRIBUTED, GUIDE, code_of, has_unknown_options, own_words, started_by
+from scalewright.lint.rule import Context, Hit, ScriptFix, at, insert_text, rule
 from scalewright.lint.script import Script
 from scalewright.lint.shell.launches import Launch
 
 _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
-_SEES = ("nv", "rocm", "nvccli")
+_GPU_FLAGS = ("nv", "rocm", "nvccli")
 _AMD = r"rocm|\bROCR_|\bHIP_|MIOPEN|\bmi\d{3}|hsn\d|\bHSA_|singularity-AI-bindings|/appl/local"
 _ON_CPU = r"^(?:echo|ls|cat|cp|mkdir|pip|pip3|conda|bash|sh|tar|rsync|which|env|git|wget|curl)$"
 
@@ -19,10 +19,9 @@ _ON_CPU = r"^(?:echo|ls|cat|cp|mkdir|pip|pip3|conda|bash|sh|tar|rsync|which|env|
 @rule(
     id="container-without-gpu",
     severity="error",
-    title="The container does not see the GPU",
-    why="Apptainer brings the driver's libraries in only with --nv (or --rocm): without it PyTorch finds no GPU "
-    "and fails, "
-    "or trains on the CPU.",
+    title="The container cannot see the GPU",
+    why="Apptainer adds the driver's libraries only with --nv (or --rocm). Without it PyTorch finds no GPU, and "
+    "fails or trains on the CPU.",
     source=f"Apptainer, GPU support; {GUIDE} 2.4.9",
     before=_HEAD + "srun apptainer exec image.sif python train.py\n",
     after=_HEAD + "srun apptainer exec --nv image.sif python train.py\n",
@@ -30,25 +29,26 @@ _ON_CPU = r"^(?:echo|ls|cat|cp|mkdir|pip|pip3|conda|bash|sh|tar|rsync|which|env|
 def container_without_gpu(script: Script, context: Context) -> Iterator[Hit]:
     if not script.asks_for_gpus:
         return
-    blind = [
+    launches = [
         launch
         for launch in script.launched("apptainer")
-        if not launch.has(*_SEES) and not has_unknown_options(launch) and _uses_gpu(script, launch)
+        if not launch.has(*_GPU_FLAGS) and not has_unknown_options(launch) and _uses_gpu(script, launch)
     ]
-    if not blind or _is_visible_anyway(script, context):
+    if not launches or _is_visible_anyway(script, context):
         return
-    for launch in blind:
+    for launch in launches:
         flag = _flag(context)
         yield at(
             script,
             launch,
-            f"{_name(launch)} runs without {flag}: the container sees no GPU",
+            f"{_name(launch)} runs without {flag}, so the container sees no GPU",
             next_step=f"add {flag}",
             fix=_with_flag(script, launch, flag),
         )
 
 
 def _is_visible_anyway(script: Script, context: Context) -> bool:
+    """Whether GPUs are visible without a flag: by a variable, or on AMD systems that need none."""
     if re.search(r"\b(?:SINGULARITY|APPTAINER)_NV(?:CCLI)?=|\b(?:SINGULARITY|APPTAINER)_ROCM=", code_of(script)):
         return True
     site = context.site
@@ -68,7 +68,7 @@ def _name(launch: Launch) -> str:
 
 
 def _uses_gpu(script: Script, launch: Launch) -> bool:
-    """Whether what runs inside is more than a copy or a set-up; what nobody knows may be."""
+    """Whether the program inside may use a GPU: it is not a copy, a set-up or the like."""
     if not launch.program:
         return False
     first = launch.program[0].text.rpartition("/")[2]
@@ -78,19 +78,19 @@ def _uses_gpu(script: Script, launch: Launch) -> bool:
 
 
 def _with_flag(script: Script, launch: Launch, flag: str) -> ScriptFix | None:
-    """Safe: a job that asks for GPUs wants to see them."""
-    words = [w for w in launch.command.words if launch.start <= w.start and w.end <= launch.end]
-    verb = next((w for w in words if w.text in ("exec", "run", "shell") and not w.is_expanded), None)
+    """Safe: a job that requests GPUs needs to see them."""
+    verb = next((w for w in own_words(launch) if w.text in ("exec", "run", "shell") and not w.is_expanded), None)
     if verb is None or script.text[verb.start : verb.end] != verb.text:
         return None
-    return ScriptFix(edits=(Edit(start=verb.end, end=verb.end, text=f" {flag}"),), title=f"add {flag}", is_safe=True)
+    return insert_text(verb.end, f" {flag}", title=f"add {flag}", is_safe=True)
 
 
 @rule(
     id="container-by-tag",
     severity="warning",
-    title="The image is named by a tag that can move",
-    why="A tag may be another image tomorrow, so a run cannot be repeated; and every job asks the registry anew.",
+    title="The container image has a tag that can change",
+    why="A tag may point to another image tomorrow, so the run cannot be repeated. Every job also contacts the "
+    "registry.",
     source=f"{GUIDE} 2.4.9: pin the image by digest",
     before=_HEAD + "srun apptainer exec --nv docker://nvcr.io/nvidia/pytorch:24.08-py3 python train.py\n",
     after=_HEAD + "srun apptainer exec --nv pytorch_24.08.sif python train.py\n",
@@ -99,47 +99,49 @@ def container_by_tag(script: Script, context: Context) -> Iterator[Hit]:
     for launch in script.containers:
         image = script.resolve(launch.image.text) if launch.image is not None else ""
         if launch.tool == "apptainer":
-            if _moves(image, is_remote=image.startswith(("docker://", "oras://", "library://"))):
+            if _can_change(image, is_remote=image.startswith(("docker://", "oras://", "library://"))):
                 yield _by_tag(script, launch, image)
         elif launch.tool in ("podman", "podman-hpc", "docker") and launch.image is not None and "$" not in image:
             latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
-            if _moves(image, is_remote="/" in image and not image.startswith(("/", "."))):
+            if _can_change(image, is_remote="/" in image and not image.startswith(("/", "."))):
                 yield at(
                     script,
                     launch.image,
-                    f"{image} is named by {'no tag' if latest else 'a tag'}",
+                    f"{image} {'means the latest image' if latest else 'has a tag but no digest'}",
                     next_step="add @sha256:DIGEST",
                     severity=None if latest else "info",
                 )
     for launch in script.launched("srun"):
         option = launch.option("container-image")
         image = script.resolve(option.value or "") if option is not None else ""
-        if option is not None and _moves(image, is_remote=_is_remote(image)):
+        if option is not None and _can_change(image, is_remote=_is_remote(image)):
             yield at(
                 script,
                 option,
-                f"{image} is named by a tag",
-                next_step="import it once to a file (enroot import) and name that, or add @sha256:DIGEST",
+                f"{image} has a tag but no digest",
+                next_step="import it once to a file (enroot import) and name the file, or add @sha256:DIGEST",
             )
     for name in ("container-image", "image"):
-        found = script.directive(name)
-        image = (found.value or "") if found is not None else ""
+        directive = script.directive(name)
+        image = (directive.value or "") if directive is not None else ""
         latest = name == "image" and (":" not in image.removeprefix("docker:") or image.endswith(":latest"))
-        if found is not None and (_moves(image, is_remote=_is_remote(image)) if name == "container-image" else latest):
+        if directive is not None and (
+            _can_change(image, is_remote=_is_remote(image)) if name == "container-image" else latest
+        ):
             yield at(
                 script,
-                found,
-                f"{image} is named by a tag that can move",
-                next_step="name a version, better a digest: @sha256:DIGEST",
+                directive,
+                f"{image} has a tag that can change",
+                next_step="name a version, or better a digest: @sha256:DIGEST",
             )
 
 
 def _is_remote(image: str) -> bool:
-    """A registry's image in the words of Pyxis; files begin with a slash or a dot, or end as images do."""
+    """Whether Pyxis fetches the image from a registry; files begin with a slash or a dot, or end like images."""
     return not re.search(r"^[./~$]|\.(?:sqsh|sif|img|squashfs)$|\$", image) and image != ""
 
 
-def _moves(image: str, *, is_remote: bool) -> bool:
+def _can_change(image: str, *, is_remote: bool) -> bool:
     return is_remote and "@sha256" not in image and not image.startswith("docker-daemon:")
 
 
@@ -148,6 +150,6 @@ def _by_tag(script: Script, launch: Launch, image: str) -> Hit:
     return at(
         script,
         place,
-        f"{image} is named by a tag, and fetched when the job runs",
-        next_step="pull it once to a .sif file before the job, by digest, and name the file",
+        f"{image} has a tag but no digest, and is downloaded when the job runs",
+        next_step="pull it by digest to a .sif file before the job, and name the file",
     )

@@ -1,4 +1,4 @@
-"""Rules about the environment that a job sets up: secrets, installations, modules, conda, Python."""
+"""Rules about the software of a job: secrets, installations, downloads, modules, conda, Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from scalewright.lint.job_facts import GUIDE, SURVEY, code_of, is_fill_in, mentions, trains, work_commands
-from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
+from scalewright.lint.rule import Context, Hit, at, at_span, insert_text, replace_text, rule
 from scalewright.lint.script import Script
 from scalewright.lint.shell.syntax import Command
 
@@ -31,8 +31,8 @@ _LOGIN = re.compile(
 @rule(
     id="secret-in-script",
     severity="error",
-    title="A secret stands in the script",
-    why="Slurm keeps a copy of every script and operators can read it, logs print it, and repositories publish it.",
+    title="The script contains a secret",
+    why="Slurm keeps a copy of every script, and operators can read it. Logs and repositories expose the secret too.",
     source=f"{GUIDE} 2.4.9: keep credentials out of job scripts; 1.0 % of {SURVEY}",
     before=_HEAD + "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567\npython train.py\n",
     after=_HEAD + 'export WANDB_API_KEY=$(<"$HOME/.config/wandb.key")\npython train.py\n',
@@ -40,33 +40,34 @@ _LOGIN = re.compile(
 )
 def secret_in_script(script: Script, context: Context) -> Iterator[Hit]:
     seen: set[int] = set()
-    for assigned in script.assignments:
-        value = assigned.value.text
-        named = _SECRET_NAME.search(assigned.name) is not None and _NOT_SECRET.search(assigned.name) is None
-        if assigned.origin or not named or not _is_secret(value) or "$" in value:
+    for assignment in script.assignments:
+        value = assignment.value.text
+        named = _SECRET_NAME.search(assignment.name) is not None and _NOT_SECRET.search(assignment.name) is None
+        if assignment.origin or not named or not _is_secret(value) or "$" in value:
             continue
-        seen.add(assigned.line)
+        seen.add(assignment.line)
         yield at(
             script,
-            assigned,
-            f"{assigned.name} holds a secret ({value[:3]}..., {len(value)} characters)",
-            next_step="keep it in a file that only you can read, and read it there; renew it, since it was shown",
+            assignment,
+            f"{assignment.name} holds a secret ({value[:3]}..., {len(value)} characters)",
+            next_step="move it to a file that only you can read, and replace the secret: others may have seen it",
         )
     for pattern in (_SECRET_TEXT, _LOGIN):
         for match in pattern.finditer(script.text):
-            line, column = script.place(match.start())
+            line, _ = script.place(match.start())
             if line not in seen and not is_fill_in(match.group()):
                 seen.add(line)
-                yield Hit(
-                    line=line,
-                    column=column,
-                    message=f"this looks like a secret ({match.group()[:6]}...)",
-                    next_step="keep it in a file that only you can read; renew it, since it was shown",
+                yield at_span(
+                    script,
+                    match.start(),
+                    None,
+                    f"this looks like a secret ({match.group()[:6]}...)",
+                    next_step="move it to a file that only you can read, and replace the secret",
                 )
 
 
 def _is_secret(value: str) -> bool:
-    """Long enough, mixed enough, and not a word that stands for one."""
+    """Whether a value looks like a secret: long, of mixed characters, and not a placeholder."""
     if len(value) < 8 or is_fill_in(value) or re.search(r"[\s/<>*]|^\W+$", value):
         return False
     if re.fullmatch(r"(.)\1+|[A-Za-z_-]+", value):
@@ -89,46 +90,47 @@ _LOCAL = re.compile(
 )
 
 
-def _line_of(command: Command) -> str:
+def _text_of(command: Command) -> str:
     return " ".join(command.texts)
 
 
 @rule(
     id="install-in-job",
     severity="warning",
-    title="Software is installed inside the job",
-    why="GPUs wait while packages are fetched and built, versions change from job to job, and tasks of an array "
-    "break the "
-    "environment that they share.",
+    title="The job installs software",
+    why="GPUs wait while packages are downloaded and built. Versions change from job to job, and tasks of an "
+    "array damage the environment that they share.",
     source=f"{GUIDE} 2.4.9; 3 to 4 % of {SURVEY}",
     before=_HEAD + "pip install -r requirements.txt\npython train.py\n",
     after=_HEAD + 'source "$HOME/venvs/train/bin/activate"\npython train.py\n',
 )
 def install_in_job(script: Script, context: Context) -> Iterator[Hit]:
     if not work_commands(script):
-        return  # a job that only sets up is what it should be
+        return  # a job that only installs is the right place for it
     for command in script.commands:
-        text = _line_of(command)
+        text = _text_of(command)
         match = _INSTALL.match(text)
         if match is None or command.within.is_condition or "--help" in text:
             continue
         offline = "--no-index" in text or "$SLURM_TMPDIR" in code_of(script)
-        mild = offline or re.search(r"\s-e\s|\s\.(?:\s|$)|--no-deps|\$", text) is not None or command.within.is_branch
+        is_minor = (
+            offline or re.search(r"\s-e\s|\s\.(?:\s|$)|--no-deps|\$", text) is not None or command.within.is_branch
+        )
         yield at(
             script,
             command,
-            f"{text.split()[0]} {match.group(1)} runs in the job",
-            next_step="install once, before the job, and only activate here",
-            severity="info" if mild else None,
+            f"{text.split()[0]} {match.group(1)} runs inside the job",
+            next_step="install once before the job, and only activate the environment here",
+            severity="info" if is_minor else None,
         )
 
 
 @rule(
     id="online-on-compute-node",
     severity="error",
-    title="The job needs the internet, and compute nodes have none",
-    why="Downloads, package indices and trackers cannot be reached from this site's compute nodes: the job "
-    "fails or hangs.",
+    title="The job needs the internet, but compute nodes have none",
+    why="This site's compute nodes cannot reach downloads, package indices and experiment trackers. The job fails "
+    "or hangs.",
     source="the site's profile, internet; 3 to 4 % of " + SURVEY,
     before=_HEAD + "git clone https://github.com/example/repo\npython train.py\n",
     after=_HEAD + 'cd "$WORK/repo"\npython train.py\n',
@@ -139,40 +141,49 @@ def online_on_compute_node(script: Script, context: Context) -> Iterator[Hit]:
         return
     if mentions(script, r"\bhttps?_proxy=|\bALL_PROXY="):
         return
-    where = f"compute nodes of {site.name} have no internet"
+    reason = f"compute nodes of {site.name} have no internet"
+    yield from _downloads(script, reason)
+    yield from _online_wandb(script, reason)
+
+
+def _downloads(script: Script, reason: str) -> Iterator[Hit]:
+    """Commands that install or download something."""
     for command in script.commands:
-        text = _line_of(command)
+        text = _text_of(command)
         install = _INSTALL.match(text) is not None and not re.search(r"--no-index|--offline|\s-e\s+\.|--no-deps", text)
         fetch = _FETCH.match(text) is not None and not _LOCAL.search(text) and "--help" not in text
         if install or fetch:
             yield at(
                 script,
                 command,
-                f"{' '.join(text.split()[:2])} cannot work: {where}",
-                next_step="fetch on a login node before the job",
+                f"{' '.join(text.split()[:2])} cannot work: {reason}",
+                next_step="download on a login node before the job",
                 severity="warning" if command.within.is_branch or command.within.is_condition else None,
             )
+
+
+def _online_wandb(script: Script, reason: str) -> Iterator[Hit]:
+    """Weights & Biases without WANDB_MODE=offline."""
     mode = script.setting("WANDB_MODE")
     if mode is not None and mode.text == "online":
-        line, column = script.place(mode.start)
-        edit = Edit(start=mode.start, end=mode.end, text="offline")
-        yield Hit(
-            line=line,
-            column=column,
-            message=f"WANDB_MODE=online cannot work: {where}",
-            next_step="write WANDB_MODE=offline, and wandb sync from a login node",
-            fix=ScriptFix(edits=(edit,), title="log offline", is_safe=True),
+        yield at_span(
+            script,
+            mode.start,
+            None,
+            f"WANDB_MODE=online cannot work: {reason}",
+            next_step="write WANDB_MODE=offline, and run wandb sync on a login node",
+            fix=replace_text(mode, "offline", title="log offline", is_safe=True),
         )
     elif mode is None and mentions(
         script, r"\bWANDB_(?:API_KEY|PROJECT)=|\bwandb\s+login|report_to[= ]+['\"]?wandb|--wandb\b"
     ):
-        place = next((c for c in script.commands if "wandb" in _line_of(c).lower()), None)
+        place = next((c for c in script.commands if "wandb" in _text_of(c).lower()), None)
         if place is not None and not mentions(script, r"WANDB_DISABLED|wandb offline"):
             yield at(
                 script,
                 place,
-                f"wandb is used and not told to stay offline: {where}",
-                next_step="export WANDB_MODE=offline, and wandb sync from a login node",
+                f"wandb is used without WANDB_MODE=offline: {reason}",
+                next_step="export WANDB_MODE=offline, and run wandb sync on a login node",
                 severity="warning",
             )
 
@@ -180,8 +191,8 @@ def online_on_compute_node(script: Script, context: Context) -> Iterator[Hit]:
 @rule(
     id="module-unversioned",
     severity="info",
-    title="A module without its version",
-    why="The default version changes when the site updates its software, and with it the run.",
+    title="A module without a version",
+    why="The default version changes when the site updates its software, and the run changes with it.",
     source="Lmod, module load: the default version",
     before=_HEAD + "module load cuda\npython train.py\n",
     after=_HEAD + "module load cuda/12.4\npython train.py\n",
@@ -208,35 +219,35 @@ def module_unversioned(script: Script, context: Context) -> Iterator[Hit]:
             "show",
         ):
             continue
-        # Names without a slash that are no software: stacks and toolchains of sites.
+        # Other names without a slash are stacks and toolchains of sites, which have no versions.
         bare = [w for w in words if "/" not in w.text and w.is_static and re.fullmatch(r"[A-Za-z][\w+.-]*", w.text)]
-        named = [
+        unversioned = [
             w.text
             for w in bare
             if re.match(r"(?i)(cuda|nccl|python|pytorch|gcc|rocm|openmpi|anaconda|miniconda|cudnn)", w.text)
         ]
-        if named:
+        if unversioned:
             yield at(
                 script,
                 command,
-                f"the version of {', '.join(named)} is whatever the site's default is",
-                next_step=f"name it: module load {named[0]}/VERSION",
+                f"{', '.join(unversioned)} is loaded in the site's default version",
+                next_step=f"name the version: module load {unversioned[0]}/VERSION",
             )
 
 
 @rule(
     id="module-no-purge",
     severity="info",
-    title="Modules are loaded on top of whatever was there",
-    why="sbatch hands the submitting shell's environment on: modules that happen to be loaded there are in the "
-    "job as well.",
+    title="Modules of the submitting shell stay loaded",
+    why="sbatch copies the environment of the submitting shell. Modules that happen to be loaded there are loaded "
+    "in the job as well.",
     source=f"Slurm, sbatch(1), --export=ALL; {GUIDE} 2.4.14: module purge",
     before=_HEAD + "module load cuda/12.4\npython train.py\n",
     after=_HEAD + "module purge\nmodule load cuda/12.4\npython train.py\n",
 )
 def module_no_purge(script: Script, context: Context) -> Iterator[Hit]:
     if context.site is not None and context.site.id in ("deucalion", "perlmutter", "frontier", "lumi"):
-        return  # purging unloads what these sites need loaded
+        return  # these sites load modules that every job needs
     loads = [c for c in script.called("module", "ml") if "load" in c.texts or c.name == "ml"]
     if (
         not loads
@@ -248,7 +259,7 @@ def module_no_purge(script: Script, context: Context) -> Iterator[Hit]:
         script,
         loads[0],
         "modules of the submitting shell stay loaded",
-        next_step="begin with module purge",
+        next_step="run module purge before the first module load",
     )
 
 
@@ -266,9 +277,8 @@ _CONDA_MODULES = re.compile(
     id="conda-without-hook",
     severity="warning",
     title="conda activate does not work in a batch shell",
-    why="conda activate is a shell function that only interactive shells get from .bashrc: here it fails, and "
-    "the job goes on "
-    "with another Python.",
+    why="conda activate is a shell function that .bashrc defines for interactive shells only. In a batch script "
+    "it fails, and the job continues with another Python.",
     source="conda, conda init: CondaError: Run 'conda init' before 'conda activate'",
     before=_HEAD + "conda activate train\npython train.py\n",
     after=_HEAD + 'eval "$(conda shell.bash hook)"\nconda activate train\npython train.py\n',
@@ -290,14 +300,12 @@ def conda_without_hook(script: Script, context: Context) -> Iterator[Hit]:
             start = script.starts[command.line - 1]
             if script.text[start : command.start].strip() == "":
                 text = script.text[start : command.start] + hook
-                fix = ScriptFix(
-                    edits=(Edit(start=start, end=start, text=text),), title="set conda up first", is_safe=True
-                )
+                fix = insert_text(start, text, title="set up conda first", is_safe=True)
         yield at(
             script,
             command,
-            "conda is not set up in a batch shell: this fails",
-            next_step=f'before it: eval "$({command.name} shell.bash hook)", or source .../etc/profile.d/conda.sh',
+            "conda activate fails here, because conda is not set up in a batch shell",
+            next_step=f'add before it: eval "$({command.name} shell.bash hook)", or source .../etc/profile.d/conda.sh',
             fix=fix,
         )
         return
@@ -306,10 +314,9 @@ def conda_without_hook(script: Script, context: Context) -> Iterator[Hit]:
 @rule(
     id="python-buffered",
     severity="info",
-    title="Python keeps its output back",
-    why="Written to a file, Python's output waits for a full buffer: the log is behind, and its end is lost "
-    "when the job is "
-    "killed.",
+    title="Python buffers its output",
+    why="When Python writes to a file, its output waits until a buffer is full. The log lags behind, and its end "
+    "is lost if the job is killed.",
     source="Python, -u and PYTHONUNBUFFERED",
     before=_HEAD + "srun python train.py\n",
     after=_HEAD + "srun python -u train.py\n",
@@ -327,7 +334,7 @@ def python_buffered(script: Script, context: Context) -> Iterator[Hit]:
             yield at(
                 script,
                 last,
-                "the log will lag behind",
-                next_step="python -u, or export PYTHONUNBUFFERED=1",
+                "the log lags behind, because Python buffers its output",
+                next_step="write python -u, or export PYTHONUNBUFFERED=1",
             )
             return

@@ -1,4 +1,4 @@
-"""Rules about values in the header that sbatch refuses, or reads otherwise than a person."""
+"""Rules about values in the header that sbatch refuses, or reads in another way than people expect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from scalewright.lint.header.directives import Directive
 from scalewright.lint.job_facts import is_fill_in
-from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
+from scalewright.lint.rule import Context, Hit, ScriptFix, at, replace_text, rule
 from scalewright.lint.script import Script
 
 _TIME = re.compile(
@@ -50,7 +50,7 @@ def _signal(value: str) -> str:
     return "" if _SIGNAL.match(value) and known else "[B:]SIGNAL[@SECONDS], such as B:USR1@120"
 
 
-_FORMS = {
+_EXPECTED_FORMS = {
     "time": _time, "time-min": _time, "mem": _memory, "mem-per-cpu": _memory, "mem-per-gpu": _memory, "nodes": _nodes,
     "array": _array, "signal": _signal, **dict.fromkeys(_COUNTS, _count),
 }  # fmt: skip
@@ -60,79 +60,79 @@ _FORMS = {
     id="value-invalid",
     severity="error",
     title="sbatch refuses the value",
-    why="A value that Slurm cannot read, such as 1h for a time or 1.5G for memory, ends the submission.",
+    why="sbatch refuses a job with a value that it cannot read, such as 1h for a time or 1.5G for memory.",
     source="Slurm 22.05.8: sbatch: error: Invalid --time specification",
     before="#!/bin/bash\n#SBATCH --time=1h\nsrun hostname\n",
     after="#!/bin/bash\n#SBATCH --time=01:00:00\nsrun hostname\n",
 )
 def value_invalid(script: Script, context: Context) -> Iterator[Hit]:
-    for found in script.directives:
-        form = _FORMS.get(found.name)
-        if form is None or not found.is_effective or not found.value or _is_open(found.value):
+    for directive in script.directives:
+        check_form = _EXPECTED_FORMS.get(directive.name)
+        if check_form is None or not directive.is_effective or not directive.value or _is_unknown(directive.value):
             continue
-        wanted = form(found.value)
-        if wanted:
-            alone = found.value == "="
+        expected_form = check_form(directive.value)
+        if expected_form:
+            is_equals_sign = directive.value == "="
             yield at(
                 script,
-                found,
-                f"--{found.name} gets '=' for its value: blanks around it are not read over"
-                if alone
-                else f"--{found.name}={found.value} is not a value that sbatch reads",
-                next_step=f"write {wanted}" + (f", right behind --{found.name}=" if alone else ""),
-                fix=_rewritten(script, found),
+                directive,
+                f"the value of --{directive.name} is '=': sbatch does not allow blanks around the sign"
+                if is_equals_sign
+                else f"--{directive.name}={directive.value} is not a value that sbatch can read",
+                next_step=f"write {expected_form}" + (f", right after --{directive.name}=" if is_equals_sign else ""),
+                fix=_rewritten(script, directive),
             )
 
 
-def _is_open(value: str) -> bool:
+def _is_unknown(value: str) -> bool:
+    """Whether the value is a placeholder, or depends on a variable."""
     return is_fill_in(value) or re.search(r"[$`{]", value) is not None
 
 
-def _rewritten(script: Script, found: Directive) -> ScriptFix | None:
-    """Safe: nothing is submitted with the value as it is."""
-    value = found.value or ""
+def _rewritten(script: Script, directive: Directive) -> ScriptFix | None:
+    """Safe: sbatch refuses the value as it is."""
+    value = directive.value or ""
     hours = re.fullmatch(r"(\d+)\s*(h|hr|hrs|hours?|d|days?|m|min|mins|minutes?)", value, re.IGNORECASE)
-    if found.name not in ("time", "time-min") or hours is None:
+    if directive.name not in ("time", "time-min") or hours is None:
         return None
     amount, unit = int(hours.group(1)), hours.group(2)[0].lower()
     if amount > 9999:
         return None
     text = {"h": f"{amount:02d}:00:00", "d": f"{amount}-00:00:00", "m": f"{amount}"}[unit]
-    raw = script.text[found.start : found.end]
-    edit = Edit(start=found.start, end=found.end, text=raw.replace(value, text, 1))
-    return ScriptFix(edits=(edit,), title=f"write {text}", is_safe=True)
+    raw = script.text[directive.start : directive.end]
+    return replace_text(directive, raw.replace(value, text, 1), title=f"write {text}", is_safe=True)
 
 
 @rule(
     id="time-in-minutes",
     severity="warning",
-    title="A time of two parts is minutes and seconds",
-    why="--time=48:00 is 48 minutes, not 48 hours: Slurm ends the job there.",
+    title="A time with two parts is minutes and seconds",
+    why="--time=48:00 is 48 minutes, not 48 hours. Slurm ends the job after 48 minutes.",
     source="Slurm, sbatch(1), --time: minutes:seconds",
     before="#!/bin/bash\n#SBATCH --time=48:00\nsrun python train.py\n",
     after="#!/bin/bash\n#SBATCH --time=48:00:00\nsrun python train.py\n",
 )
 def time_in_minutes(script: Script, context: Context) -> Iterator[Hit]:
-    found = script.directive("time")
-    match = re.fullmatch(r"(\d+):00", found.value or "") if found else None
-    # Whole days and half days are what people ask for in hours; 20:00 or 30:00 may well be minutes.
-    if found is None or match is None or int(match.group(1)) == 0 or int(match.group(1)) % 12:
+    directive = script.directive("time")
+    match = re.fullmatch(r"(\d+):00", directive.value or "") if directive else None
+    # Multiples of 12 are probably hours; 20:00 or 30:00 may well be minutes.
+    if directive is None or match is None or int(match.group(1)) == 0 or int(match.group(1)) % 12:
         return
-    edit = Edit(start=found.start, end=found.end, text=script.text[found.start : found.end].replace(":00", ":00:00"))
+    in_hours = script.text[directive.start : directive.end].replace(":00", ":00:00")
     yield at(
         script,
-        found,
-        f"--time={found.value} is {match.group(1)} minutes, not hours",
+        directive,
+        f"--time={directive.value} is {match.group(1)} minutes, not hours",
         next_step=f"write {match.group(1)}:00:00 for hours, 00:{match.group(1)}:00 for minutes",
-        fix=ScriptFix(edits=(edit,), title="make it hours", is_safe=False),
+        fix=replace_text(directive, in_hours, title="make it hours", is_safe=False),
     )
 
 
 @rule(
     id="memory-options-mixed",
     severity="error",
-    title="Two options for memory exclude each other",
-    why="--mem, --mem-per-cpu and --mem-per-gpu are mutually exclusive: sbatch refuses two of them.",
+    title="Two memory options that exclude each other",
+    why="sbatch refuses a script with more than one of --mem, --mem-per-cpu and --mem-per-gpu.",
     source="Slurm 22.05.8: sbatch: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive",
     before="#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --mem=64G\n#SBATCH --mem-per-cpu=4G\nsrun python train.py\n",
     after="#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --mem=64G\nsrun python train.py\n",
@@ -140,11 +140,14 @@ def time_in_minutes(script: Script, context: Context) -> Iterator[Hit]:
 def memory_options_mixed(script: Script, context: Context) -> Iterator[Hit]:
     names = [name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if script.directive(name)]
     if len(names) > 1:
-        found = script.directive(names[1])
-        if found is not None:
-            others = " and ".join(f"--{name}" for name in names)
+        directive = script.directive(names[1])
+        if directive is not None:
+            options = " and ".join(f"--{name}" for name in names)
             yield at(
-                script, found, f"{others} exclude each other: sbatch refuses the script", next_step="keep one of them"
+                script,
+                directive,
+                f"{options} exclude each other, and sbatch refuses the script",
+                next_step="keep one of them",
             )
 
 
@@ -152,19 +155,19 @@ def memory_options_mixed(script: Script, context: Context) -> Iterator[Hit]:
     id="cpus-options-mixed",
     severity="warning",
     title="--cpus-per-gpu and --cpus-per-task exclude each other",
-    why="From Slurm 23.11 on sbatch refuses the two together; before that, which of them counts is not documented.",
+    why="Since Slurm 23.11 sbatch refuses the two together. Before that, it is not documented which of them counts.",
     source="Slurm, sbatch(1), --cpus-per-gpu: not compatible with --cpus-per-task; release notes of 23.11",
     before="#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-gpu=8\n#SBATCH --cpus-per-task=16\nsrun "
     "python train.py\n",
     after="#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-task=16\nsrun python train.py\n",
 )
 def cpus_options_mixed(script: Script, context: Context) -> Iterator[Hit]:
-    found = script.directive("cpus-per-gpu")
-    if found is not None and script.has("cpus-per-task"):
+    directive = script.directive("cpus-per-gpu")
+    if directive is not None and script.has("cpus-per-task"):
         refused = context.slurm is not None and context.slurm >= (23, 11)
         yield at(
             script,
-            found,
+            directive,
             "--cpus-per-gpu and --cpus-per-task exclude each other",
             next_step="keep --cpus-per-task",
             severity="error" if refused else None,

@@ -1,4 +1,4 @@
-"""Rules about torchrun, accelerate and Lightning: whether their processes can find each other."""
+"""Rules about torchrun, accelerate and Lightning: whether their processes on several nodes find each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scalewright.lint.job_facts import (
     code_of,
     has_unknown_options,
     number,
+    own_words,
     step_nodes,
     step_of,
     step_tasks_per_node,
@@ -25,9 +26,10 @@ _TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --g
 @rule(
     id="no-rendezvous",
     severity="error",
-    title="Nodes are not told where to meet",
-    why="Without an address torchrun meets at localhost, on every node another: they wait for each other until the "
-    "time-out. It does not read MASTER_ADDR, and with c10d not --master_addr.",
+    title="The nodes have no rendezvous address",
+    why="Without an address torchrun uses localhost, which is a different host on every node. The nodes wait for "
+    "each other until the timeout. torchrun does not read MASTER_ADDR, and with c10d it ignores "
+    "--master_addr.",
     source="PyTorch, torchrun: rdzv-endpoint, master-addr (default 127.0.0.1); accelerate launch: main_process_ip",
     before=_TWO + "export MASTER_ADDR=$(hostname)\nsrun torchrun --nnodes=2 --nproc_per_node=4 train.py\n",
     after=_TWO
@@ -41,28 +43,28 @@ def no_rendezvous(script: Script, context: Context) -> Iterator[Hit]:
         static = launch.value("rdzv-backend") in (None, "static")
         meets = launch.has("rdzv-endpoint") or (static and launch.has("master-addr"))
         if launch.tool == "accelerate":
-            meets = launch.has(*_ACCELERATE)
+            meets = launch.has(*_ACCELERATE_ADDRESS)
         by_etcd = (launch.value("rdzv-backend") or "").startswith("etcd")
         if meets or by_etcd or launch.has("standalone") or re.search(r"\bPET_|ACCELERATE_", code_of(script)):
             continue
-        wanted = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT"
+        rendezvous = "--rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT"
         yield at(
             script,
             launch,
-            f"{launch.tool} is told no address: every node waits on itself",
-            next_step=f"add {wanted if launch.tool == 'torchrun' else '--main_process_ip=$MASTER_ADDR'}",
+            f"{launch.tool} has no rendezvous address, so every node connects to itself",
+            next_step=f"add {rendezvous if launch.tool == 'torchrun' else '--main_process_ip=$MASTER_ADDR'}",
         )
 
 
-_ACCELERATE = ("main-process-ip", "config-file", "config_file", "rdzv-backend", "deepspeed-hostfile")
+_ACCELERATE_ADDRESS = ("main-process-ip", "config-file", "config_file", "rdzv-backend", "deepspeed-hostfile")
 
 
 @rule(
     id="nodes-train-apart",
     severity="error",
-    title="Every node trains for itself",
-    why="A launcher that is not told of other nodes makes a world of the GPUs it sees: started on several nodes there "
-    "are as many trainings, all of the same data, and they overwrite each other's checkpoints.",
+    title="Every node runs a training of its own",
+    why="A launcher without options for other nodes uses the GPUs of its own node only. On several nodes it "
+    "starts independent trainings of the same data, which overwrite each other's checkpoints.",
     source="PyTorch, torchrun: nnodes (default 1:1); DeepSpeed, launcher: without a hostfile only local GPUs are used",
     before=_TWO + "srun torchrun --nproc_per_node=4 train.py\n",
     after=_TWO
@@ -74,53 +76,53 @@ def nodes_train_apart(script: Script, context: Context) -> Iterator[Hit]:
     for launch in script.launched(*DISTRIBUTED):
         step = step_of(launch)
         nodes = step_nodes(script, step) if step is not None else None
-        if step is None or (nodes or 1) < 2 or has_unknown_options(launch) or launch.has(*_TELLS[launch.tool]):
+        if step is None or (nodes or 1) < 2 or has_unknown_options(launch) or launch.has(*_NODE_OPTIONS[launch.tool]):
             continue
-        around = launch.command.parent or launch.command
-        if launch.command.origin or re.search(_TOLD, code_of(script)):
+        outermost = launch.command.parent or launch.command
+        if launch.command.origin or re.search(_NODES_IN_ENVIRONMENT, code_of(script)):
             continue
-        if re.search(_OWN_SHARE, script.text[around.start : around.end]):
+        if re.search(_WORK_BY_NODE, script.text[outermost.start : outermost.end]):
             continue
         yield at(
             script,
             launch,
-            f"{launch.tool} is started on {nodes} nodes and told of none: each trains for itself",
-            next_step=_TOGETHER[launch.tool],
+            f"{launch.tool} starts on {nodes} nodes without options for several nodes, so each node trains on its own",
+            next_step=_ADD_OPTIONS[launch.tool],
         )
 
 
-_TELLS = {
+_NODE_OPTIONS = {
     "torchrun": ("nnodes", "standalone"),
     "accelerate": ("num-machines", "config-file", "deepspeed-hostfile"),
     "deepspeed": ("hostfile", "num-nodes", "node-rank", "no-ssh", "include", "launcher"),
 }
-"""Options that say something of other nodes, or that there are none on purpose."""
-_TOGETHER = {
+"""Options about other nodes, or that rule them out on purpose."""
+_ADD_OPTIONS = {
     "torchrun": "add --nnodes=$SLURM_NNODES --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT",
     "accelerate": "add --num_machines=$SLURM_NNODES --machine_rank and --main_process_ip",
     "deepspeed": "call it once, without srun, with --hostfile, or start python in every task",
 }
-_TOLD = r"\bPET_NNODES|ACCELERATE_|DLTS_HOSTFILE"
-"""The environment tells a launcher of other nodes."""
-_OWN_SHARE = r"SLURM_(?:NODEID|PROCID)|NODE_RANK"
-"""Every node has work of its own."""
+_NODES_IN_ENVIRONMENT = r"\bPET_NNODES|ACCELERATE_|DLTS_HOSTFILE"
+"""Variables that tell a launcher about other nodes."""
+_WORK_BY_NODE = r"SLURM_(?:NODEID|PROCID)|NODE_RANK"
+"""Variables that give every node work of its own."""
 
 
 def _spans_nodes(script: Script, launch: Launch) -> bool:
-    """Whether the launcher is started on several nodes that are meant to work together."""
+    """Whether the launcher starts on several nodes that work together."""
     option = launch.option("nnodes", "num-machines")
-    asked = number(script, option.value) if option is not None else None
+    expected_nodes = number(script, option.value) if option is not None else None
     step = step_of(launch)
     nodes = step_nodes(script, step) if step is not None else None
-    return asked is not None and asked > 1 and (nodes is None or nodes > 1) and script.is_multi_node
+    return (expected_nodes or 1) > 1 and (nodes is None or nodes > 1) and script.is_multi_node
 
 
 @rule(
     id="lightning-mismatch",
     severity="error",
-    title="Lightning and Slurm count differently",
-    why="Under srun Lightning takes one task for one device: with other numbers it stops at once, or uses part "
-    "of the GPUs.",
+    title="Lightning and Slurm disagree on devices or nodes",
+    why="Under srun Lightning expects one task per device. With other numbers it stops at the start, or uses part "
+    "of the GPUs only.",
     source="PyTorch Lightning, SLURMEnvironment: devices must be --ntasks-per-node, num_nodes must be --nodes",
     before=_TWO + "srun python train.py trainer.devices=4 trainer.num_nodes=2\n",
     after=_TWO.replace("ntasks-per-node=1", "ntasks-per-node=4")
@@ -135,32 +137,31 @@ def lightning_mismatch(script: Script, context: Context) -> Iterator[Hit]:
         tasks, nodes = step_tasks_per_node(script, work.step), step_nodes(script, work.step)
         for word in work.chain[-1].program:
             match = re.fullmatch(r"(?:--|\+{0,2})trainer\.(devices|num_nodes)=(\S+)", word.text)
-            said = number(script, match.group(2)) if match else None
-            real = tasks if match and match.group(1) == "devices" else nodes
-            if match is None or said is None or said < 1 or real is None or said == real:
+            argument = number(script, match.group(2)) if match else None
+            actual = tasks if match and match.group(1) == "devices" else nodes
+            if match is None or argument is None or argument < 1 or actual is None or argument == actual:
                 continue
-            what = "tasks on a node" if match.group(1) == "devices" else "nodes"
+            where = "tasks per node" if match.group(1) == "devices" else "nodes"
             yield at(
                 script,
                 word,
-                f"Lightning is told {match.group(1)}={said}, and srun starts {real} {what}",
-                next_step="ask for --ntasks-per-node as many as devices, and --nodes as many as num_nodes",
+                f"Lightning gets {match.group(1)}={argument}, but srun starts {actual} {where}",
+                next_step="set --ntasks-per-node to devices, and --nodes to num_nodes",
             )
 
 
 @rule(
     id="launcher-outdated",
     severity="info",
-    title="A launcher that torchrun has replaced",
-    why="torch.distributed.launch is deprecated and hands the local rank over as an argument; torchrun sets "
-    "LOCAL_RANK.",
+    title="torchrun has replaced this launcher",
+    why="torch.distributed.launch is deprecated and passes the local rank as an argument. torchrun sets "
+    "LOCAL_RANK instead.",
     source="PyTorch, torch.distributed.launch: deprecated in favour of torchrun",
     before="#!/bin/bash\n#SBATCH --gres=gpu:4\npython -m torch.distributed.launch --nproc_per_node=4 train.py\n",
     after="#!/bin/bash\n#SBATCH --gres=gpu:4\ntorchrun --standalone --nproc_per_node=4 train.py\n",
 )
 def launcher_outdated(script: Script, context: Context) -> Iterator[Hit]:
     for launch in script.launched("torchrun"):
-        words = [w for w in launch.command.words if launch.start <= w.start and w.end <= launch.end]
-        old = next((w for w in words if w.text == "torch.distributed.launch"), None)
+        old = next((w for w in own_words(launch) if w.text == "torch.distributed.launch"), None)
         if old is not None:
             yield at(script, old, "torch.distributed.launch is deprecated", next_step="write torchrun")

@@ -1,4 +1,4 @@
-"""Rules about the numbers of ranks: who sets them, and when the shell fills them in."""
+"""Rules about rank numbers: whether they are set, and whether the shell expands them too early."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from scalewright.lint.job_facts import DISTRIBUTED, code_of, started_by, step_total, work_commands
-from scalewright.lint.rule import Context, Hit, at, rule
+from scalewright.lint.rule import Context, Hit, at, at_span, rule
 from scalewright.lint.script import Script
 from scalewright.lint.shell.launches import Launch
 from scalewright.lint.shell.syntax import Assignment
@@ -21,10 +21,9 @@ _EARLY = re.compile(rf"(?<!\\)\$\{{?(?:{_PER_TASK})\b")
 @rule(
     id="rank-expanded-early",
     severity="error",
-    title="A task's number is filled in before the tasks start",
-    why="The script's shell expands $SLURM_PROCID and $SLURM_NODEID once, to 0, before srun starts anything: "
-    "every node "
-    "believes that it is the first, and they never meet.",
+    title="A task's number is expanded before the tasks start",
+    why="The script's shell expands $SLURM_PROCID and $SLURM_NODEID once, to 0, before srun starts the tasks. "
+    "Every node believes that it is the first, and the ranks never meet.",
     source="Slurm, srun(1): SLURM_PROCID and SLURM_NODEID are set for each task",
     before=_ONE_NODE
     + "srun torchrun --nnodes=2 --nproc_per_node=4 --node_rank=$SLURM_NODEID --master_addr=$HEAD train.py\n",
@@ -49,14 +48,14 @@ def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
             yield at(
                 script,
                 word,
-                f"{name.group()} is expanded by the script's shell, once, and not in every task",
-                next_step="let a shell in every task expand it: srun bash -c '...', in single quotes",
+                f"the script's shell expands {name.group()} once, not in every task",
+                next_step="expand it in every task: srun bash -c '...', in single quotes",
             )
             break
 
 
 def _set_early(script: Script) -> list[Assignment]:
-    """Variables that the script's own shell fills from a task's number: always 0."""
+    """Assignments that the script's own shell makes from a task's number, which is always 0 there."""
     return [
         a
         for a in script.assignments
@@ -68,55 +67,55 @@ def _set_early(script: Script) -> list[Assignment]:
 
 
 def _early_names(script: Script) -> re.Pattern[str]:
+    """Matches a reference to a task's number, or to a variable that was set from one too early."""
     names = "|".join(sorted({re.escape(a.name) for a in _set_early(script)}))
     return re.compile(rf"(?<!\\)\$\{{?(?:{_PER_TASK}{'|' + names if names else ''})\b")
 
 
 def _early_exports(script: Script) -> Iterator[Hit]:
     """`export RANK=$SLURM_PROCID` before srun: every task inherits rank 0."""
-    for assigned in _set_early(script):
-        if not assigned.is_exported or assigned.name not in ("RANK", "LOCAL_RANK"):
+    for assignment in _set_early(script):
+        if not assignment.is_exported or assignment.name not in ("RANK", "LOCAL_RANK"):
             continue
         for work in work_commands(script):
             step, last = work.step, work.chain[-1] if work.chain else None
-            if step is None or last is None or last.tool != "python" or work.command.start < assigned.start:
+            if step is None or last is None or last.tool != "python" or work.command.start < assignment.start:
                 continue
             if (step_total(script, step) or 1) > 1 and not any(launch.tool in DISTRIBUTED for launch in work.chain):
                 yield at(
                     script,
-                    assigned,
-                    f"{assigned.name} is set once, to 0, and every task of line {work.command.line} inherits it",
-                    next_step=f"set it in every task: srun bash -c 'export {assigned.name}=...; python train.py'",
+                    assignment,
+                    f"{assignment.name} is set once, to 0, and every task on line {work.command.line} inherits it",
+                    next_step=f"set it in every task: srun bash -c 'export {assignment.name}=...; python train.py'",
                 )
                 break
 
 
 def _early_heredocs(script: Script) -> Iterator[Hit]:
-    """`srun bash <<EOF`: without quotes around EOF the script's shell fills everything in."""
+    """`srun bash <<EOF`: without quotes around EOF the script's shell expands all variables."""
     for doc in script.heredocs:
         reader = doc.command
         if doc.is_quoted or reader is None or reader.name != "srun" or reader.origin:
             continue
         match = _EARLY.search(doc.text)
         if match is not None:
-            line, column = script.place(doc.start + match.start())
-            yield Hit(
-                line=line,
-                column=column,
-                end_column=column + len(match.group()),
-                message=f"{match.group()} is expanded by the script's shell, once, and not in every task",
-                next_step="quote the heredoc's mark: <<'EOF'",
+            yield at_span(
+                script,
+                doc.start + match.start(),
+                doc.start + match.end(),
+                f"the script's shell expands {match.group()} once, not in every task",
+                next_step="quote the mark of the heredoc: <<'EOF'",
             )
 
 
 def _meets_by_itself(launch: Launch) -> bool:
-    """Whether a launcher hands out the numbers of nodes itself: torchrun with a c10d or etcd rendezvous."""
+    """Whether a launcher assigns node numbers itself: torchrun with a c10d or etcd rendezvous."""
     backend = launch.value("rdzv-backend")
     return launch.tool == "torchrun" and backend not in (None, "static")
 
 
 def _without_single(raw: str) -> str:
-    """A word without the parts in single quotes, where these are not inside double quotes."""
+    """A word without its parts in single quotes, unless these are inside double quotes."""
     return raw if raw.startswith('"') else re.sub(r"'[^']*'", "", raw)
 
 
@@ -124,9 +123,9 @@ def _without_single(raw: str) -> str:
     id="rank-unset",
     severity="error",
     title="RANK is not set under srun",
-    why="srun sets SLURM_PROCID, not RANK: only torchrun and its like set RANK, LOCAL_RANK and WORLD_SIZE.",
-    source="PyTorch, torch.distributed: environment variable initialization; Slurm, srun(1); a slip that "
-    "published recipes make",
+    why="srun sets SLURM_PROCID, but not RANK. Only torchrun and other launchers set RANK, LOCAL_RANK and WORLD_SIZE.",
+    source="PyTorch, torch.distributed: environment variable initialization; Slurm, srun(1); a common mistake "
+    "in published recipes",
     before=_ONE_EACH + "srun python -c \"import os; print(os.environ['RANK'])\"\n",
     after=_ONE_EACH + "srun bash -c 'RANK=$SLURM_PROCID exec python train.py'\n",
     needs_header=False,
@@ -135,7 +134,7 @@ def rank_unset(script: Script, context: Context) -> Iterator[Hit]:
     code = code_of(script)
     if not _USES_RANK.search(code) or script.launched(*DISTRIBUTED, "mpirun") or script.called("source", "."):
         return
-    names = {assigned.name for assigned in script.assignments}
+    names = {assignment.name for assignment in script.assignments}
     names |= {name for command in script.commands for name, _ in command.environment}
     names |= set(
         re.findall(r"(?:^|[;&|({'\",]|\bexport|\benv|--env|-x)\s*((?:LOCAL_)?RANK|WORLD_SIZE)=", code, re.MULTILINE)
@@ -146,13 +145,12 @@ def rank_unset(script: Script, context: Context) -> Iterator[Hit]:
         if name in names or name in seen or re.search(rf"environ\[['\"]{name}['\"]\]\s*=[^=]", code):
             continue
         seen.add(name)
-        line, column = script.place(match.start())
-        yield Hit(
-            line=line,
-            column=column,
-            end_column=column + len(match.group()),
-            message=f"nothing sets {name}: srun does not, torchrun would",
-            next_step=f"set it in every task: export {name}=${_TWIN[name]}",
+        yield at_span(
+            script,
+            match.start(),
+            match.end(),
+            f"nothing sets {name}: srun does not (torchrun does)",
+            next_step=f"set it in every task: export {name}=${_SLURM_NAME[name]}",
         )
 
 
@@ -160,4 +158,4 @@ _USES_RANK = re.compile(
     r"\$\{?((?:LOCAL_)?RANK|WORLD_SIZE)\b(?!:?[-=?+])|"
     r"environ\[\s*['\"]((?:LOCAL_)?RANK|WORLD_SIZE)['\"]\s*\](?!\s*=[^=])"
 )
-_TWIN = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
+_SLURM_NAME = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}

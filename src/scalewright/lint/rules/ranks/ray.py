@@ -13,14 +13,15 @@ from scalewright.lint.shell.syntax import Command
 _TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
 
 
-_ASKS_RAY = re.compile(
+_CHECKS_RAY = re.compile(
     r"\b(?:until|while|if|for)\b[^\n]{0,200}(?:\n[^\n]{0,200}){0,3}\bray\s+status|health-check|symmetric.run|nodes\(\)|/dev/tcp|"
     r"nc -z"
 )
-"""Some way to find out that Ray is up."""
+"""Ways to check that Ray is up."""
 
 
 def _ray_starts(script: Script) -> list[Command]:
+    """Commands with `ray start`."""
     if "ray" not in script.text:
         return []
     starting = [command for command in script.commands if any(word.text == "start" for word in command.words)]
@@ -30,18 +31,17 @@ def _ray_starts(script: Script) -> list[Command]:
 @rule(
     id="ray-step-ends",
     severity="error",
-    title="Ray's daemons die with the step that starts them",
-    why="ray start returns at once, so the step ends, and Slurm kills what the step has started: the cluster is "
-    "gone before "
-    "it is used.",
-    source="Ray, ray start --block; Slurm: processes of a step end with it; a slip that published recipes make",
+    title="Ray's processes end with the step that starts them",
+    why="ray start returns at once. The step then ends, and Slurm kills the processes that it has started. The "
+    "Ray cluster is gone before it is used.",
+    source="Ray, ray start --block; Slurm: processes of a step end with it; a common mistake in published recipes",
     before=_TWO + "srun ray start --address=$HEAD:6379\npython driver.py\n",
     after=_TWO + "srun ray start --address=$HEAD:6379 --block &\npython driver.py\n",
     needs_header=False,
 )
 def ray_step_ends(script: Script, context: Context) -> Iterator[Hit]:
     for command in _ray_starts(script):
-        in_step = command.name == "srun" or _around(command, "srun")
+        in_step = command.name == "srun" or _is_inside(command, "srun")
         text = " ".join(command.texts)
         if not in_step or "--block" in text or re.search(r"\$\{?\w*(?:ARGS|FLAGS|OPTS|BLOCK)", text):
             continue
@@ -49,7 +49,7 @@ def ray_step_ends(script: Script, context: Context) -> Iterator[Hit]:
         following = script.text[command.start : scope.end + 200] if command.parent else ""
         if re.search(r"\bsleep\s+(?:inf|\d{3,}|\$)|\bwait\b|tail -f|while\s", following):
             continue
-        # What runs in the same step after it keeps it alive.
+        # A program that runs after it in the same step keeps the step alive.
         siblings = [
             c
             for c in script.commands
@@ -60,13 +60,14 @@ def ray_step_ends(script: Script, context: Context) -> Iterator[Hit]:
         yield at(
             script,
             command,
-            "the step ends when ray start returns, and its daemons with it",
+            "the step ends when ray start returns, and Ray's processes end with it",
             next_step="add --block and run the step in the background: srun ... ray start --block ... &",
-            fix=_blocked(script, command),
+            fix=_with_block(script, command),
         )
 
 
-def _around(command: Command, name: str) -> bool:
+def _is_inside(command: Command, name: str) -> bool:
+    """Whether a command of this name passes the command to its shell."""
     parent = command.parent
     while parent is not None:
         if parent.name == name:
@@ -75,7 +76,8 @@ def _around(command: Command, name: str) -> bool:
     return False
 
 
-def _blocked(script: Script, command: Command) -> ScriptFix | None:
+def _with_block(script: Script, command: Command) -> ScriptFix | None:
+    """Unsafe: the step stays, so the script must go on beside it."""
     word = next((w for w in command.words if w.text == "start" and not w.is_expanded), None)
     outer = command
     while outer.parent is not None:
@@ -84,8 +86,8 @@ def _blocked(script: Script, command: Command) -> ScriptFix | None:
         return None
     edits = [Edit(start=word.end, end=word.end, text=" --block")]
     if not outer.within.is_background:
-        rest = script.text[outer.end : script.line_end(script.place(outer.end)[0])]
-        if rest.strip() or command.parent is not None:
+        rest_of_line = script.text[outer.end : script.line_end(script.place(outer.end)[0])]
+        if rest_of_line.strip() or command.parent is not None:
             return None
         edits.append(Edit(start=outer.end, end=outer.end, text=" &"))
     return ScriptFix(edits=tuple(edits), title="keep the step alive with --block", is_safe=False)
@@ -94,10 +96,9 @@ def _blocked(script: Script, command: Command) -> ScriptFix | None:
 @rule(
     id="sleep-for-ray",
     severity="warning",
-    title="A sleep instead of a look whether Ray is up",
-    why="On a busy file system Ray takes longer than any number written down: workers find no head, and the job "
-    "fails or "
-    "runs on half its nodes.",
+    title="A fixed sleep instead of a check that Ray is up",
+    why="On a busy file system Ray may take longer than any fixed time. Workers then find no head node, and the "
+    "job fails or runs on part of its nodes.",
     source="Ray, ray status and ray health-check",
     before=_TWO
     + "srun -N1 ray start --head --block &\nsleep 20\nsrun -N1 ray start --address=$HEAD:6379 --block &\npython "
@@ -108,7 +109,7 @@ def _blocked(script: Script, command: Command) -> ScriptFix | None:
 )
 def sleep_for_ray(script: Script, context: Context) -> Iterator[Hit]:
     starts = _ray_starts(script)
-    if not starts or _ASKS_RAY.search(code_of(script)):
+    if not starts or _CHECKS_RAY.search(code_of(script)):
         return
     for command in script.called("sleep"):
         seconds = number(script, command.texts[1] if len(command.texts) > 1 else None)
@@ -118,7 +119,7 @@ def sleep_for_ray(script: Script, context: Context) -> Iterator[Hit]:
             yield at(
                 script,
                 command,
-                f"{seconds} s are hoped to be enough for Ray",
-                next_step='wait until it answers: until ray status --address="$head:$port"; do sleep 2; done',
+                f"Ray may need more than {seconds} s to start",
+                next_step='wait until Ray answers: until ray status --address="$head:$port"; do sleep 2; done',
             )
             return

@@ -1,4 +1,4 @@
-"""Rules about loader workers against the CPUs that a rank has."""
+"""Rules about data loader workers and the CPUs that they run on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scalewright.lint.job_facts import (
     step_tasks_per_node,
     work_commands,
 )
-from scalewright.lint.rule import Context, Hit, rule
+from scalewright.lint.rule import Context, Hit, at_span, rule
 from scalewright.lint.script import Script
 from scalewright.lint.shell.launches import Launch
 
@@ -28,78 +28,79 @@ _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaders:
-    """What a command says of the processes that load data for each of its ranks."""
+class LoaderWorkers:
+    """The number of data loader workers per rank, and where the script sets it."""
 
     num_workers: int
     start: int
     end: int
 
 
-def loaders(script: Script) -> Loaders | None:
-    """Workers of each rank, where the script says one number; None: it says none, or several."""
+def loader_workers(script: Script) -> LoaderWorkers | None:
+    """Data loader workers per rank; None: the script sets no number, or several."""
     if "workers" not in script.text:
         return None
-    found = list(_WORKERS.finditer(code_of(script)))
-    values = {number(script, match.group(1)) for match in found}
+    matches = list(_WORKERS.finditer(code_of(script)))
+    values = {number(script, match.group(1)) for match in matches}
     value = values.pop() if len(values) == 1 else None
-    return None if value is None else Loaders(num_workers=value, start=found[0].start(), end=found[0].end())
+    return None if value is None else LoaderWorkers(num_workers=value, start=matches[0].start(), end=matches[0].end())
 
 
 @rule(
     id="workers-over-cpus",
     severity="warning",
-    title="More loader workers than CPUs",
-    why="Workers that share a CPU take turns: data comes later than with fewer of them, the GPU waits, and PyTorch "
-    "itself warns that the loader may freeze.",
+    title="More data loader workers than CPUs",
+    why="Workers that share a CPU take turns. Data arrives later than with fewer workers, and the GPU waits. "
+    "PyTorch warns that the loader may freeze.",
     source=f"PyTorch, DataLoader: suggested max number of worker in current system; {GUIDE} 2.4.4: workers plus a few",
     before=_HEAD + "#SBATCH --cpus-per-task=4\nsrun python train.py --num_workers 16\n",
     after=_HEAD + "#SBATCH --cpus-per-task=18\nsrun python train.py --num_workers 16\n",
 )
 def workers_over_cpus(script: Script, context: Context) -> Iterator[Hit]:
-    said = loaders(script)
-    if said is None or not script.asks_for_gpus or script.header.num_components > 1:
+    loaders = loader_workers(script)
+    if loaders is None or not script.asks_for_gpus or script.header.num_components > 1:
         return
-    start = _start_of_ranks(script)
-    if start is None:
+    training = _only_training(script)
+    if training is None:
         return
-    cpus, ranks = _cpus(script, context, start.step), start.num_ranks
-    if cpus is None or ranks is None or said.num_workers * ranks <= cpus:
+    workers, cpus, ranks = loaders.num_workers, _cpus(script, context, training.step), training.num_ranks
+    if cpus is None or ranks is None or workers * ranks <= cpus:
         return
-    line, column = script.place(said.start)
-    shared = "" if ranks == 1 else f" for each of {ranks} ranks"
-    yield Hit(
-        line=line,
-        column=column,
-        end_column=column + said.end - said.start if "\n" not in script.text[said.start : said.end] else 0,
-        message=f"{said.num_workers} workers{shared}, and {cpus} CPU{'s' * (cpus > 1)} for all of them",
-        next_step=f"at most {max(1, cpus // ranks - 1)} workers, or --cpus-per-task={(said.num_workers + 1) * ranks}",
-        severity=None if said.num_workers > cpus else "info",
+    per_rank = "" if ranks == 1 else f" for each of {ranks} ranks"
+    yield at_span(
+        script,
+        loaders.start,
+        loaders.end,
+        f"{workers} workers{per_rank} share {cpus} CPU{'s' * (cpus > 1)}",
+        next_step=f"use at most {max(1, cpus // ranks - 1)} workers, or --cpus-per-task={(workers + 1) * ranks}",
+        severity=None if workers > cpus else "info",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
+class _TaskOfTraining:
+    """How a training starts its ranks."""
+
     step: Launch | None
     num_ranks: int | None
-    """Processes of one task that each have loaders."""
+    """Ranks that one task starts, each with its own data loader; None: unknown."""
 
 
-def _start_of_ranks(script: Script) -> _Start | None:
-    """How the only training of a script starts its ranks; None: there are several, or none that is understood."""
-    found = [work for work in work_commands(script) if not work.command.origin]
-    if len(found) != 1 or not found[0].is_foreground or found[0].command.within.loops:
+def _only_training(script: Script) -> _TaskOfTraining | None:
+    """How the only training of a script starts its ranks; None: there are several, or its start is not understood."""
+    works = [work for work in work_commands(script) if not work.command.origin]
+    if len(works) != 1 or not works[0].is_foreground or works[0].command.within.loops:
         return None
     inner = [launch for launch in script.launched(*DISTRIBUTED, "python", "mpirun") if not launch.command.origin]
-    busy = [launch for launch in inner if launch.tool != "python"] or inner
-    if len(busy) != 1 or busy[0].tool == "mpirun":
+    launchers = [launch for launch in inner if launch.tool != "python"] or inner
+    if len(launchers) != 1 or launchers[0].tool == "mpirun":
         return None
-    ranks = 1 if busy[0].tool == "python" else ranks_per_launcher(script, busy[0])
-    return _Start(step=found[0].step, num_ranks=ranks)
+    ranks = 1 if launchers[0].tool == "python" else ranks_per_launcher(script, launchers[0])
+    return _TaskOfTraining(step=works[0].step, num_ranks=ranks)
 
 
 def _cpus(script: Script, context: Context, step: Launch | None) -> int | None:
-    """CPUs that one task has: of its step, or of the whole job on its node where nothing but the shell starts it."""
+    """CPUs of one task of the step; without a step, all CPUs of the job on its node; None: unknown."""
     per_task = number(script, step.value("cpus-per-task")) if step is not None and step.has("cpus-per-task") else None
     per_task = per_task or script.number("cpus-per-task")
     per_gpu, gpus = script.number("cpus-per-gpu"), script.gpus_per_node
