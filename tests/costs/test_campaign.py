@@ -54,7 +54,7 @@ def test_a_run_without_failures_is_its_steps_and_stalls() -> None:
 def test_parts_add_up_and_are_never_negative(mttf: float, stall: float, write: float, steps: int) -> None:
     saving = Saving(size_bytes=1e12, write_s=max(write, stall), stall_s=stall, read_s=write)
     stops = Interruptions(mttf_s=mttf, restart_s=600.0, startup_s=180.0)
-    every = save_every_s(saving=saving, mttf_s=mttf, step_s=2.0, work_s=2.0 * steps)
+    every = save_every_s(saving=saving, mttf_s=mttf, step_s=2.0, work_s=2.0 * steps, max_writing_frac=0.1)
     found = run(num_steps=steps, step_s=2.0, every_s=every, saving=saving, interruptions=stops)
     assert float(found.total) == pytest.approx(sum(float(p.total) for p in found.parts))
     assert min(float(p.total) for p in found.parts) >= 0.0
@@ -67,14 +67,14 @@ def test_saving_is_every_whole_step_and_never_before_the_last_is_written(
     stall: float, longer: float, mttf: float, step: float
 ) -> None:
     saving = Saving(size_bytes=1e12, write_s=stall * longer, stall_s=stall, read_s=1.0)
-    every = save_every_s(saving=saving, mttf_s=mttf, step_s=step, work_s=1e9)
+    every = save_every_s(saving=saving, mttf_s=mttf, step_s=step, work_s=1e9, max_writing_frac=0.1)
     assert every / step == pytest.approx(round(every / step))
     assert every >= saving.write_s - step
     assert every >= 10 * saving.exposed_s - step
 
 
 def test_no_other_number_of_steps_between_checkpoints_is_better() -> None:
-    every = save_every_s(saving=SAVING, mttf_s=STOPS.mttf_s, step_s=100.0, work_s=1e6)
+    every = save_every_s(saving=SAVING, mttf_s=STOPS.mttf_s, step_s=100.0, work_s=1e6, max_writing_frac=0.1)
     least = min(float(run(every_s=100.0 * n).total) for n in range(1, 1000))
     assert float(run(every_s=every).total) <= least * 1.001
 

@@ -12,10 +12,8 @@ from scalewright.errors import ConfigError
 
 LARGE_REQUEST_S = 512 * units.HOUR_S
 """Device time above which a request deserves a second look: 512 GPU-hours."""
-MAX_WRITING_FRAC = 0.1
-"""Share of the time in which a checkpoint is written beside training, at most."""
 MAX_SAVE_OVER_MTTF = 5
-"""A job that fails this often while it saves and restarts once does not come forward."""
+"""A job that fails this often while it saves and restarts once makes no progress: it is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +45,20 @@ class Interruptions:
     """Of a planned job, without reading the checkpoint."""
 
 
-def save_every_s(*, saving: Saving, mttf_s: float, step_s: float, work_s: float) -> float:
+def save_every_s(
+    *, saving: Saving, mttf_s: float, step_s: float, work_s: float, max_writing_frac: float
+) -> float:  # fmt: skip
     """Work between two checkpoints, in whole steps.
 
-    Equation  Daly's interval for the stall, at least ten times what is written beside training, at most the whole run
+    Equation  Daly's interval for the stall, at least w / f for w written beside training, at most the whole run
     Source    daly2006 (FGCS 22), equation 37
-    Assumes   a job that writes beside training keeps a shared file system busy for a tenth of the time at most
+    Assumes   a job that writes beside training keeps a shared file system busy for at most f of the time
     Checked   tests/costs/test_campaign.py: whole steps; never shorter than a write; nothing better nearby
     """
     best = failures.daly_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s)
-    least = max(saving.write_s, saving.exposed_s / MAX_WRITING_FRAC, step_s)
-    wanted = min(max(best, least), max(work_s, step_s))
-    return max(round(wanted / step_s), 1) * step_s
+    least = max(saving.write_s, saving.exposed_s / max_writing_frac, step_s)
+    interval = min(max(best, least), max(work_s, step_s))
+    return max(round(interval / step_s), 1) * step_s
 
 
 def run_time(

@@ -238,7 +238,8 @@ def whole_run(
             f"{every_s:g} s of work between checkpoints is none: give more, or leave it to Daly's interval"
         )
     chosen = every_s or campaign.save_every_s(
-        saving=saving, mttf_s=mttf_s, step_s=work.step_time_s, work_s=work_s
+        saving=saving, mttf_s=mttf_s, step_s=work.step_time_s, work_s=work_s,
+        max_writing_frac=c.max_writing_share.value,
     )  # fmt: skip
 
     def time_with(step_s: float, num_jobs: int) -> Breakdown:
