@@ -97,8 +97,8 @@ def tidied(output: str) -> str:
 def validation() -> dict[str, Any]:
     code, text = run_cli("validate", "--json")
     if code:
-        said = [line for line in text.splitlines() if line[:1].isalpha()]
-        raise SystemExit(f"scalewright validate --json failed ({code}): {' '.join(said)[:500]}")
+        sentences = [line for line in text.splitlines() if line[:1].isalpha()]
+        raise SystemExit(f"scalewright validate --json failed ({code}): {' '.join(sentences)[:500]}")
     document: dict[str, Any] = json.loads(text)
     return document
 
@@ -149,18 +149,18 @@ def formulas_of(module: ModuleType) -> Iterator[Formula]:
     """Documented formulas of a module, in the order they are written."""
     functions = [f for _, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
     for function in sorted(functions, key=lambda f: f.__code__.co_firstlineno):
-        found = parse_docstring(function.__name__, inspect.getdoc(function) or "")
-        if "Equation" in found.sections:
-            yield found
+        formula = parse_docstring(function.__name__, inspect.getdoc(function) or "")
+        if "Equation" in formula.sections:
+            yield formula
 
 
 def cited(text: str) -> str:
     return CITED.sub(lambda match: f"[{match[0]}](../references.md#{match[0]})", text)
 
 
-def formula_section(found: Formula) -> str:
-    lines = [f"## {found.key}\n", f"{found.summary}\n"]
-    for name, text in found.sections.items():
+def formula_section(formula: Formula) -> str:
+    lines = [f"## {formula.key}\n", f"{formula.summary}\n"]
+    for name, text in formula.sections.items():
         if name == "Equation":
             lines.append(f"```text\n{textwrap.fill(text, EQUATION_COLUMNS)}\n```\n")
         else:
@@ -192,7 +192,7 @@ def model_page(page: str, title: str, modules: tuple[str, ...]) -> str:
     parts += [f"`scalewright.{name}`: {(inspect.getdoc(load(name)) or '').splitlines()[0]}\n" for name in modules]
     parts += [error_section(page, modules), limits_section(page)]
     for name in modules:
-        parts += [formula_section(found) for found in formulas_of(load(name))]
+        parts += [formula_section(formula) for formula in formulas_of(load(name))]
     return "\n".join(part for part in parts if part)
 
 
@@ -200,9 +200,9 @@ def error_section(page: str, modules: tuple[str, ...]) -> str:
     """Published figures beside ours; where there are none, what the formulas are checked by."""
     make = ERRORS.get(page)
     if make is not None:
-        found = make(validation())
-        rows = [tuple(cell(c) if i == 0 else c for i, c in enumerate(row)) for row in found.rows]
-        return f"## Error\n\n{found.words}\n\n{table(found.head, rows)}"
+        errors = make(validation())
+        rows = [tuple(cell(c) if i == 0 else c for i, c in enumerate(row)) for row in errors.rows]
+        return f"## Error\n\n{errors.words}\n\n{table(errors.head, rows)}"
     checks = [
         (f"`{f.key}`", cell(one_line(f.sections.get("Checked", "")))) for m in modules for f in formulas_of(load(m))
     ]
@@ -218,8 +218,8 @@ def written_limits() -> dict[str, list[str]]:
 
 def limits_section(page: str) -> str:
     """What a model leaves out, in words; what each formula assumes stands beside it."""
-    found = written_limits().get(page, [])
-    return "## Limits\n\n" + "".join(f"- {line}\n" for line in found) if found else ""
+    limits = written_limits().get(page, [])
+    return "## Limits\n\n" + "".join(f"- {line}\n" for line in limits) if limits else ""
 
 
 def one_line(text: str) -> str:
@@ -230,8 +230,8 @@ def models_index(pages: dict[str, tuple[str, tuple[str, ...]]]) -> str:
     rows = []
     for page, (title, modules) in pages.items():
         for module in modules:
-            for found in formulas_of(load(module)):
-                rows.append((f"[{title}]({page}.md#{found.key})", f"`{found.key}`", cell(found.summary)))
+            for formula in formulas_of(load(module)):
+                rows.append((f"[{title}]({page}.md#{formula.key})", f"`{formula.key}`", cell(formula.summary)))
     intro = (
         "Every formula states its equation, its source, what it assumes and how it was checked. The text comes from\n"
         "the docstrings; `scalewright predict --explain` prints the same for the terms of one prediction. How far the\n"
@@ -254,13 +254,13 @@ def example_files() -> str:
 def recipes() -> str:
     """Bytes of a parameter by precision recipe and optimizer."""
     rows = []
-    for found in RECIPES.values():
+    for recipe in RECIPES.values():
         sums = []
         for name in get_args(OptimizerName):
-            one = found.with_optimizer(name)
+            one = recipe.with_optimizer(name)
             sums.append(f"{one.weight_bytes + one.gradient_bytes + one.optimizer_bytes:g}")
-        parts = (found.weight_bytes, found.gradient_bytes, found.master_bytes, found.moment_bytes)
-        rows.append((f"`{found.name}`", found.title, *(f"{part:g}" for part in parts), *sums))
+        parts = (recipe.weight_bytes, recipe.gradient_bytes, recipe.master_bytes, recipe.moment_bytes)
+        rows.append((f"`{recipe.name}`", recipe.title, *(f"{part:g}" for part in parts), *sums))
     head = ("recipe", "what it is", "weight", "gradient", "master", "moment", "Adam", "SGD")
     return table(head, rows, left=2)
 
@@ -370,8 +370,8 @@ def filled(text: str) -> str:
 
 def orphans() -> list[Path]:
     """Pages under models/ and lint/ whose module or rule has gone."""
-    found = {*(DOCS / "models").glob("*.md"), *(DOCS / "lint").rglob("*.md")}
-    return sorted(found - set(generated_pages()))
+    existing = {*(DOCS / "models").glob("*.md"), *(DOCS / "lint").rglob("*.md")}
+    return sorted(existing - set(generated_pages()))
 
 
 def main() -> int:

@@ -65,9 +65,9 @@ def timed_rows(validation: Validation) -> list[Timed]:
 
 def subsets(validation: Validation, parts: Sequence[Subset], words: str) -> Table:
     """Errors of the step time over parts of the published runs."""
-    found, rows = timed_rows(validation), []
+    timed, rows = timed_rows(validation), []
     for name, belongs in parts:
-        errors = [row.error_frac for row in found if belongs(row)]
+        errors = [row.error_frac for row in timed if belongs(row)]
         if errors:
             sizes = [abs(e) for e in errors]
             rows.append((

@@ -47,20 +47,20 @@ CLAIMS = importlib.import_module("claims")  # lies beside the generator
 
 def shown_commands() -> list[tuple[str, int]]:
     """Every `$ scalewright ...` of a console block, with the exit code the page states (default 0)."""
-    found: dict[str, int] = {}
+    exit_codes: dict[str, int] = {}
     for page in PAGES:
         for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
             options = dict(part.split("=", 1) for part in (block["options"] or "").split())
             text = block["body"].replace("\\\n", " ")
             for line in text.splitlines():
                 if line.startswith("$ scalewright"):
-                    found[" ".join(shlex.split(line)[2:])] = int(options.get("exit", "0"))
-    return list(found.items())
+                    exit_codes[" ".join(shlex.split(line)[2:])] = int(options.get("exit", "0"))
+    return list(exit_codes.items())
 
 
 @pytest.fixture(scope="module")
-def answer(shared_cli: Cli) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """What a command says where the pages are written; each is run once."""
+def run_shown(shared_cli: Cli) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command in the root folder, as the generator does; each command is run once."""
 
     @functools.cache
     def run(*args: str, columns: int = GENERATOR.OUTPUT_COLUMNS) -> subprocess.CompletedProcess[str]:
@@ -69,9 +69,9 @@ def answer(shared_cli: Cli) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-def test_generated_parts_are_current(answer, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_generated_parts_are_current(run_shown, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def run_cli(*args: str, columns: int = GENERATOR.OUTPUT_COLUMNS) -> tuple[int, str]:
-        done = answer(*args, columns=columns)
+        done = run_shown(*args, columns=columns)
         return done.returncode, GENERATOR.tidied(done.stdout + done.stderr)
 
     monkeypatch.setattr(GENERATOR, "run_cli", run_cli)
@@ -141,8 +141,8 @@ def test_check_names_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("command", "code"), shown_commands())
-def test_shown_commands_exit_as_shown(answer, command: str, code: int) -> None:
-    done = answer(*shlex.split(command))
+def test_shown_commands_exit_as_shown(run_shown, command: str, code: int) -> None:
+    done = run_shown(*shlex.split(command))
     assert done.returncode == code, done.stderr
     assert done.stdout
     assert done.stderr == ""
