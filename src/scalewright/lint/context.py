@@ -82,39 +82,32 @@ def _planned_needs(plan: dict[str, Any], *, where: str) -> ModelNeeds:
 def _fewest_needs(model: str, system: str, catalog: Path | None) -> ModelNeeds | None:
     """The fewest devices on which any layout fits with the full state, one sample in flight."""
     from scalewright.catalog.library import open_catalog
-    from scalewright.here.place import place_of
-    from scalewright.planner.question import resolve_recipe
+    from scalewright.planner.question import resolve_spec
+    from scalewright.planner.request import PlanOptions, resolve_request
     from scalewright.planner.search.fewest import fewest_gpus
-    from scalewright.planner.search.space import Space, stacks_by_zero
-    from scalewright.workload.named import resolve_model
+    from scalewright.workload.training import TEXT
 
     library = open_catalog(catalog)
-    spec = resolve_model(library, model)
+    spec = resolve_spec(library, model)
     if spec.is_vision:
         raise ConfigError(f"--model {model} fits on one GPU of any machine: leave it out")
-    machine = place_of(library, system).machine
-    space = Space(
-        spec=spec,
-        machine=machine,
-        num_gpus=machine.gpus_per_node,
-        global_batch=_LEAST_BATCH,
-        recipes=(resolve_recipe("bf16", machine),),
-        stack_of=stacks_by_zero("auto", library, machine),
-    )
-    found = next((one for one in fewest_gpus(space) if one.mode.name == "full"), None)
-    return None if found is None else _needs(spec.id, found)
+    options = PlanOptions(model=model, nodes="1", global_batch=_LEAST_BATCH, precision="bf16")
+    request = resolve_request(library, system, options, feed=TEXT)
+    space = request.space(library, request.counts[0])
+    fewest = next((row for row in fewest_gpus(space) if row.mode.name == "full"), None)
+    return None if fewest is None else _needs(spec.id, fewest)
 
 
 _LEAST_BATCH = 4096
 """Large enough for any number of devices to have a sample each; memory does not depend on it."""
 
 
-def _needs(model: str, found: Fewest) -> ModelNeeds:
+def _needs(model: str, fewest: Fewest) -> ModelNeeds:
     return ModelNeeds(
         model=model,
-        num_gpus=found.num_gpus,
-        device_bytes=found.reserved_bytes,
+        num_gpus=fewest.num_gpus,
+        device_bytes=fewest.reserved_bytes,
         host_bytes_per_node=0.0,
-        tp=int(found.layout.tp),
-        pp=int(found.layout.pp),
+        tp=int(fewest.layout.tp),
+        pp=int(fewest.layout.pp),
     )

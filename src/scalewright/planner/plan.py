@@ -152,7 +152,7 @@ def make_plan(catalog: Catalog, request: Request) -> Plan:
         plan = make_plan(catalog, replace(request, feed=replace(request.feed, async_checkpoint=False)))
         return plan if plan.best is None else replace(plan, notes=(*plan.notes, NO_COPY_ON_HOSTS))
     if not any(len(result.split) for result in results):
-        check_divides_at_all(results[-1], asked=f"--fix {request.fixed}" if request.fixed.values else "")
+        check_divides_at_all(results[-1], asked=f"fix {request.fixed}" if request.fixed.values else "")
     chosen, best, run, notes = choose(catalog, request, results)
     batch = batch_verdict(request.spec, global_batch=request.global_batch, num_tokens=request.work.num_tokens)
     if batch.warning is not None:
@@ -219,7 +219,7 @@ def _over_budget(request: Request, best: Answer, broken: tuple[str, float]) -> s
     limit, value = (units.format(v, dimension) + unit for v in (request.budget.limits[name], needs))
     tokens = units.format(request.work.num_tokens, units.COUNT)
     return (
-        f"--budget {name} of {limit} and {tokens} tokens conflict: the best choice, {best.question.num_nodes} nodes "
+        f"budget {name} of {limit} and {tokens} tokens conflict: the best choice, {best.question.num_nodes} nodes "
         f"with {best.question.layout.brief}, needs {value}; train on fewer tokens or raise the budget"
     )
 
@@ -242,7 +242,7 @@ def run_of(catalog: Catalog, request: Request, best: Answer) -> tuple[WholeRun |
 
 
 def check_divides_at_all(result: SearchResult, *, asked: str = "") -> None:
-    """No layout divides: name what was asked (`--fix tp=16`), what it conflicts with, and the rule."""
+    """No layout divides: name what was set (`fix tp=16`), what it conflicts with, and the rule."""
     if len(result.split):
         return
     space = result.space
@@ -269,13 +269,13 @@ WHAT_IF_KEYS = (*KEYS, "precision", "stack", "nodes")
 
 def what_if(catalog: Catalog, plan: Plan, text: str) -> Change:
     """The best layout with some knobs, precision, stack or nodes set otherwise; everything else is searched again."""
-    written = assignments(text, allowed=WHAT_IF_KEYS, what="--what-if")
+    written = assignments(text, allowed=WHAT_IF_KEYS, what="what-if")
     best, request = plan.best, plan.request
     if best is None:
-        raise ConfigError(f"--what-if {text} has nothing to differ from: no layout of the plan fits")
+        raise ConfigError(f"what-if {text} has nothing to differ from: no layout of the plan fits")
     count = plan.result.space.num_gpus
     if "nodes" in written:
-        count = whole_number(written["nodes"], key="nodes", what="--what-if") * request.machine.gpus_per_node
+        count = whole_number(written["nodes"], key="nodes", what="what-if") * request.machine.gpus_per_node
     knobs = parse_fixed(",".join(f"{k}={v}" for k, v in written.items() if k in KEYS))
     asked = replace(
         request,
@@ -288,10 +288,10 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> Change:
         asked = replace(asked, recipes=(resolve_recipe(written["precision"], request.machine),))
     check_request(asked)
     result = search(asked.space(catalog, count))
-    check_divides_at_all(result, asked=f"--what-if {text}")
+    check_divides_at_all(result, asked=f"what-if {text}")
     found = result.best(1, request.objective, facility=request.facility)
     if not found:
-        raise ConfigError(f"--what-if {text} does not fit: it {why_none(result)}")
+        raise ConfigError(f"what-if {text} does not fit: it {why_none(result)}")
     return Change(name=text, before=best, after=found[0])
 
 

@@ -259,9 +259,7 @@ def ask(
     """
     if generate is not None and rl is not None:
         raise ConfigError("generate and rl exclude each other: an RL step holds its own generation; give one of them")
-    spec = resolve_model(catalog, model) if isinstance(model, str) else model
-    if seq is not None:
-        spec = spec.with_seq(seq)
+    spec = resolve_spec(catalog, model, seq)
     split = parse_layout(layout) if isinstance(layout, str) else layout
     place = resolve_place(catalog, system, partition=partition, transport=transport, num_ranks=int(split.num_gpus))
     machine = place.machine
@@ -288,6 +286,12 @@ def ask(
         facility=facility_of(catalog, place.system, machine.accelerator.id) if place.system else None,
         system=place.system, basis=place.basis, catalog=catalog,
     )  # fmt: skip
+
+
+def resolve_spec(catalog: Catalog, model: str | ModelSpec, seq: int | None = None) -> ModelSpec:
+    """The model that is meant, with sequences of `seq` tokens; None: its own length."""
+    spec = resolve_model(catalog, model) if isinstance(model, str) else model
+    return spec if seq is None else spec.with_seq(seq)
 
 
 def resolve_place(
@@ -348,7 +352,7 @@ def _feed(
     if storage == HERE and not is_measured:
         raise ConfigError(
             f"storage {HERE}: no storage was measured on {place.machine.name}; run scalewright calibrate with a longer "
-            "--budget, or name one (see: catalog storage)"
+            "budget, or name one (see: catalog storage)"
         )
     source = None if storage is None and is_vision else own  # images are ready unless a storage is named
     if storage is not None and storage != HERE:

@@ -1,4 +1,7 @@
-"""What a plan is asked: model, machine, node counts, batch and limits, resolved once and checked against each other."""
+"""Request: what a plan searches for, with every name resolved and every limit checked against the others.
+
+request = resolve_request(catalog, "leonardo", PlanOptions(model="llama3-70b", nodes="64", global_batch=1024))
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,18 @@ from scalewright import units
 from scalewright.costs.energy import Facility
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.here.place import Place
 from scalewright.planner.critical_batch import TOKENS_PER_PARAM
+from scalewright.planner.energy_use import facility_of
+from scalewright.planner.question import resolve_place, resolve_recipe, resolve_spec
 from scalewright.planner.search.search import Objective
-from scalewright.planner.search.space import NOTHING_FIXED, Fixed, Space, stacks_by_zero
+from scalewright.planner.search.space import NOTHING_FIXED, Fixed, Space, parse_fixed, stacks_by_zero
 from scalewright.planner.whole_run import WholeRun
 from scalewright.workload.grammar import MAX_SIZE, assignments
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
-from scalewright.workload.training import FULL, Feed, TrainingMode
+from scalewright.workload.stage import stage
+from scalewright.workload.training import FULL, Feed, TrainingMode, training_mode
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
@@ -45,14 +52,14 @@ class Budget:
             "money": run.cost_usd,
             "time": run.time_s,
         }
-        found = []
+        exceeded = []
         for name, limit in self.limits.items():
             value = needs[name]
             if value is None:
                 raise ConfigError(f"budget {name} cannot be held to: the catalogue has no price or energy for this run")
             if value > limit:
-                found.append((name, value))
-        return found
+                exceeded.append((name, value))
+        return exceeded
 
 
 NO_BUDGET = Budget()
@@ -62,12 +69,12 @@ def parse_budget(text: str | None) -> Budget:
     """`gpu-hours=100000,energy=500 MWh,money=1 MUSD,time=30 d`, each of them optional."""
     if not text:
         return NO_BUDGET
-    written = assignments(text, allowed=tuple(BUDGETS), what="--budget")
+    written = assignments(text, allowed=tuple(BUDGETS), what="budget")
     return Budget(limits={name: units.parse(value, BUDGETS[name]) for name, value in written.items()})
 
 
 def parse_counts(nodes: str | None, gpus: int | None, machine: Machine) -> tuple[int, ...]:
-    """Numbers of devices from `--nodes 8`, `8,16,32` or `8-64` (doublings) and `--gpus`, which must agree.
+    """Numbers of devices from nodes `8`, `8,16,32` or `8-64` (doublings) and from gpus, which must agree.
 
     A machine of one node has nothing to choose: all its devices.
     """
@@ -75,16 +82,16 @@ def parse_counts(nodes: str | None, gpus: int | None, machine: Machine) -> tuple
         if gpus is None and machine.num_nodes == 1:
             return (machine.gpus_per_node,)
         if gpus is None:
-            raise ConfigError("how many devices? give --nodes 128, --nodes 8,16,32, --nodes 8-64 or --gpus 1024")
-        return (_positive(gpus, "--gpus"),)
+            raise ConfigError("how many devices? give nodes (128, a choice 8,16,32 or doublings 8-64) or gpus (1024)")
+        return (_positive(gpus, "gpus"),)
     counts = tuple(n * machine.gpus_per_node for n in _node_counts(nodes))
     if gpus is None:
         return counts
     if len(counts) > 1:
-        raise ConfigError(f"--nodes {nodes} and --gpus {gpus} conflict: give several node counts or one of GPUs")
+        raise ConfigError(f"nodes {nodes} and gpus {gpus} conflict: give several node counts or one of GPUs")
     if counts[0] != gpus:
         raise ConfigError(
-            f"--nodes {nodes} and --gpus {gpus} conflict: {nodes} nodes of {machine.name} have {counts[0]} devices"
+            f"nodes {nodes} and gpus {gpus} conflict: {nodes} nodes of {machine.name} have {counts[0]} devices"
         )
     return counts
 
@@ -95,18 +102,18 @@ def _node_counts(text: str) -> list[int]:
         return sorted({_whole(part, text) for part in text.split(",")})
     low, high = _whole(first, text), _whole(last, text)
     if high < low:
-        raise ConfigError(f"--nodes {text}: {high} is below {low}; write the smaller one first")
-    found = [low]
-    while found[-1] * 2 <= high:
-        found.append(found[-1] * 2)
-    return found
+        raise ConfigError(f"nodes {text}: {high} is below {low}; write the smaller one first")
+    doublings = [low]
+    while doublings[-1] * 2 <= high:
+        doublings.append(doublings[-1] * 2)
+    return doublings
 
 
 def _whole(part: str, text: str) -> int:
     try:
-        return _positive(int(part.strip()), "--nodes")
+        return _positive(int(part.strip()), "nodes")
     except ValueError as error:
-        raise ConfigError(f"--nodes {text!r}: write 128, a list 8,16,32 or doublings 8-64") from error
+        raise ConfigError(f"nodes {text!r}: write 128, a list 8,16,32 or doublings 8-64") from error
 
 
 def _positive(value: int, name: str) -> int:
@@ -127,9 +134,9 @@ class Work:
 
     num_tokens: float
     num_steps: int | None = None
-    """Set where steps were asked for, not tokens."""
+    """Set where steps were given, not tokens."""
     origin: str
-    """Who says so."""
+    """Where the number comes from."""
 
 
 FINE_TUNING_STEPS = 1000
@@ -140,14 +147,14 @@ def resolve_work(
 ) -> Work:
     """Tokens or steps as asked; else what the published run took, else twenty tokens for each parameter it meets."""
     if tokens is not None and steps is not None:
-        raise ConfigError(f"--tokens {tokens} and --steps {steps} conflict: give one of them")
+        raise ConfigError(f"tokens {tokens} and steps {steps} conflict: give one of them")
     per_step = global_batch * spec.transformer.seq
     if steps is not None:
-        return Work(num_tokens=float(_positive(steps, "--steps") * per_step), num_steps=steps, origin="as asked")
+        return Work(num_tokens=float(_positive(steps, "steps") * per_step), num_steps=steps, origin="as asked")
     if tokens is not None:
         num = units.parse(tokens, units.COUNT)
         if num < 1:
-            raise ConfigError(f"--tokens {tokens}: a run trains on one token or more, such as 300B")
+            raise ConfigError(f"tokens {tokens}: a run trains on one token or more, such as 300B")
         return Work(num_tokens=num, origin="as asked")
     if stage == "sft":
         work = float(FINE_TUNING_STEPS * per_step)
@@ -155,6 +162,38 @@ def resolve_work(
     if spec.num_training_tokens is not None:
         return Work(num_tokens=spec.num_training_tokens, origin="as published")
     return Work(num_tokens=TOKENS_PER_PARAM * spec.num_active_params, origin="20 per parameter (Hoffmann 2022)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What a user writes of a plan, beside the system."""
+
+    model: str
+    global_batch: int | None = None
+    """Samples per step."""
+    nodes: str | None = None
+    """`128`, a choice `8,16,32`, or doublings `8-64`."""
+    gpus: int | None = None
+    """Devices, where they are no whole nodes."""
+    partition: str | None = None
+    seq: int | None = None
+    precision: str = "auto"
+    """One or several, separated by commas."""
+    stack: str = "auto"
+    fix: str | None = None
+    """Knobs that the search may not turn: `tp=8,recompute=full`."""
+    objective: str = "time"
+    tokens: str | None = None
+    """Tokens of the whole run, such as `300B`."""
+    steps: int | None = None
+    """Steps of the whole run, instead of tokens."""
+    budget: str | None = None
+    walltime: str | None = None
+    """Longest job of the queue, such as `24 h`."""
+    mode: str = "full"
+    stage: str = "pretrain"
+    top: int = 5
+    """How many layouts to list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,13 +250,52 @@ class Request:
         }
 
 
+def resolve_request(
+    catalog: Catalog, system: str | Place, options: PlanOptions, *, feed: Feed | None = None
+) -> Request:  # fmt: skip
+    """What the options mean on one system.
+
+    `feed` None: samples and checkpoints are in the system's own storage, and checkpoints are written beside training.
+    """
+    stage(options.stage)
+    if options.global_batch is None:
+        raise ConfigError("how large is the batch? give a global batch in samples per step, such as 1536")
+    if not 1 <= options.top <= MAX_TOP:
+        raise ConfigError(f"top {options.top}: list 1 to {MAX_TOP} layouts")
+    limit_s = None if options.walltime is None else units.parse(options.walltime, units.SECONDS)
+    if limit_s == 0:
+        raise ConfigError(f"walltime {options.walltime}: a job needs time, such as 24 h")
+    spec = resolve_spec(catalog, options.model, options.seq)
+    if spec.is_vision:
+        raise ConfigError(f"{spec.id} has one layout, data parallel: predict it with a layout such as dp=8,mbs=256")
+    place = resolve_place(catalog, system, partition=options.partition, num_ranks=options.gpus or 1)
+    machine, counts = place.machine, parse_counts(options.nodes, options.gpus, place.machine)
+    precisions = [name.strip() for name in options.precision.split(",") if name.strip()]
+    if feed is None:
+        feed = Feed(storage=place.storage_of(catalog, num_gpus=max(counts)), async_checkpoint=True)
+    return Request(
+        spec=spec, system=place.system, machine=machine, stack=options.stack, limit_s=limit_s,
+        facility=facility_of(catalog, place.system, machine.accelerator.id), global_batch=options.global_batch,
+        stage=options.stage, counts=counts, fixed=parse_fixed(options.fix),
+        recipes=tuple(dict.fromkeys(resolve_recipe(name, machine) for name in precisions)),
+        work=resolve_work(
+            spec, tokens=options.tokens, steps=options.steps, global_batch=options.global_batch, stage=options.stage
+        ),
+        feed=feed, objective=parse_objective(options.objective), mode=training_mode(options.mode),
+        budget=parse_budget(options.budget), top=options.top,
+    )  # fmt: skip
+
+
+MAX_TOP = 1000
+
+
 def check_request(request: Request) -> None:
     """Refuse what contradicts itself, naming the two that do."""
     fixed = request.fixed.values
     if request.global_batch < 1 or request.global_batch > MAX_SIZE:
-        raise ConfigError(f"--global-batch {request.global_batch}: it must be 1 or more samples")
+        raise ConfigError(f"global batch {request.global_batch}: it must be 1 or more samples")
     if "gbs" in fixed and int(fixed["gbs"]) != request.global_batch:
-        raise ConfigError(f"--fix gbs={fixed['gbs']} and --global-batch {request.global_batch} conflict: give one")
+        raise ConfigError(f"fix gbs={fixed['gbs']} and a global batch of {request.global_batch} conflict: give one")
     degrees = {k: int(fixed[k]) for k in ("tp", "pp", "cp", "dp") if k in fixed}
     product = 1
     for value in degrees.values():
@@ -227,4 +305,4 @@ def check_request(request: Request) -> None:
         whole = len(degrees) == 4
         if count % product or (whole and count != product):
             rule = f"it takes {product} devices" if whole else f"{count} is not a multiple of {product}"
-            raise ConfigError(f"--fix {text} and {count} devices conflict: {rule}")
+            raise ConfigError(f"fix {text} and {count} devices conflict: {rule}")

@@ -114,8 +114,8 @@ def _more_devices(space: Space, objective: Objective) -> Iterator[Fix]:
 
 
 def _other_modes(space: Space, objective: Objective) -> Iterator[Fix]:
-    modes = (("optimizer state on the hosts (--mode offload)", "offload", True),
-             ("adapters only (--mode lora)", "lora", False))  # fmt: skip
+    modes = (("optimizer state on the hosts (mode offload)", "offload", True),
+             ("adapters only (mode lora)", "lora", False))  # fmt: skip
     return _fixes_of(
         (
             (change, replace(space, mode=TrainingMode(name=name)), same)  # type: ignore[arg-type]

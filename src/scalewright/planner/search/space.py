@@ -68,7 +68,7 @@ def parse_fixed(text: str | None) -> Fixed:
     """Part of a layout; values are checked as those of a whole one."""
     if not text:
         return NOTHING_FIXED
-    written = assignments(text, allowed=KEYS, what="--fix")
+    written = assignments(text, allowed=KEYS, what="fix")
     whole = parse_layout(text).as_dict()
     return Fixed(values={k: whole[k] if k == "recompute" else int(whole[k]) for k in written})
 
@@ -153,7 +153,7 @@ class Space:
         if num * len(others) > MAX_SPLITS:
             raise ConfigError(
                 f"{num * len(others):,} splits of {self.num_gpus} devices and a batch of {self.global_batch} "
-                f"are more than the {MAX_SPLITS:,} one search takes: fix a knob, such as --fix mbs=1"
+                f"are more than the {MAX_SPLITS:,} one search takes: fix a knob, such as mbs=1"
             )
         table = np.array(others, dtype=np.int64)
         spread = {name: np.repeat(column, len(others)) for name, column in degrees.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 from scalewright.catalog.types import Stack
@@ -71,116 +72,124 @@ def minimum_gpus(
 
     Host memory counts where the machine says what a node has.
     """
-    how = training_mode(mode) if isinstance(mode, str) else mode
-    asked = _Asked(spec=spec.with_seq(seq), machine=machine, stack=stack, recipe=recipe, stage=stage_name, mode=how)
-    num, lacking = 1, "one device is enough"
-    while num <= max_gpus:
-        found = _try(asked, num, lacking)
-        if isinstance(found, MinimumGpus):
-            return found
-        lacking, num = found, num * 2
+    training = training_mode(mode) if isinstance(mode, str) else mode
+    stage = _Stage(
+        spec=spec.with_seq(seq), machine=machine, stack=stack, recipe=recipe, name=stage_name, mode=training
+    )  # fmt: skip
+    num_gpus, shortage = 1, "one device is enough"
+    while num_gpus <= max_gpus:
+        minimum = stage.on(num_gpus, limit=shortage)
+        if isinstance(minimum, MinimumGpus):
+            return minimum
+        shortage, num_gpus = minimum, num_gpus * 2
     raise ConfigError(
-        f"{spec.id} does not fit {max_gpus} x {machine.accelerator.id} for {stage_name} in mode {how.name}: {lacking}"
+        f"{spec.id} does not fit {max_gpus} x {machine.accelerator.id} for {stage_name} in mode {training.name}: "
+        f"{shortage}"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Stage:
+    """A stage whose devices are counted."""
+
     spec: ModelSpec
     machine: Machine
     stack: Stack
     recipe: Recipe
-    stage: StageName
+    name: StageName
     mode: TrainingMode
 
-
-def _try(asked: _Asked, num: int, limit: str) -> MinimumGpus | str:
-    """The answer on so many devices, or what they lack."""
-    spec, machine, shape = asked.spec, asked.machine, asked.spec.transformer
-    they, have = ("one device", "has") if num == 1 else (f"{num} devices", "have")
-    lack = "lacks" if num == 1 else "lack"
-    if asked.stage == "generate":
-        copy = _smallest_copy(asked, num, 0.0)
-        if copy is None:
-            return f"{they} {have} no room for weights and one sequence's cache"
-        used = generation.serving_memory(copy, num_sequences=1, total_len=shape.seq)
+    def on(self, num_gpus: int, *, limit: str) -> MinimumGpus | str:
+        """The stage on so many devices, or what they lack. `limit` is what half as many lacked."""
+        if self.name == "generate":
+            return self._served(num_gpus, limit)
+        layout = Layout(dp=num_gpus, mbs=1, gbs=num_gpus, zero=3, recompute="full")
+        setting = Setting(
+            shape=self.spec.transformer, machine=self.machine, layout=layout, recipe=self.recipe, stack=self.stack,
+            mode=self.mode,
+        )  # fmt: skip
+        devices, _, lack = _words(num_gpus)
+        trained, has_reference = step_memory(setting), self.name == "rl"
+        used = update_memory(setting, trained, reference=has_reference)
+        if float(reserved_bytes(setting, used.total)) > self.machine.memory_bytes:
+            largest = max(used.parts, key=lambda part: float(part.total))
+            return f"{devices} {lack} memory, most of it for {largest.name.replace('_', ' ')}"
+        host = hostmem.training_host_memory(setting, num_weight_copies=2 if has_reference else 0)
+        if self.machine.host_memory_bytes is not None and float(host.total) > self.machine.host_memory_bytes:
+            return f"{devices} {lack} host memory for the state moved there"
+        tp = 1
+        if has_reference:
+            held = held_memory(setting, trained, reference=True)
+            generator = self._smallest_copy(num_gpus, float(held.total))
+            if generator is None:
+                return f"{devices} {_words(num_gpus)[1]} no room for the generator beside the trainer"
+            tp = generator.tp
         return MinimumGpus(
-            stage=asked.stage, model=spec.id, mode="serve", num_gpus=num, tp=copy.tp, memory=used, host_memory=None,
-            limit=limit,
+            stage=self.name, model=self.spec.id, mode=self.mode, num_gpus=num_gpus, tp=tp, memory=used,
+            host_memory=host, limit=limit,
         )  # fmt: skip
-    layout = Layout(dp=num, mbs=1, gbs=num, zero=3, recompute="full")
-    setting = Setting(
-        shape=shape, machine=machine, layout=layout, recipe=asked.recipe, stack=asked.stack, mode=asked.mode
-    )
-    trained, reference = step_memory(setting), asked.stage == "rl"
-    used = update_memory(setting, trained, reference=reference)
-    if float(reserved_bytes(setting, used.total)) > machine.memory_bytes:
-        largest = max(used.parts, key=lambda part: float(part.total))
-        return f"{they} {lack} memory, most of it for {largest.name.replace('_', ' ')}"
-    host = hostmem.training_host_memory(setting, num_weight_copies=2 if reference else 0)
-    if machine.host_memory_bytes is not None and float(host.total) > machine.host_memory_bytes:
-        return f"{they} {lack} host memory for the state moved there"
-    tp = 1
-    if reference:
-        held = held_memory(setting, trained, reference=True)
-        copy = _smallest_copy(asked, num, float(held.total))
+
+    def _served(self, num_gpus: int, limit: str) -> MinimumGpus | str:
+        copy = self._smallest_copy(num_gpus, 0.0)
         if copy is None:
-            return f"{they} {have} no room for the generator beside the trainer"
-        tp = copy.tp
-    return MinimumGpus(
-        stage=asked.stage, model=spec.id, mode=asked.mode, num_gpus=num, tp=tp, memory=used, host_memory=host,
-        limit=limit,
-    )  # fmt: skip
-
-
-def _smallest_copy(asked: _Asked, num_gpus: int, taken_bytes: float) -> Serving | None:
-    """The generator split over the fewest devices that leave room for one sequence."""
-    tp, shape = 1, asked.spec.transformer
-    while tp <= num_gpus and shape.heads % tp == 0:
-        copy = Serving(
-            shape=shape, machine=asked.machine, stack=asked.stack, recipe=asked.recipe, tp=tp,
-            weight_bytes=generation.STORED_BYTES[asked.recipe.name], cache_bytes=asked.recipe.activation_bytes,
+            devices, have, _ = _words(num_gpus)
+            return f"{devices} {have} no room for weights and one sequence's cache"
+        used = generation.serving_memory(copy, num_sequences=1, total_len=self.spec.transformer.seq)
+        return MinimumGpus(
+            stage=self.name, model=self.spec.id, mode="serve", num_gpus=num_gpus, tp=copy.tp, memory=used,
+            host_memory=None, limit=limit,
         )  # fmt: skip
-        if generation.num_sequences_that_fit(copy, total_len=shape.seq, taken_bytes=taken_bytes) >= 1:
-            return copy
-        tp *= 2
-    return None
+
+    def _smallest_copy(self, num_gpus: int, taken_bytes: float) -> Serving | None:
+        """The generator split over the fewest devices that leave room for one sequence."""
+        tp, shape = 1, self.spec.transformer
+        while tp <= num_gpus and shape.heads % tp == 0:
+            copy = Serving(
+                shape=shape, machine=self.machine, stack=self.stack, recipe=self.recipe, tp=tp,
+                weight_bytes=generation.STORED_BYTES[self.recipe.name], cache_bytes=self.recipe.activation_bytes,
+            )  # fmt: skip
+            if generation.num_sequences_that_fit(copy, total_len=shape.seq, taken_bytes=taken_bytes) >= 1:
+                return copy
+            tp *= 2
+        return None
 
 
-def stage_answers(
+def _words(num_gpus: int) -> tuple[str, str, str]:
+    """Devices, have and lack in the right number."""
+    return ("one device", "has", "lacks") if num_gpus == 1 else (f"{num_gpus} devices", "have", "lack")
+
+
+def fewest_by_mode(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, stage_name: str, seq: int,
     modes: tuple[TrainingMode, ...] = (), teacher: ModelSpec | None = None, max_gpus: int = MAX_GPUS,
 ) -> list[MinimumGpus]:  # fmt: skip
-    """Fewest devices for a stage, in each mode that can be named; a mode that fits nowhere is left out.
+    """Fewest devices for a stage, in each mode; a mode that fits nowhere is left out.
 
-    sft and rl: one answer for each mode. generate: the model is served. distill: the teacher generates (served) and
+    sft and rl: one row for each mode. generate: the model is served. distill: the teacher generates (served) and
     the student, `spec`, is trained on what it wrote.
     """
-    asked: dict[str, Any] = {
-        "machine": machine, "stack": stack, "recipe": recipe, "seq": seq, "max_gpus": max_gpus,
-    }  # fmt: skip
     if stage_name != "sft":
         check_writes_text(spec if teacher is None else teacher)
-    names: tuple[ModeName, ...] = get_args(ModeName)
-    wanted = modes or tuple(TrainingMode(name=name) for name in names)
-    found: list[MinimumGpus] = []
+    fewest = partial(minimum_gpus, machine=machine, stack=stack, recipe=recipe, seq=seq, max_gpus=max_gpus)
     if stage_name == "generate":
-        return [minimum_gpus(spec=spec, stage_name="generate", **asked)]
+        return [fewest(spec=spec, stage_name="generate")]
+    rows: list[MinimumGpus] = []
     if stage_name == "distill":
         if teacher is None:
-            raise ConfigError("distillation needs a teacher: name the model that generates with --teacher")
-        found.append(replace(minimum_gpus(spec=teacher, stage_name="generate", **asked), stage="distill: teacher"))
+            raise ConfigError("distillation needs a teacher: name the model that generates")
+        rows.append(replace(fewest(spec=teacher, stage_name="generate"), stage="distill: teacher"))
     elif stage_name not in ("sft", "rl"):
         raise ConfigError(f"stage {stage_name!r} has no minimum: choose sft, rl, generate or distill")
     trains: StageName = "rl" if stage_name == "rl" else "sft"
-    lacking = ""
-    for mode in wanted:
+    mode_names: tuple[ModeName, ...] = get_args(ModeName)
+    shortage = ""
+    for mode in modes or tuple(TrainingMode(name=name) for name in mode_names):
         try:
-            one = minimum_gpus(spec=spec, stage_name=trains, mode=mode, **asked)
+            row = fewest(spec=spec, stage_name=trains, mode=mode)
         except ConfigError as error:
-            lacking = str(error)
+            shortage = str(error)
             continue
-        found.append(replace(one, stage="distill: student") if stage_name == "distill" else one)
-    if not any(isinstance(f.mode, TrainingMode) for f in found):
-        raise ConfigError(lacking)
-    return found
+        rows.append(replace(row, stage="distill: student") if stage_name == "distill" else row)
+    if not any(isinstance(row.mode, TrainingMode) for row in rows):
+        raise ConfigError(shortage)
+    return rows

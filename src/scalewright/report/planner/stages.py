@@ -20,6 +20,7 @@ from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import RlFigures
 from scalewright.planner.question import Generation, RlStep, VisionStep
 from scalewright.planner.stages.minimum_gpus import MinimumGpus
+from scalewright.planner.stages.stage_plan import StagePlan
 from scalewright.report.console import plain_table, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
@@ -179,10 +180,17 @@ def _print_inputs(console: Console, answer: Answer) -> None:
     print_facts(console, facts)
 
 
-def minimum_table(found: Iterable[MinimumGpus]) -> Table:
+def print_stage_plan(console: Console, plan: StagePlan) -> None:
+    console.print(minimum_table(plan.minimum))
+    if plan.num_gpus is not None:
+        mode = "" if plan.stage == "generate" else f" in mode {plan.mode.name}"
+        console.print(f"{plan.num_gpus} devices: {'enough' if plan.fits else 'not enough'}{mode}")
+
+
+def minimum_table(minimum: Iterable[MinimumGpus]) -> Table:
     """Fewest devices by stage, each with the mode it assumes."""
     table = plain_table("stage", "mode", "devices", "tp", "memory", "assumes", right=("devices", "tp", "memory"))
-    for row in found:
+    for row in minimum:
         memory = _b(float(row.memory.total))
         table.add_row(row.stage, row.mode_name, str(row.num_gpus), str(row.tp), memory, row.assumption)
     return table

@@ -12,27 +12,26 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from scalewright.catalog.library import Catalog
-from scalewright.costs.machine import Machine
 from scalewright.here.place import HERE, place_of
 from scalewright.planner.answer import Answer
-from scalewright.planner.energy_use import facility_of
-from scalewright.planner.question import resolve_recipe
+from scalewright.planner.request import PlanOptions, resolve_request
 from scalewright.planner.search.losers import losers
 from scalewright.planner.search.pareto import why_none
 from scalewright.planner.search.search import SearchResult, search
-from scalewright.planner.search.space import Space, parse_fixed, stacks_by_zero
+from scalewright.planner.search.space import parse_fixed
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
 from scalewright.study.kinds.options import STRICT, parse_options
 from scalewright.study.kinds.training import outcome_of, system_facts
 from scalewright.workload.named import resolve_model
+from scalewright.workload.training import TEXT
 
 MAX_KNOBS = 8
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class Search:
-    """What a point of this kind is told."""
+class SearchPoint:
+    """What a point of this kind says."""
 
     model: str
     nodes: int
@@ -45,8 +44,16 @@ class Search:
     fix: str = ""
     """Knobs that the search may not turn: `cp=1,sp=0,vpp=1,recompute=full`."""
 
+    @property
+    def options(self) -> PlanOptions:
+        """The point as a plan is asked for."""
+        return PlanOptions(
+            model=self.model, nodes=str(self.nodes), global_batch=self.global_batch, partition=self.partition or None,
+            precision=self.precision, stack=self.stack, seq=self.seq or None, fix=self.fix,
+        )  # fmt: skip
 
-_TOLD: TypeAdapter[Search] = TypeAdapter(Search)
+
+_POINT: TypeAdapter[SearchPoint] = TypeAdapter(SearchPoint)
 
 
 class PlanKind(PredictedOnly):
@@ -54,50 +61,35 @@ class PlanKind(PredictedOnly):
     metrics: tuple[str, ...] = ("flop_per_s_per_gpu", "mfu_frac", "step_time_s", "memory_bytes")
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = parse_options(_TOLD, told, where=where)
-        resolve_model(catalog, asked.model)
-        parse_fixed(asked.fix)
-        if asked.system != HERE:
-            place_of(catalog, asked.system, partition=asked.partition or None)
+        point = parse_options(_POINT, told, where=where)
+        resolve_model(catalog, point.model)
+        parse_fixed(point.fix)
+        if point.system != HERE:
+            place_of(catalog, point.system, partition=point.partition or None)
 
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        result, best = searched(catalog.folders, parse_options(_TOLD, told, where=where))
+        result, best = searched(catalog.folders, parse_options(_POINT, told, where=where))
         if best is None:
             return Outcome(problem=why_none(result))
-        found = outcome_of(best)
+        outcome = outcome_of(best)
         seen = f"{result.considered:,} layouts, {result.feasible:,} fit"
         return replace(
-            found, words={"layout": best.question.layout.brief, "searched": seen},
-            notes=(*(loser.sentence for loser in losers(result, best)[:MAX_KNOBS]), *found.notes),
+            outcome, words={"layout": best.question.layout.brief, "searched": seen},
+            notes=(*(loser.sentence for loser in losers(result, best)[:MAX_KNOBS]), *outcome.notes),
         )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
-def searched(folders: tuple[Path, ...], asked: Search) -> tuple[SearchResult, Answer | None]:
+def searched(folders: tuple[Path, ...], point: SearchPoint) -> tuple[SearchResult, Answer | None]:
     """The search and its fastest layout; kept, because points that differ in what follows share it."""
     catalog = Catalog(folders)
-    place = place_of(catalog, asked.system, partition=asked.partition or None)
-    facility = facility_of(catalog, place.system, place.machine.accelerator.id)
-    result = search(space_of(catalog, asked, place.machine))
-    ranked = result.best(1, "time", facility=facility)
+    request = resolve_request(catalog, point.system, point.options, feed=TEXT)
+    result = search(request.space(catalog, request.counts[0]))
+    ranked = result.best(1, "time", facility=request.facility)
     return result, ranked[0] if ranked else None
-
-
-def space_of(catalog: Catalog, asked: Search, machine: Machine) -> Space:
-    """Every layout of the point's model on its nodes."""
-    spec = resolve_model(catalog, asked.model)
-    return Space(
-        spec=spec.with_seq(asked.seq) if asked.seq else spec,
-        machine=machine,
-        num_gpus=asked.nodes * machine.gpus_per_node,
-        global_batch=asked.global_batch,
-        recipes=(resolve_recipe(asked.precision, machine),),
-        stack_of=stacks_by_zero(asked.stack, catalog, machine),
-        fixed=parse_fixed(asked.fix),
-    )
 
 
 KIND = PlanKind()

@@ -19,14 +19,14 @@ from scalewright.records.study_report import Number
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome, PredictedOnly
 from scalewright.study.kinds.options import STRICT, parse_options
-from scalewright.study.kinds.plan import Search, searched
+from scalewright.study.kinds.plan import SearchPoint, searched
 from scalewright.study.kinds.training import system_facts
 from scalewright.workload.named import resolve_model
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class SavedRun(Search):
-    """What a point of this kind is told."""
+class SavedRun(SearchPoint):
+    """What a point of this kind says."""
 
     tokens: str = "300B"
     storage: str = ""
@@ -34,7 +34,7 @@ class SavedRun(Search):
     checkpoint: str = "async"
 
 
-_TOLD: TypeAdapter[SavedRun] = TypeAdapter(SavedRun)
+_POINT: TypeAdapter[SavedRun] = TypeAdapter(SavedRun)
 
 
 class SavingKind(PredictedOnly):
@@ -42,39 +42,39 @@ class SavingKind(PredictedOnly):
     metrics: tuple[str, ...] = ("lost_frac", "save_interval_s", "save_time_s", "gpu_time_s", "training_time_s")
 
     def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = parse_options(_TOLD, told, where=where)
-        resolve_model(catalog, asked.model)
-        units.parse(asked.tokens, units.COUNT)
-        if asked.checkpoint not in ("sync", "async"):
-            raise ConfigError(f"{where}: key 'point.checkpoint': {asked.checkpoint!r} is not sync or async")
-        place = place_of(catalog, asked.system, partition=asked.partition or None)
-        _storage(catalog, place, asked)
+        point = parse_options(_POINT, told, where=where)
+        resolve_model(catalog, point.model)
+        units.parse(point.tokens, units.COUNT)
+        if point.checkpoint not in ("sync", "async"):
+            raise ConfigError(f"{where}: key 'point.checkpoint': {point.checkpoint!r} is not sync or async")
+        place = place_of(catalog, point.system, partition=point.partition or None)
+        _storage(catalog, place, point)
 
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        asked = parse_options(_TOLD, told, where=where)
-        place = place_of(catalog, asked.system, partition=asked.partition or None)
-        plain = Search(**{name: getattr(asked, name) for name in Search.__dataclass_fields__})
-        result, best = searched(catalog.folders, plain)
+        point = parse_options(_POINT, told, where=where)
+        place = place_of(catalog, point.system, partition=point.partition or None)
+        search = SearchPoint(**{name: getattr(point, name) for name in SearchPoint.__dataclass_fields__})
+        result, best = searched(catalog.folders, search)
         if best is None:
             return Outcome(problem=why_none(result))
         run = whole_run(
             work=step_work(best),
-            storage_entry=_storage(catalog, place, asked),
-            num_tokens=units.parse(asked.tokens, units.COUNT),
-            checkpoint="async" if asked.checkpoint == "async" else "sync",
+            storage_entry=_storage(catalog, place, point),
+            num_tokens=units.parse(point.tokens, units.COUNT),
+            checkpoint="async" if point.checkpoint == "async" else "sync",
         )
         return _outcome(run, best.question.layout.brief)
 
 
-def _storage(catalog: Catalog, place: Place, asked: SavedRun) -> Storage:
+def _storage(catalog: Catalog, place: Place, point: SavedRun) -> Storage:
     """The one that is named, else the machine's own, which a calibration may have measured."""
-    own = place.storage_of(catalog, num_gpus=asked.nodes * place.machine.gpus_per_node)
-    if own is not None and not asked.storage:
+    own = place.storage_of(catalog, num_gpus=point.nodes * place.machine.gpus_per_node)
+    if own is not None and not point.storage:
         return own
-    return storage_of(catalog, place.system, asked.storage or None)
+    return storage_of(catalog, place.system, point.storage or None)
 
 
 def _outcome(run: WholeRun, layout: str) -> Outcome:

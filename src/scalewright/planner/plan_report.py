@@ -1,0 +1,92 @@
+"""A plan with what was asked beside it: a what-if, other systems, a framework's file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.planner.answer import Change
+from scalewright.planner.emit import EMITTERS
+from scalewright.planner.expressed import Expressed, express
+from scalewright.planner.plan import Compared, Plan, compare, make_plan, what_if, what_if_body
+from scalewright.planner.request import PlanOptions, resolve_request
+
+if TYPE_CHECKING:
+    from scalewright.catalog.library import Catalog
+    from scalewright.planner.emit import Framework
+
+STAGES_WITHOUT_LAYOUT = ("rl", "generate", "distill")
+"""Stages that `plan_stage` plans: they have no layouts to search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """The plan for the first system and what else was asked for."""
+
+    plan: Plan
+    basis: str
+    """What systems are compared on: so many nodes or devices of each."""
+    change: Change | None = None
+    compared: tuple[Compared, ...] = ()
+    expressed: Expressed | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The `plan/1` document."""
+        body = self.plan.as_document()
+        if self.change is not None:
+            body["what_if"] = what_if_body(self.change)
+        if self.compared:
+            body["compared"] = {"basis": self.basis, "systems": [row.as_dict() for row in self.compared]}
+        if self.expressed is not None:
+            assert self.plan.best is not None
+            body["emitted"] = self.expressed.as_dict(self.plan.best)
+        return body
+
+
+def plan_systems(
+    catalog: Catalog, systems: Sequence[str], options: PlanOptions, *, what_if_text: str | None = None,
+    framework: str | None = None,
+) -> PlanReport:  # fmt: skip
+    """Plan for the first system; compare it with the others; express its best layout for a framework."""
+    if framework is not None and framework not in EMITTERS:
+        raise UnknownNameError("framework", framework, EMITTERS, hint=f"choose {', '.join(EMITTERS)}")
+    requests = [resolve_request(catalog, name, options) for name in systems]
+    plan = make_plan(catalog, requests[0])
+    expressed = None
+    if framework is not None and plan.best is not None:
+        expressed = express(plan.result, plan.best, cast("Framework", framework), facility=plan.request.facility)
+    return PlanReport(
+        plan=plan,
+        basis=f"{options.nodes} nodes of each" if options.gpus is None else f"{options.gpus} devices of each",
+        change=None if what_if_text is None else what_if(catalog, plan, what_if_text),
+        compared=tuple(compare(catalog, requests)) if len(requests) > 1 else (),
+        expressed=expressed,
+    )
+
+
+def systems_of(system: str | None, compared: str | None) -> list[str]:
+    """The system planned for first, then those it is compared with."""
+    others = [name.strip() for name in (compared or "").split(",") if name.strip()]
+    names = list(dict.fromkeys(([] if system is None else [system]) + others))
+    if not names:
+        raise ConfigError("which machine? name a system such as lumi (see: scalewright catalog systems)")
+    return names
+
+
+def check_unused(options: PlanOptions, *, teacher: str | None, **beside: object) -> None:
+    """Refuse options that a plan of this stage would not follow. `beside` are those that are no part of the options."""
+    if teacher is not None and options.stage != "distill":
+        raise ConfigError(f"option teacher means nothing in stage {options.stage}: only distill has one; leave it out")
+    if options.stage not in STAGES_WITHOUT_LAYOUT:
+        return
+    usual = PlanOptions(model=options.model)
+    searched = ("fix", "objective", "tokens", "steps", "budget", "walltime", "top")
+    given = [name for name in searched if getattr(options, name) != getattr(usual, name)]
+    given += [name for name, value in beside.items() if value is not None]
+    if given:
+        raise ConfigError(
+            f"option {given[0].replace('_', '-')} means nothing in stage {options.stage}, which has no layouts to "
+            "search; leave it out"
+        )
