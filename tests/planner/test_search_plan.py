@@ -142,7 +142,7 @@ def test_budget_moves_the_choice_and_one_that_nobody_meets_is_refused() -> None:
     assert held.result.space.num_gpus == 16
     assert held.run is not None
     assert held.run.num_gpu_hours <= tight.limits["gpu-hours"]
-    with pytest.raises(ConfigError, match=r"--budget gpu-hours of 1\.00 GPU-hours and 10\.0 B tokens conflict"):
+    with pytest.raises(ConfigError, match=r"budget gpu-hours of 1\.00 GPU-hours and 10\.0 B tokens conflict"):
         make_plan(CATALOG, replace(request, budget=Budget(limits={"gpu-hours": 1.0})))
 
 
@@ -191,7 +191,7 @@ def test_systems_are_compared_fastest_first_and_those_that_do_not_fit_last() -> 
 
 
 def test_plan_of_a_layout_that_nothing_divides_names_the_two_that_conflict() -> None:
-    with pytest.raises(LayoutError, match=r"--fix pp=16,vpp=4 and gpt3-13b .* 40 layers"):
+    with pytest.raises(LayoutError, match=r"fix pp=16,vpp=4 and gpt3-13b .* 40 layers"):
         make_plan(CATALOG, request_for("gpt3-13b", "selene", counts=(64,), global_batch=64, fix="pp=16,vpp=4"))
 
 

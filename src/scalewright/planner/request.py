@@ -118,7 +118,7 @@ def _whole(part: str, text: str) -> int:
 
 def _positive(value: int, name: str) -> int:
     if not 1 <= value <= MAX_SIZE:
-        raise ConfigError(f"{name} {value}: it must be 1 or more, and no machine has above {MAX_SIZE}")
+        raise ConfigError(f"{name} {value}: it must be between 1 and {MAX_SIZE}")
     return value
 
 
