@@ -293,7 +293,7 @@ def test_space_that_no_layout_answers_is_refused(space: Space, error: type[Excep
 
 
 def test_search_that_would_not_fit_memory_is_refused_with_a_way_out() -> None:
-    with pytest.raises(ConfigError, match="--fix mbs=1"):
+    with pytest.raises(ConfigError, match="such as mbs=1"):
         search(space_of("qwen3-235b-a22b", "lumi", 5040, 720720))
 
 

@@ -17,7 +17,7 @@ from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.graph.file import Resources
 from scalewright.study.file import Choice, Measure, Published, Relative, Remark, Scaling, StudyFile
 from scalewright.study.kinds.emulated import Emulated
-from scalewright.study.kinds.plan import Search
+from scalewright.study.kinds.plan import SearchPoint
 from scalewright.study.kinds.reading import ReadingOptions
 from scalewright.study.kinds.saving import SavedRun
 from scalewright.study.kinds.stage import StageTold
@@ -97,7 +97,7 @@ CONDITIONS: tuple[Path_, ...] = (
 REFUSED_FOR_STUDIES = {"nodes", "spares"}
 """A job's, that a point's layout decides."""
 TOLD = {
-    "language": Training, "emulated": Emulated, "plan": Search, "saving": SavedRun, "stage": StageTold,
+    "language": Training, "emulated": Emulated, "plan": SearchPoint, "saving": SavedRun, "stage": StageTold,
     "reading": ReadingOptions,
 }  # fmt: skip
 
