@@ -37,13 +37,18 @@ def norm(shape: TransformerShape, width: int) -> nn.Module:
     return nn.LayerNorm(width, eps=NORM_EPSILON, bias=shape.norm_bias)
 
 
+def _table(num_rows: int, width: int) -> nn.Embedding:
+    """An embedding without start values. To draw PyTorch's own on the meta device would import its compiler."""
+    return nn.Embedding(num_rows, width, _weight=torch.empty(num_rows, width))
+
+
 class Embedding(nn.Module):
     """Token ids to vectors, with learned positions where the shape has them."""
 
     def __init__(self, shape: TransformerShape, positions_L: Tensor) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(shape.vocab, shape.hidden)
-        self.positions = nn.Embedding(shape.num_positions, shape.hidden) if shape.positions == "learned" else None
+        self.tokens = _table(shape.vocab, shape.hidden)
+        self.positions = _table(shape.num_positions, shape.hidden) if shape.positions == "learned" else None
         self.norm = norm(shape, shape.hidden) if shape.embedding_norm else None
         self.register_buffer("positions_1L", positions_L[None], persistent=False)
 

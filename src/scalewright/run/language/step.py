@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.parallel import loss_parallel
@@ -24,6 +23,9 @@ from scalewright.run.language.parallel import SplitModel
 from scalewright.run.language.precision import Numbers
 from scalewright.run.loss_scale import LossScale
 from scalewright.workload.language_run import LanguageRun
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleaved1F1B
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,9 @@ class LanguageStep:
             yield
 
     def _pipeline(self) -> Schedule1F1B | ScheduleInterleaved1F1B:
+        # Imported here because it brings PyTorch's compiler: nearly a second that only a pipeline is worth.
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+
         position, num_chunks = self.position, int(self.run.layout.pp) * int(self.run.layout.vpp)
         pipeline_stages = [
             PipelineStage(module, index, num_chunks, position.device, group=position.pipeline_group)
