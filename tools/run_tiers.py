@@ -1,4 +1,4 @@
-"""Run the test tiers, static checks beside the unit tests, and print what passed, failed and was skipped.
+"""Run the test tiers, those that mostly wait beside others, and print what passed, failed and was skipped.
 
     .venv/bin/python tools/run_tiers.py [--tier NAME]... [--minutes N]
 
@@ -58,7 +58,7 @@ HALVES = ("-n", "2", "--dist", "worksteal")
 TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 RANKS = ("tests/ranks", "tests/records", "tests/cli", "tests/study")
 # Practice clusters mostly wait for Slurm's timers: each worker has its own. What measures a network runs alone.
-CLUSTERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+CLUSTERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 PARTS = {
     "unit": (Part(UNIT, options=HALVES),),
     "ranks": (Part("ranks", RANKS, TWO_FILES, narrowed="not alone"), Part("ranks", RANKS, narrowed="alone")),
@@ -67,8 +67,10 @@ PARTS = {
     "browser": (Part("browser", ("tests/browser",)),),
 }
 TIERS = ("static", *PARTS)
-BESIDE = ("static", "unit")
-"""Tiers that run at once: the type checker, which keeps one core busy, and tests that hold on a busy machine."""
+GROUPS = (("unit",), ("ranks",), ("kills",), ("slurm", "static", "browser"))
+"""Tiers of a group run at once, the groups one after the other. Practice clusters leave cores idle while they wait for
+timers; static checks and the browser need no exact times. The first of a group prints as it goes, the others at their
+end."""
 # Per tier: the programs it needs, each with the packages that bring it.
 PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
     "unit": {"shellcheck": ("shellcheck",)},
@@ -151,8 +153,8 @@ def install(tier: str, missing: list[str]) -> None:
 
 
 def run_static() -> Result:
-    """What the checks say is printed at once, because the unit tests print meanwhile."""
-    result, said = Result("static"), []
+    """The output of the checks is printed at the end, because another tier prints meanwhile."""
+    result, lines = Result("static"), []
     for command in STATIC:
         started = time.monotonic()
         try:
@@ -163,12 +165,12 @@ def run_static() -> Result:
             ok, text = done.returncode == 0, done.stdout
         except FileNotFoundError:
             ok, text = False, "not found\n"
-        said.append(
+        lines.append(
             f"{text}static: {' '.join(command)}: {'ok' if ok else 'FAILED'}, {time.monotonic() - started:.1f} s\n"
         )
         result.passed += ok
         result.failed += not ok
-    print(f"\n{''.join(said)}", end="", flush=True)
+    print(f"\n{''.join(lines)}", end="", flush=True)
     return result
 
 
@@ -183,29 +185,32 @@ def count(junit_xml: Path, result: Result) -> None:
             result.passed += 1
 
 
-def pytest_once(part: Part, result: Result, folder: Path, *options: str) -> int:
-    """One run of a part's tests, counted into `result`; the status pytest ended with."""
+def pytest_once(part: Part, result: Result, folder: Path, *options: str, streams: bool = True) -> int:
+    """One run of a part's tests, counted into `result`; the status pytest ended with. `streams`: print as it goes."""
     xml = folder / "junit.xml"
     xml.unlink(missing_ok=True)
     # pyproject.toml's options, and a cache that lasts for this call: it knows what failed.
     given = ("-o", "addopts=-q --strict-markers --strict-config", "-o", f"cache_dir={folder / 'cache'}")
     command = [sys.executable, "-m", "pytest", "-ra", *given, "-m", part.chosen, *options, f"--junit-xml={xml}"]
     command += part.folders
-    status = subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode
+    output = None if streams else subprocess.PIPE
+    done = subprocess.run(command, cwd=ROOT, env=environment(), stdout=output, stderr=output, text=True, check=False)
+    if not streams:
+        print(f"\n{result.tier}\n{done.stdout}{done.stderr}", end="", flush=True)
     if xml.exists():
         count(xml, result)
-    return status
+    return done.returncode
 
 
-def run_part(tier: str, part: Part) -> Result:
+def run_part(tier: str, part: Part, *, streams: bool) -> Result:
     result = Result(tier)
     options = part.options if importlib.util.find_spec("xdist") else ()
     with tempfile.TemporaryDirectory(prefix="tiers-") as directory:
-        status = pytest_once(part, result, Path(directory), *options)
+        status = pytest_once(part, result, Path(directory), *options, streams=streams)
         if status == TESTS_FAILED and tier in TIMED and result.failed <= MOST_TRIED_AGAIN:
             print(f"{tier}: {result.failed} failed; they are tried once more, alone", flush=True)
             failed, result.failed = result.failed, 0
-            status = pytest_once(part, result, Path(directory), "--last-failed")
+            status = pytest_once(part, result, Path(directory), "--last-failed", streams=streams)
             result.note = f"{failed - result.failed} of {failed} that failed passed when tried again"
     if status == NO_TESTS_COLLECTED:
         result.note = f"no tests were collected for {part.chosen}"
@@ -216,8 +221,8 @@ def run_part(tier: str, part: Part) -> Result:
     return result
 
 
-def run_pytest(tier: str) -> Result:
-    parts = [run_part(tier, part) for part in PARTS[tier]]
+def run_pytest(tier: str, *, streams: bool) -> Result:
+    parts = [run_part(tier, part, streams=streams) for part in PARTS[tier]]
     return Result(
         tier,
         passed=sum(part.passed for part in parts),
@@ -227,28 +232,42 @@ def run_pytest(tier: str) -> Result:
     )
 
 
-def run_tier(tier: str) -> Result:
-    print(f"\n{tier}", flush=True)
+def prepared(tier: str) -> Result | None:
+    """Install what the tier lacks. A result: the tier cannot run."""
+    missing = missing_programs(tier)
+    if not missing:
+        return None
+    if os.geteuid() == 0 and shutil.which("apt-get") is not None:
+        try:
+            install(tier, missing)
+        except RuntimeError as error:
+            return Result(tier, failed=1, note=str(error))
+    elif tier not in RUNS_WITHOUT:
+        return Result(tier, skipped=1, note=f"missing: {', '.join(missing)}; installing needs root and apt-get")
+    return None
+
+
+def run_tier(tier: str, *, streams: bool = True) -> Result:
     started = time.monotonic()
-    try:
-        if missing := missing_programs(tier):
-            if os.geteuid() == 0 and shutil.which("apt-get") is not None:
-                install(tier, missing)
-            elif tier not in RUNS_WITHOUT:
-                why = f"missing: {', '.join(missing)}; installing needs root and apt-get"
-                return Result(tier, skipped=1, note=why)
-        result = run_static() if tier == "static" else run_pytest(tier)
-    except RuntimeError as error:
-        result = Result(tier, failed=1, note=str(error))
+    if streams:
+        print(f"\n{tier}", flush=True)
+    result = run_static() if tier == "static" else run_pytest(tier, streams=streams)
     result.seconds = time.monotonic() - started
     return result
 
 
+def run_group(tiers: list[str]) -> list[Result]:
+    """Programs are installed one after the other, because apt-get runs once at a time; then all tiers run at once."""
+    results = {tier: result for tier in tiers if (result := prepared(tier)) is not None}
+    able = [tier for tier in tiers if tier not in results]
+    with ThreadPoolExecutor(max(len(able), 1)) as pool:
+        results |= zip(able, pool.map(lambda tier: run_tier(tier, streams=tier == able[0]), able), strict=True)
+    return [results[tier] for tier in tiers]
+
+
 def run_round(chosen: list[str]) -> list[Result]:
-    beside = [tier for tier in chosen if tier in BESIDE]
-    with ThreadPoolExecutor(len(BESIDE)) as pool:
-        results = list(pool.map(run_tier, beside))
-    return results + [run_tier(tier) for tier in chosen if tier not in BESIDE]
+    groups = [[tier for tier in group if tier in chosen] for group in GROUPS]
+    return [result for group in groups if group for result in run_group(group)]
 
 
 def print_table(results: list[Result], seconds: float) -> None:

@@ -6,14 +6,24 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 MARKED = re.compile(r"pytest\.mark\.(\w+)")
 
 
-def test_marks_are_used_where_their_tier_looks() -> None:
+def run_tiers() -> ModuleType:
     sys.path.insert(0, str(ROOT / "tools"))
-    parts = [part for tier in import_module("run_tiers").PARTS.values() for part in tier]
+    return import_module("run_tiers")
+
+
+def test_every_tier_runs_once() -> None:
+    tools = run_tiers()
+    assert sorted(tier for group in tools.GROUPS for tier in group) == sorted(tools.TIERS)
+
+
+def test_marks_are_used_where_their_tier_looks() -> None:
+    parts = [part for tier in run_tiers().PARTS.values() for part in tier]
     folders = {part.mark: part.folders for part in parts}
     seen = set()
     for path in (ROOT / "tests").rglob("*.py"):
