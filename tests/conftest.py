@@ -18,6 +18,9 @@ from forked_cli import ForkedCli
 # take every worker ten seconds besides.
 providers._get_local_constants = lambda: providers._local_constants
 
+# For every process of the tests: threads that wait for each other on a busy machine make small steps many times longer.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Variables of the caller that would change what the command prints or finds.
 DROPPED_PREFIXES = ("SLURM", "SBATCH_", "SINFO_", "SQUEUE_", "SCALEWRIGHT_")
 DROPPED = {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
@@ -46,6 +49,13 @@ def clean_environment() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def forked_cli() -> Iterator[ForkedCli]:
     server = ForkedCli(clean_environment() | {"COLUMNS": "80", "NO_COLOR": "1"})
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def forked_cli_with_ranks() -> Iterator[ForkedCli]:
+    server = ForkedCli(clean_environment() | {"COLUMNS": "80", "NO_COLOR": "1"}, with_ranks=True)
     yield server
     server.close()
 
@@ -81,15 +91,23 @@ def command_line(home: Path, forked_cli: ForkedCli) -> Cli:
 
 
 @pytest.fixture
-def cli(tmp_path_factory: pytest.TempPathFactory, forked_cli: ForkedCli) -> Cli:
+def cli(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cli:
     """Run `python -m scalewright ARGS` in a clean environment; `prefix` is a command to run it through."""
-    return command_line(tmp_path_factory.mktemp("scalewright-home"), forked_cli)
+    has_ranks = any(request.node.get_closest_marker(mark) for mark in ("ranks", "kills"))
+    forked = request.getfixturevalue("forked_cli_with_ranks" if has_ranks else "forked_cli")
+    return command_line(tmp_path_factory.mktemp("scalewright-home"), forked)
 
 
 @pytest.fixture(scope="session")
 def shared_cli(tmp_path_factory: pytest.TempPathFactory, forked_cli: ForkedCli) -> Cli:
     """The same for what several tests look at; they share its home."""
     return command_line(tmp_path_factory.mktemp("shared-home"), forked_cli)
+
+
+@pytest.fixture(scope="session")
+def shared_cli_with_ranks(tmp_path_factory: pytest.TempPathFactory, forked_cli_with_ranks: ForkedCli) -> Cli:
+    """The same for a run that several tests look at."""
+    return command_line(tmp_path_factory.mktemp("shared-home"), forked_cli_with_ranks)
 
 
 class Refused(Protocol):

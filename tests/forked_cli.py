@@ -3,6 +3,9 @@
 `ForkedCli` starts this file as a server that has imported what the commands import and forks for every call. The
 child has the folder, environment and files of the call, and ends as `python -m scalewright` does. What Python itself
 reads when it starts (PYTHONPATH, the locale) cannot be given to it: such a call needs a fresh process.
+
+A server with ranks has imported PyTorch as well, and a command that starts ranks forks them too: importing PyTorch
+takes longer than most ranks work. Ranks that torchrun, Slurm or a test starts itself are fresh processes.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 NUM_FILES = 3
@@ -37,16 +40,18 @@ SERVER_S = 600.0
 PLOTS = ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.figure")
 EXTRAS = (*PLOTS, "jinja2", "numpy", "rich.table", "tree_sitter", "tree_sitter_bash")
 """Slow imports that several commands make when they are called."""
-KEPT_OUT = ("scalewright.run.", "scalewright.__main__")
+RANKS = "scalewright.run."
+KEPT_OUT = (RANKS, "scalewright.__main__")
 """What no command imports: the ranks, with torch, and the door that this file stands in for."""
+WITH_RANKS = "with-ranks"
 
 
 class ForkedCli:
     """The client: `run` does what `subprocess.run` does with `python -m scalewright`."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], *, with_ranks: bool = False) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, __file__, str(theirs.fileno())]
+        command = [sys.executable, __file__, str(theirs.fileno()), *([WITH_RANKS] if with_ranks else [])]
         self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=dict(env), stdin=subprocess.DEVNULL)
         theirs.close()
         self._read_at_start = _read_at_start(env)
@@ -166,12 +171,55 @@ def _end(command: Callable[[], object]) -> NoReturn:
     os._exit(code if isinstance(code, int) else 1)
 
 
-def _import_commands() -> None:
+class ForkingPopen(subprocess.Popen[Any]):
+    """Starts a rank by a fork of this process, which has imported what it needs; anything else as ever."""
+
+    def _execute_child(self, args: Any, *options: Any) -> None:
+        if not isinstance(args, list) or args[1:3] != ["-m", "scalewright.run"]:
+            super()._execute_child(args, *options)  # type: ignore[misc]
+            return
+        cwd, env, pipes, is_session = options[4], options[5], options[9:15], options[20]
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become_rank(args[3:], cwd, env, pipes, is_session=is_session)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+def _become_rank(
+    args: list[str], cwd: str | None, env: Mapping[str, str] | None, pipes: tuple[int, ...], *, is_session: bool
+) -> NoReturn:
+    from scalewright.run.__main__ import main as run_rank
+
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        if callable(signal.getsignal(number)):  # of the launcher: a fresh process would not have it
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    if is_session:
+        os.setsid()
+    for number, file in enumerate((pipes[0], pipes[3], pipes[5])):
+        if file != -1:
+            os.dup2(file, number)
+    for file in (pipes[1], pipes[2], pipes[4]):  # the launcher's ends
+        if file != -1:
+            os.close(file)
+    if cwd is not None:
+        os.chdir(cwd)
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+    sys.argv = ["-m", *args]
+    _end(lambda: sys.exit(run_rank(args)))
+
+
+def _import_commands(*, with_ranks: bool) -> None:
     import scalewright
 
     names = [found.name for found in pkgutil.walk_packages(scalewright.__path__, "scalewright.")]
+    kept_out = tuple(name for name in KEPT_OUT if not (with_ranks and name == RANKS))
     for name in (*EXTRAS, *names):
-        if not name.startswith(KEPT_OUT):
+        if not name.startswith(kept_out):
             with suppress(ImportError, SyntaxError):  # the call that needs it tells
                 import_module(name)
 
@@ -189,8 +237,11 @@ def keep_commands() -> None:
 if __name__ == "__main__":
     from scalewright.cli.main import main
 
-    _import_commands()
+    is_with_ranks = sys.argv[2:] == [WITH_RANKS]
+    _import_commands(with_ranks=is_with_ranks)
     keep_commands()
+    if is_with_ranks:
+        subprocess.Popen = ForkingPopen  # type: ignore[misc]
     gc.collect()
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -49,7 +49,7 @@ steps = 8
 """
 TWO_POINTS = """
 [measure.matrix]
-system = ["here"]
+system = ["discoverer"]
 nodes = [1, 2]
 
 [[measure.choose]]
@@ -64,6 +64,7 @@ gbs = "nodes * 2"
 
 [measure.point]
 model = "layers=1,hidden=16,heads=1,seq=16,vocab=32"
+system = "{system}"
 layout = "dp={nodes},mbs=2,gbs={gbs}"
 device = "cpu"
 steps = 8

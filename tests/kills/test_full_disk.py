@@ -21,8 +21,6 @@ COMMAND = [
     "--device", "cpu", "--system", "discoverer", "--budget", "60 min", "--steps", "40",
     "--checkpoint-every", "5", "--keep", "50", "--run-dir",
 ]  # fmt: skip
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""Threads that wait for each other make such small steps many times longer."""
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.kills
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_full_disk_ends_the_run_and_leaves_earlier_checkpoints_whole(disk: Path, cli: Cli, mode: str) -> None:
-    done = cli(*COMMAND, str(disk / "r"), "--checkpoint", mode, env=ONE_THREAD, timeout=170)
+    done = cli(*COMMAND, str(disk / "r"), "--checkpoint", mode, timeout=170)
     assert done.returncode == 3, done.stderr[-500:]
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
@@ -56,7 +54,7 @@ def test_full_disk_ends_the_run_and_leaves_earlier_checkpoints_whole(disk: Path,
         folder = directory.checkpoint(step)
         assert problem_with(folder, read_manifest(folder), only=slice(None)) is None
     subprocess.run(["mount", "-o", f"remount,size={50 * DISK_BYTES}", str(disk)], check=True)
-    more = cli(*COMMAND, str(disk / "r"), "--checkpoint", mode, env=ONE_THREAD, timeout=170)
+    more = cli(*COMMAND, str(disk / "r"), "--checkpoint", mode, timeout=170)
     assert more.returncode == 0, more.stderr[-500:]
     resumed = [e.detail for e in read_events(directory.rank_events(0)) if e.name == names.EVENT_RESUME]
     assert resumed == [f"from step-{steps[-1]:08d}"]
@@ -65,7 +63,7 @@ def test_full_disk_ends_the_run_and_leaves_earlier_checkpoints_whole(disk: Path,
 @pytest.mark.kills
 def test_read_only_disk_is_one_sentence_and_can_still_be_reported(disk: Path, cli: Cli) -> None:
     short = [word if word != "40" else "4" for word in COMMAND]
-    done = cli(*short, str(disk / "r"), env=ONE_THREAD, timeout=170)
+    done = cli(*short, str(disk / "r"), timeout=170)
     assert done.returncode == 0, done.stderr[-500:]
     directory = RunDirectory(disk / "r")
     directory.rollup.unlink()

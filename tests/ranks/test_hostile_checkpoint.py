@@ -39,10 +39,10 @@ class Attack:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, shared_cli: Cli) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, shared_cli_with_ranks: Cli) -> Path:
     """A run that was stopped after its checkpoint of step 2."""
     path = tmp_path_factory.mktemp("trained") / "run"
-    done = shared_cli(*TRAIN, "--run-dir", str(path))
+    done = shared_cli_with_ranks(*TRAIN, "--run-dir", str(path))
     assert done.returncode == 0, done.stderr
     shutil.rmtree(RunDirectory(path).checkpoint(4))
     RunDirectory(path).exit_info.unlink()

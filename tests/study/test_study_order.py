@@ -145,6 +145,7 @@ values = { limit = "10 min" }
 
 [measure.point]
 model = "layers=1,hidden=16,heads=1,seq=16,vocab=32"
+system = "discoverer"
 layout = "dp=1,mbs={mbs},gbs=2"
 device = "cpu"
 steps = 8
