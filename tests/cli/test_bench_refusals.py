@@ -97,7 +97,7 @@ def test_over_the_budget_names_the_largest_preset_that_fits_and_starts_nothing(t
     assert (result.returncode, result.stdout) == (1, "")
     assert "over the budget of 600 s" in result.stderr or "does not fit in memory" in result.stderr
     assert list(tmp_path.iterdir()) == []
-    fits = cli(*large, "--steps", "2", cwd=tmp_path)
+    fits = cli(*large, "--steps", "2", "--system", "laptop", cwd=tmp_path)
     assert fits.returncode == 1
     assert "the largest preset that fits is " in fits.stderr
 

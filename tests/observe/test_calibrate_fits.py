@@ -201,7 +201,7 @@ def test_few_steps_leave_the_catalogues_interval() -> None:
     assert fit_residuals(CATALOG, truth, []).steps == ()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.tuples(*(st.floats(0.5, 2.0) for _ in range(3))))
 def test_never_more_than_three_residuals_and_never_worse_than_none(factors: tuple[float, float, float]) -> None:
     names: tuple[ResidualName, ...] = ("products", "elementwise", "host")

@@ -133,7 +133,7 @@ def test_bad_options_are_one_sentence(scratch: Path, cli: Cli, refused: Refused,
 @pytest.mark.kills
 def test_ctrl_c_removes_what_was_made(scratch: Path) -> None:
     before = ram_copies()
-    command = [sys.executable, "-m", "scalewright", *SMALL, "--size", "200 MB", "--budget", "10 min"]
+    command = [sys.executable, "-m", "scalewright", *SMALL, "--size", "40 MB", "--budget", "10 min"]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SCALEWRIGHT_"))}
     process = subprocess.Popen(
         command, cwd=scratch.parent, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from waiting import PATIENCE_S, job_field, wait_for, wait_for_end
+from waiting import PATIENCE_S, job_field, wait_for, wait_for_end, without_pause
 
 from scalewright.records.documents import write_document
 from scalewright.records.preflight import PreflightRequest
@@ -52,9 +51,8 @@ def rendered(cli: Cli, slurm: Lab, tmp_path: Path) -> Path:
         cwd=tmp_path,
     )
     assert dry.returncode == 0, dry.stderr
-    # The pause that spreads the first reads of many jobs is not of interest here.
     script = tmp_path / "job.sh"
-    script.write_text(re.sub(r"sleep \$\(\(RANDOM.*", "true", dry.stdout))
+    script.write_text(without_pause(dry.stdout))
     (tmp_path / "run" / "logs").mkdir(parents=True)
     return script
 

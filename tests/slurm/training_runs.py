@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from waiting import job_field, wait_for, wait_for_end
+from waiting import job_field, wait_for, wait_for_end, without_pause
 
 from scalewright.catalog.library import open_catalog
 from scalewright.lab.cluster import Lab
@@ -52,7 +52,8 @@ class TrainingRun:
             num_nodes=2, gpus_per_node=1, run_dir=path, work_dir=path, finds_its_rank=True,
             variables={"OMP_NUM_THREADS": "1"}, **{"walltime_s": 600} | asked,
         )  # fmt: skip
-        write_text(directory.script, render(request, find_site("generic", None)).text)
+        script = render(request, find_site("generic", None)).text
+        write_text(directory.script, without_pause(script))
         done = lab.run("sbatch", "--parsable", str(directory.script))
         assert done.returncode == 0, done.stderr
         return cls(lab=lab, job=parse_job_id(done.stdout), directory=directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -17,6 +18,13 @@ def wait_for(what: str, condition: Callable[[], object], *, shown: Callable[[], 
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}\n{shown()}"
         time.sleep(0.2)
+
+
+def without_pause(script: str) -> str:
+    """A rendered script without the pause of up to 15 s that spreads the first reads of many jobs."""
+    changed, number = re.subn(r"sleep \$\(\(RANDOM.*", "true", script)
+    assert number == 1, "the script has another pause"
+    return changed
 
 
 def job_field(lab: Lab, job: str, name: str) -> str:
