@@ -35,6 +35,7 @@ from scalewright.run.device import allow_attention, choose_device, join_group
 from scalewright.run.language.session import open_language_session
 from scalewright.run.language.train import run as run_language
 from scalewright.run.metrics import MetricWriter
+from scalewright.run.rank_context import RankContext
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
@@ -166,7 +167,9 @@ def measure_checkpoints(folder: Path, device: str) -> list[dict[str, Any]]:
             contextlib.closing(MetricWriter(directory, world)) as metrics,
             Watchdog(directory, world, metrics, factor=1000.0, minimum_s=600.0) as watchdog,
         ):
-            run_language(directory, world, metrics, StopSignals(), watchdog)
+            run_language(
+                RankContext(directory=directory, world=world, metrics=metrics, stop=StopSignals(), watchdog=watchdog)
+            )
         events = [json.loads(line) for line in directory.rank_events(0).read_text().splitlines()]
         found = [(e["name"], e["step"], e["value"]) for e in events if "name" in e]
         # the last save waits for the disk in both modes: what counts are those between steps

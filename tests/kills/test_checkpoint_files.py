@@ -8,7 +8,7 @@ import pytest
 
 from scalewright.errors import DocumentError, EnvironmentFailedError
 from scalewright.records.run_directory import RunDirectory
-from scalewright.run.checkpoint_files import CheckpointFolder, Manifest, file_sum, problem_with, read_manifest
+from scalewright.run.checkpoint_files import CheckpointFolder, CheckpointManifest, file_sum, problem_with, read_manifest
 
 
 def save(directory: RunDirectory, step: int, *, keep: int = 2) -> Path:
@@ -18,7 +18,9 @@ def save(directory: RunDirectory, step: int, *, keep: int = 2) -> Path:
     part.write_bytes(b"weights" * step)
     assert step not in directory.checkpoint_steps()
     files = {part.name: file_sum(part)}
-    return folder.publish(Manifest(step=step, layout="dp=1", world_size=1, state={"num_updates": step}, files=files))
+    return folder.publish(
+        CheckpointManifest(step=step, layout="dp=1", world_size=1, state={"num_updates": step}, files=files)
+    )
 
 
 def test_newest_are_kept_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -181,9 +181,9 @@ def test_random_samples_are_the_same_in_every_format_and_do_not_compress(tmp_pat
     import zlib
 
     config = StorageRun(path=str(tmp_path), size_bytes=2_000_000, sample_bytes=20_000)
-    said: list[str] = []
-    places = make_sets(config, tmp_path, tell=said.append, is_stopped=lambda: False)
-    assert said == ["making files", "making shards", "making lmdb"]
+    parts: list[str] = []
+    places = make_sets(config, tmp_path, report_part=parts.append, is_stopped=lambda: False)
+    assert parts == ["making files", "making shards", "making lmdb"]
     source = RandomSamples(config)
     sizes = [len(source.read(index)[0]) for index in range(len(source))]
     assert sum(sizes) == pytest.approx(2_000_000, rel=0.01)

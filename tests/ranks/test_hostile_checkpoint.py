@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from scalewright.records.documents import write_document
 from scalewright.records.run_directory import RunDirectory
-from scalewright.run.checkpoint_files import Manifest, file_sum, read_manifest
+from scalewright.run.checkpoint_files import CheckpointManifest, file_sum, read_manifest
 
 pytestmark = pytest.mark.ranks
 
@@ -69,7 +69,9 @@ def replace_file(folder: Path, name: str, content: bytes) -> None:
     (folder / name).write_bytes(content)
     old = read_manifest(folder)
     files = old.files | {name: file_sum(folder / name)}
-    manifest = Manifest(step=old.step, layout=old.layout, world_size=old.world_size, state=old.state, files=files)
+    manifest = CheckpointManifest(
+        step=old.step, layout=old.layout, world_size=old.world_size, state=old.state, files=files
+    )
     write_document(folder / "manifest.json", manifest.document())
 
 

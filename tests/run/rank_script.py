@@ -14,8 +14,7 @@ from scalewright.records.metric_names import LOSS, STEP_TIME
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.__main__ import execute
-from scalewright.run.metrics import MetricWriter
-from scalewright.run.signals import StopSignals
+from scalewright.run.rank_context import RankContext
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
 
@@ -31,21 +30,19 @@ def waits_for_the_other() -> None:
     threading.Event().wait(600)
 
 
-def steps(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
-    del directory
+def steps(rank: RankContext) -> ExitCode:
+    metrics = rank.metrics
     for step in range(1, 10_000 if BEHAVIOUR == "endless" else 31):
         time.sleep(STEP_S)
         loss = float("nan") if BEHAVIOUR == "nan" and step > 20 else 3.0 if BEHAVIOUR == "frozen" else 5.0 / step
         metrics.write(step=step, name=STEP_TIME, value=STEP_S, unit="s")
         metrics.write(step=step, name=LOSS, value=loss, unit="1")
         work = 2e12 if BEHAVIOUR == "impossible" else 5e11
-        watchdog.step_done(step=step, seconds_s=STEP_S, loss=loss, flop_per_s=work, peak_flop_per_s=1e12)
-        if stop.requested:
+        rank.watchdog.step_done(step=step, seconds_s=STEP_S, loss=loss, flop_per_s=work, peak_flop_per_s=1e12)
+        if rank.stop.requested:
             return ExitCode.REQUEUE
         if step == 20:
-            misbehave(world, watchdog)
+            misbehave(rank.world, rank.watchdog)
     return ExitCode.YES
 
 

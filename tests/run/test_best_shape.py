@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from scalewright.run.micro.best_shape import Grid, Shape, search
+from scalewright.run.micro.best_shape import Shape, ShapeGrid, search
 
-GRID = Grid(step=256, low=1024, high=16384)
+GRID = ShapeGrid(step=256, low=1024, high=16384)
 TOP = (4096, 11264, 2048)
 
 
@@ -52,5 +52,5 @@ def test_same_seed_same_search() -> None:
 
 def test_stops_at_once_and_when_nothing_is_left() -> None:
     assert search(hill, grid=GRID, seeds=(TOP,), goes_on=lambda: False) == {}
-    small = Grid(step=256, low=1024, high=1280)
+    small = ShapeGrid(step=256, low=1024, high=1280)
     assert len(search(hill, grid=small, seeds=(), goes_on=lambda: True)) == 8

@@ -11,16 +11,16 @@ from torch.nn import functional
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.run.micro.convolution_calls import (
+    Method,
     Pixels,
-    Setting,
-    Way,
+    TensorSetting,
     activation_calls,
     convolution_calls,
+    method_of,
     norm_calls,
     operand_bytes,
     operands_of,
     pixels_of,
-    way_of,
 )
 from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionLayout, cases_of
 from scalewright.workload.vision_run import VisionPrecision
@@ -31,8 +31,10 @@ STRIDED = ConvolutionCase(channels_in=6, channels_out=10, kernel=1, in_size=7, o
 WIDE = ConvolutionCase(channels_in=6, channels_out=10, kernel=3, in_size=8, out_size=4)
 
 
-def setting_of(layout: ConvolutionLayout = "last", precision: VisionPrecision = "fp32", device: str = "cpu") -> Setting:
-    return Setting(precision=precision, layout=layout, batch=3, device=torch.device(device))
+def setting_of(
+    layout: ConvolutionLayout = "last", precision: VisionPrecision = "fp32", device: str = "cpu"
+) -> TensorSetting:
+    return TensorSetting(precision=precision, layout=layout, batch=3, device=torch.device(device))
 
 
 @pytest.mark.parametrize("layout", ["last", "first"])
@@ -41,7 +43,7 @@ def setting_of(layout: ConvolutionLayout = "last", precision: VisionPrecision = 
     [(POINTWISE, "library"), (POINTWISE, "product"), (STRIDED, "library"), (STRIDED, "product"), (WIDE, "library")],
     ids=lambda value: value if isinstance(value, str) else f"{value.kernel}x{value.kernel}/{value.stride}",
 )
-def test_three_directions_are_those_of_autograd(case: ConvolutionCase, way: Way, layout: ConvolutionLayout) -> None:
+def test_three_directions_are_those_of_autograd(case: ConvolutionCase, way: Method, layout: ConvolutionLayout) -> None:
     torch.manual_seed(0)
     operands = operands_of(case, setting_of(layout))
     found: dict[str, Any] = {name: call() for name, call in convolution_calls(operands, way).items()}
@@ -98,7 +100,7 @@ def test_operands_lie_as_asked_and_are_counted() -> None:
 def test_convolutions_that_training_computes_as_products(
     precision: VisionPrecision, layout: ConvolutionLayout, device: str, case: ConvolutionCase, way: str
 ) -> None:
-    assert way_of(case, setting_of(layout, precision, device)) == way
+    assert method_of(case, setting_of(layout, precision, device)) == way
 
 
 def test_norm_and_activation_are_the_layers_own() -> None:
@@ -107,7 +109,7 @@ def test_norm_and_activation_are_the_layers_own() -> None:
     torch.manual_seed(1)
     calls = norm_calls(pixels, setting)
     torch.manual_seed(1)
-    x, grad = setting.drawn(3, 5, 4, 4).requires_grad_(), setting.drawn(3, 5, 4, 4)
+    x, grad = setting.random_tensor(3, 5, 4, 4).requires_grad_(), setting.random_tensor(3, 5, 4, 4)
     layer = nn.BatchNorm2d(5)
     y = layer(x)
     expected = torch.autograd.grad(y, (x, layer.weight, layer.bias), grad)

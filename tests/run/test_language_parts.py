@@ -162,9 +162,9 @@ def test_products_that_kill_the_process_are_found_before_they_do(
     fake.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(fake))
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    note = make_bf16_products_work()
+    note = make_bf16_products_work(torch.device("cpu"), ["bf16"])
     assert note is not None
     assert "AVX512_CORE" in note
     fake.write_text("#!/bin/sh\nkill -ILL $$\n")
     with pytest.raises(EnvironmentFailedError, match="fp32"):
-        make_bf16_products_work()
+        make_bf16_products_work(torch.device("cpu"), ["bf16"])

@@ -17,8 +17,9 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.boards import AmdBoard, CpuBoard, NvidiaBoard, Snapshot, cpu_cache_bytes
-from scalewright.run.micro.conditions import Watch, open_board
+from scalewright.run.micro.conditions import ConditionsWatch, open_board
 from scalewright.run.micro.memory import run as run_memory
+from scalewright.run.rank_context import RankContext
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
@@ -140,8 +141,10 @@ class PlannedBoard:
         )  # fmt: skip
 
 
-def watched(board: PlannedBoard, *, load: float = 0.0) -> Watch:
-    return Watch(board, every_s=3600.0, load=HostLoad(load=load, num_cores=2))  # only before and after each try
+def watched(board: PlannedBoard, *, load: float = 0.0) -> ConditionsWatch:
+    return ConditionsWatch(
+        board, every_s=3600.0, load=HostLoad(load=load, num_cores=2)
+    )  # only before and after each try
 
 
 def test_steady_work_is_done_once() -> None:
@@ -170,13 +173,13 @@ def test_slowdown_in_both_tries_is_refused_with_what_was_seen() -> None:
     said = str(refused.value)
     assert "H200 slowed itself down in both tries" in said
     assert "hardware thermal slowdown; down to 1200 MHz at 92 C" in said
-    assert "no figure is given" in said
+    assert "no figure is reported" in said
 
 
 def test_slow_processor_still_answers_and_says_so() -> None:
     with watched(PlannedBoard(iter([True] * 99), refused=False)) as watch:
         assert watch.steadily(lambda: 5) == 5
-    assert any("slowed itself down meanwhile" in note for note in watch.notes())
+    assert any("slowed itself down during the measurement" in note for note in watch.notes())
 
 
 @pytest.mark.parametrize("load", [0.4, 7.0])
@@ -188,7 +191,7 @@ def test_figures_of_a_busy_machine_say_so(load: float) -> None:
 
 
 def test_this_machine_can_be_watched() -> None:
-    with Watch(open_board(torch.device("cpu")), every_s=0.01) as watch:
+    with ConditionsWatch(open_board(torch.device("cpu")), every_s=0.01) as watch:
         sum(range(200_000))
     found = watch.conditions()
     assert found.power_w is None or found.power_w > 0
@@ -210,13 +213,14 @@ def test_a_benchmark_whose_device_throttles_repeats_the_point_or_refuses_all(
     monkeypatch.setattr("scalewright.run.micro.session.open_board", lambda _: PlannedBoard(slow))
     with contextlib.closing(MetricWriter(directory, world)) as metrics:
         watchdog = Watchdog(directory, world, metrics, factor=100.0, minimum_s=600.0)
+        rank = RankContext(directory=directory, world=world, metrics=metrics, stop=StopSignals(), watchdog=watchdog)
         if is_slow_for > 1:
             with pytest.raises(EnvironmentFailedError, match="slowed itself down in both tries"):
-                run_memory(directory, world, metrics, StopSignals(), watchdog)
+                run_memory(rank)
             assert not directory.measurements.exists()
             return
-        assert run_memory(directory, world, metrics, StopSignals(), watchdog) == ExitCode.YES
+        assert run_memory(rank) == ExitCode.YES
     found = read_measurements(directory)
     assert found.conditions["throttled"] == ["hardware thermal slowdown"]
-    assert any("slowed itself down meanwhile" in note for note in found.notes)
+    assert any("slowed itself down during the measurement" in note for note in found.notes)
     assert {row["op"] for row in found.rows} == {"copy", "add", "read", "write"}

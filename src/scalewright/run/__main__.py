@@ -26,6 +26,7 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import EnvName, ExitCode
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.provenance import record_start
+from scalewright.run.rank_context import RankContext
 from scalewright.run.sampler import NodeSampler
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog, write_end
@@ -36,7 +37,7 @@ WATCHDOG_MINIMUM_S = 120.0
 PR_SET_PDEATHSIG = 1
 
 
-Kind = Callable[[RunDirectory, World, MetricWriter, StopSignals, Watchdog], ExitCode]
+Kind = Callable[[RankContext], ExitCode]
 KINDS = {
     "language": "scalewright.run.language.train:run",
     "vision": "scalewright.run.vision.train:run",
@@ -55,13 +56,11 @@ KINDS = {
 def kind_named(name: str) -> Kind:
     """The function of a kind. It imports its module when called, so that a run without PyTorch records why it ended."""
 
-    def run(
-        directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-    ) -> ExitCode:
+    def run(rank: RankContext) -> ExitCode:
         module, _, function = KINDS[name].partition(":")
         with _torch_or_extra():
             run_kind: Kind = getattr(importlib.import_module(module), function)
-        return run_kind(directory, world, metrics, stop, watchdog)
+        return run_kind(rank)
 
     return run
 
@@ -155,7 +154,8 @@ def _guarded(kind: Kind, directory: RunDirectory, world: World, stop: StopSignal
         NodeSampler(directory, world),
         Watchdog(directory, world, metrics, factor=factor, minimum_s=minimum_s) as watchdog,
     ):
-        code = kind(directory, world, metrics, stop, watchdog)
+        rank = RankContext(directory=directory, world=world, metrics=metrics, stop=stop, watchdog=watchdog)
+        code = kind(rank)
         if stop.requested is not None:
             metrics.event(step=-1, name=EVENT_STOP, detail=stop.requested)
     if code == ExitCode.YES:

@@ -1,7 +1,7 @@
-"""Save and load training state with `torch.distributed.checkpoint`: by every rank, to any layout, beside training.
+"""Save and load training state with `torch.distributed.checkpoint`. Every rank takes part, and any layout can load it.
 
-An asynchronous save copies the state to host memory while the next forward and backward passes run; only the next
-update waits for that copy. A thread then writes, and talks to the other ranks over a group of its own.
+An asynchronous save copies the state to host memory while the next forward and backward passes run. Only the next
+update waits for that copy. A thread then writes, and communicates with the other ranks over a group of its own.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from torch.distributed.tensor import DTensor
 
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError, ScalewrightError
 from scalewright.records.run_directory import RunDirectory
-from scalewright.run.checkpoint_files import CheckpointFolder, Manifest, file_sum, problem_with, read_manifest
+from scalewright.run.checkpoint_files import CheckpointFolder, CheckpointManifest, file_sum, problem_with, read_manifest
 from scalewright.run.checkpoint_metadata import METADATA, SafeReader
 
 T = TypeVar("T")
 OPTIONAL = "rank-"
-"""Names that belong to a rank and not to the model: another layout has other ranks, and goes without."""
+"""Prefix of names that belong to a rank, not to the model. Another layout has other ranks and loads without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What was found."""
+    """A checkpoint that was loaded."""
 
     folder: Path
-    manifest: Manifest
-    passed_over: tuple[str, ...]
-    """Newer checkpoints that were damaged, each with what was wrong."""
+    manifest: CheckpointManifest
+    skipped: tuple[str, ...]
+    """Newer checkpoints that are damaged, each with the reason."""
 
 
 RESUME = "free space or choose another --run-dir, then resume; earlier checkpoints are untouched"
-"""What a training whose checkpoint could not be written says to do."""
+"""The next step in the error of a training run whose checkpoint could not be written."""
 
 
 class Checkpointer:
@@ -68,7 +68,7 @@ class Checkpointer:
         self._copied.set()
         self._stream: torch.cuda.Stream | None = None
         self.last_write_s = 0.0
-        """How long the latest finished save took from request to name."""
+        """Duration of the latest finished save, from the request to the final name."""
 
     def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> Path:
         """Save and return when the checkpoint has its name."""
@@ -76,7 +76,7 @@ class Checkpointer:
         return self._write(step, tensors, state, time.perf_counter())
 
     def save_async(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Begin a save. Before `tensors` change, call `before_update`; the one before must be done, else this waits."""
+        """Start a save, after the one before is done. Call `before_update` before `tensors` change."""
         self.finish()
         self.make_room(tensors)
         after = None
@@ -87,16 +87,16 @@ class Checkpointer:
         self._pending = self._thread.submit(self._copy_and_write, step, tensors, state, after, time.perf_counter())
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
-        """Take the host memory that copies need, which is slow; done once, best before training starts."""
+        """Allocate host memory for the copies. It is slow and done once, best before training starts."""
         if not self._copies:
             self._copies = {name: _host_copy_of(tensor) for name, tensor in tensors.items()}
 
     def before_update(self) -> None:
-        """Hold the coming update until the running save has its copy."""
+        """Wait until the running save has copied the tensors."""
         self._copied.wait()
 
     def finish(self) -> Path | None:
-        """Wait for the save that is under way; its failure is raised here."""
+        """Wait for the running save. Its failure is raised here."""
         pending, self._pending = self._pending, None
         return None if pending is None else pending.result()
 
@@ -117,7 +117,7 @@ class Checkpointer:
                 damaged.append(str(error))
                 continue
             self._read(folder, manifest, tensors)
-            return Loaded(folder=folder, manifest=manifest, passed_over=tuple(damaged))
+            return Loaded(folder=folder, manifest=manifest, skipped=tuple(damaged))
         if damaged:
             raise ConfigError(f"every checkpoint is damaged ({damaged[0]}): start again in another --run-dir")
         return None
@@ -126,7 +126,7 @@ class Checkpointer:
         """Fill `tensors` from a checkpoint, perhaps of another run and layout."""
         manifest = self._verified(folder)
         self._read(folder, manifest, tensors)
-        return Loaded(folder=folder, manifest=manifest, passed_over=())
+        return Loaded(folder=folder, manifest=manifest, skipped=())
 
     def _copy_and_write(
         self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], after: Any, started_s: float
@@ -154,28 +154,30 @@ class Checkpointer:
             self._from_first_rank(lambda: self._folder.prepare(step))
             writer = FileSystemWriter(hidden, single_file_per_rank=True, sync_files=True)
             save_shards(dict(tensors), storage_writer=writer, process_group=self._group)
-            mine = f"__{self._rank}_*.distcp"
-            parts = self._from_every_rank(lambda: {p.name: file_sum(p) for p in hidden.glob(mine)})
-            files = {name: found for part in parts for name, found in part.items()}
+            own = f"__{self._rank}_*.distcp"
+            parts = self._from_every_rank(lambda: {p.name: file_sum(p) for p in hidden.glob(own)})
+            files = {name: checksum for part in parts for name, checksum in part.items()}
 
             def publish() -> Path:
                 files[METADATA] = file_sum(hidden / METADATA)
                 return self._folder.publish(
-                    Manifest(step=step, layout=self._layout, world_size=self._world_size, state=state, files=files)
+                    CheckpointManifest(
+                        step=step, layout=self._layout, world_size=self._world_size, state=state, files=files
+                    )
                 )
 
             final = self._from_first_rank(publish)
         except (CheckpointException, OSError) as error:
             cause = _cause_of(error, hidden.parent, sum(_local(t).nbytes for t in tensors.values()))
             if self._rank == 0:
-                self._folder.discard(step)  # room to say why
+                self._folder.discard(step)  # make room to record the reason
             raise EnvironmentFailedError(
                 f"{hidden.parent}: the checkpoint of step {step} was not saved: {cause}; {self._next_step}"
             ) from error
         self.last_write_s = time.perf_counter() - started_s
         return final
 
-    def _read(self, folder: Path, manifest: Manifest, tensors: dict[str, Tensor]) -> None:
+    def _read(self, folder: Path, manifest: CheckpointManifest, tensors: dict[str, Tensor]) -> None:
         reader = SafeReader(folder, files=manifest.files)
         stored = reader.tensor_names
         targets = {n: t for n, t in tensors.items() if n in stored or not n.startswith(OPTIONAL)}
@@ -192,18 +194,18 @@ class Checkpointer:
                 ) from error
             raise ConfigError(f"{folder}: does not fit this model: {_first_cause(error)}") from error
 
-    def _verified(self, folder: Path) -> Manifest:
-        """The manifest, if every file is what it says. Ranks share the reading and agree on the answer."""
+    def _verified(self, folder: Path) -> CheckpointManifest:
+        """The manifest, if every file matches it. Ranks share the reading and get the same result."""
         manifest = self._from_first_rank(lambda: read_manifest(folder))
         share = slice(self._rank, None, self._world_size)
         problems = self._from_every_rank(lambda: problem_with(folder, manifest, only=share))
         if any(problems):
-            found = next(problem for problem in problems if problem)
-            raise DocumentError(f"{folder}: is damaged: {found}; use an earlier checkpoint")
+            first = next(problem for problem in problems if problem)
+            raise DocumentError(f"{folder}: is damaged: {first}; use an earlier checkpoint")
         return manifest
 
     def _from_every_rank(self, work: Callable[[], T]) -> list[T]:
-        """Do it on every rank and tell all; an error of one is everybody's."""
+        """The results of `work` on all ranks. An error on one rank is raised on all."""
         own = _outcome(work)
         outcomes: list[Any] = [own] * self._world_size
         if self._world_size > 1:
@@ -214,15 +216,15 @@ class Checkpointer:
         return [value for value, _ in outcomes]
 
     def _from_first_rank(self, work: Callable[[], T]) -> T:
-        """Do it on rank 0 and tell all; its error is everybody's, so that nobody waits for a rank that gave up."""
+        """The result of `work` on rank 0. Its error is raised on all ranks, so that no rank waits in vain."""
         outcome: list[Any] = [_outcome(work) if self._rank == 0 else None]
         if self._world_size > 1:
             dist.broadcast_object_list(outcome, src=0, group=self._group)
         value, error = outcome[0]
         if error is not None:
             raise error
-        found: T = value
-        return found
+        result: T = value
+        return result
 
 
 def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
@@ -237,7 +239,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _host_copy_of(tensor: Tensor) -> Tensor:
-    """Room for a tensor in host memory, split as it is; pinned where it comes from a GPU, so that copying overlaps."""
+    """Host memory for a copy of a tensor, split the same way; pinned for GPU tensors, so that copying overlaps."""
     own = _local(tensor.detach())
     room = torch.empty(own.shape, dtype=own.dtype, device="cpu", pin_memory=own.is_cuda)
     if not own.is_cuda:
@@ -248,7 +250,7 @@ def _host_copy_of(tensor: Tensor) -> Tensor:
 
 
 def _cause_of(error: BaseException, folder: Path, num_bytes: int) -> str:
-    """Why a save failed. PyTorch's writer hides a full disk behind words on positions in a file."""
+    """Why a save failed. PyTorch's writer reports a full disk as a wrong position in a file."""
     with contextlib.suppress(OSError):
         if shutil.disk_usage(folder).free < num_bytes:
             return os.strerror(errno.ENOSPC)
@@ -256,7 +258,7 @@ def _cause_of(error: BaseException, folder: Path, num_bytes: int) -> str:
 
 
 def _refused_name(error: BaseException) -> str | None:
-    """What a shard wanted to load beside tensors, if `weights_only` refused it; PyTorch says so in its text only."""
+    """What a shard would load besides tensors, if `weights_only` refused it; PyTorch names it only in its message."""
     inner = _innermost(error)
     if not isinstance(inner, pickle.UnpicklingError):
         return None
@@ -272,7 +274,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _first_cause(error: BaseException) -> str:
-    """The first line that says something."""
+    """The first line of the innermost error's message."""
     error = _innermost(error)
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0][:200]

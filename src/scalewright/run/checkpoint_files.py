@@ -1,8 +1,8 @@
-"""Checkpoints as files: published by one rename, described by a manifest, verified by checksum, kept by policy.
+"""Checkpoints as files: published by one rename, described by a manifest, verified by checksums, deleted by age.
 
 A checkpoint is written under a hidden name. When every rank's files are on disk, the manifest with their sizes and
-SHA-256 goes in, and the folder gets its real name: a reader sees a whole checkpoint or none. What is to be deleted
-loses its real name first, for the same reason.
+SHA-256 goes in, and the folder gets its real name: a reader sees a whole checkpoint or none. A
+checkpoint that is deleted loses its real name first, for the same reason.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ READ_BYTES = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSum:
-    """What a file of a checkpoint must look like."""
+    """Size and checksum of a file in a checkpoint."""
 
     num_bytes: int
     sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What a whole checkpoint says about itself."""
+class CheckpointManifest:
+    """Contents of a whole checkpoint."""
 
     step: int
-    """Steps that were done when it was taken."""
+    """Steps that were done when it was saved."""
     layout: str
     world_size: int
     state: dict[str, Any]
-    """Numbers that belong to the state and are no tensors."""
+    """Numbers of the training state that are not tensors."""
     files: dict[str, FileSum]
 
     def document(self) -> dict[str, Any]:
@@ -57,11 +57,11 @@ class Manifest:
         return document(KIND, body)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     doc = read_document(folder / MANIFEST, KIND)
     try:
         files = {n: FileSum(num_bytes=int(f["bytes"]), sha256=str(f["sha256"])) for n, f in doc["files"].items()}
-        return Manifest(
+        return CheckpointManifest(
             step=int(doc["step"]),
             layout=str(doc["layout"]),
             world_size=int(doc["world_size"]),
@@ -84,14 +84,14 @@ def file_sum(path: Path) -> FileSum:
     return FileSum(num_bytes=total, sha256=sha.hexdigest())
 
 
-def problem_with(folder: Path, manifest: Manifest, *, only: slice = slice(None)) -> str | None:
-    """Why the files are not what the manifest says, or None. `only` picks a share, so that ranks divide the work."""
-    for name, wanted in sorted(manifest.files.items())[only]:
+def problem_with(folder: Path, manifest: CheckpointManifest, *, only: slice = slice(None)) -> str | None:
+    """How the files differ from the manifest; None if they match. `only` selects a share, so ranks divide the work."""
+    for name, expected in sorted(manifest.files.items())[only]:
         path = folder / name
         try:
-            if path.stat().st_size != wanted.num_bytes:
-                return f"{name} has {path.stat().st_size} bytes, not {wanted.num_bytes}"
-            if file_sum(path) != wanted:
+            if path.stat().st_size != expected.num_bytes:
+                return f"{name} has {path.stat().st_size} bytes, not {expected.num_bytes}"
+            if file_sum(path) != expected:
                 return f"{name} does not have the SHA-256 of the manifest"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
@@ -105,17 +105,17 @@ class CheckpointFolder:
         self._directory, self._keep = directory, keep
 
     def saving(self, step: int) -> Path:
-        """Where a checkpoint is written before it has its name."""
+        """The hidden folder in which a checkpoint is written."""
         final = self._directory.checkpoint(step)
         return final.with_name(SAVING + final.name)
 
     def prepare(self, step: int) -> None:
-        """Make room for a save, clearing what a killed one left."""
+        """Create the hidden folder of a save, after removing what killed saves left."""
         try:
             self._directory.checkpoints.mkdir(parents=True, exist_ok=True)
-            for left in self._directory.checkpoints.glob(".*"):
-                if left.name.startswith((SAVING, DELETING)):
-                    shutil.rmtree(left, ignore_errors=True)
+            for remnant in self._directory.checkpoints.glob(".*"):
+                if remnant.name.startswith((SAVING, DELETING)):
+                    shutil.rmtree(remnant, ignore_errors=True)
             self.saving(step).mkdir()
         except OSError as error:
             raise EnvironmentFailedError(
@@ -123,13 +123,13 @@ class CheckpointFolder:
                 "free space or choose another --run-dir"
             ) from error
 
-    def publish(self, manifest: Manifest) -> Path:
+    def publish(self, manifest: CheckpointManifest) -> Path:
         """Give a written checkpoint its name, then delete those that the policy drops."""
         hidden, final = self.saving(manifest.step), self._directory.checkpoint(manifest.step)
         write_document(hidden / MANIFEST, manifest.document())
         sync_folder(hidden)
         if final.exists():
-            self._delete(final)  # saved before by an attempt that was stopped here and came back
+            self._delete(final)  # an earlier attempt saved this step and was stopped right after
         hidden.rename(final)
         sync_folder(final.parent)
         for step in self._directory.checkpoint_steps()[: -self._keep]:
@@ -151,7 +151,7 @@ class CheckpointFolder:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put a folder's names on disk; a rename is only safe from a power cut after this."""
+    """Write a folder's names to disk: only then does a rename survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

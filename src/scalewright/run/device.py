@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -66,13 +67,13 @@ def join_group(world: World, device: torch.device) -> None:
         ) from error
 
 
-def make_bf16_products_work() -> str | None:
-    """Make bf16 products work on this CPU. Some PyTorch builds choose instructions that a virtual CPU announces but
-    does not have, and the process dies of SIGILL. A trial in another process shows that without risk to this one.
+def make_bf16_products_work(device: torch.device, precisions: Collection[str]) -> str | None:
+    """Make 16-bit products work where a run uses them on a CPU. Some PyTorch builds choose instructions that a virtual
+    CPU announces but does not have, and the process dies of SIGILL. A trial in another process shows that safely.
 
     Returns a note on what was changed; None where nothing was needed.
     """
-    if _trial({}) == 0:
+    if device.type != "cpu" or not set(precisions) & {"bf16", "fp16"} or _trial({}) == 0:
         return None
     if os.environ.get(ISA_VARIABLE) is None and _trial({ISA_VARIABLE: SAFE_ISA}) == 0:
         os.environ[ISA_VARIABLE] = SAFE_ISA  # read by oneDNN at its first product, which has not happened yet

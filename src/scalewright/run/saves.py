@@ -1,4 +1,4 @@
-"""When a training run saves and how it takes up again: the same for every kind of training."""
+"""Saves: when a training run saves, and how it resumes. Language and vision runs share it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.checkpoint import Checkpointer, Loaded
-from scalewright.run.metrics import MetricWriter
-from scalewright.run.watchdog import Watchdog
-from scalewright.run.world import World
+from scalewright.run.rank_context import RankContext
 
-LEAST_COST_S = 1e-3
+SHORTEST_SAVE_S = 1e-3
+"""Assumed at least, so that an interval can be computed from it."""
 
 
 class SaveSettings(Protocol):
@@ -48,20 +47,16 @@ class Saves:
     def __init__(
         self,
         settings: SaveSettings,
-        directory: RunDirectory,
-        world: World,
-        metrics: MetricWriter,
-        watchdog: Watchdog,
+        rank: RankContext,
         *,
         layout: str,
         tensors: Callable[[], dict[str, Tensor]],
         state: Callable[[int], dict[str, Any]],
     ) -> None:
-        self._settings, self._directory, self._world = settings, directory, world
-        self._metrics, self._watchdog, self._tensors, self._state = metrics, watchdog, tensors, state
-        self._saver = Checkpointer(directory, keep=settings.checkpoint_keep, layout=layout)
+        self._settings, self._rank, self._tensors, self._state = settings, rank, tensors, state
+        self._saver = Checkpointer(rank.directory, keep=settings.checkpoint_keep, layout=layout)
         self.held_s = 0.0
-        """Time that the latest step's update was held up; the step sets it back."""
+        """Time that the latest step's update waited for a save; the step resets it."""
         self._saved_step = -1
         self._saved_at_s = time.monotonic()
 
@@ -70,19 +65,19 @@ class Saves:
         return self._saver.is_writing
 
     def make_room(self) -> None:
-        """Take host memory for copies before training starts, where they will be needed."""
+        """Allocate host memory for copies before training starts, if they will be needed."""
         if self._settings.checkpoint_every and self._settings.checkpoint_async:
             self._saver.make_room(self._tensors())
 
     def hold_update(self) -> None:
-        """Called before the weights change: a save that runs may still be copying them."""
+        """Called before the weights change: a running save may still copy them."""
         started_s = time.perf_counter()
         self._saver.before_update()
         held_s = time.perf_counter() - started_s
         self.held_s += held_s if self._saver.is_writing else 0.0
 
     def after_step(self, done: int, *, stop: bool) -> bool:
-        """Save where it is time to. True: all ranks stop here, with a checkpoint to resume from."""
+        """Save if a save is due or a signal asks to stop. True: all ranks stop here and can resume later."""
         stopping, due = self.agree(stop, self._is_due(done))
         if done >= self._settings.steps:
             return False
@@ -101,8 +96,8 @@ class Saves:
         self._saver.close()
 
     def agree(self, *flags: bool) -> list[bool]:
-        """A flag that one rank raises is raised on all: ranks must stop and save at the same step."""
-        if self._world.world_size == 1:
+        """Each flag is true if it is true on any rank: ranks must stop and save at the same step."""
+        if self._rank.world.world_size == 1:
             return list(flags)
         votes = torch.tensor([int(flag) for flag in flags], dtype=torch.int32)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX)
@@ -113,7 +108,7 @@ class Saves:
             return
         started_s = time.perf_counter()
         tensors, state = self._tensors(), self._state(done)
-        with self._watchdog.suspended():
+        with self._rank.watchdog.suspended():
             if wait:
                 self._saver.save(done, tensors, state)
             else:
@@ -121,25 +116,25 @@ class Saves:
         blocked_s = time.perf_counter() - started_s
         self._saved_step, self._saved_at_s = done, time.monotonic()
         name = names.CHECKPOINT_BLOCK
-        self._metrics.write(step=done - 1, name=name, value=blocked_s, unit=names.UNITS[name])
-        said = f"{'saved' if wait else 'saving'} {done}"
-        self._metrics.event(step=done - 1, name=names.EVENT_CHECKPOINT, detail=said)
+        self._rank.metrics.write(step=done - 1, name=name, value=blocked_s, unit=names.UNITS[name])
+        detail = f"{'saved' if wait else 'saving'} {done}"
+        self._rank.metrics.event(step=done - 1, name=names.EVENT_CHECKPOINT, detail=detail)
 
-    def resume(self, take_up: Callable[[Loaded, dict[str, Tensor]], None], *, start_from: str = "") -> int:
-        """Take up the newest whole checkpoint, or the one to start from; the step to go on with."""
+    def resume(self, restore: Callable[[Loaded, dict[str, Tensor]], None], *, start_from: str = "") -> int:
+        """Load the newest whole checkpoint, or else the one to start from. Returns the next step."""
         tensors = self._tensors()
-        with self._watchdog.suspended():
+        with self._rank.watchdog.suspended():
             loaded = self._saver.load_newest(tensors)
             if loaded is None and start_from:
                 loaded = self._saver.load(_checkpoint_in(Path(start_from)), tensors)
         if loaded is None:
             return 0
-        take_up(loaded, tensors)
+        restore(loaded, tensors)
         done = loaded.manifest.step
-        for problem in loaded.passed_over:
-            self._metrics.event(step=done, name=names.EVENT_CHECKPOINT, detail=f"passed over: {problem}")
-        self._metrics.event(step=done, name=names.EVENT_RESUME, detail=f"from {loaded.folder.name}")
-        if loaded.folder.parent == self._directory.checkpoints:
+        for problem in loaded.skipped:
+            self._rank.metrics.event(step=done, name=names.EVENT_CHECKPOINT, detail=f"skipped: {problem}")
+        self._rank.metrics.event(step=done, name=names.EVENT_RESUME, detail=f"from {loaded.folder.name}")
+        if loaded.folder.parent == self._rank.directory.checkpoints:
             self._saved_step = done
         return done
 
@@ -148,9 +143,9 @@ class Saves:
         if isinstance(every, int):
             return every > 0 and done % every == 0
         if self._saved_step < 0:
-            return True  # the first save shows what one costs
-        mttf_s = job_mttf_s(device_mttf_s=self._settings.device_mttf_s, num_devices=self._world.world_size)
-        cost_s = max(self._saver.last_write_s, LEAST_COST_S)
+            return True  # the first save shows how long one takes
+        mttf_s = job_mttf_s(device_mttf_s=self._settings.device_mttf_s, num_devices=self._rank.world.world_size)
+        cost_s = max(self._saver.last_write_s, SHORTEST_SAVE_S)
         return time.monotonic() - self._saved_at_s >= daly_interval_s(checkpoint_s=cost_s, mttf_s=mttf_s)
 
 

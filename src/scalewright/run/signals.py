@@ -23,6 +23,10 @@ from typing import Any
 STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
+class StopRequestedError(Exception):
+    """A signal asked a benchmark to stop: nothing is written, it can be run again."""
+
+
 class StopSignals:
     """While open, keeps the first USR1 (the scheduler's notice), TERM or INT. A second INT ends the process at once.
 

@@ -11,13 +11,10 @@ import torch
 from torch.profiler import profile
 
 from scalewright.records import metric_names as names
-from scalewright.records.run_directory import RunDirectory
 from scalewright.run.breakdown import TimedStep, profiler, split_step
-from scalewright.run.metrics import MetricWriter
 from scalewright.run.peak_memory import peak_memory_bytes
+from scalewright.run.rank_context import RankContext
 from scalewright.run.saves import Saves
-from scalewright.run.watchdog import Watchdog
-from scalewright.run.world import World
 
 
 @dataclass(slots=True)
@@ -36,22 +33,18 @@ class StepLog:
     def __init__(
         self,
         *,
-        directory: RunDirectory,
-        world: World,
-        metrics: MetricWriter,
-        watchdog: Watchdog,
+        rank: RankContext,
         saves: Saves,
         device: torch.device,
         keep_trace: bool,
     ) -> None:
-        self._directory, self._world, self._metrics, self._watchdog = directory, world, metrics, watchdog
-        self._saves, self._device, self._keep_trace = saves, device, keep_trace
-        self._peak_flop_per_s = directory.peak_flop_per_s()
+        self._rank, self._saves, self._device, self._keep_trace = rank, saves, device, keep_trace
+        self._peak_flop_per_s = rank.directory.peak_flop_per_s()
         self.timed: list[TimedStep] = []
         """Steps since this process started that were neither profiled nor delayed by a checkpoint."""
 
     def write(self, step: int, name: str, value: float) -> None:
-        self._metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
+        self._rank.metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
 
     @contextlib.contextmanager
     def timing(self, *, is_profiled: bool) -> Iterator[StepClock]:
@@ -82,7 +75,7 @@ class StepLog:
         if self._peak_flop_per_s is not None:
             self.write(step, names.MFU, flop_per_s / self._peak_flop_per_s)
         self.write(step, names.PEAK_MEMORY, peak_memory_bytes(self._device))
-        self._watchdog.step_done(
+        self._rank.watchdog.step_done(
             step=step, seconds_s=clock.wall_s, loss=loss, flop_per_s=flop_per_s, peak_flop_per_s=self._peak_flop_per_s
         )
         if self._saves.held_s:
@@ -104,6 +97,6 @@ class StepLog:
         self.write(step, names.COMMUNICATION_TIME, split.communication_s)
         self.write(step, names.IDLE_TIME, split.idle_s)
         if self._keep_trace:
-            path = self._directory.trace(rank=self._world.rank, step=step)
+            path = self._rank.directory.trace(rank=self._rank.world.rank, step=step)
             path.parent.mkdir(exist_ok=True)
             clock.trace.export_chrome_trace(str(path))

@@ -12,42 +12,35 @@ from torch import Tensor
 from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
 from scalewright.records.documents import read_document
-from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import OPTIONAL, Loaded
 from scalewright.run.device import allow_attention, choose_device, join_group, make_bf16_products_work
 from scalewright.run.language.data import Loader
 from scalewright.run.language.mesh_position import check_world_size
 from scalewright.run.language.session import LanguageSession, open_language_session
-from scalewright.run.metrics import MetricWriter
+from scalewright.run.rank_context import RankContext
 from scalewright.run.saves import Saves
-from scalewright.run.signals import StopSignals
 from scalewright.run.steady import steady_state
 from scalewright.run.step_log import StepLog
-from scalewright.run.watchdog import Watchdog
-from scalewright.run.world import World
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 
 
-def run(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
+def run(rank: RankContext) -> ExitCode:
     """Train for the configured steps; 75 when stopped by a signal, with a checkpoint to resume from."""
-    config = language_run.from_document(read_document(directory.config, language_run.KIND), where=str(directory.config))
-    check_world_size(config.layout, world.world_size)
-    device = choose_device(config.device, world)
-    if device.type == "cpu" and config.precision in ("bf16", "fp16"):
-        note = make_bf16_products_work()
-        if note is not None:
-            metrics.event(step=-1, name=names.EVENT_KERNELS, detail=note)
+    config = language_run.from_document(
+        read_document(rank.directory.config, language_run.KIND), where=str(rank.directory.config)
+    )
+    check_world_size(config.layout, rank.world.world_size)
+    device = choose_device(config.device, rank.world)
+    note = make_bf16_products_work(device, [config.precision])
+    if note is not None:
+        rank.metrics.event(step=-1, name=names.EVENT_KERNELS, detail=note)
     kernel = allow_attention(config.attention, device)
-    metrics.event(step=-1, name=names.EVENT_KERNELS, detail=f"attention: {kernel}; torch {torch.__version__}")
-    join_group(world, device)
+    rank.metrics.event(step=-1, name=names.EVENT_KERNELS, detail=f"attention: {kernel}; torch {torch.__version__}")
+    join_group(rank.world, device)
     try:
-        with contextlib.closing(
-            LanguageTraining(config, directory, world, metrics, stop, watchdog, device)
-        ) as training:
+        with contextlib.closing(LanguageTraining(config, rank, device)) as training:
             return training.run()
     finally:
         dist.destroy_process_group()
@@ -59,25 +52,16 @@ class LanguageTraining:
     def __init__(
         self,
         config: LanguageRun,
-        directory: RunDirectory,
-        world: World,
-        metrics: MetricWriter,
-        stop: StopSignals,
-        watchdog: Watchdog,
+        rank: RankContext,
         device: torch.device,
     ) -> None:
-        self.config, self.directory, self.world = config, directory, world
-        self.metrics, self.stop, self.watchdog, self.device = metrics, stop, watchdog, device
-        with watchdog.suspended():
+        self.config, self.rank, self.device = config, rank, device
+        with rank.watchdog.suspended():
             self.session: LanguageSession = open_language_session(config, device)
-        self.saves = Saves(
-            config, directory, world, metrics, watchdog, layout=config.layout.brief, tensors=self._tensors,
-            state=self._state,
-        )  # fmt: skip
+        self.saves = Saves(config, rank, layout=config.layout.brief, tensors=self._tensors, state=self._state)
         self.session.train_step.before_update = self.saves.hold_update
         self.log = StepLog(
-            directory=directory, world=world, metrics=metrics, watchdog=watchdog, saves=self.saves, device=device,
-            keep_trace=config.keep_trace,
+            rank=rank, saves=self.saves, device=device, keep_trace=config.keep_trace,
         )  # fmt: skip
         self._num_tokens, self._num_steps = 0, 0
 
@@ -88,7 +72,7 @@ class LanguageTraining:
         try:
             for step in range(first, self.config.steps):
                 self._step(step, loader)
-                if self.saves.after_step(step + 1, stop=self.stop.requested is not None):
+                if self.saves.after_step(step + 1, stop=self.rank.stop.requested is not None):
                     return ExitCode.REQUEUE
         finally:
             loader.close()
@@ -115,7 +99,7 @@ class LanguageTraining:
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = self.session.optimizer.state()
-        own = f"{OPTIONAL}{self.world.rank}"
+        own = f"{OPTIONAL}{self.rank.world.rank}"
         tensors[f"{own}.random"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors[f"{own}.random_cuda"] = torch.cuda.get_rng_state(self.device)
@@ -129,7 +113,7 @@ class LanguageTraining:
         }
 
     def _restore(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
-        own, state = f"{OPTIONAL}{self.world.rank}", loaded.manifest.state
+        own, state = f"{OPTIONAL}{self.rank.world.rank}", loaded.manifest.state
         torch.set_rng_state(tensors[f"{own}.random"])
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors[f"{own}.random_cuda"], self.device)
@@ -148,13 +132,13 @@ class LanguageTraining:
         verdict = steady_state([t.wall_s for t in timed], self.config.protocol)
         if timed:
             first = timed[verdict.first].step
-            self.metrics.event(
+            self.rank.metrics.event(
                 step=first, name=names.EVENT_STEADY, detail=verdict.verdict, value=verdict.median_s, unit="s"
             )
         counted = torch.tensor([self._num_tokens], dtype=torch.int64)
-        if self.world.world_size > 1:
+        if self.rank.world.world_size > 1:
             dist.all_reduce(counted)
         executed = int(counted) // int(self.config.layout.tp)  # ranks of a tensor group score the same tokens
         reported = self._num_steps * self.config.tokens_per_step
         detail = f"{reported} tokens reported, {executed} executed"
-        self.metrics.event(step=last, name=names.EVENT_TOKENS, detail=detail, value=float(executed == reported))
+        self.rank.metrics.event(step=last, name=names.EVENT_TOKENS, detail=detail, value=float(executed == reported))

@@ -16,16 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from scalewright.errors import ConfigError
-from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.device import make_bf16_products_work
-from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.free_memory import free_bytes
-from scalewright.run.micro.session import Session, run_micro
+from scalewright.run.micro.session import BenchSession, run_micro
 from scalewright.run.micro.timing import CacheFlush
-from scalewright.run.signals import StopSignals
-from scalewright.run.watchdog import Watchdog
-from scalewright.run.world import World
+from scalewright.run.rank_context import RankContext
 from scalewright.workload.micro_run import AttentionCase, AttentionRun
 
 KERNELS = {
@@ -41,18 +36,12 @@ SCORE_COPIES = 6
 """Matrices of scores that the unfused kernel holds, forward and backward, in fp32 at most."""
 
 
-def run(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
-    return run_micro("attention", AttentionRun, measure_attention, directory, world, metrics, stop, watchdog)
+def run(rank: RankContext) -> ExitCode:
+    return run_micro("attention", AttentionRun, measure_attention, rank)
 
 
-def measure_attention(config: AttentionRun, session: Session) -> None:
-    if session.device.type == "cpu" and set(config.precisions) & {"bf16", "fp16"}:
-        done = make_bf16_products_work()
-        if done is not None:
-            session.note(done)
-        session.begin()
+def measure_attention(config: AttentionRun, session: BenchSession) -> None:
+    session.prepare_cpu(config.precisions)
     flush = CacheFlush(session.device) if session.device.type == "cuda" else None
     ordered = sorted(config.cases, key=lambda case: case.forward_flop)
     tries = [
@@ -65,27 +54,25 @@ def measure_attention(config: AttentionRun, session: Session) -> None:
     for index, (case, precision, kernel) in enumerate(tries):
         words = f"{kernel} in {precision}, length {case.seq}, head size {case.head_dim}"
         share_s = session.left_s / (len(tries) - index)
-        known = rates.get((precision, kernel))
-        if known and not session.has_time_for(8.0 * case.forward_flop / known):
+        rate_before = rates.get((precision, kernel))
+        if rate_before and not session.has_time_for(8.0 * case.forward_flop / rate_before):
             session.leave_out(words, "the budget is too short")
             continue
         session.part(words)
         with torch.enable_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch tells every reason for which a kernel refuses
+            warnings.simplefilter("ignore")  # PyTorch warns about every reason why a kernel refuses
             rate = _measure(case, precision, kernel, session, flush, share_s=share_s)
         if rate is not None:
             rates[precision, kernel] = rate
     if not session.rows:
-        raise ConfigError(
-            "no kernel of this device computes any of the given cases: choose another head size or precision"
-        )
-    _sum_up(session)
+        raise ConfigError("no kernel of this device computes any of the cases: choose another head size or precision")
+    _summarise(session)
 
 
 def _measure(
-    case: AttentionCase, precision: str, kernel: str, session: Session, flush: CacheFlush | None, *, share_s: float
+    case: AttentionCase, precision: str, kernel: str, session: BenchSession, flush: CacheFlush | None, *, share_s: float
 ) -> float | None:
-    """Both passes of one kernel; the rate of the forward one, or None where the kernel does not do this case."""
+    """Measure both passes of one kernel. Returns the rate of the forward pass; None if the kernel refuses this case."""
     if kernel == "math" and _score_bytes(case) > MEMORY_FRAC * free_bytes(session.device):
         session.leave_out(f"math at length {case.seq}", "its scores need more than a quarter of the free memory")
         return None
@@ -107,11 +94,14 @@ def _measure(
             heads = f"{case.heads} heads over {case.kv_heads} of {case.head_dim}"
             session.leave_out(f"{kernel} in {precision} with {heads}", "PyTorch has no such kernel here")
             return None
-        ahead = session.time(forward, share_s=0.4 * share_s, before=flush)
-        back = session.time(
+        forward_timing = session.time(forward, share_s=0.4 * share_s, before=flush)
+        backward_timing = session.time(
             lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True), share_s=0.6 * share_s, before=flush
         )
-    passes = (("forward", ahead, case.forward_flop), ("backward", back, case.backward_flop))
+    passes = (
+        ("forward", forward_timing, case.forward_flop),
+        ("backward", backward_timing, case.backward_flop),
+    )
     for direction, timing, flop in passes:
         row: dict[str, Any] = {
             "precision": precision, "batch": case.batch, "heads": case.heads, "kv_heads": case.kv_heads,
@@ -119,7 +109,7 @@ def _measure(
             "direction": direction, **timing.row(), "flop_per_s": flop / timing.time_s,
         }  # fmt: skip
         session.rows.append(row)
-    return case.forward_flop / ahead.time_s
+    return case.forward_flop / forward_timing.time_s
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, case: AttentionCase) -> Callable[[], Tensor]:
@@ -131,8 +121,8 @@ def _score_bytes(case: AttentionCase) -> float:
     return 4.0 * SCORE_COPIES * case.batch * case.heads * float(case.seq) ** 2
 
 
-def _sum_up(session: Session) -> None:
-    """The fastest kernel of each case and direction, which is what SDPA should be told to use."""
+def _summarise(session: BenchSession) -> None:
+    """Add the fastest kernel of each case and direction to the summary: the one that SDPA should use."""
     best: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in session.rows:
         key = tuple(row[name] for name in ("precision", "heads", "kv_heads", "seq", "head_dim", "causal", "direction"))

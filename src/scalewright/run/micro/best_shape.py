@@ -1,4 +1,4 @@
-"""Search for the matrix shape with the highest rate: random points on a grid first, then up the hill from the best.
+"""Search for the matrix shape with the highest rate: random points on a grid first, then hill climbing from the best.
 
 Source  the idea of a maximum achievable rate found by search: stas00/ml-engineering, compute/accelerator, MAMF finder
 """
@@ -13,11 +13,11 @@ Shape = tuple[int, int, int]
 EXPLORED_FIRST = 24
 """Random points before climbing, beside the seeds."""
 CLIMBS_PER_RANDOM = 12
-"""Steps uphill between two further random points, so that a search never rests on one hill."""
+"""Steps of climbing between two further random points, so that a search does not stay on one hill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class ShapeGrid:
     """Sides that are tried: multiples of `step` from `low` to `high`."""
 
     step: int
@@ -32,8 +32,8 @@ class Grid:
         whole = round(side / self.step) * self.step
         return min(self.high, max(self.low, whole))
 
-    def drawn(self, chance: random.Random) -> Shape:
-        """Sides even on a logarithmic scale: small ones matter as much as large ones."""
+    def random_shape(self, chance: random.Random) -> Shape:
+        """A random shape, uniform on a logarithmic scale: small sides matter as much as large ones."""
         span = self.high / self.low
         m, n, k = (self.nearest(self.low * span ** chance.random()) for _ in range(3))
         return m, n, k
@@ -42,12 +42,12 @@ class Grid:
 def search(
     rate_of: Callable[[Shape], float | None],
     *,
-    grid: Grid,
+    grid: ShapeGrid,
     seeds: Sequence[Shape],
     goes_on: Callable[[], bool],
     seed: int = 0,
 ) -> dict[Shape, float]:
-    """Rates of all shapes that were tried; `rate_of` gives None for one that cannot be measured."""
+    """Rates of all shapes that were tried. `rate_of` returns None for a shape that cannot be measured."""
     chance = random.Random(seed)
     tried: dict[Shape, float] = {}
     barred: set[Shape] = set()
@@ -62,7 +62,7 @@ def search(
         else:
             tried[shape] = rate
 
-    for shape in (*seeds, *(grid.drawn(chance) for _ in range(EXPLORED_FIRST))):
+    for shape in (*seeds, *(grid.random_shape(chance) for _ in range(EXPLORED_FIRST))):
         if not goes_on():
             return tried
         attempt(shape)
@@ -71,14 +71,14 @@ def search(
             if not goes_on():
                 return tried
             attempt(shape)
-        attempt(grid.drawn(chance))
+        attempt(grid.random_shape(chance))
         if len(tried) + len(barred) >= grid.num_shapes:
             break
     return tried
 
 
-def _uphill(tried: dict[Shape, float], climbed: set[Shape], grid: Grid, *, limit: int) -> Iterator[Shape]:
-    """Neighbours of the best shape whose surroundings are not known yet."""
+def _uphill(tried: dict[Shape, float], climbed: set[Shape], grid: ShapeGrid, *, limit: int) -> Iterator[Shape]:
+    """Neighbours of the best shape whose neighbours were not tried yet."""
     fresh = [shape for shape in sorted(tried, key=lambda s: tried[s], reverse=True) if shape not in climbed]
     if not fresh:
         return

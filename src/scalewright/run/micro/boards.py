@@ -1,4 +1,4 @@
-"""What a device says of itself at one moment: clock, power, temperature, and why it runs slower than it could."""
+"""Readings of a device: clock, power, temperature, and why it runs slower than it could."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ NVIDIA_SLOWDOWNS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Clock event reasons that make a figure wrong (NVML API reference, nvmlClocksEventReasons)."""
+"""Clock event reasons that make a measurement wrong (NVML API reference, nvmlClocksEventReasons)."""
 NVIDIA_HW_SLOWDOWN = 0x08
-"""Set beside the two hardware reasons; alone where the board does not say which."""
+"""Set with each of the two hardware reasons; set alone if the board does not report which."""
 NVIDIA_LIMITS = {0x02: "application clocks", 0x04: "software power cap", 0x10: "sync boost", 0x200: "board limit"}
-"""Reasons that belong to how the board is set up: facts about a figure, not faults."""
+"""Reasons that follow from the board's settings. They describe a figure and are not faults."""
 AMD_SLOWDOWNS = {
     "prochot_residency_acc": "processor hot",
     "socket_thm_residency_acc": "socket thermal limit",
     "vr_thm_residency_acc": "voltage regulator thermal limit",
     "hbm_thm_residency_acc": "memory thermal limit",
 }
-"""Counters of AMD SMI's GPU metrics that only move while the limit is at work."""
+"""Counters of AMD SMI's GPU metrics that grow only while the limit acts."""
 AMD_LIMITS = {"ppt_residency_acc": "package power limit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One reading; None where the device does not tell."""
+    """One reading; None where the device does not report a value."""
 
     clock_hz: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
     temperature_c: float | None = None
     slowdowns: frozenset[str] = frozenset()
-    """Why the device is slower now than a sound one would be."""
+    """Why the device is slower now than a healthy one."""
     limits: frozenset[str] = frozenset()
     """Settings that hold its clock, such as the ordinary power cap."""
 
@@ -50,13 +50,13 @@ class Snapshot:
 class Board(Protocol):
     name: str
     is_refused_when_slow: bool
-    """Whether a figure taken during a slowdown is worthless: of GPUs it is, of CPUs it is usual."""
+    """Whether a measurement during a slowdown is refused: yes for GPUs; for CPUs slowdowns are normal."""
 
     def read(self) -> Snapshot: ...
 
 
 class SilentBoard:
-    """A device that nobody here can ask; says why."""
+    """A device that cannot be read here, and the reason."""
 
     is_refused_when_slow = False
 
@@ -79,29 +79,29 @@ class NvidiaBoard:
 
     def read(self) -> Snapshot:
         nvml, handle = self._nvml, self._handle
-        ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        bits = int(self._answer(ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0)
+        current = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        bits = int(self._value(current or nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0)
         slow = {text for bit, text in NVIDIA_SLOWDOWNS.items() if bits & bit}
         if bits & NVIDIA_HW_SLOWDOWN and not slow:
             slow = {"hardware slowdown"}
         return Snapshot(
-            clock_hz=self._answer(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM, factor=1e6),
-            power_w=self._answer(nvml.nvmlDeviceGetPowerUsage, handle, factor=1e-3),
-            power_limit_w=self._answer(nvml.nvmlDeviceGetEnforcedPowerLimit, handle, factor=1e-3),
-            temperature_c=self._answer(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            clock_hz=self._value(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM, factor=units.MEGA),
+            power_w=self._value(nvml.nvmlDeviceGetPowerUsage, handle, factor=units.MILLI),
+            power_limit_w=self._value(nvml.nvmlDeviceGetEnforcedPowerLimit, handle, factor=units.MILLI),
+            temperature_c=self._value(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             slowdowns=frozenset(slow),
             limits=frozenset(text for bit, text in NVIDIA_LIMITS.items() if bits & bit),
         )
 
-    def _answer(self, ask: Callable[..., Any], *arguments: Any, factor: float = 1.0) -> float | None:
+    def _value(self, reader: Callable[..., Any], *arguments: Any, factor: float = 1.0) -> float | None:
         try:
-            return float(ask(*arguments)) * factor
+            return float(reader(*arguments)) * factor
         except self._nvml.NVMLError:
             return None
 
 
 class AmdBoard:
-    """The kernel's hardware monitor for readings, AMD SMI (where installed) for what slowed the device."""
+    """Readings from the kernel's hardware monitor, and slowdowns from AMD SMI if it is installed."""
 
     is_refused_when_slow = True
 
@@ -113,33 +113,33 @@ class AmdBoard:
         self._monitor = monitors[0]
         self._metrics = _amd_metrics(bus)
         self._last: dict[str, float] = {}
-        self._moved(AMD_SLOWDOWNS | AMD_LIMITS)
+        self._grown(AMD_SLOWDOWNS | AMD_LIMITS)
 
     def read(self) -> Snapshot:
-        moved = self._moved(AMD_SLOWDOWNS | AMD_LIMITS)
-        power_w = self._number("power1_average", 1e-6)
+        grown = self._grown(AMD_SLOWDOWNS | AMD_LIMITS)
+        power_w = self._number("power1_average", units.MICRO)
         return Snapshot(
             clock_hz=self._number("freq1_input"),
-            power_w=self._number("power1_input", 1e-6) if power_w is None else power_w,
-            power_limit_w=self._number("power1_cap", 1e-6),
-            temperature_c=self._number("temp1_input", 1e-3),
-            slowdowns=frozenset(moved & set(AMD_SLOWDOWNS.values())),
-            limits=frozenset(moved & set(AMD_LIMITS.values())),
+            power_w=self._number("power1_input", units.MICRO) if power_w is None else power_w,
+            power_limit_w=self._number("power1_cap", units.MICRO),
+            temperature_c=self._number("temp1_input", units.MILLI),
+            slowdowns=frozenset(grown & set(AMD_SLOWDOWNS.values())),
+            limits=frozenset(grown & set(AMD_LIMITS.values())),
         )
 
     def _number(self, file: str, factor: float = 1.0) -> float | None:
         value = number_in(self._monitor / file)
         return None if value is None else value * factor
 
-    def _moved(self, counters: Mapping[str, str]) -> set[str]:
+    def _grown(self, counters: Mapping[str, str]) -> set[str]:
         """Limits whose counter has grown since the last reading."""
-        found: set[str] = set()
+        limits: set[str] = set()
         for key, value in self._metrics().items():
             if key in counters and isinstance(value, int | float):
                 if value > self._last.get(key, value):
-                    found.add(counters[key])
+                    limits.add(counters[key])
                 self._last[key] = value
-        return found
+        return limits
 
 
 def _amd_metrics(bus: str) -> Callable[[], Mapping[str, Any]]:
@@ -151,12 +151,12 @@ def _amd_metrics(bus: str) -> Callable[[], Mapping[str, Any]]:
     except Exception:  # the library fails in its own ways where it or the device is missing
         return dict
 
-    def ask() -> Mapping[str, Any]:
+    def metrics() -> Mapping[str, Any]:
         with contextlib.suppress(amdsmi.AmdSmiException):
             return dict(amdsmi.amdsmi_get_gpu_metrics_info(handle))
         return {}
 
-    return ask
+    return metrics
 
 
 class CpuBoard:
@@ -179,18 +179,18 @@ class CpuBoard:
         )
 
     def _throttles(self) -> float:
-        """Of the cores and, as each core repeats it, of the package: only the growth matters."""
+        """Throttle counts of the cores and of the package, which each core repeats: only the growth matters."""
         files = ("thermal_throttle/core_throttle_count", "thermal_throttle/package_throttle_count")
         return sum(number_in(core / file) or 0.0 for core in self._cores for file in files)
 
 
 def cpu_cache_bytes(sys: Path = SYS) -> int | None:
-    """Size of the last level of cache of the first core, as the kernel tells."""
-    found = [(number_in(index / "level") or 0.0, text_in(index / "size")) for index in _caches(sys)]
-    if not found:
+    """Size of the last-level cache of the first core, as the kernel reports it."""
+    caches = [(number_in(index / "level") or 0.0, text_in(index / "size")) for index in _caches(sys)]
+    if not caches:
         return None
-    match = re.fullmatch(r"(\d+)([KM]?)", max(found)[1])
-    return int(match.group(1)) * {"": 1, "K": 2**10, "M": 2**20}[match.group(2)] if match else None
+    match = re.fullmatch(r"(\d+)([KM]?)", max(caches)[1])
+    return int(match.group(1)) * {"": 1, "K": units.KIB, "M": units.MIB}[match.group(2)] if match else None
 
 
 def _caches(sys: Path) -> Iterator[Path]:

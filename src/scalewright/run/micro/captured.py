@@ -1,4 +1,4 @@
-"""The device's own time of calls that are shorter than launching them: many in one CUDA graph, timed as it replays."""
+"""Device time of calls that are shorter than their launch: many calls in one CUDA graph, timed as it replays."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from dataclasses import dataclass, replace
 import torch
 
 from scalewright import units
-from scalewright.run.micro.session import Session
+from scalewright.run.micro.session import BenchSession
 from scalewright.run.micro.timing import Timing, Work
 
 WARM_UP_CALLS = 3
 CAPTURED_S = 5e-4
-"""A graph holds calls for about so long: starting to replay it takes a hundredth of that."""
-MOST_CALLS = 50
+"""A graph contains calls for about this long. Starting its replay takes a hundredth of that."""
+MAX_CALLS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A call that is warm: kernels are chosen, and on a GPU as many calls as make a sample are recorded."""
+class PreparedCall:
+    """A warm call: kernels are chosen, and on a GPU the calls of one sample are recorded."""
 
     work: Work
     num_calls: int = 1
 
 
-def prepared(work: Work, session: Session) -> Prepared:
-    """Warm up, which is when libraries search for their kernels; then record."""
+def prepared(work: Work, session: BenchSession) -> PreparedCall:
+    """Warm up, so that libraries search for their kernels; then record."""
     with session.watchdog.suspended():
         if session.device.type != "cuda":
             work()
-            return Prepared(work=work)
-        num_calls = max(1, min(MOST_CALLS, math.ceil(CAPTURED_S / max(_queued_s(work), 1e-7))))
+            return PreparedCall(work=work)
+        num_calls = max(1, min(MAX_CALLS, math.ceil(CAPTURED_S / max(_queued_s(work), 1e-7))))
         try:
             graph = captured(work, num_calls=num_calls)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             first = (str(error).strip().splitlines() or [""])[0][:120]
-            session.note(f"what no CUDA graph could record is timed with its launches ({first})")
-            return Prepared(work=work)
-        return Prepared(work=graph.replay, num_calls=num_calls)
+            session.note(f"calls that a CUDA graph cannot record are timed with their launches ({first})")
+            return PreparedCall(work=work)
+        return PreparedCall(work=graph.replay, num_calls=num_calls)
 
 
-def time_prepared(call: Prepared, session: Session, *, share_s: float) -> Timing:
-    """What one call takes, within its share of the time."""
+def time_prepared(call: PreparedCall, session: BenchSession, *, share_s: float) -> Timing:
+    """Time of one call, measured within its share of the budget."""
     timing = session.time(call.work, share_s=share_s)
     return replace(
         timing,
@@ -56,10 +56,10 @@ def time_prepared(call: Prepared, session: Session, *, share_s: float) -> Timing
 
 
 def captured(work: Work, *, num_calls: int) -> torch.cuda.CUDAGraph:
-    """A graph of many calls in a row."""
+    """A graph of `num_calls` consecutive calls."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # warm up off the main stream, as capturing asks for
+    with torch.cuda.stream(side):  # warm up off the main stream, as capturing requires
         for _ in range(WARM_UP_CALLS):
             work()
     torch.cuda.current_stream().wait_stream(side)
@@ -71,7 +71,7 @@ def captured(work: Work, *, num_calls: int) -> torch.cuda.CUDAGraph:
 
 
 def _queued_s(work: Work) -> float:
-    """Seconds of a warm call among others, launching included."""
+    """Time of a warm call among others, with its launch."""
     work()
     torch.cuda.synchronize()
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]

@@ -22,34 +22,34 @@ DTYPES = {
 LARGEST_EXACT = {"fp32": 2**24, "fp64": 2**53, "fp16": 2**11, "bf16": 2**8, "int32": 2**31 - 1, "uint8": 255}
 """Whole numbers up to these are exact, so a sum is right or wrong, whatever the order of its additions."""
 PERIOD = 251
-"""Values run from 0 to below this and begin anew. A prime, so that no part of a buffer looks like its neighbour."""
+"""Values count from 0 up to this and start again. It is a prime, so that no part of a buffer equals its neighbour."""
 SHIFT = 37
-"""By which one rank's values are ahead of the one before."""
+"""Difference between the values of two neighbouring ranks."""
 TRIAL_ELEMENTS = 64
-"""Of each rank in the call that tells whether a back end has an operation."""
+"""Elements of each rank in the trial call that shows whether a back end has an operation."""
 CHUNK = 2**20
 """Elements checked at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class CollectiveCell:
     """One operation at one size: a row of the table."""
 
     op: CollectiveOp
     count: int
-    """Elements that the call is told."""
+    """Elements in the call's arguments."""
     size_bytes: int
 
 
-def cells_of(config: CollectivesRun, op: CollectiveOp, num_ranks: int) -> list[Cell]:
-    """The sizes of an operation, smallest first; those that have nothing for some rank are left out."""
-    found: dict[int, Cell] = {}
+def cells_of(config: CollectivesRun, op: CollectiveOp, num_ranks: int) -> list[CollectiveCell]:
+    """The sizes of an operation, smallest first, without those that have no element for some rank."""
+    cells: dict[int, CollectiveCell] = {}
     for size in config.sizes_bytes():
         count = num_elements(op, size_bytes=size, element_bytes=config.element_bytes, num_ranks=num_ranks)
         if count:
             total = total_bytes(op, num_elements=count, element_bytes=config.element_bytes, num_ranks=num_ranks)
-            found[count] = Cell(op=op, count=count, size_bytes=total)
-    return list(found.values())
+            cells[count] = CollectiveCell(op=op, count=count, size_bytes=total)
+    return list(cells.values())
 
 
 class Operations:
@@ -63,7 +63,7 @@ class Operations:
         self._receive = torch.zeros_like(self._send)
         exact = LARGEST_EXACT[config.dtype]
         self._num_summed = min(self._num_ranks, exact)
-        """Ranks whose values are not all 0 in a sum: of more, an element type could not hold the result exactly."""
+        """Ranks whose values in a sum are not 0. With more ranks, the element type could not hold the exact result."""
         period = torch.arange(min(PERIOD, exact // self._num_summed + 1))
         ranks = torch.arange(self._num_summed)
         sums = ((period[:, None] + SHIFT * ranks[None, :]) % len(period)).sum(dim=1)
@@ -71,20 +71,20 @@ class Operations:
         self._summands = Table.of(period, self._send)
         self._sums = Table.of(sums, self._send)
 
-    def call(self, cell: Cell) -> Callable[[], None]:
-        """The operation, to be called again and again; on a GPU it is queued when the call returns."""
+    def call(self, cell: CollectiveCell) -> Callable[[], None]:
+        """The operation as a function to call repeatedly. On a GPU it is only queued when the call returns."""
         source, target = self._source(cell), self._target(cell)
         root, rank, num = self._config.root, self._rank, self._num_ranks
         if cell.op == "all-reduce":
-            return lambda: _done(dist.all_reduce(target))
+            return lambda: _ignore(dist.all_reduce(target))
         if cell.op == "all-gather":
-            return lambda: _done(dist.all_gather_into_tensor(target, source))
+            return lambda: _ignore(dist.all_gather_into_tensor(target, source))
         if cell.op == "reduce-scatter":
-            return lambda: _done(dist.reduce_scatter_tensor(target, source))
+            return lambda: _ignore(dist.reduce_scatter_tensor(target, source))
         if cell.op == "all-to-all":
-            return lambda: _done(dist.all_to_all_single(target, source))
+            return lambda: _ignore(dist.all_to_all_single(target, source))
         if cell.op == "broadcast":
-            return lambda: _done(dist.broadcast(target, src=root))
+            return lambda: _ignore(dist.broadcast(target, src=root))
         # The receive first: Gloo announces it on the connection that carries the data, and behind data of the other
         # direction it would wait for all of that.
         pair = [
@@ -99,50 +99,50 @@ class Operations:
         return exchange
 
     def lacks(self, op: CollectiveOp) -> str:
-        """Why the back end cannot do an operation on this element type; empty where it can. All ranks find the same."""
+        """Why the back end cannot do an operation on this element type; empty if it can. The same on all ranks."""
         try:
-            self.call(Cell(op=op, count=TRIAL_ELEMENTS, size_bytes=0))()
+            self.call(CollectiveCell(op=op, count=TRIAL_ELEMENTS, size_bytes=0))()
         except (RuntimeError, NotImplementedError, ValueError) as error:
             return " ".join(str(error).split())[:120] or type(error).__name__
         return ""
 
-    def clear(self, cell: Cell) -> None:
-        """Zeros, whose sums stay zeros however often they are summed in place."""
+    def clear(self, cell: CollectiveCell) -> None:
+        """Fill the buffers with zeros: sums of zeros stay zero, however often they are summed in place."""
         if cell.op in REDUCING:
             self._source(cell).zero_()
             self._target(cell).zero_()
 
-    def num_wrong(self, cell: Cell) -> int:
-        """Elements of this rank's result that are not what they must be, after one call."""
+    def num_wrong(self, cell: CollectiveCell) -> int:
+        """Wrong elements in this rank's result, after one call."""
         self._fill(cell)
         self.call(cell)()
         target, wrong = self._target(cell), torch.zeros((), dtype=torch.int64, device=self._device)
         part = target.numel() if cell.op not in ("all-gather", "all-to-all") else cell.count
         for first in range(0, target.numel(), part):
             table, phase = self._expected(cell, sender=first // part)
-            for found, right in _beside(target[first : first + part], table, phase):
-                wrong += (found != right).sum()
+            for actual, expected in _paired(target[first : first + part], table, phase):
+                wrong += (actual != expected).sum()
         return int(wrong)
 
-    def _source(self, cell: Cell) -> torch.Tensor:
-        """What this rank gives."""
+    def _source(self, cell: CollectiveCell) -> torch.Tensor:
+        """The buffer that this rank sends."""
         if cell.op == "all-gather":
             return self._own_part(self._receive, cell) if self._config.in_place else self._send[: cell.count]
         if cell.op in ("all-reduce", "broadcast"):
             return self._receive[: cell.count]
         return self._send[: cell.count * (self._num_ranks if cell.op in SPLIT else 1)]
 
-    def _target(self, cell: Cell) -> torch.Tensor:
-        """Where this rank's result comes to lie."""
+    def _target(self, cell: CollectiveCell) -> torch.Tensor:
+        """The buffer that receives this rank's result."""
         if cell.op == "reduce-scatter":
             return self._own_part(self._send, cell) if self._config.in_place else self._receive[: cell.count]
         return self._receive[: cell.count * (self._num_ranks if cell.op in SPLIT else 1)]
 
-    def _own_part(self, buffer: torch.Tensor, cell: Cell) -> torch.Tensor:
+    def _own_part(self, buffer: torch.Tensor, cell: CollectiveCell) -> torch.Tensor:
         return buffer[self._rank * cell.count : (self._rank + 1) * cell.count]
 
-    def _fill(self, cell: Cell) -> None:
-        """The rank's values, after a value in the result that no right one has."""
+    def _fill(self, cell: CollectiveCell) -> None:
+        """Write the rank's values, after filling the result with a value that no right result has."""
         source, target = self._source(cell), self._target(cell)
         target.fill_(0 if cell.op in REDUCING else PERIOD)
         if cell.op == "broadcast" and self._rank != self._config.root:
@@ -151,11 +151,11 @@ class Operations:
             source.zero_()
             return
         table = self._summands if cell.op in REDUCING else self._values
-        for part, values in _beside(source, table, SHIFT * self._rank):
+        for part, values in _paired(source, table, SHIFT * self._rank):
             part.copy_(values)
 
-    def _expected(self, cell: Cell, *, sender: int) -> tuple[Table, int]:
-        """Table and phase of what must come from `sender`, which for most operations is only one."""
+    def _expected(self, cell: CollectiveCell, *, sender: int) -> tuple[Table, int]:
+        """Table and phase of the values that `sender` must deliver."""
         if cell.op in REDUCING:
             return self._sums, self._rank * cell.count if cell.op == "reduce-scatter" else 0
         if cell.op == "all-gather":
@@ -169,7 +169,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Values that begin anew after `period`, long enough for a chunk from any phase."""
+    """Values that repeat after `period`, long enough for a chunk from any phase."""
 
     values: torch.Tensor
     period: int
@@ -181,13 +181,13 @@ class Table:
         return cls(repeated.to(device=like.device, dtype=like.dtype), period)
 
 
-def _beside(buffer: torch.Tensor, table: Table, phase: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Chunks of a buffer, each with the values of the table at its places."""
+def _paired(buffer: torch.Tensor, table: Table, phase: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Chunks of a buffer, each paired with the table's values at the same positions."""
     for start in range(0, buffer.numel(), CHUNK):
         part, first = buffer[start : start + CHUNK], (start + phase) % table.period
         yield part, table.values[first : first + part.numel()]
 
 
-def _done(work: dist.Work | None) -> None:
-    """Calls that are not asynchronous have waited already."""
+def _ignore(work: dist.Work | None) -> None:
+    """Drop the return value: synchronous calls have already waited."""
     del work

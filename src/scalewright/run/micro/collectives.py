@@ -1,4 +1,4 @@
-"""`bench collectives` as every rank runs it: what the back end has, its times, and whether it is right.
+"""`bench collectives` as every rank runs it: operations of the back end, their times, and whether results are right.
 
 Rows (one per operation and size): op, dtype, redop, root, num_ranks, num_nodes, size_bytes, count, is_in_place, time_s
 with time_low_s and time_high_s, repeats (rounds), iterations (calls in all rounds), alg_bytes_per_s, bus_bytes_per_s,
@@ -22,15 +22,13 @@ from scalewright.records.metric_names import EVENT_PART
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.device import choose_device, join_group
-from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.collective_ops import Operations, cells_of
-from scalewright.run.micro.collective_timing import Rounds, Sampled
-from scalewright.run.micro.conditions import Watch, open_board
+from scalewright.run.micro.collective_timing import Rounds, SampledCell
+from scalewright.run.micro.conditions import ConditionsWatch, open_board
 from scalewright.run.micro.session import device_identity, software_versions
 from scalewright.run.micro.timing import timing_of
 from scalewright.run.preflight.measure import RankLocation, log_library, transport_used
-from scalewright.run.signals import StopSignals
-from scalewright.run.watchdog import Watchdog
+from scalewright.run.rank_context import RankContext
 from scalewright.run.world import World
 from scalewright.workload.collective import REDUCING, SPLIT, CollectiveOp, bandwidths_bytes_per_s
 from scalewright.workload.collectives_run import KIND, CollectivesRun
@@ -39,10 +37,9 @@ ALWAYS_IN_PLACE: tuple[CollectiveOp, ...] = ("all-reduce", "broadcast")
 """PyTorch's calls for these take one buffer."""
 
 
-def run(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
-    """Measure, and let rank 0 write it down."""
+def run(rank: RankContext) -> ExitCode:
+    """Measure on all ranks, and write the measurements on rank 0."""
+    directory, world = rank.directory, rank.world
     config = restore(read_document(directory.config, KIND), CollectivesRun, where=str(directory.config))
     config.check_ranks(world.world_size)
     device = choose_device(config.device, world)
@@ -51,27 +48,20 @@ def run(
         log_library(directory, world)
     join_group(world, device)
     try:
-        found = _measured(config, directory, world, device, metrics, stop, watchdog)
+        measurements = _measured(config, rank, device)
     finally:
         with contextlib.suppress(RuntimeError):  # peers may have left
             dist.destroy_process_group()
-    if found is None:
+    if measurements is None:
         return ExitCode.REQUEUE
     if world.is_first:
-        write_measurements(directory, found)
+        write_measurements(directory, measurements)
     return ExitCode.YES
 
 
-def _measured(
-    config: CollectivesRun,
-    directory: RunDirectory,
-    world: World,
-    device: torch.device,
-    metrics: MetricWriter,
-    stop: StopSignals,
-    watchdog: Watchdog,
-) -> Measurements | None:
-    """What was found, the same on every rank; None where the run was asked to stop."""
+def _measured(config: CollectivesRun, rank: RankContext, device: torch.device) -> Measurements | None:
+    """The measurements, the same on every rank; None if a signal asked the run to stop."""
+    world = rank.world
     operations = Operations(config, device)
     lacking = {op: why for op in config.ops if (why := operations.lacks(op))}
     columns = [cells_of(config, op, world.world_size) for op in config.ops if op not in lacking]
@@ -79,18 +69,19 @@ def _measured(
     notes = [f"{backend} has no {op} for {config.dtype}, left out: {why}" for op, why in lacking.items()]
     notes += [f"untested: {name}" for name, _ in untested_paths() if f"collectives over {backend}" in name.lower()]
 
-    def tell(part: str, share: float) -> None:
-        metrics.event(step=-1, name=EVENT_PART, detail=part, value=share)
+    def report_part(part: str, share: float) -> None:
+        rank.metrics.event(step=-1, name=EVENT_PART, detail=part, value=share)
 
     rounds = Rounds(
-        operations, config, device, watchdog=watchdog, is_stopped=lambda: stop.requested is not None, tell=tell
-    )
-    with Watch(open_board(device)) as watch:
+        operations, config, device, watchdog=rank.watchdog, is_stopped=lambda: rank.stop.requested is not None,
+        report_part=report_part,
+    )  # fmt: skip
+    with ConditionsWatch(open_board(device)) as watch:
         sampled = rounds.sample(rounds.probe(columns))
         if rounds.stopped():
             return None
         if not sampled:
-            reasons = [*notes, *rounds.notes] or ["they have nothing for some rank"]
+            reasons = [*notes, *rounds.notes] or ["no size has an element for every rank"]
             raise ConfigError(
                 f"nothing from {config.min_bytes} to {config.max_bytes} bytes could be measured: {'; '.join(reasons)}; "
                 "give other operations, larger sizes or more time"
@@ -99,7 +90,7 @@ def _measured(
     return Measurements(
         kind="collectives",
         device=device_identity(device, world) | {"num_ranks_per_node": world.local_world_size},
-        versions=_versions(directory, world, device),
+        versions=_versions(rank.directory, world, device),
         conditions=watch.conditions().document(),
         rows=rows,
         summary=_summary(rows),
@@ -107,7 +98,7 @@ def _measured(
     )
 
 
-def _row(sampled: Sampled, config: CollectivesRun, world: World, device: torch.device) -> dict[str, Any]:
+def _row(sampled: SampledCell, config: CollectivesRun, world: World, device: torch.device) -> dict[str, Any]:
     cell, timing = sampled.probed.cell, timing_of(sampled.samples_s, calls_per_repeat=sampled.num_calls)
     algorithm, bus = bandwidths_bytes_per_s(
         cell.op, size_bytes=cell.size_bytes, time_s=timing.time_s, num_ranks=world.world_size
@@ -138,7 +129,7 @@ def _backend(device: torch.device) -> str:
 
 
 def _versions(directory: RunDirectory, world: World, device: torch.device) -> dict[str, str]:
-    """Of the library, and the way that its messages took."""
+    """Version of the library, and the routes of its messages."""
     location = RankLocation(device=device, gpu=None, num_visible=0)
     transport = transport_used(directory, world, location)
     routes = ", ".join(dict.fromkeys(transport.routes)) or "memory of the node"
@@ -167,7 +158,7 @@ def _wrong(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _check_memory(config: CollectivesRun, device: torch.device, world: World) -> None:
-    """Before anything is allocated: a process that the kernel ends for want of memory cannot say why."""
+    """Called before anything is allocated: a process that the kernel kills for lack of memory cannot report why."""
     if device.type == "cuda":
         config.check_memory(float(torch.cuda.mem_get_info(device)[0]), num_sharing=1)
         return

@@ -1,7 +1,7 @@
-"""Under what conditions something was measured: clocks, power, temperature, and whether the device slowed itself down.
+"""Conditions of a measurement: clocks, power, temperature, and whether the device slowed itself down.
 
-`Watch` looks before, during and after; `Watch.steadily` repeats what was measured during a slowdown once, and then
-refuses it. A software power cap is how most boards work at full load: it is written down, not refused.
+`ConditionsWatch` reads the board before, during and after. Its `steadily` repeats once what was measured during a
+slowdown, and then refuses it. A software power cap is normal at full load: it is recorded, not refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from scalewright.records.host_load import HostLoad, load_now
 from scalewright.run.micro.boards import PROC, SYS, AmdBoard, Board, CpuBoard, NvidiaBoard, SilentBoard, Snapshot
 from scalewright.run.probe import processor_name
 
-LOOK_EVERY_S = 0.1
+READ_EVERY_S = 0.1
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What was seen while measuring; None where the device does not tell."""
+    """What was read while measuring; None where the device does not report it."""
 
     power_limit_w: float | None
     power_w: float | None
@@ -37,22 +37,22 @@ class Conditions:
     clock_low_hz: float | None
     clock_high_hz: float | None
     temperature_c: float | None
-    """Highest seen."""
+    """The highest reading."""
     throttled: tuple[str, ...]
-    """Why the device was slower than a sound one at some moment."""
+    """Why the device was slower than a healthy one at some moment."""
     limits: tuple[str, ...]
     """Settings that held its clock at some moment, such as the software power cap."""
     steal_frac: float | None
-    """Share of this machine's CPU time that its host gave to others."""
+    """Share of this machine's CPU time that its host gave to other machines."""
     load_before: float
-    """Processes that wanted to run in the minute before."""
+    """Mean number of runnable processes in the minute before."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self) | {"throttled": list(self.throttled), "limits": list(self.limits)}
 
 
 def open_board(device: torch.device, *, sys: Path = SYS) -> Board:
-    """Whoever can be asked about this device; one that stays silent where nobody can."""
+    """The board that reads this device; a SilentBoard if none can."""
     if device.type != "cuda":
         return CpuBoard(processor_name(), cores=os.sched_getaffinity(0), sys=sys)
     about: Any = torch.cuda.get_device_properties(device)
@@ -65,40 +65,40 @@ def open_board(device: torch.device, *, sys: Path = SYS) -> Board:
         return SilentBoard(about.name, f"{type(error).__name__}: {error}")
 
 
-class Watch:
+class ConditionsWatch:
     """Reads a board from a thread while the block runs."""
 
     def __init__(
-        self, board: Board, *, every_s: float = LOOK_EVERY_S, proc: Path = PROC, load: HostLoad | None = None
+        self, board: Board, *, every_s: float = READ_EVERY_S, proc: Path = PROC, load: HostLoad | None = None
     ) -> None:
         self._board, self._every_s, self._proc = board, every_s, proc
         self._load = load_now() if load is None else load
-        self._seen: list[Snapshot] = []
+        self._readings: list[Snapshot] = []
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, name="conditions", daemon=True)
+        self._thread = threading.Thread(target=self._keep_reading, name="conditions", daemon=True)
         self._cpu_begun = _cpu_ticks(proc)
 
     def __enter__(self) -> Self:
-        self._look()
+        self._read()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
-        self._look()
+        self._read()
 
-    def _look_on(self) -> None:
+    def _keep_reading(self) -> None:
         while not self._done.wait(self._every_s):
-            self._look()
+            self._read()
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         with self._lock:
-            self._seen.append(self._board.read())
+            self._readings.append(self._board.read())
 
     def steadily(self, work: Callable[[], T]) -> T:
-        """The result of `work`; done again where the device slowed itself down meanwhile, refused the second time."""
+        """The result of `work`. If the device slows itself down meanwhile, it is repeated once and then refused."""
         result, slow = self._watched(work)
         if slow:
             result, slow = self._watched(work)
@@ -107,31 +107,31 @@ class Watch:
         return result
 
     def _watched(self, work: Callable[[], T]) -> tuple[T, list[Snapshot]]:
-        first = len(self._seen)
-        self._look()
+        first = len(self._readings)
+        self._read()
         result = work()
-        self._look()
-        return result, [seen for seen in self._seen[first:] if seen.slowdowns]
+        self._read()
+        return result, [reading for reading in self._readings[first:] if reading.slowdowns]
 
     def _refusal(self, slow: list[Snapshot]) -> str:
-        why = ", ".join(sorted({text for seen in slow for text in seen.slowdowns}))
-        clocks = [seen.clock_hz for seen in slow if seen.clock_hz is not None]
-        warmth = [seen.temperature_c for seen in slow if seen.temperature_c is not None]
-        seen = [f"down to {min(clocks) / units.MEGA:.0f} MHz"] if clocks else []
-        seen += [f"at {max(warmth):.0f} C"] if warmth else []
+        why = ", ".join(sorted({text for reading in slow for text in reading.slowdowns}))
+        clocks = [reading.clock_hz for reading in slow if reading.clock_hz is not None]
+        warmth = [reading.temperature_c for reading in slow if reading.temperature_c is not None]
+        details = [f"down to {min(clocks) / units.MEGA:.0f} MHz"] if clocks else []
+        details += [f"at {max(warmth):.0f} C"] if warmth else []
         return (
-            f"{self._board.name} slowed itself down in both tries of a measurement ({why}{'; ' if seen else ''}"
-            f"{' '.join(seen)}): no figure is given; let it cool, check fans and power, or use another device"
+            f"{self._board.name} slowed itself down in both tries of a measurement ({why}{'; ' if details else ''}"
+            f"{' '.join(details)}): no figure is reported; let it cool, check fans and power, or use another device"
         )
 
     def conditions(self) -> Conditions:
-        """Of all that was seen so far."""
+        """Conditions over all readings so far."""
         with self._lock:
-            seen = list(self._seen)
-        power = [s.power_w for s in seen if s.power_w is not None]
-        limit = [s.power_limit_w for s in seen if s.power_limit_w is not None]
-        clocks = [s.clock_hz for s in seen if s.clock_hz is not None]
-        warmth = [s.temperature_c for s in seen if s.temperature_c is not None]
+            readings = list(self._readings)
+        power = [s.power_w for s in readings if s.power_w is not None]
+        limit = [s.power_limit_w for s in readings if s.power_limit_w is not None]
+        clocks = [s.clock_hz for s in readings if s.clock_hz is not None]
+        warmth = [s.temperature_c for s in readings if s.temperature_c is not None]
         return Conditions(
             power_limit_w=min(limit, default=None),
             power_w=statistics.fmean(power) if power else None,
@@ -139,25 +139,27 @@ class Watch:
             clock_low_hz=min(clocks, default=None),
             clock_high_hz=max(clocks, default=None),
             temperature_c=max(warmth, default=None),
-            throttled=tuple(sorted({text for s in seen for text in s.slowdowns})),
-            limits=tuple(sorted({text for s in seen for text in s.limits})),
+            throttled=tuple(sorted({text for s in readings for text in s.slowdowns})),
+            limits=tuple(sorted({text for s in readings for text in s.limits})),
             steal_frac=_steal_frac(self._cpu_begun, _cpu_ticks(self._proc)),
             load_before=self._load.load,
         )
 
     def notes(self) -> list[str]:
-        """What a reader of the figures must know, in sentences."""
-        said = []
+        """Sentences that a reader of the figures must know."""
+        notes = []
         if isinstance(self._board, SilentBoard):
-            said.append(f"clocks, power and slowdowns were not watched ({self._board.why})")
-        found = self.conditions()
-        if found.throttled:
-            said.append(f"{self._board.name} slowed itself down meanwhile: {', '.join(found.throttled)}")
-        if found.limits:
-            said.append(f"the clock was held by: {', '.join(found.limits)}")
-        if found.steal_frac is not None and found.steal_frac > 0.02:
-            said.append(f"the host gave {found.steal_frac:.0%} of this machine's CPU time to others")
-        return [*said, *filter(None, [self._load.note()])]
+            notes.append(f"clocks, power and slowdowns were not measured ({self._board.why})")
+        conditions = self.conditions()
+        if conditions.throttled:
+            notes.append(
+                f"{self._board.name} slowed itself down during the measurement: {', '.join(conditions.throttled)}"
+            )
+        if conditions.limits:
+            notes.append(f"the clock was held by: {', '.join(conditions.limits)}")
+        if conditions.steal_frac is not None and conditions.steal_frac > 0.02:
+            notes.append(f"the host gave {conditions.steal_frac:.0%} of this machine's CPU time to other machines")
+        return [*notes, *filter(None, [self._load.note()])]
 
 
 def _cpu_ticks(proc: Path) -> tuple[float, float] | None:

@@ -1,6 +1,6 @@
-"""Calls of the convolution benchmark: the operators that PyTorch's layers and their gradients end in, without autograd.
+"""Calls of the convolution benchmark: the operators behind PyTorch's layers and their gradients, without autograd.
 
-Autograd would launch its own bookkeeping beside them, and cannot be asked for one gradient of a recorded call alone.
+Autograd would launch its own bookkeeping too, and cannot compute a single gradient of a recorded call.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from scalewright.run.vision.session import multiplies_pointwise
 from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionLayout
 from scalewright.workload.vision_run import VisionPrecision
 
-Way = Literal["library", "product"]
-WAYS: tuple[Way, ...] = get_args(Way)
+Method = Literal["library", "product"]
+METHODS: tuple[Method, ...] = get_args(Method)
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FORMATS = {"last": torch.channels_last, "first": torch.contiguous_format}
 NORM_PASSES = {"forward": 3, "backward": 5}
-"""Crossings of the tensor. Forward it is read for its moments, read again and written; backward it and its gradient
-are each read twice, and a gradient written."""
+"""How often the tensor is read or written. Forward: read for its moments, read again and written. Backward: it and its
+gradient are each read twice, and a gradient is written."""
 ACTIVATION_PASSES = {"forward": 2, "backward": 3}
 POOL_PASSES = {"forward": 1.25, "backward": 1.25}
 """Its input is read and a quarter written; backward the reverse. Positions, in 8 bytes each, are not counted: they are
-the kernel's own affair."""
+a detail of the kernel."""
 MOMENTUM, EPSILON = 0.1, 1e-5
-"""PyTorch's own for batch norm; neither changes the time."""
+"""PyTorch's defaults for batch norm; neither changes the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """How tensors of a series lie in memory, and where."""
+class TensorSetting:
+    """Precision, memory layout, batch and device of the tensors in a series."""
 
     precision: VisionPrecision
     layout: ConvolutionLayout
@@ -43,18 +43,18 @@ class Setting:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of activations and of what convolutions read, as automatic mixed precision has it."""
+        """Type of activations and of what convolutions read, as in automatic mixed precision."""
         return DTYPES[self.precision]
 
-    def drawn(self, *shape: int) -> Tensor:
-        """Random numbers: zeros draw less power and run faster."""
+    def random_tensor(self, *shape: int) -> Tensor:
+        """Random numbers: zeros use less power and run faster."""
         drawn = torch.randn(*shape, device=self.device, dtype=self.dtype)
         return drawn.contiguous(memory_format=FORMATS[self.layout])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operands:
-    """What one convolution reads in its three directions."""
+class ConvolutionOperands:
+    """Tensors that one convolution reads in its three directions."""
 
     case: ConvolutionCase
     x_BIHW: Tensor
@@ -62,24 +62,24 @@ class Operands:
     grad_BOHW: Tensor
 
 
-def operands_of(case: ConvolutionCase, setting: Setting) -> Operands:
-    return Operands(
+def operands_of(case: ConvolutionCase, setting: TensorSetting) -> ConvolutionOperands:
+    return ConvolutionOperands(
         case=case,
-        x_BIHW=setting.drawn(setting.batch, case.channels_in, case.in_size, case.in_size),
-        weight_OIKK=setting.drawn(case.channels_out, case.channels_in, case.kernel, case.kernel),
-        grad_BOHW=setting.drawn(setting.batch, case.channels_out, case.out_size, case.out_size),
+        x_BIHW=setting.random_tensor(setting.batch, case.channels_in, case.in_size, case.in_size),
+        weight_OIKK=setting.random_tensor(case.channels_out, case.channels_in, case.kernel, case.kernel),
+        grad_BOHW=setting.random_tensor(setting.batch, case.channels_out, case.out_size, case.out_size),
     )
 
 
-def operand_bytes(case: ConvolutionCase, setting: Setting) -> float:
+def operand_bytes(case: ConvolutionCase, setting: TensorSetting) -> float:
     """Input and output, each with its gradient; weights are small beside them."""
     read = case.channels_in * case.in_size**2
     written = case.channels_out * case.out_size**2
     return 2.0 * setting.batch * (read + written) * setting.dtype.itemsize
 
 
-def way_of(case: ConvolutionCase, setting: Setting) -> Way:
-    """As the vision benchmark computes it."""
+def method_of(case: ConvolutionCase, setting: TensorSetting) -> Method:
+    """How the vision benchmark computes this convolution."""
     is_product = (
         case.kernel == 1
         and case.padding == 0
@@ -88,13 +88,13 @@ def way_of(case: ConvolutionCase, setting: Setting) -> Way:
     return "product" if is_product else "library"
 
 
-def convolution_calls(operands: Operands, way: Way) -> dict[str, Work]:
+def convolution_calls(operands: ConvolutionOperands, method: Method) -> dict[str, Work]:
     """A call of each direction: forward, gradient of the input, gradient of the weights."""
-    calls = _products(operands) if way == "product" else _library(operands)
+    calls = _products(operands) if method == "product" else _library(operands)
     return {name: call for name, call in calls.items() if name != "input" or operands.case.has_input_gradient}
 
 
-def _library(operands: Operands) -> dict[str, Work]:
+def _library(operands: ConvolutionOperands) -> dict[str, Work]:
     x, weight, grad = operands.x_BIHW, operands.weight_OIKK, operands.grad_BOHW
     stride, padding, once = [operands.case.stride] * 2, [operands.case.padding] * 2, [1, 1]
 
@@ -110,8 +110,8 @@ def _library(operands: Operands) -> dict[str, Work]:
     }
 
 
-def _products(operands: Operands) -> dict[str, Work]:
-    """Of a 1x1 convolution whose channels lie last: every pixel is a row."""
+def _products(operands: ConvolutionOperands) -> dict[str, Work]:
+    """Calls of a 1x1 convolution with channels last: every pixel is a row of a matrix."""
     x, weight, stride = operands.x_BIHW, operands.weight_OIKK, operands.case.stride
     batch, channels_out, out_size, _ = operands.grad_BOHW.shape
     grad_PO = operands.grad_BOHW.permute(0, 2, 3, 1).reshape(-1, channels_out)
@@ -134,19 +134,19 @@ def _products(operands: Operands) -> dict[str, Work]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pixels:
-    """What a convolution writes, and a norm and an activation then work on."""
+    """Size of a convolution's output, on which a norm and an activation then work."""
 
     channels_out: int
     out_size: int
     num_norms: int = field(compare=False)
     num_activations: int = field(compare=False)
 
-    def tensor_bytes(self, setting: Setting) -> float:
+    def tensor_bytes(self, setting: TensorSetting) -> float:
         return float(setting.batch * self.channels_out * self.out_size**2 * setting.dtype.itemsize)
 
 
 def pixels_of(cases: tuple[ConvolutionCase, ...]) -> list[Pixels]:
-    """Every distinct size that is written, with how many norms and activations have it."""
+    """Every distinct output size, with the number of its norms and activations."""
     norms: dict[tuple[int, int], int] = {}
     activations: dict[tuple[int, int], int] = {}
     for case in cases:
@@ -159,19 +159,19 @@ def pixels_of(cases: tuple[ConvolutionCase, ...]) -> list[Pixels]:
     ]
 
 
-def norm_calls(pixels: Pixels, setting: Setting) -> dict[str, Work]:
-    """Batch norm in training, as torch.nn.BatchNorm2d comes to it: parameters and moments in 32 bit."""
+def norm_calls(pixels: Pixels, setting: TensorSetting) -> dict[str, Work]:
+    """Batch norm in training, as torch.nn.BatchNorm2d calls it: parameters and moments in 32 bit."""
     shape = (setting.batch, pixels.channels_out, pixels.out_size, pixels.out_size)
-    x, grad = setting.drawn(*shape), setting.drawn(*shape)
+    x, grad = setting.random_tensor(*shape), setting.random_tensor(*shape)
     weight, bias, mean = (torch.full((pixels.channels_out,), v, device=setting.device) for v in (1.0, 0.0, 0.0))
     variance = torch.ones_like(weight)
     aten = torch.ops.aten
 
     def forward() -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-        found: tuple[Tensor, Tensor, Tensor, Tensor, int] = aten._batch_norm_impl_index(
+        outputs: tuple[Tensor, Tensor, Tensor, Tensor, int] = aten._batch_norm_impl_index(
             x, weight, bias, mean, variance, True, MOMENTUM, EPSILON, torch.backends.cudnn.enabled
         )
-        return found
+        return outputs
 
     _, saved_mean, saved_scale, reserve, kernel = forward()
 
@@ -183,19 +183,19 @@ def norm_calls(pixels: Pixels, setting: Setting) -> dict[str, Work]:
     return {"forward": forward, "backward": backward}
 
 
-def activation_calls(pixels: Pixels, setting: Setting) -> dict[str, Work]:
+def activation_calls(pixels: Pixels, setting: TensorSetting) -> dict[str, Work]:
     """ReLU in place, and its gradient."""
     shape = (setting.batch, pixels.channels_out, pixels.out_size, pixels.out_size)
-    x, grad = setting.drawn(*shape), setting.drawn(*shape)
+    x, grad = setting.random_tensor(*shape), setting.random_tensor(*shape)
     return {
         "forward": lambda: torch.relu_(x),
         "backward": lambda: torch.ops.aten.threshold_backward(grad, x, 0),
     }
 
 
-def pool_calls(pixels: Pixels, setting: Setting) -> dict[str, Work]:
+def pool_calls(pixels: Pixels, setting: TensorSetting) -> dict[str, Work]:
     """Max pooling of 3x3 with stride 2, as it follows a residual network's first convolution, and its gradient."""
-    x = setting.drawn(setting.batch, pixels.channels_out, pixels.out_size, pixels.out_size)
+    x = setting.random_tensor(setting.batch, pixels.channels_out, pixels.out_size, pixels.out_size)
     window, stride, padding, once = [3, 3], [2, 2], [1, 1], [1, 1]
     aten = torch.ops.aten
     out, positions = aten.max_pool2d_with_indices(x, window, stride, padding, once, False)

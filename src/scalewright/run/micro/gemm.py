@@ -1,6 +1,6 @@
-"""`bench gemm`: matrix products by shape and precision, the best rate that any shape reaches, and what is sustained.
+"""`bench gemm`: rates of matrix products by shape and precision, the best rate of any shape, and the sustained rate.
 
-Rows: precision, m, n, k, batch, name, series (shapes, best, sustained, cool), layout (tn, nn, nt as BLAS has them),
+Rows: precision, m, n, k, batch, name, series (shapes, best, sustained, cool), layout (tn, nn, nt as in BLAS),
 time_s, time_low_s, time_high_s, repeats, flop_per_s.
 """
 
@@ -17,73 +17,62 @@ from torch import Tensor
 
 from scalewright import units
 from scalewright.errors import ConfigError
-from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.device import make_bf16_products_work
 from scalewright.run.language.float8 import VALUES
-from scalewright.run.metrics import MetricWriter
-from scalewright.run.micro.best_shape import Grid, Shape, search
+from scalewright.run.micro.best_shape import Shape, ShapeGrid, search
 from scalewright.run.micro.free_memory import free_bytes
 from scalewright.run.micro.precisions import available
-from scalewright.run.micro.session import Session, catalogued, run_micro
-from scalewright.run.micro.timing import CacheFlush, measure, settle, timing_of
-from scalewright.run.signals import StopSignals
-from scalewright.run.watchdog import Watchdog
-from scalewright.run.world import World
+from scalewright.run.micro.session import BenchSession, catalogued, run_micro
+from scalewright.run.micro.timing import CacheFlush, measure, synchronise, timing_of
+from scalewright.run.rank_context import RankContext
 from scalewright.workload.micro_run import GemmPrecision, GemmRun
 from scalewright.workload.products import Product
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": VALUES}
 WIDE = DTYPES | {"fp8": torch.bfloat16}
-"""Types that random numbers are drawn in, and products are written in."""
+"""Types in which random numbers are drawn and products are written."""
 GRIDS = {
-    "cuda": Grid(step=256, low=1024, high=20480),
-    "cpu": Grid(step=64, low=256, high=4096),
+    "cuda": ShapeGrid(step=256, low=1024, high=20480),
+    "cpu": ShapeGrid(step=64, low=256, high=4096),
 }
 SEEDS: dict[str, tuple[Shape, ...]] = {
     "cuda": ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 13312), (1024, 15360, 4096), (12288, 8192, 8192)),
     "cpu": ((1024, 1024, 1024), (2048, 2048, 2048), (1024, 4096, 1024)),
 }
-"""Where a search begins: squares, and shapes that others found best (stas00/ml-engineering, MAMF tables)."""
+"""Where a search starts: squares, and shapes that others report as best (stas00/ml-engineering, MAMF tables)."""
 EXPLORE_POINT_S = {"cuda": 0.04, "cpu": 0.25}
 NUM_FINALISTS = 5
-FEWEST_CALLS = 2
-"""One that warms up and one that counts: what even the shortest look at a product costs."""
+MIN_CALLS = 2
+"""One call to warm up and one that counts: the least that measuring a product takes."""
 SEARCH_FRAC, FINAL_FRAC, SUSTAINED_FRAC, COOL_FRAC = 0.3, 0.15, 0.3, 0.25
-"""How the time of a search is divided: looking, measuring the finalists anew, keeping the best one running, and
-products between pauses."""
+"""Shares of the search time: exploring, measuring the finalists again, sustaining the best one, and products between
+pauses."""
 LAYOUTS = ("tn", "nn", "nt")
-"""Of a linear layer: forward, the gradient of its input, the gradient of its weight."""
+"""Layouts of a linear layer: forward, the gradient of its input, the gradient of its weight."""
 COOL_PRODUCTS = ((8192, 6144, 2048), (8192, 1536, 6144), (16384, 4096, 1024), (4096, 4096, 4096), (8192, 3072, 768))
-"""Of models that fit one GPU: large enough to fill it, done before its power limit acts."""
+"""Products of models that fit one GPU: large enough to fill it, finished before its power limit acts."""
 PAUSE_S, NUM_COOL_CALLS, NUM_COOL_ROUNDS = 0.012, 3, 9
-"""Between the calls of cool products, so that they take a few percent of the time; the first of them only wakes up."""
+"""A pause between cool products, so that they take a few percent of the time; their first call only wakes the GPU."""
 COOL, COOL_HELD = "cool", "cool, the one held"
 LONGEST_SUSTAINED_S = 10.0
 SUSTAINED_SAMPLE_S = 0.1
 ALIGNED = 512
-"""Elements to a multiple of which an operand starts."""
+"""An operand starts at a multiple of this many elements."""
 MEMORY_FRAC = 0.25
-"""Of the free memory that the operands of one product may take."""
+"""Share of the free memory that the operands of one product may take."""
 
 
-def run(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
-    return run_micro("gemm", GemmRun, measure_products, directory, world, metrics, stop, watchdog)
+def run(rank: RankContext) -> ExitCode:
+    return run_micro("gemm", GemmRun, measure_products, rank)
 
 
-def measure_products(config: GemmRun, session: Session) -> None:
+def measure_products(config: GemmRun, session: BenchSession) -> None:
     precisions = available(config.precisions, session, skips_missing=config.skips_missing)
-    if session.device.type == "cpu" and set(precisions) & {"bf16", "fp16"}:
-        done = make_bf16_products_work()
-        if done is not None:
-            session.note(done)
-        session.begin()
+    session.prepare_cpu(precisions)
     flush = CacheFlush(session.device) if session.device.type == "cuda" else None
     share = 0.5 if config.products and config.finds_best else float(bool(config.products))
-    session.part("products of given shapes")
-    _measure_given(config.products, precisions, session, flush, until_s=session.left_s * (1.0 - share))
+    session.part("products of the configured shapes")
+    _measure_shapes(config.products, precisions, session, flush, until_s=session.left_s * (1.0 - share))
     for number, precision in enumerate(precisions if config.finds_best else ()):
         time_s = session.left_s / (len(precisions) - number)
         session.part(f"best rate in {precision}")
@@ -93,8 +82,8 @@ def measure_products(config: GemmRun, session: Session) -> None:
     _compare_with_datasheet(session)
 
 
-class Operands:
-    """Random numbers that all products of a precision are cut from: drawing them anew takes longer than multiplying."""
+class GemmOperands:
+    """Random numbers for all products of a precision: drawing new ones takes longer than multiplying."""
 
     def __init__(self, precision: GemmPrecision, device: torch.device) -> None:
         self._precision, self._device = precision, device
@@ -106,15 +95,15 @@ class Operands:
         return drawn.to(DTYPES[self._precision])
 
     def call(self, product: Product, layout: str = "tn") -> Callable[[], Tensor]:
-        """A call of the product, with the second operand laid out as a linear layer's weight is: `tn`, as BLAS has it.
+        """A call of the product, with the second operand laid out as a linear layer's weight: `tn` in BLAS.
 
         `nn` and `nt` are the layouts of its two products in the backward pass.
         """
         torch.set_float32_matmul_precision("high" if self._precision == "tf32" else "highest")
         m, n, k = product.m, product.n, product.k
-        second = -(-m * k // ALIGNED) * ALIGNED  # as an allocation of its own would start
+        second = -(-m * k // ALIGNED) * ALIGNED  # aligned like an allocation of its own
         if self._pool.numel() < second + n * k:
-            self._pool = self._pool.new_empty(0)  # the old numbers make room first
+            self._pool = self._pool.new_empty(0)  # free the old numbers first
             self._pool = self._drawn(second + n * k)
         a_MK, b_NK = self._pool[: m * k].view(m, k), self._pool[second : second + n * k].view(n, k)
         if self._precision == "fp8":
@@ -135,8 +124,8 @@ def operand_bytes(product: Product, precision: GemmPrecision) -> float:
     return float(drawn * (product.m + product.n) * product.k + WIDE[precision].itemsize * product.m * product.n)
 
 
-def _refuses(product: Product, precision: GemmPrecision, device: torch.device) -> str:
-    """Why a product cannot be measured; empty where it can."""
+def _obstacle(product: Product, precision: GemmPrecision, device: torch.device) -> str:
+    """Why a product cannot be measured; empty if it can."""
     if precision == "fp8" and (product.k % 16 or product.n % 16):
         return "8-bit products need N and K that are multiples of 16"
     if operand_bytes(product, precision) > MEMORY_FRAC * free_bytes(device):
@@ -144,18 +133,18 @@ def _refuses(product: Product, precision: GemmPrecision, device: torch.device) -
     return ""
 
 
-def _measure_given(
-    products: tuple[Product, ...], precisions: list[GemmPrecision], session: Session, flush: CacheFlush | None,
+def _measure_shapes(
+    products: tuple[Product, ...], precisions: list[GemmPrecision], session: BenchSession, flush: CacheFlush | None,
     *, until_s: float,
 ) -> None:  # fmt: skip
-    """Each product in each precision, small ones first; one that would overrun the time is left out and noted."""
+    """Each product in each precision, small ones first. A product that would take too long is left out and noted."""
     ordered = sorted(products, key=lambda product: product.flop)
     pairs = [(product, precision) for product in ordered for precision in precisions]
     rates: dict[str, float] = {}
-    operands = {precision: Operands(precision, session.device) for precision in precisions}
+    operands = {precision: GemmOperands(precision, session.device) for precision in precisions}
     for index, (product, precision) in enumerate(pairs):
         sides = f"{product.m},{product.n},{product.k} in {precision}"
-        why = _refuses(product, precision, session.device)
+        why = _obstacle(product, precision, session.device)
         share_s = (session.left_s - until_s) / (len(pairs) - index)
         expected_s = 3.0 * product.flop / rates[precision] if precision in rates else 0.0
         if not why and not session.has_time_for(expected_s, until_s=until_s):
@@ -176,17 +165,17 @@ def _row(product: Product, precision: str, series: str, timed: dict[str, Any], *
     }  # fmt: skip
 
 
-def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | None, *, time_s: float) -> None:
+def _find_best(precision: GemmPrecision, session: BenchSession, flush: CacheFlush | None, *, time_s: float) -> None:
     device = session.device
     point_s = EXPLORE_POINT_S[device.type]
-    operands = Operands(precision, device)
+    operands = GemmOperands(precision, device)
     begun_s = time.monotonic()
     ends_s = begun_s + SEARCH_FRAC * time_s
     fastest = max((float(row["flop_per_s"]) for row in _rows_in(precision, session)), default=math.inf)
 
     def rate_of(shape: Shape) -> float | None:
         product = Product(m=shape[0], n=shape[1], k=shape[2])
-        if _refuses(product, precision, device) or time.monotonic() + FEWEST_CALLS * product.flop / fastest > ends_s:
+        if _obstacle(product, precision, device) or time.monotonic() + MIN_CALLS * product.flop / fastest > ends_s:
             return None
         timing = measure(operands.call(product), device=device, budget_s=point_s, before=flush)
         session.beat(point_s)
@@ -198,9 +187,9 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
     tried = search(rate_of, grid=GRIDS[device.type], seeds=_seeds(precision, session), goes_on=goes_on)
     finalists = sorted(tried, key=lambda shape: tried[shape], reverse=True)[:NUM_FINALISTS]
     final_s, ends_s = FINAL_FRAC * time_s / max(len(finalists), 1), begun_s + (SEARCH_FRAC + FINAL_FRAC) * time_s
-    for shape in finalists:  # measured anew: the best of many noisy rates is one that was lucky
+    for shape in finalists:  # measured again: the best of many noisy rates is partly luck
         product = Product(m=shape[0], n=shape[1], k=shape[2], name="search")
-        if shape != finalists[0] and time.monotonic() + FEWEST_CALLS * product.flop / tried[shape] > ends_s:
+        if shape != finalists[0] and time.monotonic() + MIN_CALLS * product.flop / tried[shape] > ends_s:
             continue
         timing = session.time(operands.call(product), before=flush, share_s=final_s)
         session.rows.append(_row(product, precision, "best", timing.row()))
@@ -218,27 +207,29 @@ def _find_best(precision: GemmPrecision, session: Session, flush: CacheFlush | N
     _sustain(held, operands.call(held), precision, session, time_s=time_s)
 
 
-def _cool(held: Product, precision: GemmPrecision, operands: Operands, session: Session, *, time_s: float) -> None:
-    """Products as a step has them: in all three layouts, each between pauses in which the board stays below its power
-    limit. Back to back they run slower, and a step is seldom all products. The one that is held next comes first."""
-    layouts = LAYOUTS[:1] if precision == "fp8" else LAYOUTS  # 8-bit units take the second operand turned
+def _cool(
+    held: Product, precision: GemmPrecision, operands: GemmOperands, session: BenchSession, *, time_s: float
+) -> None:
+    """Time products as they occur in a step: in all three layouts, with pauses, so that the board stays below its power
+    limit. Back to back they run slower, and a step is seldom all products. The product to be sustained comes first."""
+    layouts = LAYOUTS[:1] if precision == "fp8" else LAYOUTS  # 8-bit units need the second operand transposed
     layers = [Product(m=m, n=n, k=k, name=COOL) for m, n, k in COOL_PRODUCTS]
     pairs = [(replace(held, name=COOL_HELD), LAYOUTS[0]), *((layer, layout) for layer in layers for layout in layouts)]
-    fitting = [pair for pair in pairs if not _refuses(pair[0], precision, session.device)]
+    fitting = [pair for pair in pairs if not _obstacle(pair[0], precision, session.device)]
     samples_s: list[list[float]] = [[] for _ in fitting]
     ends_s = time.monotonic() + time_s
     for number in range(NUM_COOL_ROUNDS):
-        for (product, layout), found in zip(fitting, samples_s, strict=True):
+        for (product, layout), times_s in zip(fitting, samples_s, strict=True):
             if session.stop.requested is None and (number == 0 or time.monotonic() < ends_s):
-                found.append(_after_pause_s(operands.call(product, layout)))
-    for (product, layout), found in zip(fitting, samples_s, strict=True):
-        if found:
-            session.rows.append(_row(product, precision, "cool", timing_of(found).row(), layout=layout))
+                times_s.append(_after_pause_s(operands.call(product, layout)))
+    for (product, layout), times_s in zip(fitting, samples_s, strict=True):
+        if times_s:
+            session.rows.append(_row(product, precision, "cool", timing_of(times_s).row(), layout=layout))
     session.beat(time_s)
 
 
 def _after_pause_s(call: Callable[[], Tensor]) -> float:
-    """One call on a board that was idle for a while."""
+    """Time of one call on a board that was idle for a while."""
     time.sleep(PAUSE_S)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
     call()
@@ -250,31 +241,31 @@ def _after_pause_s(call: Callable[[], Tensor]) -> float:
     return float(marks[0].elapsed_time(marks[1])) / units.KILO / (NUM_COOL_CALLS - 1)
 
 
-def _rows_in(precision: GemmPrecision, session: Session) -> list[dict[str, Any]]:
+def _rows_in(precision: GemmPrecision, session: BenchSession) -> list[dict[str, Any]]:
     return [row for row in session.rows if row["precision"] == precision]
 
 
-def _seeds(precision: GemmPrecision, session: Session) -> list[Shape]:
-    """The best of the given shapes, then those where a search usually begins."""
-    known = [row for row in _rows_in(precision, session) if row["series"] == "shapes"]
-    known.sort(key=lambda row: float(row["flop_per_s"]), reverse=True)
-    return [*((row["m"], row["n"], row["k"]) for row in known[:3]), *SEEDS[session.device.type]]
+def _seeds(precision: GemmPrecision, session: BenchSession) -> list[Shape]:
+    """The three best of the measured shapes, then the usual starting points."""
+    measured = [row for row in _rows_in(precision, session) if row["series"] == "shapes"]
+    measured.sort(key=lambda row: float(row["flop_per_s"]), reverse=True)
+    return [*((row["m"], row["n"], row["k"]) for row in measured[:3]), *SEEDS[session.device.type]]
 
 
 def _sustain(
-    product: Product, call: Callable[[], Tensor], precision: GemmPrecision, session: Session, *, time_s: float
+    product: Product, call: Callable[[], Tensor], precision: GemmPrecision, session: BenchSession, *, time_s: float
 ) -> None:
-    """Run a product back to back: the second half tells what the board holds once it is warm and at its power cap."""
+    """Run a product back to back. The second half gives the rate of a warm board at its power cap."""
     duration_s = min(LONGEST_SUSTAINED_S, SUSTAINED_FRAC * time_s)
 
     def back_to_back() -> list[float]:
-        settle(session.device)
+        synchronise(session.device)
         samples_s, ends_s, num = [], time.monotonic() + duration_s, 1
         while True:
             begun_s = time.perf_counter()
             for _ in range(num):
                 call()
-            settle(session.device)
+            synchronise(session.device)
             once_s = (time.perf_counter() - begun_s) / num
             samples_s.append(once_s)
             num = max(1, math.ceil(SUSTAINED_SAMPLE_S / max(once_s, 1e-7)))
@@ -290,8 +281,8 @@ def _sustain(
     }  # fmt: skip
 
 
-def _compare_with_datasheet(session: Session) -> None:
-    """Best rates as shares of the catalogued peak, where the device is catalogued."""
+def _compare_with_datasheet(session: BenchSession) -> None:
+    """Add the catalogued peak and the share of it to the summary, if the device is in the catalogue."""
     entry = catalogued(session.device)
     for figures in (session.summary.get("best", {}), session.summary.get("sustained", {})):
         for precision, figure in figures.items():
@@ -299,4 +290,4 @@ def _compare_with_datasheet(session: Session) -> None:
             figure["peak_flop_per_s"] = None if peak is None else peak.value
             figure["peak_frac"] = None if peak is None else figure["flop_per_s"] / peak.value
     if entry is None and session.summary:
-        session.note("the catalogue has no entry for this device: no share of a datasheet's peak is told")
+        session.note("the catalogue has no entry for this device, so no share of a datasheet's peak is reported")

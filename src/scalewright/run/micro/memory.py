@@ -15,23 +15,19 @@ from torch import Tensor
 
 from scalewright import units
 from scalewright.errors import ConfigError
-from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.free_memory import free_bytes
-from scalewright.run.micro.session import LONGEST_POINT_S, Session, catalogued, run_micro
+from scalewright.run.micro.session import LONGEST_POINT_S, BenchSession, catalogued, run_micro
 from scalewright.run.micro.timing import CacheFlush, last_cache_bytes, measure
-from scalewright.run.signals import StopSignals
-from scalewright.run.watchdog import Watchdog
-from scalewright.run.world import World
+from scalewright.run.rank_context import RankContext
 from scalewright.workload.micro_run import STREAM_BYTES, MemoryRun
 
 HOST = torch.device("cpu")
 NUM_BUFFERS = 3
 MEMORY_FRAC = 0.25
-"""Of the free memory that the three buffers may take together."""
+"""Share of the free memory that the three buffers may take together."""
 PINNED_BYTES = 2**28
-"""Largest buffer of copies between host and device: the link is at its rate long before."""
+"""Largest buffer for copies between host and device: the link reaches its rate with far smaller ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,32 +38,30 @@ class Transfer:
     place: str
     size_bytes: int
     moved_bytes: int
-    """As STREAM counts: what the program reads and writes, without what a cache fetches before it is overwritten."""
+    """As STREAM counts: what the program reads and writes, without lines that a cache fetches before a write."""
     is_pinned: bool | None = None
 
 
-def run(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
-    return run_micro("memory", MemoryRun, measure_memory, directory, world, metrics, stop, watchdog)
+def run(rank: RankContext) -> ExitCode:
+    return run_micro("memory", MemoryRun, measure_memory, rank)
 
 
-def measure_memory(config: MemoryRun, session: Session) -> None:
+def measure_memory(config: MemoryRun, session: BenchSession) -> None:
     on_gpu = session.device.type == "cuda"
     places = [session.device, HOST] if on_gpu else [HOST]
-    # The largest first: those are the figures that people quote, should time run short.
+    # The largest first: they give the figures that people quote, if time runs short.
     parts = [(size, place) for place in places for size in reversed(_sizes(config, place, session))]
     if not parts:
         raise ConfigError(
             f"buffers of {_shown(config.sizes_bytes[0])} or more: three of them do not fit in a quarter of the "
-            f"{_shown(int(free_bytes(HOST)))} that are free here: give smaller --sizes"
+            f"{_shown(int(free_bytes(HOST)))} of free memory: give smaller --sizes"
         )
     link_sizes = sorted(_link_sizes(config), reverse=True) if on_gpu else []
     num_left = 4 * (len(parts) + len(link_sizes))
     flush = CacheFlush(session.device) if on_gpu else None
     for size, place in parts:
         session.part(f"{_shown(size)} in the memory of the {_name(place)}")
-        # A host's small buffers stay in its caches, as they do in use; a GPU's are put out of its L2 each time.
+        # A host's small buffers stay in its caches, as in practice; a GPU's are flushed from its L2 each time.
         before = flush if place == session.device and size <= 4 * last_cache_bytes(place) else None
         for transfer, work in _stream(size, place):
             _time(transfer, work, session, place, num_left=num_left, flush=before)
@@ -77,7 +71,7 @@ def measure_memory(config: MemoryRun, session: Session) -> None:
         for transfer, work in _link(size, session.device):
             _time(transfer, work, session, session.device, num_left=num_left, flush=None)
             num_left -= 1
-    _sum_up(session)
+    _summarise(session)
 
 
 def _shown(size_bytes: int) -> str:
@@ -88,20 +82,22 @@ def _name(place: torch.device) -> str:
     return "host" if place.type == "cpu" else "device"
 
 
-def _sizes(config: MemoryRun, place: torch.device, session: Session) -> list[int]:
-    """Those that fit; of a host's usual ones only up to the first that no cache helps: larger ones tell the same."""
+def _sizes(config: MemoryRun, place: torch.device, session: BenchSession) -> list[int]:
+    """Sizes that fit. On a host, the usual sizes end with the first that no cache holds: larger ones give the same."""
     limit_bytes, cache_bytes = MEMORY_FRAC * free_bytes(place) / NUM_BUFFERS, last_cache_bytes(place)
-    kept = [size for size in config.sizes_bytes if size <= limit_bytes]
-    for size in config.sizes_bytes[len(kept) :]:
+    fitting = [size for size in config.sizes_bytes if size <= limit_bytes]
+    for size in config.sizes_bytes[len(fitting) :]:
         session.leave_out(_shown(size), f"three buffers would fill the memory of the {_name(place)}")
-    uncached = [size for size in kept if size > 4 * cache_bytes]
-    if kept and not uncached:
+    uncached = [size for size in fitting if size > 4 * cache_bytes]
+    if fitting and not uncached:
         session.note(f"no buffer is above four times the cache of the {_name(place)}: its best rate is the cache's")
     if place.type == "cuda" or config.sizes_bytes != STREAM_BYTES:
-        return kept
+        return fitting
     for size in uncached[1:]:
-        session.leave_out(_shown(size), f"{_shown(uncached[0])} are beyond the caches already; ask for it with --sizes")
-    return [size for size in kept if size not in uncached[1:]]
+        session.leave_out(
+            _shown(size), f"{_shown(uncached[0])} is beyond the caches already; name it with --sizes to measure it"
+        )
+    return [size for size in fitting if size not in uncached[1:]]
 
 
 def _link_sizes(config: MemoryRun) -> list[int]:
@@ -134,13 +130,13 @@ def _copy(target: Tensor, source: Tensor) -> Callable[[], object]:
 
 
 def _time(
-    transfer: Transfer, work: Callable[[], object], session: Session, place: torch.device, *, num_left: int,
+    transfer: Transfer, work: Callable[[], object], session: BenchSession, place: torch.device, *, num_left: int,
     flush: CacheFlush | None,
 ) -> None:  # fmt: skip
     share_s = session.left_s / max(num_left, 1)
     if place == session.device:
         timing = session.time(work, share_s=share_s, before=flush)
-    else:  # the host beside a GPU: its own clock, and the GPU's state does not matter
+    else:  # the host of a GPU: timed by its own clock, whatever the GPU's state
         timing = measure(work, device=place, budget_s=min(LONGEST_POINT_S, max(0.0, share_s)), before=flush)
         session.beat(share_s)
     row: dict[str, Any] = {
@@ -151,8 +147,8 @@ def _time(
     session.rows.append(row)
 
 
-def _sum_up(session: Session) -> None:
-    """Rates at the largest size, which no cache helps; beside the datasheet's where the device is catalogued."""
+def _summarise(session: BenchSession) -> None:
+    """Summarise the rates of the largest size, which no cache holds, with the datasheet's rate if it is catalogued."""
     session.rows.sort(key=lambda row: (str(row["place"]), int(row["size_bytes"])))
     for row in session.rows:
         pinned = {True: "_pinned", False: "_pageable", None: ""}[row["is_pinned"]]

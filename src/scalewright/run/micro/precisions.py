@@ -1,4 +1,4 @@
-"""Which of the precisions asked for a device has."""
+"""Which of the requested precisions a device has."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 from scalewright.errors import ConfigError
 from scalewright.run.language.precision import FP8_CAPABILITY
-from scalewright.run.micro.session import Session
+from scalewright.run.micro.session import BenchSession
 
 Name = TypeVar("Name", bound=str)
 
 
-def available(precisions: Sequence[Name], session: Session, *, skips_missing: bool) -> list[Name]:
-    """Precisions that the session's device multiplies in; the others are noted and left out, or refused."""
-    found: list[Name] = []
+def available(precisions: Sequence[Name], session: BenchSession, *, skips_missing: bool) -> list[Name]:
+    """Precisions in which the session's device multiplies. Others are noted and left out, or refused."""
+    supported: list[Name] = []
     for precision in precisions:
         lack = _lacks(precision, session.device)
         if lack and not skips_missing:
@@ -24,10 +24,10 @@ def available(precisions: Sequence[Name], session: Session, *, skips_missing: bo
         if lack:
             session.note(f"{precision} was left out: {lack}")
         else:
-            found.append(precision)
-    if not found:
-        raise ConfigError("this device has none of the precisions asked for: choose fp32 or bf16 with --precision")
-    return found
+            supported.append(precision)
+    if not supported:
+        raise ConfigError("this device has none of the requested precisions: choose fp32 or bf16 with --precision")
+    return supported
 
 
 def _lacks(precision: str, device: torch.device) -> str:

@@ -1,4 +1,4 @@
-"""What every micro benchmark of one device shares: the watch over it, its time, and how its rows are written down."""
+"""BenchSession: what the micro benchmarks of one device share: watch over the device, time budget, rows and notes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -19,21 +19,21 @@ from scalewright.records.documents import read_document
 from scalewright.records.loader import restore
 from scalewright.records.measurements import Measurements, write_measurements
 from scalewright.records.metric_names import EVENT_PART
-from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
-from scalewright.run.device import choose_device
+from scalewright.run.device import choose_device, make_bf16_products_work
 from scalewright.run.metrics import MetricWriter
-from scalewright.run.micro.conditions import Watch, open_board
+from scalewright.run.micro.conditions import ConditionsWatch, open_board
 from scalewright.run.micro.timing import Timing, Work, measure
 from scalewright.run.probe import processor_name
 from scalewright.run.provenance import driver
-from scalewright.run.signals import StopSignals
+from scalewright.run.rank_context import RankContext
+from scalewright.run.signals import StopRequestedError, StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
 from scalewright.workload.language_run import DeviceKind
 
 LONGEST_POINT_S = 2.0
-"""More time than this tells nothing new about one call."""
+"""More time than this does not make one call's figure better."""
 
 
 class MicroRun(Protocol):
@@ -51,16 +51,12 @@ class MicroRun(Protocol):
 Config = TypeVar("Config", bound=MicroRun)
 
 
-class StoppedError(Exception):
-    """A signal asked the benchmark to stop: nothing is written, it can be run again."""
-
-
 @dataclass(slots=True, kw_only=True)
-class Session:
-    """One benchmark on its way: rows, notes and the time that is left."""
+class BenchSession:
+    """One running benchmark: rows, notes and the time that is left."""
 
     device: torch.device
-    watch: Watch
+    watch: ConditionsWatch
     metrics: MetricWriter
     stop: StopSignals
     watchdog: Watchdog
@@ -77,20 +73,20 @@ class Session:
         return self.budget_s - (time.monotonic() - self.begun_s)
 
     def begin(self) -> None:
-        """The budget is for measuring: what had to be found out first comes on top, as starting PyTorch does."""
+        """Start the budget now: it is for measuring, and preparations such as starting PyTorch are not part of it."""
         self.begun_s = time.monotonic()
 
     def part(self, text: str) -> None:
-        """Say what comes next; here a benchmark that was asked to stop does."""
+        """Report what comes next. A benchmark that a signal asks to stop stops here."""
         if self.stop.requested is not None:
-            raise StoppedError
+            raise StopRequestedError
         done = min(1.0, max(0.0, 1.0 - self.left_s / self.budget_s))
         self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=done)
 
     def time(self, work: Work, *, share_s: float, before: Work | None = None) -> Timing:
-        """Time `work` steadily within its share of the time."""
+        """Time `work` within its share of the time; a time taken during a slowdown of the device does not count."""
         if self.stop.requested is not None:
-            raise StoppedError
+            raise StopRequestedError
         budget_s = min(LONGEST_POINT_S, max(0.0, share_s))
         begun_s = time.monotonic()
         timing = self.watch.steadily(lambda: measure(work, device=self.device, budget_s=budget_s, before=before))
@@ -98,8 +94,15 @@ class Session:
         return timing
 
     def has_time_for(self, expected_s: float, *, until_s: float = 0.0) -> bool:
-        """Whether something fits before only `until_s` are left; a hundredth of the budget always does."""
+        """Whether work fits before only `until_s` are left. Work of a hundredth of the budget always fits."""
         return expected_s <= max(self.left_s - until_s, 0.01 * self.budget_s)
+
+    def prepare_cpu(self, precisions: Collection[str]) -> None:
+        """Make 16-bit products work on a CPU; the budget starts afterwards."""
+        note = make_bf16_products_work(self.device, precisions)
+        if note is not None:
+            self.note(note)
+        self.begin()
 
     def beat(self, took_s: float) -> None:
         """Tell the watchdog that one more point is done."""
@@ -111,58 +114,56 @@ class Session:
             self.notes.append(text)
 
     def leave_out(self, what: str, why: str) -> None:
-        """Note that something was not measured; many of them for one reason make one sentence."""
+        """Note that something was not measured. All omissions with the same reason make one sentence."""
         self._left_out.setdefault(why, []).append(what)
 
     def all_notes(self) -> list[str]:
-        said = [
+        omissions = [
             f"{what[0]}{f' and {len(what) - 1} more' if len(what) > 1 else ''}: not measured, {why}"
             for why, what in self._left_out.items()
         ]
-        return [*self.notes, *said, *self.watch.notes()]
+        return [*self.notes, *omissions, *self.watch.notes()]
 
 
 def run_micro(
     kind: str,
     config_kind: type[Config],
-    work: Callable[[Config, Session], None],
-    directory: RunDirectory,
-    world: World,
-    metrics: MetricWriter,
-    stop: StopSignals,
-    watchdog: Watchdog,
+    work: Callable[[Config, BenchSession], None],
+    rank: RankContext,
 ) -> ExitCode:
-    """Run one micro benchmark on the device of this rank; the first rank's measurements are written.
+    """Run one micro benchmark on the device of this rank, and write the measurements of rank 0.
 
-    Several ranks measure at the same time, each its own device or its share of the cores: what one has beside others.
+    Several ranks measure at the same time, each on its own device or its share of the cores.
     """
-    config = restore(read_document(directory.config, config_kind.KIND), config_kind, where=str(directory.config))
-    device = choose_device(config.device, world)
-    watch = Watch(open_board(device))
-    session = Session(
-        device=device, watch=watch, metrics=metrics, stop=stop, watchdog=watchdog, budget_s=config.budget_s
-    )
+    where = rank.directory.config
+    config = restore(read_document(where, config_kind.KIND), config_kind, where=str(where))
+    device = choose_device(config.device, rank.world)
+    watch = ConditionsWatch(open_board(device))
+    session = BenchSession(
+        device=device, watch=watch, metrics=rank.metrics, stop=rank.stop, watchdog=rank.watchdog,
+        budget_s=config.budget_s,
+    )  # fmt: skip
     try:
         with watch, torch.no_grad():
             work(config, session)
-    except StoppedError:
+    except StopRequestedError:
         return ExitCode.REQUEUE
-    found = Measurements(
+    measurements = Measurements(
         kind=kind,
-        device=device_identity(device, world),
+        device=device_identity(device, rank.world),
         versions=software_versions(device),
         rows=session.rows,
         conditions=watch.conditions().document(),
         summary=session.summary,
         notes=session.all_notes(),
     )
-    if world.is_first:
-        write_measurements(directory, found)
+    if rank.world.is_first:
+        write_measurements(rank.directory, measurements)
     return ExitCode.YES
 
 
 def device_identity(device: torch.device, world: World) -> dict[str, Any]:
-    """What tells this device from others, for reports and for the fingerprint of a calibration."""
+    """What distinguishes this device, for reports and for the fingerprint of a calibration."""
     common = {"num_ranks": world.world_size, "num_nodes": world.num_nodes, "host": world.host}
     if device.type == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -181,17 +182,17 @@ def device_identity(device: torch.device, world: World) -> dict[str, Any]:
 
 def software_versions(device: torch.device) -> dict[str, str]:
     """Versions that a figure depends on."""
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if device.type == "cuda":
         runtime = {"hip": torch.version.hip, "cuda": torch.version.cuda}
-        found |= {name: version for name, version in runtime.items() if version}
+        versions |= {name: version for name, version in runtime.items() if version}
         number = re.search(r"\d+\.\d+(?:\.\d+)*", driver())
-        found |= {"driver": number.group() if number else ""}
-    return {name: version for name, version in found.items() if version}
+        versions |= {"driver": number.group() if number else ""}
+    return {name: version for name, version in versions.items() if version}
 
 
 def catalogued(device: torch.device) -> Accelerator | None:
-    """The catalogue's entry of this device; None where it has none, for then no share of a peak can be told."""
+    """The catalogue's entry of this device; None if it has none."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     try:
         return open_catalog().accelerator(name)

@@ -1,4 +1,4 @@
-"""An end to what cannot be asked to stop, such as a compiler at work."""
+"""A time limit for work that cannot be asked to stop, such as a compiler."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SHORTEST_S = 0.1
 
 
 class TooLong(BaseException):
-    """It was still going on when its time was over; no Exception, which what is interrupted would take for its own."""
+    """The time limit was reached. Not an Exception: the interrupted code could catch that as its own."""
 
 
 @contextlib.contextmanager
 def at_most(limit_s: float) -> Iterator[None]:
-    """Interrupt what is inside once its time is over. Only in the main thread, where Python handles signals."""
+    """Interrupt the body of the `with` after `limit_s`. Only in the main thread, where Python handles signals."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise TooLong

@@ -13,17 +13,17 @@ from scalewright import units
 
 CONFIDENCE_FRAC = 0.95
 PRECISE_FRAC = 0.005
-"""Repeating ends early once the interval of the median is this share of it to either side."""
+"""Repeating ends early once the interval of the median is this narrow, as a share of it to either side."""
 MIN_REPEATS, MAX_REPEATS = 9, 400
-"""Nine is the fewest whose interval at 95 % leaves out the fastest and the slowest."""
+"""Nine is the smallest number whose 95 % interval leaves out the fastest and the slowest."""
 WARM_FRAC = 0.25
-"""Share of the budget spent on calls that do not count: kernels are chosen, clocks and the board's power settle."""
+"""Share of the budget for calls that do not count: kernels are chosen, clocks and power become stable."""
 BATCH_S = 0.05
-"""GPU repeats are queued for about so long before the host waits for them, so that launching is not what is timed."""
+"""GPU repeats are queued for about this long before the host waits, so that launching is not part of the time."""
 SHORTEST_SAMPLE_S = {"cpu": 2e-5, "cuda": 1e-4}
 """A shorter call is timed several times in one sample: clocks and events resolve 0.1 and 1 us."""
 FLUSH_CACHES = 4
-"""A flush reads so many times the size of the last cache."""
+"""A flush reads this many times the size of the last-level cache."""
 SMALLEST_FLUSH_BYTES = 2**26
 
 Work = Callable[[], object]
@@ -31,7 +31,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """What a call takes: the median of its repeats, and between what the median lies with 95 % confidence."""
+    """Time of a call: the median of its repeats, and the 95 % confidence interval of the median."""
 
     time_s: float
     time_low_s: float
@@ -45,7 +45,7 @@ class Timing:
         return (self.time_high_s - self.time_low_s) / (2.0 * self.time_s) if self.time_s > 0 else 0.0
 
     def row(self) -> dict[str, float | int]:
-        """As the rows of a measurements document have it."""
+        """The columns in a row of a measurements document."""
         return {
             "time_s": self.time_s,
             "time_low_s": self.time_low_s,
@@ -55,13 +55,13 @@ class Timing:
 
 
 def timing_of(samples_s: Sequence[float], *, calls_per_repeat: int = 1) -> Timing:
-    """Median and interval of times that were taken; with fewer than six repeats the interval is all of them.
+    """Median and interval of measured times; with fewer than six repeats the interval spans all of them.
 
     The interval runs between two order statistics: the number of repeats below the true median is binomial with
     probability 1/2, whatever the distribution of the times.
     """
     if not samples_s:
-        raise AssertionError("no time was taken: nothing to take a median of")
+        raise AssertionError("no times: a median needs at least one")
     ordered = sorted(samples_s)
     num = len(ordered)
     low = _rank_below_median(num)
@@ -99,9 +99,9 @@ def measure(
     min_repeats: int = MIN_REPEATS,
     max_repeats: int = MAX_REPEATS,
 ) -> Timing:
-    """Time `work` again and again for at most `budget_s`, warm-up included; at least one repeat is made.
+    """Time `work` repeatedly for at most `budget_s`, warm-up included; at least one repeat is made.
 
-    `before` runs ahead of every repeat and is not timed: `CacheFlush`, or what puts back what `work` changes.
+    `before` runs before every repeat and is not timed: `CacheFlush`, or a function that restores what `work` changes.
     Repeats end early once there are `min_repeats` and the median is known well enough.
     """
     ends_s = time.perf_counter() + budget_s
@@ -109,11 +109,11 @@ def measure(
     calls = 1
     if before is None:
         calls = max(1, math.ceil(SHORTEST_SAMPLE_S[device.type] / max(once_s, 1e-8)))
-    take = _take_cuda if device.type == "cuda" else _take_cpu
+    samples_of = _samples_cuda if device.type == "cuda" else _samples_cpu
     batch = max(1, min(max_repeats, int(BATCH_S / max(calls * once_s, 1e-8)))) if device.type == "cuda" else 1
     samples_s: list[float] = []
     while len(samples_s) < max_repeats:
-        samples_s += take(work, before, min(batch, max_repeats - len(samples_s)), calls)
+        samples_s += samples_of(work, before, min(batch, max_repeats - len(samples_s)), calls)
         if time.perf_counter() >= ends_s:
             break
         if len(samples_s) >= min_repeats and timing_of(samples_s).spread_frac <= PRECISE_FRAC:
@@ -122,38 +122,38 @@ def measure(
 
 
 def _warm_up(work: Work, device: torch.device, *, before: Work | None, until_s: float) -> float:
-    """Call until the time is up, at least once; returns the least that a call took."""
-    num, least_s = 1, _wall_s(work, device, before=before, num=1)
-    while time.perf_counter() + least_s < until_s:
-        least_s = min(least_s, _wall_s(work, device, before=before, num=num))
+    """Call until the time is up, at least once; returns the shortest time of a call."""
+    num, shortest_s = 1, _wall_s(work, device, before=before, num=1)
+    while time.perf_counter() + shortest_s < until_s:
+        shortest_s = min(shortest_s, _wall_s(work, device, before=before, num=num))
         num = min(2 * num, 64)
-    return least_s
+    return shortest_s
 
 
 def _wall_s(work: Work, device: torch.device, *, before: Work | None, num: int) -> float:
-    settle(device)
+    synchronise(device)
     begun_s = time.perf_counter()
     for _ in range(num):
         if before is not None:
             before()
         work()
-    settle(device)
+    synchronise(device)
     return (time.perf_counter() - begun_s) / num
 
 
-def _take_cpu(work: Work, before: Work | None, num: int, calls: int) -> list[float]:
-    taken_s = []
+def _samples_cpu(work: Work, before: Work | None, num: int, calls: int) -> list[float]:
+    samples_s = []
     for _ in range(num):
         if before is not None:
             before()
         begun_s = time.perf_counter()
         for _ in range(calls):
             work()
-        taken_s.append((time.perf_counter() - begun_s) / calls)
-    return taken_s
+        samples_s.append((time.perf_counter() - begun_s) / calls)
+    return samples_s
 
 
-def _take_cuda(work: Work, before: Work | None, num: int, calls: int) -> list[float]:
+def _samples_cuda(work: Work, before: Work | None, num: int, calls: int) -> list[float]:
     marks = [(_event(), _event()) for _ in range(num)]
     for start, end in marks:
         if before is not None:
@@ -170,16 +170,16 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def settle(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class CacheFlush:
-    """Reads a buffer several times the last-level cache, so that no operand of the next call lies in it.
+    """Reads a buffer several times the last-level cache, so that no operand of the next call is cached.
 
-    Reading rather than writing: lines that were written would go back to memory during the call that is timed.
+    It reads rather than writes: written lines would go back to memory during the timed call.
     """
 
     def __init__(self, device: torch.device, *, cache_bytes: int | None = None) -> None:
@@ -192,7 +192,7 @@ class CacheFlush:
 
 
 def last_cache_bytes(device: torch.device) -> int:
-    """Of a GPU its L2; of a CPU what the kernel tells of its last level, else 64 MiB."""
+    """The L2 of a GPU; the last level of a CPU as the kernel reports it, else 64 MiB."""
     if device.type == "cuda":
         return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or 2**26
     from scalewright.run.micro.boards import cpu_cache_bytes

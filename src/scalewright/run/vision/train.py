@@ -13,44 +13,40 @@ from torch import Tensor
 from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
 from scalewright.records.documents import read_document
-from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import Loaded
 from scalewright.run.device import choose_device, join_group, make_bf16_products_work
-from scalewright.run.metrics import MetricWriter
+from scalewright.run.rank_context import RankContext
 from scalewright.run.saves import Saves
-from scalewright.run.signals import StopSignals
 from scalewright.run.step_log import StepLog
 from scalewright.run.vision.counted import counted_steps
 from scalewright.run.vision.loader import Batches, ImageLoader, SyntheticBatches
 from scalewright.run.vision.session import VisionSession, is_folded, open_vision_session
 from scalewright.run.vision.source import OpenedSource, open_source
 from scalewright.run.vision.validate import validate
-from scalewright.run.watchdog import Watchdog
-from scalewright.run.world import World
 from scalewright.workload import vision_run
 from scalewright.workload.language_run import SYNTHETIC
 from scalewright.workload.vision_run import VisionRun
 
 
-def run(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
+def run(rank: RankContext) -> ExitCode:
     """Train for the configured epochs; 75 when stopped by a signal, with a checkpoint to resume from."""
-    config = vision_run.from_document(read_document(directory.config, vision_run.KIND), where=str(directory.config))
-    if world.world_size != config.num_ranks:
+    config = vision_run.from_document(
+        read_document(rank.directory.config, vision_run.KIND), where=str(rank.directory.config)
+    )
+    if rank.world.world_size != config.num_ranks:
         raise ConfigError(
-            f"the run is for {config.num_ranks} ranks, but {world.world_size} were started: start {config.num_ranks}"
+            f"the run is for {config.num_ranks} ranks, but {rank.world.world_size} were started: "
+            f"start {config.num_ranks}"
         )
-    device = choose_device(config.device, world)
-    if device.type == "cpu" and config.precision in ("bf16", "fp16"):
-        note = make_bf16_products_work()
-        if note is not None:
-            metrics.event(step=-1, name=names.EVENT_KERNELS, detail=note)
-    metrics.event(step=-1, name=names.EVENT_KERNELS, detail=_kernels(config, device))
-    join_group(world, device)
+    device = choose_device(config.device, rank.world)
+    note = make_bf16_products_work(device, [config.precision])
+    if note is not None:
+        rank.metrics.event(step=-1, name=names.EVENT_KERNELS, detail=note)
+    rank.metrics.event(step=-1, name=names.EVENT_KERNELS, detail=_kernels(config, device))
+    join_group(rank.world, device)
     try:
-        with contextlib.closing(VisionTraining(config, directory, world, metrics, stop, watchdog, device)) as training:
+        with contextlib.closing(VisionTraining(config, rank, device)) as training:
             return training.run()
     finally:
         dist.destroy_process_group()
@@ -69,27 +65,18 @@ class VisionTraining:
     def __init__(
         self,
         config: VisionRun,
-        directory: RunDirectory,
-        world: World,
-        metrics: MetricWriter,
-        stop: StopSignals,
-        watchdog: Watchdog,
+        rank: RankContext,
         device: torch.device,
     ) -> None:
-        self.config, self.directory, self.world = config, directory, world
-        self.metrics, self.stop, self.watchdog, self.device = metrics, stop, watchdog, device
+        self.config, self.rank, self.device = config, rank, device
         self.opened: OpenedSource | None = None
         self.loader: ImageLoader | None = None
-        with watchdog.suspended():
+        with rank.watchdog.suspended():
             self.session: VisionSession = open_vision_session(config, device)
-        self.saves = Saves(
-            config, directory, world, metrics, watchdog, layout=config.layout.brief, tensors=self.session.state,
-            state=self._state,
-        )  # fmt: skip
+        self.saves = Saves(config, rank, layout=config.layout.brief, tensors=self.session.state, state=self._state)
         self.session.train_step.before_update = self.saves.hold_update
         self.log = StepLog(
-            directory=directory, world=world, metrics=metrics, watchdog=watchdog, saves=self.saves, device=device,
-            keep_trace=config.keep_trace,
+            rank=rank, saves=self.saves, device=device, keep_trace=config.keep_trace,
         )  # fmt: skip
 
     def run(self) -> ExitCode:
@@ -114,11 +101,11 @@ class VisionTraining:
     def _open_data(self, first: int) -> None:
         if self.config.data == SYNTHETIC:
             return
-        with self.watchdog.suspended():
-            self.opened = open_source(self.config, self.directory, self.world, self._wait_for_all)
+        with self.rank.watchdog.suspended():
+            self.opened = open_source(self.config, self.rank.directory, self.rank.world, self._wait_for_all)
             if self.opened.copies:
                 self.log.write(first, names.COPYING_TIME, self.opened.copying_s)
-            self.loader = ImageLoader(self.opened.source, self.config, self.device, rank=self.world.rank)
+            self.loader = ImageLoader(self.opened.source, self.config, self.device, rank=self.rank.world.rank)
             if first == 0:
                 self._wait_for_all()  # ranks of a node share its cores, so their loaders are measured at the same time
                 rate = self.loader.images_per_s()
@@ -126,7 +113,7 @@ class VisionTraining:
                     self.log.write(first, names.LOADER_RATE, rate)
 
     def _wait_for_all(self) -> None:
-        if self.world.world_size > 1:
+        if self.rank.world.world_size > 1:
             dist.barrier()
 
     def _epoch(self, epoch: int, *, first_step: int) -> bool:
@@ -136,19 +123,19 @@ class VisionTraining:
         with contextlib.closing(self._batches(epoch, first_step)) as batches:
             for step in range(epoch * config.steps_per_epoch + first_step, last + 1):
                 self._step(step, batches, is_first=step == last + 1 - config.steps_per_epoch + first_step)
-                if step < last and self.saves.after_step(step + 1, stop=self.stop.requested is not None):
+                if step < last and self.saves.after_step(step + 1, stop=self.rank.stop.requested is not None):
                     return True
         training_s = time.perf_counter() - started_s
         self._validate(last)
         if first_step == 0:
             self.log.write(last, names.TRAINING_TIME, training_s)
             self.log.write(last, names.EPOCH_TIME, time.perf_counter() - started_s)
-        return self.saves.after_step(last + 1, stop=self.stop.requested is not None)
+        return self.saves.after_step(last + 1, stop=self.rank.stop.requested is not None)
 
     def _batches(self, epoch: int, first_step: int) -> Batches:
         if self.loader is None:
             step = epoch * self.config.steps_per_epoch + first_step
-            return SyntheticBatches(self.config, self.device, rank=self.world.rank, first_step=step)
+            return SyntheticBatches(self.config, self.device, rank=self.rank.world.rank, first_step=step)
         return self.loader.training(epoch, first_step=first_step)
 
     def _step(self, step: int, batches: Batches, *, is_first: bool) -> None:
@@ -166,7 +153,7 @@ class VisionTraining:
     def _validate(self, step: int) -> None:
         if not self.config.validates or self.loader is None:
             return
-        with self.watchdog.suspended():
+        with self.rank.watchdog.suspended():
             scores = validate(self.session, self.loader.validation())
         if scores is not None:
             self.log.write(step, names.VALIDATION_LOSS, scores.loss)
@@ -196,10 +183,10 @@ class VisionTraining:
         counted = counted_steps(self.config, self.log.timed)
         if counted is None:
             return
-        self.metrics.event(
+        self.rank.metrics.event(
             step=counted.first, name=names.EVENT_STEADY, detail=counted.verdict, value=counted.median_s, unit="s"
         )
         if counted.last is not None:
-            self.metrics.event(
+            self.rank.metrics.event(
                 step=counted.last, name=names.EVENT_STEADY_END, detail="the last step that counts", value=1.0
             )

@@ -2,8 +2,8 @@
 
 Rows: mode (sync, async), size_bytes (of all ranks), num_ranks, stall_s (longest rank, median save) with stall_low_s and
 stall_high_s, total_s (request to name), bytes_per_s (size over total), restore_s, restore_bytes_per_s, restore_cache
-(cold, warm), repeats. The stall of an asynchronous save is the whole copy to host memory: nothing runs beside it here,
-while in training it overlaps with the next forward and backward pass.
+(cold, warm), repeats. Here the stall of an asynchronous save is the whole copy to host memory. In training the copy
+overlaps with the next forward and backward pass.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import Checkpointer
 from scalewright.run.device import choose_device, join_group
 from scalewright.run.metrics import MetricWriter
-from scalewright.run.micro.conditions import Watch, open_board
+from scalewright.run.micro.conditions import ConditionsWatch, open_board
 from scalewright.run.micro.disk import page_cache
 from scalewright.run.micro.disk.checkpoint_state import check_memory, is_state, local, make_state
 from scalewright.run.micro.disk.scratch import scratch_folder
 from scalewright.run.micro.session import device_identity, software_versions
+from scalewright.run.rank_context import RankContext
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
@@ -49,12 +50,12 @@ from scalewright.workload.storage_run import SMALLEST_STATE_BYTES, CheckpointRun
 KEPT = 1
 FILES_PER_CHECKPOINT = 8
 SAVE_AND_RESTORE = 2
-"""One more save, and the restore that follows the last, in times of a save."""
+"""Time still needed after a save, in saves: one more save, and the restore at the end."""
 T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Bench:
+class _CheckpointBench:
     config: CheckpointRun
     world: World
     device: torch.device
@@ -65,29 +66,29 @@ class _Bench:
     begun_s: float
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    num_told: int = 0
+    num_parts: int = 0
 
     @property
     def left_s(self) -> float:
         return self.config.budget_s - (time.monotonic() - self.begun_s)
 
-    def tell(self, text: str) -> None:
-        self.num_told += 1
+    def report_part(self, text: str) -> None:
+        self.num_parts += 1
         done = min(1.0, max(0.0, 1.0 - self.left_s / self.config.budget_s))
         self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=done)
 
     def agreed(self, value: T) -> T:
-        """What rank 0 says, so that all ranks do the same."""
+        """The value of rank 0, so that all ranks do the same."""
         box: list[Any] = [value]
         dist.broadcast_object_list(box, src=0)
-        found: T = box[0]
-        return found
+        of_first: T = box[0]
+        return of_first
 
     def is_stopped(self) -> bool:
         return self.agreed(self.stop.requested is not None)
 
     def longest_s(self, time_s: float) -> float:
-        """Of all ranks: training goes on when the last one does."""
+        """The longest time of all ranks: training continues when the last rank does."""
         times: list[Any] = [None] * self.world.world_size
         dist.all_gather_object(times, time_s)
         return float(max(times))
@@ -99,20 +100,19 @@ class _Save:
     total_s: float
 
 
-def run(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
+def run(rank: RankContext) -> ExitCode:
+    directory, world = rank.directory, rank.world
     config = restore(read_document(directory.config, CheckpointRun.KIND), CheckpointRun, where=str(directory.config))
     device = choose_device(config.device, world)
     check_memory(config, device, world)
     join_group(world, device)
     try:
         mesh = init_device_mesh(device.type, (world.world_size,))
-        bench = _Bench(
-            config=config, world=world, device=device, mesh=mesh, metrics=metrics, stop=stop, watchdog=watchdog,
-            begun_s=time.monotonic(),
+        bench = _CheckpointBench(
+            config=config, world=world, device=device, mesh=mesh, metrics=rank.metrics, stop=rank.stop,
+            watchdog=rank.watchdog, begun_s=time.monotonic(),
         )  # fmt: skip
-        with _shared_scratch(bench) as folder, Watch(open_board(device)) as watch:
+        with _shared_scratch(bench) as folder, ConditionsWatch(open_board(device)) as watch:
             is_whole = _measure_all(bench, folder)
             file_system = file_system_type(folder)
         if not is_whole:
@@ -121,7 +121,7 @@ def run(
         with contextlib.suppress(RuntimeError):  # peers may have left
             dist.destroy_process_group()
     if world.is_first:
-        found = Measurements(
+        measurements = Measurements(
             kind="checkpoint",
             device=device_identity(device, world) | {"file_system": file_system, "path": config.path},
             versions=software_versions(device),
@@ -131,39 +131,39 @@ def run(
             fits=_fits(bench.rows),
             notes=[*bench.notes, *watch.notes()],
         )
-        write_measurements(directory, found)
+        write_measurements(directory, measurements)
     return ExitCode.YES
 
 
 @contextlib.contextmanager
-def _shared_scratch(bench: _Bench) -> Iterator[Path]:
-    """A folder that rank 0 makes and removes; why it could not is everybody's error."""
+def _shared_scratch(bench: _CheckpointBench) -> Iterator[Path]:
+    """A folder that rank 0 creates and removes. An error of rank 0 is raised on all ranks."""
     with contextlib.ExitStack() as stack:
         outcome: Path | ScalewrightError | None = None
         if bench.world.is_first:
             try:
                 outcome = stack.enter_context(scratch_folder(Path(bench.config.path)))
-                # One that is whole and one that is written: the old is dropped when the new has its name.
+                # One whole checkpoint and one being written: the old one is deleted when the new one has its name.
                 largest = bench.config.sizes_bytes[-1]
                 num_files = (bench.world.world_size + FILES_PER_CHECKPOINT) * (KEPT + 1)
                 check_room(outcome, num_bytes=(KEPT + 1) * largest, num_files=num_files)
             except ScalewrightError as error:
                 outcome = error
-        found = bench.agreed(outcome)
-        if isinstance(found, ScalewrightError):
-            raise found
-        assert found is not None
-        if not found.is_dir():
+        folder = bench.agreed(outcome)
+        if isinstance(folder, ScalewrightError):
+            raise folder
+        assert folder is not None
+        if not folder.is_dir():
             raise EnvironmentFailedError(
-                f"{found}: rank 0 made it, and rank {bench.world.rank} on {bench.world.host} does not see it; "
+                f"{folder}: rank 0 made it, and rank {bench.world.rank} on {bench.world.host} does not see it; "
                 "give a --path that all nodes share"
             )
-        yield found
-        dist.barrier()  # nobody reads any more; after an error there is no waiting, which would hold up the launcher
+        yield folder
+        dist.barrier()  # no rank reads any more; after an error nobody waits, which would delay the launcher
 
 
-def _measure_all(bench: _Bench, folder: Path) -> bool:
-    """Every size in every mode, smallest first; false where the run was asked to stop."""
+def _measure_all(bench: _CheckpointBench, folder: Path) -> bool:
+    """Measure every size in every mode, smallest first; false if a signal asked the run to stop."""
     config = bench.config
     _warm_up(bench, folder)
     expected_s = 0.0
@@ -182,15 +182,15 @@ def _measure_all(bench: _Bench, folder: Path) -> bool:
     return True
 
 
-def _share_s(bench: _Bench, number: int) -> float:
-    """Time for a size, of all that are still to come: by the root of its bytes, so that small ones are repeated too."""
-    to_come = bench.config.sizes_bytes[number:]
-    return bench.left_s * math.sqrt(to_come[0]) / math.fsum(math.sqrt(size) for size in to_come)
+def _share_s(bench: _CheckpointBench, number: int) -> float:
+    """Share of the remaining time for a size, by the root of its bytes, so that small sizes are repeated too."""
+    remaining = bench.config.sizes_bytes[number:]
+    return bench.left_s * math.sqrt(remaining[0]) / math.fsum(math.sqrt(size) for size in remaining)
 
 
-def _warm_up(bench: _Bench, folder: Path) -> None:
-    """The first save loads code and starts threads, which is no cost of storage."""
-    bench.tell("warming up")
+def _warm_up(bench: _CheckpointBench, folder: Path) -> None:
+    """Save once without timing: the first save loads code and starts threads, which is not a cost of storage."""
+    bench.report_part("warming up")
     tensors = make_state(SMALLEST_STATE_BYTES, bench.mesh, bench.device)
     with _saver(folder / "warm-up") as saver:
         saver.save_async(1, tensors, {})
@@ -198,12 +198,12 @@ def _warm_up(bench: _Bench, folder: Path) -> None:
         saver.load_newest(tensors)
 
 
-def _measure_size(bench: _Bench, folder: Path, size_bytes: int, *, share_s: float) -> bool:
+def _measure_size(bench: _CheckpointBench, folder: Path, size_bytes: int, *, share_s: float) -> bool:
     tensors = make_state(size_bytes, bench.mesh, bench.device)
     actual_bytes = bench.world.world_size * sum(local(t).nbytes for t in tensors.values())
     modes, begun_s = bench.config.modes, time.monotonic()
     for number, mode in enumerate(modes, start=1):
-        bench.tell(f"{mode}, {units.format(actual_bytes, units.BYTES)}")
+        bench.report_part(f"{mode}, {units.format(actual_bytes, units.BYTES)}")
         with _saver(folder / mode) as saver:
             if mode == "async":
                 saver.make_room(tensors)  # once per training, before its first step
@@ -229,7 +229,7 @@ def _saver(folder: Path) -> Iterator[Checkpointer]:
 
 
 def _saves(
-    bench: _Bench, saver: Checkpointer, tensors: dict[str, Tensor], mode: SaveMode, *, ends_s: float
+    bench: _CheckpointBench, saver: Checkpointer, tensors: dict[str, Tensor], mode: SaveMode, *, ends_s: float
 ) -> list[_Save] | None:
     saves: list[_Save] = []
     while len(saves) < bench.config.repeats:
@@ -239,12 +239,14 @@ def _saves(
         if bench.agreed(is_over):
             break
         saves.append(_timed_save(bench, saver, tensors, mode, step=len(saves) + 1))
-        bench.watchdog.step_done(step=bench.num_told, seconds_s=saves[-1].total_s, loss=None, flop_per_s=0.0)
+        bench.watchdog.step_done(step=bench.num_parts, seconds_s=saves[-1].total_s, loss=None, flop_per_s=0.0)
     return saves
 
 
-def _timed_save(bench: _Bench, saver: Checkpointer, tensors: dict[str, Tensor], mode: SaveMode, *, step: int) -> _Save:
-    _settle(bench)
+def _timed_save(
+    bench: _CheckpointBench, saver: Checkpointer, tensors: dict[str, Tensor], mode: SaveMode, *, step: int
+) -> _Save:
+    _synchronise(bench)
     begun_s = time.perf_counter()
     if mode == "sync":
         saver.save(step, tensors, {})
@@ -257,30 +259,32 @@ def _timed_save(bench: _Bench, saver: Checkpointer, tensors: dict[str, Tensor], 
     return _Save(stall_s=bench.longest_s(stall_s), total_s=bench.longest_s(time.perf_counter() - begun_s))
 
 
-def _restored(bench: _Bench, saver: Checkpointer, folder: Path, tensors: dict[str, Tensor]) -> tuple[float, bool]:
-    """Time to restore, verification included, and whether it came from disk; what comes back must be what was saved."""
-    is_cold = _forget(bench, folder)
+def _restored(
+    bench: _CheckpointBench, saver: Checkpointer, folder: Path, tensors: dict[str, Tensor]
+) -> tuple[float, bool]:
+    """Time to restore with verification, and whether it came from disk. Raises if the state is not the saved one."""
+    is_cold = _drop_from_cache(bench, folder)
     for tensor in tensors.values():
         local(tensor).zero_()
-    _settle(bench)
+    _synchronise(bench)
     begun_s = time.perf_counter()
     loaded = saver.load_newest(tensors)
     if bench.device.type == "cuda":
         torch.cuda.synchronize()
     restore_s = bench.longest_s(time.perf_counter() - begun_s)
     wrong = [name for name, tensor in tensors.items() if not is_state(name, tensor, bench.world.rank)]
-    found: list[Any] = [None] * bench.world.world_size
-    dist.all_gather_object(found, wrong)
-    if loaded is None or any(found):
+    wrong_of_ranks: list[Any] = [None] * bench.world.world_size
+    dist.all_gather_object(wrong_of_ranks, wrong)
+    if loaded is None or any(wrong_of_ranks):
         raise EnvironmentFailedError(
-            f"{folder}: what was restored is not what was saved ({next(filter(None, found), ['nothing'])[0]}): "
+            f"{folder}: restored state is not the saved one ({next(filter(None, wrong_of_ranks), ['nothing'])[0]}): "
             "this storage loses data; do not train on it"
         )
     return restore_s, is_cold
 
 
-def _forget(bench: _Bench, folder: Path) -> bool:
-    """Drop the checkpoint from the cache of every node; whether that worked."""
+def _drop_from_cache(bench: _CheckpointBench, folder: Path) -> bool:
+    """Drop the checkpoint from the page cache of every node. Returns whether that worked."""
     files = [path for path in folder.rglob("*.distcp") if path.is_file()]
     if bench.world.is_first_on_node:
         page_cache.flush(files)
@@ -293,7 +297,7 @@ def _forget(bench: _Bench, folder: Path) -> bool:
     return bench.longest_s(cached) < 0.1
 
 
-def _settle(bench: _Bench) -> None:
+def _synchronise(bench: _CheckpointBench) -> None:
     if bench.device.type == "cuda":
         torch.cuda.synchronize()
     dist.barrier()
@@ -323,7 +327,7 @@ def _row(
 
 
 def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of the largest size that was measured."""
+    """Figures of the largest size that was measured."""
     largest = max(row["size_bytes"] for row in rows)
     at = {row["mode"]: row for row in rows if row["size_bytes"] == largest}
     any_row = next(iter(at.values()))
@@ -338,14 +342,16 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _fits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """total = latency + size / bandwidth for each mode, by least squares of relative errors; from two sizes on."""
-    found = []
+    fits = []
     for mode in dict.fromkeys(row["mode"] for row in rows):
         sizes = np.array([row["size_bytes"] for row in rows if row["mode"] == mode], dtype=np.float64)
         times = np.array([row["total_s"] for row in rows if row["mode"] == mode])
         if len(sizes) < 2:
             continue
         latency_s, s_per_byte = np.linalg.lstsq(np.stack([1 / times, sizes / times], 1), np.ones(len(sizes)))[0]
-        if latency_s < 0 or s_per_byte <= 0:  # no start to be seen, or nothing but start: the largest says it best
+        if (
+            latency_s < 0 or s_per_byte <= 0
+        ):  # no visible latency, or nothing but latency: the largest size is the best estimate
             latency_s, s_per_byte = 0.0, times[-1] / sizes[-1]
-        found.append({"mode": mode, "latency_s": float(latency_s), "bytes_per_s": float(1 / s_per_byte)})
-    return found
+        fits.append({"mode": mode, "latency_s": float(latency_s), "bytes_per_s": float(1 / s_per_byte)})
+    return fits

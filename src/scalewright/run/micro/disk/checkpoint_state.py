@@ -1,4 +1,4 @@
-"""State to save: tensors split over all ranks as sharded training has them, whose content can be told again."""
+"""State to save: tensors split over all ranks as in sharded training, whose content can be computed again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATE_COPIES = 2
 
 
 def make_state(size_bytes: int, mesh: DeviceMesh, device: torch.device) -> dict[str, Tensor]:
-    """Tensors split over all ranks, as sharded training has them, whose content can be told again."""
+    """Tensors split over all ranks, as in sharded training, whose content can be computed again."""
     num_ranks = mesh.size()
     num_tensors = max(1, size_bytes // TENSOR_BYTES)
     rows = max(1, size_bytes // num_tensors // num_ranks // (4 * WIDTH))
@@ -36,7 +36,7 @@ def make_state(size_bytes: int, mesh: DeviceMesh, device: torch.device) -> dict[
 
 
 def state_values(name: str, num_rows: int, rank: int, device: torch.device) -> Tensor:
-    """Random numbers that name and rank decide: a disk that compresses gains nothing."""
+    """Random numbers from a seed of name and rank. A disk cannot compress them."""
     number = int(name.split(".")[1])
     generator = torch.Generator(device=device).manual_seed(number * 100_003 + rank)
     return torch.randn((num_rows, WIDTH), generator=generator, device=device)
@@ -52,7 +52,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def check_memory(config: CheckpointRun, device: torch.device, world: World) -> None:
-    """Before anything is allocated: a process that the kernel ends for want of memory cannot say why."""
+    """Called before anything is allocated: a process that the kernel kills for lack of memory cannot report why."""
     per_rank = config.sizes_bytes[-1] / world.world_size
     copies = STATE_COPIES if device.type == "cpu" else 1
     checks: list[tuple[str, float, Callable[[], int]]] = [
@@ -60,11 +60,11 @@ def check_memory(config: CheckpointRun, device: torch.device, world: World) -> N
     ]
     if device.type == "cuda":
         checks.append(("device", per_rank, lambda: torch.cuda.mem_get_info(device)[0]))
-    for where, wanted, available in checks:
+    for where, needed, available in checks:
         free = available()
-        if wanted > 0.9 * free:
-            wanted_text, free_text = (units.format(n, units.BYTES) for n in (wanted, free))
+        if needed > 0.9 * free:
+            needed_text, free_text = (units.format(n, units.BYTES) for n in (needed, free))
             raise ConfigError(
-                f"a state of {units.format(config.sizes_bytes[-1], units.BYTES)} takes {wanted_text} of {where} memory "
-                f"and {free_text} are free: give smaller --sizes, or more ranks on other nodes"
+                f"a state of {units.format(config.sizes_bytes[-1], units.BYTES)} takes {needed_text} of {where} memory "
+                f"and {free_text} is free: give smaller --sizes, or more ranks on other nodes"
             )

@@ -1,4 +1,4 @@
-"""The kernel's cache of files: empty it for some files, and tell how much of a file it holds."""
+"""The kernel's page cache: fill it or empty it for some files, and measure how much of a file it holds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ START_WRITING, WRITE_AND_WAIT = 2, 1 | 2 | 4
 
 
 def flush(files: Iterable[Path]) -> None:
-    """Write out these files' pages: only clean ones can be dropped. The rest of the file system is left alone."""
+    """Write these files' pages to disk: only clean pages can be dropped. Other files are not touched."""
     files = list(files)
-    for flags in (START_WRITING, WRITE_AND_WAIT):  # all are begun before the first is waited for
+    for flags in (START_WRITING, WRITE_AND_WAIT):  # start all before waiting for the first
         for path in files:
             handle = os.open(path, os.O_RDONLY)
             try:
@@ -29,7 +29,7 @@ def flush(files: Iterable[Path]) -> None:
 
 
 def drop(files: Iterable[Path]) -> None:
-    """Ask the kernel to forget these files; a RAM disk cannot, and some file systems do not."""
+    """Ask the kernel to drop these files from its cache. A RAM disk cannot, and some file systems do not."""
     for path in files:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -54,13 +54,13 @@ def cached_frac(path: Path) -> float:
     if size == 0:
         return 0.0
     num_pages = -(-size // mmap.PAGESIZE)
-    seen = (ctypes.c_ubyte * num_pages)()
+    flags = (ctypes.c_ubyte * num_pages)()
     with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) as pages:
         first = ctypes.c_char.from_buffer(pages)
         try:
-            failed = _libc.mincore(ctypes.byref(first), ctypes.c_size_t(size), seen)
+            failed = _libc.mincore(ctypes.byref(first), ctypes.c_size_t(size), flags)
         finally:
             del first  # the map cannot be closed while something points into it
         if failed:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
-    return sum(page & 1 for page in seen) / num_pages
+    return sum(page & 1 for page in flags) / num_pages

@@ -1,4 +1,4 @@
-"""A folder of a benchmark's own on the storage it measures: checked before it is filled, removed whatever happens."""
+"""A folder for a benchmark on the storage that it measures. It is removed however the benchmark ends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LOCK = "in-use"
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent`, which must exist; those that killed benchmarks left there are removed first."""
+    """A new folder in `parent`, which must exist. Folders of killed benchmarks are removed first."""
     if not parent.is_dir():
         raise EnvironmentFailedError(f"{parent}: no such folder to measure in; make it, or give another --path")
-    _remove_left(parent)
+    _remove_abandoned(parent)
     with writing(parent):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: nobody can tell who left it
+        with contextlib.suppress(OSError):  # a file system without locks: abandoned folders stay
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with writing(folder):
             yield folder
@@ -36,8 +36,8 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def _remove_left(parent: Path) -> None:
-    """Folders whose lock nobody holds: their benchmark was killed. Locks of an ended process are free."""
+def _remove_abandoned(parent: Path) -> None:
+    """Remove folders whose lock is free: their benchmark was killed, and the kernel freed its lock."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             handle = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)

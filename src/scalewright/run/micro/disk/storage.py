@@ -1,4 +1,4 @@
-"""`bench storage`: a data set of each format is made in the scratch folder, read in every way, and removed.
+"""`bench storage`: makes a data set in each format in a scratch folder, reads it in several ways, and removes it.
 
 Rows: format (files, shards, lmdb, ram), order (sequential, random), cache (cold, warm), num_workers, num_samples and
 bytes of a round, time_s (median round) with time_low_s and time_high_s (fastest and slowest), repeats (rounds),
@@ -30,37 +30,37 @@ from scalewright.records.host_load import load_now
 from scalewright.records.loader import restore
 from scalewright.records.measurements import Measurements, write_measurements
 from scalewright.records.metric_names import EVENT_PART
-from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.disk import page_cache
 from scalewright.run.micro.disk.scratch import scratch_folder
 from scalewright.run.micro.disk.storage_readers import METADATA_OPS, Order, Readers, Share, elapsed_s
-from scalewright.run.micro.disk.storage_set import StoppedError, make_sets
+from scalewright.run.micro.disk.storage_set import make_sets
 from scalewright.run.probe import processor_name
 from scalewright.run.provenance import versions
-from scalewright.run.signals import StopSignals
+from scalewright.run.rank_context import RankContext
+from scalewright.run.signals import StopRequestedError, StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
 from scalewright.workload.storage_run import FORMATS, StorageFormat, StorageRun
 
 ROUND_S = 0.25
-"""A round reads so many samples that it takes about this long, where there are as many."""
+"""A round reads as many samples as take about this long, if the set has that many."""
 MAX_ROUNDS = 7
 TRIAL_SAMPLES = 4
-"""Of each process, to begin with when looking for how many make a round."""
-MOST_GROWTH = 16.0
-"""From one try to the next."""
+"""Samples of each process in the first trial of a round's length."""
+MAX_GROWTH = 16.0
+"""Largest growth of a round from one trial to the next."""
 STILL_CACHED_FRAC = 0.1
-"""With more than this left in memory after it was dropped, a file is not cold."""
-NUM_LOOKED_AT = 20
+"""If more than this share of a file stays in memory after it was dropped, it is not cold."""
+NUM_CHECKED = 20
 WARM_MEMORY_FRAC = 0.5
-"""Of the free memory: a larger set would push itself out of the cache while it is read."""
+"""Share of the free memory: a larger set would evict itself from the cache while it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One way of reading."""
+class ReadingPoint:
+    """One combination of format, order, cache state and number of workers."""
 
     format: StorageFormat
     order: Order
@@ -74,7 +74,7 @@ class Point:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Bench:
+class _StorageBench:
     config: StorageRun
     metrics: MetricWriter
     stop: StopSignals
@@ -84,26 +84,25 @@ class _Bench:
     places: dict[StorageFormat, Path] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    num_told: int = 0
+    num_parts: int = 0
 
     @property
     def left_s(self) -> float:
         return self.config.budget_s - (time.monotonic() - self.begun_s)
 
-    def tell(self, text: str) -> None:
-        """Say what comes next; here a benchmark that was asked to stop does."""
+    def report_part(self, text: str) -> None:
+        """Report what comes next. A benchmark that a signal asks to stop stops here."""
         if self.stop.requested is not None:
-            raise StoppedError
-        self.num_told += 1
+            raise StopRequestedError
+        self.num_parts += 1
         done = min(1.0, max(0.0, 1.0 - self.left_s / self.config.budget_s))
         self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=done)
-        self.watchdog.step_done(step=self.num_told, seconds_s=ROUND_S, loss=None, flop_per_s=0.0)
+        self.watchdog.step_done(step=self.num_parts, seconds_s=ROUND_S, loss=None, flop_per_s=0.0)
 
 
-def run(
-    directory: RunDirectory, world: World, metrics: MetricWriter, stop: StopSignals, watchdog: Watchdog
-) -> ExitCode:
+def run(rank: RankContext) -> ExitCode:
     """Measure on the first rank; the others have nothing to do."""
+    directory, world = rank.directory, rank.world
     if not world.is_first:
         return ExitCode.YES
     config = restore(read_document(directory.config, StorageRun.KIND), StorageRun, where=str(directory.config))
@@ -112,13 +111,14 @@ def run(
         with scratch_folder(Path(config.path)) as folder:
             _check_fits(config, folder)
             with Readers(config.num_workers[-1]) as readers:
-                bench = _Bench(
-                    config=config, metrics=metrics, stop=stop, watchdog=watchdog, readers=readers, begun_s=begun_s
-                )
-                found = _measured(bench, folder, world)
-    except StoppedError:
+                bench = _StorageBench(
+                    config=config, metrics=rank.metrics, stop=rank.stop, watchdog=rank.watchdog, readers=readers,
+                    begun_s=begun_s,
+                )  # fmt: skip
+                measurements = _measured(bench, folder, world)
+    except StopRequestedError:
         return ExitCode.REQUEUE
-    write_measurements(directory, found)
+    write_measurements(directory, measurements)
     return ExitCode.YES
 
 
@@ -128,14 +128,16 @@ def _check_fits(config: StorageRun, folder: Path) -> None:
     check_room(folder, num_bytes=config.size_bytes * len(config.disk_formats), num_files=num_files)
 
 
-def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
+def _measured(bench: _StorageBench, folder: Path, world: World) -> Measurements:
     config, load = bench.config, load_now()
-    bench.places = make_sets(config, folder, tell=bench.tell, is_stopped=lambda: bench.stop.requested is not None)
+    bench.places = make_sets(
+        config, folder, report_part=bench.report_part, is_stopped=lambda: bench.stop.requested is not None
+    )
     with _in_ram(bench):
         can_drop = _can_drop(bench, folder)
         points = _points(bench, can_drop)
         for number, point in enumerate(points):
-            # What is left, shared by the points to come and a last part for metadata.
+            # The remaining time, shared by the remaining points and a last part for metadata.
             _measure(bench, point, share_s=bench.left_s / (len(points) - number + 2))
             if bench.left_s <= 0 and number + 1 < len(points):
                 _note_skipped(bench, len(points) - number - 1, len(points))
@@ -157,11 +159,11 @@ def _measured(bench: _Bench, folder: Path, world: World) -> Measurements:
 
 
 @contextlib.contextmanager
-def _in_ram(bench: _Bench) -> Iterator[None]:
-    """While inside, the files are also on a RAM disk, where there is room for them."""
+def _in_ram(bench: _StorageBench) -> Iterator[None]:
+    """Inside the `with`, the files are also on a RAM disk, if it has room for them."""
     copied: CopiedSet | None = None
     if "ram" in bench.config.formats:
-        bench.tell("copying to RAM")
+        bench.report_part("copying to RAM")
         try:
             copied = copy_set(bench.places["files"], RAM_FOLDER)
             bench.places["ram"] = copied.path
@@ -174,37 +176,37 @@ def _in_ram(bench: _Bench) -> Iterator[None]:
             remove_copy(copied)
 
 
-def _can_drop(bench: _Bench, folder: Path) -> bool:
-    """Whether the cache lets go of what was written: else nothing can be read cold."""
+def _can_drop(bench: _StorageBench, folder: Path) -> bool:
+    """Whether the cache drops the files that were written: otherwise nothing can be read cold."""
     files = _files(folder)
     page_cache.drop(files)
-    looked_at = {path: path.stat().st_size for path in files[:: max(1, len(files) // NUM_LOOKED_AT)]}
+    checked = {path: path.stat().st_size for path in files[:: max(1, len(files) // NUM_CHECKED)]}
     try:
-        cached = sum(page_cache.cached_frac(path) * size for path, size in looked_at.items())
-        left = cached / max(sum(looked_at.values()), 1)
+        cached = sum(page_cache.cached_frac(path) * size for path, size in checked.items())
+        cached_frac = cached / max(sum(checked.values()), 1)
     except OSError as error:
-        bench.notes.append(f"cold is as good as the file system drops its cache: it does not tell ({error.strerror})")
+        bench.notes.append(f"cold may be warm: the file system does not report its cache ({error.strerror})")
         return True
-    if left > STILL_CACHED_FRAC:
+    if cached_frac > STILL_CACHED_FRAC:
         kind = file_system_type(folder) or "this file system"
         bench.notes.append(
-            f"warm only: {left:.0%} of the files stay in memory on {kind}, whatever is asked of the kernel"
+            f"warm only: {cached_frac:.0%} of the files stay in memory on {kind}: its cache cannot be dropped"
         )
         return False
-    bench.notes.append("cold: not in this machine's page cache; names, servers and disks may remember")
+    bench.notes.append("cold: not in this machine's page cache; metadata, servers and disks may still cache")
     return True
 
 
-def _points(bench: _Bench, can_drop: bool) -> list[Point]:
-    """Every way of reading; the most processes first, so that a short budget still has what jobs do."""
+def _points(bench: _StorageBench, can_drop: bool) -> list[ReadingPoint]:
+    """All points, those with the most processes first: a short budget still measures what jobs do."""
     config = bench.config
     caches = (True, False) if can_drop else (False,)
-    left = min(memory_left_bytes(), default=0)
-    if can_drop and config.size_bytes > left * WARM_MEMORY_FRAC:
-        bench.notes.append(f"cold only: the set does not stay in {units.format(left, units.BYTES)} of free memory")
+    free = min(memory_left_bytes(), default=0)
+    if can_drop and config.size_bytes > free * WARM_MEMORY_FRAC:
+        bench.notes.append(f"cold only: the set does not stay in {units.format(free, units.BYTES)} of free memory")
         caches = (True,)
-    found = [
-        Point(format=name, order=order, is_cold=is_cold, num_workers=num)
+    points = [
+        ReadingPoint(format=name, order=order, is_cold=is_cold, num_workers=num)
         for num in reversed(config.num_workers)
         for name in config.formats
         if name in bench.places
@@ -212,24 +214,22 @@ def _points(bench: _Bench, can_drop: bool) -> list[Point]:
         for order in ("random", "sequential")
     ]
     if "shards" in config.formats:
-        found += [
-            Point(format="shards", order="sequential", is_cold=is_cold, num_workers=1, read_bytes=size)
+        points += [
+            ReadingPoint(format="shards", order="sequential", is_cold=is_cold, num_workers=1, read_bytes=size)
             for size in config.read_sizes_bytes
             for is_cold in caches
             if size != READ_BYTES or 1 not in config.num_workers
         ]
-    return found
+    return points
 
 
-def _note_skipped(bench: _Bench, num_skipped: int, num_points: int) -> None:
-    bench.notes.append(
-        f"the budget ended before {num_skipped} of {num_points} ways of reading: give a longer --budget for them"
-    )
+def _note_skipped(bench: _StorageBench, num_skipped: int, num_points: int) -> None:
+    bench.notes.append(f"the budget ended before {num_skipped} of {num_points} points: give a longer --budget for them")
 
 
-def _measure(bench: _Bench, point: Point, *, share_s: float) -> None:
-    """Rounds of reading within the point's share of the time, and one row of them."""
-    bench.tell(str(point))
+def _measure(bench: _StorageBench, point: ReadingPoint, *, share_s: float) -> None:
+    """Read in rounds within the point's share of the time, and add one row."""
+    bench.report_part(str(point))
     ends_s = time.monotonic() + share_s
     path, readers = bench.places[point.format], bench.readers
     files = _files(path)
@@ -244,21 +244,21 @@ def _measure(bench: _Bench, point: Point, *, share_s: float) -> None:
         spans = readers.read(shares)
         return elapsed_s(spans), sum(span.num_bytes for span in spans)
 
-    shares, last = _round_of_its_length(bench.config, point, once, ends_s=ends_s)
-    taken = [last]
-    while len(taken) < MAX_ROUNDS and time.monotonic() < ends_s:
+    shares, last = _sized_round(bench.config, point, once, ends_s=ends_s)
+    rounds = [last]
+    while len(rounds) < MAX_ROUNDS and time.monotonic() < ends_s:
         if bench.stop.requested is not None:
-            raise StoppedError
-        taken.append(once(shares))
+            raise StopRequestedError
+        rounds.append(once(shares))
     readers.close()
-    bench.rows.append(_row(point, sum(len(share.indices) for share in shares), taken))
+    bench.rows.append(_row(point, sum(len(share.indices) for share in shares), rounds))
 
 
-def _round_of_its_length(
-    config: StorageRun, point: Point, once: Callable[[list[Share]], tuple[float, int]], *, ends_s: float
+def _sized_round(
+    config: StorageRun, point: ReadingPoint, once: Callable[[list[Share]], tuple[float, int]], *, ends_s: float
 ) -> tuple[list[Share], tuple[float, int]]:
-    """Samples that take about a round to read, and what the last try took: a short try says little of a long one,
-    since the kernel reads ahead.
+    """Samples that take about a round to read, and the result of the last trial. Trials grow step by step, because the
+    kernel reads ahead and a short trial predicts a long one badly.
     """
     num_samples = min(TRIAL_SAMPLES * point.num_workers, config.num_samples)
     while True:
@@ -267,12 +267,12 @@ def _round_of_its_length(
         is_long = time_s > 0.5 * ROUND_S or num_samples >= config.num_samples
         if is_long or time.monotonic() > ends_s:
             return shares, (time_s, num_bytes)
-        growth = min(max(ROUND_S / max(time_s, 1e-9), 2.0), MOST_GROWTH)
+        growth = min(max(ROUND_S / max(time_s, 1e-9), 2.0), MAX_GROWTH)
         num_samples = min(math.ceil(num_samples * growth), config.num_samples)
 
 
-def _shares(config: StorageRun, point: Point, num_samples: int) -> list[Share]:
-    """Samples dealt to the processes: a run of neighbours each, far apart; or drawn at random, no sample twice."""
+def _shares(config: StorageRun, point: ReadingPoint, num_samples: int) -> list[Share]:
+    """Samples of each process: consecutive ones, far from the other processes'; or random ones, none twice."""
     num = point.num_workers
     if point.order == "random":
         drawn = np.random.default_rng(config.seed).permutation(config.num_samples)[:num_samples]
@@ -285,9 +285,9 @@ def _shares(config: StorageRun, point: Point, num_samples: int) -> list[Share]:
     ]
 
 
-def _row(point: Point, num_samples: int, taken: list[tuple[float, int]]) -> dict[str, Any]:
-    times_s = [time_s for time_s, _ in taken]
-    median_s, num_bytes = statistics.median(times_s), taken[0][1]
+def _row(point: ReadingPoint, num_samples: int, rounds: list[tuple[float, int]]) -> dict[str, Any]:
+    times_s = [time_s for time_s, _ in rounds]
+    median_s, num_bytes = statistics.median(times_s), rounds[0][1]
     return {
         "format": point.format,
         "order": point.order,
@@ -298,16 +298,16 @@ def _row(point: Point, num_samples: int, taken: list[tuple[float, int]]) -> dict
         "time_s": median_s,
         "time_low_s": min(times_s),
         "time_high_s": max(times_s),
-        "repeats": len(taken),
+        "repeats": len(rounds),
         "samples_per_s": num_samples / median_s,
         "bytes_per_s": num_bytes / median_s,
         "io_bytes": point.read_bytes,
     }
 
 
-def _metadata(bench: _Bench, folder: Path, num_workers: int) -> dict[str, Any]:
-    """Operations a second on empty files, each process in a folder of its own."""
-    bench.tell(f"metadata, {num_workers} worker{'s' if num_workers > 1 else ''}")
+def _metadata(bench: _StorageBench, folder: Path, num_workers: int) -> dict[str, Any]:
+    """Operations per second on empty files, each process in its own folder."""
+    bench.report_part(f"metadata, {num_workers} worker{'s' if num_workers > 1 else ''}")
     folders = [folder / f"metadata-{worker}" for worker in range(num_workers)]
     for own in folders:
         own.mkdir(exist_ok=True)
@@ -320,11 +320,11 @@ def _metadata(bench: _Bench, folder: Path, num_workers: int) -> dict[str, Any]:
 
 
 def _summary(rows: list[dict[str, Any]], metadata: list[dict[str, Any]], *, is_cold: bool) -> dict[str, Any]:
-    """What cost models ask for: large reads, small files and metadata operations a second, cold where possible."""
+    """Figures for the cost models: rates of large reads, small files and metadata operations, cold if possible."""
     cache = "cold" if is_cold else "warm"
 
-    def best(key: str, wanted: Callable[[dict[str, Any]], bool]) -> float | None:
-        return max((float(row[key]) for row in rows if row["cache"] == cache and wanted(row)), default=None)
+    def best(key: str, matches: Callable[[dict[str, Any]], bool]) -> float | None:
+        return max((float(row[key]) for row in rows if row["cache"] == cache and matches(row)), default=None)
 
     return {
         "cache": cache,

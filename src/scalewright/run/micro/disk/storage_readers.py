@@ -1,4 +1,4 @@
-"""Processes that read or handle files when they are told to, as a loader's workers do; started once, used often."""
+"""Processes that read or handle files on command, as a loader's workers do. They are started once and used often."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one process reads: these samples, in this order; sequential ones follow each other."""
+    """The samples that one process reads, in this order; sequential ones are consecutive."""
 
     order: Order
     indices: tuple[int, ...]
@@ -35,7 +35,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """When a process began and ended, by the clock that all processes of a machine share, and the bytes it read."""
+    """Start and end of a process's work, by the clock that all processes of a machine share, and the bytes it read."""
 
     begun_s: float
     ended_s: float
@@ -43,18 +43,18 @@ class Span:
 
 
 class Readers:
-    """A number of processes. Each `together` call uses the first few, all at once, and takes their spans."""
+    """A pool of processes. Each `together` call sends commands to the first of them at once and returns their spans."""
 
     def __init__(self, num: int) -> None:
         context = get_context("spawn")  # this process has threads, which a fork would break
         self._ends: list[Connection] = []
         self._processes = []
         for _ in range(num):
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            own_end, child_end = context.Pipe()
+            process = context.Process(target=_serve, args=(child_end,), daemon=True)
             process.start()
-            theirs.close()
-            self._ends.append(mine)
+            child_end.close()
+            self._ends.append(own_end)
             self._processes.append(process)
 
     def __enter__(self) -> Self:
@@ -76,7 +76,7 @@ class Readers:
         self.together([("open", path, read_bytes)] * num)
 
     def close(self) -> None:
-        """Let go of files and maps in every process: what is mapped cannot be dropped from the cache."""
+        """Close files and maps in every process: mapped files cannot be dropped from the cache."""
         self.together([("close",)] * len(self._ends))
 
     def read(self, shares: list[Share]) -> list[Span]:
@@ -85,36 +85,36 @@ class Readers:
     def handle(self, folders: list[Path], op: MetadataOp, num_files: int) -> list[Span]:
         return self.together([("metadata", folder, op, num_files) for folder in folders])
 
-    def together(self, orders: list[tuple[Any, ...]]) -> list[Any]:
-        used = self._ends[: len(orders)]
+    def together(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        used = self._ends[: len(commands)]
         try:
-            for end, order in zip(used, orders, strict=True):
-                end.send(order)
-            answers = [end.recv() for end in used]
+            for end, command in zip(used, commands, strict=True):
+                end.send(command)
+            replies = [end.recv() for end in used]
         except (EOFError, OSError) as error:
             raise EnvironmentFailedError(
-                "a process that reads was ended from outside, perhaps for want of memory: use fewer --workers"
+                "a reading process was killed, perhaps for lack of memory: use fewer --workers"
             ) from error
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return answers
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return replies
 
 
 def elapsed_s(spans: list[Span]) -> float:
-    """From the first that began to the last that ended."""
+    """Time from the first start to the last end."""
     return max(span.ended_s for span in spans) - min(span.begun_s for span in spans)
 
 
 def _serve(end: Connection) -> None:
-    """Answer orders until the other end is closed."""
+    """Execute commands until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     samples: list[Samples] = []
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            what, *rest = end.recv()
+            name, *arguments = end.recv()
             try:
-                end.send(_ORDERS[what](samples, *rest))
+                end.send(_COMMANDS[name](samples, *arguments))
             except (ScalewrightError, OSError) as error:
                 end.send(error)
 
@@ -161,7 +161,7 @@ def _metadata(samples: list[Samples], folder: Path, op: MetadataOp, num_files: i
     return Span(begun_s=begun_s, ended_s=time.perf_counter())
 
 
-_ORDERS: dict[str, Callable[..., Any]] = {
+_COMMANDS: dict[str, Callable[..., Any]] = {
     "wait": lambda _: None,
     "open": _open,
     "close": _close,

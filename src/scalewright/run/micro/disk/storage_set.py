@@ -11,18 +11,15 @@ from scalewright.data.samples import Format, Sample
 from scalewright.data.sizing import plan_shards
 from scalewright.data.writing import write_samples
 from scalewright.run.micro.disk import page_cache
+from scalewright.run.signals import StopRequestedError
 from scalewright.workload.storage_run import StorageFormat, StorageRun
 
 SIZE_SPREAD = 0.4
 """Standard deviation of a size's logarithm."""
 POOL_BYTES = 2**24
-"""Samples are pieces of so many random bytes: making them costs little beside writing them."""
-LOOK_EVERY = 64
+"""Samples are slices of this many random bytes, so that making them costs little compared to writing them."""
+STOP_CHECK_EVERY = 64
 WRITTEN_AS: dict[StorageFormat, Format] = {"files": "folder", "shards": "shards", "lmdb": "lmdb"}
-
-
-class StoppedError(Exception):
-    """A signal asked to stop: what was made is removed, nothing is written down."""
 
 
 class RandomSamples:
@@ -45,22 +42,22 @@ class RandomSamples:
 
 
 def make_sets(
-    config: StorageRun, folder: Path, *, tell: Callable[[str], None], is_stopped: Callable[[], bool]
+    config: StorageRun, folder: Path, *, report_part: Callable[[str], None], is_stopped: Callable[[], bool]
 ) -> dict[StorageFormat, Path]:
-    """Write the set in every format that lies on the storage, and see it on disk."""
+    """Write the set to the storage in every format, and flush it to disk."""
     source = RandomSamples(config)
     plan = plan_shards(
         data_bytes=config.size_bytes, num_samples=config.num_samples, num_consumers=config.num_workers[-1]
     )
 
-    def look(done: int, total: int) -> None:
+    def check_stop(done: int, total: int) -> None:
         del total
-        if done % LOOK_EVERY == 0 and is_stopped():
-            raise StoppedError
+        if done % STOP_CHECK_EVERY == 0 and is_stopped():
+            raise StopRequestedError
 
     places: dict[StorageFormat, Path] = {}
     for name in config.disk_formats:
-        tell(f"making {name}")
+        report_part(f"making {name}")
         places[name] = write_samples(
             source,
             folder / name,
@@ -70,7 +67,7 @@ def make_sets(
             origin={"seed": config.seed},
             shard_bytes=plan.shard_bytes,
             expected_bytes=config.size_bytes,
-            on_progress=look,
+            on_progress=check_stop,
         )
     page_cache.flush(path for path in folder.rglob("*") if path.is_file())
     return places
