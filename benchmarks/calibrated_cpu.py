@@ -24,7 +24,7 @@ from typing import Any
 
 from scalewright.catalog.library import open_catalog
 from scalewright.here.place import place_of
-from scalewright.launch.prepare.outlook import outlook
+from scalewright.launch.prepare.outlook import language_outlook
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import Layout
@@ -62,7 +62,7 @@ def predicted(row: dict[str, Any]) -> dict[str, Any]:
     catalog = open_catalog()
     place = place_of(catalog, "here", num_ranks=row["num_ranks"], device="cpu")
     run = configured(row["shape"], row["batch"], row["num_ranks"], steps=10)
-    found = outlook(catalog, run, place.machine, start_s=0.0)
+    found = language_outlook(catalog, run, place.machine, start_s=0.0)
     low_s, high_s = found.prediction.as_document()["step_time_interval_s"]
     median_s = statistics.median(row["repeats_s"])
     return row | {

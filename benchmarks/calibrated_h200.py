@@ -26,7 +26,7 @@ from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.library import open_catalog
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.costs.machine.calibrated import machine_from_calibration
-from scalewright.launch.prepare.outlook import Outlook, outlook, vision_outlook
+from scalewright.launch.prepare.outlook import Outlook, language_outlook, vision_outlook
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import parse_layout
@@ -178,7 +178,7 @@ def _vision_step(run: VisionRun, device: Any) -> Callable[[], Callable[[], Any]]
 def foretold(what: Language | Vision, machine: Machine) -> Outlook:
     run, catalog = what.run(), open_catalog()
     if isinstance(run, LanguageRun):
-        return outlook(catalog, run, machine, start_s=0.0)
+        return language_outlook(catalog, run, machine, start_s=0.0)
     return vision_outlook(catalog, run, machine, start_s=0.0)
 
 

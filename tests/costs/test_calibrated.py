@@ -11,7 +11,7 @@ from scalewright.catalog.calibration import Interval
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.machine.calibrated import machine_from_calibration
-from scalewright.launch.prepare.outlook import Outlook, outlook
+from scalewright.launch.prepare.outlook import Outlook, language_outlook
 from scalewright.planner.question import resolve_stack
 from scalewright.workload import language_run
 from scalewright.workload.layout import Layout
@@ -25,7 +25,7 @@ def on_cpu(*values: Any, ranks: int = 1, **more: Any) -> Outlook:
     machine = machine_from_calibration(CATALOG, calibration(*values, **more), num_ranks=ranks)
     layout = Layout(dp=ranks, mbs=2, gbs=2 * ranks)
     run = language_run.resolve(from_shape(SMALL), layout, precision="fp32", steps=5, device="cpu")
-    return outlook(CATALOG, run, machine, start_s=0.0)
+    return language_outlook(CATALOG, run, machine, start_s=0.0)
 
 
 def on_gpu(*values: Any, compiled: str = "off", precision: str = "bf16", **more: Any) -> Outlook:
@@ -34,7 +34,7 @@ def on_gpu(*values: Any, compiled: str = "off", precision: str = "bf16", **more:
         from_shape("layers=12,hidden=512,heads=8,vocab=8192,seq=256"), Layout(dp=1, mbs=1, gbs=1), precision=precision,
         steps=5, device="cuda", compile=compiled,
     )  # fmt: skip
-    return outlook(CATALOG, run, machine, start_s=0.0)
+    return language_outlook(CATALOG, run, machine, start_s=0.0)
 
 
 def test_measured_rates_take_the_places_of_catalogued_ones() -> None:
@@ -108,7 +108,7 @@ def test_products_run_at_their_cool_rate_and_the_power_limit_is_a_term_of_its_ow
     shape = from_shape("layers=24,hidden=4096,heads=32,vocab=32000,seq=4096")
     run = language_run.resolve(shape, Layout(dp=1, mbs=2, gbs=2), precision="bf16", steps=5, device="cuda",
                                compile="graphs")  # fmt: skip
-    both = outlook(CATALOG, run, machine, start_s=0.0).prediction.time
+    both = language_outlook(CATALOG, run, machine, start_s=0.0).prediction.time
     assert 0.05 < float(both.part("power_limit").total) / float(both.total) < 2 / 9  # mostly products, not all
     without = on_gpu(*GPU_VALUES).prediction.time
     with pytest.raises(KeyError):

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.launch.prepare.language_setup import Wanted, prepare
-from scalewright.launch.prepare.outlook import OverBudgetError
+from scalewright.launch.prepare.language_setup import LanguageRequest, prepare
+from scalewright.launch.prepare.outlook import RunTooLargeError
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.model import from_catalog
 
 CATALOG = Catalog((packaged_data(),))
-LARGE = Wanted(
+LARGE = LanguageRequest(
     spec=from_catalog(CATALOG.model("megatron-22b")), ranks=16, layout=None, device="cpu", precision="bf16", seq_len=0,
     scaling="given", options={"steps": 10},
 )  # fmt: skip
@@ -25,8 +25,8 @@ def test_model_that_copies_do_not_hold_is_split_and_fits(tmp_path: Path) -> None
     ready = prepare(CATALOG, LARGE, directory, system="selene", budget_s=1e6)
     assert int(ready.config.layout.num_gpus) == 16
     assert int(ready.config.layout.dp) < 16 or ready.config.layout.zero == 3
-    assert ready.ahead is not None
-    assert ready.ahead.prediction.fits
+    assert ready.outlook is not None
+    assert ready.outlook.prediction.fits
     assert not directory.path.exists()
 
 
@@ -41,7 +41,7 @@ def test_resumed_run_keeps_the_split_that_was_chosen(tmp_path: Path) -> None:
 
 def test_layout_that_was_given_is_kept_and_refused_where_it_does_not_fit(tmp_path: Path) -> None:
     given = replace(LARGE, layout="dp=16,mbs=1")
-    with pytest.raises(OverBudgetError, match=r"megatron-22b does not fit in memory .*largest preset that fits is"):
+    with pytest.raises(RunTooLargeError, match=r"megatron-22b does not fit in memory .*largest preset that fits is"):
         prepare(CATALOG, given, RunDirectory(tmp_path / "r"), system="selene", budget_s=1e6)
 
 
@@ -50,5 +50,5 @@ def test_several_nodes_without_a_name_run_without_a_prediction(tmp_path: Path, m
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     ready = prepare(CATALOG, LARGE, RunDirectory(tmp_path / "r"), system=None, budget_s=600.0)
-    assert ready.ahead is None
+    assert ready.outlook is None
     assert "--system" in ready.note

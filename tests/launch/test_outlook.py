@@ -8,7 +8,7 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.here.devices import Here, Probe, machine_from_probe
-from scalewright.launch.prepare.outlook import largest_that_fits, outlook
+from scalewright.launch.prepare.outlook import language_outlook, largest_that_fits
 from scalewright.workload.language_run import LanguageRun, resolve
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog
@@ -34,14 +34,14 @@ def run_of(name: str, **options: object) -> LanguageRun:
 
 def test_probed_machine_is_never_faster_than_its_probe() -> None:
     for name in ("gpt2-tiny", "gpt2", "gpt3-1.3b"):
-        found = outlook(CATALOG, run_of(name), here().machine, start_s=5.0)
+        found = language_outlook(CATALOG, run_of(name), here().machine, start_s=5.0)
         assert found.step_s >= found.prediction.transformer.model_flop / PROBE.matmul_flop_per_s * 0.9
         assert found.duration_s == pytest.approx(5.0 + 50 * found.step_s)
 
 
 def test_ranks_share_a_cpu() -> None:
-    two = outlook(CATALOG, run_of("gpt2", layout="dp=2,mbs=4"), here().machine, start_s=0.0)
-    four = outlook(CATALOG, run_of("gpt2", layout="dp=4,mbs=4"), here(num_ranks=4).machine, start_s=0.0)
+    two = language_outlook(CATALOG, run_of("gpt2", layout="dp=2,mbs=4"), here().machine, start_s=0.0)
+    four = language_outlook(CATALOG, run_of("gpt2", layout="dp=4,mbs=4"), here(num_ranks=4).machine, start_s=0.0)
     assert four.step_s > 1.5 * two.step_s
     assert "probe" in " ".join(two.prediction.warnings)
 
@@ -62,4 +62,4 @@ def test_nothing_fits_into_no_time() -> None:
 
 
 def test_model_larger_than_memory_does_not_fit() -> None:
-    assert not outlook(CATALOG, run_of("gpt3-175b"), here().machine, start_s=5.0).prediction.fits
+    assert not language_outlook(CATALOG, run_of("gpt3-175b"), here().machine, start_s=5.0).prediction.fits

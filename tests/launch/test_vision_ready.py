@@ -10,38 +10,40 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.data.imagenet_like import ImageSet, make_images
 from scalewright.launch.prepare import vision_setup as vision
-from scalewright.launch.prepare.outlook import OverBudgetError
-from scalewright.launch.prepare.vision_setup import VisionWanted, prepare_vision, settle_vision
+from scalewright.launch.prepare.outlook import RunTooLargeError
+from scalewright.launch.prepare.vision_setup import VisionRequest, prepare_vision, resolve_vision_run
 from scalewright.workload.model import from_catalog
 
 CATALOG = Catalog((packaged_data(),))
-WANTED = VisionWanted(spec=from_catalog(CATALOG.model("resnet-50")), ranks=2, device="cpu")
+REQUEST = VisionRequest(spec=from_catalog(CATALOG.model("resnet-50")), ranks=2, device="cpu")
 
 
 def test_synthetic_images_on_a_cpu() -> None:
-    run = settle_vision(CATALOG, WANTED)
+    run = resolve_vision_run(CATALOG, REQUEST)
     assert (run.num_ranks, run.batch, run.epochs, run.steps_per_epoch) == (2, 16, 1, 50)
     assert (run.precision, run.compile, run.channels_last, run.num_workers) == ("fp32", "off", True, 0)
     assert (run.blocks, run.num_classes, run.image_size) == ((3, 4, 6, 3), 1000, 224)
 
 
 def test_epicures_protocol_trains_five_epochs() -> None:
-    assert settle_vision(CATALOG, replace(WANTED, protocol="epicure")).epochs == 5
+    assert resolve_vision_run(CATALOG, replace(REQUEST, protocol="epicure")).epochs == 5
 
 
 def test_an_epoch_is_the_images_that_are_not_held_out(tmp_path: Path) -> None:
     make_images(tmp_path / "set", ImageSet(num_images=78, num_classes=2), to="shards")
-    asked = replace(WANTED, data=str(tmp_path / "set"), batch=5, workers=3)
-    run = settle_vision(CATALOG, asked)
+    asked = replace(REQUEST, data=str(tmp_path / "set"), batch=5, workers=3)
+    run = resolve_vision_run(CATALOG, asked)
     assert run.steps_per_epoch == 75 // 10
     assert (run.data, run.num_workers) == (str((tmp_path / "set").resolve()), 3)
-    assert settle_vision(CATALOG, replace(asked, options={"passes_per_epoch": 13})).steps_per_epoch == 75 * 13 // 10
+    assert (
+        resolve_vision_run(CATALOG, replace(asked, options={"passes_per_epoch": 13})).steps_per_epoch == 75 * 13 // 10
+    )
 
 
 def test_a_set_with_a_validation_folder_is_trained_on_whole(tmp_path: Path) -> None:
     for name in ("train", "val"):
         make_images(tmp_path / name, ImageSet(num_images=40, num_classes=2), to="folder")
-    assert settle_vision(CATALOG, replace(WANTED, data=str(tmp_path), batch=10)).steps_per_epoch == 2
+    assert resolve_vision_run(CATALOG, replace(REQUEST, data=str(tmp_path), batch=10)).steps_per_epoch == 2
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,8 @@ def test_a_set_with_a_validation_folder_is_trained_on_whole(tmp_path: Path) -> N
 def test_the_fastest_known_way_on_gpus(
     monkeypatch: pytest.MonkeyPatch, precision: str, ranks: int, compiled: str, channels_last: bool
 ) -> None:
-    monkeypatch.setattr(vision, "device_here", lambda wanted, num_ranks: "cuda")
-    run = settle_vision(CATALOG, replace(WANTED, device="cuda", ranks=ranks, precision=precision, batch=512))
+    monkeypatch.setattr(vision, "device_here", lambda request, num_ranks: "cuda")
+    run = resolve_vision_run(CATALOG, replace(REQUEST, device="cuda", ranks=ranks, precision=precision, batch=512))
     assert (run.compile, run.channels_last) == (compiled, channels_last)
     assert run.precision == ("bf16" if precision == "auto" else precision)
 
@@ -69,21 +71,21 @@ def test_the_fastest_known_way_on_gpus(
 )
 def test_batch_follows_the_memory_as_epicures_does(monkeypatch: pytest.MonkeyPatch, gpu: str, batch: int) -> None:
     monkeypatch.setattr("scalewright.here.devices.visible_gpus", lambda: [gpu])
-    assert settle_vision(CATALOG, replace(WANTED, device="cuda", ranks=1)).batch == batch
+    assert resolve_vision_run(CATALOG, replace(REQUEST, device="cuda", ranks=1)).batch == batch
 
 
 def test_what_does_not_fit_is_said() -> None:
-    asked = replace(WANTED, ranks=1, batch=8192)
-    with pytest.raises(OverBudgetError, match=r"8192 images a rank does not fit in memory .*smaller --batch"):
+    asked = replace(REQUEST, ranks=1, batch=8192)
+    with pytest.raises(RunTooLargeError, match=r"8192 images a rank does not fit in memory .*smaller --batch"):
         prepare_vision(CATALOG, asked, system="generic-v100", budget_s=1e9)
 
 
 def test_decoding_is_in_the_prediction(tmp_path: Path) -> None:
     make_images(tmp_path / "set", ImageSet(num_images=60, num_classes=2), to="folder")
-    fast = prepare_vision(CATALOG, replace(WANTED, ranks=1), system="generic-h200", budget_s=1e6)
+    fast = prepare_vision(CATALOG, replace(REQUEST, ranks=1), system="generic-h200", budget_s=1e6)
     fed = prepare_vision(
-        CATALOG, replace(WANTED, ranks=1, data=str(tmp_path / "set"), workers=1), system="generic-h200", budget_s=1e6
+        CATALOG, replace(REQUEST, ranks=1, data=str(tmp_path / "set"), workers=1), system="generic-h200", budget_s=1e6
     )
-    assert fast.ahead is not None
-    assert fed.ahead is not None
-    assert fed.ahead.step_s > 2 * fast.ahead.step_s
+    assert fast.outlook is not None
+    assert fed.outlook is not None
+    assert fed.outlook.step_s > 2 * fast.outlook.step_s

@@ -25,7 +25,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.compute import tiled_product_time_s
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.costs.machine.calibrated import machine_from_calibration
-from scalewright.launch.prepare.outlook import outlook, vision_outlook
+from scalewright.launch.prepare.outlook import language_outlook, vision_outlook
 from scalewright.observe.calibrate import convolution_rows, full_tile_flop_per_s, unmeasured_words, values_from
 from scalewright.observe.residuals import RealStep, fit_residuals
 from scalewright.workload import language_run
@@ -160,7 +160,7 @@ def language_steps(truth: Calibration, *, num: int = len(SHAPES), noise: float =
 def _language(shape: str, batch: int) -> Callable[[Machine], float]:
     layout = Layout(dp=1, mbs=batch, gbs=batch)
     run = language_run.resolve(from_shape(shape), layout, precision="fp32", steps=10, device="cpu")
-    return lambda machine: outlook(CATALOG, run, machine, start_s=0.0).step_s
+    return lambda machine: language_outlook(CATALOG, run, machine, start_s=0.0).step_s
 
 
 def _step(predicted: Callable[[Machine], float], machine: Machine, label: str, noise: float) -> RealStep:

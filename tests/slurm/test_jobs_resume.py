@@ -15,7 +15,7 @@ from waiting import PATIENCE_S, job_field, limit_job, update_job, wait_for
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.lab.cluster import USABLE, Lab
-from scalewright.launch.prepare.language_setup import Wanted, settle, settle_data
+from scalewright.launch.prepare.language_setup import LanguageRequest, resolve_data, resolve_language_run
 from scalewright.records import metric_names as names
 from scalewright.records.events import read_events
 from scalewright.records.node_list import expand_nodes
@@ -33,13 +33,13 @@ CHECKPOINT_EVERY = 25
 
 def prepared_run(path: Path) -> RunDirectory:
     """A run of two ranks on CPUs that is long enough to be interrupted twice."""
-    wanted = Wanted(
+    request = LanguageRequest(
         spec=resolve_model(Catalog((packaged_data(),)), "layers=1,hidden=16,heads=1,seq=16,vocab=32"), ranks=2,
         layout=None, device="cpu", precision="auto", seq_len=0, scaling="given",
-        options={"steps": NUM_STEPS, "checkpoint_every": CHECKPOINT_EVERY, "data": settle_data("synthetic"),
+        options={"steps": NUM_STEPS, "checkpoint_every": CHECKPOINT_EVERY, "data": resolve_data("synthetic"),
                  "keep_trace": False},
     )  # fmt: skip
-    config, _ = settle(wanted, RunDirectory(path))
+    config, _ = resolve_language_run(request, RunDirectory(path))
     return RunDirectory.create_or_resume(path, config.document())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
-from scalewright.launch.prepare.outlook import outlook
+from scalewright.launch.prepare.outlook import language_outlook
 from scalewright.study.answer import predicted_report
 from scalewright.study.kinds.emulated import Emulated, link_bytes_per_s, over_links
 from scalewright.study.points import open_study
@@ -36,7 +36,7 @@ def asked(share: float, link_share: float = 1.0) -> Emulated:
 def test_the_fastest_link_gives_the_share_asked_for(layout: str, share: float) -> None:
     run = replace(RUN, layout=parse_layout(f"{layout},mbs=4,gbs=16"))
     rate = link_bytes_per_s(CATALOG, run, MACHINE, asked(share))
-    time = outlook(CATALOG, run, over_links(MACHINE, rate), start_s=0.0).prediction.time
+    time = language_outlook(CATALOG, run, over_links(MACHINE, rate), start_s=0.0).prediction.time
     assert float(time.part("communication").total) / float(time.total) == pytest.approx(share, abs=0.01)
 
 

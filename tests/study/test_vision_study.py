@@ -7,7 +7,7 @@ import json
 import pytest
 
 from scalewright.catalog.library import open_catalog
-from scalewright.launch.prepare.vision_setup import VisionWanted, settle_vision
+from scalewright.launch.prepare.vision_setup import VisionRequest, resolve_vision_run
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import ExitInfo, RunDirectory
 from scalewright.records.study_report import PointRow, StudyReport
@@ -25,11 +25,11 @@ VALIDATION_S = 0.5
 def write_run(run: RunDirectory, *, precision: str, ranks: int, batch_s: float) -> tuple[float, float]:
     """A finished run as its ranks leave it; the training and the whole time of the epoch that counts."""
     catalog = open_catalog(None)
-    wanted = VisionWanted(
+    request = VisionRequest(
         spec=resolve_model(catalog, "resnet-18"), ranks=ranks, batch=4, image_size=32, steps=24 // ranks, device="cpu",
         precision=precision, data="made", num_images=96, protocol="epicure",
     )  # fmt: skip
-    config = settle_vision(catalog, wanted)
+    config = resolve_vision_run(catalog, request)
     RunDirectory.create_or_resume(run.path, config.document())
     training_s = 0.0
     for rank in range(ranks):

@@ -10,7 +10,7 @@ import numpy as np
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.errors import ScalewrightError
-from scalewright.launch.prepare.outlook import outlook, vision_outlook
+from scalewright.launch.prepare.outlook import language_outlook, vision_outlook
 from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.residuals import RealStep
 from scalewright.records import metric_names as names
@@ -74,7 +74,7 @@ def _real_step(catalog: Catalog, run: CollectedRun) -> RealStep:
 
 
 def language_step_s(catalog: Catalog, run: LanguageRun, machine: Machine) -> float:
-    return outlook(catalog, run, machine, start_s=0.0).step_s
+    return language_outlook(catalog, run, machine, start_s=0.0).step_s
 
 
 def vision_step_s(catalog: Catalog, run: VisionRun, machine: Machine) -> float:

@@ -12,7 +12,7 @@ from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.errors import EnvironmentFailedError, ScalewrightError
 from scalewright.here.place import calibrated_here
-from scalewright.launch.prepare.outlook import OverBudgetError
+from scalewright.launch.prepare.outlook import RunTooLargeError
 from scalewright.launch.ranks.allocation import is_inside
 from scalewright.records.events import Event
 from scalewright.records.host_load import load_now
@@ -154,9 +154,9 @@ def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Lis
         begun_s = spent.clock()
         code = execute(point, RunObserver(on_events=listener.see))
         spent.device_s += (spent.clock() - begun_s) * point.num_ranks
-    except (ScalewrightError, OverBudgetError) as error:
+    except (ScalewrightError, RunTooLargeError) as error:
         reason = " ".join(str(error).split())
-        reason += f" (in {study.path.name}: keys of [point])" if isinstance(error, OverBudgetError) else ""
+        reason += f" (in {study.path.name}: keys of [point])" if isinstance(error, RunTooLargeError) else ""
         store.write_problem(tried.point, tried.repeat, reason)
         return Ended(tried=tried, state="failed", reason=reason)
     if code == ExitCode.INTERRUPTED:

@@ -23,7 +23,7 @@ from scalewright.launch.graph.file import GraphFile, GraphJobTable, Resources
 from scalewright.launch.graph.graph import Graph, resolve
 from scalewright.launch.graph.launches import LaunchProgress, current_progress, open_launch, start_launch
 from scalewright.launch.graph.manifest import LaunchFolder, SlurmJob, find_launches
-from scalewright.launch.prepare.outlook import OverBudgetError as TooMuchError
+from scalewright.launch.prepare.outlook import RunTooLargeError
 from scalewright.launch.ranks.as_rank import follow_first, place_here
 from scalewright.launch.slurm.job_state import JobState
 from scalewright.records.documents import read_document
@@ -268,10 +268,10 @@ def run_point(catalog: Catalog, store: Store, item: str) -> int:
         follow_first(store.run(point, repeat))
     try:
         return _measured(catalog, store, point, repeat)
-    except (ScalewrightError, TooMuchError) as error:
+    except (ScalewrightError, RunTooLargeError) as error:
         reason = " ".join(str(error).split())
         store.write_problem(point, repeat, reason)
-        if isinstance(error, TooMuchError):
+        if isinstance(error, RunTooLargeError):
             raise OverBudgetError(reason) from error
         raise
 

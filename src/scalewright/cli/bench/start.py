@@ -21,7 +21,7 @@ def run_benchmark(
 ) -> Execution:
     """Run one point of a kind in its run directory, and print the result. An option of None takes the default."""
     from scalewright.catalog.library import open_catalog
-    from scalewright.launch.prepare.outlook import OverBudgetError
+    from scalewright.launch.prepare.outlook import RunTooLargeError
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
@@ -30,7 +30,7 @@ def run_benchmark(
 
     try:
         execution = benchmark(open_catalog(catalog), kind, options, run_dir=run_dir)
-    except OverBudgetError as error:
+    except RunTooLargeError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(ExitCode.NO) from error
     if execution.is_finished:

@@ -1,4 +1,4 @@
-"""A language run made ready: ranks, layout and device settled, its length predicted, nothing started yet."""
+"""Prepare a language run: resolve ranks, layout and device, and predict its length. Nothing is started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
 from scalewright.here.devices import CPU_START_S, GPU_START_S, Here, device_here, machine_here, visible_gpus
 from scalewright.here.place import calibrated_here, place_of
 from scalewright.launch.plan_job import planned_job
-from scalewright.launch.prepare.outlook import Outlook, OverBudgetError, Ready, largest_that_fits, outlook
+from scalewright.launch.prepare.outlook import Outlook, Ready, RunTooLargeError, language_outlook, largest_that_fits
 from scalewright.launch.ranks.allocation import default_num_ranks, is_inside, num_nodes
 from scalewright.planner.question import resolve_recipe
 from scalewright.planner.search.search import search
@@ -31,12 +31,12 @@ from scalewright.workload.vision_run import VisionRun
 
 DEFAULT_MICRO_BATCH = 4
 NUM_TRIED = 64
-"""Layouts of a search that are tried, the fastest first, until one is found that the reference code can run."""
+"""Layouts of a search that are tried, the fastest first, until the reference code can run one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was asked for; None where it is left to us."""
+class LanguageRequest:
+    """Options of a language run as the user gives them; None where the run chooses."""
 
     spec: ModelSpec
     ranks: int | None
@@ -47,7 +47,7 @@ class Wanted:
     scaling: str
     compile: str = AUTO
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of LanguageRun that need no settling."""
+    """Fields of LanguageRun that are taken as they are."""
 
     def run(self, spec: ModelSpec, split: Layout, device: str) -> LanguageRun:
         precision = ("bf16" if device == "cuda" else "fp32") if self.precision == AUTO else self.precision
@@ -65,7 +65,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What to train, how it is split and in which precision; with the plan that says so, if one does."""
+    """Model, layout and precision of a run, and the plan that they come from, if any."""
 
     spec: ModelSpec
     layout: str | None
@@ -74,22 +74,22 @@ class Chosen:
     plan: dict[str, Any] | None = None
 
 
-def settle(wanted: Wanted, directory: RunDirectory) -> tuple[LanguageRun, int]:
-    """The configuration as far as it follows from what was asked, from the folder to resume in, and from this node."""
-    split, num_ranks = settle_ranks(wanted.ranks, wanted.layout, device=wanted.device)
-    if wanted.layout is None and directory.config.exists():
+def resolve_language_run(request: LanguageRequest, directory: RunDirectory) -> tuple[LanguageRun, int]:
+    """The configuration: from the request, from the run directory to resume in, and from this node."""
+    split, num_ranks = resolve_ranks(request.ranks, request.layout, device=request.device)
+    if request.layout is None and directory.config.exists():
         before = language_run.from_document(
             read_document(directory.config, language_run.KIND), where=str(directory.config)
         )
         if int(before.layout.num_gpus) == num_ranks:
-            split = before.layout  # chosen by a search then, and kept
+            split = before.layout  # a search chose it when the run began: a resumed run keeps it
     # A rank that a job script gives one device of its own sees no other.
     per_node = 1 if EnvName.DEVICE in os.environ else num_ranks // num_nodes(os.environ)
-    device = device_here(wanted.device, num_ranks=per_node)
-    return wanted.run(wanted.spec, split, device), num_ranks
+    device = device_here(request.device, num_ranks=per_node)
+    return request.run(request.spec, split, device), num_ranks
 
 
-def settle_ranks(ranks: int | None, layout: str | None, *, device: str) -> tuple[Layout, int]:
+def resolve_ranks(ranks: int | None, layout: str | None, *, device: str) -> tuple[Layout, int]:
     """The layout and how many processes it takes; either follows from the other, and both must agree."""
     if ranks is not None and ranks < 1:
         raise ConfigError(f"--ranks {ranks} must be 1 or more")
@@ -113,7 +113,7 @@ def default_ranks(device: str) -> int:
     return 1 if device == "cpu" else max(len(visible_gpus()), 1)
 
 
-def settle_data(data: str) -> str:
+def resolve_data(data: str) -> str:
     """The data set by its full path, so that the same one resumes from any folder."""
     if data == SYNTHETIC:
         return data
@@ -122,22 +122,22 @@ def settle_data(data: str) -> str:
     return str(Path(data).resolve())
 
 
-def settle_start(folder: Path | None, *, steps: int) -> str:
-    """The checkpoint to start from by its full path; refused here where there is none, or nothing is left to do."""
+def resolve_start(folder: Path | None, *, steps: int) -> str:
+    """Full path of the checkpoint to start from. Refuse a folder without one, and one that has all the steps."""
     if folder is None:
         return ""
-    found = folder if (folder / MANIFEST).is_file() else RunDirectory(folder).last_checkpoint()
-    if found is None:
+    checkpoint = folder if (folder / MANIFEST).is_file() else RunDirectory(folder).last_checkpoint()
+    if checkpoint is None:
         raise ConfigError(
             f"--start-from {str(folder)!r}: holds no whole checkpoint: name a run directory, or one of its checkpoints"
         )
-    done = read_document(found / MANIFEST, "checkpoint").get("step")
+    done = read_document(checkpoint / MANIFEST, "checkpoint").get("step")
     if isinstance(done, int) and done >= steps:
-        raise ConfigError(f"--start-from {str(found)!r}: {done} steps are done in it: give --steps above {done}")
-    return str(found.resolve())
+        raise ConfigError(f"--start-from {str(checkpoint)!r}: it has {done} steps already: give --steps above {done}")
+    return str(checkpoint.resolve())
 
 
-def settle_save_mode(mode: str) -> bool:
+def resolve_save_mode(mode: str) -> bool:
     """Whether training goes on while a checkpoint is written."""
     if mode not in ("sync", "async"):
         raise ConfigError(f"--checkpoint {mode!r} is not known: choose sync or async")
@@ -145,7 +145,7 @@ def settle_save_mode(mode: str) -> bool:
 
 
 def compile_mode(layout: Layout, device: str) -> CompileMode:
-    """The fastest way that is known to work: one graph a step on one GPU; uncompiled elsewhere."""
+    """The fastest mode that works: one graph a step on one GPU; uncompiled elsewhere."""
     one_gpu = device == "cuda" and int(layout.num_gpus) == 1
     return "graphs" if one_gpu and layout.recompute == "none" else "off"
 
@@ -160,15 +160,15 @@ def chosen_by_plan(path: Path) -> Chosen:
 
 
 def prepare(
-    catalog: Catalog, wanted: Wanted, directory: RunDirectory, *, system: str | None, budget_s: float
+    catalog: Catalog, request: LanguageRequest, directory: RunDirectory, *, system: str | None, budget_s: float
 ) -> Ready[LanguageRun]:
     """Resolve the configuration and predict its run, before anything starts."""
-    config, num_ranks = settle(wanted, directory)
-    return prepare_config(catalog, wanted, config, num_ranks, directory, system=system, budget_s=budget_s)
+    config, num_ranks = resolve_language_run(request, directory)
+    return prepare_config(catalog, request, config, num_ranks, directory, system=system, budget_s=budget_s)
 
 
 def prepare_config(
-    catalog: Catalog, wanted: Wanted, config: LanguageRun, num_ranks: int, directory: RunDirectory, *,
+    catalog: Catalog, request: LanguageRequest, config: LanguageRun, num_ranks: int, directory: RunDirectory, *,
     system: str | None, budget_s: float,
 ) -> Ready[LanguageRun]:  # fmt: skip
     """Predict the run of a resolved configuration.
@@ -178,70 +178,73 @@ def prepare_config(
     here = machine_of(catalog, system, config, num_ranks)
     if here is None:
         note = "no prediction: name this machine with --system to have one"
-        return Ready(config=config, num_ranks=num_ranks, here=None, ahead=None, note=note)
+        return Ready(config=config, num_ranks=num_ranks, here=None, outlook=None, note=note)
     try:
-        ahead = outlook(catalog, config, here.machine, start_s=here.start_s)
-        if not ahead.prediction.fits and wanted.layout is None and num_ranks > 1 and not directory.config.exists():
-            config = best_split(catalog, wanted, config, here.machine)
-            ahead = outlook(catalog, config, here.machine, start_s=here.start_s)
+        outlook = language_outlook(catalog, config, here.machine, start_s=here.start_s)
+        if not outlook.prediction.fits and request.layout is None and num_ranks > 1 and not directory.config.exists():
+            config = best_split(catalog, request, config, here.machine)
+            outlook = language_outlook(catalog, config, here.machine, start_s=here.start_s)
     except NotExpressedError as error:
-        return Ready(config=config, num_ranks=num_ranks, here=here, ahead=None, note=f"no prediction: {error}")
-    if not ahead.prediction.fits or ahead.duration_s > budget_s:
-        remake = _remake(wanted, config)
-        raise OverBudgetError(_what_would_fit(catalog, ahead, here, remake=remake, budget_s=budget_s))
-    return Ready(config=config, num_ranks=num_ranks, here=here, ahead=ahead, note="")
+        return Ready(config=config, num_ranks=num_ranks, here=here, outlook=None, note=f"no prediction: {error}")
+    if not outlook.prediction.fits or outlook.duration_s > budget_s:
+        remake = _remake(request, config)
+        raise RunTooLargeError(_what_would_fit(catalog, outlook, here, remake=remake, budget_s=budget_s))
+    return Ready(config=config, num_ranks=num_ranks, here=here, outlook=outlook, note="")
 
 
-def best_split(catalog: Catalog, wanted: Wanted, config: LanguageRun, machine: Machine) -> LanguageRun:
-    """The fastest layout that fits and that our reference code can run; the given one where there is none."""
+def best_split(catalog: Catalog, request: LanguageRequest, config: LanguageRun, machine: Machine) -> LanguageRun:
+    """The fastest layout that fits and that the reference code can run; the configuration's own if there is none."""
     space = Space(
-        spec=replace(wanted.spec, shape=config.shape),
+        spec=replace(request.spec, shape=config.shape),
         machine=machine,
         num_gpus=int(config.layout.num_gpus),
         global_batch=int(config.layout.gbs),
         recipes=(resolve_recipe(config.precision, machine),),
         stack_of=lambda _: catalog.stack("eager"),
     )
-    found = search(space)
-    for index in found.fastest(NUM_TRIED):
+    result = search(space)
+    for index in result.fastest(NUM_TRIED):
         try:
-            return replace(config, layout=found.layout(index))
+            return replace(config, layout=result.layout(index))
         except ScalewrightError:
             continue
     return config
 
 
 def machine_of(catalog: Catalog, system: str | None, config: LanguageRun | VisionRun, num_ranks: int) -> Here | None:
-    """The machine that a run is on: as it is named, as it was calibrated, as the catalogue or a probe knows it."""
+    """The machine of a run: the named system, else the newest calibration, else the catalogue or a probe.
+
+    None for several nodes without a name: a probe of this node says nothing of the others.
+    """
     if system is not None:
         place = place_of(catalog, system, num_ranks=num_ranks, device=config.device)
         return Here(machine=place.machine, device=config.device, start_s=_start_s(config), basis=place.basis)
     if num_nodes(os.environ) > 1:
         return None
-    known = calibrated_here(catalog, num_ranks=num_ranks, device=config.device)
-    if known is not None:
-        return Here(machine=known.machine, device=config.device, start_s=_start_s(config), basis=known.basis)
+    calibrated = calibrated_here(catalog, num_ranks=num_ranks, device=config.device)
+    if calibrated is not None:
+        return Here(machine=calibrated.machine, device=config.device, start_s=_start_s(config), basis=calibrated.basis)
     return machine_here(catalog, num_ranks=num_ranks, precision=config.precision, device=config.device)
 
 
 def _start_s(config: LanguageRun | VisionRun) -> float:
-    """What passes before the first step, where nothing was probed."""
+    """Time before the first step, where nothing was probed."""
     return GPU_START_S if config.device == "cuda" else CPU_START_S
 
 
-def _remake(wanted: Wanted, config: LanguageRun) -> Callable[[ModelSpec], LanguageRun]:
-    return lambda spec: wanted.run(spec, config.layout, config.device)
+def _remake(request: LanguageRequest, config: LanguageRun) -> Callable[[ModelSpec], LanguageRun]:
+    return lambda spec: request.run(spec, config.layout, config.device)
 
 
 def _what_would_fit(
-    catalog: Catalog, ahead: Outlook, here: Here, *, remake: Callable[[ModelSpec], LanguageRun], budget_s: float
+    catalog: Catalog, outlook: Outlook, here: Here, *, remake: Callable[[ModelSpec], LanguageRun], budget_s: float
 ) -> str:
-    duration, limit = (units.format(value, units.SECONDS) for value in (ahead.duration_s, budget_s))
-    why = f"would take {duration}, over the budget of {limit}" if ahead.prediction.fits else "does not fit in memory"
+    duration, limit = (units.format(value, units.SECONDS) for value in (outlook.duration_s, budget_s))
+    why = f"would take {duration}, over the budget of {limit}" if outlook.prediction.fits else "does not fit in memory"
     best = largest_that_fits(catalog, here.machine, remake=remake, start_s=here.start_s, budget_s=budget_s)
     hint = (
         "no preset fits: use fewer --steps or a larger --budget"
         if best is None
         else f"the largest preset that fits is {best[0]} ({units.format(best[1], units.SECONDS)})"
     )
-    return f"{ahead.prediction.question.spec.id} {why} ({here.basis}): {hint}"
+    return f"{outlook.prediction.question.spec.id} {why} ({here.basis}): {hint}"

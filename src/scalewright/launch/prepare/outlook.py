@@ -1,4 +1,4 @@
-"""How long a run would take here, before it is started, and what would fit into the time there is."""
+"""How long a run would take on this machine, and which model would fit into the time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RAM_DISK = "dev-shm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a run is expected to take."""
+    """The predicted length of a run."""
 
     prediction: Answer
     start_s: float
@@ -40,22 +40,23 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Generic[C]):
-    """A run that could start, and what is expected of it."""
+    """A run that can start, and its prediction."""
 
     config: C
     num_ranks: int
     here: Here | None
-    """None where nobody can say what the machine is: several nodes and no name of the system."""
-    ahead: Outlook | None
+    """None where the machine is not known: several nodes, and no name of the system."""
+    outlook: Outlook | None
+    """None where there is no prediction; `note` says why."""
     note: str
-    """Why there is no prediction, if there is none."""
+    """Why there is no prediction; empty where there is one."""
 
 
-class OverBudgetError(Exception):
-    """The honest answer is no: too long or too large. The message says what would fit."""
+class RunTooLargeError(Exception):
+    """The run takes too long or does not fit in memory. The message says what would fit."""
 
 
-def outlook(catalog: Catalog, run: LanguageRun, machine: Machine, *, start_s: float) -> Outlook:
+def language_outlook(catalog: Catalog, run: LanguageRun, machine: Machine, *, start_s: float) -> Outlook:
     """Predict a run on a machine. Raises where the cost models do not cover it."""
     question = ask(
         catalog,
@@ -92,13 +93,13 @@ def largest_that_fits(
     start_s: float,
     budget_s: float,
 ) -> tuple[str, float] | None:
-    """The catalogued model of most parameters that would be done in time and fits in memory, and how long it takes."""
+    """The largest catalogued model that fits in memory and ends in time, and how long it takes."""
     models = (entry for entry in catalog.all("models") if isinstance(entry, Model) and entry.transformer is not None)
     for spec in sorted(map(from_catalog, models), key=lambda spec: -spec.num_params):
         try:
-            found = outlook(catalog, remake(spec), machine, start_s=start_s)
+            outlook = language_outlook(catalog, remake(spec), machine, start_s=start_s)
         except ScalewrightError:
             continue  # another architecture, or a shape that this layout does not divide
-        if found.prediction.fits and found.duration_s <= budget_s:
-            return spec.id, found.duration_s
+        if outlook.prediction.fits and outlook.duration_s <= budget_s:
+            return spec.id, outlook.duration_s
     return None

@@ -1,4 +1,4 @@
-"""A vision run made ready: ranks, batch, data and device settled, its length predicted, nothing started yet."""
+"""Prepare a vision run: resolve ranks, batch, data and device, and predict its length. Nothing is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scalewright.data.splits import HELD_OUT_EVERY, split_folders
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.here.devices import device_here, machine_here, num_cores
 from scalewright.launch.prepare.language_setup import default_ranks, machine_of
-from scalewright.launch.prepare.outlook import Outlook, OverBudgetError, Ready, vision_outlook
+from scalewright.launch.prepare.outlook import Outlook, Ready, RunTooLargeError, vision_outlook
 from scalewright.launch.ranks.allocation import num_nodes
 from scalewright.records.types import EnvName
 from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode
@@ -29,13 +29,13 @@ EPICURE_BATCHES = ((60e9, 128), (75e9, 256))
 """EPICURE's images a GPU by its memory: 128 for 40 GiB, 256 for 64 GiB, 512 for 80 GiB and more."""
 LARGEST_BATCH = 512
 SYNTHETIC_STEPS = 50
-"""Steps of an epoch of images that have no number."""
+"""Steps of an epoch of synthetic images, which have no end."""
 MOST_WORKERS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisionWanted:
-    """What was asked for; None, 0 or `auto` where it is left to us."""
+class VisionRequest:
+    """Options of a vision run as the user gives them; None, 0 or `auto` where the run chooses."""
 
     spec: ModelSpec
     ranks: int | None = None
@@ -55,62 +55,62 @@ class VisionWanted:
     workers: int | None = None
     protocol: str = "steady"
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of VisionRun that need no settling."""
+    """Fields of VisionRun that are taken as they are."""
 
 
-def settle_vision(catalog: Catalog, wanted: VisionWanted) -> VisionRun:
-    """The configuration as far as it follows from what was asked, from the data and from this node."""
-    shape = wanted.spec.shape
+def resolve_vision_run(catalog: Catalog, request: VisionRequest) -> VisionRun:
+    """The configuration: from the request, from the data and from this node."""
+    shape = request.spec.shape
     if not isinstance(shape, ConvShape):
-        raise NotExpressedError(f"{wanted.spec.id} is no residual network: choose one such as resnet-50")
-    if wanted.ranks is not None and wanted.ranks < 1:
-        raise ConfigError(f"--ranks {wanted.ranks} must be 1 or more")
-    if wanted.epochs < 0 or wanted.steps < 0 or wanted.num_images < 0 or wanted.image_size < 0:
+        raise NotExpressedError(f"{request.spec.id} is no residual network: choose one such as resnet-50")
+    if request.ranks is not None and request.ranks < 1:
+        raise ConfigError(f"--ranks {request.ranks} must be 1 or more")
+    if request.epochs < 0 or request.steps < 0 or request.num_images < 0 or request.image_size < 0:
         raise ConfigError("--epochs, --steps, --images and --size are 0 (as usual) or more")
-    num_ranks = wanted.ranks or default_ranks(wanted.device)
+    num_ranks = request.ranks or default_ranks(request.device)
     # A rank that a job script gives one device of its own sees no other.
     per_node = 1 if EnvName.DEVICE in os.environ else -(-num_ranks // num_nodes(os.environ))
-    device = device_here(wanted.device, num_ranks=per_node)
-    precision = ("bf16" if device == "cuda" else "fp32") if wanted.precision == AUTO else wanted.precision
-    batch = wanted.batch if wanted.batch is not None else _batch(catalog, device, num_ranks, precision)
-    data, made_format = settle_images(wanted.data)
-    options = {"passes_per_epoch": 1, **wanted.options}
+    device = device_here(request.device, num_ranks=per_node)
+    precision = ("bf16" if device == "cuda" else "fp32") if request.precision == AUTO else request.precision
+    batch = request.batch if request.batch is not None else _batch(catalog, device, num_ranks, precision)
+    data, made_format = resolve_images(request.data)
+    options = {"passes_per_epoch": 1, **request.options}
     if options["passes_per_epoch"] < 1:
         raise ConfigError(f"--passes {options['passes_per_epoch']}: an epoch reads each image 1 time or more")
     return VisionRun(
-        model_id=wanted.spec.id,
+        model_id=request.spec.id,
         block=shape.block,
         blocks=shape.blocks,
         width=shape.width,
         num_classes=shape.num_classes,
-        image_size=wanted.image_size or shape.image_size,
+        image_size=request.image_size or shape.image_size,
         num_ranks=num_ranks,
         batch=batch,
-        epochs=wanted.epochs or (EPICURE_EPOCHS if wanted.protocol == "epicure" else 1),
-        steps_per_epoch=wanted.steps
-        or _whole_epoch(data, num_made=wanted.num_images, batch=batch * num_ranks, passes=options["passes_per_epoch"]),
+        epochs=request.epochs or (EPICURE_EPOCHS if request.protocol == "epicure" else 1),
+        steps_per_epoch=request.steps
+        or _whole_epoch(data, num_made=request.num_images, batch=batch * num_ranks, passes=options["passes_per_epoch"]),
         precision=precision,  # type: ignore[arg-type]
         data=data,
         made_format=made_format,
-        num_made=wanted.num_images if data == MADE else 0,
-        copy_to=resolve_copy_to(wanted.copy_to),
-        num_workers=_workers(wanted, data, per_node),
-        channels_last=_channels_last(wanted.channels),
-        compile=_compile_mode(wanted.compile, device, num_ranks),
-        protocol=wanted.protocol,  # type: ignore[arg-type]
+        num_made=request.num_images if data == MADE else 0,
+        copy_to=resolve_copy_to(request.copy_to),
+        num_workers=_workers(request, data, per_node),
+        channels_last=_channels_last(request.channels),
+        compile=_compile_mode(request.compile, device, num_ranks),
+        protocol=request.protocol,  # type: ignore[arg-type]
         device=device,  # type: ignore[arg-type]
         **options,
     )
 
 
-def settle_images(data: str) -> tuple[str, MadeFormat]:
+def resolve_images(data: str) -> tuple[str, MadeFormat]:
     """Where images come from, by its full path, so that the same data set resumes from any folder."""
-    name, _, wanted = data.partition(":")
+    name, _, made_format = data.partition(":")
     if name == MADE:
-        if wanted and wanted not in get_args(MadeFormat):
+        if made_format and made_format not in get_args(MadeFormat):
             raise ConfigError(f"--data {data!r}: images are made as {', '.join(get_args(MadeFormat))}: choose one")
         usual: MadeFormat = "lmdb" if importlib.util.find_spec("lmdb") else "shards"
-        return MADE, wanted or usual  # type: ignore[return-value]
+        return MADE, made_format or usual  # type: ignore[return-value]
     if data == SYNTHETIC:
         return data, "lmdb"
     if not Path(data).is_dir():
@@ -126,9 +126,11 @@ def resolve_copy_to(copy_to: str) -> str:
     return str(Path(copy_to).resolve())
 
 
-def prepare_vision(catalog: Catalog, wanted: VisionWanted, *, system: str | None, budget_s: float) -> Ready[VisionRun]:
+def prepare_vision(
+    catalog: Catalog, request: VisionRequest, *, system: str | None, budget_s: float
+) -> Ready[VisionRun]:
     """Resolve the configuration and predict its run, before anything starts."""
-    return prepare_vision_config(catalog, settle_vision(catalog, wanted), system=system, budget_s=budget_s)
+    return prepare_vision_config(catalog, resolve_vision_run(catalog, request), system=system, budget_s=budget_s)
 
 
 def prepare_vision_config(
@@ -138,24 +140,24 @@ def prepare_vision_config(
     here = machine_of(catalog, system, config, config.num_ranks)
     if here is None:
         note = "no prediction: name this machine with --system to have one"
-        return Ready(config=config, num_ranks=config.num_ranks, here=None, ahead=None, note=note)
+        return Ready(config=config, num_ranks=config.num_ranks, here=None, outlook=None, note=note)
     try:
-        ahead = vision_outlook(catalog, config, here.machine, start_s=here.start_s)
+        outlook = vision_outlook(catalog, config, here.machine, start_s=here.start_s)
     except NotExpressedError as error:
         note = f"no prediction: {error}"
-        return Ready(config=config, num_ranks=config.num_ranks, here=here, ahead=None, note=note)
-    if not ahead.prediction.fits or ahead.duration_s > budget_s:
-        raise OverBudgetError(_what_would_fit(config, ahead, basis=here.basis, budget_s=budget_s))
-    return Ready(config=config, num_ranks=config.num_ranks, here=here, ahead=ahead, note="")
+        return Ready(config=config, num_ranks=config.num_ranks, here=here, outlook=None, note=note)
+    if not outlook.prediction.fits or outlook.duration_s > budget_s:
+        raise RunTooLargeError(_what_would_fit(config, outlook, basis=here.basis, budget_s=budget_s))
+    return Ready(config=config, num_ranks=config.num_ranks, here=here, outlook=outlook, note="")
 
 
-def _what_would_fit(config: VisionRun, ahead: Outlook, *, basis: str, budget_s: float) -> str:
+def _what_would_fit(config: VisionRun, outlook: Outlook, *, basis: str, budget_s: float) -> str:
     what = f"{config.model_id} with {config.batch} images a rank"
-    if not ahead.prediction.fits:
+    if not outlook.prediction.fits:
         return f"{what} does not fit in memory ({basis}): use a smaller --batch"
-    duration, limit = (units.format(value, units.SECONDS) for value in (ahead.duration_s, budget_s))
-    left_s = budget_s - ahead.start_s
-    steps = int(left_s / ahead.step_s / config.epochs) if left_s > 0 else 0
+    duration, limit = (units.format(value, units.SECONDS) for value in (outlook.duration_s, budget_s))
+    left_s = budget_s - outlook.start_s
+    steps = int(left_s / outlook.step_s / config.epochs) if left_s > 0 else 0
     hint = f"--steps {steps} would fit" if steps else "use a smaller model or a larger --budget"
     return f"{what} would take {duration}, over the budget of {limit} ({basis}): {hint}"
 
@@ -185,11 +187,11 @@ def _whole_epoch(data: str, *, num_made: int, batch: int, passes: int) -> int:
     return steps
 
 
-def _workers(wanted: VisionWanted, data: str, ranks_per_node: int) -> int:
+def _workers(request: VisionRequest, data: str, ranks_per_node: int) -> int:
     if data == SYNTHETIC:
         return 0
-    if wanted.workers is not None:
-        return wanted.workers
+    if request.workers is not None:
+        return request.workers
     return min(max(num_cores() // ranks_per_node, 1), MOST_WORKERS)
 
 

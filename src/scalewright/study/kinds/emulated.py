@@ -19,7 +19,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError
 from scalewright.lab.network import payload_frac
-from scalewright.launch.prepare.outlook import outlook
+from scalewright.launch.prepare.outlook import language_outlook
 from scalewright.records.run_directory import RunDirectory
 from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
@@ -83,8 +83,8 @@ class EmulatedKind(LanguageKind):
             raise ConfigError("shaped links need one machine, not an allocation of several nodes: run it on one node")
         rate = link_bytes_per_s(catalog, ready.config, ready.here.machine, point)
         machine = over_links(ready.here.machine, rate)
-        ahead = outlook(catalog, ready.config, machine, start_s=ready.here.start_s)
-        return replace(with_prediction(run.execution, replace(ready, ahead=ahead)), link_bytes_per_s=rate)
+        outlook = language_outlook(catalog, ready.config, machine, start_s=ready.here.start_s)
+        return replace(with_prediction(run.execution, replace(ready, outlook=outlook)), link_bytes_per_s=rate)
 
     def measured(self, path: Path) -> Outcome:
         found = super().measured(path)
@@ -105,7 +105,7 @@ def link_bytes_per_s(catalog: Catalog, run: LanguageRun, machine: Machine, asked
     """
 
     def share(rate: float) -> float:
-        prediction = outlook(catalog, run, over_links(machine, rate), start_s=0.0).prediction
+        prediction = language_outlook(catalog, run, over_links(machine, rate), start_s=0.0).prediction
         return float(prediction.time.part("communication").total) / prediction.time_s
 
     low, high = RATES_BYTES_PER_S

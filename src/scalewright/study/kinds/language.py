@@ -12,13 +12,13 @@ from scalewright.errors import ConfigError
 from scalewright.here.place import HERE
 from scalewright.launch.prepare.language_setup import (
     Chosen,
-    Wanted,
+    LanguageRequest,
     chosen_by_plan,
     prepare_config,
-    settle,
-    settle_data,
-    settle_save_mode,
-    settle_start,
+    resolve_data,
+    resolve_language_run,
+    resolve_save_mode,
+    resolve_start,
 )
 from scalewright.launch.prepare.outlook import Ready
 from scalewright.launch.ranks.local import pick_port
@@ -88,7 +88,7 @@ class LanguagePointRun:
         self._budget_s = parse(options.budget, SECONDS)
         self._chosen = _chosen(catalog, options)
         self._request = _request(options, self._chosen)
-        self.config, self.num_ranks = settle(self._request, self._directory)
+        self.config, self.num_ranks = resolve_language_run(self._request, self._directory)
 
     @property
     def execution(self) -> Execution:
@@ -130,9 +130,9 @@ def _chosen(catalog: Catalog, options: BenchTraining) -> Chosen:
     return chosen_by_plan(Path(options.plan))
 
 
-def _request(options: BenchTraining, chosen: Chosen) -> Wanted:
+def _request(options: BenchTraining, chosen: Chosen) -> LanguageRequest:
     start_from = Path(options.start_from) if options.start_from else None
-    return Wanted(
+    return LanguageRequest(
         spec=chosen.spec,
         ranks=options.ranks,
         layout=chosen.layout,
@@ -145,8 +145,8 @@ def _request(options: BenchTraining, chosen: Chosen) -> Wanted:
             **saving_options(options),
             "steps": options.steps,
             "protocol": options.protocol,
-            "start_from": settle_start(start_from, steps=options.steps),
-            "data": settle_data(options.data),
+            "start_from": resolve_start(start_from, steps=options.steps),
+            "data": resolve_data(options.data),
         },
     )
 
@@ -157,7 +157,7 @@ def saving_options(options: BenchTraining) -> dict[str, Any]:
     return {
         "seed": options.seed,
         "checkpoint_every": int(every) if every.isdigit() else every,
-        "checkpoint_async": settle_save_mode(options.checkpoint),
+        "checkpoint_async": resolve_save_mode(options.checkpoint),
         "checkpoint_keep": options.keep,
         "profile_steps": options.profile_steps,
         "keep_trace": options.profile,

@@ -288,7 +288,7 @@ def measured_training(path: Path) -> tuple[CollectedRun, Outcome]:
 
 def with_prediction(execution: Execution, ready: Ready[Any], *, detail: str = "") -> Execution:
     """The execution with the prediction of its run, and one sentence about it."""
-    here, outlook = ready.here, ready.ahead
+    here, outlook = ready.here, ready.outlook
     forecast = ready.note
     if outlook is not None and here is not None:
         duration, step = (units.format(s, units.SECONDS) for s in (outlook.duration_s, outlook.step_s))

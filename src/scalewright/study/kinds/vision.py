@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.catalog.library import Catalog
-from scalewright.launch.prepare.vision_setup import VisionWanted, prepare_vision_config, settle_vision
+from scalewright.launch.prepare.vision_setup import VisionRequest, prepare_vision_config, resolve_vision_run
 from scalewright.launch.ranks.local import pick_port
 from scalewright.observe.collect import CollectedRun
 from scalewright.observe.vision_summary import summarize_vision
@@ -40,7 +40,7 @@ class VisionKind(LanguageKind):
     ) -> Execution:
         point = parse_options(BENCH_OPTIONS, options, where=where)
         budget_s = parse(point.budget, SECONDS)
-        config = settle_vision(catalog, _request(catalog, point))
+        config = resolve_vision_run(catalog, _request(catalog, point))
         execution = Execution(kind="vision", config=config.document(), path=path, num_ranks=config.num_ranks)
         if not predicts or execution.is_finished:
             return execution
@@ -58,10 +58,10 @@ class VisionKind(LanguageKind):
         return replace(found, numbers=numbers, series={"batch_time_s": tuple(float(value) for value in kept)})
 
 
-def _request(catalog: Catalog, point: BenchTraining) -> VisionWanted:
+def _request(catalog: Catalog, point: BenchTraining) -> VisionRequest:
     """Ranks and images come from the layout, or from options of their own."""
     layout = parse_layout(point.layout) if point.layout else None
-    return VisionWanted(
+    return VisionRequest(
         spec=resolve_model(catalog, point.model),
         ranks=point.ranks if layout is None else int(layout.dp),
         batch=point.batch if layout is None else int(layout.mbs),
