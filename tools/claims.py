@@ -87,6 +87,15 @@ def num_catalogue_files(folder: str) -> int:
     return len(list((packaged_data() / folder).glob("*.toml")))
 
 
+def _range(values_frac: list[float]) -> str:
+    return f"{100 * min(values_frac):.0f} to {100 * max(values_frac):.0f} %"
+
+
+def _within(operations: list[dict[str, Any]], most_frac: float) -> str:
+    errors = [error for operation in operations for error in operation["errors_frac"].values()]
+    return f"{sum(abs(error) <= most_frac for error in errors)} of {len(errors)}"
+
+
 CLAIMS: dict[str, Callable[[], str]] = {
     # sources that nothing was fitted to
     "held_out_balanced": lambda: percent(held_out()["all"]["balanced_mean_ape_frac"]),
@@ -109,6 +118,11 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "calibrated_steps": lambda: str(len(calibrated_h200())),
     "calibrated_mean": lambda: mean_size([row["error_frac"] for row in calibrated_h200()]),
     "catalogue_mean": lambda: mean_size([row["catalogue_error_frac"] for row in calibrated_h200()]),
+    # collectives on ranks of a CPU
+    "collectives_median": lambda: _range(
+        [row["median_error_frac"] for row in json_lines("collectives_predicted.jsonl")]
+    ),
+    "collectives_within": lambda: _within(json_lines("collectives_predicted.jsonl"), 0.15),
     # counts
     "lint_rules": lambda: str(len(known_rules())),
     "site_profiles": lambda: str(len(list((PACKAGE / "sites" / "profiles").glob("*.toml")))),

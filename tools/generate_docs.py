@@ -3,7 +3,8 @@
     .venv/bin/python tools/generate_docs.py [--check]
 
 Generated are: regions between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; figures between `<!-- claim:NAME -->` and
-`<!-- /claim -->` (see `tools/claims.py`); the output inside a `console` block that follows `<!-- console ... -->`; the
+`<!-- /claim -->` (see `tools/claims.py`); the output inside a `console` block that follows `<!-- console ... -->`, and
+inside a `pycon` block that follows `<!-- python -->`; the
 pages `reference/cli.md`, `reference/modules.md`, `references.md`, `verified.md`, `models/*.md` and `lint/*/*.md`; and
 the JSON schema of study files.
 
@@ -50,6 +51,7 @@ from lint_pages import category_table, rule_pages
 from markdown_table import cell, table
 from model_errors import ERRORS
 from modules_page import modules_page
+from pycon import fill_python
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -336,7 +338,9 @@ def fill_console(match: re.Match[str]) -> str:
 def written_pages() -> list[Path]:
     """Pages people write, in which regions and console blocks are filled."""
     generated = {*generated_pages(), *orphans()}
-    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(DOCS.rglob("*.md"))
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")] + sorted(
+        DOCS.rglob("*.md")
+    )
     return [path for path in pages if path not in generated and path.name != "LOG.md"]
 
 
@@ -365,7 +369,7 @@ def expected() -> dict[Path, str]:
 
 def filled(text: str) -> str:
     """A page with its regions, figures and console blocks brought up to date."""
-    return CONSOLE.sub(fill_console, fill_claims(fill_regions(text)))
+    return CONSOLE.sub(fill_console, fill_python(fill_claims(fill_regions(text))))
 
 
 def orphans() -> list[Path]:

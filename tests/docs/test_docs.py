@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
 COMMANDS = DOCS / "commands.md"
 README_LINES = 130
 BLOCK = re.compile(r"(?:<!-- console(?P<options>[^>]*)-->\n)?```console\n(?P<body>.*?)```", re.S)
@@ -117,7 +120,7 @@ def test_the_stored_fit_is_that_of_the_shipped_constants() -> None:
     """left_out.txt ends with the constants that the fit wrote; the catalogue has them to four digits."""
     text = (ROOT / "benchmarks" / "results" / "left_out.txt").read_text(encoding="utf-8")
     constants = Catalog((packaged_data(),)).constants()
-    fitted = re.findall(r"^  (\w+) +\S+ -> +(\S+)$", text, re.M)
+    fitted = re.findall(r"^  (\w+) +[\d.e+-]+ (?:->)? *([\d.e+-]+)(?: .*)?$", text, re.M)
     assert len(fitted) > 20
     for name, value in fitted:
         assert getattr(constants, name).value == pytest.approx(float(value), rel=1e-3), name
@@ -173,7 +176,15 @@ def test_readme_is_short_and_its_sections_are_in_order() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.splitlines()) <= README_LINES
     titles = re.findall(r"^## (.*)$", readme, re.M)
-    assert titles == ["Two commands", "Three things to try", "Install", "Accuracy", "What this is not", "More"]
+    assert titles == [
+        "Two commands",
+        "Three things to try",
+        "From Python",
+        "Install",
+        "Accuracy",
+        "What this is not",
+        "More",
+    ]
     assert readme.count("<!-- console") == 3
     for target in ("docs/index.md", "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         assert f"]({target})" in readme
