@@ -82,7 +82,7 @@ def test_dry_run_prints_the_script_and_writes_nothing(here: Here, tmp_path: Path
         ((*LUMI[:-1], "two hours", *COMMAND), ["two hours", "HH:MM:SS"]),
         ((*LUMI[:-2], *COMMAND), ["no time limit", "--time"]),
         (LUMI, ["nothing to run"]),
-        (("launch", "--site", "lumi", "--account", "a", "--time", "10", *COMMAND), ["how many nodes"]),
+        (("launch", "--site", "lumi", "--account", "a", "--time", "10", *COMMAND), ["give --nodes"]),
         ((*LUMI, "--launcher", "mpirun", *COMMAND), ["mpirun", "srun, torchrun"]),
         ((*LUMI, "--name", "a b", *COMMAND), ["'a b'", "letters"]),
         ((*LUMI, "--env", "A", *COMMAND), ["'A'", "NAME=VALUE"]),
@@ -113,7 +113,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
 def test_account_of_another_form_only_warns(here: Here) -> None:
     done = here(*LUMI[:-3], "odd", *LUMI[-2:], "--dry-run", *COMMAND)
     assert done.returncode == 0
-    assert "account odd does not look like LUMI" in done.stderr
+    assert "account odd does not have the form of LUMI" in done.stderr
     assert "#SBATCH --account=odd\n" in done.stdout
 
 
@@ -149,7 +149,7 @@ def test_more_nodes_than_the_partition_has_are_warned_of(here: Here, sbatch: Pat
     assert (fits.returncode, "warning" in fits.stderr) == (0, False)
     done = here(*LUMI, "--spares", "1", *COMMAND)
     assert (done.returncode, done.stdout) == (0, "77\n")
-    assert "warning: partition standard-g has 2 nodes and 3 are asked for" in done.stderr
+    assert "warning: partition standard-g has 2 nodes, and 3 are requested" in done.stderr
 
 
 def test_without_a_cluster_one_sentence_says_where_to_find_one(here: Here, sbatch: Path, refused: Refused) -> None:
@@ -190,7 +190,7 @@ def test_words_of_sbatch_are_shown_when_it_refuses(here: Here, sbatch: Path, ref
     line = refused(here(*LUMI, *COMMAND), 3)
     assert "sbatch refused: Invalid account; for you" in line
     (sbatch / "sbatch").write_text("#!/bin/sh\necho 'Submitted'\n")
-    assert "printed no job number: 'Submitted'" in refused(here(*LUMI, *COMMAND), 3)
+    assert "printed no job id: 'Submitted'" in refused(here(*LUMI, *COMMAND), 3)
 
 
 def test_plan_becomes_a_run_that_scalewright_can_do(here: Here, sbatch: Path, plan_file: Path, tmp_path: Path) -> None:
@@ -217,14 +217,14 @@ def test_plan_for_another_machine_is_refused_or_warned_of(
     assert "8 GPUs per node" in line
     assert "--system leonardo" in line
     done = here("launch", str(plan_file), "--site", "frontier", "--account", "abc", "--dry-run")
-    assert "made for lumi, not for frontier" in done.stderr
+    assert "the plan is for lumi, not for frontier" in done.stderr
     assert "#SBATCH --time=02:00:00\n" in done.stdout  # the bin of four nodes, not what the plan would take
     broken = json.loads(plan_file.read_text())
     (tmp_path / "no.json").write_text(json.dumps(broken | {"fits": False, "best": None}))
     assert "no layout that fits" in refused(here("launch", str(tmp_path / "no.json"), "--site", "lumi"))
     del broken["best"]["layout_text"]
     (tmp_path / "half.json").write_text(json.dumps(broken))
-    assert "not a whole plan" in refused(here("launch", str(tmp_path / "half.json"), "--site", "lumi"))
+    assert "not a complete plan" in refused(here("launch", str(tmp_path / "half.json"), "--site", "lumi"))
     assert "leave out --array" in refused(here("launch", str(plan_file), "--site", "lumi", "--array", "x"))
     assert "leave out --nodes" in refused(here("launch", str(plan_file), "--site", "lumi", "--nodes", "2"))
 

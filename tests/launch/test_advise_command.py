@@ -30,10 +30,10 @@ def test_without_a_scheduler_there_is_no_advice(cli: Cli, refused: Refused, tmp_
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["advise"], "PLAN.json or --job"),
-        (["advise", "p.json", "--job", "1"], "one of them"),
+        (["advise"], "give either PLAN.json"),
+        (["advise", "p.json", "--job", "1"], "or --job ID"),
         (["advise", "none.json"], "no such file"),
-        (["preflight", "--spares", "1"], "leaves none to run on"),
+        (["preflight", "--spares", "1"], "leaves no node to run on"),
         (["preflight", "--ranks", "-1"], "must not be negative"),
         (["preflight", "--partition", "p"], "--system"),
         (["preflight", "--deadline", "5 ms"], "too short"),

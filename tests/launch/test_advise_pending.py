@@ -79,7 +79,7 @@ def test_codes_are_there_once() -> None:
     assert len({reason.code for reason in REASONS}) == len(REASONS)
 
 
-@pytest.mark.parametrize(("job", "words"), [("99", "neither runs nor waits"), ("1", "runs already")])
+@pytest.mark.parametrize(("job", "words"), [("99", "neither runs nor waits"), ("1", "is running on n1,n2,n3")])
 def test_jobs_that_do_not_wait(job: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         explain(queue(), job)

@@ -10,7 +10,7 @@ import pytest
 from scalewright.costs.campaign import Interruptions, Saving
 from scalewright.errors import ConfigError
 from scalewright.launch.advise.queue import Queue, parse_nodes, parse_queue
-from scalewright.launch.advise.ranking import MAX_TESTS, PAUSE_S, Advice, Ask, advise
+from scalewright.launch.advise.ranking import MAX_TESTS, PAUSE_S, Advice, QueueRequest, advise
 from scalewright.launch.advise.run_times import NodeCount, Pilot, PlannedRun, planned_run, with_pilot
 from scalewright.sites.cluster import LivePartition, NodeKind
 from scalewright.sites.scheduler import SchedulerRefusedError
@@ -25,7 +25,7 @@ RUN = PlannedRun(
     saving=Saving(size_bytes=1e9, write_s=10.0, stall_s=1.0, read_s=5.0),
     stops=Interruptions(mttf_s=1e6, restart_s=600.0, startup_s=60.0),
 )  # fmt: skip
-ORIGINAL = Ask(num_nodes=4, partition="batch", limit_s=4 * 3600)
+ORIGINAL = QueueRequest(num_nodes=4, partition="batch", limit_s=4 * 3600)
 
 
 def partition(name: str, num_nodes: int, *, max_time_s: int | None = 86400, gpus: int = 4) -> LivePartition:
@@ -50,10 +50,10 @@ class Asked:
 
     def __init__(self, *, wait_min: int = 0, refuses: str = "") -> None:
         self.wait_min, self.refuses = wait_min, refuses
-        self.asks: list[Ask] = []
+        self.asks: list[QueueRequest] = []
         self.pauses: list[float] = []
 
-    def __call__(self, ask: Ask) -> str:
+    def __call__(self, ask: QueueRequest) -> str:
         self.asks.append(ask)
         if self.refuses and ask.partition == self.refuses:
             raise SchedulerRefusedError("sbatch refused: not you", words="not you")
@@ -61,7 +61,7 @@ class Asked:
         return f"Job 1 to start at {start.isoformat()} using 4 processors on nodes n1 in partition {ask.partition}"
 
 
-def advice(live: Queue, asked: Asked, *partitions: LivePartition, original: Ask = ORIGINAL) -> Advice:
+def advice(live: Queue, asked: Asked, *partitions: LivePartition, original: QueueRequest = ORIGINAL) -> Advice:
     return advise(
         RUN, original=original, partitions=partitions or (partition("batch", 8),), queue=live, test=asked,
         now=lambda: NOW_S, sleep=asked.pauses.append,
@@ -70,21 +70,21 @@ def advice(live: Queue, asked: Asked, *partitions: LivePartition, original: Ask 
 
 def test_in_an_empty_queue_the_most_nodes_are_the_soonest() -> None:
     found = advice(queue(), Asked())
-    assert found.best.ask.num_nodes == 8
+    assert found.best.request.num_nodes == 8
     assert found.best.total_s == pytest.approx(900.0)
 
 
 def test_in_a_full_queue_fewer_nodes_that_are_free_now_are_the_soonest() -> None:
     found = advice(queue(0, 0, 600, 600, 600, 600, 600, 600), Asked())
-    assert (found.best.ask.num_nodes, found.best.wait_s) == (2, 0.0)
+    assert (found.best.request.num_nodes, found.best.wait_s) == (2, 0.0)
     assert found.original.wait_s == 600 * 60
     assert found.helps
 
 
 def test_the_limit_is_honest() -> None:
     found = advice(queue(), Asked())
-    assert found.best.ask.limit_s == 21 * 60  # 9000 s / 8, and a tenth, in whole minutes
-    assert RUN.least_s(found.best.count) < found.best.ask.limit_s
+    assert found.best.request.limit_s == 21 * 60  # 9000 s / 8, and a tenth, in whole minutes
+    assert RUN.least_s(found.best.count) < found.best.request.limit_s
 
 
 def test_offers_are_in_the_order_of_time_to_result() -> None:
@@ -116,7 +116,7 @@ def test_what_the_scheduler_refuses_is_no_offer_and_its_words_are_kept() -> None
     live = queue()
     live = replace(live, nodes_of=live.nodes_of | {"vip": live.nodes_of["batch"]})
     found = advice(live, Asked(refuses="vip"), partition("batch", 8), partition("vip", 8))
-    assert {offer.ask.partition for offer in found.offers} == {"batch"}
+    assert {offer.request.partition for offer in found.offers} == {"batch"}
     assert {offer.refusal for offer in found.refused} == {"not you"}
 
 
@@ -127,7 +127,7 @@ def test_nothing_but_refusals_is_an_error_with_its_words() -> None:
 
 def test_partitions_without_enough_gpus_or_nodes_are_left_out() -> None:
     found = advice(queue(), Asked(), partition("batch", 8), partition("debug", 1, gpus=0))
-    assert {offer.ask.partition for offer in found.offers} == {"batch"}
+    assert {offer.request.partition for offer in found.offers} == {"batch"}
     with pytest.raises(ConfigError, match="usable nodes"):
         advice(queue(nodes=3), Asked())
 
@@ -135,11 +135,11 @@ def test_partitions_without_enough_gpus_or_nodes_are_left_out() -> None:
 def test_a_partition_with_a_short_limit_cuts_the_run_and_every_job_waits() -> None:
     live = queue()
     found = advice(live, Asked(wait_min=10), partition("batch", 8, max_time_s=15 * 60))
-    sliced = [o for o in found.offers if o.num_jobs > 1 and o.ask.num_nodes == 1]
+    sliced = [o for o in found.offers if o.num_jobs > 1 and o.request.num_nodes == 1]
     assert sliced
     for offer in sliced:
-        assert offer.ask.limit_s <= 15 * 60
-        assert offer.num_jobs * offer.ask.limit_s >= offer.count.run_s
+        assert offer.request.limit_s <= 15 * 60
+        assert offer.num_jobs * offer.request.limit_s >= offer.count.run_s
         assert offer.total_s >= offer.num_jobs * 600.0 + offer.count.run_s
 
 
@@ -162,8 +162,8 @@ def test_a_pilot_sets_times_and_memory() -> None:
     ("plan", "words"),
     [
         ({}, "no layout that fits"),
-        ({"fits": True, "best": {}}, "how long the run is"),
-        ({"fits": True, "best": {}, "whole_run": {}}, "not a whole plan"),
+        ({"fits": True, "best": {}}, "does not give the length of the run"),
+        ({"fits": True, "best": {}, "whole_run": {}}, "not a complete plan"),
     ],
 )
 def test_plans_that_say_too_little(plan: dict[str, object], words: str) -> None:

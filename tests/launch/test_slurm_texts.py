@@ -118,7 +118,7 @@ def test_ranges_with_caps_steps_and_nonsense() -> None:
     assert parse_ranges("[0-6:3,9%2]") == {0, 3, 6, 9}
     with pytest.raises(ConfigError, match="write it like 0-3,7"):
         parse_ranges("0-x")
-    with pytest.raises(ConfigError, match="not a set of array tasks"):
+    with pytest.raises(ConfigError, match="not a list of array tasks"):
         parse_ranges("0-99999999999")
 
 

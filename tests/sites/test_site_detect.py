@@ -20,7 +20,7 @@ from scalewright.sites.cluster import (
     parse_qos,
     parse_sinfo,
 )
-from scalewright.sites.detect import detected, differences, to_toml
+from scalewright.sites.detected_profile import detected, differences, to_toml
 from scalewright.sites.types import Site
 from script_cases import SITES
 

@@ -11,7 +11,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.script.render import render
 from scalewright.launch.script.request import ArrayTasks
-from scalewright.launch.script.resolve import resolve_job
+from scalewright.launch.script.resolved_job import resolve_job
 from scalewright.launch.script.steps import srun_flags
 from scalewright.sites.loader import find_site, load_site, packaged_sites
 from scalewright.sites.types import sourced_keys

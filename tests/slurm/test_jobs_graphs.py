@@ -283,7 +283,7 @@ def test_out_of_memory_is_told_apart_from_failure(ended: Callable[[str], Ended])
 def test_preempted_job_is_queued_again_and_ends_well(ended: Callable[[str], Ended], slurm: Lab) -> None:
     low, high = ended("low"), ended("high")
     assert (low.code, high.code) == (0, 0), low.stderr + high.stderr
-    job = low.jobs("low")[0]["id"]
+    job = low.slurm_jobs("low")[0]["id"]
     states = slurm.run("sacct", "-n", "-P", "-X", "-D", "-j", job, "-o", "State").stdout.split()
     assert states == ["PREEMPTED", "COMPLETED"]
 
@@ -303,7 +303,7 @@ def test_spent_comes_from_the_accounts(ended: Callable[[str], Ended], cli: Cli, 
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
     rows = slurm.run(
-        "sacct", "-n", "-P", "-X", "-D", "-j", ended("low").jobs("low")[0]["id"], "-o", "ElapsedRaw"
+        "sacct", "-n", "-P", "-X", "-D", "-j", ended("low").slurm_jobs("low")[0]["id"], "-o", "ElapsedRaw"
     ).stdout
     hours = 2 * sum(map(int, rows.split())) / 3600
     assert hours > 0

@@ -1,4 +1,4 @@
-"""One job from what was asked to the scheduler's queue: a plan's run, or any command."""
+"""A single job, from the command line to the queue: the run of a plan, or any command."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from scalewright.sites.walltime import HOUR_S
 from scalewright.workload.language_run import DeviceKind
 
 STARTS_RANKS = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "srun"})
-"""Programs that a job script of ours takes the place of."""
+"""Programs that start ranks. Our job script does that itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What is to run."""
+class JobWork:
+    """What the job runs: a command, or a plan."""
 
     command: tuple[str, ...]
     plan: dict[str, Any] | None = None
     planned: PlannedJob | None = None
 
 
-def read_work(words: tuple[str, ...], device: DeviceKind) -> Work:
-    """One word that ends in .json is a plan; all else is a command. A plan wants GPUs unless told otherwise."""
+def read_work(words: tuple[str, ...], device: DeviceKind) -> JobWork:
+    """The work of the command line. One word that ends in .json is a plan, which runs on GPUs by default."""
     if len(words) != 1 or not words[0].endswith(".json"):
         if device != "auto":
-            raise ConfigError(f"--device {device} is for plans: a command chooses its device itself, leave it out")
-        return Work(command=words)
+            raise ConfigError(f"--device {device} is for plans only: leave it out, a command chooses its own device")
+        return JobWork(command=words)
     plan = read_document(Path(words[0]), "plan")
     planned = planned_job(plan, where=words[0], device="cuda" if device == "auto" else device)
-    return Work(command=words, plan=plan, planned=planned)
+    return JobWork(command=words, plan=plan, planned=planned)
 
 
 def job_request(
-    work: Work,
+    work: JobWork,
     site: Site,
     options: Mapping[str, Any],
     *,
@@ -56,22 +56,22 @@ def job_request(
     name: str,
     run_dir: Path | None,
 ) -> JobRequest:
-    """The job of a plan or command on a site; `options` by the names of JobRequest."""
+    """The request for a plan or a command on a site. `options` has field names of JobRequest."""
     if work.planned is not None:
         if num_nodes is not None or gpus_per_node:
-            raise ConfigError("a plan says how many nodes and GPUs it takes: leave out --nodes and --gpus-per-node")
+            raise ConfigError("the plan already has its nodes and GPUs: leave out --nodes and --gpus-per-node")
         folder = run_dir or Path("runs") / new_run_id(f"language-{work.planned.config.model_id}")
         return planned_request(
             work.planned, site, options, walltime_s=walltime_s, run_dir=folder.absolute(), work_dir=Path.cwd(),
             name=name or "scalewright",
         )  # fmt: skip
     if num_nodes is None:
-        raise ConfigError("how many nodes? give --nodes")
+        raise ConfigError("the number of nodes is missing: give --nodes")
     words = work.command
     if words and Path(words[0]).name in STARTS_RANKS:
         raise ConfigError(
-            f"{words[0]} starts ranks itself, and this job would start it once for every GPU: give what it runs "
-            "(python train.py) and --launcher torchrun, or leave the launcher to the site"
+            f"{words[0]} starts ranks itself, and the job would start it once for every GPU: give the command that it "
+            "runs (python train.py), and --launcher torchrun if you need torchrun"
         )
     program = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "job")
     folder = run_dir or Path("runs") / new_run_id(name or Path(program).stem or "job")
@@ -82,9 +82,9 @@ def job_request(
 
 
 def write_job(
-    work: Work, request: JobRequest, script: JobScript, *, items: tuple[str, ...], site: Site, catalog: Catalog
+    work: JobWork, request: JobRequest, script: JobScript, *, items: tuple[str, ...], site: Site, catalog: Catalog
 ) -> None:
-    """The run directory as the job will find it. The same work resumes; other work is refused."""
+    """Write the run directory of the job. The same work resumes; other work is refused."""
     planned = work.planned
     if planned is None:
         body = {"command": list(request.command), "site": site.id, "items": list(items)}
@@ -103,8 +103,8 @@ def write_job(
     write_text(directory.script, script.text)
 
 
-def num_gpu_hours(work: Work, request: JobRequest, site: Site, *, num_items: int) -> float:
-    """What a job uses: as the plan predicts, else at most, by its time limit."""
+def num_gpu_hours(work: JobWork, request: JobRequest, site: Site, *, num_items: int) -> float:
+    """GPU-hours of a job: as the plan predicts, else the most that its time limit allows."""
     if work.plan is not None:
         return float(whole_run_of(work.plan, where="the plan")["device_time_s"]) / HOUR_S
     gpus = request.gpus_per_node or site.num_gpus_per_node
@@ -114,37 +114,37 @@ def num_gpu_hours(work: Work, request: JobRequest, site: Site, *, num_items: int
 def check_limit(hours: float, limit_gpu_hours: float | None) -> None:
     if limit_gpu_hours is not None and hours > limit_gpu_hours:
         raise OverBudgetError(
-            f"the job may use {hours:.4g} GPU-hours, over the limit of {limit_gpu_hours:g}: ask for less, "
-            "or give --force"
+            f"the job may use {hours:.4g} GPU-hours, over the limit of {limit_gpu_hours:g}: request fewer nodes or "
+            "less time, or give --force"
         )
 
 
 def size_warning(request: JobRequest, site: Site, runner: Runner) -> str:
-    """What a queue would not say: a job larger than its partition is taken, and waits for ever. Empty: it fits."""
-    wanted = request.partition or site.select.partition
+    """A warning if the job is larger than its partition: Slurm may accept it and never start it. Empty: it fits."""
+    partition = request.partition or site.select.partition
     try:
         text = runner.call(["sinfo", "-h", "-o", "%P|%D"])
     except EnvironmentFailedError:
-        return ""  # sbatch comes next, and has the better words
-    found: dict[str, int] = {}
+        return ""  # sbatch is called next, and its message is better
+    num_nodes_of: dict[str, int] = {}
     for line in text.splitlines():
         name, _, count = line.strip().partition("|")
-        wanted = wanted or (name[:-1] if name.endswith("*") else "")
-        found[name.rstrip("*")] = found.get(name.rstrip("*"), 0) + int(count or 0)
-    if not 0 < found.get(wanted, 0) < request.all_nodes:
+        partition = partition or (name[:-1] if name.endswith("*") else "")  # the * marks the default partition
+        num_nodes_of[name.rstrip("*")] = num_nodes_of.get(name.rstrip("*"), 0) + int(count or 0)
+    if not 0 < num_nodes_of.get(partition, 0) < request.all_nodes:
         return ""
     return (
-        f"partition {wanted} has {found[wanted]} nodes and {request.all_nodes} are asked for: Slurm may take the job "
-        "and never start it; ask for fewer"
+        f"partition {partition} has {num_nodes_of[partition]} nodes, and {request.all_nodes} are requested: Slurm may "
+        "accept the job and never start it; request fewer"
     )
 
 
 def next_commands(request: JobRequest, job: str) -> dict[str, str]:
-    """What one does with a job that was submitted."""
+    """Commands for a submitted job, by what they show or do."""
     folder = quote(str(request.run_dir))
     return {
-        "how it stands": f"scalewright jobs list {folder}",
-        "what it says": f"scalewright jobs logs {folder}",
+        "its state": f"scalewright jobs list {folder}",
+        "its log": f"scalewright jobs logs {folder}",
         "why it waits": f"scalewright advise --job {job}",
-        "to end it": f"scalewright jobs cancel {folder}",
+        "cancel it": f"scalewright jobs cancel {folder}",
     }

@@ -1,4 +1,4 @@
-"""The cluster that we stand on, as its own scheduler describes it: texts of sinfo, scontrol and sacctmgr, read."""
+"""The current cluster as its scheduler describes it: the output of sinfo, scontrol and sacctmgr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GPU = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """Nodes of one partition that are alike."""
+    """Nodes of one partition with the same resources."""
 
     partition: str
     num_nodes: int
@@ -30,6 +30,8 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePartition:
+    """A partition as scontrol describes it."""
+
     name: str
     is_default: bool
     max_time_s: int | None
@@ -40,12 +42,14 @@ class LivePartition:
 
     @property
     def gpus(self) -> int:
-        """GPUs of its best-equipped nodes."""
+        """Largest number of GPUs in one of its nodes."""
         return max((kind.gpus for kind in self.nodes), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveQos:
+    """A QOS as sacctmgr describes it."""
+
     name: str
     max_time_s: int | None
     max_jobs: int | None
@@ -53,24 +57,26 @@ class LiveQos:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
+    """A cluster as its scheduler describes it."""
+
     name: str
     version: str
     max_array_size: int
     partitions: tuple[LivePartition, ...]
     qos: tuple[LiveQos, ...]
     accounts: tuple[str, ...]
-    """Of this user."""
+    """Accounts of the current user."""
     fabric: str
 
 
 def ask_cluster(user: str) -> Cluster:
-    """Ask the scheduler; accounting may be missing, the controller may not."""
+    """Query the scheduler. Accounting may be missing; the controller must answer."""
     config = parse_config(_output("scontrol", "show", "config"))
     kinds = parse_sinfo(_output("sinfo", "--noheader", f"--format={SINFO_FORMAT}"))
     partitions = parse_partitions(_output("scontrol", "--oneliner", "show", "partition"), kinds)
     qos = _output("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=Name,MaxWall,MaxJobsPU", missing="")
-    listed = ("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=Account")
-    accounts = _output(*listed, missing="")
+    command = ("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=Account")
+    accounts = _output(*command, missing="")
     return Cluster(
         name=config.get("ClusterName", "").lower(),
         version=config.get("SLURM_VERSION", ""),
@@ -83,12 +89,12 @@ def ask_cluster(user: str) -> Cluster:
 
 
 def ask_cluster_name() -> str:
-    """What the scheduler calls this cluster; raises where there is no scheduler."""
+    """The scheduler's name of this cluster. Raises if there is no scheduler."""
     return parse_config(_output("scontrol", "show", "config")).get("ClusterName", "").lower()
 
 
 def _output(*command: str, missing: str | None = None) -> str:
-    """What a program prints; `missing` where it fails and may."""
+    """Output of a command; `missing` if it fails and `missing` is given."""
     try:
         return Runner(timeout_s=TIMEOUT_S, max_tries=1).call(command)
     except EnvironmentFailedError:
@@ -98,20 +104,21 @@ def _output(*command: str, missing: str | None = None) -> str:
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """`scontrol show config`: NAME = VALUE lines."""
+    """The NAME = VALUE lines of `scontrol show config`."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def parse_sinfo(text: str) -> tuple[NodeKind, ...]:
-    found = []
+    """Kinds of nodes from `sinfo --format=SINFO_FORMAT`."""
+    kinds = []
     for line in text.splitlines():
         fields = line.strip().split("|")
         if len(fields) != 6:
             continue
         partition, count, cpus, memory, gres, features = fields
         gpu = _GPU.search(gres)
-        found.append(
+        kinds.append(
             NodeKind(
                 partition=partition,
                 num_nodes=_whole(count),
@@ -122,18 +129,18 @@ def parse_sinfo(text: str) -> tuple[NodeKind, ...]:
                 features=tuple(f for f in features.split(",") if f and f != "(null)"),
             )
         )
-    return tuple(found)
+    return tuple(kinds)
 
 
 def parse_partitions(text: str, kinds: tuple[NodeKind, ...]) -> tuple[LivePartition, ...]:
-    """`scontrol --oneliner show partition`; those that are not up are left out."""
-    found = []
+    """Partitions that are up, from `scontrol --oneliner show partition`."""
+    partitions = []
     for line in text.splitlines():
         words = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
         name = words.get("PartitionName", "")
         if not name or words.get("State", "UP") != "UP":
             continue
-        found.append(
+        partitions.append(
             LivePartition(
                 name=name,
                 is_default=words.get("Default") == "YES",
@@ -144,7 +151,7 @@ def parse_partitions(text: str, kinds: tuple[NodeKind, ...]) -> tuple[LivePartit
                 nodes=tuple(kind for kind in kinds if kind.partition == name),
             )
         )
-    return tuple(found)
+    return tuple(partitions)
 
 
 def parse_qos(text: str) -> tuple[LiveQos, ...]:
@@ -153,7 +160,7 @@ def parse_qos(text: str) -> tuple[LiveQos, ...]:
 
 
 def fabric_here(classes: Path) -> str:
-    """The kind of network adapters of this node; login nodes mostly have what the others have."""
+    """The kind of network adapters of this node. Login nodes usually have the same as compute nodes."""
     for folder, family in (("cxi", "slingshot"), ("infiniband", "infiniband")):
         if any((classes / folder).glob("*")):
             return family

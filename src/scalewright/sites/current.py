@@ -1,4 +1,4 @@
-"""`here` as a site: the profile that names this cluster, else one detected from its scheduler."""
+"""The current site (`here`): the profile with this cluster's name, else one detected from its scheduler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scalewright.catalog.facts import link_sources
 from scalewright.errors import DocumentError
 from scalewright.records.loader import parse_toml, validate
 from scalewright.sites.cluster import Cluster, ask_cluster
-from scalewright.sites.detect import detected, to_toml
+from scalewright.sites.detected_profile import detected, to_toml
 from scalewright.sites.loader import find_site, load_site, site_files
 from scalewright.sites.types import Site
 
@@ -18,26 +18,26 @@ HERE = "here"
 
 
 def site_named(name: str, extra: Path | None = None) -> Site:
-    """A profile by name. Only `here` asks the scheduler."""
+    """A profile by name. Only `here` runs the scheduler's commands."""
     return site_of(name, cluster_of_user(), extra) if name == HERE else find_site(name, extra)
 
 
 def site_of(name: str, cluster: Cluster, extra: Path | None = None) -> Site:
-    """A profile by name; `here` is the one whose scheduler has this cluster's name, else a detected one."""
+    """A profile by name. `here` is the profile with this cluster's name, else a detected one."""
     if name != HERE:
         return find_site(name, extra)
     for path in site_files(extra).values():
         try:
             site = load_site(path)
         except DocumentError:
-            continue  # a broken neighbour must not break a lookup
-        if cluster.name and cluster.name in {known.lower() for known in site.clusters}:
+            continue  # one broken profile must not break the search
+        if cluster.name and cluster.name in {name.lower() for name in site.clusters}:
             return site
     return detected_site(cluster, HERE)[1]
 
 
 def detected_site(cluster: Cluster, site_id: str) -> tuple[str, Site]:
-    """A profile made from the scheduler's answers, as text for a file and read from it."""
+    """A profile made from the scheduler's output, as TOML text and as a Site."""
     where = "the detected profile"
     text = to_toml(detected(cluster, site_id, today=datetime.now(UTC).date()))
     return text, validate(link_sources(parse_toml(text, where=where)), Site, where=where)

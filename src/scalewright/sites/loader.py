@@ -1,4 +1,4 @@
-"""Find and load site profiles: the same search path as the catalogue, in its folders `sites/`, then the package."""
+"""Finding and loading site profiles: in the folders `sites/` of the catalogue's search path, then in the package."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def packaged_sites() -> Path:
 
 
 def site_files(extra: Path | None = None) -> dict[str, Path]:
-    """Profiles by id; one found earlier on the search path hides one of the same id found later."""
-    found: dict[str, Path] = {}
-    for folder in (*(place / "sites" for place in search_path(extra)[:-1]), packaged_sites()):
+    """Paths of profiles by id. If two have the same id, the first on the search path is used."""
+    path_of: dict[str, Path] = {}
+    for folder in (*(root / "sites" for root in search_path(extra)[:-1]), packaged_sites()):
         for path in sorted(folder.glob("*.toml")):
-            found.setdefault(path.stem, path)
-    return found
+            path_of.setdefault(path.stem, path)
+    return path_of
 
 
 def load_site(path: Path) -> Site:
@@ -36,7 +36,7 @@ def load_site(path: Path) -> Site:
 
 
 def find_site(name: str, extra: Path | None = None) -> Site:
-    """The profile whose id or alias is `name`; otherwise an error that lists the nearest."""
+    """The profile whose id or alias is `name`. An unknown name is an error that lists the nearest names."""
     files = site_files(extra)
     if name in files:
         return load_site(files[name])
@@ -47,9 +47,9 @@ def find_site(name: str, extra: Path | None = None) -> Site:
 
 
 def _aliases(path: Path) -> list[str]:
-    """Aliases without validating the file: a broken neighbour must not break a lookup."""
+    """Aliases of a profile. The file is not validated: one broken profile must not break the search for another."""
     try:
-        found = parse_toml(read_text(path), where=str(path)).get("aliases", [])
+        aliases = parse_toml(read_text(path), where=str(path)).get("aliases", [])
     except DocumentError:
         return []
-    return [a for a in found if isinstance(a, str)] if isinstance(found, list) else []
+    return [a for a in aliases if isinstance(a, str)] if isinstance(aliases, list) else []

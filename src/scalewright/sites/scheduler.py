@@ -1,4 +1,4 @@
-"""The one effect: call a scheduler's command, with a limit on its time, and again where the scheduler was away."""
+"""Running the scheduler's commands, with a timeout, and again if the scheduler did not answer."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _LOG_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel|scontrol|sinfo|sacctm
 
 
 class SchedulerAwayError(EnvironmentFailedError):
-    """The scheduler does not answer. Whether it took the request is not known."""
+    """The scheduler does not answer. It is unknown whether it accepted the request."""
 
 
 class SchedulerRefusedError(EnvironmentFailedError):
-    """The scheduler answered no; `words` are its own."""
+    """The scheduler refused the request; `words` is its own message."""
 
     def __init__(self, message: str, *, words: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class SchedulerRefusedError(EnvironmentFailedError):
 
 @dataclass(slots=True, kw_only=True)
 class Runner:
-    """Calls commands by argument lists, never through a shell. Counts them, so that politeness can be tested."""
+    """Runs commands as argument lists, never through a shell. Counts them, so that tests can limit the number."""
 
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     timeout_s: float = 120.0
@@ -53,17 +53,17 @@ class Runner:
     longest_wait_s: float = 60.0
     sleep: Callable[[float], None] = time.sleep
     say: Callable[[str], object] = str
-    """Where to tell the operator that the scheduler is away; by default nowhere."""
+    """Prints a message when the scheduler does not answer; by default nothing is printed."""
     num_calls: Counter[str] = field(default_factory=Counter)
 
     def call(
         self, argv: Sequence[str], *, is_repeatable: bool = True, env: Mapping[str, str] = MappingProxyType({})
     ) -> str:
-        """Standard output of a command that succeeded. Commands that only ask are repeated with growing waits."""
+        """Standard output of a command that succeeded. Commands that change nothing are repeated with growing waits."""
         return self._repeated(argv, self.max_tries if is_repeatable else 1, env)[0]
 
-    def said(self, argv: Sequence[str]) -> str:
-        """What a command that succeeded says beside its output, where `sbatch --test-only` gives its answer."""
+    def call_for_messages(self, argv: Sequence[str]) -> str:
+        """Standard error of a command that succeeded. `sbatch --test-only` prints its answer there."""
         return self._repeated(argv, self.max_tries, {})[1]
 
     def _repeated(self, argv: Sequence[str], tries: int, env: Mapping[str, str]) -> tuple[str, str]:
@@ -79,24 +79,24 @@ class Runner:
         raise AssertionError("max_tries is at least 1")
 
     def wait_s(self, attempt: int) -> float:
-        """Doubling waits, shaken a little so that many drivers do not come back together."""
+        """The wait doubles with each attempt. It is randomised, so that many drivers do not retry together."""
         return float(min(self.first_wait_s * 2.0**attempt, self.longest_wait_s) * random.uniform(0.75, 1.25))
 
     def _once(self, argv: Sequence[str], more: Mapping[str, str]) -> tuple[str, str]:
-        """Its output, and its own words beside it."""
+        """Standard output and the messages of one call."""
         name = argv[0]
         self.num_calls[name] += 1
-        # Slurm cuts long lists of array tasks at 64 letters unless told not to. Jobs would inherit it from sbatch.
+        # Without this variable Slurm cuts lists of array tasks at 64 characters. sbatch would pass it on to jobs.
         env = {**self.env, **more} | ({} if name == "sbatch" else {"SLURM_BITSTR_LEN": "0"})
         if (conf := self.env.get("SLURM_CONF")) and not Path(conf).exists():
-            raise _no_cluster(name, self.env)  # Slurm itself would look for a minute
+            raise _no_cluster(name, self.env)  # Slurm itself would search for a minute
         try:
             done = subprocess.run(
                 list(argv), env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.timeout_s, check=False
             )
         except FileNotFoundError as error:
             raise EnvironmentFailedError(
-                f"{name} is not on PATH: load Slurm's module or go to a login node of the cluster, then try again"
+                f"{name} is not on PATH: load Slurm's module or log in to the cluster, then try again"
             ) from error
         except PermissionError as error:
             raise EnvironmentFailedError(
@@ -104,26 +104,26 @@ class Runner:
             ) from error
         except subprocess.TimeoutExpired as error:
             raise SchedulerAwayError(f"{name} gave no answer in {self.timeout_s:.0f} s") from error
-        out, words = done.stdout.decode(errors="replace"), spoken(done.stderr.decode(errors="replace"))
+        output, messages = done.stdout.decode(errors="replace"), one_line_of(done.stderr.decode(errors="replace"))
         if done.returncode == 0:
-            return out, words
-        if _NO_CONFIGURATION.search(words):
+            return output, messages
+        if _NO_CONFIGURATION.search(messages):
             raise _no_cluster(name, self.env)
-        if _AWAY.search(words):
-            raise SchedulerAwayError(f"{name} cannot reach the scheduler: {words}")
-        raise SchedulerRefusedError(f"{name} refused: {words or f'exit code {done.returncode}'}", words=words)
+        if _AWAY.search(messages):
+            raise SchedulerAwayError(f"{name} cannot reach the scheduler: {messages}")
+        raise SchedulerRefusedError(f"{name} refused: {messages or f'exit code {done.returncode}'}", words=messages)
 
 
 def _no_cluster(name: str, env: Mapping[str, str]) -> EnvironmentFailedError:
     conf = env.get("SLURM_CONF")
-    why = f"SLURM_CONF is {conf}, which is not there or not whole" if conf else "SLURM_CONF is not set"
+    why = f"SLURM_CONF is {conf}, which is missing or incomplete" if conf else "SLURM_CONF is not set"
     return EnvironmentFailedError(
-        f"{name} finds no cluster: {why}; go to a login node, or to a practice cluster with: "
+        f"{name} finds no cluster: {why}; log in to the cluster, or use a practice cluster with: "
         'eval "$(scalewright lab env ID)"'
     )
 
 
-def spoken(stderr: str) -> str:
-    """A command's own words on one line, without its name in front of each."""
+def one_line_of(stderr: str) -> str:
+    """A command's messages on one line, without its name before each of them."""
     lines = (_LOG_PREFIX.sub("", line).strip() for line in stderr.splitlines())
     return "; ".join(dict.fromkeys(line for line in lines if line))

@@ -1,4 +1,4 @@
-"""What a site profile holds: frozen and strict. Every value that could be wrong says where it comes from."""
+"""The types of a site profile, frozen and strict. Every value that could be wrong has its source."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ KNOWN_VARIABLES = ("USER", "HOME", "SCRATCH", "WORK", "SLURM_JOB_ID", "SLURM_JOB
 def _flag(text: str) -> str:
     if not _FLAG.match(text):
         raise ValueError(f"{text!r} is not a flag in the form --name or --name=value")
-    odd = [name for name in _PLACEHOLDER.findall(text) if name not in PLACEHOLDERS]
-    if odd:
-        raise ValueError(f"{text!r} has the placeholder {odd[0]!r}: known are {', '.join(PLACEHOLDERS)}")
+    unknown = [name for name in _PLACEHOLDER.findall(text) if name not in PLACEHOLDERS]
+    if unknown:
+        raise ValueError(f"{text!r} has the unknown placeholder {unknown[0]!r}: use {', '.join(PLACEHOLDERS)}")
     return text
 
 
 def _expandable(text: str) -> str:
-    odd = [name for name in _VARIABLE.findall(text) if name not in KNOWN_VARIABLES]
-    if odd:
-        raise ValueError(f"{text!r} uses the variable {odd[0]}: known are {', '.join(KNOWN_VARIABLES)}")
+    unknown = [name for name in _VARIABLE.findall(text) if name not in KNOWN_VARIABLES]
+    if unknown:
+        raise ValueError(f"{text!r} uses the unknown variable {unknown[0]}: use {', '.join(KNOWN_VARIABLES)}")
     return _one_line(text)
 
 
@@ -50,33 +50,35 @@ Seconds = Annotated[Walltime, Field(gt=0)]
 Flag = Annotated[str, AfterValidator(_flag)]
 Line = Annotated[str, AfterValidator(_one_line)]
 Expandable = Annotated[str, AfterValidator(_expandable)]
-"""Text in which ${USER}, ${SLURM_JOB_ID} and a few more are filled in on the cluster; all else is literal."""
+"""Text in which the job's shell fills in KNOWN_VARIABLES, such as ${USER}; all else is literal."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]*$")]
-"""Scripts use lower-case names themselves."""
+"""Upper case: job scripts use lower-case names for their own variables."""
 
 
 class SiteSource(Strict):
-    """Where values come from; given once per file under `[sources.KEY]`."""
+    """Where values come from. Each source stands once in the file, under `[sources.KEY]`."""
 
     kind: Literal["official-doc", "project-config", "user-notes", "live", "assumed"]
-    """official-doc: the operator's; project-config: what another project submits with; live: asked of the scheduler."""
+    """official-doc: the operator's documentation; project-config: another project's job script; live: the scheduler."""
     text: str = Field(min_length=8)
     url: str = ""
     dated: date | None = None
-    """Date of the version that was read, where it has one."""
+    """Date of the version that was read, if it has one."""
     checked: date
-    """The day the value was last held against the source."""
+    """The day when the value was last compared with the source."""
     confidence: Confidence = "high"
 
 
 class Sourced(Strict):
+    """A value or table with its source."""
+
     source: SiteSource
     note: Line = ""
 
 
 class SourcedValue(Sourced, Generic[T]):
-    """One value and where it comes from."""
+    """One value and its source."""
 
     value: T
 
@@ -84,9 +86,9 @@ class SourcedValue(Sourced, Generic[T]):
 class Account(Sourced):
     required: bool = True
     pattern: str = ""
-    """Regular expression; an account that does not match is only warned of, because projects are named anew."""
+    """Regular expression. An account that does not match only causes a note, because sites change their naming."""
     form: Line = ""
-    """The pattern in words."""
+    """The pattern in plain words."""
 
     @model_validator(mode="after")
     def _compiles(self) -> Account:
@@ -98,7 +100,7 @@ class Account(Sourced):
 
 
 class Selection(Sourced):
-    """How nodes are chosen when the user says nothing. `{account}` in qos stands for the account."""
+    """The default choice of nodes. `{account}` in qos stands for the account."""
 
     partition: str = ""
     qos: str = ""
@@ -107,22 +109,26 @@ class Selection(Sourced):
 
 
 class SitePartition(Sourced):
+    """A partition and its limits."""
+
     name: Name
     max_time: Seconds | None = None
     default_time: Seconds | None = None
     max_nodes: int | None = Field(default=None, gt=0)
     min_nodes: int = Field(default=1, gt=0)
     max_jobs: int | None = Field(default=None, gt=0)
-    """Jobs of one user that it accepts, running and waiting."""
+    """Largest number of jobs per user, running and waiting."""
     max_running: int | None = Field(default=None, gt=0)
     whole_node: bool = True
-    """False: allotted by resource, so that other jobs may share the node."""
+    """False: the partition allocates CPUs and GPUs, and several jobs may share a node."""
     has_gpus: bool = True
     preempts: bool = False
-    """Jobs here are ended for others and queued again."""
+    """Jobs here are preempted by other jobs and requeued."""
 
 
 class Qos(Sourced):
+    """A quality of service and its limits."""
+
     name: Name
     max_time: Seconds | None = None
     max_nodes: int | None = Field(default=None, gt=0)
@@ -132,7 +138,7 @@ class Qos(Sourced):
 
 
 class SizeBin(Sourced):
-    """Longest job by its number of nodes."""
+    """Time limit for a range of node counts."""
 
     min_nodes: int = Field(gt=0)
     max_nodes: int = Field(gt=0)
@@ -142,45 +148,49 @@ class SizeBin(Sourced):
 
 
 class Forbidden(Sourced):
+    """A flag of sbatch or srun that must not be used on the site."""
+
     flag: Annotated[str, Field(pattern=r"^--[a-z][a-z-]*$")]
     why: Line
 
 
 class JobLayout(Sourced):
-    """How ranks are started: flags for the header and for srun, with {gpus}, {cpus}, {node_cpus} and the like."""
+    """How ranks are started: flags for the header, srun and torchrun, with placeholders such as {gpus} and {cpus}."""
 
     sbatch: tuple[Flag, ...]
     srun: tuple[Flag, ...] = ()
     torchrun: tuple[Flag, ...] = ()
     devices: Literal["all", "one"] = "all"
-    """What a rank sees of its node's devices."""
+    """How many of its node's devices a rank sees."""
 
 
 class Binding(Sourced):
-    """CPU binding for a layout; the first that fits is used."""
+    """CPU binding for a launcher. The first that matches is used."""
 
     launcher: Launcher
     cpu_bind: Annotated[str, Field(pattern=r"^[a-z_]+(:[0-9A-Fa-fx,]+)?$")]
     partitions: tuple[str, ...] = ()
     """Empty: all."""
     gpus: int | None = Field(default=None, gt=0)
-    """Only with so many GPUs of a node; masks name cores of a whole node."""
+    """Only with this number of GPUs per node, because masks name the cores of a whole node; None: with any."""
 
 
 class EnvValue(Sourced):
+    """An environment variable that jobs set on the site."""
+
     name: VariableName
     value: Expandable
     where: Literal["job", "rank"] = "job"
-    """rank: set in each rank, after Slurm has set its own."""
+    """rank: set in each rank, after Slurm has set its own variables."""
     launchers: tuple[Launcher, ...] = LAUNCHERS
     transports: tuple[Id, ...] = ()
-    """Only with these; empty: with all."""
+    """Only with these transports; empty: with all."""
     full_node: bool = False
-    """Only where all GPUs of a node are asked for."""
+    """Only if the job uses all GPUs of a node."""
 
 
 class SiteTransport(Sourced):
-    """A transport that the fabric offers, by its catalogue id, and what it needs here."""
+    """A transport of the site, by its catalogue id, and the modules and flags that it needs."""
 
     id: Id
     modules: tuple[Name | Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+/-]+$")], ...] = ()
@@ -188,7 +198,7 @@ class SiteTransport(Sourced):
 
 
 class Runtime(Sourced):
-    """A way to run containers."""
+    """A container runtime of the site."""
 
     kind: Literal["apptainer", "pyxis", "shifter"]
     command: Literal["apptainer", "singularity", "srun", "shifter"]
@@ -197,11 +207,11 @@ class Runtime(Sourced):
     flags: tuple[Flag, ...] = ()
     sbatch: tuple[Flag, ...] = ()
     images: Line = ""
-    """Where the site keeps its own."""
+    """Where the site keeps its images."""
 
 
 class NodeLocal(Sourced):
-    """Storage on the node itself: the first of these variables that is set, else the path."""
+    """Node-local storage: the first of these variables that is set, else the path."""
 
     kind: Literal["disk", "memory", "unknown"]
     variables: tuple[VariableName, ...] = ()
@@ -209,7 +219,7 @@ class NodeLocal(Sourced):
 
 
 class Site(Strict):
-    """A cluster as a job script must treat it."""
+    """The profile of a cluster: everything that a job script needs to know about it."""
 
     schema_: str = Field(alias="schema")
     id: Id
@@ -217,23 +227,23 @@ class Site(Strict):
     aliases: tuple[str, ...] = ()
     operator: Line = ""
     system: Id | None = None
-    """Its entry in the catalogue; absent: none describes it."""
+    """Its system in the catalogue; None: the catalogue has none."""
     clusters: tuple[str, ...] = ()
-    """Names that the scheduler gives itself (ClusterName)."""
+    """Names of the cluster in Slurm (ClusterName)."""
     verified: Literal["run", "golden", "detected"] = "golden"
-    """run: tests had a real scheduler run a script of this profile; golden: its text is compared with a stored one;
-    detected: made from a scheduler's answers."""
+    """run: tests run a script of this profile on a real scheduler; golden: tests compare its text with a stored one;
+    detected: made from a scheduler's output."""
     vendor: Literal["nvidia", "amd", "unknown"]
     fabric: Family
     gpu: SourcedValue[Line]
     gpus_per_node: SourcedValue[int] | None = None
     cpus_per_gpu: SourcedValue[int] | None = None
     memory_gb_per_gpu: SourcedValue[int] | None = None
-    """Host memory to ask for with each GPU, in Slurm's G."""
+    """Host memory to request for each GPU, in Slurm's G."""
     arch: SourcedValue[Literal["x86_64", "aarch64"]] | None = None
     slurm: SourcedValue[Line] | None = None
     internet: SourcedValue[bool] | None = None
-    """Whether compute nodes reach the internet."""
+    """Whether compute nodes have internet access."""
     login_shell: SourcedValue[bool] | None = None
     max_array_size: SourcedValue[int] | None = None
     account: Account
@@ -249,12 +259,12 @@ class Site(Strict):
     interfaces: SourcedValue[tuple[Name, ...]] | None = None
     """Network interfaces that sockets may use."""
     transports: tuple[SiteTransport, ...] = ()
-    """The first is what the site uses when nothing is chosen."""
+    """The first one is the default."""
     runtimes: tuple[Runtime, ...] = ()
     node_local: NodeLocal
     scratch: SourcedValue[Expandable] | None = None
     rendezvous: Literal["name", "address"] = "name"
-    """Whether ranks meet at the first host's name or at its resolved address."""
+    """Whether MASTER_ADDR is the name of the first host or its resolved address."""
     sources: dict[str, SiteSource]
     notes: tuple[Line, ...] = ()
     conflicts: tuple[Line, ...] = ()
@@ -266,7 +276,7 @@ class Site(Strict):
             raise ValueError(f"layouts must hold {' and '.join(LAUNCHERS)}, found {', '.join(self.layouts) or 'none'}")
         names = [p.name for p in self.partitions]
         if len(set(names)) != len(names):
-            raise ValueError("two partitions have one name")
+            raise ValueError("two partitions have the same name")
         if names and self.select.partition and self.select.partition not in names:
             raise ValueError(f"select.partition is {self.select.partition!r}, which is not in partitions")
         return self
@@ -283,17 +293,17 @@ class Site(Strict):
         return next((q for q in self.qos if q.name == name), None)
 
     def low_confidence(self) -> list[tuple[str, SiteSource]]:
-        """Keys whose source is of low confidence."""
+        """Keys and sources of values with low confidence."""
         return [(key, source) for key, source in sourced_keys(self) if source.confidence == "low"]
 
 
 def sourced_keys(site: Site) -> list[tuple[str, SiteSource]]:
-    """Each sourced value of a profile by its key, such as `partitions.small-g`."""
-    found: list[tuple[str, SiteSource]] = []
+    """The source of each value of a profile, with a key such as `partitions.small-g`."""
+    sources: list[tuple[str, SiteSource]] = []
 
     def visit(key: str, node: Any) -> None:
         if isinstance(node, Sourced):
-            found.append((key, node.source))
+            sources.append((key, node.source))
         elif isinstance(node, tuple):
             for index, item in enumerate(node):
                 label = next((str(getattr(item, f)) for f in ("name", "id", "flag", "kind") if hasattr(item, f)), index)
@@ -305,4 +315,4 @@ def sourced_keys(site: Site) -> list[tuple[str, SiteSource]]:
     for name in type(site).model_fields:
         if name != "sources":
             visit(name, getattr(site, name))
-    return found
+    return sources

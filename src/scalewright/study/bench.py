@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalewright.catalog.library import Catalog
-from scalewright.launch.ranks.as_rank import num_ranks_here
+from scalewright.launch.ranks.external import num_ranks_here
 from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.study.execute import execution_of
 from scalewright.study.execution import Execution
@@ -23,7 +23,9 @@ ROOM_FOR_REASON_BYTES = 2**16
 
 def benchmark(catalog: Catalog, kind: str, options: Mapping[str, Value | None], *, run_dir: Path | None) -> Execution:
     """The run of one benchmark. Options that are None take the kind's default."""
-    num_ranks_here(os.environ, wanted=None, has_run_dir=run_dir is not None)  # several ranks must agree on a folder
+    num_ranks_here(
+        os.environ, requested_ranks=None, has_run_dir=run_dir is not None
+    )  # several ranks must agree on a folder
     given = {name: value for name, value in options.items() if value is not None}
     new_path = Path("runs") / new_run_id(kind)
     execution = execution_of(catalog, kind, given, path=run_dir or new_path, where=f"bench {kind}")

@@ -18,7 +18,7 @@ from scalewright.here.devices import num_cores
 from scalewright.lab.network import ShapedNetwork
 from scalewright.lab.ranks import run_on_network
 from scalewright.launch.ranks.allocation import is_inside, run_in_allocation
-from scalewright.launch.ranks.as_rank import become_rank, place_here, run_first
+from scalewright.launch.ranks.external import become_rank, rank_of_process, run_first
 from scalewright.launch.ranks.local import run_ranks
 from scalewright.observe.alpha_beta import add_fits
 from scalewright.observe.rollup import write_rollup
@@ -62,7 +62,7 @@ def execute(execution: Execution, observer: RunObserver | None = None) -> int:
     if execution.is_finished:
         return ExitCode.YES
     observer = observer or RunObserver()
-    place = place_here(os.environ)
+    place = rank_of_process(os.environ)
     if place is None and not is_inside(os.environ) and execution.num_ranks > MOST_RANKS_PER_CORE * num_cores():
         raise ConfigError(
             f"{execution.num_ranks} ranks on {num_cores()} cores would only wait for each other: give "
@@ -112,7 +112,7 @@ def _start(directory: RunDirectory, execution: Execution, observer: RunObserver)
         names = [f"r{rank}" for rank in range(execution.num_ranks)]
         with watched(directory), ShapedNetwork(names, rate_bytes_per_s=execution.link_bytes_per_s) as network:
             return run_on_network(network, directory, kind=execution.kind, timeout_s=LONGEST_ON_LINKS_S)
-    if place_here(os.environ) is not None:
+    if rank_of_process(os.environ) is not None:
         tail = EventTail(directory.rank_events(0))
         tail.skip_to_end()
         return run_first(directory, kind=execution.kind, look=lambda: observer.on_events(tail.read()))

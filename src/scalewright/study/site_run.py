@@ -24,7 +24,7 @@ from scalewright.launch.graph.graph import Graph, resolve
 from scalewright.launch.graph.launches import LaunchProgress, current_progress, open_launch, start_launch
 from scalewright.launch.graph.manifest import LaunchFolder, SlurmJob, find_launches
 from scalewright.launch.prepare.outlook import RunTooLargeError
-from scalewright.launch.ranks.as_rank import follow_first, place_here
+from scalewright.launch.ranks.external import follow_first, rank_of_process
 from scalewright.launch.slurm.job_state import JobState
 from scalewright.records.documents import read_document
 from scalewright.records.types import ExitCode, Point
@@ -263,7 +263,7 @@ def run_point(catalog: Catalog, store: Store, item: str) -> int:
         raise ConfigError(f"{store.points}: has no point {name}: it was submitted for other results")
     if store.is_finished(point, repeat):  # by an attempt before: every rank must know, or some would wait for others
         return ExitCode.YES
-    place = place_here(os.environ)
+    place = rank_of_process(os.environ)
     if place is not None and place[0] > 0:
         follow_first(store.run(point, repeat))
     try:

@@ -1,4 +1,4 @@
-"""`scalewright launch`: a plan or any command as a job that an expert would have written for that cluster."""
+"""`scalewright launch`: run a plan or any command as a job on a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scalewright.cli.options import AsJson, CatalogFolder
 
 if TYPE_CHECKING:
     from scalewright.launch.script.request import Container, JobRequest
-    from scalewright.launch.single_job import Work
+    from scalewright.launch.single_job import JobWork
     from scalewright.sites.types import Site
 
 Words = Annotated[
@@ -20,20 +20,20 @@ Words = Annotated[
     typer.Argument(metavar="[PLAN.json | -- COMMAND...]", help="What to run.", show_default=False),
 ]
 SiteName = Annotated[
-    str, typer.Option(help="Profile of the cluster (see: site show); here: the one we stand on.", show_default=False)
+    str, typer.Option(help="Profile of the cluster (see: site show); here: the cluster you are on.", show_default=False)
 ]
-Nodes = Annotated[int | None, typer.Option(help="Nodes; a plan says it itself.", show_default=False)]
-GpusPerNode = Annotated[int, typer.Option(help="0: all that a node has.")]
-Spares = Annotated[int, typer.Option(help="Nodes asked for on top: the run takes those that pre-flight finds good.")]
-Device = Annotated[str, typer.Option(help="Of a plan's run: cuda, or cpu for a rehearsal; auto: cuda.")]
+Nodes = Annotated[int | None, typer.Option(help="Nodes; a plan has its own number.", show_default=False)]
+GpusPerNode = Annotated[int, typer.Option(help="0: all GPUs of a node.")]
+Spares = Annotated[int, typer.Option(help="Additional nodes: the run uses those that pass the pre-flight check.")]
+Device = Annotated[str, typer.Option(help="Device of a plan's run: cuda, or cpu for a rehearsal; auto: cuda.")]
 TimeText = Annotated[str, typer.Option("--time", help="HH:MM:SS or D-HH:MM:SS; default: as the plan predicts.")]
-Account = Annotated[str, typer.Option(help="Project that pays.")]
+Account = Annotated[str, typer.Option(help="Project to charge.")]
 Partition = Annotated[str, typer.Option(help="Default: the site's.")]
 Qos = Annotated[str, typer.Option(help="Default: the site's.")]
 Constraint = Annotated[str, typer.Option(help="Node features, such as 'a100|h100&nvlink'.")]
 Reservation = Annotated[str, typer.Option(help="Reservation to run in.")]
-Switches = Annotated[str, typer.Option(help="Most leaf switches, and how long to wait: 1@12:00:00.")]
-Mig = Annotated[str, typer.Option(help="Slices of GPUs instead of whole ones: 1g.10gb.")]
+Switches = Annotated[str, typer.Option(help="Largest number of leaf switches, and the wait for it: 1@12:00:00.")]
+Mig = Annotated[str, typer.Option(help="MIG slices instead of whole GPUs: 1g.10gb.")]
 JobName = Annotated[str, typer.Option("--name", help="Name of the job.")]
 LauncherName = Annotated[str, typer.Option(help="srun (one task per GPU), torchrun, or auto: the site's.")]
 TransportName = Annotated[str, typer.Option(help="rdma, ofi-plugin, ipoib, tcp, ...: forced; auto: the site's.")]
@@ -42,14 +42,14 @@ RuntimeName = Annotated[str, typer.Option(help="apptainer, pyxis, shifter, or au
 ModuleNames = Annotated[list[str] | None, typer.Option("--module", help="Module to load; may be repeated.")]
 Venv = Annotated[Path | None, typer.Option(metavar="DIR", help="Virtual environment to run in.")]
 CopiedPaths = Annotated[list[Path] | None, typer.Option("--copy", help="Copy to every node first; it is in {copy}.")]
-Manifest = Annotated[Path | None, typer.Option("--array", metavar="FILE", help="One task per line, which is {item}.")]
-Width = Annotated[int, typer.Option(help="Tasks of the array that may run at once.")]
+ItemsFile = Annotated[Path | None, typer.Option("--array", metavar="FILE", help="One task per line; it is {item}.")]
+Width = Annotated[int, typer.Option(help="Largest number of array tasks that run at once.")]
 EnvTexts = Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Variable of the job.")]
 Directives = Annotated[list[str] | None, typer.Option("--directive", metavar="NAME=VALUE", help="Any sbatch option.")]
-Notice = Annotated[str, typer.Option(help="How long before the end ranks are asked to save, such as 5 min.")]
-NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not queue the job again.")]
+Notice = Annotated[str, typer.Option(help="How long before the time limit the ranks save, such as 5 min.")]
+NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not requeue the job.")]
 LimitHours = Annotated[float | None, typer.Option(help="Refuse a job that may use more.", min=0.0, show_default=False)]
-Force = Annotated[bool, typer.Option("--force", help="Submit whatever the limit says.")]
+Force = Annotated[bool, typer.Option("--force", help="Submit even if over the limit.")]
 RunDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/TIME-NAME. The same one resumes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script; submit and write nothing.")]
 
@@ -78,7 +78,7 @@ def run(
     module: ModuleNames = None,
     venv: Venv = None,
     copy: CopiedPaths = None,
-    array: Manifest = None,
+    array: ItemsFile = None,
     width: Width = 20,
     env: EnvTexts = None,
     directive: Directives = None,
@@ -91,7 +91,7 @@ def run(
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
 ) -> None:
-    """Make a job of a plan or a command and submit it. Exit 1: over the limit; 3: sbatch is missing or refuses."""
+    """Submit a plan or a command as a job. Exit 1: over the limit; 3: sbatch is missing or refuses."""
     from scalewright.errors import ConfigError
     from scalewright.launch.single_job import check_limit, job_request, num_gpu_hours, read_work
     from scalewright.sites.current import site_named
@@ -122,7 +122,7 @@ def run(
 
 
 def _finish(
-    work: Work,
+    work: JobWork,
     request: JobRequest,
     items: tuple[str, ...],
     site: Site,
@@ -144,23 +144,23 @@ def _finish(
     script = render(request, site)
     body: dict[str, Any] = {"site": site.id, "run_dir": str(request.run_dir), "num_gpu_hours": hours}
     body["notes"] = list(script.notes)
-    answer, shown = script.text, list(script.warnings)
-    told: dict[str, str] = {}
+    output, notes = script.text, list(script.warnings)
+    commands: dict[str, str] = {}
     if not dry_run:
         check_sbatch()
         if warning := size_warning(request, site, Runner(max_tries=1)):
             _say(f"warning: {warning}")
         write_job(work, request, script, items=items, site=site, catalog=open_catalog(catalog))
         body["job"] = submit_alone(request, site, items=items, say=_say)
-        answer, shown, told = f"{body['job']}\n", list(script.notes), next_commands(request, body["job"])
-        body["next"] = list(told.values())
-    for note in () if as_json else shown:
+        output, notes, commands = f"{body['job']}\n", list(script.notes), next_commands(request, body["job"])
+        body["next"] = list(commands.values())
+    for note in () if as_json else notes:
         _say(f"note: {note}")
-    typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else answer, nl=False)
-    if told and not as_json:
+    typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else output, nl=False)
+    if commands and not as_json:
         _say(f"job {body['job']} is submitted, for {hours:.4g} GPU-hours; its run directory is {request.run_dir}")
-        for what, command in told.items():
-            _say(f"  {what + ':':14} {command}")
+        for purpose, command in commands.items():
+            _say(f"  {purpose + ':':14} {command}")
 
 
 def _say(text: str) -> None:
@@ -168,7 +168,7 @@ def _say(text: str) -> None:
 
 
 def _with_array(request: JobRequest, file: Path | None, width: int) -> tuple[JobRequest, tuple[str, ...]]:
-    """The request with one task per line of the file, which is kept beside the run: later edits change nothing."""
+    """The request with one task per line of the file. The lines are copied, so later edits do not matter."""
     if file is None:
         return request, ()
     from scalewright.launch.graph.file import read_items
@@ -187,7 +187,7 @@ def _container(text: str, runtime: str) -> Container | None:
         return None
     image, mark, digest = text.rpartition("@sha256:")
     if mark and "://" in image:
-        image, digest = text, ""  # a registry checks the digest of a reference itself
+        image, digest = text, ""  # the registry checks the digest of a reference
     elif not mark:
         image, digest = text, ""
     local = image if "://" in image or not Path(image).is_file() else str(Path(image).resolve())
@@ -203,7 +203,7 @@ def _choice(flag: str, value: str, allowed: tuple[str, ...]) -> str:
 
 
 def _pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE; a directive may have no value."""
+    """NAME=VALUE texts as a dictionary. A directive may have no value."""
     from scalewright.errors import ConfigError
 
     pairs: dict[str, str] = {}

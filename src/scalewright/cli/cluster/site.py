@@ -1,4 +1,4 @@
-"""`scalewright site`: profiles of clusters, shown, made from the scheduler at hand, and held against it."""
+"""`scalewright site`: show profiles of clusters, make one from the current scheduler, and compare the two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def show(
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
 ) -> None:
-    """Show all profiles, or one with where each value comes from."""
+    """Show all profiles, or one with the source of each value."""
     from scalewright.records.documents import document, to_json
     from scalewright.report.cluster.site import print_site, print_sites
     from scalewright.report.console import answer_console
@@ -39,18 +39,18 @@ def show(
 
 @app.command("detect")
 def detect(
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Write it to the user's folder.")] = "",
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Store it under this name in your folder.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a profile of the cluster we stand on, from sinfo, scontrol and sacctmgr. Exit 3: no scheduler answers."""
+    """Make a profile of this cluster from sinfo, scontrol and sacctmgr. Exit 3: no scheduler answers."""
     from scalewright.catalog.library import home
     from scalewright.records.documents import document, to_json, write_text
     from scalewright.sites.current import cluster_of_user, detected_site
-    from scalewright.sites.detect import check_name
+    from scalewright.sites.detected_profile import check_name
 
-    wanted = check_name(name) if name else ""
+    requested_id = check_name(name) if name else ""
     cluster = cluster_of_user()
-    site_id = wanted or "".join(c if c.isalnum() else "-" for c in cluster.name).strip("-").lower() or "here"
+    site_id = requested_id or "".join(c if c.isalnum() else "-" for c in cluster.name).strip("-").lower() or "here"
     text, site = detected_site(cluster, site_id)
     if name:
         path = home() / "sites" / f"{site_id}.toml"
@@ -64,7 +64,7 @@ def detect(
 
 @app.command("check")
 def check(name: SiteName, as_json: AsJson = False, catalog: CatalogFolder = None) -> None:
-    """Hold a profile, or `here`, against the cluster we stand on. Exit 1: they differ; 3: no scheduler answers."""
+    """Compare a profile, or `here`, with this cluster. Exit 1: they differ; 3: no scheduler answers."""
     from dataclasses import asdict
 
     from scalewright.records.documents import document, to_json
@@ -72,16 +72,18 @@ def check(name: SiteName, as_json: AsJson = False, catalog: CatalogFolder = None
     from scalewright.report.cluster.site import print_differences
     from scalewright.report.console import answer_console
     from scalewright.sites.current import HERE, cluster_of_user, site_of
-    from scalewright.sites.detect import differences
+    from scalewright.sites.detected_profile import differences
     from scalewright.sites.loader import find_site
 
-    known = None if name == HERE else find_site(name, catalog)
+    profile = (
+        None if name == HERE else find_site(name, catalog)
+    )  # a wrong name is refused before the scheduler is asked
     cluster = cluster_of_user()
-    site = known or site_of(HERE, cluster, catalog)
-    found = differences(site, cluster)
+    site = profile or site_of(HERE, cluster, catalog)
+    findings = differences(site, cluster)
     if as_json:
-        body = {"site": site.id, "cluster": cluster.name, "findings": [asdict(finding) for finding in found]}
+        body = {"site": site.id, "cluster": cluster.name, "findings": [asdict(finding) for finding in findings]}
         typer.echo(to_json(document("site-check", body)), nl=False)
     else:
-        print_differences(answer_console(), site, cluster.name, found)
-    raise typer.Exit(ExitCode.NO if found else ExitCode.YES)
+        print_differences(answer_console(), site, cluster.name, findings)
+    raise typer.Exit(ExitCode.NO if findings else ExitCode.YES)

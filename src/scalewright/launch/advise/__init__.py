@@ -1,1 +1,1 @@
-"""What to ask a queue for, and why a job waits."""
+"""Advice about a queue: which request gives the result soonest, and why a job waits."""

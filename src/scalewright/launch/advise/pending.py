@@ -1,4 +1,4 @@
-"""Why a job waits, in Slurm's words and in plain ones, and the smallest change that starts it sooner."""
+"""A pending job: why it waits, in Slurm's words and in plain ones, and the smallest change that starts it sooner."""
 
 from __future__ import annotations
 
@@ -12,71 +12,71 @@ from scalewright.sites.walltime import format_walltime
 SOURCE = "https://slurm.schedmd.com/job_reason_codes.html"
 SHORTEST_S = 60
 WORTH_S = 60.0
-"""A change that brings less than this, or less than a tenth of the wait, is none."""
+"""A change must save at least this much time, and at least a tenth of the wait. Otherwise it is not suggested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One of Slurm's reason codes, or the beginning that several share."""
+    """One of Slurm's reason codes, or the common start of several."""
 
     code: str
     meaning: str
     remedy: str
-    """What to do; empty: wait, or ask for less."""
+    """What to do; empty: wait, or request less."""
 
 
 _ROWS = (
-    ("Resources", "it is the next, and not enough nodes are free", ""),
+    ("Resources", "it is next in the queue, but not enough nodes are free", ""),
     ("Priority", "jobs of higher priority come first", ""),
     ("Nodes required for job are DOWN", "nodes that it needs are down, drained or reserved",
-     "leave out --nodelist and rare constraints, or wait for the nodes"),
+     "remove --nodelist and rare constraints, or wait for the nodes"),
     ("ReqNodeNotAvail", "a node that it names is down, drained or reserved",
-     "leave out --nodelist, or end before the reservation with a shorter --time"),
-    ("Reservation", "its reservation has not begun, or is full", "look at: scontrol show reservation"),
-    ("Dependency", "it waits for another job", "look at: squeue -j ID -o %E"),
+     "remove --nodelist, or shorten --time so that the job ends before the reservation"),
+    ("Reservation", "its reservation has not started, or is full", "run: scontrol show reservation"),
+    ("Dependency", "it waits for another job", "run: squeue -j ID -o %E"),
     ("DependencyNeverSatisfied", "the job that it waits for failed, so it will never run",
-     "cancel it and submit it again; --kill-on-invalid-dep=yes does so by itself"),
-    ("JobHeldUser", "its owner holds it", "scontrol release ID"),
-    ("JobHeldAdmin", "the operators hold it", "ask them why"),
-    ("BeginTime", "its --begin has not come, or it was just requeued", "wait, or change --begin"),
-    ("JobArrayTaskLimit", "its array runs as many tasks at once as it allows",
+     "cancel it and submit it again; with --kill-on-invalid-dep=yes Slurm cancels it by itself"),
+    ("JobHeldUser", "its owner holds it", "run: scontrol release ID"),
+    ("JobHeldAdmin", "the operators hold it", "ask the operators why"),
+    ("BeginTime", "its --begin time has not come, or it was just requeued", "wait, or change --begin"),
+    ("JobArrayTaskLimit", "its array already runs as many tasks at once as it allows",
      "raise the number after % with: scontrol update JobId=ID ArrayTaskThrottle=N"),
-    ("PartitionTimeLimit", "its --time is over the partition's", "shorten it, or take another partition"),
-    ("PartitionNodeLimit", "it asks for more nodes than the partition gives",
-     "ask for fewer nodes, or take another partition"),
-    ("PartitionDown", "the partition starts no jobs now", "take another partition"),
-    ("PartitionInactive", "the partition takes no jobs", "take another partition"),
+    ("PartitionTimeLimit", "its --time is over the limit of the partition", "shorten it, or use another partition"),
+    ("PartitionNodeLimit", "it requests more nodes than the partition allows",
+     "request fewer nodes, or use another partition"),
+    ("PartitionDown", "the partition is down and starts no jobs", "use another partition"),
+    ("PartitionInactive", "the partition accepts no jobs", "use another partition"),
     ("PartitionConfig", "the request does not fit the partition", "compare it with: scontrol show partition"),
-    ("BadConstraints", "no node has what it asks for", "change --constraint, --gres or --mem"),
-    ("InvalidAccount", "its account does not exist or is over", "give --account anew"),
-    ("InvalidQOS", "its QOS does not exist or is not for this account", "give --qos anew"),
-    ("AccountNotAllowed", "the partition does not take its account", "take another partition"),
-    ("QOSNotAllowed", "the partition does not take its QOS", "take another QOS or partition"),
-    ("QOSMaxWallDurationPerJobLimit", "its --time is over its QOS's", "shorten --time"),
-    ("QOSMaxJobsPerUserLimit", "its owner runs as many jobs as the QOS allows",
-     "wait for one of your jobs, or take another QOS"),
-    ("QOSGrp", "all users of its QOS together are at a limit", "take another QOS, or wait"),
-    ("QOSMax", "it asks for more than its QOS gives one job or user", "ask for less, or take another QOS"),
-    ("QOSUsageThreshold", "its QOS's usage is over a threshold", "take another QOS"),
-    ("AssocGrp", "its account is at a limit for all its jobs together, often its GPU-hours",
-     "wait for other jobs of the account, or ask for more hours"),
-    ("AssocMax", "it asks for more than its account gives one job or user", "ask for less"),
-    ("MaxGRESPerAccount", "its account holds as many GPUs as it may", "wait for its other jobs"),
-    ("Max", "it is over a limit of its QOS per account or user", "ask for less"),
-    ("Licenses", "it waits for a licence", "leave --licenses out if it is not needed"),
+    ("BadConstraints", "no node has what it requests", "change --constraint, --gres or --mem"),
+    ("InvalidAccount", "its account does not exist or has expired", "give another --account"),
+    ("InvalidQOS", "its QOS does not exist or is not for this account", "give another --qos"),
+    ("AccountNotAllowed", "the partition does not accept its account", "use another partition"),
+    ("QOSNotAllowed", "the partition does not accept its QOS", "use another QOS or partition"),
+    ("QOSMaxWallDurationPerJobLimit", "its --time is over the limit of its QOS", "shorten --time"),
+    ("QOSMaxJobsPerUserLimit", "its owner already runs as many jobs as the QOS allows",
+     "wait for one of your jobs, or use another QOS"),
+    ("QOSGrp", "all users of its QOS together have reached a limit", "use another QOS, or wait"),
+    ("QOSMax", "it requests more than its QOS allows for one job or user", "request less, or use another QOS"),
+    ("QOSUsageThreshold", "the usage of its QOS is over a threshold", "use another QOS"),
+    ("AssocGrp", "all jobs of its account together have reached a limit, often its GPU-hours",
+     "wait for other jobs of the account, or apply for more hours"),
+    ("AssocMax", "it requests more than its account allows for one job or user", "request less"),
+    ("MaxGRESPerAccount", "its account already uses as many GPUs as it may", "wait for its other jobs"),
+    ("Max", "it is over a limit of its QOS per account or user", "request less"),
+    ("Licenses", "it waits for a licence", "remove --licenses if the job does not need it"),
     ("Prolog", "its nodes are being prepared", "wait a minute"),
     ("Cleaning", "its last attempt is being cleaned up", "wait a minute"),
-    ("BurstBuffer", "its burst buffer is being filled or is full", "ask for a smaller one"),
+    ("BurstBuffer", "its burst buffer is being filled or is full", "request a smaller one"),
     ("launch failed requeued held", "it could not be started and is held",
-     "look for bad nodes, then: scontrol release ID"),
-    ("None", "the scheduler has not looked at it yet", "wait a minute"),
+     "look for bad nodes, then run: scontrol release ID"),
+    ("None", "the scheduler has not considered it yet", "wait a minute"),
 )  # fmt: skip
 REASONS = tuple(Reason(code=code, meaning=meaning, remedy=remedy) for code, meaning, remedy in _ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A change to a waiting job and what it brings."""
+class JobChange:
+    """A change to a waiting job, and the time it saves."""
 
     text: str
     command: str
@@ -85,35 +85,35 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """A waiting job, explained."""
+class PendingJob:
+    """A waiting job and the reason why it waits."""
 
     job: QueuedJob
     reason: Reason
     ahead: int
-    """Waiting jobs of higher priority that want some of its nodes."""
+    """Waiting jobs of higher priority that compete for its nodes."""
     nodes_ahead: int
     rank_by_priority: int
     wait_s: float | None
-    """By the queue as it stands; None: never, or not before something changes."""
-    change: Change | None
+    """From the current queue; None: it does not start until something changes."""
+    change: JobChange | None
 
 
 def reason_of(text: str) -> Reason:
-    """The longest code that the reason begins with."""
+    """The entry of REASONS with the longest code that the text starts with."""
     plain = text.strip("()")
-    found = [reason for reason in REASONS if plain.startswith(reason.code)]
-    if not found:
-        return Reason(code=plain or "None", meaning="Slurm gives no more than that", remedy=f"see {SOURCE}")
-    return max(found, key=lambda reason: len(reason.code))
+    matching = [reason for reason in REASONS if plain.startswith(reason.code)]
+    if not matching:
+        return Reason(code=plain or "None", meaning="Slurm gives no further reason", remedy=f"see {SOURCE}")
+    return max(matching, key=lambda reason: len(reason.code))
 
 
-def explain(queue: Queue, job_id: str) -> Explained:
+def explain(queue: Queue, job_id: str) -> PendingJob:
     job = next((j for j in queue.jobs if j.id == job_id), None)
     if job is None:
-        raise ConfigError(f"job {job_id} neither runs nor waits here: look for it with: sacct -j {job_id}")
+        raise ConfigError(f"job {job_id} neither runs nor waits on this cluster: look for it with: sacct -j {job_id}")
     if job.is_running:
-        raise ConfigError(f"job {job_id} runs already, on {','.join(job.nodes)}: there is nothing to explain")
+        raise ConfigError(f"job {job_id} is running on {','.join(job.nodes)}: give the id of a waiting job")
     mine = {node for name in job.partitions for node in queue.nodes_of.get(name, ())}
     before = []
     for other in queue.waiting():
@@ -123,7 +123,7 @@ def explain(queue: Queue, job_id: str) -> Explained:
         if other.competes and mine & theirs:
             before.append(other)
     wait_s = _wait_s(queue, job, num_nodes=job.num_nodes, limit_s=job.limit_s, partition="") if job.competes else None
-    return Explained(
+    return PendingJob(
         job=job,
         reason=reason_of(job.reason),
         ahead=len(before),
@@ -134,12 +134,12 @@ def explain(queue: Queue, job_id: str) -> Explained:
     )
 
 
-def smallest_change(queue: Queue, job: QueuedJob, wait_s: float) -> Change | None:
-    """The first that is worth it, from the mildest on: a shorter limit, another partition, fewer nodes."""
+def smallest_change(queue: Queue, job: QueuedJob, wait_s: float) -> JobChange | None:
+    """The first change that saves enough time. Tried in this order: shorter limit, other partition, fewer nodes."""
     for text, command, num_nodes, limit_s, partition in _changes(queue, job):
         new_s = _wait_s(queue, job, num_nodes=num_nodes, limit_s=limit_s, partition=partition)
         if new_s is not None and wait_s - new_s >= max(WORTH_S, 0.1 * wait_s):
-            return Change(text=text, command=command, wait_s=new_s, saves_s=wait_s - new_s)
+            return JobChange(text=text, command=command, wait_s=new_s, saves_s=wait_s - new_s)
     return None
 
 
@@ -159,17 +159,15 @@ def _changes(queue: Queue, job: QueuedJob) -> Iterator[tuple[str, str, int, floa
 
 
 def _wait_s(queue: Queue, job: QueuedJob, *, num_nodes: int, limit_s: float, partition: str) -> float | None:
-    """Behind those of higher priority only: a changed job keeps its place."""
+    """Wait behind the jobs of higher priority only: a changed job keeps its priority."""
     ahead = []
     for other in queue.waiting():
         if other.id == job.id:
             break
         ahead.append(other)
-    kept = Queue(jobs=(*queue.running(), *ahead), nodes_of=queue.nodes_of)
-    plan = calendar(kept)
-    waits = [
+    plan = calendar(Queue(jobs=(*queue.running(), *ahead), nodes_of=queue.nodes_of))
+    waits_s = [
         plan.wait_s(num_nodes=num_nodes, limit_s=limit_s, partition=name)
         for name in ((partition,) if partition else job.partitions)
     ]
-    known = [wait for wait in waits if wait is not None]
-    return min(known) if known else None
+    return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)

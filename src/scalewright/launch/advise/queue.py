@@ -1,7 +1,7 @@
-"""The queue as it stands, read from squeue and sinfo, and when a request would start in it.
+"""The current queue, read from squeue and sinfo, and when a request would start in it.
 
-`sbatch --test-only` looks at running jobs and not at those that wait, so its answer is a lower bound; here those that
-wait get their nodes first, each at its earliest time, as Slurm's backfill plans them.
+`sbatch --test-only` considers running jobs but not waiting ones, so its answer is a lower bound. Here the waiting jobs
+get their nodes first, each at its earliest time, as Slurm's backfill plans them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUEUE_FORMAT = "%i|%P|%T|%D|%Q|%l|%L|%N|%r|%S|%u"
 NODES_FORMAT = "%N|%R|%T"
 UNLIMITED_S = 365 * units.DAY_S
 MAX_WAITING = 64
-"""Jobs ahead that are planned; those behind them change little for a request that starts soon."""
+"""Waiting jobs that are planned. Later ones change little for a request that starts soon."""
 _UNUSABLE = re.compile(r"down|drain|fail|maint|unknown|powering_down|no_respond|inval|reboot|\*$", re.IGNORECASE)
 _NOT_COMPETING = re.compile(
     r"^(JobHeld|Dependency|BeginTime|Assoc|QOS|Max|Invalid|Bad|Partition(Time|Node|Down|Inactive)|Reservation|Deadline"
@@ -37,7 +37,7 @@ _TESTED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job of anybody's, as squeue shows it."""
+    """A job of any user, as squeue lists it."""
 
     id: str
     partitions: tuple[str, ...]
@@ -46,22 +46,22 @@ class QueuedJob:
     priority: int
     limit_s: float
     left_s: float
-    """Of its limit; of a waiting job all."""
+    """Time that remains of its limit; of a waiting job the whole limit."""
     nodes: tuple[str, ...]
     reason: str
     start: str
-    """When the scheduler plans to start it; N/A where it does not say."""
+    """When the scheduler plans to start it, or N/A."""
     user: str
 
     @property
     def competes(self) -> bool:
-        """Whether it would take nodes before others; held or limited jobs do not."""
+        """Whether it can start as soon as nodes are free; held jobs and jobs over a limit cannot."""
         return not _NOT_COMPETING.match(self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """Who runs, who waits, and which nodes each partition has."""
+    """Running and waiting jobs, and the usable nodes of each partition."""
 
     jobs: tuple[QueuedJob, ...]
     nodes_of: dict[str, tuple[str, ...]]
@@ -71,14 +71,14 @@ class Queue:
         return [job for job in self.jobs if job.is_running]
 
     def waiting(self) -> list[QueuedJob]:
-        """By priority, then by age."""
-        found = [job for job in self.jobs if not job.is_running]
-        return sorted(found, key=lambda job: (-job.priority, _number(job.id)))
+        """Waiting jobs by priority, then by age."""
+        waiting = [job for job in self.jobs if not job.is_running]
+        return sorted(waiting, key=lambda job: (-job.priority, _number(job.id)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
-    """What `sbatch --test-only` answered."""
+class EstimatedStart:
+    """The estimate of `sbatch --test-only`."""
 
     start_s: float
     """Since the epoch."""
@@ -88,14 +88,15 @@ class Tested:
 
 
 def parse_queue(text: str) -> tuple[QueuedJob, ...]:
-    found = []
+    """Jobs from the output of `squeue -h -o QUEUE_FORMAT`."""
+    jobs = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|")]
         if len(parts) != 11 or parts[2] not in ("RUNNING", "PENDING", "COMPLETING", "CONFIGURING", "SUSPENDED"):
             continue
         id_, partitions, state, num_nodes, priority, limit, left, nodes, reason, start, user = parts
         limit_s = time_s(limit)
-        found.append(
+        jobs.append(
             QueuedJob(
                 id=id_,
                 partitions=tuple(filter(None, partitions.split(","))),
@@ -110,27 +111,27 @@ def parse_queue(text: str) -> tuple[QueuedJob, ...]:
                 user=user,
             )
         )
-    return tuple(found)
+    return tuple(jobs)
 
 
 def parse_nodes(text: str) -> dict[str, tuple[str, ...]]:
     """Usable nodes by partition, from `sinfo -h -N -o NODES_FORMAT`."""
-    found: dict[str, list[str]] = {}
+    nodes_of: dict[str, list[str]] = {}
     for line in text.splitlines():
         parts = line.strip().split("|")
         if len(parts) == 3 and not _UNUSABLE.search(parts[2]):
-            found.setdefault(parts[1], []).append(parts[0])
-    return {name: tuple(dict.fromkeys(nodes)) for name, nodes in found.items()}
+            nodes_of.setdefault(parts[1], []).append(parts[0])
+    return {name: tuple(dict.fromkeys(nodes)) for name, nodes in nodes_of.items()}
 
 
-def parse_test_only(words: str) -> Tested:
-    """The start that `sbatch --test-only` estimates, from its words; those of every version since 14.11."""
-    match = _TESTED.search(words)
+def parse_test_only(message: str) -> EstimatedStart:
+    """The start in the message of `sbatch --test-only`, as written by every version since 14.11."""
+    match = _TESTED.search(message)
     if match is None:
         raise ConfigError(
-            f"sbatch --test-only gave no start time: {' '.join(words.split())[:200] or 'it said nothing'}"
+            f"sbatch --test-only printed no start time: {' '.join(message.split())[:200] or 'it printed nothing'}"
         )
-    return Tested(
+    return EstimatedStart(
         start_s=datetime.fromisoformat(match.group(1)).timestamp(),
         num_processors=int(match.group(2)),
         nodes=match.group(3),
@@ -139,7 +140,7 @@ def parse_test_only(words: str) -> Tested:
 
 
 def time_s(text: str) -> float:
-    """A limit of squeue; UNLIMITED and what is not set count as a year, one that is over as nothing."""
+    """A time limit of squeue. UNLIMITED and unset limits count as a year, an expired limit as 0."""
     if text in ("INVALID", "0:00"):
         return 0.0
     try:
@@ -149,7 +150,7 @@ def time_s(text: str) -> float:
 
 
 class Calendar:
-    """Which nodes are free when. Whole nodes: one with any job on it counts as taken."""
+    """When each node is free. Nodes count as a whole: a node with any job on it is taken."""
 
     def __init__(self, queue: Queue) -> None:
         names = sorted({node for nodes in queue.nodes_of.values() for node in nodes})
@@ -162,23 +163,23 @@ class Calendar:
         for job in queue.running():
             for node in job.nodes:
                 if node in self._index:
-                    place = self._index[node]
-                    self._busy_until_s[place] = max(self._busy_until_s[place], job.left_s)
+                    number = self._index[node]
+                    self._busy_until_s[number] = max(self._busy_until_s[number], job.left_s)
         self._reserved: list[tuple[float, float, NDArray[np.intp]]] = []
 
     def plan(self, jobs: Iterable[QueuedJob]) -> None:
-        """Give waiting jobs their nodes, in this order, each at its earliest time."""
+        """Reserve nodes for waiting jobs, in this order, each at its earliest time."""
         for job in list(jobs)[:MAX_WAITING]:
-            offers = [self._earliest(job.num_nodes, job.limit_s, name) for name in job.partitions]
-            possible = [offer for offer in offers if offer is not None]
+            starts = [self._earliest(job.num_nodes, job.limit_s, name) for name in job.partitions]
+            possible = [start for start in starts if start is not None]
             if possible:
-                start_s, nodes = min(possible, key=lambda offer: offer[0])
+                start_s, nodes = min(possible, key=lambda start: start[0])
                 self._reserved.append((start_s, start_s + job.limit_s, nodes))
 
     def wait_s(self, *, num_nodes: int, limit_s: float, partition: str) -> float | None:
-        """Until a request would start behind everybody planned; None where the partition never has so many nodes."""
-        found = self._earliest(num_nodes, limit_s, partition)
-        return None if found is None else found[0]
+        """Wait of a request behind all planned jobs; None if the partition does not have so many nodes."""
+        start = self._earliest(num_nodes, limit_s, partition)
+        return None if start is None else start[0]
 
     def _earliest(self, num_nodes: int, limit_s: float, partition: str) -> tuple[float, NDArray[np.intp]] | None:
         nodes = self._nodes_of.get(partition)
@@ -200,10 +201,10 @@ class Calendar:
 
 
 def calendar(queue: Queue, *, without: str = "") -> Calendar:
-    """The queue planned ahead, as somebody would find it who comes last; `without` leaves one job out."""
-    found = Calendar(queue)
-    found.plan(job for job in queue.waiting() if job.competes and job.id != without)
-    return found
+    """The calendar after all waiting jobs are planned, for a new request at the end; `without` omits one job."""
+    planned = Calendar(queue)
+    planned.plan(job for job in queue.waiting() if job.competes and job.id != without)
+    return planned
 
 
 def _number(job_id: str) -> int:

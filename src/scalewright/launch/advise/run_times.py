@@ -1,4 +1,4 @@
-"""How long the run of a plan takes on each number of nodes, and what to ask a queue for: never less than it needs."""
+"""Run times of a plan on each number of nodes, and the time limit and memory to request for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from scalewright.launch.plan_job import whole_run_of
 from scalewright.units import GIB
 
 MEMORY_MARGIN_FRAC = 0.15
-"""Guides of the catalogued sites ask for the peak and 10 to 20 %."""
+"""Guides of the catalogued sites recommend the peak plus 10 to 20 %."""
 MIN_USEFUL_FRAC = 0.5
-"""A slice that spends more than half of its time on starting, saving and margin is not worth its wait."""
+"""A job must spend at least half of its limit on training. The rest is start, saving and margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,20 +26,20 @@ class NodeCount:
     num_gpus: int
     layout: str
     run_s: float
-    """From its first job's start to its end, without the queue."""
+    """From the start of its first job to the end, without waiting in the queue."""
     high_s: float
-    """Upper end of that."""
+    """Upper end of the interval of `run_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """What of a plan the queue has to do with."""
+    """The parts of a plan that matter for the queue."""
 
     name: str
     plan_id: str
     gpus_per_node: int
     num_nodes: int
-    """As the plan chose."""
+    """The number that the plan chose."""
     counts: tuple[NodeCount, ...]
     saving: Saving
     stops: Interruptions
@@ -48,38 +48,42 @@ class PlannedRun:
     basis: str
     """Where the times come from."""
     host_memory_bytes: float | None = None
-    """Most that a node used in the pilot."""
+    """Peak host memory of a node in the pilot; None: no pilot."""
 
     def count(self, num_nodes: int) -> NodeCount:
-        found = next((c for c in self.counts if c.num_nodes == num_nodes), None)
-        if found is None:
-            known = ", ".join(str(c.num_nodes) for c in self.counts)
+        count = next((c for c in self.counts if c.num_nodes == num_nodes), None)
+        if count is None:
+            planned = ", ".join(str(c.num_nodes) for c in self.counts)
             raise ConfigError(
-                f"--nodes {num_nodes} is not in the plan, which has {known}: plan with --nodes {num_nodes}"
+                f"--nodes {num_nodes} is not in the plan, which has {planned}: plan with --nodes {num_nodes}"
             )
-        return found
+        return count
 
     def request_s(self, count: NodeCount) -> int:
-        """Time to ask for: the upper end and the margin, in whole minutes."""
+        """Time limit to request: the upper end plus the margin, in whole minutes."""
         return int(campaign.walltime_request_s(expected_s=count.high_s, margin_frac=self.margin_frac))
 
     def least_s(self, count: NodeCount) -> int:
-        """For --time-min: the shortest job that brings the run forward by one checkpoint."""
-        around = self.stops.startup_s + self.saving.read_s + self.saving.write_s
-        wanted = campaign.walltime_request_s(
-            expected_s=around + max(self.every_s, around), margin_frac=self.margin_frac
+        """For --time-min: the shortest job that reaches one new checkpoint."""
+        shortest_s = campaign.walltime_request_s(
+            expected_s=self._overhead_s + max(self.every_s, self._overhead_s), margin_frac=self.margin_frac
         )  # fmt: skip
-        return int(min(wanted, self.request_s(count)))
+        return int(min(shortest_s, self.request_s(count)))
+
+    @property
+    def _overhead_s(self) -> float:
+        """Time of a job for starting, reading and writing one checkpoint."""
+        return self.stops.startup_s + self.saving.read_s + self.saving.write_s
 
     def memory_request_gib(self) -> int | None:
-        """For --mem, per node; None without a pilot that measured it."""
+        """For --mem: memory per node; None without a pilot that measured it."""
         if self.host_memory_bytes is None:
             return None
-        wanted = campaign.memory_request_bytes(peak_bytes=self.host_memory_bytes, margin_frac=MEMORY_MARGIN_FRAC)
-        return math.ceil(wanted / GIB)
+        size_bytes = campaign.memory_request_bytes(peak_bytes=self.host_memory_bytes, margin_frac=MEMORY_MARGIN_FRAC)
+        return math.ceil(size_bytes / GIB)
 
     def num_jobs(self, count: NodeCount, limit_s: float) -> int | None:
-        """Jobs of this limit that the run is cut into; None where a slice would hardly bring it forward."""
+        """Number of jobs of this limit that the run needs; None if such a job spends less than half on training."""
         if limit_s >= self.request_s(count):
             return 1
         try:
@@ -92,30 +96,29 @@ class PlannedRun:
         return max(math.ceil(count.run_s / work_s), 2) if work_s >= MIN_USEFUL_FRAC * limit_s else None
 
     def total_s(self, count: NodeCount, *, num_jobs: int, wait_s: float) -> float:
-        """Time to the result; every job of several waits as long as the first."""
-        around = self.stops.startup_s + self.saving.read_s + self.saving.write_s
-        return num_jobs * wait_s + count.run_s + (num_jobs - 1) * around
+        """Time to the result. With several jobs, each one waits as long as the first."""
+        return num_jobs * wait_s + count.run_s + (num_jobs - 1) * self._overhead_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pilot:
-    """A short run that was measured."""
+    """Measurements of a short run."""
 
     path: str
     num_ranks: int
     step_s: float
-    """Median."""
+    """Median step time."""
     high_step_s: float
-    """95th percentile."""
+    """95th percentile of the step time."""
     predicted_step_s: float | None
     host_memory_bytes: float | None
 
 
 def planned_run(plan: dict[str, Any], *, where: str, margin_frac: float, startup_s: float) -> PlannedRun:
-    """The run of a plan document on each of the node counts that it looked at."""
+    """The run of a plan document, on each number of nodes that the plan considered."""
     best = plan.get("best")
     if not plan.get("fits") or not isinstance(best, dict):
-        raise ConfigError(f"{where}: holds no layout that fits: plan again with more nodes, then ask for advice")
+        raise ConfigError(f"{where}: has no layout that fits: plan again with more nodes, then run advise")
     whole = whole_run_of(plan, where=where)
     try:
         per_node = int(best["input"]["machine"]["gpus_per_node"])
@@ -141,14 +144,14 @@ def planned_run(plan: dict[str, Any], *, where: str, margin_frac: float, startup
             every_s=float(point["every_s"]), margin_frac=margin_frac, basis="the plan's prediction, upper end",
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
-        raise DocumentError(f"{where}: is not a whole plan ({error!r}); make it again with plan --out") from error
+        raise DocumentError(f"{where}: is not a complete plan ({error!r}); make it again with plan --out") from error
 
 
 def with_pilot(run: PlannedRun, pilot: Pilot) -> PlannedRun:
-    """The run as a measured one says: every count longer or shorter in the ratio of measured to predicted."""
+    """The run with every time scaled by measured over predicted step time of a pilot."""
     if not pilot.predicted_step_s:
         raise ConfigError(
-            f"--pilot {pilot.path} has no prediction to hold its steps against: make it with bench language"
+            f"--pilot {pilot.path} has no prediction to compare its steps with: make the pilot with bench language"
         )
     ratio, spread = pilot.step_s / pilot.predicted_step_s, pilot.high_step_s / pilot.step_s
     counts = tuple(replace(c, run_s=c.run_s * ratio, high_s=c.run_s * ratio * spread) for c in run.counts)

@@ -1,1 +1,1 @@
-"""Nodes checked before step 1: what is expected of them, and how the check is started."""
+"""The pre-flight check of nodes: what is expected of them, and how the check is started."""

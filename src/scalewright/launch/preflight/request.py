@@ -1,4 +1,4 @@
-"""What the catalogue expects of a system's nodes: rates of its ports, and the price of the warm-up collective."""
+"""The request of a pre-flight check: the network rates and all-reduce times that the catalogue predicts for nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_nominal(
     machine = machine_from_system(catalog, system, partition_name=partition, transport_name=transport)
     if ranks_per_node > machine.gpus_per_node and machine.accelerator.kind != "cpu":
         raise ConfigError(
-            f"{ranks_per_node} ranks on a node of {machine.name}, which has {machine.gpus_per_node} devices: "
+            f"{ranks_per_node} ranks per node, but a node of {machine.name} has {machine.gpus_per_node} devices: "
             "use one rank per device"
         )
     nic_bytes_per_s, num_nics = _ports(catalog, system, partition)
@@ -49,9 +49,9 @@ def with_nominal(
 
 
 def request_of_job(job: JobRequest, site: Site, catalog: Catalog, *, device: str = "auto") -> PreflightRequest:
-    """What a job's nodes must show: its own folder, the transport it forces, and its system's nominal values.
+    """The pre-flight request of a job: its folder, the transport it forces, and the nominal values of its system.
 
-    A system that the catalogue does not know, or knows otherwise, only means that nodes are compared with each other.
+    Without a matching system in the catalogue, nodes are only compared with each other.
     """
     forced = "" if job.transport == "auto" else job.transport
     plain = PreflightRequest(device=device, folders=(str(job.run_dir),), transport=forced)
@@ -68,7 +68,7 @@ def request_of_job(job: JobRequest, site: Site, catalog: Catalog, *, device: str
 
 
 def _warm_up_s(machine: Machine, num_ranks: int, ranks_per_node: int, size_bytes: float) -> float | None:
-    """The all-reduce of the payload; None where there is nobody to talk to."""
+    """Predicted time of the all-reduce of the payload; None for a single rank."""
     if num_ranks < 2:
         return None
     per_node = replace(machine, gpus_per_node=ranks_per_node)
@@ -77,8 +77,9 @@ def _warm_up_s(machine: Machine, num_ranks: int, ranks_per_node: int, size_bytes
 
 
 def _ports(catalog: Catalog, system: str, partition: str | None) -> tuple[float | None, int | None]:
-    chosen = pick_partition(catalog.system(system), partition)
-    if chosen.fabric is None or chosen.nics_per_node is None:
+    """Bytes per second of a network port, and ports per node; None where the catalogue has no value."""
+    network = pick_partition(catalog.system(system), partition)
+    if network.fabric is None or network.nics_per_node is None:
         return None, None
-    link = catalog.link(chosen.nic_link or catalog.fabric(chosen.fabric).link)
-    return link_bytes_per_s(link), int(chosen.nics_per_node.value)
+    link = catalog.link(network.nic_link or catalog.fabric(network.fabric).link)
+    return link_bytes_per_s(link), int(network.nics_per_node.value)

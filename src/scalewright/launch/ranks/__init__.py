@@ -1,1 +1,1 @@
-"""Ranks started on this machine, in an allocation, or by torchrun and srun."""
+"""Starting ranks: on this machine, in an allocation, or from outside by torchrun or srun."""

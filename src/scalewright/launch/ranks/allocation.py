@@ -1,4 +1,4 @@
-"""Ranks over the nodes of a Slurm allocation that we are already inside of: one srun, the same entry point."""
+"""Ranks on the nodes of the current Slurm allocation, started with one srun."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def is_inside(env: Mapping[str, str]) -> bool:
 
 
 def num_nodes(env: Mapping[str, str]) -> int:
-    """Nodes of the allocation, or of the step that we are a task of; 1 outside of any."""
+    """Nodes of the allocation, or of the step that this process is a task of; 1 outside of Slurm."""
     return max(_count(env, "SLURM_JOB_NUM_NODES" if is_inside(env) else "SLURM_STEP_NUM_NODES", 1), 1)
 
 
 def default_num_ranks(env: Mapping[str, str]) -> int:
-    """One per GPU of the allocation; without GPUs one per task that was asked for."""
+    """One rank per GPU of the allocation; without GPUs one per task of the allocation."""
     nodes, gpus = _count(env, "SLURM_JOB_NUM_NODES", 1), _count(env, "SLURM_GPUS_ON_NODE", 0)
     return nodes * gpus if gpus else _count(env, "SLURM_NTASKS", nodes)
 
 
 def srun_command(env: Mapping[str, str], directory: RunDirectory, *, kind: str, num_ranks: int) -> list[str]:
-    """Ranks spread evenly over the nodes; a number that does not divide is refused."""
+    """The srun command. Ranks are spread evenly over the nodes; a number that does not divide is refused."""
     nodes = _count(env, "SLURM_JOB_NUM_NODES", 1)
     used = min(nodes, num_ranks)
     if num_ranks % used:
@@ -56,18 +56,18 @@ def run_in_allocation(
     num_ranks: int,
     on_events: Callable[[list[Event]], None],
 ) -> int:
-    """Run to the end under srun; its exit code is the largest of the tasks'."""
+    """Run the ranks under srun until they end. The exit code of srun is the largest of its tasks."""
     if shutil.which("srun") is None:
-        raise EnvironmentFailedError("inside a Slurm allocation, but srun is not on PATH: load Slurm's module")
+        raise EnvironmentFailedError("srun is not on PATH inside this Slurm allocation: load Slurm's module")
     tail = EventTail(directory.rank_events(0))
     tail.skip_to_end()
     command = srun_command(env, directory, kind=kind, num_ranks=num_ranks)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    asked: list[int] = []
+    signals: list[int] = []
 
     def pass_on(number: int) -> None:
-        """srun passes TERM and USR1 on to the tasks; INT only makes it print their states, so TERM goes."""
-        asked.append(number)
+        """Send the signal to srun, which passes TERM and USR1 to its tasks. On INT it only prints: INT becomes TERM."""
+        signals.append(number)
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
 
@@ -76,7 +76,7 @@ def run_in_allocation(
             time.sleep(POLL_S)
             on_events(tail.read())
     on_events(tail.read())
-    return ExitCode.INTERRUPTED if signal.SIGINT in asked else process.returncode
+    return ExitCode.INTERRUPTED if signal.SIGINT in signals else process.returncode
 
 
 def _count(env: Mapping[str, str], name: str, default: int) -> int:

@@ -1,4 +1,4 @@
-"""Start ranks on this machine, as torchrun would: one process each, cores split among them, all end when one fails."""
+"""Ranks on this machine: one process each, with a share of the cores. When one fails, all are ended."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from scalewright.records.types import EnvName, ExitCode
 
 POLL_S = 0.2
 GRACE_S = 5.0
-"""Between asking the ranks that remain to stop, once one has failed, and ending them."""
+"""After one rank failed: time between TERM and KILL for the others."""
 REQUEUE_GRACE_S = 15.0
-"""The same where the first to leave asked for a requeue: the others are writing their stacks or their checkpoint."""
+"""The same if the first rank exited with 75: the others are still writing a checkpoint or their stacks."""
 ADDRESS = "127.0.0.1"
 
 
 def rank_environment(
     env: Mapping[str, str], *, rank: int, num_ranks: int, num_cores: int, port: int, job: str
 ) -> dict[str, str]:
-    """Variables of one rank: those of torchrun, and its share of the cores unless the user chose threads."""
+    """Environment of one rank: the variables of torchrun, and its share of the cores unless the user set threads."""
     threads = env.get("OMP_NUM_THREADS") or str(max(1, num_cores // num_ranks))
     return {
         **env,
@@ -47,17 +47,17 @@ def rank_environment(
 
 
 def pick_port(env: Mapping[str, str]) -> int:
-    """A free port for the ranks to meet at: MASTER_PORT if it is set and free, else any."""
-    wanted = env.get("MASTER_PORT", "0")
-    if not wanted.isdigit() or int(wanted) > 65535:
-        raise ConfigError(f"MASTER_PORT is {wanted!r}: it must be a port number from 1 to 65535")
+    """A free port for the rendezvous of the ranks: MASTER_PORT if it is set and free, else any."""
+    requested_port = env.get("MASTER_PORT", "0")
+    if not requested_port.isdigit() or int(requested_port) > 65535:
+        raise ConfigError(f"MASTER_PORT is {requested_port!r}: it must be a port number from 1 to 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((ADDRESS, int(wanted)))
+            probe.bind((ADDRESS, int(requested_port)))
         except OSError as error:
             raise EnvironmentFailedError(
-                f"port {wanted} cannot be used ({error.strerror}): set MASTER_PORT to another one, or unset it"
+                f"port {requested_port} cannot be used ({error.strerror}): set MASTER_PORT to another one, or unset it"
             ) from error
         return int(probe.getsockname()[1])
 
@@ -67,9 +67,10 @@ class _Ranks:
     """The processes of one launch."""
 
     processes: list[subprocess.Popen[bytes]]
-    asked: list[int] = field(default_factory=list)
-    """Signals that came to the launcher."""
+    signals: list[int] = field(default_factory=list)
+    """Signals that the launcher received."""
     ended_by_us: set[int] = field(default_factory=set)
+    """Ranks that the launcher killed."""
 
     def send(self, number: int) -> None:
         for rank, process in enumerate(self.processes):
@@ -80,10 +81,10 @@ class _Ranks:
                     self.ended_by_us.add(rank)
 
     def pass_on(self, number: int) -> None:
-        """Ranks stop between two steps; a second Ctrl-C ends them at once."""
-        again = number == signal.SIGINT and number in self.asked
-        self.asked.append(number)
-        self.send(signal.SIGKILL if again else number)
+        """Send the signal to the ranks, which stop after the current step. A second Ctrl-C kills them at once."""
+        is_second = number == signal.SIGINT and number in self.signals
+        self.signals.append(number)
+        self.send(signal.SIGKILL if is_second else number)
 
     @property
     def running(self) -> list[int]:
@@ -91,7 +92,7 @@ class _Ranks:
 
     @property
     def failed(self) -> list[tuple[int, int]]:
-        """Rank and exit status of those that ended badly on their own."""
+        """Rank and exit status of ranks that failed and were not killed by the launcher."""
         codes = ((rank, p.returncode) for rank, p in enumerate(self.processes) if p.returncode)
         return [(rank, code) for rank, code in codes if rank not in self.ended_by_us]
 
@@ -105,7 +106,7 @@ def run_ranks(
     on_events: Callable[[list[Event]], None],
     on_signal: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Start the ranks and wait for them. The exit code is that of the first that failed; 130 after Ctrl-C."""
+    """Start the ranks and wait for them. Returns the exit code of the first rank that failed; 130 after Ctrl-C."""
     port, job = pick_port(os.environ), f"local-{int(time.time())}-{os.getpid()}"
     tails = [EventTail(directory.rank_events(rank)) for rank in range(num_ranks)]
     for tail in tails:
@@ -126,29 +127,29 @@ def run_ranks(
             for process in started:
                 process.wait()
     on_events([event for tail in tails for event in tail.read()])
-    return _verdict(directory, ranks, first, job)
+    return _exit_code(directory, ranks, first, job)
 
 
 def _start(directory: RunDirectory, kind: str, rank: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "scalewright.run", kind, "--run-dir", str(directory.path)]
     directory.log(rank).parent.mkdir(parents=True, exist_ok=True)
     with directory.log(rank).open("ab") as log:
-        # A session of its own: Ctrl-C reaches the ranks through us, once, and not through the terminal as well.
+        # In a session of its own, a rank gets Ctrl-C once, from this launcher, and not also from the terminal.
         return subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
 
 
 def _wait(ranks: _Ranks, look: Callable[[], None], on_signal: Callable[[int], None]) -> tuple[int, int] | None:
-    """Rank and status of the first to fail, once all have ended; None when none did."""
+    """Wait until all ranks have ended. Returns rank and status of the first failure; None if no rank failed."""
     first: tuple[int, int] | None = None
-    deadline_s, num_told = 0.0, 0
+    deadline_s, num_reported = 0.0, 0
     while ranks.running:
         time.sleep(POLL_S)
         look()
-        for number in ranks.asked[num_told:]:  # not in the handler, which may come in the middle of a write
+        for number in ranks.signals[num_reported:]:  # not in the handler, which may interrupt a write
             on_signal(number)
-            num_told += 1
+            num_reported += 1
         if first is None and ranks.failed:
             first = _cause(ranks.failed)
             ranks.send(signal.SIGTERM)
@@ -161,30 +162,31 @@ def _wait(ranks: _Ranks, look: Callable[[], None], on_signal: Callable[[int], No
 
 
 def _cause(failed: list[tuple[int, int]]) -> tuple[int, int]:
-    """Of several found at once, one that was killed is the cause: the others fail because they lost it."""
-    return min(failed, key=lambda found: (found[1] > 0, found[0]))
+    """Of several failures at once, a rank killed by a signal is the cause: the others fail because they lost it."""
+    return min(failed, key=lambda rank_and_status: (rank_and_status[1] > 0, rank_and_status[0]))
 
 
-def _verdict(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | None, job: str) -> int:
-    if signal.SIGINT in ranks.asked:
+def _exit_code(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | None, job: str) -> int:
+    if signal.SIGINT in ranks.signals:
         return ExitCode.INTERRUPTED
     if first is None:
         return ExitCode.YES
     rank, status = first
-    told = directory.read_exit_info() if status > 0 else None
-    if told is not None:
-        return told.code or status  # of the rank whose reason is told, which a rank that lost it may outrun
+    recorded = directory.read_exit_info() if status > 0 else None
+    if recorded is not None:
+        # The rank that recorded its reason is the cause. A rank that lost it may have exited before it.
+        return recorded.code or status
     reason = f"exit code {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
     checkpoint = directory.last_checkpoint()
     info = ExitInfo(
         code=ExitCode.ENVIRONMENT,
-        reason=f"rank {rank} was ended by {reason}: see logs/rank-{rank}.log, then run it again to resume",
+        reason=f"rank {rank} ended with {reason}: see logs/rank-{rank}.log, then run it again to resume",
         job=job,
         attempt=0,
         rank=rank,
         last_checkpoint=None if checkpoint is None else str(checkpoint.relative_to(directory.path)),
         time=time.time(),
     )
-    with contextlib.suppress(OSError):  # a full disk may be why it ended
+    with contextlib.suppress(OSError):  # a full disk may be the reason why it ended
         directory.write_exit_info(info, is_cause=True)
     return ExitCode.ENVIRONMENT

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from scalewright.errors import ConfigError
 from scalewright.launch.script.quoting import quote
 from scalewright.launch.script.request import Container
-from scalewright.launch.script.resolve import ResolvedJob
+from scalewright.launch.script.resolved_job import ResolvedJob
 
 HANDED_OVER = (
     "SLURM*", "NCCL_*", "RCCL_*", "FI_*", "UCX_*", "GLOO_*", "OMP_*", "MIOPEN_*", "HSA_*", "ROCR_*", "HIP_*", "CUDA_*",

@@ -11,7 +11,7 @@ from scalewright.launch.script.containers import InImage, in_image
 from scalewright.launch.script.preflight import EXCLUDE
 from scalewright.launch.script.quoting import comment, directive, expanded, quote
 from scalewright.launch.script.request import MAX_REQUEUES, JobRequest, JobScript
-from scalewright.launch.script.resolve import ResolvedJob, resolve_job
+from scalewright.launch.script.resolved_job import ResolvedJob, resolve_job
 from scalewright.launch.script.steps import GPU_FLAGS, filled, srun_flags, steps
 from scalewright.launch.script.transport import forced_variables
 from scalewright.records.types import EnvName, ExitCode
@@ -20,7 +20,7 @@ from scalewright.sites.walltime import format_walltime
 
 FIRST_PORT = 20000
 NUM_PORTS = 10000
-"""Ports 20000 to 29999, below the range that Linux gives to clients. `ranks/as_rank.py` computes the same port."""
+"""Ports 20000 to 29999, below the range that Linux gives to clients. `port_of_job` in run/world.py uses the same."""
 JITTER_S = 15
 _UNTESTED = {
     "golden": "it is compared with a stored text only",

@@ -10,7 +10,7 @@ from scalewright.launch.script import parts
 from scalewright.launch.script.containers import InImage
 from scalewright.launch.script.preflight import preflight_step, take_good_nodes
 from scalewright.launch.script.quoting import argument, quote
-from scalewright.launch.script.resolve import ResolvedJob
+from scalewright.launch.script.resolved_job import ResolvedJob
 
 GPU_FLAGS = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--gpu-bind")
 _PYTHON = re.compile(r"^(?:.*/)?python[0-9.]*$")

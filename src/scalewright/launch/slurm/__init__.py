@@ -1,1 +1,1 @@
-"""Slurm as text: its commands, its states, its sets of array tasks."""
+"""Slurm's commands, job states and array task ranges, as text in and text out."""

@@ -1,4 +1,4 @@
-"""Slurm as text: what to ask it, and how to read its answers. `Slurm` joins both to a `Runner`."""
+"""Slurm's commands: their arguments and the parsers of their output. The class `Slurm` runs them with a `Runner`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ from scalewright.launch.slurm.job_state import JobState, TaskStatus, parse_state
 from scalewright.launch.slurm.sbatch import parse_job_id
 from scalewright.launch.slurm.task_ranges import parse_ranges
 from scalewright.records.types import EnvName
+from scalewright.sites.cluster import parse_config
 from scalewright.sites.scheduler import Runner, SchedulerAwayError, SchedulerRefusedError
 
 COMMENT = "scalewright:"
-"""Every job carries this and its tag as its comment, so that a driver that died finds it again."""
+"""Start of the comment of every job. The job's tag follows, so that a new driver finds the jobs of a dead one."""
 NO_TASK = -1
-"""The task number of a job that is no array."""
+"""The task number of a job without an array."""
 JSON_SINCE = (23, 2)
-"""squeue has --json since 21.08, but before 23.02 it prints every job of every user whatever is asked for."""
+"""squeue has --json since 21.08, but before 23.02 it ignores --jobs and prints every job of every user."""
 IDS_PER_CALL = 400
 QUEUE_FORMAT = "%F|%K|%T|%N|%M|%r|%k"
 ACCOUNT_FIELDS = "JobID,State,ExitCode,NodeList,ElapsedRaw"
@@ -36,7 +37,7 @@ Statuses = dict[tuple[str, int], TaskStatus]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One call of sbatch: a script and what the command line adds to its header."""
+    """The arguments of one sbatch call: a script, and the options that are added to its header."""
 
     script: Path
     name: str
@@ -44,12 +45,12 @@ class Submission:
     tasks: str = ""
     """Array tasks such as 0-9; empty: no array."""
     width: int = 0
-    """Tasks at once; 0: as the scheduler likes."""
+    """Largest number of tasks at once; 0: no limit."""
     dependency: str = ""
     exclude: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     run_dir: str = ""
-    """Told to the script in the environment that sbatch passes on."""
+    """Passed to the script as an environment variable."""
 
 
 def sbatch_argv(job: Submission) -> list[str]:
@@ -77,8 +78,8 @@ def parse_elapsed_s(text: str) -> float:
 
 
 def parse_queue(text: str) -> Statuses:
-    """What `squeue -h -o QUEUE_FORMAT` prints. A line of a waiting array stands for many tasks."""
-    found: Statuses = {}
+    """Statuses from `squeue -h -o QUEUE_FORMAT`. One line of a waiting array stands for many tasks."""
+    statuses: Statuses = {}
     for line in text.splitlines():
         parts = line.split("|", 6)
         if len(parts) != 7:
@@ -88,13 +89,13 @@ def parse_queue(text: str) -> Statuses:
             state=parse_state(state), reason=_plain(reason), nodes=nodes, elapsed_s=parse_elapsed_s(elapsed)
         )
         for task in _tasks(tasks):
-            found[job, task] = status
-    return found
+            statuses[job, task] = status
+    return statuses
 
 
 def parse_queue_json(text: str) -> Statuses:
-    """What `squeue --json` prints, in the shapes of 21.08 (plain numbers) and of 23.02 on (number objects, lists)."""
-    found: Statuses = {}
+    """Statuses from `squeue --json`, in the formats of 21.08 (plain numbers) and from 23.02 on (objects, lists)."""
+    statuses: Statuses = {}
     for job in _json_object(text, "squeue").get("jobs", []):
         array, raw = _number(job.get("array_job_id")), _number(job.get("job_id"))
         task, many = _number(job.get("array_task_id"), unset=NO_TASK), str(job.get("array_task_string") or "")
@@ -107,14 +108,14 @@ def parse_queue_json(text: str) -> Statuses:
         )
         is_array = bool(array)
         for number in parse_ranges(many) if many else [task if is_array else NO_TASK]:
-            found[str(array if is_array else raw), number] = status
-    return found
+            statuses[str(array if is_array else raw), number] = status
+    return statuses
 
 
 def parse_accounting(text: str) -> Statuses:
-    """What `sacct -n -P -o ACCOUNT_FIELDS` prints. A step out of memory makes its failed job so."""
-    found: Statuses = {}
-    starved: set[tuple[str, int]] = set()
+    """Statuses from `sacct -n -P -o ACCOUNT_FIELDS`. If a step ran out of memory, its failed job counts as such too."""
+    statuses: Statuses = {}
+    out_of_memory: set[tuple[str, int]] = set()
     for line in text.splitlines():
         parts = line.split("|")
         match = _ACCOUNTED.match(parts[0]) if len(parts) >= 5 else None
@@ -124,40 +125,32 @@ def parse_accounting(text: str) -> Statuses:
         state = parse_state(parts[1])
         keys = [(job, task) for task in _tasks(tasks or "N/A")]
         if step is not None:
-            starved.update(keys if state is JobState.OUT_OF_MEMORY else ())
+            out_of_memory.update(keys if state is JobState.OUT_OF_MEMORY else ())
             continue
         code = parts[2].partition(":")[0]
         elapsed = float(parts[4]) if parts[4].isdigit() else 0.0
         for key in keys:
-            found[key] = TaskStatus(
+            statuses[key] = TaskStatus(
                 state=state, nodes=parts[3], exit_code=int(code) if code.isdigit() else None, elapsed_s=elapsed,
                 reason=parts[1] if parts[1].startswith("CANCELLED") else "",
             )  # fmt: skip
-    for key in starved & found.keys():
-        if found[key].state is JobState.FAILED:
-            old = found[key]
-            found[key] = TaskStatus(
-                state=JobState.OUT_OF_MEMORY, reason="a step ran out of memory", nodes=old.nodes,
-                exit_code=old.exit_code, elapsed_s=old.elapsed_s,
+    for key in out_of_memory & statuses.keys():
+        if statuses[key].state is JobState.FAILED:
+            statuses[key] = replace(
+                statuses[key], state=JobState.OUT_OF_MEMORY, reason="a step ran out of memory"
             )  # fmt: skip
-    return found
+    return statuses
 
 
 def parse_tags(text: str) -> dict[str, str]:
-    """Job ids by tag, from lines `ID|words`: a queue's comments, or the lines that jobs were submitted with."""
-    found: dict[str, str] = {}
+    """Job ids by tag, from lines `ID|text`, where the text is a job's comment or its sbatch line."""
+    id_by_tag: dict[str, str] = {}
     for line in text.splitlines():
         job, _, words = line.partition("|")
         match = re.search(rf"{COMMENT}([A-Za-z0-9_.-]+)", words)
         if match:
-            found.setdefault(match.group(1), job.strip().partition("_")[0])
-    return found
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """`scontrol show config` as a dictionary."""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {key.strip(): value.strip() for key, _, value in pairs}
+            id_by_tag.setdefault(match.group(1), job.strip().partition("_")[0])
+    return id_by_tag
 
 
 def _json_object(text: str, command: str) -> dict[str, Any]:
@@ -195,13 +188,13 @@ def _plain(reason: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Slurm:
-    """The scheduler through its commands: few calls, each about many jobs."""
+    """The scheduler through its commands. Each call asks about many jobs at once."""
 
     runner: Runner = field(default_factory=Runner)
     has_accounting: bool | None = None
-    """None: not asked yet."""
+    """Whether the cluster has accounting (sacct); None: not asked yet."""
     is_blind: bool = False
-    """The accounts did not answer the last time: what the queue does not show is not known."""
+    """The last sacct call got no answer, so the state of jobs outside the queue is unknown."""
     _version: tuple[int, int] | None = None
 
     def version(self) -> tuple[int, int]:
@@ -210,7 +203,7 @@ class Slurm:
         return self._version
 
     def submit(self, job: Submission) -> str:
-        """The new job's id. Where sbatch got no answer, the queue is asked for the tag before another try."""
+        """Submit, and return the new job's id. If sbatch got no answer, the tag is searched before another try."""
         variables = {EnvName.RUN_DIR: job.run_dir}
         for attempt in range(self.runner.max_tries):
             try:
@@ -221,51 +214,51 @@ class Slurm:
                 wait = self.runner.wait_s(attempt)
                 self.runner.say(f"{error}; trying again in {wait:.0f} s")
                 self.runner.sleep(wait)
-                taken = self.find([job.tag]).get(job.tag)
-                if taken is not None:
-                    return taken
+                accepted_id = self.find([job.tag]).get(job.tag)
+                if accepted_id is not None:
+                    return accepted_id
         raise AssertionError("max_tries is at least 1")
 
     def find(self, tags: Sequence[str]) -> dict[str, str]:
-        """Ids of our own jobs by tag: first in the queue, then in the accounts."""
+        """Ids of the user's jobs by tag: first from the queue, then from accounting."""
         mine = f"--user={os.getuid()}"
-        found = parse_tags(self.runner.call(["squeue", "-h", mine, "--states=all", "-o", "%F|%k"]))
-        if any(tag not in found for tag in tags) and self.has_accounting is not False:
+        id_by_tag = parse_tags(self.runner.call(["squeue", "-h", mine, "--states=all", "-o", "%F|%k"]))
+        if any(tag not in id_by_tag for tag in tags) and self.has_accounting is not False:
             argv = ["sacct", "-n", "-P", "-X", mine, "--starttime=now-7days", "-o", "JobID,SubmitLine"]
-            found = parse_tags(self._accounts(argv)) | found
-        return {tag: found[tag] for tag in tags if tag in found}
+            id_by_tag = parse_tags(self._sacct_or_nothing(argv)) | id_by_tag
+        return {tag: id_by_tag[tag] for tag in tags if tag in id_by_tag}
 
-    def status(self, wanted: Mapping[str, Iterable[int]]) -> Statuses:
-        """What the scheduler knows of these tasks: one squeue for all jobs, one sacct for those it has forgotten of."""
-        found: Statuses = {}
-        for ids in _batches(list(wanted)):
-            found |= self._queue(ids)
-        gone = [job for job, tasks in wanted.items() if any((job, task) not in found for task in tasks)]
+    def status(self, open_tasks: Mapping[str, Iterable[int]]) -> Statuses:
+        """Statuses of these tasks, by job id: one squeue for all jobs, one sacct for those that left the queue."""
+        statuses: Statuses = {}
+        for ids in _batches(list(open_tasks)):
+            statuses |= self._queue(ids)
+        gone = [job for job, tasks in open_tasks.items() if any((job, task) not in statuses for task in tasks)]
         if self.has_accounting is not False:
             for ids in _batches(gone):
-                asked = ["sacct", "-n", "-P", f"--jobs={','.join(ids)}", "-o", ACCOUNT_FIELDS]
-                found = parse_accounting(self._accounts(asked)) | found
-        return found
+                argv = ["sacct", "-n", "-P", f"--jobs={','.join(ids)}", "-o", ACCOUNT_FIELDS]
+                statuses = parse_accounting(self._sacct_or_nothing(argv)) | statuses
+        return statuses
 
     def _queue(self, ids: Sequence[str]) -> Statuses:
-        asked = ["squeue", f"--jobs={','.join(ids)}", "--states=all"]
+        argv = ["squeue", f"--jobs={','.join(ids)}", "--states=all"]
         try:
             if self.version() >= JSON_SINCE:
-                return {k: v for k, v in parse_queue_json(self.runner.call([*asked, "--json"])).items() if k[0] in ids}
-            return parse_queue(self.runner.call([*asked, "-h", "-o", QUEUE_FORMAT]))
+                return {k: v for k, v in parse_queue_json(self.runner.call([*argv, "--json"])).items() if k[0] in ids}
+            return parse_queue(self.runner.call([*argv, "-h", "-o", QUEUE_FORMAT]))
         except SchedulerRefusedError as error:
             if "invalid job id" in error.words.lower():
                 return {}
             raise
 
-    def _accounts(self, argv: Sequence[str]) -> str:
-        """Accounts are optional: where there are none, or they are away, the answer is empty."""
+    def _sacct_or_nothing(self, argv: Sequence[str]) -> str:
+        """Output of sacct; empty if the cluster has no accounting, or if it does not answer."""
         self.is_blind = False
         try:
             text = self.runner.call(argv, is_repeatable=False)
         except SchedulerRefusedError as error:
             if "disabled" not in error.words.lower():
-                self.runner.say(f"{error}; going on without accounts")
+                self.runner.say(f"{error}; continuing without accounting")
             self.has_accounting = False
             return ""
         except SchedulerAwayError as error:
@@ -276,19 +269,19 @@ class Slurm:
         return text
 
     def accounts(self, argv: Sequence[str]) -> str:
-        """The answer of a sacct that somebody asked for; no accounts is an error here."""
+        """Output of sacct for the user. Without accounting this is an error."""
         try:
             return self.runner.call(["sacct", "-n", "-P", *argv])
         except SchedulerRefusedError as error:
             self.has_accounting = False
-            raise EnvironmentFailedError(f"this cluster's accounts cannot be read: {error.words}") from error
+            raise EnvironmentFailedError(f"the accounting of this cluster cannot be read: {error.words}") from error
 
     def usage(self, job_ids: Sequence[str], fields: str) -> list[str]:
-        """What every attempt of these jobs used, in as few calls as there are batches."""
+        """Output of sacct for every attempt of these jobs, one text per batch of ids."""
         return [self.accounts(["-X", "-D", f"--jobs={','.join(ids)}", "-o", fields]) for ids in _batches(job_ids)]
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Jobs that are already over are no error."""
+        """Cancel jobs. Jobs that have already ended are ignored."""
         for ids in _batches(job_ids):
             try:
                 self.runner.call(["scancel", *ids])
@@ -301,7 +294,7 @@ class Slurm:
             self.runner.call(["scontrol", "requeue", ",".join(ids)])
 
     def max_array_size(self) -> int:
-        """Task numbers must be below this."""
+        """The cluster's MaxArraySize. Task numbers must be below it."""
         text = parse_config(self.runner.call(["scontrol", "show", "config"])).get("MaxArraySize", "")
         return int(text) if text.isdigit() and int(text) > 0 else 1001
 

@@ -1,4 +1,4 @@
-"""What became of a job: Slurm's two dozen states as the few that decide what to do next."""
+"""The state of a job: Slurm's two dozen states, reduced to those that decide what happens next."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 
 class JobState(StrEnum):
     PLANNED = "planned"
-    """Written down, not yet known to the scheduler."""
+    """Recorded in the manifest, not yet submitted."""
     PENDING = "pending"
     RUNNING = "running"
     REQUEUED = "requeued"
-    """Stopped and waiting for its next attempt under the same id."""
+    """Stopped, and waiting for its next attempt under the same id."""
     COMPLETED = "completed"
     FAILED = "failed"
     TIMEOUT = "timeout"
@@ -22,9 +22,9 @@ class JobState(StrEnum):
     PREEMPTED = "preempted"
     CANCELLED = "cancelled"
     BELOW_GATE = "below-gate"
-    """It ran to its end, but its score is under the threshold."""
+    """It completed, but its score is below the gate."""
     LOST = "lost"
-    """The scheduler has forgotten it, and it left no word."""
+    """The scheduler no longer lists it, and it wrote no exit_info.json."""
 
     @property
     def has_ended(self) -> bool:
@@ -40,7 +40,7 @@ _OPEN = frozenset({JobState.PLANNED, JobState.PENDING, JobState.RUNNING, JobStat
 RETRIED = frozenset(
     {JobState.FAILED, JobState.TIMEOUT, JobState.NODE_FAIL, JobState.PREEMPTED, JobState.LOST}
 )  # fmt: skip
-"""What another attempt may cure. Too little memory stays too little, and somebody meant to cancel."""
+"""States that a retry may cure. Out-of-memory would happen again, and cancelled is the user's choice."""
 
 _BY_SLURM = {
     "PENDING": JobState.PENDING,
@@ -71,7 +71,7 @@ _BY_SLURM = {
 
 
 def parse_state(text: str | Iterable[str]) -> JobState:
-    """A state as squeue, sacct or scontrol write it: `CANCELLED by 1000`, `NODE_FAIL+`, or JSON's list of flags."""
+    """A state as squeue, sacct or scontrol print it: `CANCELLED by 1000`, `NODE_FAIL+`, or a list of flags in JSON."""
     words = [text] if isinstance(text, str) else list(text)
     for word in words:
         name = (word.split() or [""])[0].rstrip("+").upper()
@@ -82,11 +82,11 @@ def parse_state(text: str | Iterable[str]) -> JobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """One job, or one task of an array, as the scheduler tells it."""
+    """State of one job, or of one task of an array, as the scheduler reports it."""
 
     state: JobState
     reason: str = ""
     nodes: str = ""
-    """Slurm's own list, such as n[1-3]."""
+    """Slurm's node list, such as n[1-3]."""
     exit_code: int | None = None
     elapsed_s: float = 0.0

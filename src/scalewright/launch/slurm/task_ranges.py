@@ -1,4 +1,4 @@
-"""Sets of array tasks as Slurm writes them: `0-3,7,10-20:5%4`."""
+"""Ranges of array tasks in Slurm's notation: `0-3,7,10-20:5%4`."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from scalewright.errors import ConfigError
 
 _PIECE = re.compile(r"^(\d+)(?:-(\d+)(?::(\d+))?)?$")
 MAX_TASKS = 4_000_001
-"""Slurm's own largest MaxArraySize."""
+"""The largest MaxArraySize of Slurm."""
 
 
 def parse_ranges(text: str) -> frozenset[int]:
-    """The task numbers in `text`; a cap such as %4 and the brackets of squeue are passed over."""
+    """The task numbers in `text`. A limit such as %4 and the brackets of squeue are ignored."""
     plain = text.strip().strip("[]").partition("%")[0]
-    found: set[int] = set()
+    tasks: set[int] = set()
     for piece in plain.split(",") if plain else []:
         match = _PIECE.match(piece.strip())
         if match is None or int(match.group(2) or 0) >= MAX_TASKS:
-            raise ConfigError(f"{text!r} is not a set of array tasks: write it like 0-3,7")
+            raise ConfigError(f"{text!r} is not a list of array tasks: write it like 0-3,7")
         first = int(match.group(1))
-        found.update(range(first, int(match.group(2) or first) + 1, max(int(match.group(3) or 1), 1)))
-    return frozenset(found)
+        tasks.update(range(first, int(match.group(2) or first) + 1, max(int(match.group(3) or 1), 1)))
+    return frozenset(tasks)
 
 
 def format_ranges(tasks: Iterable[int]) -> str:
-    """The shortest text for a set of tasks, in order."""
+    """The shortest text for these tasks, in order."""
     pieces: list[str] = []
     first = last = -2
     for task in sorted(set(tasks)):

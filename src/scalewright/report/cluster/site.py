@@ -1,4 +1,4 @@
-"""Site profiles for people: what a job meets there, where that comes from, and what is not sure."""
+"""Site profiles as tables: their values, sources and confidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scalewright.sites.walltime import format_walltime
 VERIFIED = {
     "run": "run by a real scheduler in the tests",
     "golden": "untested: its script is only compared as text",
-    "detected": "untested: made from the scheduler's own answers",
+    "detected": "untested: made from the scheduler's output",
 }
 
 
@@ -50,16 +50,15 @@ def print_site(console: Console, site: Site) -> None:
 
 
 def _mark(source: SiteSource, site: Site) -> str:
-    key = next((name for name, known in site.sources.items() if known == source), "")
+    key = next((name for name, other in site.sources.items() if other == source), "")
     return escape(key) + (" [yellow]low[/]" if source.confidence == "low" else "")
 
 
 def _rows(site: Site) -> Iterator[tuple[str, str, SiteSource]]:
     for name in ("gpu", "gpus_per_node", "cpus_per_gpu", "memory_gb_per_gpu", "arch", "slurm", "internet", "scratch"):
-        told = getattr(site, name)
-        if told is not None:
-            note = f" ({told.note})" if told.note else ""
-            yield name, f"{_shown(told.value)}{note}", told.source
+        fact = getattr(site, name)
+        if fact is not None:
+            yield name, _shown(fact.value) + _note(fact.note), fact.source
     account = site.account
     required = "required" if account.required else "not required"
     yield "account", f"{required}{', ' + account.form if account.form else ''}", account.source
@@ -118,12 +117,12 @@ def _limits(rule: object) -> str:
     if not getattr(rule, "has_gpus", True):
         words.append("no GPUs")
     if not getattr(rule, "whole_node", True):
-        words.append("by resource")
+        words.append("shared nodes")
     return ", ".join(words) or "-"
 
 
-def print_differences(console: Console, site: Site, cluster: str, found: Sequence[Finding]) -> None:
-    if not found:
-        console.print(f"{site.id} agrees with cluster {escape(cluster)} in all that both tell")
-    for finding in found:
+def print_differences(console: Console, site: Site, cluster: str, findings: Sequence[Finding]) -> None:
+    if not findings:
+        console.print(f"{site.id} agrees with cluster {escape(cluster)} in every value that both have")
+    for finding in findings:
         console.print(f"[yellow]differs[/] {escape(finding.message)}: {escape(finding.next_step)}")

@@ -14,7 +14,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError
 from scalewright.here.devices import device_here, visible_gpus
 from scalewright.launch.ranks.allocation import default_num_ranks, is_inside
-from scalewright.launch.ranks.as_rank import num_ranks_here
+from scalewright.launch.ranks.external import num_ranks_here
 from scalewright.records.measurements import Measurements
 from scalewright.study.kinds.micro.kind import MicroConfig, MicroKind, largest
 from scalewright.study.kinds.options import STRICT
@@ -78,7 +78,7 @@ class CollectivesKind(MicroKind[CollectivesOptions]):
         )
 
     def num_ranks(self, options: CollectivesOptions, config: MicroConfig) -> int:
-        started = num_ranks_here(os.environ, wanted=options.ranks, has_run_dir=True)
+        started = num_ranks_here(os.environ, requested_ranks=options.ranks, has_run_dir=True)
         num_ranks = started or _default_ranks(options)
         assert isinstance(config, CollectivesRun)
         config.check_ranks(num_ranks)

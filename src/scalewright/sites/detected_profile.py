@@ -1,9 +1,10 @@
-"""A profile of the cluster at hand, and a stored profile held against it."""
+"""A profile made from the current cluster, and the differences between a stored profile and the cluster."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
@@ -13,22 +14,24 @@ from scalewright.records.documents import schema
 from scalewright.records.types import Finding
 from scalewright.sites.cluster import Cluster, LivePartition, NodeKind
 from scalewright.sites.loader import KIND
-from scalewright.sites.types import Site
+from scalewright.sites.types import Site, SitePartition
 from scalewright.sites.walltime import format_walltime
 
 _AMD = re.compile(r"mi\d{2,3}|gfx|amd|instinct", re.IGNORECASE)
 USABLE_MEMORY_FRAC = 0.95
+"""Share of a node's memory that jobs may use; the rest is for the system."""
+CORRECT_PROFILE = "correct the profile"
 
 
 def detected(cluster: Cluster, name: str, *, today: date) -> dict[str, Any]:
-    """The profile as a table, ready to be written as TOML."""
-    chosen, kind = _gpu_partition(cluster)
+    """The profile as a table for TOML."""
+    partition, kind = _gpu_partition(cluster)
     live, assumed = {"source": "live"}, {"source": "assumed"}
     amd = bool(_AMD.search(kind.gpu_type))
     cpus = max(kind.cpus // kind.gpus, 1)
     memory_gb = int(kind.memory_mb * USABLE_MEMORY_FRAC) // units.KIB // kind.gpus
-    alike = sum(k.num_nodes for k in chosen.nodes if (k.gpu_type, k.gpus) == (kind.gpu_type, kind.gpus))
-    gpu = f"{kind.gpu_type or 'GPU of unknown type'}, {alike} nodes in {chosen.name}"
+    num_nodes = sum(k.num_nodes for k in partition.nodes if (k.gpu_type, k.gpus) == (kind.gpu_type, kind.gpus))
+    gpu = f"{kind.gpu_type or 'GPU of unknown type'}, {num_nodes} nodes in {partition.name}"
     tasks = ["--cpus-per-task={cpus}", "--gpus-per-node={gpus}"]
     profile: dict[str, Any] = {
         "schema": schema(KIND),
@@ -44,7 +47,7 @@ def detected(cluster: Cluster, name: str, *, today: date) -> dict[str, Any]:
         "cpus_per_gpu": {"value": cpus, **live, "note": "an even share of the node"},
         "slurm": {"value": cluster.version, **live},
         "account": {"required": False, **live, **_accounts(cluster)},
-        "select": {"partition": chosen.name, **live},
+        "select": {"partition": partition.name, **live},
         "node_local": {"kind": "unknown", "variables": ["SLURM_TMPDIR", "TMPDIR"], "path": "/tmp", **assumed},
         "partitions": [_partition(p) for p in cluster.partitions],
         "qos": [_qos(q.name, q.max_time_s, q.max_jobs) for q in cluster.qos if re.fullmatch(r"[\w.+-]+", q.name)],
@@ -63,7 +66,7 @@ def detected(cluster: Cluster, name: str, *, today: date) -> dict[str, Any]:
             },
             "assumed": {
                 "kind": "assumed",
-                "text": "Usual on Slurm clusters; the scheduler does not tell it: check it against the site's pages",
+                "text": "Usual on Slurm clusters. The scheduler does not report it: check it on the site's pages",
                 "checked": today,
                 "confidence": "low",
             },
@@ -77,22 +80,22 @@ def detected(cluster: Cluster, name: str, *, today: date) -> dict[str, Any]:
 
 
 def _gpu_partition(cluster: Cluster) -> tuple[LivePartition, NodeKind]:
-    """The default partition if it has GPUs, else the one with the most GPU nodes; and its commonest such nodes."""
-    able = [p for p in cluster.partitions if p.gpus]
-    if not able:
+    """The default partition if it has GPUs, else the one with the most GPU nodes; and its most common GPU nodes."""
+    with_gpus = [p for p in cluster.partitions if p.gpus]
+    if not with_gpus:
         raise EnvironmentFailedError(
-            f"cluster {cluster.name or 'here'} shows no partition with GPUs (gres gpu): use --site generic"
+            f"cluster {cluster.name or 'here'} has no partition with GPUs (gres gpu): use --site generic"
         )
 
     def num_nodes(partition: LivePartition) -> int:
         return sum(kind.num_nodes for kind in partition.nodes if kind.gpus)
 
-    chosen = max(able, key=lambda p: (p.is_default, num_nodes(p)))
-    return chosen, max((k for k in chosen.nodes if k.gpus), key=lambda k: k.num_nodes)
+    partition = max(with_gpus, key=lambda p: (p.is_default, num_nodes(p)))
+    return partition, max((k for k in partition.nodes if k.gpus), key=lambda k: k.num_nodes)
 
 
 def _accounts(cluster: Cluster) -> dict[str, str]:
-    """Never required: a user without --account is charged to the default account."""
+    """The user's accounts. Slurm charges the default account if --account is missing, so it is not required."""
     return {"form": f"yours: {', '.join(cluster.accounts)}"} if cluster.accounts else {}
 
 
@@ -121,7 +124,7 @@ def _transports(fabric: str) -> tuple[str, ...]:
 
 
 def to_toml(table: dict[str, Any]) -> str:
-    """TOML of a profile: plain keys first, then tables, then lists of tables."""
+    """A profile as TOML: plain keys first, then tables, then lists of tables."""
     lines: list[str] = []
     _emit(table, (), lines)
     return "\n".join(lines) + "\n"
@@ -165,54 +168,59 @@ def _value(value: Any) -> str:
 
 
 def differences(site: Site, cluster: Cluster) -> list[Finding]:
-    """Where a profile and the live cluster disagree; what a profile does not say is not compared."""
-    found: list[Finding] = []
-    live = {p.name: p for p in cluster.partitions}
-
-    def differ(key: str, told: object, is_now: object, next_step: str) -> None:
-        message = f"{key} is {told} in the profile, {is_now} on the cluster"
-        found.append(
-            Finding(
-                rule=f"site.{key}",
-                severity="warning",
-                message=message,
-                next_step=next_step,
-                evidence={"profile": str(told), "cluster": str(is_now)},
-            )
-        )
-
+    """Where a profile and the current cluster differ. Values that the profile does not have are not compared."""
+    findings: list[Finding] = []
     if site.clusters and cluster.name and cluster.name not in site.clusters:
-        differ("cluster", " or ".join(site.clusters), cluster.name, "is this the right profile?")
+        findings.append(_difference("cluster", " or ".join(site.clusters), cluster.name, "choose another profile"))
+    live = {p.name: p for p in cluster.partitions}
     for partition in site.partitions:
-        if partition.name not in live:
-            if partition.has_gpus:
-                differ(f"partitions.{partition.name}", "there", "missing or down", "leave it out of the profile")
-            continue
-        now = live[partition.name]
-        if partition.max_time is not None and now.max_time_s not in (None, partition.max_time):
-            shown = format_walltime(now.max_time_s or 0)
-            differ(f"partitions.{partition.name}.max_time", format_walltime(partition.max_time), shown, "correct it")
-        if partition.max_nodes is not None and now.max_nodes not in (None, partition.max_nodes):
-            differ(f"partitions.{partition.name}.max_nodes", partition.max_nodes, now.max_nodes, "correct it")
-        if partition.has_gpus != (now.gpus > 0) and now.nodes:
-            differ(f"partitions.{partition.name}.has_gpus", partition.has_gpus, now.gpus > 0, "correct it")
-    chosen = live.get(site.select.partition)
-    if chosen is not None and chosen.gpus and site.gpus_per_node is not None:
-        counts = {kind.gpus for kind in chosen.nodes if kind.gpus}
+        findings += _partition_differences(partition, live.get(partition.name))
+    selected = live.get(site.select.partition)
+    if selected is not None and selected.gpus and site.gpus_per_node is not None:
+        counts = {kind.gpus for kind in selected.nodes if kind.gpus}
         if site.gpus_per_node.value not in counts:
             shown = " or ".join(map(str, sorted(counts)))
-            differ("gpus_per_node", site.gpus_per_node.value, shown, "correct it")
-    known = {qos.name: qos for qos in cluster.qos}
-    for qos in site.qos if known else ():
-        if qos.name not in known:
-            differ(f"qos.{qos.name}", "there", "not listed", "ask for access, or leave it out")
-        elif qos.max_time is not None and known[qos.name].max_time_s not in (None, qos.max_time):
-            shown = format_walltime(known[qos.name].max_time_s or 0)
-            differ(f"qos.{qos.name}.max_time", format_walltime(qos.max_time), shown, "correct it")
-    return found
+            findings.append(_difference("gpus_per_node", site.gpus_per_node.value, shown, CORRECT_PROFILE))
+    live_qos = {qos.name: qos for qos in cluster.qos}
+    for qos in site.qos if live_qos else ():
+        if qos.name not in live_qos:
+            next_step = "apply for access, or remove it from the profile"
+            findings.append(_difference(f"qos.{qos.name}", "present", "not listed", next_step))
+        else:
+            findings += _time_difference(f"qos.{qos.name}", qos.max_time, live_qos[qos.name].max_time_s)
+    return findings
+
+
+def _partition_differences(partition: SitePartition, live: LivePartition | None) -> Iterator[Finding]:
+    key = f"partitions.{partition.name}"
+    if live is None:
+        if partition.has_gpus:
+            yield _difference(key, "present", "missing or down", "remove it from the profile")
+        return
+    yield from _time_difference(key, partition.max_time, live.max_time_s)
+    if partition.max_nodes is not None and live.max_nodes not in (None, partition.max_nodes):
+        yield _difference(f"{key}.max_nodes", partition.max_nodes, live.max_nodes, CORRECT_PROFILE)
+    if partition.has_gpus != (live.gpus > 0) and live.nodes:
+        yield _difference(f"{key}.has_gpus", partition.has_gpus, live.gpus > 0, CORRECT_PROFILE)
+
+
+def _time_difference(key: str, in_profile_s: int | None, on_cluster_s: int | None) -> Iterator[Finding]:
+    if in_profile_s is not None and on_cluster_s is not None and on_cluster_s != in_profile_s:
+        in_profile, on_cluster = format_walltime(in_profile_s), format_walltime(on_cluster_s)
+        yield _difference(f"{key}.max_time", in_profile, on_cluster, CORRECT_PROFILE)
+
+
+def _difference(key: str, in_profile: object, on_cluster: object, next_step: str) -> Finding:
+    return Finding(
+        rule=f"site.{key}",
+        severity="warning",
+        message=f"{key} is {in_profile} in the profile, {on_cluster} on the cluster",
+        next_step=next_step,
+        evidence={"profile": str(in_profile), "cluster": str(on_cluster)},
+    )
 
 
 def check_name(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", name):
-        raise ConfigError(f"--as {name!r} is no name for a profile: use lower-case letters, digits, . + and -")
+        raise ConfigError(f"--as {name!r} is not a profile name: use lower-case letters, digits, . + and -")
     return name

@@ -1,9 +1,9 @@
-"""Started by torchrun or srun as one of several: this process is a rank itself, and starts none.
+"""Ranks started from outside: torchrun or srun started this process as one of several, so it starts no ranks itself.
 
     torchrun --nproc-per-node 4 -m scalewright bench collectives --run-dir r
     srun --ntasks 8 scalewright bench collectives --run-dir r
 
-The first makes the run directory and prints; the others wait for it and become their rank.
+The first process creates the run directory and prints. The others wait for the directory and become their rank.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from scalewright import units
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.launch.ranks.forwarding import signals_to
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
 
 WAIT_S = 120.0
-"""For the first rank to make the run directory: file systems of clusters show a new file late."""
+"""Time for the run directory of the first rank to appear. Shared file systems show new files late."""
 POLL_S = 0.2
 
 
-def place_here(env: Mapping[str, str]) -> tuple[int, int] | None:
-    """Rank and number of ranks where torchrun or srun started this process beside others; None where it is alone."""
+def rank_of_process(env: Mapping[str, str]) -> tuple[int, int] | None:
+    """Rank and number of ranks, if torchrun or srun started this process with others; None if it is alone."""
     if "TORCHELASTIC_RUN_ID" in env:
         rank, num = env.get("RANK", ""), env.get("WORLD_SIZE", "")
     else:
@@ -36,20 +37,23 @@ def place_here(env: Mapping[str, str]) -> tuple[int, int] | None:
     return int(rank), int(num)
 
 
-def num_ranks_here(env: Mapping[str, str], *, wanted: int | None, has_run_dir: bool) -> int | None:
-    """Ranks that were started with this process; None where it is alone. What they cannot agree on is refused."""
-    place = place_here(env)
-    if place is None:
+def num_ranks_here(env: Mapping[str, str], *, requested_ranks: int | None, has_run_dir: bool) -> int | None:
+    """Ranks that were started with this process; None if it is alone. Refuses another --ranks, or no --run-dir."""
+    rank_and_count = rank_of_process(env)
+    if rank_and_count is None:
         return None
-    if wanted not in (None, place[1]):
-        raise ConfigError(f"--ranks {wanted}, but {place[1]} were started: leave --ranks out, or start as many")
+    num_ranks = rank_and_count[1]
+    if requested_ranks not in (None, num_ranks):
+        raise ConfigError(
+            f"--ranks {requested_ranks}, but {num_ranks} ranks were started: leave --ranks out, or start as many"
+        )
     if not has_run_dir:
-        raise ConfigError(f"{place[1]} ranks were started, and each would name its own folder: give --run-dir")
-    return place[1]
+        raise ConfigError(f"{num_ranks} ranks were started, and each would choose its own folder: give --run-dir")
+    return num_ranks
 
 
 def run_first(directory: RunDirectory, *, kind: str, look: Callable[[], None]) -> int:
-    """Run the first rank beside this process, which has something to print afterwards."""
+    """Run the first rank as a child process, because this process prints afterwards."""
     process = subprocess.Popen(_command(directory, kind), stdin=subprocess.DEVNULL)
     with signals_to(process.send_signal):
         while process.poll() is None:
@@ -59,16 +63,16 @@ def run_first(directory: RunDirectory, *, kind: str, look: Callable[[], None]) -
 
 
 def become_rank(directory: RunDirectory, config: dict[str, Any], *, kind: str) -> NoReturn:
-    """Become one of the other ranks, once the first has made the run directory."""
+    """Become one of the other ranks, when the first has created the run directory."""
     _wait_until(lambda: directory.holds(config), directory)
     _become(directory, kind)
 
 
 def follow_first(directory: RunDirectory) -> NoReturn:
-    """Become one of the other ranks of whatever run the first makes there: what it is to be, the first works out."""
+    """Become one of the other ranks of the run that the first rank prepares; the kind is read from its directory."""
     _wait_until(directory.config.exists, directory)
-    found = str(read_document(directory.run, "run").get("kind", ""))
-    _become(directory, found.removesuffix("-run"))
+    kind = str(read_document(directory.run, "run").get("kind", ""))
+    _become(directory, kind.removesuffix("-run"))
 
 
 def _wait_until(is_there: Callable[[], bool], directory: RunDirectory) -> None:
@@ -76,8 +80,8 @@ def _wait_until(is_there: Callable[[], bool], directory: RunDirectory) -> None:
     while not is_there():
         if time.monotonic() > until_s:
             raise EnvironmentFailedError(
-                f"{directory.path}: the first rank made no run here within {WAIT_S:.0f} s: name a folder that all "
-                "nodes share, and see what the first rank said"
+                f"{directory.path}: the first rank created no run here within {units.format(WAIT_S, units.SECONDS)}: "
+                "choose a folder that all nodes share, and read the messages of the first rank"
             )
         time.sleep(POLL_S)
 
