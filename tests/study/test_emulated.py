@@ -10,9 +10,9 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.launch.prepare.outlook import language_outlook
-from scalewright.study.answer import predicted_report
-from scalewright.study.kinds.emulated import Emulated, link_bytes_per_s, over_links
+from scalewright.study.kinds.emulated import EmulatedPoint, link_bytes_per_s, over_links
 from scalewright.study.points import open_study
+from scalewright.study.report_builder import predicted_report
 from scalewright.workload import language_run
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog
@@ -28,8 +28,8 @@ RUN = language_run.resolve(
 )
 
 
-def asked(share: float, link_share: float = 1.0) -> Emulated:
-    return Emulated(model="gpt2-tiny", layout="dp=2,mbs=4,gbs=8", communication_share=share, link_share=link_share)
+def asked(share: float, link_share: float = 1.0) -> EmulatedPoint:
+    return EmulatedPoint(model="gpt2-tiny", layout="dp=2,mbs=4,gbs=8", communication_share=share, link_share=link_share)
 
 
 @pytest.mark.parametrize(("layout", "share"), [("dp=2", 0.4), ("dp=2", 0.6), ("dp=2", 0.8), ("pp=2", 0.03)])
@@ -51,7 +51,7 @@ def test_the_shipped_study_asks_for_the_shares_that_it_predicts_for_the_cluster(
         if row.labels["transport"] == "rdma":
             on_cluster.setdefault(row.labels["parallel"], []).append(row.predicted["communication_frac"].value)
     here = open_study(CATALOG, "interconnect", is_measured=True)
-    asked_for = {cell.values["parallel"]: cell.values["exchange"] for cell in here.cells}
+    asked_for = {cell.values["parallel"]: cell.values["exchange"] for cell in here.combinations}
     assert set(asked_for) == set(on_cluster) == {"data", "model"}
     for parallel, share in asked_for.items():
         assert share == pytest.approx(statistics.mean(on_cluster[str(parallel)]), rel=0.1)

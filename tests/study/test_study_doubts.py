@@ -21,7 +21,7 @@ from scalewright.report.study.files import latex, long_rows, markdown
 from scalewright.report.study.page import page
 from scalewright.report.study.table import print_study
 from scalewright.run.steady import steady_state
-from scalewright.study.doubts import doubts_of_measurements, doubts_of_training, fewer_repeats, outside, together
+from scalewright.study.doubts import doubts_of_measurements, doubts_of_training, fewer_repeats, merged, outside_interval
 from scalewright.study.metrics import METRICS
 
 STEP_S = 0.1
@@ -65,7 +65,7 @@ def test_a_run_where_all_was_well_has_none(tmp_path: Path) -> None:
         ({"others": 1.2}, "busy", "1.2 of 2 cores"),
         ({"num_steps": 7}, "fewer", "7 of 10 steps"),
         ({"throttles": 4.0}, "throttled", "4 times"),
-        ({"node": _event(-1, names.GPU_SLOWED, 1.0), "device": "cuda"}, "throttled", "held its clock back"),
+        ({"node": _event(-1, names.GPU_SLOWED, 1.0), "device": "cuda"}, "throttled", "lowered its clock"),
         ({"verdict": "not steady: halves differ by 30.0 %"}, "unsteady", "halves differ by 30.0 %"),
     ],
 )
@@ -102,17 +102,17 @@ def test_a_micro_benchmark_tells_of_its_own_device(tmp_path: Path) -> None:
 def test_outside_is_said_with_both() -> None:
     told = Number(value=1.0, low=0.9, high=1.1)
     metric = METRICS["step_time_s"]
-    assert outside(metric, told, Number(value=1.05)) is None
-    assert outside(metric, Number(value=1.0), Number(value=9.0)) is None
-    found = outside(metric, told, Number(value=2.0))
+    assert outside_interval(metric, told, Number(value=1.05)) is None
+    assert outside_interval(metric, Number(value=1.0), Number(value=9.0)) is None
+    found = outside_interval(metric, told, Number(value=2.0))
     assert found is not None
     assert "2.00 s is above the predicted 900 ms to 1.10 s" in found.text
 
 
 def test_repeats_say_how_many_are_touched() -> None:
     busy = (Doubt(sort="busy", text="others"),)
-    assert together([busy]) == busy
-    (found,) = together([busy, (), busy])
+    assert merged([busy]) == busy
+    (found,) = merged([busy, (), busy])
     assert found.text == "in 2 of 3 repeats: others"
     assert fewer_repeats(3, 3) == ()
     assert "2 of 3" in fewer_repeats(2, 3)[0].text

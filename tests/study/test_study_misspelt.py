@@ -15,13 +15,13 @@ from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog, open_catalog
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.graph.file import Resources
-from scalewright.study.file import Choice, Measure, Published, Relative, Remark, Scaling, StudyFile
-from scalewright.study.kinds.emulated import Emulated
+from scalewright.study.file import ConditionalValues, Measure, Published, Relative, Remark, Scaling, StudyFile
+from scalewright.study.kinds.emulated import EmulatedPoint
 from scalewright.study.kinds.plan import SearchPoint
-from scalewright.study.kinds.reading import ReadingOptions
-from scalewright.study.kinds.saving import SavedRun
-from scalewright.study.kinds.stage import StageTold
-from scalewright.study.kinds.training import Training
+from scalewright.study.kinds.reading import ReadingPoint
+from scalewright.study.kinds.saving import SavingPoint
+from scalewright.study.kinds.stage import StagePoint
+from scalewright.study.kinds.training import TrainingPoint
 from scalewright.study.points import open_study
 
 Path_ = tuple[str | int, ...]
@@ -76,8 +76,8 @@ MODELS: dict[Path_, type[BaseModel]] = {
     (): StudyFile,
     ("measure",): Measure,
     ("measure", "job"): Resources,
-    ("measure", "choose", 0): Choice,
-    ("choose", 0): Choice,
+    ("measure", "choose", 0): ConditionalValues,
+    ("choose", 0): ConditionalValues,
     ("scaling",): Scaling,
     ("relative",): Relative,
     ("published", 0): Published,
@@ -97,8 +97,8 @@ CONDITIONS: tuple[Path_, ...] = (
 REFUSED_FOR_STUDIES = {"nodes", "spares"}
 """A job's, that a point's layout decides."""
 TOLD = {
-    "language": Training, "emulated": Emulated, "plan": SearchPoint, "saving": SavedRun, "stage": StageTold,
-    "reading": ReadingOptions,
+    "language": TrainingPoint, "emulated": EmulatedPoint, "plan": SearchPoint, "saving": SavingPoint,
+    "stage": StagePoint, "reading": ReadingPoint,
 }  # fmt: skip
 
 CHOSEN = {"stage": "sft", "format": "files"}

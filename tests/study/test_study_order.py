@@ -16,8 +16,8 @@ from scalewright.report.study.table import print_study
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.order import agreement, in_order, with_places
 from scalewright.study.points import Study, open_study
+from scalewright.study.report_builder import report_of
 from scalewright.study.results import Results, predict_study
-from scalewright.study.tell import report_of
 
 CATALOG = Catalog((packaged_data(),))
 STUDY = """
@@ -112,7 +112,7 @@ def test_the_report_says_whether_the_order_held(study: Study) -> None:
     )
     told = report_of(results)
     texts = " | ".join(finding.text for finding in told.findings)
-    assert "4 points that ran, the one predicted to be fastest ran 10% slower than the best" in texts
+    assert "4 points that ran, the one predicted to be fastest ran 10% slower than the fastest" in texts
     assert "rank correlation 0.80" in texts
     assert "3 of 7 points could not run, the first because: does not fit in memory" in texts
     assert "place" in [metric.name for metric in told.metrics]

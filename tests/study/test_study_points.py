@@ -69,7 +69,7 @@ def test_choices_excludes_and_includes(tmp_path: Path) -> None:
     assert [tuple(p.labels.values()) for p in study.points] == [
         ("lumi", "1"), ("lumi", "2"), ("lumi", "4"), ("leonardo", "1"), ("vega", "3"),
     ]  # fmt: skip
-    assert [cell.values["mbs"] for cell in study.cells] == [2, 2, 2, 1, 1]
+    assert [cell.values["mbs"] for cell in study.combinations] == [2, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from scalewright.launch.prepare.vision_setup import VisionRequest, resolve_visio
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import ExitInfo, RunDirectory
 from scalewright.records.study_report import PointRow, StudyReport
-from scalewright.study.answer import measured_report
 from scalewright.study.points import Study, open_study
+from scalewright.study.report_builder import measured_report
 from scalewright.study.store import Store
 from scalewright.workload.named import resolve_model
 
@@ -94,7 +94,7 @@ def test_efficiency_has_three_senses(measured: tuple[StudyReport, dict], precisi
 
 def test_an_epoch_has_as_many_images_on_any_number_of_ranks() -> None:
     study = open_study(open_catalog(None), "epicure-vision", is_measured=True)
-    images = {int(cell.values["gbs"]) * int(cell.values["steps"]) for cell in study.cells}
+    images = {int(cell.values["gbs"]) * int(cell.values["steps"]) for cell in study.combinations}
     assert len(images) == 1
 
 

@@ -12,8 +12,8 @@ from scalewright.records.study_report import Number, StudyReport
 from scalewright.report.notebook import html
 from scalewright.report.study.numbers import published_words, shown
 from scalewright.report.study.write import write_report
-from scalewright.study.answer import measured_report, predicted_report
 from scalewright.study.points import Study, open_study
+from scalewright.study.report_builder import measured_report, predicted_report
 from scalewright.study.store import Store
 
 

@@ -41,9 +41,9 @@ def list_studies(as_json: AsJson = False) -> None:
     """List the studies that ship with the package and those in ./studies."""
     from scalewright.records.documents import document, to_json
     from scalewright.report.console import answer_console, plain_table
-    from scalewright.study.file import known, peek
+    from scalewright.study.file import peek, studies_by_name
 
-    rows = [{**peek(path), "path": str(path)} for path in known().values()]
+    rows = [{**peek(path), "path": str(path)} for path in studies_by_name().values()]
     if as_json:
         typer.echo(to_json(document("studies", {"studies": rows})), nl=False)
         return
@@ -96,8 +96,8 @@ def predict(
     """Predict every point, beside what is published. Nothing is run."""
     from scalewright.catalog.library import open_catalog
     from scalewright.records.documents import check_folder
-    from scalewright.study.answer import predicted_report
     from scalewright.study.points import open_study
+    from scalewright.study.report_builder import predicted_report
 
     library = open_catalog(catalog)
     if out is not None:
@@ -119,11 +119,11 @@ def run(
     from scalewright.errors import ConfigError
     from scalewright.records.types import ExitCode
     from scalewright.report.study.progress import StudyProgress
-    from scalewright.study.answer import measured_report
     from scalewright.study.calibration.measure import CalibrationStoppedError
     from scalewright.study.measure import calibrate_first, run_here
     from scalewright.study.order import in_order, is_search
     from scalewright.study.points import open_study
+    from scalewright.study.report_builder import measured_report
     from scalewright.study.site_run import check_none_queued
     from scalewright.study.store import Store
 
@@ -220,8 +220,8 @@ def report(
     """Write the report anew from what has been measured so far: page, plots, tables, data. Nothing is run."""
     from scalewright.catalog.library import open_catalog
     from scalewright.records.documents import check_folder
-    from scalewright.study.answer import measured_report
     from scalewright.study.points import open_study
+    from scalewright.study.report_builder import measured_report
     from scalewright.study.store import Store
 
     library = open_catalog(catalog)

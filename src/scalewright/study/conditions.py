@@ -1,4 +1,4 @@
-"""What else this machine did while a run of ours was measured on it: cores that other work had, clocks held back."""
+"""Conditions of a measurement: cores that other work used meanwhile, and clocks that were throttled."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from scalewright.records.run_directory import RunDirectory
 KIND = "run-conditions"
 PROC, SYS = Path("/proc"), Path("/sys")
 IDLE = (3, 4)
-"""Columns of a core in /proc/stat that are no work: idle, and idle while a disk is waited for (proc_stat(5))."""
+"""Columns of a core in /proc/stat that are not work: idle, and waiting for a disk (proc_stat(5))."""
 NUM_COLUMNS = 8
-"""Up to the time that a host gave to other machines; guests after it are counted in the first column already."""
+"""Columns up to the time taken by other virtual machines; guest time after them is part of the first column."""
 THROTTLES = ("thermal_throttle/core_throttle_count", "thermal_throttle/package_throttle_count")
 
 
@@ -29,11 +29,11 @@ class Attempt:
     """One start of a run on this machine, from its first process to its last."""
 
     others_cores: float
-    """Cores that other processes, or other machines of the same host, had on average."""
+    """Cores that other processes, or other virtual machines of the host, used on average."""
     num_cores: int
-    """Those that the run could use."""
+    """Cores that the run could use."""
     num_throttles: float
-    """Times that one of them was slowed down for heat."""
+    """Times that one of them was throttled for heat."""
     took_s: float
 
 
@@ -47,7 +47,7 @@ class _Moment:
 
 @contextlib.contextmanager
 def watched(run: RunDirectory, *, proc: Path = PROC, sys: Path = SYS) -> Iterator[None]:
-    """Write down what else happened here while the block ran; nothing where the kernel does not tell."""
+    """Write down what else the machine did while the block ran; nothing if the kernel does not report it."""
     cores = sorted(os.sched_getaffinity(0))
     before = _moment(cores, proc, sys)
     try:
@@ -61,21 +61,21 @@ def watched(run: RunDirectory, *, proc: Path = PROC, sys: Path = SYS) -> Iterato
 
 
 def read_attempts(run: RunDirectory) -> list[Attempt]:
-    """Of every start of the run; none where it ran elsewhere or before this was written down."""
+    """Every start of the run; none if it ran on another machine."""
     if not run.conditions.exists():
         return []
     rows = read_document(run.conditions, KIND).get("attempts")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DocumentError(f"{run.conditions}: has no list of attempts; it is not as it was written")
+        raise DocumentError(f"{run.conditions}: has no list of attempts: the file was changed")
     return [restore(row, Attempt, where=str(run.conditions)) for row in rows]
 
 
 def _between(before: _Moment, after: _Moment, *, num_cores: int) -> Attempt:
-    """What the cores did less what our processes did.
+    """The work of all cores minus that of our own processes.
 
     Equation  others = (busy(t1) - busy(t0) - own(t1) + own(t0)) / (t1 - t0)
     Source    proc_stat(5) and getrusage(2) of the Linux manual pages
-    Assumes   every process of the run is a child that was waited for; what it did before t0 is in both moments
+    Assumes   every process of the run is a child that ended before t1; its work before t0 is in both terms
     Checked   tests/study/test_study_conditions.py: a process of ours is not counted, one of somebody else's is
     """
     took_s = max(after.at_s - before.at_s, 1e-9)

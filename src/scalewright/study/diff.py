@@ -1,4 +1,4 @@
-"""Two results of one study: which points got faster or slower by more than their noise."""
+"""Two results of one study: which points are faster or slower by more than their noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scalewright.errors import ConfigError
 from scalewright.records.documents import document, read_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Doubt
-from scalewright.study.doubts import together
+from scalewright.study.doubts import merged
 from scalewright.study.kinds.registry import kind_named
 from scalewright.study.store import Store
 
@@ -26,7 +26,7 @@ SEED = 20260101
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One point of both, the second's time over the first's."""
+    """One point of both results: the second time over the first."""
 
     point: str
     labels: dict[str, str]
@@ -39,7 +39,7 @@ class Difference:
     """Repeats."""
     num_second: int = 0
     doubts_first: tuple[Doubt, ...] = ()
-    """What speaks against the first's figure: a machine that was busy then is no machine that got faster."""
+    """Doubts about the first figure: if the machine was busy then, it did not become faster."""
     doubts_second: tuple[Doubt, ...] = ()
 
 
@@ -58,7 +58,7 @@ class Diff:
 
 
 def compare(first: Store, second: Store, *, threshold_frac: float = 0.0) -> Diff:
-    """Every point that either has measured. A change counts where its interval lies beyond the threshold."""
+    """Compare every point that either result has. A change counts if its whole interval exceeds the threshold."""
     names = {store.path: str(read_document(store.study, "study-results").get("study")) for store in (first, second)}
     if len(set(names.values())) > 1:
         raise ConfigError(
@@ -69,26 +69,26 @@ def compare(first: Store, second: Store, *, threshold_frac: float = 0.0) -> Diff
     for store in (first, second):
         for point in read_document(store.points, "study-points").get("points", []):
             points.setdefault(str(point["id"]), point)
-    found = [_difference(point, first, second, threshold_frac) for point in points.values()]
+    differences = [_difference(point, first, second, threshold_frac) for point in points.values()]
     return Diff(
         study=names[first.path],
-        differences=tuple(difference for difference in found if difference is not None),
+        differences=tuple(difference for difference in differences if difference is not None),
         threshold_frac=threshold_frac,
     )
 
 
 def _difference(point: dict[str, Any], first: Store, second: Store, threshold_frac: float) -> Difference | None:
     kind = kind_named(str(point["resolved"]["kind"]))
-    found = [_finished(store, str(point["id"])) for store in (first, second)]
-    runs = [[kind.samples(run.path) for run in taken] for taken in found]
-    before, after = ([np.asarray(samples) for samples in taken if samples] for taken in runs)
+    finished = [_finished(store, str(point["id"])) for store in (first, second)]
+    samples_s = [[kind.samples(run.path) for run in runs] for runs in finished]
+    before, after = ([np.asarray(times) for times in of_runs if times] for of_runs in samples_s)
     common: dict[str, Any] = {"point": str(point["id"]), "labels": dict(point["labels"])}
     if not before and not after:
         return None
     if not before or not after:
         return Difference(**common, verdict="only in the second" if after else "only in the first")
     ratio, interval = ratio_of_medians(before, after)
-    doubts = [together([kind.measured(run.path).doubts for run in taken]) for taken in found]
+    doubts = [merged([kind.measured(run.path).doubts for run in runs]) for runs in finished]
     slower, faster = interval[0] > 1.0 + threshold_frac, interval[1] < 1.0 - threshold_frac
     return Difference(
         **common,
@@ -105,17 +105,17 @@ def _difference(point: dict[str, Any], first: Store, second: Store, threshold_fr
 
 
 def _finished(store: Store, point: str) -> list[RunDirectory]:
-    found = []
+    finished = []
     for path in sorted((store.path / "runs" / point).glob("repeat-*")):
         run = RunDirectory(path)
         info = run.read_exit_info() if run.config.exists() else None
         if info is not None and info.finished:
-            found.append(run)
-    return found
+            finished.append(run)
+    return finished
 
 
 def _median(runs: Sequence[NDArray[np.float64]]) -> float:
-    """Of the runs' medians: a run that had more steps counts no more than another."""
+    """Median of the runs' medians: a run with more steps does not weigh more."""
     return float(np.median([np.median(samples) for samples in runs]))
 
 
@@ -143,8 +143,8 @@ def _resampled(runs: Sequence[NDArray[np.float64]], random: np.random.Generator)
     """Medians of resampled runs, one for each resample."""
     inner = np.stack([_block_medians(samples, random) for samples in runs])
     chosen = random.integers(len(runs), size=(NUM_RESAMPLES, len(runs)))
-    found: NDArray[np.float64] = np.median(inner[chosen, np.arange(NUM_RESAMPLES)[:, None]], axis=1)
-    return found
+    medians: NDArray[np.float64] = np.median(inner[chosen, np.arange(NUM_RESAMPLES)[:, None]], axis=1)
+    return medians
 
 
 def _block_medians(samples: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
@@ -152,5 +152,5 @@ def _block_medians(samples: NDArray[np.float64], random: np.random.Generator) ->
     length = max(round(n ** (1.0 / 3.0)), 1)
     starts = random.integers(n - length + 1, size=(NUM_RESAMPLES, math.ceil(n / length)))
     places = (starts[:, :, None] + np.arange(length)).reshape(NUM_RESAMPLES, -1)[:, :n]
-    found: NDArray[np.float64] = np.median(samples[places], axis=1)
-    return found
+    medians: NDArray[np.float64] = np.median(samples[places], axis=1)
+    return medians

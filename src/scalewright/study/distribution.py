@@ -1,4 +1,4 @@
-"""What a distribution of times says: where its tail begins."""
+"""The tail of a distribution of times: where it begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIN_VALUES = 3
 
 
 def elbow_of(values_s: Sequence[float]) -> Elbow | None:
-    """Where the tail of some times begins; None where there are too few or all are alike."""
+    """Where the tail of some times begins; None with too few times, or if all are equal."""
     times = np.sort(np.asarray(values_s, dtype=np.float64))
     if len(times) < MIN_VALUES or times[-1] <= times[0]:
         return None

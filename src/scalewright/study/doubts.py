@@ -1,4 +1,4 @@
-"""Why a measured figure may not say what it seems to: found in the run that it comes from, told with it."""
+"""Doubts about a measured figure: a busy machine, unsteady steps, held-back clocks, missing steps or repeats."""
 
 from __future__ import annotations
 
@@ -17,73 +17,74 @@ from scalewright.study.execution import num_steps_of
 from scalewright.study.metrics import Metric
 
 BUSY_CPU_FRAC = 0.05
-"""Share of a CPU's cores that others may have before its times are longer than their own spread."""
+"""Share of a CPU's cores that other work may use before it lengthens times by more than their spread."""
 NOT_STEADY = "not steady: "
-"""How the steady-state detector's verdict begins where no part of a run was even."""
+"""Start of the steady-state detector's verdict for a run without a steady part."""
 
 
 def doubts_of_training(run: CollectedRun) -> tuple[Doubt, ...]:
-    """All that a run of training steps knows against its own figures."""
+    """Doubts about the figures of a training run."""
     attempts = read_attempts(run.directory)
-    told = [event.detail for event in run.happenings if event.name == names.EVENT_BUSY]
+    busy_notes = [event.detail for event in run.happenings if event.name == names.EVENT_BUSY]
     return (
-        *_busy(attempts, told, on_cpu=run.config.get("device") != "cuda"),
+        *_busy(attempts, busy_notes, on_cpu=run.config.get("device") != "cuda"),
         *_unsteady(run),
         *_throttled(attempts, slowed=any(run.samples.get(names.GPU_SLOWED, ()))),
         *_fewer_steps(run),
     )
 
 
-def doubts_of_measurements(directory: RunDirectory, found: Measurements) -> tuple[Doubt, ...]:
-    """The same of a micro benchmark, which watches its device itself."""
+def doubts_of_measurements(directory: RunDirectory, measurements: Measurements) -> tuple[Doubt, ...]:
+    """Doubts about a micro benchmark, which watches its device itself."""
     attempts = read_attempts(directory)
-    reasons = [str(reason) for reason in found.conditions.get("throttled") or ()]
+    reasons = [str(reason) for reason in measurements.conditions.get("throttled") or ()]
     return (
-        *_busy(attempts, (), on_cpu=found.device.get("type") != "cuda"),
+        *_busy(attempts, (), on_cpu=measurements.device.get("type") != "cuda"),
         *(Doubt(sort="throttled", text=f"the device slowed itself down: {reason}") for reason in reasons[:1]),
         *(() if reasons else _throttled(attempts, slowed=False)),
     )
 
 
-def outside(metric: Metric, told: Number, seen: Number) -> Doubt | None:
-    """Where a measured figure lies beside the interval that was predicted for it before."""
-    if told.low is None or told.high is None or told.low <= seen.value <= told.high:
+def outside_interval(metric: Metric, predicted: Number, measured: Number) -> Doubt | None:
+    """A doubt if the measured figure lies outside its predicted interval."""
+    low, high = predicted.low, predicted.high
+    if low is None or high is None or low <= measured.value <= high:
         return None
-    named = f" {metric.unit}" if metric.dimension is units.COUNT else ""
-    low, value, high = (units.format(end, metric.dimension) + named for end in (told.low, seen.value, told.high))
-    side = "above" if seen.value > told.high else "below"
-    return Doubt(sort="outside", text=f"{metric.title} of {value} is {side} the predicted {low} to {high}")
+    side = "above" if measured.value > high else "below"
+    unit = f" {metric.unit}" if metric.dimension is units.COUNT else ""
+    value, least, most = (units.format(number, metric.dimension) + unit for number in (measured.value, low, high))
+    return Doubt(sort="outside", text=f"{metric.title} of {value} is {side} the predicted {least} to {most}")
 
 
-def fewer_repeats(num_done: int, num_asked: int) -> tuple[Doubt, ...]:
-    if num_done >= num_asked:
+def fewer_repeats(num_done: int, num_repeats: int) -> tuple[Doubt, ...]:
+    if num_done >= num_repeats:
         return ()
-    return (Doubt(sort="fewer", text=f"{num_done} of {num_asked} repeats were measured"),)
+    return (Doubt(sort="fewer", text=f"{num_done} of {num_repeats} repeats were measured"),)
 
 
-def together(repeats: Sequence[tuple[Doubt, ...]]) -> tuple[Doubt, ...]:
-    """Doubts about some of several repeats: one of each sort, and how many it is about."""
+def merged(repeats: Sequence[tuple[Doubt, ...]]) -> tuple[Doubt, ...]:
+    """Doubts about several repeats: one of each sort, with the number of repeats that it concerns."""
     if len(repeats) == 1:
         return repeats[0]
-    found: dict[str, list[Doubt]] = {}
+    by_sort: dict[str, list[Doubt]] = {}
     for doubts in repeats:
         for doubt in doubts:
-            found.setdefault(doubt.sort, []).append(doubt)
+            by_sort.setdefault(doubt.sort, []).append(doubt)
     return tuple(
-        replace(same[0], text=f"in {len(same)} of {len(repeats)} repeats: {same[0].text}") for same in found.values()
+        replace(same[0], text=f"in {len(same)} of {len(repeats)} repeats: {same[0].text}") for same in by_sort.values()
     )
 
 
-def _busy(attempts: Sequence[Attempt], told: Sequence[str], *, on_cpu: bool) -> Iterator[Doubt]:
-    """By what others had while it ran; where nobody kept count, as on another node, by the load that it met there."""
+def _busy(attempts: Sequence[Attempt], busy_notes: Sequence[str], *, on_cpu: bool) -> Iterator[Doubt]:
+    """From the cores that other work used; if they were not counted, as on another node, from the load at the start."""
     if attempts:
-        worst = max(attempts, key=lambda one: one.others_cores / one.num_cores)
+        worst = max(attempts, key=lambda attempt: attempt.others_cores / attempt.num_cores)
         if worst.others_cores > (BUSY_CPU_FRAC if on_cpu else BUSY_FRAC) * worst.num_cores:
             cores = "its only core" if worst.num_cores == 1 else f"{worst.num_cores} cores"
-            had = f"other work had {worst.others_cores:.1f} of {cores} while it ran"
-            yield Doubt(sort="busy", text=f"{had}: measure again when the machine is quiet")
-    elif told and on_cpu:
-        yield Doubt(sort="busy", text=told[-1])
+            used = f"other work used {worst.others_cores:.1f} of {cores} meanwhile"
+            yield Doubt(sort="busy", text=f"{used}: measure again when the machine is quiet")
+    elif busy_notes and on_cpu:
+        yield Doubt(sort="busy", text=busy_notes[-1])
 
 
 def _unsteady(run: CollectedRun) -> Iterator[Doubt]:
@@ -93,11 +94,11 @@ def _unsteady(run: CollectedRun) -> Iterator[Doubt]:
 
 
 def _throttled(attempts: Sequence[Attempt], *, slowed: bool) -> Iterator[Doubt]:
-    times = sum(one.num_throttles for one in attempts)
+    times = sum(attempt.num_throttles for attempt in attempts)
     if slowed:
-        yield Doubt(sort="throttled", text="a device held its clock back for heat or for want of power")
+        yield Doubt(sort="throttled", text="a device lowered its clock because of heat or its power limit")
     elif times:
-        yield Doubt(sort="throttled", text=f"cores were slowed down for heat {times:.0f} times while it ran")
+        yield Doubt(sort="throttled", text=f"cores were throttled for heat {times:.0f} times meanwhile")
 
 
 def _fewer_steps(run: CollectedRun) -> Iterator[Doubt]:

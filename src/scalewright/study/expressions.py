@@ -45,7 +45,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(text: str, values: Mapping[str, Value], *, where: str) -> Value:
-    """The value of an expression such as `192 * dp if scaling == 'weak' else 1536`. Nothing else can be written."""
+    """The value of an expression such as `192 * dp if scaling == 'weak' else 1536`; no other syntax is allowed."""
     if len(text) > MAX_LENGTH:
         raise ConfigError(f"{where}: an expression of {len(text)} characters: keep it under {MAX_LENGTH}")
     try:
@@ -53,14 +53,14 @@ def evaluate(text: str, values: Mapping[str, Value], *, where: str) -> Value:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{where}: {text!r} is not an expression: write one such as nodes * 4") from error
     try:
-        found = _value(tree, values, where)
+        value = _value(tree, values, where)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
-        raise ConfigError(f"{where}: {text!r} cannot be worked out: {error}") from error
-    if isinstance(found, float) and not math.isfinite(found):
-        raise ConfigError(f"{where}: {text!r} is {found}: it must be a number")
-    if not isinstance(found, str | int | float | bool):
-        raise ConfigError(f"{where}: {text!r} is a {type(found).__name__}: it must be a number, a text, true or false")
-    return found
+        raise ConfigError(f"{where}: {text!r} cannot be computed: {error}") from error
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: {text!r} is {value}: it must be a number")
+    if not isinstance(value, str | int | float | bool):
+        raise ConfigError(f"{where}: {text!r} is a {type(value).__name__}: it must be a number, a text, true or false")
+    return value
 
 
 def _value(node: ast.AST, values: Mapping[str, Value], where: str) -> Any:
@@ -71,11 +71,7 @@ def _value(node: ast.AST, values: Mapping[str, Value], where: str) -> Any:
         case ast.Constant(value=str() | int() | float() | bool() as constant):
             return constant
         case ast.Name(id=name):
-            if name not in values:
-                near = nearest(name, values)
-                hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(values))}"
-                raise ConfigError(f"{where}: {name!r} is not a value of the point: {hint}")
-            return values[name]
+            return _named(name, values, shown_as=repr(name), where=where)
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             base, power = of(left), of(right)
             if abs(power) > MAX_POWER:
@@ -103,8 +99,8 @@ def _value(node: ast.AST, values: Mapping[str, Value], where: str) -> Any:
             return tuple(of(part) for part in parts)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*[of(argument) for argument in arguments])
-    known = ", ".join(_FUNCTIONS)
-    raise ConfigError(f"{where}: only arithmetic, comparisons, `a if b else c` and {known} may be written")
+    functions = ", ".join(_FUNCTIONS)
+    raise ConfigError(f"{where}: an expression may use arithmetic, comparisons, `a if b else c` and {functions}")
 
 
 def fill(text: str, values: Mapping[str, Value], *, where: str) -> str:
@@ -112,13 +108,17 @@ def fill(text: str, values: Mapping[str, Value], *, where: str) -> str:
 
     def one(match: re.Match[str]) -> str:
         name = match.group(1)
-        if name not in values:
-            near = nearest(name, values)
-            hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(values))}"
-            raise ConfigError(f"{where}: {{{name}}} is not a value of the point: {hint}")
-        return shown(values[name])
+        return shown(_named(name, values, shown_as=f"{{{name}}}", where=where))
 
     return _PLACEHOLDER.sub(one, text)
+
+
+def _named(name: str, values: Mapping[str, Value], *, shown_as: str, where: str) -> Value:
+    if name not in values:
+        near = nearest(name, values)
+        hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(values))}"
+        raise ConfigError(f"{where}: {shown_as} is not a value of the point: {hint}")
+    return values[name]
 
 
 def shown(value: Value) -> str:

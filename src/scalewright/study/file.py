@@ -1,4 +1,4 @@
-"""A study file: the question, the matrix of points, where they run, and what others published about them."""
+"""A study file: the question, the matrix of points, where they run, and the figures that others published."""
 
 from __future__ import annotations
 
@@ -30,62 +30,62 @@ FACTS = ("gpus_per_node", "system_nodes", "gpu_memory_gib")
 
 
 class Documented(Strict):
-    """Its schema for editors carries what stands under each key here."""
+    """The docstring under each key becomes its description in the schema for editors."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-class Choice(Documented):
-    """Values for the points that match."""
+class ConditionalValues(Documented):
+    """Values for the points that match a condition."""
 
     where: dict[Name, Value | tuple[Value, ...]] = Field(default_factory=dict)
-    """Values a point must have; a list: any of them. Empty: every point."""
+    """Values that a point must have; a list allows any of its values. Empty: every point matches."""
     values: dict[Name, Value]
 
 
-class Cells(Documented):
+class PointMatrix(Documented):
     """How points are made: the product of the axes, changed by choices, derived values and exceptions."""
 
     matrix: dict[Name, tuple[Value, ...]] = Field(default_factory=dict)
-    """Axes; every combination is a point. The axes label the points."""
-    choose: tuple[Choice, ...] = ()
-    """Further values, the later over the earlier."""
+    """Axes. Every combination of their values is a point, and labels it."""
+    choose: tuple[ConditionalValues, ...] = ()
+    """Further values for some points. Later entries override earlier ones."""
     derive: dict[Name, str] = Field(default_factory=dict)
-    """Further values as expressions over those before; in the order written."""
+    """Further values, as expressions over the values above, evaluated in the order written."""
     exclude: tuple[dict[Name, Value | tuple[Value, ...]], ...] = ()
-    """Points that match one of these are left out."""
+    """Points that match one of these conditions are left out."""
     include: tuple[dict[Name, Value | tuple[Value, ...]], ...] = ()
-    """Points beside the product, with a value for every axis; a list: one point for each."""
+    """Points beyond the product, with a value for every axis. A list gives one point for each of its values."""
     point: dict[Name, Value] = Field(default_factory=dict)
-    """What the kind of point is told; `{name}` stands for a value, and what is empty is not told."""
+    """Options of the kind. `{name}` is replaced by a value of the point; an empty option is left out."""
     extra: dict[Name, dict[Name, Value]] = Field(default_factory=dict)
-    """What points of one kind are told beside, where a study mixes kinds."""
+    """Further options for the points of one kind, in a study that mixes kinds."""
 
 
-class Measure(Cells):
-    """The same question at a scale that the machine at hand can run. Without a matrix of its own, the same points."""
+class Measure(PointMatrix):
+    """The same question at a scale that this machine can run. Without its own matrix it has the same points."""
 
     where: Literal["local", "site"] = "local"
-    """local: this machine, or the allocation that we are in; site: one Slurm job for each point."""
+    """local: this machine or allocation; site: one Slurm job for each point."""
     site: str = "here"
-    """Profile of the cluster; here: the one that we stand on."""
+    """Profile of the cluster; here: the cluster of this login node."""
     job: Resources = Resources()
-    """What a point's job asks for, as in a graph of jobs; `gpus_per_node` is the most ranks of a node."""
+    """Resources of a point's job, as in a graph of jobs; `gpus_per_node` is the largest number of ranks on a node."""
     concurrent: int = Field(default=1, ge=1, le=1000)
-    """Jobs that may run at once; 1: no measurement disturbs another."""
+    """Jobs that may run at once. With 1, no measurement disturbs another."""
     order: Literal["listed", "predicted"] = "listed"
-    """predicted: a search that starts with the point that is predicted to be fastest."""
+    """predicted: a search, which starts with the point that is predicted to be the fastest."""
     calibrate: str = ""
-    """Time to calibrate this machine in first, where it has no calibration yet; empty: predict by a short probe."""
+    """Time to calibrate this machine first, if it has no calibration yet; empty: predict from a short probe."""
     repeats: int = Field(default=1, ge=1, le=1000)
     time_limit: str = "1 h"
-    """Of one run of the study here; points that would not fit into what is left are not started."""
+    """Longest time of one `study run` here. Points that would not fit in the remaining time are not started."""
     gpu_hours_limit: float | None = Field(default=None, gt=0)
-    """Of the whole study; jobs count by their time limit until they have ended."""
+    """Limit of the whole study. A job counts with its time limit until it has ended."""
     note: str = ""
-    """What a reader must know of these measurements: emulated links, another scale."""
+    """What a reader must know about these measurements: emulated links, another scale."""
     scale: str = ""
-    """What the scaling counts here, where it counts something else elsewhere: ranks of one machine, not nodes."""
+    """What the scaling counts when measured, if it differs from `scaling.name`: ranks of one machine, not nodes."""
 
     @property
     def time_limit_s(self) -> float:
@@ -101,39 +101,37 @@ class Measure(Cells):
             raise ValueError(str(error)) from error
         if self.job.nodes is not None or self.job.spares:
             what = "nodes" if self.job.nodes is not None else "spares"
-            raise ValueError(
-                f"job.{what} is given, but a point's layout says how many nodes its job takes: leave it out"
-            )
+            raise ValueError(f"job.{what} follows from the layout of each point: leave it out")
         if not limit_s > 0:
             raise ValueError(f"time_limit is {self.time_limit}: it must be above zero")
         return self
 
 
 class Scaling(Documented):
-    """Which points form a curve, and what efficiency means on it."""
+    """Which points form a curve, and how its efficiency is defined."""
 
     over: Name
     """Value that grows: nodes, GPUs, copies of the model."""
     groups: tuple[Name, ...]
     """Points that share these values form one curve."""
     metric: str
-    """What efficiency compares: of each point over the smallest of its curve."""
+    """Metric of the efficiency: each point is compared with the smallest of its curve."""
     also: dict[str, str] = Field(default_factory=dict)
-    """Further efficiencies by name, and the metric that each is of: an epoch's time, the whole training's."""
+    """Further efficiencies by name, and the metric of each: an epoch's time, the whole training's."""
     name: str = "nodes"
-    """What `over` counts, for people."""
+    """What `over` counts, in tables and plots."""
 
 
 class Relative(Documented):
-    """A ratio to another point: the same but for some values."""
+    """A ratio to another point, which differs in some values only."""
 
     metric: str
     to: dict[Name, Value]
-    """Values of the point that is compared with; all other axes are the same."""
+    """Values of the reference point; all its other axes are the same."""
 
 
 class Published(Documented):
-    """A figure that somebody printed about some of the points."""
+    """A figure that a publication gives for some of the points."""
 
     where: dict[Name, Value | tuple[Value, ...]]
     metric: str
@@ -152,31 +150,31 @@ class Published(Documented):
 
 
 class Remark(Documented):
-    """Where figures that a reader might look for do not exist, and why."""
+    """Why some points have no published figure, or another remark about them."""
 
     where: dict[Name, Value | tuple[Value, ...]]
     text: str
 
 
-class StudyFile(Cells):
+class StudyFile(PointMatrix):
     schema_: str = Field(alias="schema")
     id: Id
     title: str
     question: str
     kind: PointKind
-    """What a point is."""
+    """Kind of the points: a benchmark, or a question to the planner."""
     sources: dict[str, Source] = Field(default_factory=dict)
     metrics: tuple[str, ...] = ()
-    """What its tables and plots show, the first most of all; empty: the kind's own."""
+    """Metrics of tables and plots, the most important first; empty: the kind's own."""
     max_points: int = Field(default=5000, ge=1, le=100_000)
     scaling: Scaling | None = None
     relative: Relative | None = None
-    """Gives every point the metric `ratio`: its own value over that of the point compared with."""
+    """Adds the metric `ratio` to every point: its value over that of the reference point."""
     measure: Measure | None = None
     published: tuple[Published, ...] = ()
     remarks: tuple[Remark, ...] = ()
     notes: tuple[str, ...] = ()
-    """Assumptions of ours that the figures rest on."""
+    """Assumptions behind the figures."""
 
     @model_validator(mode="after")
     def _check(self) -> StudyFile:
@@ -191,15 +189,15 @@ class StudyFile(Cells):
         return self
 
 
-def axes_of(cells: Cells) -> list[str]:
-    """What labels the points."""
-    return list(cells.matrix) or list(cells.include[0] if cells.include else ())
+def axes_of(matrix: PointMatrix) -> list[str]:
+    """Names of the axes, which label the points."""
+    return list(matrix.matrix) or list(matrix.include[0] if matrix.include else ())
 
 
-def _names(cells: Cells) -> set[str]:
-    chosen = {name for choice in cells.choose for name in choice.values}
-    included = {name for extra in cells.include for name in extra}
-    return {*cells.matrix, *cells.derive, *chosen, *included}
+def _names(matrix: PointMatrix) -> set[str]:
+    chosen = {name for choice in matrix.choose for name in choice.values}
+    included = {name for extra in matrix.include for name in extra}
+    return {*matrix.matrix, *matrix.derive, *chosen, *included}
 
 
 def shipped_folder() -> Path:
@@ -210,8 +208,8 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(shipped_folder().glob("*.toml"))}
 
 
-def known() -> dict[str, Path]:
-    """By name: those of the package, and those in ./studies, which come first."""
+def studies_by_name() -> dict[str, Path]:
+    """Studies by name: those of the package, and those in ./studies, which take precedence."""
     return shipped() | {path.stem: path for path in sorted(Path("studies").glob("*.toml"))}
 
 
@@ -220,28 +218,28 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.suffix == ".toml" or path.is_file():
         return path
-    found = known()
-    if name not in found:
-        raise UnknownNameError("study", name, found, hint="see: scalewright study list")
-    return found[name]
+    studies = studies_by_name()
+    if name not in studies:
+        raise UnknownNameError("study", name, studies, hint="see: scalewright study list")
+    return studies[name]
 
 
 def load(path: Path) -> StudyFile:
     known_keys = [field.alias or name for name, field in StudyFile.model_fields.items()]
     raw = parse_toml(read_text(path), where=str(path))
-    for key, value in raw.items():  # before its parts: without [sources] no source is known
+    for key, value in raw.items():  # before the nested keys: an unknown key must not hide behind a missing source
         if key not in known_keys:
             raise DocumentError(f"{path}: unknown key {key!r}: {near_names(key, known_keys)}")
         _check_letters(value, key, path)
-    found = load_toml(path, StudyFile, kind=KIND, prepare=link_sources)
-    for key, name, names in _conditions(found):
+    study = load_toml(path, StudyFile, kind=KIND, prepare=link_sources)
+    for key, name, names in _conditions(study):
         if name not in names:
             raise DocumentError(f"{path}: unknown key '{key}.{name}', which no point has: {near_names(name, names)}")
-    return found
+    return study
 
 
 def _check_letters(node: Any, key: str, path: Path) -> None:
-    """Texts are shown in terminals and pages: none may move a cursor, turn the writing round or hide a letter."""
+    """Texts are shown in terminals and pages. No control character may move a cursor, reverse text or hide a letter."""
     if isinstance(node, dict):
         for name, inner in node.items():
             _check_letters(name, f"{key}.{name!a}", path)
@@ -250,9 +248,9 @@ def _check_letters(node: Any, key: str, path: Path) -> None:
         for number, inner in enumerate(node):
             _check_letters(inner, f"{key}.{number}", path)
     elif isinstance(node, str):
-        odd = next((c for c in node if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t\u00ad"), "")
-        if odd:
-            raise DocumentError(f"{path}: key {key!r} has the control character U+{ord(odd):04X}: leave it out")
+        control = next((c for c in node if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t\u00ad"), "")
+        if control:
+            raise DocumentError(f"{path}: key {key!r} has the control character U+{ord(control):04X}: leave it out")
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
@@ -261,16 +259,16 @@ def near_names(name: str, known: Iterable[str]) -> str:
 
 
 def _conditions(file: StudyFile) -> Iterator[tuple[str, str, set[str]]]:
-    """Every name in a condition: where it stands, the name, and those that a point may have there."""
-    tables: list[tuple[str, Cells]] = [("", file), *([("measure.", file.measure)] if file.measure else [])]
-    every = set(FACTS).union(*(_names(cells) for _, cells in tables))
-    axes = {axis for _, cells in tables for axis in axes_of(cells)}
-    for prefix, cells in tables:
-        for number, choice in enumerate(cells.choose):
+    """Every name used in a condition: its key in the file, the name, and the names that are allowed there."""
+    tables: list[tuple[str, PointMatrix]] = [("", file), *([("measure.", file.measure)] if file.measure else [])]
+    every = set(FACTS).union(*(_names(matrix) for _, matrix in tables))
+    axes = {axis for _, matrix in tables for axis in axes_of(matrix)}
+    for prefix, matrix in tables:
+        for number, choice in enumerate(matrix.choose):
             yield from ((f"{prefix}choose.{number}.where", name, every) for name in choice.where)
-        for number, condition in enumerate(cells.exclude):
-            yield from ((f"{prefix}exclude.{number}", name, set(axes_of(cells)) or axes) for name in condition)
-        yield from ((f"{prefix}extra", name, set(get_args(PointKind))) for name in cells.extra)
+        for number, condition in enumerate(matrix.exclude):
+            yield from ((f"{prefix}exclude.{number}", name, set(axes_of(matrix)) or axes) for name in condition)
+        yield from ((f"{prefix}extra", name, set(get_args(PointKind))) for name in matrix.extra)
     for number, figure in enumerate(file.published):
         yield from ((f"published.{number}.where", name, every) for name in figure.where)
     for number, remark in enumerate(file.remarks):
@@ -279,7 +277,7 @@ def _conditions(file: StudyFile) -> Iterator[tuple[str, str, set[str]]]:
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """Id, title and question without validation: a broken neighbour must not break a list."""
+    """Id, title and question, without validation: one broken file must not break the list."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):

@@ -1,4 +1,4 @@
-"""The sentences that a study's figures allow: what is in doubt, how predictions held, what is best, what limits it."""
+"""Findings of a study in one sentence each: doubts, agreement of predictions, the best points, what limits them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MAX_COMPARED = 3
 DOUBTS = {
     "busy": "other work used the machine",
     "unsteady": "steps were not steady",
-    "throttled": "clocks were held back",
-    "fewer": "fewer steps or repeats than asked for",
+    "throttled": "clocks were lowered",
+    "fewer": "steps or repeats are missing",
 }
-"""What speaks against a measurement, in the fewest words."""
+"""Doubts about a measurement, in a few words."""
 
 
 def findings_of(results: Results) -> Iterator[FindingShown]:
-    """What a reader wants first: how well prediction meets measurement and print, the best points, what limits them.
+    """How well predictions agree with measured and published figures, the best points, and what limits them.
 
-    Where the measurements behind that are in doubt, this comes before all of it.
+    Doubts about the measurements behind these sentences come first.
     """
     headlines = [*_agreement(results), *_order(results), *_best(results), *_compared(results)]
     yield from _doubted(results, {point for finding in headlines for point in finding.evidence})
@@ -34,74 +34,77 @@ def findings_of(results: Results) -> Iterator[FindingShown]:
 
 
 def _doubted(results: Results, headline: Set[str]) -> Iterator[FindingShown]:
-    """How many points were measured under conditions that speak against them, where a headline rests on one of them."""
+    """How many measured points are in doubt, if one of the headlines rests on such a point."""
     points = results.study.points
-    seen = [index for index, one in enumerate(results.measured) if one.numbers]
+    measured = [index for index, outcome in enumerate(results.measured) if outcome.numbers]
     sorts: dict[str, list[int]] = {}
-    for index in seen:
+    for index in measured:
         for doubt in results.measured[index].doubts:
             sorts.setdefault(doubt.sort, []).append(index)
-    beside = sorts.pop("outside", [])
-    shaky = sorted({index for indices in sorts.values() for index in indices})
-    if headline & {points[index].id for index in shaky}:
+    outside = sorts.pop("outside", [])
+    doubtful = sorted({index for indices in sorts.values() for index in indices})
+    if headline & {points[index].id for index in doubtful}:
         why = ", ".join(f"{DOUBTS[name]} ({len(indices)})" for name, indices in sorts.items())
         yield FindingShown(
-            text=f"{_of_measured(shaky, seen)} in doubt: {why}", evidence=tuple(points[index].id for index in shaky)
+            text=f"{_of_measured(doubtful, measured)} in doubt: {why}",
+            evidence=tuple(points[index].id for index in doubtful),
         )
-    if headline & {points[index].id for index in beside}:
+    if headline & {points[index].id for index in outside}:
         yield FindingShown(
-            text=f"{_of_measured(beside, seen)} outside the interval that was predicted",
-            evidence=tuple(points[index].id for index in beside),
+            text=f"{_of_measured(outside, measured)} outside the predicted interval",
+            evidence=tuple(points[index].id for index in outside),
         )
 
 
-def _of_measured(some: Sequence[int], every: Sequence[int]) -> str:
-    points = f"{len(every)} measured point{'s' if len(every) != 1 else ''}"
+def _of_measured(some: Sequence[int], measured: Sequence[int]) -> str:
+    points = f"{len(measured)} measured point{'s' if len(measured) != 1 else ''}"
     return f"{len(some)} of {points} {'is' if len(some) == 1 else 'are'}"
 
 
 def _agreement(results: Results) -> Iterator[FindingShown]:
     for origin, pairs in (("measured", _measured_pairs(results)), ("published", _published_pairs(results))):
-        for name, found in pairs.items():
+        for name, compared in pairs.items():
             metric = METRICS[name]
-            ids = tuple(results.study.points[index].id for index, _, _ in found)
+            ids = tuple(results.study.points[index].id for index, _, _ in compared)
             if metric.dimension is units.FRACTION:
-                worst = max(abs(a.value - _nearest(b, a.value)) for _, a, b in found)
+                worst = max(abs(a.value - _nearest(b, a.value)) for _, a, b in compared)
                 text = (
-                    f"predicted {metric.title} is within {100 * worst:.0f} points of all {len(found)} {origin} figures"
+                    f"predicted {metric.title} is within {100 * worst:.0f} points of all {len(compared)} {origin} "
+                    "figures"
                 )
             else:
-                errors = sorted(abs(a.value / _nearest(b, a.value) - 1.0) for _, a, b in found)
-                middle = median(errors)
+                errors = sorted(abs(a.value / _nearest(b, a.value) - 1.0) for _, a, b in compared)
                 text = (
-                    f"predicted {metric.title} is {middle:.0%} off the {origin} one (median of {len(found)}, "
-                    f"worst {errors[-1]:.0%})"
+                    f"predicted {metric.title} is {median(errors):.0%} off the {origin} one "
+                    f"(median of {len(compared)}, worst {errors[-1]:.0%})"
                 )
             yield FindingShown(text=text, evidence=ids)
 
 
 def _order(results: Results) -> Iterator[FindingShown]:
-    """Of a search: whether the planner's order held, and what could not run at all."""
+    """Of a search: how the predicted order agrees with the measured one, and which points could not run."""
     points = results.study.points
-    found = agreement(results.study, results.predicted, results.measured)
-    if found is not None:
-        rank = "" if found.spearman is None else f" (Spearman's rank correlation {found.spearman:.2f})"
-        first = "was the best" if found.regret_frac == 0 else f"ran {found.regret_frac:.0%} slower than the best"
-        yield FindingShown(
-            text=f"of {len(found.points)} points that ran, the one predicted to be fastest {first}{rank}",
-            evidence=tuple(points[index].id for index in found.points),
+    orders = agreement(results.study, results.predicted, results.measured)
+    if orders is not None:
+        rank = "" if orders.spearman is None else f" (Spearman's rank correlation {orders.spearman:.2f})"
+        first = (
+            "was the fastest" if orders.regret_frac == 0 else f"ran {orders.regret_frac:.0%} slower than the fastest"
         )
-    lost = [index for index, seen in enumerate(results.measured) if seen.problem and seen.problem != NOT_YET]
-    if lost and is_search(results.study):
-        why = results.measured[lost[0]].problem
         yield FindingShown(
-            text=f"{len(lost)} of {len(results.measured)} points could not run, the first because: {why}",
-            evidence=tuple(points[index].id for index in lost),
+            text=f"of {len(orders.points)} points that ran, the one predicted to be fastest {first}{rank}",
+            evidence=tuple(points[index].id for index in orders.points),
+        )
+    failed = [index for index, one in enumerate(results.measured) if one.problem and one.problem != NOT_YET]
+    if failed and is_search(results.study):
+        why = results.measured[failed[0]].problem
+        yield FindingShown(
+            text=f"{len(failed)} of {len(results.measured)} points could not run, the first because: {why}",
+            evidence=tuple(points[index].id for index in failed),
         )
 
 
 def _nearest(number: Number, value: float) -> float:
-    """The value, or the end of a range that is nearest to ours: inside a range nothing is wrong."""
+    """The value, or the nearest point of a range: inside a range the error is zero."""
     low = number.low if number.low is not None else (number.value if number.high is None else value)
     high = number.high if number.high is not None else (number.value if number.low is None else value)
     return min(max(value, low), high)
@@ -111,27 +114,28 @@ Pairs = Mapping[str, list[tuple[int, Number, Number]]]
 
 
 def _measured_pairs(results: Results) -> Pairs:
-    found: dict[str, list[tuple[int, Number, Number]]] = {}
-    has = {name for outcome in results.measured for name in outcome.numbers}
-    both = [name for name in results.study.metrics if name in has]
-    if not results.predicted or not both:
-        return found
-    name = both[0]
-    for index, (told, seen) in enumerate(zip(results.predicted, results.measured, strict=True)):
-        if name in told.numbers and name in seen.numbers and not told.problem:
-            plain = Number(value=seen.numbers[name].value)
-            found.setdefault(name, []).append((index, told.numbers[name], plain))
-    return found
+    """The study's first measured metric, predicted and measured."""
+    measured_names = {name for outcome in results.measured for name in outcome.numbers}
+    names = [name for name in results.study.metrics if name in measured_names]
+    if not results.predicted or not names:
+        return {}
+    name = names[0]
+    pairs = [
+        (index, predicted.numbers[name], Number(value=measured.numbers[name].value))
+        for index, (predicted, measured) in enumerate(zip(results.predicted, results.measured, strict=True))
+        if name in predicted.numbers and name in measured.numbers and not predicted.problem
+    ]
+    return {name: pairs} if pairs else {}
 
 
 def _published_pairs(results: Results) -> Pairs:
-    found: dict[str, list[tuple[int, Number, Number]]] = {}
-    for told in results.published:
-        numbers = results.predicted[told.point].numbers if results.predicted else {}
-        if told.figure.metric in numbers:
-            given = Number(value=told.number.value, low=told.figure.low, high=told.figure.high)
-            found.setdefault(told.figure.metric, []).append((told.point, numbers[told.figure.metric], given))
-    return found
+    pairs: dict[str, list[tuple[int, Number, Number]]] = {}
+    for published in results.published:
+        numbers = results.predicted[published.point].numbers if results.predicted else {}
+        metric = published.figure.metric
+        if metric in numbers:
+            pairs.setdefault(metric, []).append((published.point, numbers[metric], published.number))
+    return pairs
 
 
 def _best(results: Results) -> Iterator[FindingShown]:
@@ -155,29 +159,29 @@ def _best(results: Results) -> Iterator[FindingShown]:
 
 
 def _compared(results: Results) -> Iterator[FindingShown]:
-    """What the study asks to compare: of each value that differs, how its points stand to those compared with."""
-    asked = results.study.file.relative
+    """The ratio to the reference points, for each other value of the compared axis."""
+    relative = results.study.file.relative
     outcomes = results.measured or results.predicted
-    if asked is None or len(asked.to) != 1:
+    if relative is None or len(relative.to) != 1:
         return
-    (axis, base), word = next(iter(asked.to.items())), "measured" if results.measured else "predicted"
+    (axis, base), word = next(iter(relative.to.items())), "measured" if results.measured else "predicted"
     ratios: dict[str, list[tuple[float, str]]] = {}
     for point, outcome in zip(results.study.points, outcomes, strict=True):
-        found = outcome.numbers.get("ratio")
-        if found is not None and point.labels.get(axis, shown(base)) != shown(base) and not outcome.problem:
-            ratios.setdefault(point.labels[axis], []).append((found.value, point.id))
+        ratio = outcome.numbers.get("ratio")
+        if ratio is not None and point.labels.get(axis, shown(base)) != shown(base) and not outcome.problem:
+            ratios.setdefault(point.labels[axis], []).append((ratio.value, point.id))
     for label, pairs in list(ratios.items())[:MAX_COMPARED]:
         values = sorted(value for value, _ in pairs)
         span = f"{values[0]:.2f} to {values[-1]:.2f} in {len(values)} points" if len(values) > 1 else "one point"
         yield FindingShown(
-            text=f"{METRICS[asked.metric].title} of {axis} {label} is {median(values):.2f} times that of "
+            text=f"{METRICS[relative.metric].title} of {axis} {label} is {median(values):.2f} times that of "
             f"{shown(base)}, {word} ({span})",
             evidence=tuple(dict.fromkeys((*(point for _, point in pairs), *_bases(results, axis, shown(base))))),
         )
 
 
 def _bases(results: Results, axis: str, label: str) -> Iterator[str]:
-    """Points that others are compared with."""
+    """The reference points."""
     yield from (point.id for point in results.study.points if point.labels.get(axis) == label)
 
 
@@ -199,4 +203,4 @@ def _limits(results: Results) -> Iterator[FindingShown]:
     blocked = [index for index, outcome in enumerate(results.predicted) if outcome.problem]
     if blocked:
         ids = tuple(results.study.points[i].id for i in blocked)
-        yield FindingShown(text=f"{len(blocked)} of {len(results.predicted)} points cannot run as asked", evidence=ids)
+        yield FindingShown(text=f"{len(blocked)} of {len(results.predicted)} points cannot run", evidence=ids)

@@ -1,4 +1,4 @@
-"""Run a study here, or go on where an earlier run ended. A point that fails stops no other."""
+"""Run a study here, or continue an earlier run. A point that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Try:
     """One repeat of one point."""
 
     index: int
-    """Of the point in the study."""
+    """Index of the point in the study."""
     point: Point
     repeat: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a try came out."""
+    """How a try ended."""
 
     tried: Try
     state: State
@@ -48,7 +48,7 @@ class Ended:
 
 
 class Listener(Protocol):
-    """Who is told as the study goes on."""
+    """Is called as the study proceeds."""
 
     def begins(self, tried: Try, execution: Execution) -> None: ...
 
@@ -59,7 +59,7 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class Spent:
-    """What a run of the study has used so far."""
+    """Time and device time that a run of the study has used so far."""
 
     limits: Measure
     clock: Callable[[], float] = time.monotonic
@@ -74,24 +74,24 @@ class Spent:
         return self.limits.time_limit_s - (self.clock() - self.started_s)
 
     def refusal(self, execution: Execution) -> str:
-        """Why this run may not start within what is left; empty where it may."""
+        """Why this run may not start in the remaining time; empty if it may."""
         left_s, expected_s = self.left_s, execution.expected_s or 0.0
         if left_s <= 0 or expected_s > left_s:
             would = f"would take {units.format(expected_s, units.SECONDS)}" if expected_s else "is not started"
-            left = units.format(max(left_s, 0.0), units.SECONDS)
-            then = "run the study again to go on"
+            remaining = units.format(max(left_s, 0.0), units.SECONDS)
+            advice = "run the study again to continue"
             if expected_s > self.limits.time_limit_s:
-                then = "raise measure.time_limit in a copy of the study, or calibrate again when the machine is quiet"
-            return f"{would}, and {left} of the study's {self.limits.time_limit} are left: {then}"
+                advice = "raise measure.time_limit in a copy of the study, or calibrate again when the machine is quiet"
+            return f"{would}, but only {remaining} of the study's {self.limits.time_limit} remain: {advice}"
         if self.limits.gpu_hours_limit is not None:
             limit_s = self.limits.gpu_hours_limit * units.HOUR_S
             if self.device_s + expected_s * execution.num_ranks > limit_s:
-                return f"would go over the study's {self.limits.gpu_hours_limit} GPU-hours: raise gpu_hours_limit"
+                return f"would exceed the study's {self.limits.gpu_hours_limit} GPU-hours: raise gpu_hours_limit"
         return ""
 
 
 def tries(study: Study) -> Iterator[Try]:
-    """All repeats of all points, interleaved: a machine that drifts does so for every point alike."""
+    """All repeats of all points, interleaved, so that a drift of the machine affects every point alike."""
     limits = study.file.measure or Measure()
     for repeat in range(limits.repeats):
         seen: set[str] = set()
@@ -102,26 +102,24 @@ def tries(study: Study) -> Iterator[Try]:
 
 
 def calibrate_first(catalog: Catalog, study: Study, say: Callable[[str], None]) -> None:
-    """Measure this machine where the study wants it measured and nobody has: what follows is predicted from it."""
+    """Calibrate this machine, if the study wants that and it has no calibration. Predictions then use it."""
     limits = study.file.measure
     if limits is None or not limits.calibrate or is_inside(os.environ):
         return
-    known = calibrated_here(catalog, num_ranks=1, device="auto")
-    if known is not None and known.calibration is not None:
-        if not known.calibration.is_disturbed:
-            say("this machine is calibrated already")
+    place = calibrated_here(catalog, num_ranks=1, device="auto")
+    if place is not None and place.calibration is not None:
+        if not place.calibration.is_disturbed:
+            say("this machine is already calibrated")
             return
         if load_now().is_busy:
-            say(
-                "this machine was calibrated while others used it, and they do so now: calibrate again when it is quiet"
-            )
+            say("this machine was busy when it was calibrated, and is busy now: calibrate again when it is quiet")
             return
-        say("this machine was calibrated while others used it: it is calibrated again")
+        say("this machine was busy when it was calibrated: it is calibrated again")
     budget_s = units.parse(limits.calibrate, units.SECONDS)
     try:
         calibration = calibrate(catalog, calibration_here(catalog, budget_s=budget_s), say)
     except EnvironmentFailedError as error:
-        say(f"not calibrated, so a short probe is predicted from: {error}")
+        say(f"not calibrated, so predictions use a short probe: {error}")
     else:
         say(f"calibrated as {calibration.name}")
 
@@ -129,31 +127,31 @@ def calibrate_first(catalog: Catalog, study: Study, say: Callable[[str], None]) 
 def run_here(
     catalog: Catalog, study: Study, store: Store, listener: Listener, order: Sequence[Try] | None = None
 ) -> list[Ended]:
-    """Every try that is not finished yet, one after the other. Ctrl-C ends the study; the next run goes on."""
+    """Run every try that is not finished yet, one after the other. Ctrl-C ends the study; the next run continues."""
     ended: list[Ended] = []
     spent = Spent(study.file.measure or Measure())
     with store.held():
         for tried in tries(study) if order is None else order:
-            found = _one(catalog, study, store, tried, listener, spent)
-            listener.ends(found)
-            ended.append(found)
+            end = _one(catalog, study, store, tried, listener, spent)
+            listener.ends(end)
+            ended.append(end)
     return ended
 
 
 def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Listener, spent: Spent) -> Ended:
     problem = store.problem(tried.point, tried.repeat)
     try:
-        point = execution_of_try(catalog, study, store, tried)
-        if point.is_finished:
+        execution = execution_of_try(catalog, study, store, tried)
+        if execution.is_finished:
             return Ended(tried=tried, state="finished")
-        refusal = spent.refusal(point)
+        refusal = spent.refusal(execution)
         if refusal:
             return Ended(tried=tried, state="skipped", reason=refusal)
         problem.unlink(missing_ok=True)
-        listener.begins(tried, point)
+        listener.begins(tried, execution)
         begun_s = spent.clock()
-        code = execute(point, RunObserver(on_events=listener.see))
-        spent.device_s += (spent.clock() - begun_s) * point.num_ranks
+        code = execute(execution, RunObserver(on_events=listener.see))
+        spent.device_s += (spent.clock() - begun_s) * execution.num_ranks
     except (ScalewrightError, RunTooLargeError) as error:
         reason = " ".join(str(error).split())
         reason += f" (in {study.path.name}: keys of [point])" if isinstance(error, RunTooLargeError) else ""
@@ -169,7 +167,7 @@ def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Lis
 
 def execution_of_try(catalog: Catalog, study: Study, store: Store, tried: Try) -> Execution:
     """The run of one repeat of a point. A folder that has one already must hold the same configuration."""
-    options, kind = study.cells[tried.index].point, str(tried.point.resolved["kind"])
+    options, kind = study.combinations[tried.index].options, str(tried.point.resolved["kind"])
     path = store.run(tried.point, tried.repeat).path
     execution = execution_of(catalog, kind, options, path=path, where=study.where)
     return replace(execution, point_id=tried.point.id, study_id=study.id)

@@ -1,4 +1,4 @@
-"""What a study can say about a point: names, units, and which way is better."""
+"""Metrics of a point: names, titles, units, and whether higher or lower is better."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Metric:
     dimension: units.Dimension
     better: Literal["lower", "higher"]
     efficiency: Literal["as time", "as rate", "as total", "none"] = "none"
-    """How a scaling efficiency follows from it, n over the smallest m of a curve: t(m)/t(n) for the time of work that
-    grows with n; r(n)/r(m) for a rate per device; m t(m)/(n t(n)) for the time of work that stays the same."""
+    """Scaling efficiency of n devices over m, the smallest of the curve: t(m)/t(n) for the time of work that grows
+    with n; r(n)/r(m) for a rate per device; m t(m)/(n t(n)) for the time of a fixed amount of work."""
 
 
 def _metric(

@@ -1,4 +1,4 @@
-"""A search: points tried in the order that the planner foresees, and how well that order held."""
+"""A search: points run in the predicted order, and how well that order agrees with the measured one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scalewright.study.metrics import METRICS
 from scalewright.study.points import Study
 
 MIN_COMPARED = 3
-"""Two points agree or do not by chance."""
+"""The order of two points agrees by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +26,10 @@ class Agreement:
     """The predicted order beside the measured one."""
 
     points: tuple[int, ...]
-    """Those that have both."""
+    """Points that have both figures."""
     spearman: float | None
     regret_frac: float
-    """How much slower the planner's first choice ran than the best."""
+    """How much slower the point predicted to be fastest ran than the fastest."""
 
 
 def is_search(study: Study) -> bool:
@@ -37,28 +37,28 @@ def is_search(study: Study) -> bool:
 
 
 def in_order(catalog: Catalog, study: Study) -> list[Try]:
-    """All tries as they are to be run. Points of which nothing is predicted, or that would not fit, come last."""
-    found = list(tries(study))
+    """All tries in the order in which they run. Points without a prediction, or that do not fit, come last."""
+    listed = list(tries(study))
     if not is_search(study):
-        return found
-    costs = {tried.index: _cost(study, _predicted(catalog, study, tried.index)) for tried in found if not tried.repeat}
+        return listed
+    costs = {tried.index: _cost(study, _predicted(catalog, study, tried.index)) for tried in listed if not tried.repeat}
 
     def place(tried: Try) -> tuple[int, bool, float]:
         cost = costs[tried.index]
         return tried.repeat, cost is None, cost or 0.0
 
-    return sorted(found, key=place)
+    return sorted(listed, key=place)
 
 
 def _predicted(catalog: Catalog, study: Study, index: int) -> Outcome:
     try:
-        return study.kinds[index].predict(catalog, study.cells[index].point, where=study.where)
+        return study.kinds[index].predict(catalog, study.combinations[index].options, where=study.where)
     except ScalewrightError as error:
         return Outcome(problem=str(error))
 
 
 def _cost(study: Study, outcome: Outcome) -> float | None:
-    """What the study looks at first, so that less is better; None where there is no such figure."""
+    """The study's first metric, negated if higher is better; None without a figure."""
     number = outcome.numbers.get(study.metrics[0])
     if number is None or outcome.problem:
         return None
@@ -84,8 +84,8 @@ def agreement(study: Study, predicted: Sequence[Outcome], measured: Sequence[Out
     if not is_search(study) or not predicted or not measured:
         return None
     pairs = [
-        (index, a, b) for index, (told, seen) in enumerate(zip(predicted, measured, strict=True))
-        if (a := _time(study, told)) is not None and (b := _time(study, seen)) is not None
+        (index, a, b) for index, (prediction, measurement) in enumerate(zip(predicted, measured, strict=True))
+        if (a := _time(study, prediction)) is not None and (b := _time(study, measurement)) is not None
     ]  # fmt: skip
     if len(pairs) < MIN_COMPARED:
         return None
@@ -98,6 +98,6 @@ def agreement(study: Study, predicted: Sequence[Outcome], measured: Sequence[Out
 
 
 def _time(study: Study, outcome: Outcome) -> float | None:
-    """As a time, up to a factor: one over what is better when it is higher."""
+    """The first metric as a time, up to a factor: a rate is inverted."""
     cost = _cost(study, outcome)
     return None if cost is None or cost == 0.0 else (cost if cost > 0 else -1.0 / cost)

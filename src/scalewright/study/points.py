@@ -1,10 +1,10 @@
-"""A study's points: each cell with an id that follows from what it resolves to."""
+"""A study with its points. The id of a point is a hash of its kind and options."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from scalewright.catalog.library import Catalog
@@ -13,11 +13,11 @@ from scalewright.records.documents import digest
 from scalewright.records.types import Point
 from scalewright.sites.current import HERE
 from scalewright.sites.loader import find_site
-from scalewright.study.cells import Cell, expand, matches
 from scalewright.study.expressions import Value
-from scalewright.study.file import Cells, StudyFile, find, load
+from scalewright.study.file import PointMatrix, StudyFile, find, load
 from scalewright.study.kinds.base import Kind
 from scalewright.study.kinds.registry import kind_named
+from scalewright.study.matrix import Combination, expand, matches
 from scalewright.study.metrics import metric
 
 
@@ -28,16 +28,16 @@ class Study:
     file: StudyFile
     path: Path
     kinds: tuple[Kind, ...]
-    """Of each cell."""
-    cells: tuple[Cell, ...]
+    """Kind of each combination."""
+    combinations: tuple[Combination, ...]
     points: tuple[Point, ...]
-    """One for each cell, in the same order. Cells that resolve to the same share an id, and one run."""
+    """One for each combination, in the same order. Combinations with equal options share an id, and one run."""
     is_measured: bool = False
-    """Its points are those of the `measure` table."""
+    """The points come from the `measure` table."""
 
     @property
     def id(self) -> str:
-        """Of the study as it resolves: another matrix or another setting is another study."""
+        """A hash of all points: another matrix or another option is another study."""
         return digest([point.id for point in self.points])
 
     @property
@@ -49,54 +49,54 @@ class Study:
         return str(self.path)
 
     def matching(self, condition: Mapping[str, Value | tuple[Value, ...]]) -> list[int]:
-        return [index for index, cell in enumerate(self.cells) if matches(cell.values, condition)]
+        return [index for index, one in enumerate(self.combinations) if matches(one.values, condition)]
 
 
 def open_study(catalog: Catalog, name: str, *, is_measured: bool = False) -> Study:
-    """Read a study and lay out its points; each is checked, so that a typing error shows before hours of work."""
+    """Read a study and expand its points. Each is checked, so that a typing error shows before hours of work."""
     path = find(name)
     file = load(path)
-    with _told_of(str(path)):
-        for wanted in (*file.metrics, *(p.metric for p in file.published), *_scaling_metric(file)):
-            metric(wanted)
+    with _naming(str(path)):
+        for metric_name in (*file.metrics, *(p.metric for p in file.published), *_scaling_metrics(file)):
+            metric(metric_name)
     if file.measure is not None and file.measure.where == "site" and file.measure.site != HERE:
-        with _told_of(f"{path}: key 'measure.site'"):
+        with _naming(f"{path}: key 'measure.site'"):
             find_site(file.measure.site, next(filter(Path.is_dir, catalog.folders), None))
     default = kind_named(file.kind)
-    cells, where = _cells(file, is_measured=is_measured), str(path)
-    with _told_of(where):
-        laid = expand(
-            cells, facts=lambda values: default.facts(catalog, values), where=where, max_points=file.max_points
+    matrix, where = _matrix(file, is_measured=is_measured), str(path)
+    with _naming(where):
+        combinations = expand(
+            matrix, facts=lambda values: default.facts(catalog, values), where=where, max_points=file.max_points
         )
     kinds = []
-    for cell in laid:
-        labels = ", ".join(f"{name} {value}" for name, value in cell.labels.items())
-        with _told_of(f"{where}: point {labels}"):
-            kinds.append(kind_named(cell.kind or file.kind))
-            kinds[-1].check(catalog, cell.point, where=where)
+    for combination in combinations:
+        labels = ", ".join(f"{name} {value}" for name, value in combination.labels.items())
+        with _naming(f"{where}: point {labels}"):
+            kinds.append(kind_named(combination.kind or file.kind))
+            kinds[-1].check(catalog, combination.options, where=where)
     return Study(
-        file=file, path=path, kinds=tuple(kinds), cells=tuple(laid), is_measured=is_measured,
-        points=tuple(_point(file, cell) for cell in laid),
+        file=file, path=path, kinds=tuple(kinds), combinations=tuple(combinations), is_measured=is_measured,
+        points=tuple(_point(file, combination) for combination in combinations),
     )  # fmt: skip
 
 
 @contextlib.contextmanager
-def _told_of(where: str) -> Iterator[None]:
-    """An error about a name says in which file the name is."""
+def _naming(where: str) -> Iterator[None]:
+    """Add the file and key to an error that does not name the file."""
     try:
         yield
     except ConfigError as error:
-        told, file = str(error), where.partition(":")[0]
-        raise ConfigError(told if file in told else f"{where}: {told}") from error
+        message, file = str(error), where.partition(":")[0]
+        raise ConfigError(message if file in message else f"{where}: {message}") from error
 
 
-def _scaling_metric(file: StudyFile) -> Sequence[str]:
-    asked = file.scaling
-    found = () if asked is None else (asked.metric, *asked.also, *asked.also.values())
-    return found if file.relative is None else (*found, file.relative.metric)
+def _scaling_metrics(file: StudyFile) -> Sequence[str]:
+    scaling = file.scaling
+    names = () if scaling is None else (scaling.metric, *scaling.also, *scaling.also.values())
+    return names if file.relative is None else (*names, file.relative.metric)
 
 
-def _cells(file: StudyFile, *, is_measured: bool) -> Cells:
+def _matrix(file: StudyFile, *, is_measured: bool) -> PointMatrix:
     if not is_measured:
         return file
     if file.measure is None:
@@ -106,11 +106,6 @@ def _cells(file: StudyFile, *, is_measured: bool) -> Cells:
     return file.model_copy(update={"point": {**file.point, **file.measure.point}})
 
 
-def _point(file: StudyFile, cell: Cell) -> Point:
-    resolved = {"kind": cell.kind or file.kind, **cell.point}
-    return Point(id=digest(resolved), study=file.id, labels=cell.labels, resolved=resolved)
-
-
-def only(study: Study, chosen: Sequence[int]) -> Study:
-    """The study with some of its points."""
-    return replace(study, cells=tuple(study.cells[i] for i in chosen), points=tuple(study.points[i] for i in chosen))
+def _point(file: StudyFile, combination: Combination) -> Point:
+    resolved = {"kind": combination.kind or file.kind, **combination.options}
+    return Point(id=digest(resolved), study=file.id, labels=combination.labels, resolved=resolved)

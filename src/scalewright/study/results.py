@@ -1,4 +1,4 @@
-"""All that is known of a study: predicted, measured and published, point by point, in one table."""
+"""Results of a study: predicted, measured and published outcomes, point by point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scalewright.records.documents import parse_json, read_document, read_text
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
 from scalewright.records.types import Point, Result
-from scalewright.study.doubts import fewer_repeats, outside, together
+from scalewright.study.doubts import fewer_repeats, merged, outside_interval
 from scalewright.study.expressions import shown as str_shown
 from scalewright.study.file import Measure, Published
 from scalewright.study.kinds.base import Outcome
@@ -24,14 +24,14 @@ from scalewright.study.store import Store
 
 EFFICIENCY = "efficiency_frac"
 SHARED_CORES = (
-    "Ranks share the cores of this machine: each of n has one nth of them, so that an efficiency of 1/n is all that n "
-    "ranks can reach here."
+    "All ranks share the cores of this machine. With n ranks, each has one nth of the cores, so that the best possible "
+    "efficiency is 1/n."
 )
-NOT_YET = "not reached yet"
+NOT_YET = "not measured yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class PublishedPoint:
     """A published figure about one point."""
 
     point: int
@@ -39,8 +39,8 @@ class Told:
 
     @property
     def number(self) -> Number:
-        given = [end for end in (self.figure.low, self.figure.high) if end is not None]
-        middle = sum(given) / len(given) if given else 0.0
+        ends = [end for end in (self.figure.low, self.figure.high) if end is not None]
+        middle = sum(ends) / len(ends) if ends else 0.0
         value = middle if self.figure.value is None else self.figure.value
         return Number(value=value, low=self.figure.low, high=self.figure.high)
 
@@ -52,12 +52,12 @@ class Results:
     study: Study
     predicted: tuple[Outcome, ...] = ()
     measured: tuple[Outcome, ...] = ()
-    """With spread over repeats; an outcome with a problem where a point was not or could not be measured."""
-    published: tuple[Told, ...] = ()
+    """With the spread over repeats. A point that was not measured has an outcome that says why."""
+    published: tuple[PublishedPoint, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     def rows(self) -> Iterator[Result]:
-        """Long form: one number a row, for files that other programs read."""
+        """Long form, one number a row, for files that other programs read."""
         for origin, outcomes in (("predicted", self.predicted), ("measured", self.measured)):
             for point, outcome in zip(self.study.points, outcomes, strict=False):
                 for name, number in outcome.numbers.items():
@@ -66,31 +66,31 @@ class Results:
                         point=point.id, metric=name, value=number.value, unit=METRICS[name].unit,
                         origin=origin, interval=ends,  # type: ignore[arg-type]
                     )  # fmt: skip
-        for told in self.published:
-            number, point = told.number, self.study.points[told.point]
+        for published in self.published:
+            number, point = published.number, self.study.points[published.point]
             ends = None if number.low is None or number.high is None else (number.low, number.high)
             yield Result(
-                point=point.id, metric=told.figure.metric, value=number.value, unit=told.figure.unit,
-                origin="published", interval=ends, source=told.figure.source.text,
+                point=point.id, metric=published.figure.metric, value=number.value, unit=published.figure.unit,
+                origin="published", interval=ends, source=published.figure.source.text,
             )  # fmt: skip
 
-    def published_of(self, point: int, metric: str) -> list[Told]:
-        return [told for told in self.published if told.point == point and told.figure.metric == metric]
+    def published_of(self, point: int, metric: str) -> list[PublishedPoint]:
+        return [one for one in self.published if one.point == point and one.figure.metric == metric]
 
 
 def predict_study(catalog: Catalog, study: Study) -> Results:
-    """Predict every point. One that cannot be expressed says why, and the others go on."""
+    """Predict every point. A point that the models do not cover says why; the others are predicted."""
     outcomes = []
-    for kind, cell in zip(study.kinds, study.cells, strict=True):
+    for kind, combination in zip(study.kinds, study.combinations, strict=True):
         try:
-            outcomes.append(kind.predict(catalog, cell.point, where=study.where))
+            outcomes.append(kind.predict(catalog, combination.options, where=study.where))
         except (LayoutError, NotExpressedError) as error:
             outcomes.append(Outcome(problem=str(error)))
     return Results(study=study, predicted=completed(study, outcomes), published=tuple(published_of(study)))
 
 
 def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
-    """What the store holds, beside what was predicted before each run started."""
+    """The measured points of a store, beside the predictions made before each run started."""
     limits = study.file.measure or Measure()
     measured, predicted, shares_cores = [], [], False
     for index, point in enumerate(study.points):
@@ -98,11 +98,10 @@ def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
         done = [run for run in runs if _is_finished(run)]
         outcomes = [study.kinds[index].measured(run.path) for run in done]
         shares_cores |= any(map(_shares_cores, done))
-        foretold = _foretold(catalog, study, index, runs)
-        predicted.append(foretold)
+        prediction = _prediction(catalog, study, index, runs)
+        predicted.append(prediction)
         if outcomes:
-            seen = _together(outcomes, num_asked=limits.repeats)
-            measured.append(_held_against(study, foretold, seen))
+            measured.append(_compared(study, prediction, _over_repeats(outcomes, num_repeats=limits.repeats)))
         else:
             measured.append(Outcome(problem=_why_not(store, point, runs)))
     return Results(
@@ -134,9 +133,9 @@ def _why_not(store: Store, point: Point, runs: Sequence[RunDirectory]) -> str:
     return next((reason for reason in reasons if reason), NOT_YET)
 
 
-def _together(outcomes: Sequence[Outcome], *, num_asked: int) -> Outcome:
-    """Repeats of one point: the median, and from the least to the most; of one run its own spread."""
-    doubts = (*together([outcome.doubts for outcome in outcomes]), *fewer_repeats(len(outcomes), num_asked))
+def _over_repeats(outcomes: Sequence[Outcome], *, num_repeats: int) -> Outcome:
+    """Repeats of one point as one outcome: the median, from the least to the most; a single run keeps its spread."""
+    doubts = (*merged([outcome.doubts for outcome in outcomes]), *fewer_repeats(len(outcomes), num_repeats))
     if len(outcomes) == 1:
         return replace(outcomes[0], doubts=doubts)
     numbers = {}
@@ -150,27 +149,27 @@ def _together(outcomes: Sequence[Outcome], *, num_asked: int) -> Outcome:
     return replace(outcomes[0], numbers=numbers, doubts=doubts, series=series)
 
 
-def _held_against(study: Study, told: Outcome, seen: Outcome) -> Outcome:
-    """What was measured, in doubt where the study's first figure lies outside the interval predicted for it."""
-    both = [name for name in study.metrics if name in told.numbers and name in seen.numbers]
-    with_ends = [name for name in both if told.numbers[name].low is not None]
-    if not with_ends or told.problem:
-        return seen
-    name = with_ends[0]
-    found = outside(METRICS[name], told.numbers[name], seen.numbers[name])
-    return seen if found is None else replace(seen, doubts=(*seen.doubts, found))
+def _compared(study: Study, predicted: Outcome, measured: Outcome) -> Outcome:
+    """The measured outcome, with a doubt if the study's first metric lies outside its predicted interval."""
+    both = [name for name in study.metrics if name in predicted.numbers and name in measured.numbers]
+    with_interval = [name for name in both if predicted.numbers[name].low is not None]
+    if not with_interval or predicted.problem:
+        return measured
+    name = with_interval[0]
+    doubt = outside_interval(METRICS[name], predicted.numbers[name], measured.numbers[name])
+    return measured if doubt is None else replace(measured, doubts=(*measured.doubts, doubt))
 
 
-def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDirectory]) -> Outcome:
-    """What was said before the first run; where none was said, what is said now.
+def _prediction(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDirectory]) -> Outcome:
+    """The prediction stored before the first run; if there is none, a prediction made now.
 
-    A layout that cannot be is a problem of the point; a machine that nobody knows is only why nothing is predicted.
+    An impossible layout is a problem of the point. An unknown machine only means that nothing is predicted.
     """
     for run in runs:
         if run.prediction.exists():
             return study.kinds[index].stored_prediction(read_document(run.prediction, "prediction"))
     try:
-        return study.kinds[index].predict(catalog, study.cells[index].point, where=study.where)
+        return study.kinds[index].predict(catalog, study.combinations[index].options, where=study.where)
     except (LayoutError, NotExpressedError) as error:
         return Outcome(problem=str(error))
     except ScalewrightError as error:
@@ -178,48 +177,45 @@ def _foretold(catalog: Catalog, study: Study, index: int, runs: Sequence[RunDire
 
 
 def completed(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """Outcomes with what follows from others of the study: efficiencies, ratios, places of a search."""
+    """Outcomes with the numbers that follow from other points: efficiencies, ratios, places of a search."""
     return with_places(study, with_ratio(study, with_efficiency(study, outcomes)))
 
 
 def with_ratio(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    asked = study.file.relative
-    if asked is None:
+    relative = study.file.relative
+    if relative is None:
         return tuple(outcomes)
-    base = {name: str_shown(value) for name, value in asked.to.items()}
-    places = {tuple(point.labels.items()): index for index, point in enumerate(study.points)}
-    found = []
+    reference_labels = {name: str_shown(value) for name, value in relative.to.items()}
+    index_of = {tuple(point.labels.items()): index for index, point in enumerate(study.points)}
+    with_ratios = []
     for point, outcome in zip(study.points, outcomes, strict=True):
-        other = places.get(tuple((name, base.get(name, value)) for name, value in point.labels.items()))
-        mine = outcome.numbers.get(asked.metric)
-        theirs = None if other is None else outcomes[other].numbers.get(asked.metric)
-        if mine is None or theirs is None or not theirs.value:
-            found.append(outcome)
-        else:
-            found.append(
-                replace(outcome, numbers={**outcome.numbers, "ratio": Number(value=mine.value / theirs.value)})
-            )
-    return tuple(found)
+        labels = tuple((name, reference_labels.get(name, value)) for name, value in point.labels.items())
+        reference = outcomes[index_of[labels]].numbers.get(relative.metric) if labels in index_of else None
+        number = outcome.numbers.get(relative.metric)
+        ratio = {}
+        if number is not None and reference is not None and reference.value:
+            ratio = {"ratio": Number(value=number.value / reference.value)}
+        with_ratios.append(replace(outcome, numbers=outcome.numbers | ratio))
+    return tuple(with_ratios)
 
 
 def with_efficiency(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """Outcomes with every efficiency that the study asks for."""
-    asked = study.file.scaling
-    if asked is None:
+    """Outcomes with every efficiency that the study defines."""
+    scaling = study.file.scaling
+    if scaling is None:
         return tuple(outcomes)
-    found = {
-        name: efficiencies(study, outcomes, of=of) for name, of in {EFFICIENCY: asked.metric, **asked.also}.items()
-    }
+    metrics = {EFFICIENCY: scaling.metric, **scaling.also}
+    by_name = {name: efficiencies(study, outcomes, of=metric) for name, metric in metrics.items()}
     return tuple(
         replace(
             outcome,
-            numbers=outcome.numbers | {name: numbers[index] for name, numbers in found.items() if index in numbers},
+            numbers=outcome.numbers | {name: numbers[index] for name, numbers in by_name.items() if index in numbers},
         )
         for index, outcome in enumerate(outcomes)
     )
 
 
-def published_of(study: Study) -> Iterator[Told]:
+def published_of(study: Study) -> Iterator[PublishedPoint]:
     for figure in study.file.published:
         for index in study.matching(figure.where):
-            yield Told(point=index, figure=figure)
+            yield PublishedPoint(point=index, figure=figure)

@@ -14,9 +14,9 @@ from scalewright.study.metrics import Metric, metric
 from scalewright.study.points import Study
 
 NO_LOSS = 0.99
-"""Device-hours of the largest scale over those of the smallest, below which a curve is faster than in proportion."""
+"""Device-hours of the largest scale over those of the smallest. Below it a curve scales better than linearly."""
 MIN_POINTS = 3
-"""Fewer say nothing of how a curve goes on."""
+"""Points needed to fit Amdahl's law."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Where a curve stops paying."""
+    """The scale beyond which more devices do not pay."""
 
     fit: Amdahl
     serial_frac: float
-    """Of the time at the smallest scale; with every point left out in turn."""
+    """Share of the time at the smallest scale. The interval comes from leaving out each point in turn."""
     serial_interval_frac: tuple[float, float]
     scale: float
     """The largest scale of the curve whose last doubling saved a larger part of the time than it cost in GPU-hours."""
@@ -62,33 +62,30 @@ def efficiency(of: Metric, *, scale: float, value: float, least_scale: float, le
 
 
 def curves(study: Study) -> list[Curve]:
-    """Groups of points that differ in scale, each sorted by it; none where the study is not about scaling."""
-    asked = study.file.scaling
-    if asked is None:
+    """Groups of points that differ in scale, each sorted by scale; none if the study has no scaling table."""
+    scaling = study.file.scaling
+    if scaling is None:
         return []
-    found: dict[tuple[str, ...], list[tuple[float, int]]] = {}
-    for index, cell in enumerate(study.cells):
-        if asked.over not in cell.values:
-            continue  # points of another kind of question
-        key = tuple(str(cell.values.get(name, "")) for name in asked.groups)
-        found.setdefault(key, []).append((float(cell.values[asked.over]), index))
-    laid = []
-    for key, members in found.items():
-        members.sort()
-        laid.append(
-            Curve(
-                group=dict(zip(asked.groups, key, strict=True)),
-                indices=tuple(index for _, index in members),
-                scales=tuple(scale for scale, _ in members),
-            )
+    groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}
+    for index, combination in enumerate(study.combinations):
+        if scaling.over not in combination.values:
+            continue  # a point of another kind, which has no scale
+        key = tuple(str(combination.values.get(name, "")) for name in scaling.groups)
+        groups.setdefault(key, []).append((float(combination.values[scaling.over]), index))
+    return [
+        Curve(
+            group=dict(zip(scaling.groups, key, strict=True)),
+            indices=tuple(index for _, index in sorted(members)),
+            scales=tuple(scale for scale, _ in sorted(members)),
         )
-    return laid
+        for key, members in groups.items()
+    ]
 
 
 def efficiencies(study: Study, outcomes: Sequence[Outcome], *, of: str) -> dict[int, Number]:
-    """Efficiency of every point that has the metric, by index; the smallest point of a curve that has one is 1."""
+    """Efficiency of every point that has the metric, by index. The smallest point of each curve has 1."""
     chosen = metric(of)
-    found: dict[int, Number] = {}
+    by_index: dict[int, Number] = {}
     for curve in curves(study):
         usable = [
             (scale, index, outcomes[index].numbers[chosen.name])
@@ -102,12 +99,12 @@ def efficiencies(study: Study, outcomes: Sequence[Outcome], *, of: str) -> dict[
             value = efficiency(
                 chosen, scale=scale, value=number.value, least_scale=least_scale, least_value=least.value
             )
-            found[index] = Number(value=value)
-    return found
+            by_index[index] = Number(value=value)
+    return by_index
 
 
 def where_to_stop(curve: Curve, work_s: Mapping[int, float]) -> Stop | None:
-    """Amdahl's law through the time that a fixed amount of work takes at each scale; None with fewer than three."""
+    """Fit Amdahl's law to the time of a fixed amount of work at each scale; None with fewer than three points."""
     seen = [(n, work_s[i]) for n, i in zip(curve.scales, curve.indices, strict=True) if i in work_s]
     if len(seen) < MIN_POINTS:
         return None
@@ -131,32 +128,29 @@ def where_to_stop(curve: Curve, work_s: Mapping[int, float]) -> Stop | None:
 
 
 def _why_there(seen: Sequence[tuple[float, float]], best: float, *, knee: float) -> str:
-    """Where to stop and why, with the numbers of the step that decides it."""
+    """Where to stop and why, with the numbers of the deciding step."""
     if best != seen[-1][0]:
         (n, t), (more, less) = next(pair for pair in itertools.pairwise(seen) if pair[0][0] == best)
         if less >= t:
-            return f"stop at {best:,.0f}: {more:,.0f} are no faster"
+            return f"stop at {best:,.0f}: {more:,.0f} is no faster"
         saves, costs = 1.0 - less / t, more / n * less / t - 1.0
         return (
-            f"stop at {best:,.0f}: going on to {more:,.0f} saves {saves:.0%} of the time for {costs:.0%} more "
+            f"stop at {best:,.0f}: {more:,.0f} would save {saves:.0%} of the time and cost {costs:.0%} more "
             "device-hours"
         )
     (least, slow), (most, fast) = seen[0], seen[-1]
     if most * fast < NO_LOSS * least * slow:
         return (
-            f"pays up to the last point, {best:,.0f}, and in more than proportion: the smallest scale is held back by "
-            "something that the larger ones have more of, such as memory or cache"
+            f"pays up to the last point, {best:,.0f}, with better than linear scaling: the smallest scale lacks "
+            "something that larger ones have more of, such as memory or cache"
         )
-    far = "no end is in sight" if math.isinf(knee) else f"by the fit it pays up to about {max(knee, best):,.0f}"
-    return f"pays up to the last point, {best:,.0f}; {far}"
+    limit = "the fit shows no limit" if math.isinf(knee) else f"the fit says up to about {max(knee, best):,.0f}"
+    return f"pays up to the last point, {best:,.0f}; {limit}"
 
 
-def too_few(num_points: int) -> str:
-    """Why a curve does not say where to stop; empty where it has no point at all."""
-    if not num_points:
-        return ""
-    have = "one scale says" if num_points == 1 else "two scales say"
-    return f"{have} nothing of how the curve goes on: Amdahl's law is fitted through {MIN_POINTS} or more"
+def too_few_points(num_points: int) -> str:
+    """Why a curve has no fit; empty if it has no points at all."""
+    return f"not enough points to fit Amdahl's law ({num_points}, need {MIN_POINTS})" if num_points else ""
 
 
 def _serial_frac(fit: Amdahl, scale: float) -> float:

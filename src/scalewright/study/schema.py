@@ -1,4 +1,4 @@
-"""The JSON schema of study files, which editors complete and check by."""
+"""The JSON schema of study files, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """As files are written: the key is `schema`, and a source may be named by its key under `sources`."""
-    found = StudyFile.model_json_schema(by_alias=True)
-    found["$schema"] = DIALECT
-    found["title"] = "A Scalewright study"
-    for name, definition in found["$defs"].items():
+    """The schema of the file as written: the key is `schema`, and a source may be a key under `sources`."""
+    schema = StudyFile.model_json_schema(by_alias=True)
+    schema["$schema"] = DIALECT
+    schema["title"] = "A Scalewright study"
+    for name, definition in schema["$defs"].items():
         if name != "StudyFile" and "source" in definition.get("properties", {}):
             definition["properties"]["source"] = {
                 "anyOf": [{"type": "string", "description": "A key under `sources`."}, {"$ref": "#/$defs/Source"}]
             }
-    return found
+    return schema

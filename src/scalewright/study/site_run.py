@@ -1,7 +1,7 @@
 """Points of a study as Slurm jobs: one array for each group of alike points, and one group after the other.
 
-Nothing here waits: what was submitted is in launch folders inside the results, and the next call goes by them and by
-the queue. A job runs one try from the results folder alone; the study file may have changed by then.
+Nothing here waits. The launch folders inside the results record what was submitted, and the next call reads them and
+the queue. A job needs only the results folder: the study file may have changed by the time that it runs.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ def launches_of(store: Store) -> list[LaunchFolder]:
 
 def queue_of(launches: Sequence[LaunchProgress]) -> dict[Key, InQueue]:
     """The latest job of every try that has one."""
-    found: dict[Key, InQueue] = {}
+    latest: dict[Key, InQueue] = {}
     for launch in launches:
         for job in launch.manifest.slurm_jobs:
             items = launch.graph.jobs[job.graph_job].items
             for task, state in job.task_states().items():
-                found[key_of(items[job.first_item + task])] = InQueue(
+                latest[key_of(items[job.first_item + task])] = InQueue(
                     job=f"{job.id}_{task}", state=state, reason=_reason(job, state)
                 )
-    return found
+    return latest
 
 
 def _reason(job: SlurmJob, state: JobState) -> str:
@@ -107,17 +107,17 @@ def submit(
     with store.held():
         launches = current_progress(_taken_up(store, say), say=say)
         queue = queue_of(launches)
-        left = [
+        open_tries = [
             tried for tried in tries
             if not store.is_finished(tried.point, tried.repeat) and not _is_open(queue, tried)
         ]  # fmt: skip
         open_launches = [s.folder for s in launches if any(not job.has_ended for job in s.manifest.slurm_jobs)]
         drivers = [open_launch(folder.path, say=say) for folder in open_launches]
-        if not left:
+        if not open_tries:
             return drivers
         limits = study.file.measure or Measure()
         before = [job.id for s in launches for job in s.manifest.slurm_jobs if not job.has_ended]
-        graph = graph_of(study, store, left, site, catalog=catalog, after=before)
+        graph = graph_of(study, store, open_tries, site, catalog=catalog, after=before)
         check_gpu_hours(graph, launches, limit=limits.gpu_hours_limit)
         driver, folder = start_launch(graph, site, _new_folder(store), say=say)
         with folder.held():
@@ -141,8 +141,8 @@ def check_none_queued(store: Store, say: Say) -> None:
 
 
 def _is_open(queue: Mapping[Key, InQueue], tried: Try) -> bool:
-    found = queue.get((tried.point.id, tried.repeat))
-    return found is not None and found.is_open
+    job = queue.get((tried.point.id, tried.repeat))
+    return job is not None and job.is_open
 
 
 def _taken_up(store: Store, say: Say) -> list[LaunchFolder]:
@@ -186,13 +186,13 @@ def _groups(study: Study, tries: Sequence[Try], site: Site, job: Resources) -> d
     most = job.gpus_per_node or site.num_gpus_per_node
     if not most:
         raise ConfigError(
-            f"{study.path}: nobody says how many ranks a node of {site.name} takes: write gpus_per_node under "
+            f"{study.path}: the number of ranks on a node of {site.name} is unknown: write gpus_per_node under "
             "[measure.job]"
         )
-    found: dict[Shape, list[Try]] = {}
+    groups: dict[Shape, list[Try]] = {}
     for tried in tries:
-        found.setdefault(_shape(study, tried, most), []).append(tried)
-    return found
+        groups.setdefault(_shape(study, tried, most), []).append(tried)
+    return groups
 
 
 def _shape(study: Study, tried: Try, most: int) -> Shape:
@@ -225,12 +225,12 @@ def check_gpu_hours(graph: Graph, launches: Sequence[LaunchProgress], *, limit: 
         return
     used = usage_of(s.manifest for s in launches).num_gpu_hours
     waiting = sum(_open_gpu_s(launch) for launch in launches) / HOUR_S
-    wanted = estimate(graph).num_gpu_hours
-    if used + waiting + wanted > limit:
+    new_jobs = estimate(graph).num_gpu_hours
+    if used + waiting + new_jobs > limit:
         before = f", after {used + waiting:.4g} so far" if used + waiting else ""
         raise OverBudgetError(
-            f"the jobs may use {wanted:.4g} GPU-hours by their time limits{before}, over the study's {limit:g}: raise "
-            "gpu_hours_limit, or shorten time under [measure.job]"
+            f"the jobs may use {new_jobs:.4g} GPU-hours by their time limits{before}, over the study's {limit:g}: "
+            "raise gpu_hours_limit, or shorten time under [measure.job]"
         )
 
 
@@ -258,7 +258,7 @@ def wait(drivers: Sequence[Driver]) -> None:
 def run_point(catalog: Catalog, store: Store, item: str) -> int:
     """One try inside its job, where every rank is started alike: the first works out the run, the others follow it."""
     name, repeat = key_of(item)
-    point = next((found for found in store.read_points() if found.id == name), None)
+    point = next((stored for stored in store.read_points() if stored.id == name), None)
     if point is None:
         raise ConfigError(f"{store.points}: has no point {name}: it was submitted for other results")
     if store.is_finished(point, repeat):  # by an attempt before: every rank must know, or some would wait for others

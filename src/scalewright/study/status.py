@@ -1,4 +1,4 @@
-"""How far a study is, from its results folder and the queue: nothing is asked of the processes that run it."""
+"""Progress of a study, read from its results folder and the queue, without contact to the running processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from scalewright.study.site_run import InQueue, Key
 from scalewright.study.store import Store
 
 STOPPED = (ExitCode.REQUEUE, ExitCode.INTERRUPTED)
-"""A run that ends with one of these was stopped from outside, and goes on where it was."""
-GO_ON = "run the study again to go on"
+"""Exit codes of a run that was stopped from outside, and that continues where it was."""
+CONTINUE = "run the study again to continue"
 State = Literal["waiting", "queued", "running", "finished", "failed", "interrupted"]
-"""queued: a job of it waits at a site."""
+"""queued: its job waits at a site."""
 STALE_S = 120.0
-"""A run whose events stand still for so long while nobody holds the study has been interrupted."""
+"""A run without a new event for so long, while no process holds the study, was interrupted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class StudyStatus:
     tries: tuple[TryStatus, ...]
     is_running: bool
     left_s: float | None
-    """For the tries that are left, as long as those that are done, or as the one that runs will be."""
+    """Estimated time for the remaining tries, from the finished ones or else from the running one."""
 
     def count(self, state: State) -> int:
         return sum(one.state == state for one in self.tries)
@@ -67,19 +67,21 @@ class StudyStatus:
 def status_of(
     study: Study, store: Store, *, queue: Mapping[Key, InQueue] = MappingProxyType({}), now_s: float | None = None
 ) -> StudyStatus:
-    """`queue` tells of points that run as jobs."""
+    """`queue` holds the latest jobs of points that run at a site."""
     now = time.time() if now_s is None else now_s
     running = store.is_held() or any(job.is_open for job in queue.values())
-    found = tuple(
+    statuses = tuple(
         _with_job(_one(store, tried, running, now), queue.get((tried.point.id, tried.repeat))) for tried in tries(study)
     )
-    done = [one.took_s for one in found if one.state == "finished" and one.took_s is not None]
-    going = [one for one in found if one.state == "running" and one.took_s is not None and one.left_s is not None]
-    each = done or [(one.took_s or 0.0) + (one.left_s or 0.0) for one in going]
-    left = sum(one.state in ("waiting", "queued") for one in found)
-    ahead = sum(one.left_s or 0.0 for one in going)
-    left_s = ahead + left * sum(each) / len(each) if each else None
-    return StudyStatus(study=study.file.id, tries=found, is_running=running, left_s=left_s)
+    done = [one.took_s for one in statuses if one.state == "finished" and one.took_s is not None]
+    running_tries = [
+        one for one in statuses if one.state == "running" and one.took_s is not None and one.left_s is not None
+    ]
+    each = done or [(one.took_s or 0.0) + (one.left_s or 0.0) for one in running_tries]
+    num_open = sum(one.state in ("waiting", "queued") for one in statuses)
+    ahead = sum(one.left_s or 0.0 for one in running_tries)
+    left_s = ahead + num_open * sum(each) / len(each) if each else None
+    return StudyStatus(study=study.file.id, tries=statuses, is_running=running, left_s=left_s)
 
 
 def _one(store: Store, tried: Try, is_running: bool, now_s: float) -> TryStatus:
@@ -95,26 +97,26 @@ def _one(store: Store, tried: Try, is_running: bool, now_s: float) -> TryStatus:
     took_s = None if first_s is None or last_s is None else last_s - first_s
     if info is not None:
         if info.code in STOPPED:
-            return TryStatus(**common, state="interrupted", took_s=took_s, reason=GO_ON)
+            return TryStatus(**common, state="interrupted", took_s=took_s, reason=CONTINUE)
         state: State = "finished" if info.finished else "failed"
         return TryStatus(**common, state=state, took_s=took_s, reason="" if info.finished else info.reason)
     if not is_running and (last_s is None or now_s - last_s > STALE_S):
-        return TryStatus(**common, state="interrupted", reason=GO_ON)
+        return TryStatus(**common, state="interrupted", reason=CONTINUE)
     left_s = None if step_s is None else step_s * max(total - done, 0)
     return TryStatus(**common, state="running", took_s=took_s, left_s=left_s)
 
 
-def _with_job(seen: TryStatus, job: InQueue | None) -> TryStatus:
-    """What the scheduler knows better: that a try waits, goes on, or ended before it could write anything."""
-    if job is None or seen.state == "finished":
-        return seen
+def _with_job(status: TryStatus, job: InQueue | None) -> TryStatus:
+    """What only the scheduler knows: that a try waits, runs, or ended before it could write anything."""
+    if job is None or status.state == "finished":
+        return status
     if job.state is JobState.RUNNING:
-        return replace(seen, state="running", job=job.job, reason="")
+        return replace(status, state="running", job=job.job, reason="")
     if job.is_open:
-        return replace(seen, state="queued", job=job.job, reason=job.reason)
-    if job.state.is_ok or seen.state == "failed":
-        return replace(seen, job=job.job)
-    return replace(seen, state="failed", job=job.job, reason=f"job {job.job}: {job.reason or job.state}")
+        return replace(status, state="queued", job=job.job, reason=job.reason)
+    if job.state.is_ok or status.state == "failed":
+        return replace(status, job=job.job)
+    return replace(status, state="failed", job=job.job, reason=f"job {job.job}: {job.reason or job.state}")
 
 
 def _progress(run: RunDirectory) -> tuple[int, float | None, float | None, float | None, float | None]:

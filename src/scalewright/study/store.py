@@ -60,7 +60,7 @@ class Store:
 
     @classmethod
     def create_or_resume(cls, path: Path, study: Study) -> Store:
-        """A new folder, or the one that holds this study; another study, or the same with other points, is refused."""
+        """A new folder, or the one that holds this study. Another study, or the same with other points, is refused."""
         store = cls(path)
         if store.study.exists():
             store.check(study)
@@ -92,30 +92,34 @@ class Store:
     def open(cls, path: Path) -> Store:
         store = cls(path)
         if not store.study.is_file():
-            raise ConfigError(f"{path}: holds no results of a study: it has no {store.study.name}; check the path")
+            raise ConfigError(
+                f"{path}: holds no results of a study, because it has no {store.study.name}: check the path"
+            )
         return store
 
     def check(self, study: Study) -> None:
-        found = read_document(self.study, KIND)
-        if found.get("study") != study.file.id:
+        stored = read_document(self.study, KIND)
+        if stored.get("study") != study.file.id:
             raise ConfigError(
-                f"{self.path}: holds results of the study {found.get('study')!r}, not of {study.file.id!r}: "
+                f"{self.path}: holds results of the study {stored.get('study')!r}, not of {study.file.id!r}: "
                 "choose another folder with --out"
             )
-        if found.get("id") != study.id:
+        if stored.get("id") != study.id:
             raise ConfigError(
                 f"{self.path}: holds results of {study.file.id!r} with other points: the study file has changed; "
                 "choose another folder with --out, or undo the change"
             )
 
     def read_points(self) -> list[Point]:
-        """Every point as it was when the results were begun."""
+        """Every point, as it was when the results were started."""
         study = str(read_document(self.study, KIND).get("study", ""))
         rows = read_document(self.points, "study-points").get("points", [])
         try:
             return [Point(id=r["id"], study=study, labels=r["labels"], resolved=r["resolved"]) for r in rows]
         except (KeyError, TypeError) as error:
-            raise DocumentError(f"{self.points}: is not whole ({error!r}): choose another folder with --out") from error
+            raise DocumentError(
+                f"{self.points}: is incomplete ({error!r}): choose another folder with --out"
+            ) from error
 
     def is_finished(self, point: Point, repeat: int) -> bool:
         """Whether that repeat was measured to its end."""
@@ -128,7 +132,7 @@ class Store:
         write_document(self.problem(point, repeat), document("study-problem", body))
 
     def read_problem(self, point: Point, repeat: int) -> str:
-        """Why it could not be started; empty where it could, or nobody has tried."""
+        """Why it could not start; empty if it could, or was never tried."""
         path = self.problem(point, repeat)
         try:
             return str(read_document(path, "study-problem").get("reason", "")) if path.exists() else ""
@@ -136,7 +140,7 @@ class Store:
             return str(error)
 
     def is_held(self) -> bool:
-        """Whether a run of this study goes on."""
+        """Whether a run of this study is in progress."""
         try:
             handle = os.open(self.path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -151,7 +155,7 @@ class Store:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Refuse a second run of the same study while this one goes on."""
+        """Refuse a second run of the same study at the same time."""
         handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             try:
@@ -159,7 +163,7 @@ class Store:
             except OSError as error:
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                     raise ConfigError(
-                        f"{self.path}: the study is running here already: wait for it, or watch it with "
+                        f"{self.path}: the study is already running here: wait for it, or watch it with "
                         f"scalewright study status STUDY --results {self.path}"
                     ) from error
             yield

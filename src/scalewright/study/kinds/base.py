@@ -16,14 +16,14 @@ from scalewright.study.expressions import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is predicted or was measured of a point."""
+    """The predicted or measured numbers of a point, and remarks about them."""
 
     numbers: dict[str, Number] = field(default_factory=dict)
     """By the name of the metric."""
     words: dict[str, str] = field(default_factory=dict)
-    """What is no number: the best layout, the recipe."""
+    """Results that are not numbers: the best layout, the recipe."""
     limit: str = ""
-    """What takes most of its time, or keeps it from running."""
+    """The largest term of its time, or why it cannot run."""
     why: str = ""
     """One sentence: why, and what would help."""
     parts: dict[str, float] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Outcome:
     series: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Distributions to draw, such as the times of batches."""
     doubts: tuple[Doubt, ...] = ()
-    """Why what was measured may not say what it seems to."""
+    """Doubts about the measurement."""
 
 
 class Kind(Protocol):

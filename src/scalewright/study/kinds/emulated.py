@@ -1,7 +1,8 @@
-"""A point of the language benchmark over links of our own making: ranks in network namespaces, shaped to a rate.
+"""A point of the language benchmark over emulated links: ranks in network namespaces, behind links of a given rate.
 
-The fastest link is chosen so that exchange takes the same share of a step as on the real cluster; the others are slower
-in the cluster's own ratio. So small models on a small machine see the same trade between computing and exchanging.
+The rate of the fastest link is chosen so that communication takes the same share of a step as on the real cluster. The
+other links are slower in the cluster's own ratio. So a small model on a small machine has the same balance between
+computation and communication.
 """
 
 from __future__ import annotations
@@ -26,55 +27,55 @@ from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.kinds.language import LanguageKind, LanguagePointRun
 from scalewright.study.kinds.options import STRICT, parse_options
-from scalewright.study.kinds.training import BenchTraining, Training, with_prediction
+from scalewright.study.kinds.training import TrainingOptions, TrainingPoint, with_prediction
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 
 LATENCY_S = 100e-6
-"""Of a message through two virtual interfaces and a bridge; what is shaped is the rate alone."""
+"""Of a message through two virtual interfaces and a bridge; only the rate is shaped."""
 RATES_BYTES_PER_S = (1e5, 1e11)
-"""Between which a link's rate is looked for."""
+"""Range in which the rate of a link is searched."""
 NUM_BISECTIONS = 40
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class Emulated(Training):
-    """What a point of this kind is told."""
+class EmulatedPoint(TrainingPoint):
+    """Options of a point of this kind."""
 
     communication_share: float = 0.5
-    """Of a step over the fastest link that exchange should take."""
+    """Share of a step that communication takes over the fastest link."""
     link_share: float = 1.0
-    """This link's rate over the fastest one's."""
+    """Rate of this link over that of the fastest."""
 
 
-_TOLD: TypeAdapter[Emulated] = TypeAdapter(Emulated)
+_OPTIONS: TypeAdapter[EmulatedPoint] = TypeAdapter(EmulatedPoint)
 
 
 class EmulatedKind(LanguageKind):
     metrics = ("step_time_s", "communication_frac", "tokens_per_s")
     runs_as_job = False
 
-    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = parse_options(_TOLD, told, where=where)
-        if not 0.0 < asked.communication_share < 1.0 or not 0.0 < asked.link_share <= 1.0:
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        point = parse_options(_OPTIONS, options, where=where)
+        if not 0.0 < point.communication_share < 1.0 or not 0.0 < point.link_share <= 1.0:
             raise ConfigError(
-                f"{where}: key 'point.communication_share' is {asked.communication_share} and 'point.link_share' "
-                f"{asked.link_share}: shares lie between 0 and 1"
+                f"{where}: key 'point.communication_share' is {point.communication_share} and 'point.link_share' "
+                f"{point.link_share}: shares lie between 0 and 1"
             )
-        resolve_model(catalog, asked.model)
-        parse_layout(asked.layout)
+        resolve_model(catalog, point.model)
+        parse_layout(point.layout)
 
-    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        del catalog, told, where
-        return Outcome()  # links are shaped to this machine's speed, which is known once it runs
+    def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
+        del catalog, options, where
+        return Outcome()  # the rate of the links follows from this machine's speed, which is known when it runs
 
     def execution(
         self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
     ) -> Execution:
         del predicts  # the links' rate follows from the prediction
-        point = parse_options(_TOLD, options, where=where)
-        plain = BenchTraining(**{name: getattr(point, name) for name in Training.__dataclass_fields__})
+        point = parse_options(_OPTIONS, options, where=where)
+        plain = TrainingOptions(**{name: getattr(point, name) for name in TrainingPoint.__dataclass_fields__})
         run = LanguagePointRun(catalog, plain, path)
         if run.execution.is_finished:
             return run.execution
@@ -87,21 +88,21 @@ class EmulatedKind(LanguageKind):
         return replace(with_prediction(run.execution, replace(ready, outlook=outlook)), link_bytes_per_s=rate)
 
     def measured(self, path: Path) -> Outcome:
-        found = super().measured(path)
+        outcome = super().measured(path)
         link = RunDirectory(path).read_machine().get("link_bytes_per_s")
-        if link is None or found.problem:
-            return found
-        return replace(found, words={"link": f"{units.format(float(link), units.LINK_BYTES_PER_S)}, emulated"})
+        if link is None or outcome.problem:
+            return outcome
+        return replace(outcome, words={"link": f"{units.format(float(link), units.LINK_BYTES_PER_S)}, emulated"})
 
 
-def link_bytes_per_s(catalog: Catalog, run: LanguageRun, machine: Machine, asked: Emulated) -> float:
-    """Rate of this point's link: the fastest one's, times this one's share of it.
+def link_bytes_per_s(catalog: Catalog, run: LanguageRun, machine: Machine, point: EmulatedPoint) -> float:
+    """Rate of this point's link: the rate of the fastest, times this link's share of it.
 
-    Equation  c(B) = exposed exchange / step over a link of rate B;  B with c(B) as asked, by bisection, for c falls as
-              B grows
+    Equation  c(B) = exposed communication / step over a link of rate B; B by bisection so that c(B) is the given share,
+              because c falls as B grows
     Source    the cost models of a step, solved for the rate
-    Assumes   the prediction's overlap of exchange with the backward pass holds on this machine
-    Checked   tests/study/test_emulated.py: with that rate the predicted share is the one asked for
+    Assumes   communication overlaps with the backward pass on this machine as predicted
+    Checked   tests/study/test_emulated.py: with that rate the predicted share is the given one
     """
 
     def share(rate: float) -> float:
@@ -111,12 +112,12 @@ def link_bytes_per_s(catalog: Catalog, run: LanguageRun, machine: Machine, asked
     low, high = RATES_BYTES_PER_S
     for _ in range(NUM_BISECTIONS):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if share(middle) > asked.communication_share else (low, middle)
-    return math.sqrt(low * high) * asked.link_share
+        low, high = (middle, high) if share(middle) > point.communication_share else (low, middle)
+    return math.sqrt(low * high) * point.link_share
 
 
 def over_links(machine: Machine, rate_bytes_per_s: float) -> Machine:
-    """This machine with every rank on a node of its own, behind a link of that rate."""
+    """This machine with every rank on its own node, behind a link of that rate."""
     return replace(
         machine,
         gpus_per_node=1,

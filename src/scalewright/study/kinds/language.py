@@ -31,7 +31,7 @@ from scalewright.study.kinds.base import Outcome
 from scalewright.study.kinds.options import parse_options
 from scalewright.study.kinds.training import (
     BENCH_OPTIONS,
-    BenchTraining,
+    TrainingOptions,
     measured_training,
     predict_point,
     read,
@@ -50,19 +50,19 @@ class LanguageKind:
     metrics: tuple[str, ...] = ("step_time_s", "tokens_per_s", "flop_per_s_per_gpu", "mfu_frac", "memory_bytes")
     runs_as_job = True
 
-    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = read(told, where=where)
-        parse_layout(asked.layout)
-        if asked.system == HERE:
-            resolve_model(catalog, asked.model)
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        point = read(options, where=where)
+        parse_layout(point.layout)
+        if point.system == HERE:
+            resolve_model(catalog, point.model)
         else:
-            resolve(catalog, told, where=where)
+            resolve(catalog, options, where=where)
 
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         return system_facts(catalog, values)
 
-    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        return predict_point(catalog, told, where=where)
+    def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
+        return predict_point(catalog, options, where=where)
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
         return stored_training_prediction(prediction)
@@ -83,7 +83,7 @@ class LanguageKind:
 class LanguagePointRun:
     """The run of one point: its configuration is resolved once, and its prediction follows where it is needed."""
 
-    def __init__(self, catalog: Catalog, options: BenchTraining, path: Path) -> None:
+    def __init__(self, catalog: Catalog, options: TrainingOptions, path: Path) -> None:
         self._catalog, self._options, self._directory = catalog, options, RunDirectory(path)
         self._budget_s = parse(options.budget, SECONDS)
         self._chosen = _chosen(catalog, options)
@@ -116,7 +116,7 @@ class LanguagePointRun:
         return with_prediction(self.execution, ready, detail=detail)
 
 
-def _chosen(catalog: Catalog, options: BenchTraining) -> Chosen:
+def _chosen(catalog: Catalog, options: TrainingOptions) -> Chosen:
     """What is trained and how it is split: as the options say, or as a plan does."""
     if not options.plan:
         if not options.model:
@@ -130,7 +130,7 @@ def _chosen(catalog: Catalog, options: BenchTraining) -> Chosen:
     return chosen_by_plan(Path(options.plan))
 
 
-def _request(options: BenchTraining, chosen: Chosen) -> LanguageRequest:
+def _request(options: TrainingOptions, chosen: Chosen) -> LanguageRequest:
     start_from = Path(options.start_from) if options.start_from else None
     return LanguageRequest(
         spec=chosen.spec,
@@ -151,7 +151,7 @@ def _request(options: BenchTraining, chosen: Chosen) -> LanguageRequest:
     )
 
 
-def saving_options(options: BenchTraining) -> dict[str, Any]:
+def saving_options(options: TrainingOptions) -> dict[str, Any]:
     """Fields that the configurations of language and vision runs share."""
     every = str(options.checkpoint_every)
     return {

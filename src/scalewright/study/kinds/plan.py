@@ -1,4 +1,4 @@
-"""A point that is a search: the best layout for a model on so many nodes, and what each knob is worth."""
+"""A point that is a search: the best layout of a model on a number of nodes, and what each knob contributes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_KNOBS = 8
 
 @checked(frozen=True, kw_only=True, config=STRICT)
 class SearchPoint:
-    """What a point of this kind says."""
+    """Options of a point of this kind."""
 
     model: str
     nodes: int
@@ -53,15 +53,15 @@ class SearchPoint:
         )  # fmt: skip
 
 
-_POINT: TypeAdapter[SearchPoint] = TypeAdapter(SearchPoint)
+_OPTIONS: TypeAdapter[SearchPoint] = TypeAdapter(SearchPoint)
 
 
 class PlanKind(PredictedOnly):
     what = "a search"
     metrics: tuple[str, ...] = ("flop_per_s_per_gpu", "mfu_frac", "step_time_s", "memory_bytes")
 
-    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        point = parse_options(_POINT, told, where=where)
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        point = parse_options(_OPTIONS, options, where=where)
         resolve_model(catalog, point.model)
         parse_fixed(point.fix)
         if point.system != HERE:
@@ -70,21 +70,21 @@ class PlanKind(PredictedOnly):
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         return system_facts(catalog, values)
 
-    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        result, best = searched(catalog.folders, parse_options(_POINT, told, where=where))
+    def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
+        result, best = searched(catalog.folders, parse_options(_OPTIONS, options, where=where))
         if best is None:
             return Outcome(problem=why_none(result))
         outcome = outcome_of(best)
-        seen = f"{result.considered:,} layouts, {result.feasible:,} fit"
+        counts = f"{result.considered:,} layouts, {result.feasible:,} fit"
         return replace(
-            outcome, words={"layout": best.question.layout.brief, "searched": seen},
+            outcome, words={"layout": best.question.layout.brief, "searched": counts},
             notes=(*(loser.sentence for loser in losers(result, best)[:MAX_KNOBS]), *outcome.notes),
         )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
 def searched(folders: tuple[Path, ...], point: SearchPoint) -> tuple[SearchResult, Answer | None]:
-    """The search and its fastest layout; kept, because points that differ in what follows share it."""
+    """The search and its fastest layout. Cached, because points of other kinds share the same search."""
     catalog = Catalog(folders)
     request = resolve_request(catalog, point.system, point.options, feed=TEXT)
     result = search(request.space(catalog, request.counts[0]))

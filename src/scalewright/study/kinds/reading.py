@@ -17,7 +17,7 @@ from scalewright.workload.storage_run import StorageFormat
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class ReadingOptions:
+class ReadingPoint:
     """Options of a point of this kind: one format, one and several readers, no metadata."""
 
     format: StorageFormat
@@ -27,7 +27,7 @@ class ReadingOptions:
     budget: str = "30 s"
 
 
-_OPTIONS = TypeAdapter(ReadingOptions)
+_OPTIONS = TypeAdapter(ReadingPoint)
 
 
 class ReadingKind(StorageKind):

@@ -1,4 +1,4 @@
-"""A point that asks what failures and checkpoints cost a whole run, with the best layout on so many nodes."""
+"""The cost of failures and checkpoints over a whole run, with the best layout on a number of nodes."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from scalewright.workload.named import resolve_model
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class SavedRun(SearchPoint):
-    """What a point of this kind says."""
+class SavingPoint(SearchPoint):
+    """Options of a point of this kind."""
 
     tokens: str = "300B"
     storage: str = ""
-    """Where checkpoints go; empty: the system's first."""
+    """Storage of the checkpoints; empty: the first of the system."""
     checkpoint: str = "async"
 
 
-_POINT: TypeAdapter[SavedRun] = TypeAdapter(SavedRun)
+_OPTIONS: TypeAdapter[SavingPoint] = TypeAdapter(SavingPoint)
 
 
 class SavingKind(PredictedOnly):
     what = "a whole run's failures and checkpoints"
     metrics: tuple[str, ...] = ("lost_frac", "save_interval_s", "save_time_s", "gpu_time_s", "training_time_s")
 
-    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        point = parse_options(_POINT, told, where=where)
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        point = parse_options(_OPTIONS, options, where=where)
         resolve_model(catalog, point.model)
         units.parse(point.tokens, units.COUNT)
         if point.checkpoint not in ("sync", "async"):
@@ -53,11 +53,11 @@ class SavingKind(PredictedOnly):
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         return system_facts(catalog, values)
 
-    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        point = parse_options(_POINT, told, where=where)
+    def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
+        point = parse_options(_OPTIONS, options, where=where)
         place = place_of(catalog, point.system, partition=point.partition or None)
-        search = SearchPoint(**{name: getattr(point, name) for name in SearchPoint.__dataclass_fields__})
-        result, best = searched(catalog.folders, search)
+        plain = SearchPoint(**{name: getattr(point, name) for name in SearchPoint.__dataclass_fields__})
+        result, best = searched(catalog.folders, plain)
         if best is None:
             return Outcome(problem=why_none(result))
         run = whole_run(
@@ -69,8 +69,8 @@ class SavingKind(PredictedOnly):
         return _outcome(run, best.question.layout.brief)
 
 
-def _storage(catalog: Catalog, place: Place, point: SavedRun) -> Storage:
-    """The one that is named, else the machine's own, which a calibration may have measured."""
+def _storage(catalog: Catalog, place: Place, point: SavingPoint) -> Storage:
+    """The named storage, or else the machine's own, which a calibration may have measured."""
     own = place.storage_of(catalog, num_gpus=point.nodes * place.machine.gpus_per_node)
     if own is not None and not point.storage:
         return own
@@ -98,7 +98,7 @@ def _outcome(run: WholeRun, layout: str) -> Outcome:
         numbers={name: Number(value=float(value)) for name, value in numbers.items()},
         words={"layout": layout, "checkpoints go to": run.storage_id},
         limit=limit,
-        why=f"{run.num_failures:,.0f} failures expected; a save takes {run.saving.stall_s:.3g} s of every device",
+        why=f"{run.num_failures:,.0f} failures expected; a save stops every device for {run.saving.stall_s:.3g} s",
         parts=ordered,
         notes=run.notes,
     )

@@ -1,4 +1,4 @@
-"""A stage of reasoning-model training: the fewest devices it fits, and time, energy and money of its work on them."""
+"""A stage of reasoning-model training: the fewest devices that it fits on, and its time, energy and cost on them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from scalewright.workload.training import ModeName
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class StageTold:
-    """What a point of this kind is told."""
+class StagePoint:
+    """Options of a point of this kind."""
 
     stage: Literal["sft", "rl", "generate"]
     model: str
@@ -51,7 +51,7 @@ class StageTold:
     """Steps of training or RL; batches of generation."""
 
 
-_TOLD: TypeAdapter[StageTold] = TypeAdapter(StageTold)
+_OPTIONS: TypeAdapter[StagePoint] = TypeAdapter(StagePoint)
 
 
 class StageKind(PredictedOnly):
@@ -66,56 +66,56 @@ class StageKind(PredictedOnly):
         "memory_bytes",
     )
 
-    def check(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> None:
-        asked = parse_options(_TOLD, told, where=where)
-        resolve_model(catalog, asked.model)
-        if asked.system != HERE:
-            place_of(catalog, asked.system, partition=asked.partition or None)
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        point = parse_options(_OPTIONS, options, where=where)
+        resolve_model(catalog, point.model)
+        if point.system != HERE:
+            place_of(catalog, point.system, partition=point.partition or None)
 
     def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
         return system_facts(catalog, values)
 
-    def predict(self, catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-        asked = parse_options(_TOLD, told, where=where)
-        place = place_of(catalog, asked.system, partition=asked.partition or None)
-        spec = resolve_model(catalog, asked.model)
+    def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
+        point = parse_options(_OPTIONS, options, where=where)
+        place = place_of(catalog, point.system, partition=point.partition or None)
+        spec = resolve_model(catalog, point.model)
         try:
             fewest = minimum_gpus(
-                spec=spec, machine=place.machine, stack=catalog.stack(asked.stack),
-                recipe=resolve_recipe(asked.precision, place.machine), stage_name=asked.stage,
-                seq=asked.prompt + asked.response, mode=asked.mode,
+                spec=spec, machine=place.machine, stack=catalog.stack(point.stack),
+                recipe=resolve_recipe(point.precision, place.machine), stage_name=point.stage,
+                seq=point.prompt + point.response, mode=point.mode,
             )  # fmt: skip
         except ConfigError as error:
             return Outcome(problem=str(error))
-        return _outcome(asked, fewest, answer(_question(catalog, asked, place, fewest)))
+        return _outcome(point, fewest, answer(_question(catalog, point, place, fewest)))
 
 
-def _question(catalog: Catalog, asked: StageTold, place: Place, fewest: MinimumGpus) -> Question:
-    """One step on the fewest devices, everything sharded over them; at least one sequence a device."""
+def _question(catalog: Catalog, point: StagePoint, place: Place, fewest: MinimumGpus) -> Question:
+    """One step on the fewest devices, with everything sharded over them and at least one sequence per device."""
     n, tp = fewest.num_gpus, fewest.tp
-    batch = max(asked.batch // n, 1) * n
+    batch = max(point.batch // n, 1) * n
     layout = Layout(dp=n, mbs=1, gbs=batch, zero=3, recompute="full")
     common = partial(
-        ask, catalog, model=asked.model, system=place, precision=asked.precision, stack=asked.stack
+        ask, catalog, model=point.model, system=place, precision=point.precision, stack=point.stack
     )  # fmt: skip
-    if asked.stage == "sft":
-        return common(layout=layout, seq=asked.prompt + asked.response, mode=asked.mode)
-    if asked.stage == "generate":
-        lengths = GenerateRequest(prompt=asked.prompt, response=asked.response)
-        return common(layout=Layout(tp=tp, dp=n // tp, gbs=asked.batch), generate=lengths)
+    if point.stage == "sft":
+        return common(layout=layout, seq=point.prompt + point.response, mode=point.mode)
+    if point.stage == "generate":
+        lengths = GenerateRequest(prompt=point.prompt, response=point.response)
+        return common(layout=Layout(tp=tp, dp=n // tp, gbs=point.batch), generate=lengths)
     step = RlRequest(
-        prompts=asked.prompts, samples=asked.answers, prompt=asked.prompt, response=asked.response, tp=tp
+        prompts=point.prompts, samples=point.answers, prompt=point.prompt, response=point.response, tp=tp
     )  # fmt: skip
-    num_sequences = asked.prompts * asked.answers
+    num_sequences = point.prompts * point.answers
     whole = layout if num_sequences % batch == 0 else replace(layout, gbs=num_sequences)
-    return common(layout=whole, rl=step, mode=asked.mode)
+    return common(layout=whole, rl=step, mode=point.mode)
 
 
-def _outcome(asked: StageTold, fewest: MinimumGpus, prediction: Answer) -> Outcome:
+def _outcome(point: StagePoint, fewest: MinimumGpus, prediction: Answer) -> Outcome:
     step_s, used = prediction.time_s, prediction.footprint
-    # Of RL the answers count, not their prompts.
-    tokens = asked.prompts * asked.answers * asked.response if asked.stage == "rl" else prediction.num_units
-    total_s = step_s * asked.work
+    # In RL the tokens of the responses count, not those of the prompts.
+    tokens = point.prompts * point.answers * point.response if point.stage == "rl" else prediction.num_units
+    total_s = step_s * point.work
     numbers = {
         "num_gpus": fewest.num_gpus,
         "step_time_s": step_s,
@@ -125,11 +125,11 @@ def _outcome(asked: StageTold, fewest: MinimumGpus, prediction: Answer) -> Outco
         "memory_bytes": float(fewest.memory.total),
     }
     if used is not None:
-        numbers["energy_j"] = float(used.energy.total) * asked.work
+        numbers["energy_j"] = float(used.energy.total) * point.work
         if used.cost_usd is not None:
-            numbers["cost_usd"] = used.cost_usd * asked.work
+            numbers["cost_usd"] = used.cost_usd * point.work
         if used.carbon_kgco2e is not None:
-            numbers["carbon_kgco2e"] = used.carbon_kgco2e * asked.work
+            numbers["carbon_kgco2e"] = used.carbon_kgco2e * point.work
     parts = {name.replace("_", " "): seconds / step_s for name, seconds in term_times(prediction.time)}
     return Outcome(
         numbers={name: Number(value=float(value)) for name, value in numbers.items()},

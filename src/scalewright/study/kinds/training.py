@@ -1,4 +1,4 @@
-"""Training steps, of language models and of vision models: the point is one layout on one system."""
+"""A training step of a language or vision model: one layout on one system, predicted and measured."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ MEASURED = {
     "mfu_frac": names.MFU,
     "memory_bytes": names.PEAK_MEMORY,
 }
-"""A study's metrics by what a run calls them."""
+"""Names in a run's events, by the study's metric."""
 MAX_RANKS_SHOWN = 16
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class Training:
-    """What a point of training is told."""
+class TrainingPoint:
+    """Options of a training step: a model under a layout on a system."""
 
     model: str
     layout: str
@@ -57,16 +57,16 @@ class Training:
     seq: int = 0
     channels_last: bool | None = None
     storage: str = ""
-    """Where images are read from; empty: they are ready."""
+    """Storage that images are read from; empty: reading is not predicted."""
     images_per_epoch: int = 0
-    """0: ImageNet's."""
+    """0: as many as ImageNet has."""
     epoch_fixed_s: float = 0.0
-    """What an epoch costs whatever its length: its start, validation, stragglers at its end."""
+    """Time of an epoch that does not depend on its length: its start, validation, stragglers at its end."""
     epochs: int = 0
-    """Of vision; 0: one, or the protocol's."""
+    """Of vision; 0: one, or as many as the protocol has."""
     image_size: int = 0
     num_images: int = 0
-    """That are made, where data are."""
+    """Images that are made, if data is `made`."""
     copy_to: str = ""
     """Folder that the data set is copied to before the first step; `ram`: /dev/shm."""
     steps: int = 30
@@ -101,7 +101,7 @@ class Training:
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class BenchTraining(Training):
+class TrainingOptions(TrainingPoint):
     """Options of `bench language` and `bench vision`: a point whose model and layout may follow from other options."""
 
     model: str = ""
@@ -120,25 +120,25 @@ class BenchTraining(Training):
         return self.this_system if self.system == HERE else self.system
 
 
-_TOLD = TypeAdapter(Training)
-BENCH_OPTIONS = TypeAdapter(BenchTraining)
+_OPTIONS = TypeAdapter(TrainingPoint)
+BENCH_OPTIONS = TypeAdapter(TrainingOptions)
 
 
-def read(told: Mapping[str, Value], *, where: str) -> Training:
-    return parse_options(_TOLD, told, where=where)
+def read(options: Mapping[str, Value], *, where: str) -> TrainingPoint:
+    return parse_options(_OPTIONS, options, where=where)
 
 
 @lru_cache(maxsize=256)
 def _place(folders: tuple[Path, ...], system: str, partition: str, transport: str, num_ranks: int) -> Place:
-    """The machine that a point names; kept, because hundreds of points share one."""
+    """The machine that a point names. Cached, because hundreds of points share one."""
     return place_of(
         Catalog(folders), system, partition=partition or None, transport=transport or None, num_ranks=num_ranks
     )
 
 
-def resolve(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Question:
-    """The question that a point is."""
-    point = read(told, where=where)
+def resolve(catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Question:
+    """The planner's question for a point."""
+    point = read(options, where=where)
     layout = parse_layout(point.layout)
     place = _place(catalog.folders, point.system, point.partition, point.transport, int(layout.num_gpus))
     return ask(
@@ -148,7 +148,7 @@ def resolve(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Quest
 
 
 def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
-    """What follows from a point's system: devices of a node, their memory."""
+    """Facts of a point's system: devices per node, nodes, memory of a device."""
     system = values.get("system")
     if not isinstance(system, str) or system == HERE:
         return {}
@@ -161,11 +161,11 @@ def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any
     }
 
 
-def predict_point(catalog: Catalog, told: Mapping[str, Value], *, where: str) -> Outcome:
-    """Predict a step. A layout that does not fit the memory is an outcome as well."""
-    question = resolve(catalog, told, where=where)
+def predict_point(catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
+    """Predict a step. If the layout does not fit in memory, the outcome says so."""
+    question = resolve(catalog, options, where=where)
     if question.spec.is_vision:
-        return _vision(read(told, where=where), answer(question))
+        return _vision(read(options, where=where), answer(question))
     return outcome_of(answer(question))
 
 
@@ -192,7 +192,7 @@ def outcome_of(prediction: Answer) -> Outcome:
 
 
 def _memory_note(prediction: Answer) -> list[str]:
-    """Memory of every pipeline rank, in one line; of many the ends."""
+    """Memory of every pipeline rank in one line; with many ranks, of the first and last ones."""
     sizes = [units.format(size, units.BYTES) for size in prediction.transformer.memory_bytes_per_pipeline_rank]
     if len(sizes) < 2:
         return []
@@ -200,7 +200,7 @@ def _memory_note(prediction: Answer) -> list[str]:
     return [f"memory by pipeline rank, first to last of {len(sizes)}: {', '.join(shown)}"]
 
 
-def _vision(point: Training, prediction: Answer) -> Outcome:
+def _vision(point: TrainingPoint, prediction: Answer) -> Outcome:
     step_s, ends, layout = prediction.time_s, prediction.interval_s, prediction.question.layout
     top = prediction.limits[0]
     epoch_s = prediction.vision.epoch_s
@@ -248,10 +248,8 @@ def _rate(work: float, step_s: float, ends: tuple[float, float]) -> Number:
 def _used(used: Footprint | None) -> dict[str, Number]:
     if used is None:
         return {}
-    found = {"energy_j": float(used.energy.total)}
-    found |= {} if used.cost_usd is None else {"cost_usd": float(used.cost_usd)}
-    found |= {} if used.carbon_kgco2e is None else {"carbon_kgco2e": float(used.carbon_kgco2e)}
-    return {name: Number(value=value) for name, value in found.items()}
+    numbers = {"energy_j": float(used.energy.total), "cost_usd": used.cost_usd, "carbon_kgco2e": used.carbon_kgco2e}
+    return {name: Number(value=float(value)) for name, value in numbers.items() if value is not None}
 
 
 def _parts(time: Breakdown) -> dict[str, float]:
@@ -260,30 +258,30 @@ def _parts(time: Breakdown) -> dict[str, float]:
 
 
 def measured_training(path: Path) -> tuple[CollectedRun, Outcome]:
-    """What a run of training says, whatever it trains."""
+    """The run and the outcome of a finished training run, of language or vision."""
     run = collect(RunDirectory(path))
     summary = summarize(run)
     step = summary.compared(names.STEP_TIME).measured
     if step is None:
         return run, Outcome(problem=summary.end)
     times = run.series(names.STEP_TIME, slowest=True)
-    found = {
+    numbers = {
         "step_time_s": Number(value=step, low=float(times.min()), high=float(times.max())),
         "num_gpus": Number(value=summary.num_ranks),
     }
     for metric, name in MEASURED.items():
         value = next((c.measured for c in summary.comparisons if c.name == name), None)
         if value is not None:
-            found[metric] = Number(value=value)
+            numbers[metric] = Number(value=value)
     for metric in ("tokens_per_s", "images_per_s"):
-        if metric in found:
-            found[f"{metric}_per_gpu"] = Number(value=found[metric].value / summary.num_ranks)
+        if metric in numbers:
+            numbers[f"{metric}_per_gpu"] = Number(value=numbers[metric].value / summary.num_ranks)
     split = sorted(summary.split_s.items(), key=lambda item: -item[1])
     total = sum(summary.split_s.values())
     shares = {name.removesuffix("_time").replace("_", " "): s / total for name, s in split} if total else {}
     if "communication" in shares:
-        found["communication_frac"] = Number(value=shares["communication"])
-    return run, Outcome(numbers=found, limit=next(iter(shares), ""), parts=shares, doubts=doubts_of_training(run))
+        numbers["communication_frac"] = Number(value=shares["communication"])
+    return run, Outcome(numbers=numbers, limit=next(iter(shares), ""), parts=shares, doubts=doubts_of_training(run))
 
 
 def with_prediction(execution: Execution, ready: Ready[Any], *, detail: str = "") -> Execution:
@@ -305,7 +303,7 @@ def with_prediction(execution: Execution, ready: Ready[Any], *, detail: str = ""
 
 
 def stored_training_prediction(prediction: Mapping[str, Any]) -> Outcome:
-    """A `prediction/1` document of a training step, as it was written before its run."""
+    """The outcome of a `prediction/1` document that was written before a run."""
     step_s, n = float(prediction["step_time_s"]), int(prediction["num_gpus"])
     ends = tuple(float(end) for end in prediction["step_time_interval_s"])
     span = (ends[0], ends[1])
@@ -333,8 +331,8 @@ def stored_training_prediction(prediction: Mapping[str, Any]) -> Outcome:
 
 
 def _stored_parts(time: Mapping[str, Any]) -> dict[str, float]:
-    """Shares of the leaves, forward and backward of one kind together, largest first."""
-    found: dict[str, float] = {}
+    """Shares of the leaf terms, forward and backward together, largest first."""
+    seconds_by_name: dict[str, float] = {}
 
     def walk(term: Mapping[str, Any]) -> None:
         if term.get("parts"):
@@ -344,9 +342,10 @@ def _stored_parts(time: Mapping[str, Any]) -> dict[str, float]:
             name = str(term["name"])
             for suffix in PASSES:
                 name = name.removesuffix(suffix)
-            found[name.replace("_", " ")] = found.get(name.replace("_", " "), 0.0) + float(term["total_s"])
+            name = name.replace("_", " ")
+            seconds_by_name[name] = seconds_by_name.get(name, 0.0) + float(term["total_s"])
 
     walk(time)
-    total = sum(found.values())
-    ordered = sorted(found.items(), key=lambda item: -item[1])
+    total = sum(seconds_by_name.values())
+    ordered = sorted(seconds_by_name.items(), key=lambda item: -item[1])
     return {name: seconds / total for name, seconds in ordered if seconds > 0} if total else {}

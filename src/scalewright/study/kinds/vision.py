@@ -22,14 +22,14 @@ from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.kinds.language import LanguageKind, saving_options
 from scalewright.study.kinds.options import parse_options
-from scalewright.study.kinds.training import BENCH_OPTIONS, BenchTraining, measured_training, with_prediction
+from scalewright.study.kinds.training import BENCH_OPTIONS, TrainingOptions, measured_training, with_prediction
 from scalewright.units import SECONDS, parse
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 from scalewright.workload.vision_run import LargeBatchRecipe
 
 MAX_SERIES = 2000
-"""Batches of a distribution that are kept, evenly taken."""
+"""Largest number of batch times that are kept, evenly sampled."""
 
 
 class VisionKind(LanguageKind):
@@ -49,16 +49,16 @@ class VisionKind(LanguageKind):
         return with_prediction(execution, ready)
 
     def measured(self, path: Path) -> Outcome:
-        run, found = measured_training(path)
-        if found.problem:
-            return found
-        numbers = {**found.numbers, "batch_time_s": found.numbers["step_time_s"], **_epoch_numbers(run)}
+        run, outcome = measured_training(path)
+        if outcome.problem:
+            return outcome
+        numbers = {**outcome.numbers, "batch_time_s": outcome.numbers["step_time_s"], **_epoch_numbers(run)}
         times = np.sort(run.series(names.STEP_TIME, slowest=True))
         kept = times[:: max(len(times) // MAX_SERIES, 1)]
-        return replace(found, numbers=numbers, series={"batch_time_s": tuple(float(value) for value in kept)})
+        return replace(outcome, numbers=numbers, series={"batch_time_s": tuple(float(value) for value in kept)})
 
 
-def _request(catalog: Catalog, point: BenchTraining) -> VisionRequest:
+def _request(catalog: Catalog, point: TrainingOptions) -> VisionRequest:
     """Ranks and images come from the layout, or from options of their own."""
     layout = parse_layout(point.layout) if point.layout else None
     return VisionRequest(
@@ -87,21 +87,21 @@ def _request(catalog: Catalog, point: BenchTraining) -> VisionRequest:
 
 
 def _epoch_numbers(run: CollectedRun) -> dict[str, Number]:
-    """Times of the epoch that counts by the run's protocol; where none does, of the middle one of all.
+    """Times of the epochs that count by the run's protocol; if none does, of all epochs. The value is the median.
 
-    The training time of an epoch is the epoch without its validation, as EPICURE has it.
+    The training time of an epoch is its time without validation, as EPICURE defines it.
     """
     summary = summarize_vision(run)
     every = () if summary is None else summary.epochs
     chosen = [epoch for epoch in every if epoch.counts] or every
-    found = {}
+    numbers = {}
     for name, times_s in (
         ("epoch_time_s", [epoch.epoch_s for epoch in chosen if epoch.epoch_s is not None]),
         ("training_time_s", [epoch.training_s for epoch in chosen if epoch.training_s is not None]),
     ):
         if times_s:
-            found[name] = Number(value=float(np.median(times_s)), low=min(times_s), high=max(times_s))
-    return found
+            numbers[name] = Number(value=float(np.median(times_s)), low=min(times_s), high=max(times_s))
+    return numbers
 
 
 KIND: Any = VisionKind()

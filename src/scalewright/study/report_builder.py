@@ -1,0 +1,172 @@
+"""The report of a study, built from its results: rows of points, curves with where to stop, and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from scalewright import __version__
+from scalewright.catalog.library import Catalog
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.study_report import (
+    CurveShown,
+    MetricShown,
+    Origin,
+    PointRow,
+    PublishedFigure,
+    StudyReport,
+)
+from scalewright.study.distribution import elbow_of
+from scalewright.study.file import axes_of
+from scalewright.study.findings import findings_of
+from scalewright.study.kinds.base import Outcome
+from scalewright.study.metrics import METRICS, Metric
+from scalewright.study.points import Study, open_study
+from scalewright.study.results import Results, measured_study, predict_study
+from scalewright.study.scaling import Curve, curves, too_few_points, where_to_stop
+from scalewright.study.store import Store
+
+NO_OUTCOME = Outcome()
+
+
+def predicted_report(catalog: Catalog, study: Study) -> StudyReport:
+    return report_of(predict_study(catalog, study))
+
+
+def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:
+    """The measured points beside their predictions, then the points for other systems, if the study has any."""
+    study = open_study(catalog, name, is_measured=True)
+    store.check(study)
+    report = report_of(measured_study(catalog, study, store), machine=_machine(study, store))
+    if study.file.measure is None or not axes_of(study.file.measure) or not axes_of(study.file):
+        return report
+    return replace(report, parts=(predicted_report(catalog, open_study(catalog, name)),))
+
+
+def _machine(study: Study, store: Store) -> str:
+    """The machine of the first run that has written one down."""
+    runs = (store.run(point, 0) for point in study.points)
+    return next(filter(None, map(_machine_of_run, runs)), "")
+
+
+def _machine_of_run(run: RunDirectory) -> str:
+    if not run.machine.exists():
+        return ""
+    machine = run.read_machine()
+    return f"measured on {machine.get('accelerator', '')} ({machine.get('basis', '')})"
+
+
+def report_of(results: Results, *, machine: str = "", now: datetime | None = None) -> StudyReport:
+    study = results.study
+    study_curves = list(curves(study))
+    return StudyReport(
+        study=study.file.id,
+        title=study.file.title,
+        question=" ".join(study.file.question.split()),
+        created=(now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        version=__version__,
+        machine=machine,
+        axes=tuple(study.points[0].labels),
+        metrics=tuple(_shown(METRICS[name]) for name in _metrics(results)),
+        points=tuple(_row(results, index, study_curves) for index in range(len(study.points))),
+        curves=tuple(_curves(results, study_curves)),
+        scale_name=_scale_name(results),
+        units={name: METRICS[name].unit for name in sorted(_names(results))},
+        findings=tuple(findings_of(results)),
+        notes=(*study.file.notes, *results.notes),
+        measure_note=study.file.measure.note if study.file.measure and results.measured else "",
+    )
+
+
+def _scale_name(results: Results) -> str:
+    """What the scaling counts: nodes, ranks."""
+    file = results.study.file
+    if file.scaling is None:
+        return ""
+    measured_scale = file.measure.scale if file.measure is not None and results.study.is_measured else ""
+    return measured_scale or file.scaling.name
+
+
+def _metrics(results: Results) -> list[str]:
+    """The study's metrics, those of published figures and the efficiency, as far as any point has them."""
+    measured_names = _names(results)
+    published_names = (published.figure.metric for published in results.published)
+    names = dict.fromkeys((*results.study.metrics, *published_names, "efficiency_frac"))
+    return [name for name in names if name in measured_names]
+
+
+def _names(results: Results) -> set[str]:
+    return {name for outcome in (*results.predicted, *results.measured) for name in outcome.numbers}
+
+
+def _shown(metric: Metric) -> MetricShown:
+    return MetricShown(
+        name=metric.name, title=metric.title, unit=metric.unit, quantity=metric.dimension.name, better=metric.better
+    )
+
+
+def _row(results: Results, index: int, study_curves: Sequence[Curve]) -> PointRow:
+    study, point = results.study, results.study.points[index]
+    predicted = results.predicted[index] if results.predicted else NO_OUTCOME
+    measured = results.measured[index] if results.measured else NO_OUTCOME
+    scales = [curve.scales[curve.indices.index(index)] for curve in study_curves if index in curve.indices]
+    remarks = [remark.text for remark in study.file.remarks if index in study.matching(remark.where)]
+    return PointRow(
+        id=point.id,
+        labels=point.labels,
+        scale=scales[0] if scales else None,
+        predicted=predicted.numbers,
+        measured=measured.numbers,
+        published=tuple(
+            PublishedFigure(
+                metric=published.figure.metric, number=published.number, source=published.figure.source.text,
+                url=published.figure.source.url, note=published.figure.note,
+            )
+            for published in results.published if published.point == index
+        ),
+        words=predicted.words | measured.words,
+        limit=predicted.limit,
+        why=predicted.why,
+        parts=predicted.parts,
+        measured_parts=measured.parts,
+        problem=predicted.problem,
+        measured_problem=measured.problem,
+        remark="; ".join(remarks),
+        notes=tuple(dict.fromkeys((*predicted.notes, *measured.notes))),
+        series=measured.series,
+        elbows={name: bend for name, values in measured.series.items() if (bend := elbow_of(values)) is not None},
+        doubts=measured.doubts,
+    )  # fmt: skip
+
+
+def _curves(results: Results, study_curves: Sequence[Curve]) -> Iterator[CurveShown]:
+    origins: tuple[tuple[Origin, tuple[Outcome, ...]], ...] = (
+        ("predicted", results.predicted),
+        ("measured", results.measured),
+    )
+    for origin, outcomes in origins:
+        if not outcomes:
+            continue
+        for curve in study_curves:
+            work_s = _work_s(curve, outcomes)
+            stop = where_to_stop(curve, work_s)
+            yield CurveShown(
+                group=curve.group,
+                points=curve.indices,
+                origin=origin,
+                serial_frac=None if stop is None else stop.serial_frac,
+                serial_interval_frac=None if stop is None else stop.serial_interval_frac,
+                recommended=None if stop is None else stop.scale,
+                sentence=too_few_points(len(work_s)) if stop is None else stop.sentence,
+            )
+
+
+def _work_s(curve: Curve, outcomes: Sequence[Outcome]) -> dict[int, float]:
+    """Relative time of the same work at each scale, by point: 1 / (efficiency x scale), for weak and strong scaling."""
+    work_s = {}
+    for scale, index in zip(curve.scales, curve.indices, strict=True):
+        number = outcomes[index].numbers.get("efficiency_frac")
+        if number is not None and number.value > 0 and not outcomes[index].problem:
+            work_s[index] = 1.0 / (number.value * scale)
+    return work_s
