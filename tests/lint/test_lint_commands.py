@@ -1,4 +1,4 @@
-"""The body of a script as commands: what starts what, with which options, inside what."""
+"""The body of a script as commands: launchers, their options, and what encloses them."""
 
 from __future__ import annotations
 

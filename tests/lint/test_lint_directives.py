@@ -1,4 +1,4 @@
-"""Which lines of a header count, and what they say: the rules of sbatch's own parser."""
+"""Which lines of a header sbatch reads, and what it reads in them."""
 
 from __future__ import annotations
 

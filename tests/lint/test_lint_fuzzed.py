@@ -1,4 +1,4 @@
-"""Scripts that nobody would write: no crash, no hang, and fixes that never make things worse."""
+"""Fuzzed scripts: no crash, no hang, and fixes that never make a script worse."""
 
 from __future__ import annotations
 

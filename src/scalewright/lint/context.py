@@ -1,4 +1,4 @@
-"""What is known besides the scripts: the site, its Slurm, how long a pilot took, and what the model needs."""
+"""The context of a script: the site, its Slurm version, the duration of a pilot run, and what the model needs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ NeedsOf = Callable[[Script], ModelNeeds | None]
 
 
 def lint_context(settings: LintSettings, pilot: Path | None, catalog: Path | None) -> Context:
+    """Site, Slurm version and pilot run; the model is added for each script."""
     site = find_site(settings.site, catalog) if settings.site else None
-    said = settings.slurm or (site.slurm.value if site is not None and site.slurm is not None else "")
-    version = parse_version(said)
+    slurm = settings.slurm or (site.slurm.value if site is not None and site.slurm is not None else "")
+    version = parse_version(slurm)
     if settings.slurm and version is None:
-        raise ConfigError(f"Slurm {settings.slurm!r} is no version: write it as 23.11")
+        raise ConfigError(f"Slurm {settings.slurm!r} is not a version: write it as 23.11")
     return Context(site=site, slurm=version, pilot_s=None if pilot is None else pilot_duration_s(pilot))
 
 
@@ -40,7 +41,7 @@ def pilot_duration_s(folder: Path) -> float:
             first, last = spans.get(event.job, (event.time, event.time))
             spans[event.job] = (min(first, event.time), max(last, event.time))
     if not spans:
-        raise ConfigError(f"--pilot {folder} has no events: name a run directory of a run that has made steps")
+        raise ConfigError(f"--pilot {folder} has no events: name the directory of a run that has done steps")
     return max(last - first for first, last in spans.values())
 
 

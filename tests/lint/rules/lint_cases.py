@@ -1,4 +1,4 @@
-"""How cases of lint rules are written down: scripts that a rule finds fault with, and scripts that it does not."""
+"""Cases of lint rules: scripts on which a rule fires, and scripts on which it is silent."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ OLD_SLURM = Context(slurm=(22, 5))
 NOTHING = Context()
 
 Case = str | tuple[str, Context]
-"""A script, with what else is known where that is not the rule's usual context."""
+"""A script, with its context if that is not the usual one of the rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cases:
+    """Scripts on which a rule fires, and scripts on which it is silent."""
+
     fires: tuple[Case, ...]
     silent: tuple[Case, ...]
     context: Context = NOTHING
-    """Usual context: also of the rule's own example."""
+    """Usual context, also for the example of the rule."""
 
 
 def job(options: str, body: str = "srun python train.py") -> str:
@@ -43,5 +45,5 @@ def job(options: str, body: str = "srun python train.py") -> str:
 
 
 def shell(body: str) -> str:
-    """A script that is no job."""
+    """A script without a header."""
     return f"#!/bin/bash\n{body}\n"

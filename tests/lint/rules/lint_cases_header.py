@@ -1,4 +1,4 @@
-"""Cases of the rules about the header, its values, and what it asks for."""
+"""Cases of the rules about the header, its values and its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of the rules about launchers in launchers, parts of a job, lists behind arrays and loader workers."""
+"""Cases of the rules about nested launchers, components of a job, lists of arrays and data loader workers."""
 
 from __future__ import annotations
 

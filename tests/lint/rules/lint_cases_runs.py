@@ -1,4 +1,4 @@
-"""Cases of the rules about a job's end, its network, Ray, containers and the scheduler."""
+"""Cases of the rules about the end of a job, its network, Ray, containers and the scheduler."""
 
 from __future__ import annotations
 

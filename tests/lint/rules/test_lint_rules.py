@@ -1,4 +1,4 @@
-"""Every rule finds what it is for, passes over what it is not for, and its fixes satisfy it."""
+"""Every rule fires where it should, is silent elsewhere, and its fixes satisfy it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.lint.engine import Linter, LintFinding
+from scalewright.lint.engine import Linter, LintFinding, known_rules
 from scalewright.lint.fixes import fix_script
 from scalewright.lint.rule import Context
-from scalewright.lint.rules import all_rules
+from scalewright.lint.rules import CATEGORIES, all_rules
 from scalewright.lint.script import Script, parse_script
 from scalewright.lint.settings import LintSettings
 
@@ -33,9 +33,11 @@ RULES = all_rules()
 
 
 def of_rule(rule: str, case: Case, context: Context) -> tuple[Script, Linter]:
-    """A script, and a linter that asks one rule of it."""
-    text, known = case if isinstance(case, tuple) else (case, context)
-    linter = Linter(settings=LintSettings(select=(rule,)), context=known, needs_of=lambda script: known.needs)
+    """A script, and a linter with one rule."""
+    text, case_context = case if isinstance(case, tuple) else (case, context)
+    linter = Linter(
+        settings=LintSettings(select=(rule,)), context=case_context, needs_of=lambda script: case_context.needs
+    )
     return parse_script(text), linter
 
 
@@ -50,6 +52,10 @@ def all_cases(kind: str) -> list[object]:
         for rule, cases in CASES.items()
         for number, case in enumerate(getattr(cases, kind))
     ]
+
+
+def test_every_rule_has_a_category_and_every_category_rules() -> None:
+    assert {rule.category for rule in known_rules().values()} == set(CATEGORIES)
 
 
 def test_every_rule_has_cases() -> None:

@@ -1,4 +1,4 @@
-"""How grave a finding is depends on the rest of the script; what cannot be right is not offered as a fix."""
+"""The severity of a finding depends on the rest of the script; fixes that cannot be right are not offered."""
 
 from __future__ import annotations
 

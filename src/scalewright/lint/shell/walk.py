@@ -191,25 +191,8 @@ def _command(
     trailing_words: Sequence[Node] = (),
 ) -> Command | None:
     """Record a simple command; None: it holds assignments only. `trailing_words` follow a redirection."""
-    environment: list[tuple[str, Word]] = []
-    words: list[Word] = []
-    all_redirects = list(redirects)
     children = [*(child for child in node.children if child.is_named), *trailing_words]
-    for index, child in enumerate(children):
-        if child.type == "variable_assignment":
-            if _ends_statement(child, children[index + 1 :], unit):
-                _assignment(child, unit, within, state, is_exported=False, depth=depth)
-                continue
-            name, value = name_and_value(child, unit)
-            environment.append((name, value))
-        elif child.type.endswith("_redirect"):
-            all_redirects.extend(_redirect(child, unit))
-            words.extend(word for extra in _after_redirect(child) for word in _words(extra, unit, state))
-        elif child.type == "command_name":
-            words.extend(_words(child.children[0] if child.children else child, unit, state))
-        else:
-            words.extend(_words(child, unit, state))
-        _substitutions(child, unit, within, state, depth)
+    words, environment, own_redirects = _command_parts(children, unit, within, state, depth)
     if not words:
         return None
     start, end = unit.span(node)
@@ -228,7 +211,7 @@ def _command(
         line=line,
         column=column,
         within=within,
-        redirects=tuple(all_redirects),
+        redirects=(*redirects, *own_redirects),
         parent=unit.parent,
         origin=unit.origin_of(node),
     )
@@ -237,6 +220,30 @@ def _command(
     _sourced_file(command, within, state, depth)
     _text_for_shell(command, within, state, depth)
     return command
+
+
+def _command_parts(
+    children: list[Node], unit: Unit, within: Enclosing, state: WalkState, depth: int
+) -> tuple[list[Word], list[tuple[str, Word]], list[Redirect]]:
+    """Words, environment assignments and redirections of a command, in the order of the text."""
+    words: list[Word] = []
+    environment: list[tuple[str, Word]] = []
+    redirects: list[Redirect] = []
+    for index, child in enumerate(children):
+        if child.type == "variable_assignment":
+            if _ends_statement(child, children[index + 1 :], unit):
+                _assignment(child, unit, within, state, is_exported=False, depth=depth)
+                continue
+            environment.append(name_and_value(child, unit))
+        elif child.type.endswith("_redirect"):
+            redirects.extend(_redirect(child, unit))
+            words.extend(word for extra in _after_redirect(child) for word in _words(extra, unit, state))
+        elif child.type == "command_name":
+            words.extend(_words(child.children[0] if child.children else child, unit, state))
+        else:
+            words.extend(_words(child, unit, state))
+        _substitutions(child, unit, within, state, depth)
+    return words, environment, redirects
 
 
 def _ends_statement(child: Node, following: list[Node], unit: Unit) -> bool:

@@ -110,9 +110,9 @@ def summary_line(findings: Sequence[LintFinding], num_files: int, num_unreadable
     safe = sum(finding.fix is not None and finding.fix.is_safe for finding in findings)
     unsafe = sum(finding.fix is not None and not finding.fix.is_safe for finding in findings)
     if safe:
-        text += f"; {safe} fixed by --fix"
+        text += f"; --fix can fix {safe}"
     if unsafe:
-        text += f"; {unsafe}{' more' if safe else ''} fixed by --fix --unsafe-fixes"
+        text += f"; --fix --unsafe-fixes can fix {unsafe}{' more' if safe else ''}"
     if num_unreadable:
         text += f"; {num_unreadable} not readable"
     return text

@@ -96,11 +96,23 @@ def _with_flag(script: Script, launch: Launch, flag: str) -> ScriptFix | None:
     after=_HEAD + "srun apptainer exec --nv pytorch_24.08.sif python train.py\n",
 )
 def container_by_tag(script: Script, context: Context) -> Iterator[Hit]:
+    yield from _images_of_containers(script)
+    yield from _images_of_steps(script)
+    yield from _images_in_header(script)
+
+
+def _images_of_containers(script: Script) -> Iterator[Hit]:
+    """Images of apptainer, podman and docker commands."""
     for launch in script.containers:
         image = script.resolve(launch.image.text) if launch.image is not None else ""
         if launch.tool == "apptainer":
             if _can_change(image, is_remote=image.startswith(("docker://", "oras://", "library://"))):
-                yield _by_tag(script, launch, image)
+                yield at(
+                    script,
+                    launch.image or launch,
+                    f"{image} has a tag but no digest, and is downloaded when the job runs",
+                    next_step="pull it by digest to a .sif file before the job, and name the file",
+                )
         elif launch.tool in ("podman", "podman-hpc", "docker") and launch.image is not None and "$" not in image:
             latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
             if _can_change(image, is_remote="/" in image and not image.startswith(("/", "."))):
@@ -111,6 +123,10 @@ def container_by_tag(script: Script, context: Context) -> Iterator[Hit]:
                     next_step="add @sha256:DIGEST",
                     severity=None if latest else "info",
                 )
+
+
+def _images_of_steps(script: Script) -> Iterator[Hit]:
+    """Images of srun --container-image."""
     for launch in script.launched("srun"):
         option = launch.option("container-image")
         image = script.resolve(option.value or "") if option is not None else ""
@@ -121,6 +137,10 @@ def container_by_tag(script: Script, context: Context) -> Iterator[Hit]:
                 f"{image} has a tag but no digest",
                 next_step="import it once to a file (enroot import) and name the file, or add @sha256:DIGEST",
             )
+
+
+def _images_in_header(script: Script) -> Iterator[Hit]:
+    """Images of #SBATCH --container-image and --image."""
     for name in ("container-image", "image"):
         directive = script.directive(name)
         image = (directive.value or "") if directive is not None else ""
@@ -143,13 +163,3 @@ def _is_remote(image: str) -> bool:
 
 def _can_change(image: str, *, is_remote: bool) -> bool:
     return is_remote and "@sha256" not in image and not image.startswith("docker-daemon:")
-
-
-def _by_tag(script: Script, launch: Launch, image: str) -> Hit:
-    place = launch.image or launch
-    return at(
-        script,
-        place,
-        f"{image} has a tag but no digest, and is downloaded when the job runs",
-        next_step="pull it by digest to a .sif file before the job, and name the file",
-    )

@@ -375,12 +375,20 @@ def mpirun_in_srun(script: Script, context: Context) -> Iterator[Hit]:
 def visible_devices_set(script: Script, context: Context) -> Iterator[Hit]:
     if not script.asks_for_gpus:
         return
-    names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-    allowed = {env.value for env in context.site.env if env.name in names} if context.site else set()
+    allowed = {env.value for env in context.site.env if env.name in _DEVICE_VARIABLES} if context.site else set()
+    yield from _assigned_devices(script, allowed)
+    yield from _devices_of_commands(script)
+
+
+_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+def _assigned_devices(script: Script, allowed: set[str]) -> Iterator[Hit]:
+    """`export CUDA_VISIBLE_DEVICES=0,1`; `allowed` holds values that the site recommends."""
     for assignment in script.assignments:
         value = assignment.value.text
         if (
-            assignment.name not in names
+            assignment.name not in _DEVICE_VARIABLES
             or assignment.within.is_heredoc
             or not re.fullmatch(r"\d+(?:,\s*\d+)*,?", value)
         ):
@@ -404,9 +412,17 @@ def visible_devices_set(script: Script, context: Context) -> Iterator[Hit]:
             if alone and not is_all and not assignment.origin
             else None,
         )
+
+
+def _devices_of_commands(script: Script) -> Iterator[Hit]:
+    """`CUDA_VISIBLE_DEVICES=0,1 python train.py`"""
     for command in script.commands:
         for name, word in command.environment:
-            if name in names and re.fullmatch(r"\d+(?:,\d+)+", word.text) and not command.within.is_background:
+            if (
+                name in _DEVICE_VARIABLES
+                and re.fullmatch(r"\d+(?:,\d+)+", word.text)
+                and not command.within.is_background
+            ):
                 start = word.start - len(name) - 1
                 fix = replace_span(start, word.end + 1, "", title="remove it", is_safe=False)
                 is_plain = not command.origin and script.text[start : word.end + 1] == f"{name}={word.text} "
