@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from forked_cli import ForkedCli
@@ -17,6 +18,10 @@ from forked_cli import ForkedCli
 # What is drawn is not to depend on which modules were imported before; reading all of them for constants to try would
 # take every worker ten seconds besides.
 providers._get_local_constants = lambda: providers._local_constants
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("any-machine", deadline=None)
+settings.load_profile("any-machine")
 
 # For every process of the tests: threads that wait for each other on a busy machine make small steps many times longer.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,8 +20,12 @@ LOADERS = {
 }
 
 
-def calls(path: Path) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+RENAMING = re.compile(r"replace|rename|move")
+LOADING = re.compile(r"load|pickle|shelve|\beval\(|\bexec\(|FileSystemReader")
+
+
+def calls(text: str) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
 
 
 def is_rename(call: ast.Call) -> bool:
@@ -52,15 +57,15 @@ def is_unsafe_load(call: ast.Call) -> bool:
     return False
 
 
-def files_with(is_hit: Callable[[ast.Call], bool]) -> set[str]:
-    return {
-        str(path.relative_to(SOURCE)) for path in sorted(SOURCE.rglob("*.py")) if any(is_hit(c) for c in calls(path))
-    }
+def files_with(is_hit: Callable[[ast.Call], bool], words: re.Pattern[str]) -> set[str]:
+    """Files with such a call; only those that hold one of the words are parsed, because parsing is slow."""
+    texts = {str(path.relative_to(SOURCE)): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    return {name for name, text in texts.items() if words.search(text) and any(map(is_hit, calls(text)))}
 
 
 def test_only_one_place_renames_onto_a_users_path() -> None:
-    assert files_with(is_rename) == set(RENAMES)
+    assert files_with(is_rename, RENAMING) == set(RENAMES)
 
 
 def test_nothing_that_is_loaded_can_execute_code() -> None:
-    assert files_with(is_unsafe_load) == set(LOADERS)
+    assert files_with(is_unsafe_load, LOADING) == set(LOADERS)

@@ -14,7 +14,11 @@ import pytest
 from scalewright.workload.collective import OPS, bus_share
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+Refused = Callable[..., str]
 SMALL = ["bench", "collectives", "--device", "cpu", "--run-dir", "r"]
+BROADCAST = [
+    "bench", "collectives", "--device", "cpu", "--ops", "broadcast", "--iters", "2", "--max-bytes", "4 KiB",
+]  # fmt: skip
 
 
 def measured(cli: Cli, tmp_path: Path, *options: str) -> dict[str, Any]:
@@ -88,20 +92,22 @@ def test_a_budget_leaves_out_the_largest_sizes_and_says_so(tmp_path: Path, cli: 
 
 @pytest.mark.ranks
 def test_torchrun_starts_the_ranks_and_the_first_one_prints(tmp_path: Path) -> None:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "scalewright",
-        "bench", "collectives", "--device", "cpu", "--ops", "broadcast", "--iters", "2", "--max-bytes", "4 KiB",
-    ]  # fmt: skip
     done = subprocess.run(
-        [*command, "--run-dir", "r", "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False
-    )
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "scalewright",
+         *BROADCAST, "--run-dir", "r", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert [(row["op"], row["num_ranks"], row["num_wrong"]) for row in found["rows"]] == [("broadcast", 2, 0)] * 3
     assert json.loads((tmp_path / "r" / "provenance.json").read_text())
-    alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False)
-    assert alone.returncode != 0
-    assert "2 ranks were started, and each would name its own folder: give --run-dir" in alone.stderr
+
+
+def test_ranks_of_torchrun_without_a_run_directory_are_refused(tmp_path: Path, cli: Cli, refused: Refused) -> None:
+    place = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    message = refused(cli(*BROADCAST, cwd=tmp_path, env=place))
+    assert "2 ranks were started, and each would name its own folder: give --run-dir" in message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_refusals(tmp_path: Path, cli: Cli) -> None:

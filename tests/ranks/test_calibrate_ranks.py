@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Cli
 
-BUDGET_S = 40.0
+BUDGET_S = 30.0
 MODEL = "layers=2,hidden=64,heads=2,vocab=512,seq=64"
 
 
