@@ -98,7 +98,7 @@ def test_interval_is_wider_where_other_jobs_are_in_the_way() -> None:
     """512 of LUMI's 2,978 nodes beside 16, which fit under one leaf; each layout of a column for itself."""
     few, many = (changed(setting(machine="lumi"), dp=dp, gbs=dp) for dp in (128, 4096))
     assert widened_by(few) == unseen(few)
-    assert "bulk exchange" in widened_by(many)[-1]
+    assert "shared network" in widened_by(many)[-1]
     together = changed(few, dp=np.array([128, 4096]), gbs=np.array([128, 4096]))
     low, high = interval_s(time_s=1.0, setting=together)
     assert low[1] < low[0]

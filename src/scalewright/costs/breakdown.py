@@ -14,7 +14,7 @@ FloatLike = float | NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A column of names: each different one once, and which of them each layout has."""
+    """A column of names: each distinct name once, and the index of the name that each layout has."""
 
     names: NDArray[np.str_]
     places: NDArray[Any]
@@ -22,9 +22,9 @@ class Words:
     def at(self, index: int) -> str:
         return str(self.names[self.places[index]])
 
-    def spread(self, back: NDArray[np.int64]) -> Words:
-        """The names of each layout, where these are of each different one."""
-        return Words(self.names, self.places[back])
+    def spread(self, index: NDArray[np.int64]) -> Words:
+        """The name of each layout, where these are the names of the distinct ones."""
+        return Words(self.names, self.places[index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class Breakdown:
     def __post_init__(self) -> None:
         if (self.value is None) == (not self.parts):
             raise AssertionError(f"{self.name}: a term has either a value or parts")
-        strange = [p.name for p in self.parts if p.unit != self.unit]
-        if strange:
-            raise AssertionError(f"{self.name} is in {self.unit}, but {strange} are not")
+        other_units = [p.name for p in self.parts if p.unit != self.unit]
+        if other_units:
+            raise AssertionError(f"{self.name} is in {self.unit}, but {other_units} are not")
 
     @property
     def total(self) -> FloatLike:

@@ -113,24 +113,24 @@ def weight_product_time_s(*, serving: Serving, num_sequences: int) -> float:
     Assumes   every weight crosses memory once a step
     Checked   tests/costs/test_generation.py: layers of Llama 3 on an H200, batches of 1 to 512
     """
-    given = serving.setting(num_sequences=num_sequences, seq=1)
-    moe, frac = serving.shape.moe, given.moe_frac
-    once = _products(serving, given, compute.attention_gemms(given))
+    setting = serving.setting(num_sequences=num_sequences, seq=1)
+    moe, frac = serving.shape.moe, setting.moe_frac
+    once = _products(serving, setting, compute.attention_gemms(setting))
     if frac < 1.0:
-        once += (1.0 - frac) * _products(serving, given, compute.ffn_gemms(given, serving.shape.ffn_hidden))
+        once += (1.0 - frac) * _products(serving, setting, compute.ffn_gemms(setting, serving.shape.ffn_hidden))
     if moe is not None and moe.num_shared:
         width = moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
-        once += frac * _products(serving, given, compute.ffn_gemms(given, width))
+        once += frac * _products(serving, setting, compute.ffn_gemms(setting, width))
     return serving.shape.layers * once
 
 
-def _products(serving: Serving, given: Setting, gemms: compute.Gemms) -> float:
+def _products(serving: Serving, setting: Setting, gemms: compute.Gemms) -> float:
     """A plain roofline: with few rows libraries split the depth, so waves of tiles do not bind (seen on an H200)."""
     rate = serving.machine.sustained_flop_per_s(serving.recipe.matmul)
     times = (
         compute.gemm_time_s(
-            m=given.num_tokens, n=n, k=k, flop_per_s=rate, bytes_per_s=serving.machine.hbm_bytes_per_s,
-            width_bytes=serving.weight_bytes, num_units=None, constants=given.constants,
+            m=setting.num_tokens, n=n, k=k, flop_per_s=rate, bytes_per_s=serving.machine.hbm_bytes_per_s,
+            width_bytes=serving.weight_bytes, num_units=None, constants=setting.constants,
         )
         for n, k in gemms.values()
     )  # fmt: skip
@@ -168,7 +168,7 @@ def decode_step(serving: Serving, *, num_sequences: float, num_context: float) -
     rows = max(round(num_sequences), 1)
     size = num_sequences * shape.hidden * serving.recipe.activation_bytes
     sums = 2.0 * shape.layers * tensor_sum_time_s(size_bytes=size, serving=serving)
-    given = serving.setting(num_sequences=rows, seq=1)
+    setting = serving.setting(num_sequences=rows, seq=1)
     head = {"head": (shape.vocab / serving.tp, float(shape.hidden))}
 
     def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
@@ -185,7 +185,7 @@ def decode_step(serving: Serving, *, num_sequences: float, num_context: float) -
             term("experts", expert_product_time_s(serving=serving, num_sequences=num_sequences),
                  "generation.expert_product_time_s"),
             term("cache", attention, "generation.cached_attention_time_s", num_context=num_context),
-            term("head", _products(serving, given, head), "generation.weight_product_time_s", vocab=shape.vocab),
+            term("head", _products(serving, setting, head), "generation.weight_product_time_s", vocab=shape.vocab),
             term("tensor_parallel", sums, "generation.tensor_sum_time_s", tp=serving.tp, size_bytes=size),
             term("kernels", shape.layers * c.decode_layer_time.value, "generation.decode_step"),
             term("engine", c.engine_step_time.value, "generation.decode_step"),
@@ -204,15 +204,15 @@ def prefill(serving: Serving, *, num_sequences: int, prompt_len: int) -> Breakdo
     shape, c = serving.shape, serving.machine.constants
     together = min(max(int(c.prefill_tokens.value) // prompt_len, 1), num_sequences)
     chunks = num_sequences / together
-    given = serving.setting(num_sequences=together, seq=prompt_len)
+    setting = serving.setting(num_sequences=together, seq=prompt_len)
     rate = serving.machine.sustained_flop_per_s(serving.recipe.matmul)
-    projections = compute.matmul_times(given, compute.attention_gemms(given), flop_per_s=rate).forward_s
-    products = projections + compute.feed_forward_times(given, flop_per_s=rate).forward_s
+    projections = compute.matmul_times(setting, compute.attention_gemms(setting), flop_per_s=rate).forward_s
+    products = projections + compute.feed_forward_times(setting, flop_per_s=rate).forward_s
     size = together * prompt_len * shape.hidden * serving.recipe.activation_bytes
     per_layer = {
         "products": (float(products), "compute.gemm_time_s"),
-        "attention": (float(compute.attention_times(given).forward_s), "compute.flash_attention_time_s"),
-        "elementwise": (float(compute.elementwise_times(given).forward_s), "compute.elementwise_bytes_per_layer"),
+        "attention": (float(compute.attention_times(setting).forward_s), "compute.flash_attention_time_s"),
+        "elementwise": (float(compute.elementwise_times(setting).forward_s), "compute.elementwise_bytes_per_layer"),
         "tensor_sums": (2.0 * tensor_sum_time_s(size_bytes=size, serving=serving), "generation.tensor_sum_time_s"),
     }
     parts = tuple(
@@ -230,37 +230,37 @@ def decode_operations(
 ) -> list[Operation]:
     """What a device does in the decode steps of a batch: the points of a roofline."""
     rows, layers = max(round(num_sequences), 1), float(serving.shape.layers)
-    given = serving.setting(num_sequences=rows, seq=1)
-    gemms = dict(compute.attention_gemms(given))
-    frac, moe = given.moe_frac, serving.shape.moe
+    setting = serving.setting(num_sequences=rows, seq=1)
+    gemms = dict(compute.attention_gemms(setting))
+    frac, moe = setting.moe_frac, serving.shape.moe
     if frac < 1.0:
-        gemms |= compute.ffn_gemms(given, serving.shape.ffn_hidden)
-    found = [_product(serving, given, name, size, calls=layers * num_steps) for name, size in gemms.items()]
+        gemms |= compute.ffn_gemms(setting, serving.shape.ffn_hidden)
+    points = [_product(serving, setting, name, size, calls=layers * num_steps) for name, size in gemms.items()]
     head = float(serving.shape.vocab / serving.tp), float(serving.shape.hidden)
-    found.append(_product(serving, given, "head", head, calls=num_steps, kind="head"))
+    points.append(_product(serving, setting, "head", head, calls=num_steps, kind="head"))
     context = num_sequences * num_context
     moved = context * cache_bytes_per_token(shape=serving.shape, tp=serving.tp, width_bytes=serving.cache_bytes)
     time = cached_attention_time_s(serving=serving, num_sequences=num_sequences, num_context=num_context)
     work = context * layers * 4.0 * serving.shape.heads * serving.shape.head_dim / serving.tp
-    found.append(_decode("cache", "attention", work, moved, time, calls=num_steps))
+    points.append(_decode("cache", "attention", work, moved, time, calls=num_steps))
     if moe is not None:
         time = expert_product_time_s(serving=serving, num_sequences=num_sequences)
         expert = expert_params(serving.shape, moe.expert_ffn) / serving.tp * (layers - moe.num_dense_layers)
         touched = num_experts_touched(num_experts=moe.num_experts, top_k=moe.top_k, num_tokens=num_sequences)
         work, moved = 2.0 * num_sequences * moe.top_k * expert, touched * expert * serving.weight_bytes
-        found.append(_decode("experts", "matmul", work, moved, time, calls=num_steps))
-    return [op for op in found if op.time_s > 0.0]
+        points.append(_decode("experts", "matmul", work, moved, time, calls=num_steps))
+    return [op for op in points if op.time_s > 0.0]
 
 
 def _product(
-    serving: Serving, given: Setting, name: str, size: tuple[FloatLike, FloatLike], *, calls: float,
+    serving: Serving, setting: Setting, name: str, size: tuple[FloatLike, FloatLike], *, calls: float,
     kind: Kind = "matmul", phase: Phase = "decode",
 ) -> Operation:  # fmt: skip
-    m, n, k, w = float(given.num_tokens), float(size[0]), float(size[1]), serving.weight_bytes
+    m, n, k, w = float(setting.num_tokens), float(size[0]), float(size[1]), serving.weight_bytes
     through = product_cache_bytes(num_rows=m, num_columns=n, num_depth=k, width_bytes=w)
     return Operation(
         name=name, phase=phase, kind=kind, flop=2.0 * m * n * k, traffic_bytes=w * (m * k + k * n + m * n),
-        fresh_bytes=w * k * n, cache_bytes=through, time_s=_products(serving, given, {name: (n, k)}),
+        fresh_bytes=w * k * n, cache_bytes=through, time_s=_products(serving, setting, {name: (n, k)}),
         num_per_step=calls,
     )  # fmt: skip
 
@@ -352,14 +352,14 @@ def generation_interval_s(*, time_s: float, serving: Serving, is_first_token: bo
 
 def unseen_generation(serving: Serving) -> list[str]:
     """What about a request lies outside the published rates of generation."""
-    c, accelerator, found = serving.machine.constants, serving.machine.accelerator.id, []
+    c, accelerator, reasons = serving.machine.constants, serving.machine.accelerator.id, []
     if accelerator not in c.generation_seen_accelerators:
-        found.append(f"no published generation rate used {accelerator}")
+        reasons.append(f"no published generation rate used {accelerator}")
     if serving.recipe.name not in c.generation_seen_precisions:
-        found.append(f"no published generation rate is in {serving.recipe.name}")
+        reasons.append(f"no published generation rate is in {serving.recipe.name}")
     if serving.tp > serving.machine.gpus_per_node:
-        found.append("no published generation rate splits a model over nodes")
-    return found
+        reasons.append("no published generation rate splits a model over nodes")
+    return reasons
 
 
 def least_time_s(

@@ -19,26 +19,26 @@ def unseen(setting: Setting) -> list[str]:
     constants, accelerator = setting.constants, setting.machine.accelerator.id
     if setting.machine.calibrated_range is not None:
         return _not_calibrated(setting, setting.machine.calibrated_range)
-    found: list[str] = []
+    reasons: list[str] = []
     if accelerator not in constants.seen_accelerators:
-        found.append(f"no fitted run used {accelerator}")
+        reasons.append(f"no fitted run used {accelerator}")
     if setting.recipe.name not in constants.seen_precisions:
-        found.append(f"no fitted run trained in {setting.recipe.name}")
-    found += _new_to_stack(setting)
+        reasons.append(f"no fitted run trained in {setting.recipe.name}")
+    reasons += _new_to_stack(setting)
     if setting.machine.transport not in constants.seen_transports:
-        found.append(f"no fitted run went over {setting.machine.transport}")
+        reasons.append(f"no fitted run went over {setting.machine.transport}")
     most_gpus, most_experts = int(constants.seen_gpus.value), int(constants.seen_experts.value)
     if int(np.max(setting.layout.num_gpus)) > most_gpus:
-        found.append(f"no fitted run used more than {most_gpus} devices")
+        reasons.append(f"no fitted run used more than {most_gpus} devices")
     for name, (least, most) in constants.seen_shapes.items():
         value = getattr(setting.shape, name)
         if not least <= value <= most:
-            found.append(f"no fitted run had {SHAPE_WORDS[name]} {value}: they lie between {least} and {most}")
+            reasons.append(f"no fitted run had {SHAPE_WORDS[name]} {value}: they lie between {least} and {most}")
     if setting.shape.moe is not None and setting.shape.moe.num_experts > most_experts:
-        found.append(f"no fitted run had more than {most_experts} experts")
+        reasons.append(f"no fitted run had more than {most_experts} experts")
     if not setting.shape.causal:
-        found.append("no fitted run trained an encoder")
-    return found
+        reasons.append("no fitted run trained an encoder")
+    return reasons
 
 
 def _new_to_stack(setting: Setting) -> list[str]:
@@ -49,19 +49,23 @@ def _new_to_stack(setting: Setting) -> list[str]:
     return [f"no fitted run of {setting.stack.id} {words[k]}" for k, used in has.items() if used and k not in seen]
 
 
-def _not_calibrated(setting: Setting, known: CalibratedRange) -> list[str]:
+def _not_calibrated(setting: Setting, seen: CalibratedRange) -> list[str]:
     """What lies outside the real steps behind a calibration."""
-    found, (least, most), hidden = [], known.hidden, setting.shape.hidden
+    reasons, (least, most), hidden = [], seen.hidden, setting.shape.hidden
     beyond = setting.constants.calibrated_width_range.value
-    if setting.recipe.name not in known.precisions:
-        found.append(f"no step of the calibration trained in {setting.recipe.name}")
-    if int(np.max(setting.layout.num_gpus)) > known.max_ranks:
-        found.append(f"no step of the calibration used more than {known.max_ranks} ranks")
+    if setting.recipe.name not in seen.precisions:
+        reasons.append(f"no step of the calibration trained in {setting.recipe.name}")
+    if int(np.max(setting.layout.num_gpus)) > seen.max_ranks:
+        reasons.append(f"the calibration measured {_ranks(seen.max_ranks)} only")
     if not least / beyond <= hidden <= most * beyond:
-        found.append(f"the calibration's steps had widths from {least} to {most}, this one has {hidden}")
+        reasons.append(f"the calibration's steps had widths from {least} to {most}, this one has {hidden}")
     if setting.shape.moe is not None:
-        found.append("no step of the calibration had experts")
-    return found
+        reasons.append("no step of the calibration had experts")
+    return reasons
+
+
+def _ranks(num_ranks: int) -> str:
+    return f"{num_ranks} rank" if num_ranks == 1 else f"{num_ranks} ranks"
 
 
 def congestion(setting: Setting) -> FloatLike:
@@ -78,7 +82,7 @@ def congestion(setting: Setting) -> FloatLike:
 def widened_by(setting: Setting) -> list[str]:
     """Why one prediction's interval is wider than that of the fitted runs."""
     slow = float(congestion(setting))
-    rough = f"other jobs slow bulk exchange {slow:.2g} times here, a figure that two published runs set"
+    rough = f"shared network: communication assumed {slow:.2g}x slower (from two published runs)"
     is_rough = slow > setting.constants.noticeable_slowdown.value
     return [*unseen(setting), *([rough] if is_rough else [])]
 

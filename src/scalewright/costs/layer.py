@@ -1,4 +1,4 @@
-"""One average layer, one micro-batch: compute, transfers and host, for each different layer among many layouts."""
+"""One average layer, one micro-batch: compute, transfers and host, for each distinct layer among many layouts."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class LayerTimes:
     host_wait_s: FloatLike
     """What the host lacks to keep up."""
     total_s: FloatLike
-    """The sum, kept since it is asked for each layout where the parts are added once for each different layer."""
+    """The sum. It is stored because it is needed for each layout, while the parts are added once per distinct layer."""
 
-    def at(self, back: NDArray[np.int64] | None) -> LayerTimes:
-        """These times for each layout, where they were computed once for each different layer."""
-        if back is None:
+    def at(self, index: NDArray[np.int64] | None) -> LayerTimes:
+        """These times for each layout, where they were computed once for each distinct layer."""
+        if index is None:
             return self
-        moved: dict[str, Any] = {}
+        times: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            moved[field.name] = spread(value, back) if isinstance(value, PassTimes) else _pick(value, back)
-        return LayerTimes(**moved)
+            times[field.name] = spread(value, index) if isinstance(value, PassTimes) else _pick(value, index)
+        return LayerTimes(**times)
 
     @property
     def passes(self) -> PassTimes:
@@ -101,12 +101,13 @@ def _repeated(times: PassTimes) -> PassTimes:
     return PassTimes(forward_s=times.forward_s, backward_s=times.backward_s + times.forward_s)
 
 
-def _pick(value: FloatLike, back: NDArray[np.int64] | None) -> FloatLike:
-    return value.take(back) if back is not None and isinstance(value, np.ndarray) else value
+def _pick(value: FloatLike, index: NDArray[np.int64] | None) -> FloatLike:
+    return value.take(index) if index is not None and isinstance(value, np.ndarray) else value
 
 
-def spread(times: PassTimes, back: NDArray[np.int64] | None) -> PassTimes:
-    return PassTimes(forward_s=_pick(times.forward_s, back), backward_s=_pick(times.backward_s, back))
+def spread(times: PassTimes, index: NDArray[np.int64] | None) -> PassTimes:
+    """The times of each layout, where these are the times of the distinct layers."""
+    return PassTimes(forward_s=_pick(times.forward_s, index), backward_s=_pick(times.backward_s, index))
 
 
 NARROW_SUM_FRAC = 0.75
@@ -117,18 +118,22 @@ LAYER_KNOBS = ("tp", "cp", "ep", "mbs")
 
 
 def distinct_layers(setting: Setting) -> tuple[Setting, NDArray[np.int64] | None]:
-    """The different layers among columns of layouts, and which of them each layout has; one layout stays itself."""
+    """The distinct layers among columns of layouts, and the index of the one that each layout has.
+
+    A search costs thousands of layouts, but only the degrees in LAYER_KNOBS change a layer. Layers are therefore costed
+    once per distinct combination and spread over the layouts afterwards. One layout stays itself (index None).
+    """
     layout = setting.layout
     columns = [np.asarray(getattr(layout, name)) for name in (*LAYER_KNOBS, "num_gpus")]
     if not any(c.ndim for c in columns):
         return setting, None
-    key = np.zeros((), dtype=np.int64)
+    key = np.zeros((), dtype=np.int64)  # one whole number per combination, its columns being the digits
     for column in columns:
         key = key * (int(column.max()) + 1) + column
-    _, first, back = np.unique(key, return_index=True, return_inverse=True)
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
     every = {name: np.asarray(getattr(layout, name)) for name in COLUMNS}
-    few: dict[str, Any] = {name: c[first] if c.ndim else int(c) for name, c in every.items()}
-    return replace(setting, layout=replace(setting.layout, **few)), back
+    distinct: dict[str, Any] = {name: c[first] if c.ndim else int(c) for name, c in every.items()}
+    return replace(setting, layout=replace(setting.layout, **distinct)), index
 
 
 def tensor_path(setting: Setting) -> collectives.Path:

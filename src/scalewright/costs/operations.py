@@ -21,7 +21,7 @@ def operations(setting: Setting) -> list[Operation]:
     """Every operation of a device on the fullest pipeline rank, with the output layer, without what is recomputed."""
     assert not setting.layout.is_column
     per_step = float(setting.num_micro_batches) * float(setting.num_layers)
-    found = [
+    points = [
         *_layer_products(setting, per_step),
         *_experts(setting, per_step),
         *_attention(setting, per_step),
@@ -29,20 +29,20 @@ def operations(setting: Setting) -> list[Operation]:
         *_head(setting),
         *(() if setting.mode.is_offload else (_optimizer(setting),)),  # on the host: no work of the device
     ]
-    return [op for op in found if op.time_s > 0.0 and op.num_per_step > 0.0]
+    return [op for op in points if op.time_s > 0.0 and op.num_per_step > 0.0]
 
 
 def _work_and_traffic(setting: Setting, m: float, n: float, k: float) -> tuple[float, float]:
-    """FLOP and bytes of a product: the roofline asked with the other ceiling removed."""
+    """FLOP and bytes of a product: its time with the other ceiling removed."""
 
-    def ask(flop_per_s: float, bytes_per_s: float) -> float:
+    def product_s(flop_per_s: float, bytes_per_s: float) -> float:
         time = compute.gemm_time_s(
             m=m, n=n, k=k, flop_per_s=flop_per_s, bytes_per_s=bytes_per_s,
             width_bytes=setting.recipe.activation_bytes, num_units=None, constants=setting.constants,
         )  # fmt: skip
         return float(time)
 
-    return ask(1.0, math.inf), ask(math.inf, 1.0)
+    return product_s(1.0, math.inf), product_s(math.inf, 1.0)
 
 
 def _through_cache(setting: Setting, m: float, n: float, k: float) -> float:
@@ -116,10 +116,10 @@ def _experts(setting: Setting, per_step: float) -> Iterator[Operation]:
     once = num_here * (up[0] + down[0]), num_here * (up[1] + down[1])
     through = num_here * sum(_through_cache(setting, rows, n, k) for n, k in ((fan * width, h), (h, width)))
     calls, shape = per_step * setting.moe_frac, f"{num_here:g} of {rows:.0f} x {fan * width:.0f} x {h:.0f}, and down"
-    back = 1.0 if setting.mode.is_lora else 2.0
-    yield from _both("experts", "matmul", times, work=(once[0], back * once[0]), traffic=(once[1], back * once[1]),
-                     cache=(through, back * through), fresh=(once[1], back * once[1]), calls=calls,
-                     shape=shape)  # fmt: skip
+    backward = 1.0 if setting.mode.is_lora else 2.0  # frozen experts have no gradient of their own
+    traffic = once[1], backward * once[1]
+    yield from _both("experts", "matmul", times, work=(once[0], backward * once[0]), traffic=traffic, fresh=traffic,
+                     cache=(through, backward * through), calls=calls, shape=shape)  # fmt: skip
 
 
 def _both(
@@ -206,8 +206,9 @@ def _optimizer(setting: Setting) -> Operation:
     bytes_per_param = passes * (recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes)
 
     def time(bytes_per_s: float) -> float:
-        found = compute.optimizer_time_s(num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=bytes_per_s)
-        return float(found)
+        return float(
+            compute.optimizer_time_s(num_params=updated, bytes_per_param=bytes_per_param, bytes_per_s=bytes_per_s)
+        )
 
     return Operation(
         name="optimizer", phase="update", kind="optimizer", flop=ADAM_FLOP_PER_PARAM * updated,

@@ -103,15 +103,15 @@ def roofs(machine: Machine) -> list[Roof]:
     Checked   tests/costs/test_roofline_levels.py: each level inside is faster; a device without figures has memory only
     """
     a = machine.accelerator
-    found = [Roof(name="memory", bytes_per_s=machine.hbm_bytes_per_s, size_bytes=None)]
+    levels = [Roof(name="memory", bytes_per_s=machine.hbm_bytes_per_s, size_bytes=None)]
     caches = (
         ("last-level cache", a.last_level_cache, a.last_level_bandwidth),
         ("L2", a.l2, a.l2_bandwidth),
     )
     for name, size, speed in caches:
         if size is not None and speed is not None:
-            found.append(Roof(name=name, bytes_per_s=speed.value, size_bytes=size.value))
-    return found
+            levels.append(Roof(name=name, bytes_per_s=speed.value, size_bytes=size.value))
+    return levels
 
 
 def place(op: Operation, machine: Machine, precision: Precision) -> Placement:

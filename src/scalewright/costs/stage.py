@@ -16,9 +16,9 @@ def scoring_time_s(
 ) -> float:
     """A forward pass over all sequences, for the log-probabilities of their tokens.
 
-    Equation  t = (m + p - 1) l t_layer + m t_head,  l layers of a stage
+    Equation  t = (m + p - 1) l t_layer + m t_head,  l layers of a pipeline rank
     Source    shao2024 (DeepSeekMath, arXiv:2402.03300), section 4.1: old policy and reference model score each token
-    Assumes   the training engine's layout and kernels; stages fill and drain once; nothing is kept for a backward pass
+    Assumes   the training engine's layout and kernels; the pipeline fills and drains once; no backward pass
     Checked   tests/costs/test_stage.py: a quarter to two fifths of a training step
     """
     return (num_micro_batches + pp - 1.0) * num_layers * layer_forward_s + num_micro_batches * head_forward_s
@@ -84,5 +84,5 @@ def rl_interval_s(*, time_s: float, machine: Machine, num_unseen: int) -> tuple[
 def unseen_rl(*, machine: Machine, precision: str) -> list[str]:
     """What about a request lies outside the published RL steps."""
     c, accelerator = machine.constants, machine.accelerator.id
-    found = [] if accelerator in c.rl_seen_accelerators else [f"no published RL step used {accelerator}"]
-    return found if precision in c.rl_seen_precisions else [*found, f"no published RL step is in {precision}"]
+    reasons = [] if accelerator in c.rl_seen_accelerators else [f"no published RL step used {accelerator}"]
+    return reasons if precision in c.rl_seen_precisions else [*reasons, f"no published RL step is in {precision}"]

@@ -89,7 +89,7 @@ def why_not_expressed(spec: ModelSpec) -> str | None:
 
 
 def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
-    """Cost of one step for one layout or for columns of them: the only code path, whoever asks."""
+    """Cost of one step for one layout or for columns of them: the only code path."""
     reason = why_not_expressed(spec)
     if reason is not None:
         raise NotExpressedError(f"{spec.id}: {reason}")
@@ -163,9 +163,9 @@ def step_time(setting: Setting) -> Breakdown:
     Checked   `scalewright validate`, published training runs
     """
     layout = setting.layout
-    few, back = distinct_layers(setting)
-    layer, layers = layer_times(few).at(back), setting.num_layers
-    head = spread(compute.head_times(few), back)
+    distinct, index = distinct_layers(setting)
+    layer, layers = layer_times(distinct).at(index), setting.num_layers
+    head = spread(compute.head_times(distinct), index)
     head_s = head.forward_s + head.backward_s
     head_s = head_s + setting.shape.num_mtp_layers * (layer.total_s + head_s)  # each a layer and a head of its own
     spare_s = (layers - setting.num_layers_on(layout.pp - 1)) * layer.total_s
@@ -178,7 +178,7 @@ def step_time(setting: Setting) -> Breakdown:
     talking = _communication_terms(
         setting,
         layer,
-        _ways(few, back),
+        _exchanges(distinct, index),
         pipe,
         transfer_s=transfer_s,
         data=_data_parallel(setting, shards, layer, micro_batch_s=micro_batch_s, transfer_s=transfer_s),
@@ -250,30 +250,34 @@ def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, vi
     )
 
 
-def _ways(few: Setting, back: NDArray[np.int64] | None) -> dict[str, dict[str, object]]:
-    """How the exchange of each kind inside a layer goes: algorithm and span, for people."""
-    layout = few.layout
-    nobody: dict[str, object] = {"algorithm": "none", "span": "none"}
-    sum_by = collectives.all_reduce_algorithm(size_bytes=tensor_bytes(few), path=tensor_path(few), in_pieces=layout.sp)
-    ways: dict[str, dict[str, object]] = {
-        "tensor": {"algorithm": sum_by, "span": tensor_path(few).span},
-        "context": nobody,
-        "expert": nobody,
+def _exchanges(distinct: Setting, index: NDArray[np.int64] | None) -> dict[str, dict[str, object]]:
+    """Algorithm and span of each kind of exchange inside a layer, for people."""
+    layout = distinct.layout
+    no_exchange: dict[str, object] = {"algorithm": "none", "span": "none"}
+    algorithm = collectives.all_reduce_algorithm(
+        size_bytes=tensor_bytes(distinct), path=tensor_path(distinct), in_pieces=layout.sp
+    )
+    exchanges: dict[str, dict[str, object]] = {
+        "tensor": {"algorithm": algorithm, "span": tensor_path(distinct).span},
+        "context": no_exchange,
+        "expert": no_exchange,
     }
     if np.max(layout.cp) > 1:
-        ways["context"] = {"algorithm": "messages", "span": context_path(few).span}
-    if few.shape.moe is not None:
-        expert = collectives.group_path(few.machine, num_ranks=layout.ep, stride=1, num_job_devices=layout.num_gpus)
-        ways["expert"] = {"algorithm": "all to all", "span": expert.span}
-    if back is None:
-        return ways
-    return {k: {n: v.spread(back) if isinstance(v, Words) else v for n, v in w.items()} for k, w in ways.items()}
+        exchanges["context"] = {"algorithm": "messages", "span": context_path(distinct).span}
+    if distinct.shape.moe is not None:
+        expert = collectives.group_path(
+            distinct.machine, num_ranks=layout.ep, stride=1, num_job_devices=layout.num_gpus
+        )
+        exchanges["expert"] = {"algorithm": "all to all", "span": expert.span}
+    if index is None:
+        return exchanges
+    return {k: {n: v.spread(index) if isinstance(v, Words) else v for n, v in w.items()} for k, w in exchanges.items()}
 
 
 def _communication_terms(
     setting: Setting,
     layer: LayerTimes,
-    ways: dict[str, dict[str, object]],
+    exchanges: dict[str, dict[str, object]],
     pipe: collectives.Path,
     *,
     transfer_s: FloatLike,
@@ -285,9 +289,9 @@ def _communication_terms(
     tensor, context, expert = (per_step * _sum(times) for times in (layer.tensor, layer.context, layer.expert))
     messages = {"algorithm": "messages", "span": pipe.span}
     parts = (
-        _term("tensor_parallel", tensor, "collectives.all_reduce_time_s", tp=layout.tp, **ways["tensor"]),
-        _term("context_parallel", context, "collectives.send_time_s", cp=layout.cp, **ways["context"]),
-        _term("expert_parallel", expert, "collectives.all_to_all_time_s", ep=layout.ep, **ways["expert"]),
+        _term("tensor_parallel", tensor, "collectives.all_reduce_time_s", tp=layout.tp, **exchanges["tensor"]),
+        _term("context_parallel", context, "collectives.send_time_s", cp=layout.cp, **exchanges["context"]),
+        _term("expert_parallel", expert, "collectives.all_to_all_time_s", ep=layout.ep, **exchanges["expert"]),
         _term("pipeline_transfer", m * transfer_s, "collectives.send_time_s", pp=layout.pp, **messages),
         data,
     )
@@ -377,7 +381,7 @@ def _pipeline_transfer(setting: Setting, path: collectives.Path) -> FloatLike:
 
 
 def _taken_s(setting: Setting, layer: LayerTimes, path: collectives.Path, *, transfer_s: FloatLike) -> FloatLike:
-    """Time of one backward pass in which the links that gradients want belong to somebody else.
+    """Time of one backward pass in which the links that gradients need carry other transfers.
 
     Equation  t = [ring enters a node more than once] L t_tp + [ring leaves the node] t_pp / 2
     Source    narayanan2021 (arXiv:2104.04473), section 3.3: which exchange runs over which link

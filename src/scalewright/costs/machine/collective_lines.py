@@ -81,8 +81,8 @@ def _nearest(lines: list[MeasuredLine], num_ranks: int, num_nodes: int) -> list[
     if num_ranks < 2 or not groups or (num_nodes > 1 and num_ranks not in groups):
         return []
     best = min(groups, key=lambda ranks: (abs(np.log(ranks / num_ranks)), ranks))
-    found = [line for line in lines if (line.num_ranks, line.num_nodes) == (best, num_nodes)]
-    return sorted(found, key=lambda line: line.from_bytes)
+    nearest = [line for line in lines if (line.num_ranks, line.num_nodes) == (best, num_nodes)]
+    return sorted(nearest, key=lambda line: line.from_bytes)
 
 
 def _on_lines(lines: list[MeasuredLine], size: Any, *, op: str, num_ranks: int) -> Any:

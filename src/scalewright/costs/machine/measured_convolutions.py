@@ -19,7 +19,7 @@ class Passes(NamedTuple):
 
     forward_s: float
     input_s: float | None
-    """None where it was not measured: of a first convolution nobody asks for it."""
+    """None where it was not measured: a first convolution needs none."""
     weight_s: float
 
 
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredConvolutions:
-    """What `bench convolution` found. Times are per image, of batches that fill the device."""
+    """What `bench convolution` measured. Times are per image, of batches that fill the device."""
 
     times: Mapping[Key, Passes]
     rates: Mapping[tuple[str, str, str, bool], float]
@@ -53,22 +53,22 @@ class MeasuredConvolutions:
     def of(self, conv: Conv, *, precision: str, channels_last: bool) -> Passes | None:
         """A convolution of this very shape; None where not all of it was measured."""
         for name in (precision, SAME_UNITS.get(precision, precision)):
-            found = self.times.get(Key(name, channels_last, *_sizes(conv)))
-            if found is not None and (conv.place == "stem" or found.input_s is not None):
-                return found
+            passes = self.times.get(Key(name, channels_last, *_sizes(conv)))
+            if passes is not None and (conv.place == "stem" or passes.input_s is not None):
+                return passes
         return None
 
     def alike(self, conv: Conv, *, precision: str, channels_last: bool) -> list[tuple[Conv, Passes]]:
-        """Those with the same kernel, which tell how far from a model such convolutions are."""
-        found: list[tuple[Conv, Passes]] = []
+        """Those with the same kernel: they show how far from a model such convolutions are."""
+        same_kernel: list[tuple[Conv, Passes]] = []
         for name in (precision, SAME_UNITS.get(precision, precision)):
             for key, passes in self.times.items():
                 is_alike = (key.precision, key.channels_last, key.kernel) == (name, channels_last, conv.kernel)
                 if is_alike and (conv.place == "stem" or passes.input_s is not None):
-                    found.append((_conv(key), passes))
-            if found:
-                return found
-        return found
+                    same_kernel.append((_conv(key), passes))
+            if same_kernel:
+                return same_kernel
+        return same_kernel
 
     def bytes_per_s(self, op: str, direction: str, *, precision: str, channels_last: bool) -> float | None:
         """Rate of norms, activations and pooling.
@@ -120,9 +120,9 @@ def convolutions_of(rows: Iterable[Mapping[str, Any]]) -> MeasuredConvolutions:
             size, time_s = moved.get(key, (0.0, 0.0))
             moved[key] = (size + row["count"] * row["bytes"], time_s + row["count"] * row["time_s"])
     times = {
-        key: Passes(forward_s=found["forward"], input_s=found.get("input"), weight_s=found["weight"])
-        for key, found in seconds.items()
-        if {"forward", "weight"} <= set(found)
+        key: Passes(forward_s=times["forward"], input_s=times.get("input"), weight_s=times["weight"])
+        for key, times in seconds.items()
+        if {"forward", "weight"} <= set(times)
     }
     return MeasuredConvolutions(
         times=times, rates={key: size / time_s for key, (size, time_s) in moved.items()}, batch=batch
