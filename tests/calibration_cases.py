@@ -55,7 +55,9 @@ def attention_rows(rate: float, ratio: float, *, half_at: float, precision: str 
 
 
 def source(kind: str, rows: list[Any], device: dict[str, Any], **more: Any) -> Source:
-    return Source(run=kind, found=Measurements(kind=kind, device=device, versions={"torch": "2.0"}, rows=rows, **more))
+    return Source(
+        run=kind, measurements=Measurements(kind=kind, device=device, versions={"torch": "2.0"}, rows=rows, **more)
+    )
 
 
 def value(name: str, number: float, *, of: str = "", num_ranks: int = 1) -> Value:

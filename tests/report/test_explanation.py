@@ -74,7 +74,7 @@ def test_every_transfer_says_its_algorithm_and_how_far_it_reaches(cli: Cli) -> N
     last = section(text, "how it is exchanged", "equations").strip().splitlines()[-1].split()
     assert last[:4] == ["data", "parallel", "ring", "machine"]
     assert float(last[4].removesuffix("x")) > 1.5
-    assert "slow bulk exchange" in " ".join(text.split())
+    assert "shared network" in " ".join(text.split())
 
 
 def test_equation_keeps_its_lines(cli: Cli) -> None:

@@ -247,10 +247,12 @@ def read(path: Path) -> Calibration:
     if not isinstance(raw, dict):
         raise DocumentError(f"{path}: holds a {type(raw).__name__}, not a calibration: {again}")
     check_schema(raw.get("schema"), KIND, where=str(path))
-    found = validate(raw, Calibration, where=str(path))
-    if found.name != path.stem:
-        raise DocumentError(f"{path}: is the calibration {found.name!r}; it must be the file's name, {path.stem!r}")
-    return found
+    calibration = validate(raw, Calibration, where=str(path))
+    if calibration.name != path.stem:
+        raise DocumentError(
+            f"{path}: is the calibration {calibration.name!r}; it must be the file's name, {path.stem!r}"
+        )
+    return calibration
 
 
 def check_writable() -> None:
@@ -289,12 +291,12 @@ def why_not_here(calibration: Calibration, fingerprint: Fingerprint, versions: d
 
 def matching(fingerprint: Fingerprint, versions: dict[str, str]) -> list[Calibration]:
     """Calibrations of this machine, the newest first; files that cannot be read are of no machine."""
-    found: list[Calibration] = []
+    calibrations: list[Calibration] = []
     for name in names():
         try:
             calibration = load(name)
         except ConfigError:
             continue
         if not why_not_here(calibration, fingerprint, versions):
-            found.append(calibration)
-    return sorted(found, key=lambda c: c.created, reverse=True)
+            calibrations.append(calibration)
+    return sorted(calibrations, key=lambda c: c.created, reverse=True)

@@ -96,14 +96,14 @@ def fit_collectives(rows: Iterable[dict[str, Any]]) -> list[Fit]:
     for row in rows:
         key = tuple(row[name] for name in ("op", "backend", "dtype", "num_ranks", "num_nodes"))
         groups.setdefault(key, {}).setdefault(int(row["size_bytes"]), []).append(row)
-    found: list[Fit] = []
+    fits: list[Fit] = []
     for key, by_size in groups.items():
         sizes = sorted(by_size)
         if len(sizes) >= MIN_POINTS:
             times_s = np.array([np.median([row["time_s"] for row in by_size[size]]) for size in sizes])
             spreads = np.array([_spread_frac(by_size[size]) for size in sizes])
-            found += _fits(key, np.array(sizes, dtype=np.float64), times_s, spreads)
-    return found
+            fits += _fits(key, np.array(sizes, dtype=np.float64), times_s, spreads)
+    return fits
 
 
 def _spread_frac(rows: list[dict[str, Any]]) -> float:
@@ -116,8 +116,9 @@ def _spread_frac(rows: list[dict[str, Any]]) -> float:
 
 def add_fits(directory: RunDirectory) -> None:
     """Write the fits of a run of `bench collectives` beside its rows."""
-    found = read_measurements(directory)
-    write_measurements(directory, replace(found, fits=[fit.document() for fit in fit_collectives(found.rows)]))
+    measurements = read_measurements(directory)
+    fits = [fit.document() for fit in fit_collectives(measurements.rows)]
+    write_measurements(directory, replace(measurements, fits=fits))
 
 
 def predicted_time_s(fits: Sequence[Fit], size_bytes: float) -> float:
@@ -130,7 +131,7 @@ def predicted_time_s(fits: Sequence[Fit], size_bytes: float) -> float:
 def _fits(key: tuple[Any, ...], sizes: Floats, times_s: Floats, spreads: Floats) -> list[Fit]:
     op, backend, dtype, num_ranks, num_nodes = key
     share = bus_share(op, num_ranks)
-    found = []
+    fits = []
     for first, last, fitted in _lines(sizes * share, times_s, spreads):
         margin = _student(last - first - 2)
         alpha_low, alpha_high = (fitted.intercept + sign * margin * fitted.intercept_error for sign in (-1.0, 1.0))
@@ -138,7 +139,7 @@ def _fits(key: tuple[Any, ...], sizes: Floats, times_s: Floats, spreads: Floats)
         if first == 0 and fitted.intercept < 0.0 < alpha_high:  # a latency that the sizes do not resolve
             line = _line_from_zero((sizes * share)[:last], times_s[:last], fitted)
         slowest, fastest = line.slope + margin * line.slope_error, line.slope - margin * line.slope_error
-        found.append(
+        fits.append(
             Fit(
                 op=op,
                 backend=backend,
@@ -157,7 +158,7 @@ def _fits(key: tuple[Any, ...], sizes: Floats, times_s: Floats, spreads: Floats)
                 num_points=last - first,
             )
         )
-    return found
+    return fits
 
 
 def _lines(x: Floats, t: Floats, spreads: Floats) -> list[tuple[int, int, _Line]]:
@@ -193,8 +194,8 @@ def _lines(x: Floats, t: Floats, spreads: Floats) -> list[tuple[int, int, _Line]
         frac = np.sqrt(squares(cuts) / len(x))
         if frac < (1.0 - WORTH_FRAC) * best_frac:
             best, best_frac = cuts, frac
-    found = [(first, last, line(first, last)) for first, last in pairwise(best)]
-    return [(first, last, one) for first, last, one in found if one is not None]
+    segments = [(first, last, line(first, last)) for first, last in pairwise(best)]
+    return [(first, last, one) for first, last, one in segments if one is not None]
 
 
 def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
@@ -224,7 +225,7 @@ def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
     leverage = np.sum((weighted @ inverse) * weighted, axis=1)
     variance = _variance(residuals, weights, trust)
     errors = np.sqrt(variance * np.diag(inverse)) / _units(x)
-    found = _Line(
+    fitted = _Line(
         intercept=intercept,
         slope=slope,
         intercept_error=float(errors[0]),
@@ -233,7 +234,7 @@ def _line(x: Floats, t: Floats, spreads: Floats) -> _Line | None:
         variance=variance,
         left_out=residuals / np.maximum(1.0 - leverage, 1e-3),
     )
-    return found if intercept + slope * x[0] > 0.0 else _line_from_zero(x, t, found)
+    return fitted if intercept + slope * x[0] > 0.0 else _line_from_zero(x, t, fitted)
 
 
 def _line_from_zero(x: Floats, t: Floats, fitted: _Line) -> _Line:

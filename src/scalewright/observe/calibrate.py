@@ -36,21 +36,21 @@ class Source:
     """A finished micro benchmark and the name of its run."""
 
     run: str
-    found: Measurements
+    measurements: Measurements
 
     @property
     def num_ranks(self) -> int:
-        return int(self.found.device.get("num_ranks", 1))
+        return int(self.measurements.device.get("num_ranks", 1))
 
     @property
     def on_cpu(self) -> bool:
-        return self.found.device.get("type") == "cpu"
+        return self.measurements.device.get("type") == "cpu"
 
 
 def read_sources(directories: Iterable[RunDirectory]) -> list[Source]:
     """Measurements of the runs that have any; a run without is one that did not finish."""
     return [
-        Source(run=directory.path.name, found=read_measurements(directory))
+        Source(run=directory.path.name, measurements=read_measurements(directory))
         for directory in directories
         if directory.measurements.exists()
     ]
@@ -58,13 +58,13 @@ def read_sources(directories: Iterable[RunDirectory]) -> list[Source]:
 
 def values_from(sources: Sequence[Source], base: Machine) -> tuple[Value, ...]:
     """Everything that the cost models can use of the measurements, with what the base machine has in its place."""
-    found: list[Value] = []
+    values: list[Value] = []
     for source in sources:
-        fit = FITS.get(source.found.kind)
+        fit = FITS.get(source.measurements.kind)
         if fit is not None:
-            found += fit(source, base)
+            values += fit(source, base)
     kept: dict[tuple[str, str, int], Value] = {}
-    for value in found:  # a later run of the same benchmark takes the place of an earlier one
+    for value in values:  # a later run of the same benchmark takes the place of an earlier one
         kept[value.name, value.of, value.num_ranks] = value
     return tuple(kept.values())
 
@@ -83,32 +83,32 @@ def _value(
 
 def _rates(rows: Iterable[Row], amount: str) -> list[float]:
     """Rates at the median and at both ends of its interval."""
-    found: list[float] = []
+    rates: list[float] = []
     for row in rows:
         whole = float(row[amount]) * float(row["time_s"])
-        found += [whole / float(row.get(key) or row["time_s"]) for key in ("time_s", "time_low_s", "time_high_s")]
-    return found
+        rates += [whole / float(row.get(key) or row["time_s"]) for key in ("time_s", "time_low_s", "time_high_s")]
+    return rates
 
 
 def gemm_values(source: Source, base: Machine) -> list[Value]:
     """Large products held for seconds, the best product of all, and what starting one costs a CPU.
 
-    How tiles fill a GPU stays the catalogue's; the rate of full tiles is what they leave of the measured ones.
+    How tiles fill a GPU stays as catalogued; the rate of full tiles is what they leave of the measured ones.
     """
-    found: list[Value] = []
+    values: list[Value] = []
     precisions = [name for name, num in num_products(source).items() if num >= MIN_PRODUCTS or not source.on_cpu]
     for precision in precisions:
-        rows = [row for row in source.found.rows if row["precision"] == precision]
+        rows = [row for row in source.measurements.rows if row["precision"] == precision]
         best = max((row for row in rows if row.get("series") != "cool"), key=lambda row: float(row["flop_per_s"]))
         held = [row for row in rows if row.get("series") == "sustained"] or [best]
         known = _catalogued_rates(base, precision)
-        found.append(_value(source, "best_matmul_flop_per_s", _rates([best], "flop_per_s"), of=precision,
+        values.append(_value(source, "best_matmul_flop_per_s", _rates([best], "flop_per_s"), of=precision,
                             catalogue=known[0]))  # fmt: skip
         if not source.on_cpu:
-            found.append(_value(source, "matmul_flop_per_s", _rates(held, "flop_per_s"), of=precision,
+            values.append(_value(source, "matmul_flop_per_s", _rates(held, "flop_per_s"), of=precision,
                                 catalogue=known[1]))  # fmt: skip
-            found += _full_rates(source, base, precision, rows)
-    return found + (_started_products(source, base, precisions) if source.on_cpu else [])
+            values += _full_rates(source, base, precision, rows)
+    return values + (_started_products(source, base, precisions) if source.on_cpu else [])
 
 
 def _full_rates(source: Source, base: Machine, precision: str, rows: list[Row]) -> list[Value]:
@@ -117,13 +117,13 @@ def _full_rates(source: Source, base: Machine, precision: str, rows: list[Row]) 
     rates = [full_tile_flop_per_s(base, row) for row in cool if row["name"] == "cool"]
     if not rates:
         return []
-    found = [_value(source, "full_matmul_flop_per_s", rates, of=f"{precision} {COOL}")]
+    values = [_value(source, "full_matmul_flop_per_s", rates, of=f"{precision} {COOL}")]
     alone = [row for row in cool if row["name"] != "cool"]
     held = [row for row in rows if row.get("series") == "sustained"]
     if alone and held:
         share = min(float(held[0]["flop_per_s"]) / float(alone[0]["flop_per_s"]), 1.0)
-        found.append(_value(source, "full_matmul_flop_per_s", [share * rate for rate in rates], of=precision))
-    return found
+        values.append(_value(source, "full_matmul_flop_per_s", [share * rate for rate in rates], of=precision))
+    return values
 
 
 def full_tile_flop_per_s(base: Machine, row: Row) -> float:
@@ -138,31 +138,31 @@ def full_tile_flop_per_s(base: Machine, row: Row) -> float:
     m, n, k, time_s = (float(row[key]) for key in ("m", "n", "k", "time_s"))
     if units is None:
         return 2.0 * m * n * k / time_s
-    c, found = base.constants, []
+    c, rates = base.constants, []
     for name, share in c.tile_share.items():
         tile_rows, columns = (float(side) for side in name.split("x"))
         waves = np.ceil(np.ceil(m / tile_rows) * np.ceil(n / columns) / units.value)
         work = waves * units.value * tile_rows * columns * 2.0 * (k + c.depth_overhead.value) / share.value
-        found.append(work / max(time_s - waves * c.wave_overhead.value, 0.1 * time_s))
-    return float(min(found))
+        rates.append(work / max(time_s - waves * c.wave_overhead.value, 0.1 * time_s))
+    return float(min(rates))
 
 
 def num_products(source: Source) -> dict[str, int]:
     """Shapes that were measured, by precision."""
-    found: dict[str, set[tuple[int, int, int]]] = {}
-    for row in source.found.rows:
+    shapes_by_precision: dict[str, set[tuple[int, int, int]]] = {}
+    for row in source.measurements.rows:
         if row.get("series") not in ("sustained", "cool"):
-            found.setdefault(str(row["precision"]), set()).add((row["m"], row["n"], row["k"]))
-    return {precision: len(shapes) for precision, shapes in found.items()}
+            shapes_by_precision.setdefault(str(row["precision"]), set()).add((row["m"], row["n"], row["k"]))
+    return {precision: len(shapes) for precision, shapes in shapes_by_precision.items()}
 
 
 def unmeasured_words(sources: Sequence[Source]) -> list[str]:
     """What a benchmark began to measure and could not, for people."""
     return [
         f"{source.run}: {num} products in {precision} were measured in its time, and {MIN_PRODUCTS} are needed: the "
-        "catalogue's rate stands; calibrate again when this machine is quiet, or with a longer --budget"
+        "catalogue's rate is used; calibrate again when this machine is quiet, or with a longer --budget"
         for source in sources
-        if source.found.kind == "gemm" and source.on_cpu
+        if source.measurements.kind == "gemm" and source.on_cpu
         for precision, num in num_products(source).items()
         if num < MIN_PRODUCTS
     ]
@@ -180,10 +180,10 @@ def _started_products(source: Source, base: Machine, precisions: list[str]) -> l
 
     Medians, not least squares: other processes make single products many times slower, never faster.
     """
-    found: list[Value] = []
+    values: list[Value] = []
     starts: list[float] = []
     for precision in precisions:
-        rows = [r for r in source.found.rows if r["precision"] == precision and r.get("series") != "sustained"]
+        rows = [r for r in source.measurements.rows if r["precision"] == precision and r.get("series") != "sustained"]
         work, times = _column(rows, lambda r: 2.0 * r["m"] * r["n"] * r["k"]), _column(rows, lambda r: r["time_s"])
         least = _column(rows, lambda r: r.get("time_low_s") or r["time_s"])
         quick = np.where(times > JOLTED * least, least, times)
@@ -191,12 +191,12 @@ def _started_products(source: Source, base: Machine, precisions: list[str]) -> l
         rates = [float(rate) for rate in work[large] / times[large]]
         rate = float(np.median(rates))
         start = float(np.median(np.maximum(quick[small] - work[small] / rate, 0.0)))
-        found.append(_value(source, "matmul_flop_per_s", rates, of=precision,
+        values.append(_value(source, "matmul_flop_per_s", rates, of=precision,
                             catalogue=_catalogued_rates(base, precision)[1]))  # fmt: skip
         starts.append(start)
     if starts and 0.0 < min(starts) < LONGEST_START_S:
-        found.append(_value(source, "matmul_start_s", starts))
-    return found
+        values.append(_value(source, "matmul_start_s", starts))
+    return values
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float]:
@@ -211,18 +211,18 @@ def _line(x: Floats, y: Floats) -> tuple[float, float]:
 def memory_values(source: Source, base: Machine) -> list[Value]:
     """Copy and add at the largest size, which no cache helps; the link to the host with pinned buffers."""
     place = "host" if source.on_cpu else "device"
-    found: list[Value] = []
-    streams = _largest([r for r in source.found.rows if r["place"] == place and r["op"] in ("copy", "add")])
+    values: list[Value] = []
+    streams = _largest([r for r in source.measurements.rows if r["place"] == place and r["op"] in ("copy", "add")])
     if streams:
-        found.append(_value(source, "memory_bytes_per_s", _rates(streams, "bytes_per_s"),
+        values.append(_value(source, "memory_bytes_per_s", _rates(streams, "bytes_per_s"),
                             value=float(np.mean([r["bytes_per_s"] for r in streams])),
                             catalogue=base.hbm_bytes_per_s))  # fmt: skip
-    links = _largest([r for r in source.found.rows if r["place"] == "link" and r.get("is_pinned")])
+    links = _largest([r for r in source.measurements.rows if r["place"] == "link" and r.get("is_pinned")])
     if links:
         slowest = min(links, key=lambda row: float(row["bytes_per_s"]))
-        found.append(_value(source, "host_link_bytes_per_s", _rates([slowest], "bytes_per_s"),
+        values.append(_value(source, "host_link_bytes_per_s", _rates([slowest], "bytes_per_s"),
                             catalogue=base.host_link_bytes_per_s))  # fmt: skip
-    return found
+    return values
 
 
 def _largest(rows: list[Row]) -> list[Row]:
@@ -232,15 +232,15 @@ def _largest(rows: list[Row]) -> list[Row]:
 
 def attention_values(source: Source, base: Machine) -> list[Value]:
     """Rate of the fastest kernel for long sequences and heads of 128, by the ramp that the cost model has."""
-    found: list[Value] = []
+    values: list[Value] = []
     d0 = base.constants.attention_head_ramp.value
-    for precision in dict.fromkeys(str(row["precision"]) for row in source.found.rows):
-        pairs = _fastest_kernels([row for row in source.found.rows if row["precision"] == precision])
+    for precision in dict.fromkeys(str(row["precision"]) for row in source.measurements.rows):
+        pairs = _fastest_kernels([row for row in source.measurements.rows if row["precision"] == precision])
         if not pairs:
             continue
         ahead = [pair[0] for pair in pairs]
-        ratios = [float(back["time_s"]) / float(forward["time_s"]) for forward, back in pairs]
-        found.append(_value(source, "attention_backward_ratio", ratios, of=precision))
+        ratios = [float(backward["time_s"]) / float(forward["time_s"]) for forward, backward in pairs]
+        values.append(_value(source, "attention_backward_ratio", ratios, of=precision))
         seq, rate = _column(ahead, lambda r: r["seq"]), _column(ahead, lambda r: r["flop_per_s"])
         heads = _column(ahead, lambda r: r["head_dim"])
         s0 = 0.0
@@ -248,11 +248,12 @@ def attention_values(source: Source, base: Machine) -> list[Value]:
             rate = rate / (heads / (heads + d0) * (REFERENCE_HEAD + d0) / REFERENCE_HEAD)
             start, slope = _line(1.0 / seq, 1.0 / rate)
             s0 = slope / start if start > 0.0 else base.constants.attention_seq_ramp.value
-            if start > 0.0 and precision in ("bf16", "fp16") and not any(v.name == "attention_seq_ramp" for v in found):
-                found.append(_value(source, "attention_seq_ramp", [s0],
+            has_ramp = any(v.name == "attention_seq_ramp" for v in values)
+            if start > 0.0 and precision in ("bf16", "fp16") and not has_ramp:
+                values.append(_value(source, "attention_seq_ramp", [s0],
                                     catalogue=base.constants.attention_seq_ramp.value))  # fmt: skip
-        found.append(_value(source, "attention_flop_per_s", [float(x) for x in rate * (seq + s0) / seq], of=precision))
-    return found
+        values.append(_value(source, "attention_flop_per_s", [float(x) for x in rate * (seq + s0) / seq], of=precision))
+    return values
 
 
 def _fastest_kernels(rows: list[Row]) -> list[tuple[Row, Row]]:
@@ -261,72 +262,72 @@ def _fastest_kernels(rows: list[Row]) -> list[tuple[Row, Row]]:
     for row in rows:
         key = tuple(row[name] for name in ("batch", "heads", "kv_heads", "seq", "head_dim", "causal"))
         cases.setdefault(key, {}).setdefault(str(row["kernel"]), {})[str(row["direction"])] = row
-    found: list[tuple[Row, Row]] = []
+    fastest: list[tuple[Row, Row]] = []
     for key, kernels in cases.items():
         both = [k for k in kernels.values() if {"forward", "backward"} <= set(k)]
         if both and key[-1]:
             best = min(both, key=lambda k: float(k["forward"]["time_s"]) + float(k["backward"]["time_s"]))
-            found.append((best["forward"], best["backward"]))
-    return found
+            fastest.append((best["forward"], best["backward"]))
+    return fastest
 
 
 def dispatch_values(source: Source, _base: Machine) -> list[Value]:
     """Host time of one launch, by how it is issued: a plain addition, a compiled kernel, a kernel in a graph."""
-    found: list[Value] = []
+    values: list[Value] = []
     for mode, op in (("eager", "add"), ("compiled", "fused"), ("graph", "add")):
-        rows = [row for row in source.found.rows if row["mode"] == mode and row["op"] == op]
+        rows = [row for row in source.measurements.rows if row["mode"] == mode and row["op"] == op]
         if rows:
             samples = [float(rows[0].get(key, rows[0]["time_s"])) for key in ("time_s", "time_low_s", "time_high_s")]
-            found.append(_value(source, "dispatch_s", samples, of=mode, value=samples[0]))
-    return found
+            values.append(_value(source, "dispatch_s", samples, of=mode, value=samples[0]))
+    return values
 
 
 def collective_values(source: Source, base: Machine) -> list[Value]:
     """The line that holds for the largest sizes of each operation: what one costs to start, and its bandwidth."""
-    found: list[Value] = []
+    values: list[Value] = []
     last: dict[str, Row] = {}
-    for fit in source.found.fits:
+    for fit in source.measurements.fits:
         if fit["op"] not in last or fit["from_bytes"] > last[fit["op"]]["from_bytes"]:
             last[fit["op"]] = fit
     for op, fit in last.items():
         rate = [float(fit[key]) for key in ("bytes_per_s", "bytes_per_s_low", "bytes_per_s_high") if fit.get(key)]
-        found.append(_value(source, "collective_bytes_per_s", rate, of=op, value=float(fit["bytes_per_s"]),
+        values.append(_value(source, "collective_bytes_per_s", rate, of=op, value=float(fit["bytes_per_s"]),
                             catalogue=base.scale_up_bytes_per_s))  # fmt: skip
-    firsts = {fit["op"]: fit for fit in sorted(source.found.fits, key=lambda f: f["from_bytes"], reverse=True)}
+    firsts = {fit["op"]: fit for fit in sorted(source.measurements.fits, key=lambda f: f["from_bytes"], reverse=True)}
     for op, fit in firsts.items():
         if float(fit["alpha_s"]) > 0.0:
             samples = [float(fit[key]) for key in ("alpha_s", "alpha_low_s", "alpha_high_s") if float(fit[key]) > 0.0]
-            found.append(_value(source, "collective_start_s", samples, of=op, value=float(fit["alpha_s"])))
-    return found
+            values.append(_value(source, "collective_start_s", samples, of=op, value=float(fit["alpha_s"])))
+    return values
 
 
 def storage_values(source: Source, _base: Machine) -> list[Value]:
     """Reads that no cache helped, the fastest number of workers of each format; small files a second."""
-    found: list[Value] = []
-    for form in dict.fromkeys(str(row["format"]) for row in source.found.rows):
-        rows = [row for row in source.found.rows if row["format"] == form]
+    values: list[Value] = []
+    for form in dict.fromkeys(str(row["format"]) for row in source.measurements.rows):
+        rows = [row for row in source.measurements.rows if row["format"] == form]
         cold = [row for row in rows if row.get("cache") == "cold"] or rows
         best = max(cold, key=lambda row: float(row["bytes_per_s"]))
-        found.append(_value(source, "storage_read_bytes_per_s", [float(best["bytes_per_s"])], of=form))
+        values.append(_value(source, "storage_read_bytes_per_s", [float(best["bytes_per_s"])], of=form))
         if form == "files":
-            found.append(_value(source, "storage_files_per_s", [float(best["samples_per_s"])]))
-    return found
+            values.append(_value(source, "storage_files_per_s", [float(best["samples_per_s"])]))
+    return values
 
 
 def checkpoint_values(source: Source, _base: Machine) -> list[Value]:
     """Saves to the disk by mode, and the copy that training waits for where they are written beside it."""
-    found: list[Value] = []
-    for mode in dict.fromkeys(str(row["mode"]) for row in source.found.rows):
-        rows = [row for row in source.found.rows if row["mode"] == mode and float(row["bytes_per_s"]) > 0.0]
+    values: list[Value] = []
+    for mode in dict.fromkeys(str(row["mode"]) for row in source.measurements.rows):
+        rows = [row for row in source.measurements.rows if row["mode"] == mode and float(row["bytes_per_s"]) > 0.0]
         if rows:
             largest = max(float(row["size_bytes"]) for row in rows)
             rates = [float(row["bytes_per_s"]) for row in rows if float(row["size_bytes"]) == largest]
-            found.append(_value(source, "checkpoint_bytes_per_s", rates, of=mode))
+            values.append(_value(source, "checkpoint_bytes_per_s", rates, of=mode))
             stalls = [float(row["stall_s"]) for row in rows if float(row["size_bytes"]) == largest]
             if mode == "async" and min(stalls) > 0.0:
                 copied = [largest / source.num_ranks / stall_s for stall_s in stalls]
-                found.append(_value(source, "checkpoint_copy_bytes_per_s", copied))
-    return found
+                values.append(_value(source, "checkpoint_copy_bytes_per_s", copied))
+    return values
 
 
 CONVOLUTION_KEYS = (
@@ -339,8 +340,8 @@ def convolution_rows(sources: Sequence[Source]) -> list[Row]:
     """What a calibration keeps of `bench convolution`: operators by shape, of the last run that measured each."""
     kept: dict[tuple[Any, ...], Row] = {}
     for source in sources:
-        if source.found.kind == "convolution" and not source.on_cpu:
-            for row in source.found.rows:
+        if source.measurements.kind == "convolution" and not source.on_cpu:
+            for row in source.measurements.rows:
                 short = {key: row[key] for key in CONVOLUTION_KEYS if key in row}
                 kept[tuple(v for k, v in short.items() if k not in ("time_s", "bytes", "count", "batch"))] = short
     return list(kept.values())

@@ -25,7 +25,7 @@ MIN_STEPS = 5
 
 def read_steps(catalog: Catalog, directories: Iterable[RunDirectory]) -> tuple[list[RealStep], list[str]]:
     """Real steps of the runs that got far enough, and in words which did not."""
-    found: list[RealStep] = []
+    steps: list[RealStep] = []
     notes: list[str] = []
     for directory in directories:
         try:
@@ -40,8 +40,8 @@ def read_steps(catalog: Catalog, directories: Iterable[RunDirectory]) -> tuple[l
                 "fit anything to it; give a longer --budget"
             )
             continue
-        found.append(_real_step(catalog, run))
-    return found, notes
+        steps.append(_real_step(catalog, run))
+    return steps, notes
 
 
 def num_steps_of(directory: RunDirectory) -> int:

@@ -154,16 +154,16 @@ def check_common(device: str, budget_s: float) -> None:
 
 def parse_products(text: str) -> tuple[Product, ...]:
     """`4096,4096,4096;8192,1024,4096`: M,N,K of each product."""
-    found = []
+    products = []
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         sides = [side.strip() for side in part.split(",")]
         if len(sides) != 3 or not all(side.isdecimal() for side in sides):
             raise ConfigError(f"--shapes {part!r} is not M,N,K in whole numbers: write 4096,4096,4096;8192,1024,4096")
         m, n, k = (int(side) for side in sides)
-        found.append(Product(m=m, n=n, k=k))
-    if not found:
+        products.append(Product(m=m, n=n, k=k))
+    if not products:
         raise ConfigError("--shapes is empty: write M,N,K of each product, such as 4096,4096,4096")
-    return tuple(found)
+    return tuple(products)
 
 
 def square_products() -> tuple[Product, ...]:

@@ -32,11 +32,11 @@ def model_products(shape: TransformerShape, *, num_tokens: int) -> tuple[Product
     Each weight [n, k] multiplies in three shapes: forward (tokens, n, k), the gradient of its input (tokens, k, n) and
     its own gradient (n, k, tokens). Shapes that come twice are measured once.
     """
-    found: dict[tuple[int, int, int], Product] = {}
+    products: dict[tuple[int, int, int], Product] = {}
     for name, (rows, n, k) in _weights(shape, num_tokens).items():
         for suffix, sides in (("", (rows, n, k)), ("_grad_input", (rows, k, n)), ("_grad_weight", (n, k, rows))):
-            found.setdefault(sides, Product(m=sides[0], n=sides[1], k=sides[2], name=f"{name}{suffix}"))
-    return tuple(found.values())
+            products.setdefault(sides, Product(m=sides[0], n=sides[1], k=sides[2], name=f"{name}{suffix}"))
+    return tuple(products.values())
 
 
 def _weights(shape: TransformerShape, num_tokens: int) -> dict[str, tuple[int, int, int]]:

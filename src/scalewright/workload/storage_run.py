@@ -106,8 +106,8 @@ class CheckpointRun:
 def check_some(what: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
     odd = [value for value in values if value not in known]
     if odd or not values or len(set(values)) != len(values):
-        found = repr(odd[0]) if odd else repr(list(values))
-        raise ConfigError(f"{what} {found}: name one or more of {', '.join(known)}, each once")
+        shown = repr(odd[0]) if odd else repr(list(values))
+        raise ConfigError(f"{what} {shown}: name one or more of {', '.join(known)}, each once")
 
 
 def check_growing(what: str, values: tuple[int, ...], *, least: int = 1, most: int) -> None:

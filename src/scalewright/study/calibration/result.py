@@ -56,12 +56,12 @@ def draft_calibration(
     request: CalibrationRequest, sources: list[Source], *, spent_s: float, skipped: tuple[str, ...]
 ) -> Calibration:
     """The values of the micro benchmarks, before training steps correct them."""
-    versions = {key: value for source in sources for key, value in source.found.versions.items()}
+    versions = {key: value for source in sources for key, value in source.measurements.versions.items()}
     versions = {**versions, **versions_here(), "scalewright": __version__}
     throttled = [
         f"{source.run}: the device slowed itself down ({', '.join(map(str, reasons))})"
         for source in sources
-        if (reasons := source.found.conditions.get("throttled"))
+        if (reasons := source.measurements.conditions.get("throttled"))
     ]
     return Calibration.model_validate(
         {
@@ -75,7 +75,7 @@ def draft_calibration(
             "budget_s": request.budget_s,
             "spent_s": max(spent_s, 0.1),
             "values": values_from(sources, request.base),
-            "collectives": [fit for source in sources for fit in source.found.fits],
+            "collectives": [fit for source in sources for fit in source.measurements.fits],
             "convolutions": convolution_rows(sources),
             "skipped": skipped,
             "notes": throttled,
@@ -112,7 +112,7 @@ def _check_fit(steps: Sequence[Step]) -> None:
 
 def _check_same_machine(request: CalibrationRequest, sources: list[Source]) -> None:
     for source in sources:
-        name = str(source.found.device.get("name", request.fingerprint.name))
+        name = str(source.measurements.device.get("name", request.fingerprint.name))
         if name != request.fingerprint.name:
             raise ConfigError(
                 f"{request.folder / source.run} was measured on {name}, not on {request.fingerprint.name}: choose "
