@@ -11,6 +11,9 @@ from html import escape
 
 CELL = "padding:2px 12px 2px 0;vertical-align:top;border:none;background:none;"
 HEAD = f"{CELL}font-weight:600;border-bottom:1px solid currentColor;"
+TABLE = "border-collapse:collapse;margin:6px 0 10px 0;"
+WRAP = {"left": "pre-wrap", "right": "nowrap"}
+"""Numbers stay on one line."""
 BAR_WIDTH_PX = 160
 MAX_ROWS = 60
 
@@ -32,12 +35,12 @@ def table(
     more = len(all_rows) - MAX_ROWS
     rest = paragraph(f"{more} more rows: to_pandas() has all of them", muted=True) if more > 0 else ""
     parts = f"{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return f'<table style="border-collapse:collapse;">{parts}</table>{rest}'
+    return f'<table style="{TABLE}">{parts}</table>{rest}'
 
 
 def _cells(row: Sequence[str], aligns: Sequence[str]) -> str:
     return "".join(
-        f'<td style="{CELL}text-align:{align};white-space:pre-wrap;">{escape(cell)}</td>'
+        f'<td style="{CELL}text-align:{align};white-space:{WRAP[align]};">{escape(cell)}</td>'
         for cell, align in zip(row, aligns, strict=True)
     )
 
@@ -53,7 +56,7 @@ def bars(rows: Iterable[tuple[str, str, float]], *, caption: str) -> str:
         cells = _cells([name, value, f"{share_frac:.1%}"], ["left", "right", "right"])
         lines.append(f'<tr>{cells}<td style="{CELL}vertical-align:middle;">{bar}</td></tr>')
     title = f'<caption style="text-align:left;font-weight:600;">{escape(caption)}</caption>'
-    return f'<table style="border-collapse:collapse;">{title}<tbody>{"".join(lines)}</tbody></table>'
+    return f'<table style="{TABLE}">{title}<tbody>{"".join(lines)}</tbody></table>'
 
 
 def picture(svg: str) -> str:
