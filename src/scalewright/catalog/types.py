@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from scalewright.catalog.caches import Caches
-from scalewright.catalog.constants import Constants as Constants  # noqa: PLC0414
+from scalewright.catalog.constant_types import Constants as Constants  # noqa: PLC0414
 from scalewright.catalog.entry import Entry as Entry  # noqa: PLC0414
 from scalewright.catalog.entry import require_positive
 from scalewright.catalog.facts import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from scalewright.catalog.constants import Constants
+from scalewright.catalog.constant_types import Constants
 from scalewright.catalog.facts import Count
 from scalewright.catalog.stack import KernelCounts, LaunchMode, Stack
 from scalewright.costs.breakdown import FloatLike

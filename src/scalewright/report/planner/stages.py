@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
-from scalewright.catalog.constants.serving import ServingConstants
-from scalewright.catalog.constants.vision import VisionConstants
-from scalewright.catalog.constants.whole_run import WholeRunConstants
+from scalewright.catalog.constant_types.serving import ServingConstants
+from scalewright.catalog.constant_types.vision import VisionConstants
+from scalewright.catalog.constant_types.whole_run import WholeRunConstants
 from scalewright.catalog.library import Catalog
 from scalewright.costs.breakdown import Breakdown
 from scalewright.planner.answer import Answer, Change

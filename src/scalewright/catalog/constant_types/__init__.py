@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scalewright.catalog.constants.calibration import CalibrationConstants
-from scalewright.catalog.constants.serving import ServingConstants
-from scalewright.catalog.constants.training import TrainingConstants
-from scalewright.catalog.constants.vision import VisionConstants
-from scalewright.catalog.constants.whole_run import WholeRunConstants
+from scalewright.catalog.constant_types.calibration import CalibrationConstants
+from scalewright.catalog.constant_types.serving import ServingConstants
+from scalewright.catalog.constant_types.training import TrainingConstants
+from scalewright.catalog.constant_types.vision import VisionConstants
+from scalewright.catalog.constant_types.whole_run import WholeRunConstants
 from scalewright.catalog.entry import Entry
 
 
