@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -22,7 +23,10 @@ from nbconvert import MarkdownExporter
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 PAGE = ROOT / "docs" / "notebook.md"
-KEPT_METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+KEPT_METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
 
 
 def executed(path: Path) -> Any:
@@ -45,16 +49,17 @@ def executed(path: Path) -> Any:
 
 
 def page_of(notebook: Any) -> str:
-    """The notebook as Markdown: text, code and tables; plots stand in the page as SVG."""
+    """The notebook as Markdown: text, code and tables; plots stand in the page itself."""
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            drawing = output.get("data", {}).pop("image/svg+xml", None)
-            if drawing is not None:
-                output.data["text/html"] = f'<div style="max-width:760px;">{drawing[drawing.index("<svg") :]}</div>'
+            picture = output.get("data", {}).pop("image/png", None)
+            if picture is not None:
+                source = f"data:image/png;base64,{picture.strip()}"
+                output.data["text/html"] = f'<img alt="plot" style="max-width:100%;" src="{source}">'
     text, _ = MarkdownExporter().from_notebook_node(notebook)
-    lines = [line.rstrip() for line in text.splitlines()]
     note = "<!-- Made from notebook.ipynb by tools/notebook.py. -->"
-    return "\n".join([note, *lines]).strip() + "\n"
+    lines = "\n".join([note, *(line.rstrip() for line in text.splitlines())])
+    return re.sub(r"\n{3,}", "\n\n", lines).strip() + "\n"
 
 
 def main() -> int:
