@@ -41,7 +41,7 @@ def pilot_duration_s(folder: Path) -> float:
             first, last = spans.get(event.job, (event.time, event.time))
             spans[event.job] = (min(first, event.time), max(last, event.time))
     if not spans:
-        raise ConfigError(f"--pilot {folder} has no events: name the directory of a run that has done steps")
+        raise ConfigError(f"--pilot {folder} has no events: name the run directory of a run that has done steps")
     return max(last - first for first, last in spans.values())
 
 
