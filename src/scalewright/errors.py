@@ -3,10 +3,10 @@
     ScalewrightError
     ├── ConfigError            exit 2   the input is wrong: value, rule, next step
     │   ├── QuantityError               a quantity without a unit, or with the wrong one
-    │   ├── UnknownNameError            a name nobody knows; carries the nearest ones
-    │   ├── DocumentError               a file that cannot be read as what it should be
+    │   ├── UnknownNameError            an unknown name; has the nearest ones
+    │   ├── DocumentError               a file that cannot be read as the expected document
     │   ├── LayoutError                 a layout that cannot divide the model, batch or GPUs
-    │   └── NotExpressedError           well-formed, but outside what the cost models cover
+    │   └── NotExpressedError           valid, but not covered by the cost models
     └── EnvironmentFailedError exit 3   the machine, not the input, is at fault
         └── MissingExtraError           an optional dependency is not installed; names the extra
 

@@ -1,7 +1,7 @@
 """Parse and format quantities. The only place that knows prefixes.
 
 Inside the code every number is a float in SI base units, and its name says which (`_bytes`, `_s`,
-`_flop_per_s`). Files and flags carry the datasheet's own words (`"3.35 TB/s"`, `"400 Gbit/s"`, `"80 GiB"`).
+`_flop_per_s`). Files and flags use the datasheet's own words (`"3.35 TB/s"`, `"400 Gbit/s"`, `"80 GiB"`).
 Decimal prefixes mean 1000; binary ones are spelled out (`KiB`, `MiB`, `GiB`, `TiB`, `PiB`).
 """
 
@@ -37,7 +37,7 @@ class Dimension:
     spellings: dict[str, float]
     example: str
     suffix: str = ""
-    """What a name in the code or a key in JSON ends in."""
+    """The end of a name in the code or of a key in JSON."""
 
 
 def _prefixed(base: str, factor: float, *prefix_tables: dict[str, float], suffix: str = "") -> dict[str, float]:
@@ -58,7 +58,7 @@ def _sizes(suffix: str = "") -> dict[str, float]:
 BYTES = Dimension("size", "bytes", _sizes(), "80 GiB", suffix="bytes")
 BYTES_PER_S = Dimension("bandwidth", "bytes/s", _sizes("/s"), "3.35 TB/s or 400 Gbit/s", suffix="bytes_per_s")
 LINK_BYTES_PER_S = Dimension("link rate", "bytes/s", _sizes("/s"), "400 Gbit/s", suffix="bytes_per_s")
-"""A bandwidth that people give in bits: of networks."""
+"""A bandwidth of networks, which people give in bits."""
 FLOP = Dimension("work", "FLOP", _prefixed("FLOP", 1.0, DECIMAL), "1.2 YFLOP", suffix="flop")
 FLOP_PER_S = Dimension(
     "rate of work",
@@ -161,9 +161,9 @@ def format(value: float, dimension: Dimension, *, digits: int = 3) -> str:
 
 
 ROUNDS_UP = 0.9995
-"""Three digits of anything above this share of a rung would print as 1000 of the rung below."""
+"""With three digits, a value above this share of a rung would print as 1000 of the rung below."""
 SHORTEST_SHOWN_S = 1e-13
-"""A shorter time is rounding, not an answer."""
+"""A shorter time is a rounding error."""
 
 
 def _rounded(value: float, digits: int) -> str:

@@ -94,7 +94,7 @@ def test_a_set_that_is_there_is_kept_and_another_is_refused(tmp_path: Path) -> N
         make_images(path, ImageSet(num_images=12, num_classes=3, seed=99))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(ConfigError, match="no data set that we made"):
+    with pytest.raises(ConfigError, match="not a data set that we made"):
         make_images(tmp_path / "mine", SMALL)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "x"
 
@@ -198,7 +198,7 @@ def test_a_copy_without_room_is_refused_before_it_starts(tmp_path: Path, monkeyp
     monkeypatch.setattr(room.os, "statvfs", lambda path: little_room(free_bytes=65 * 2**20, free_inodes=10**6))
     os.utime(source / "dataset.json")
     with pytest.raises(
-        EnvironmentFailedError, match=r"do not fit in 65\.0 MiB of free space with 64\.0 MiB left for others"
+        EnvironmentFailedError, match=r"do not fit in 65\.0 MiB of free space with a reserve of 64\.0 MiB for others"
     ):
         copy_set(source, ram)
     monkeypatch.setattr(room.os, "statvfs", lambda path: little_room(free_bytes=80 * 2**20, free_inodes=10))

@@ -140,7 +140,7 @@ def test_a_shard_with_a_damaged_header_is_refused_by_name_and_number(copies: dic
     content = bytearray(shard.read_bytes())
     content[1024 : 1024 + 512] = bytes(512)  # the header of the first image, after the header and block of its label
     shard.write_bytes(content)
-    with pytest.raises(DocumentError, match=r"shard-000000.tar \(sample 0\): the tar header in front of it is damaged"):
+    with pytest.raises(DocumentError, match=r"shard-000000.tar \(sample 0\): the tar header before it is damaged"):
         open_samples(copies["shards"]).read(0)
 
 

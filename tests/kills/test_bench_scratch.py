@@ -39,7 +39,7 @@ def test_a_full_scratch_is_refused_and_stays_as_it_was(disk: Path, cli: Cli, com
     last = done.stderr.splitlines()[-1]
     assert last.startswith("error: ")
     assert "60.0 MiB do not fit in" in last
-    assert "with 64.0 MiB left for others" in last
+    assert "with a reserve of 64.0 MiB for others" in last
     assert [path.name for path in disk.iterdir()] == ["of-others"]
 
 

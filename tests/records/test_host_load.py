@@ -20,7 +20,7 @@ def test_the_note_has_the_load_the_cores_and_what_to_do() -> None:
     said = HostLoad(load=7.04, num_cores=2).note()
     assert "load 7.0 on 2 cores" in said
     assert "measure again when it is quiet" in said
-    assert "on 1 core)" in HostLoad(load=3.0, num_cores=1).note()
+    assert "on 1 core in" in HostLoad(load=3.0, num_cores=1).note()
 
 
 def test_load_is_of_the_whole_host() -> None:

@@ -67,7 +67,7 @@ def test_opening_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_second_launcher_is_refused_while_the_first_runs(tmp_path: Path) -> None:
     directory = RunDirectory.create_or_resume(tmp_path / "r", CONFIG)
-    with directory.held(), pytest.raises(ConfigError, match="another run is going on"), directory.held():
+    with directory.held(), pytest.raises(ConfigError, match="another run is active"), directory.held():
         pass
     with directory.held():
         pass

@@ -1,4 +1,4 @@
-"""Copy a data set to RAM or to a node's own disk: checked for room first, whole when it has its name, once per node."""
+"""Copy a data set to RAM or to a node's own disk: space is checked first, the copy appears whole, once per node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scalewright.data.room import check_room
-from scalewright.data.samples import Progress, unseen
+from scalewright.data.samples import Progress, no_progress
 from scalewright.data.whole import held_for_making, made_whole
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.records.documents import digest, document, write_document
@@ -19,14 +19,14 @@ RAM_FOLDER = Path("/dev/shm")
 COPIED_FILE = "copied.json"
 NUM_THREADS = 8
 BLOCK_BYTES = 4096
-"""What even the smallest file takes."""
+"""Disk space of the smallest file."""
 CHUNK = 64
-"""Files that a thread copies for one answer."""
+"""Files that a thread copies at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Contents:
-    """What there is to copy. The newest change is part of it: a source that changed is copied anew."""
+    """What is copied. The time of the newest change is part of it, so that a changed source is copied again."""
 
     source: str
     num_files: int
@@ -41,16 +41,16 @@ class CopiedSet:
     num_files: int
     num_bytes: int
     time_s: float
-    """Of copying, or of waiting for who copied."""
+    """Time of copying, or of waiting for the process that copied."""
     is_new: bool
-    """Copied by this call; who copied removes it."""
+    """Copied by this call; the process that copied removes it."""
 
 
 def copy_set(
     source: Path, folder: Path = RAM_FOLDER, *, num_threads: int = NUM_THREADS,
-    on_progress: Progress = unseen,
+    on_progress: Progress = no_progress,
 ) -> CopiedSet:  # fmt: skip
-    """A copy of `source` inside `folder`. Every process of a node may ask: one copies, the others wait and use it."""
+    """A copy of `source` inside `folder`. All processes of a node may call this: one copies, the others wait."""
     started_s = time.perf_counter()
     if not source.is_dir():
         raise ConfigError(f"{source}: no such data set; check the path")
@@ -78,7 +78,7 @@ def copy_set(
 
 
 def remove_copy(copied: CopiedSet) -> None:
-    """Remove a copy; its name goes first, so that nobody opens half of it."""
+    """Remove a copy. It is renamed first, so that no process opens half of it."""
     dying = copied.path.with_name(f".{copied.path.name}.removing-{os.getpid()}")
     try:
         copied.path.rename(dying)
@@ -94,9 +94,9 @@ def _contents(source: Path) -> tuple[_Contents, list[str]]:
         num_folders += len(folders)
         for name in names:
             path = os.path.join(root, name)  # noqa: PTH118  a Path for each of a million files takes a minute
-            found = os.stat(path)  # noqa: PTH116
-            disk_bytes += -(-found.st_size // BLOCK_BYTES) * BLOCK_BYTES
-            newest_ns = max(newest_ns, found.st_mtime_ns)
+            stats = os.stat(path)  # noqa: PTH116
+            disk_bytes += -(-stats.st_size // BLOCK_BYTES) * BLOCK_BYTES
+            newest_ns = max(newest_ns, stats.st_mtime_ns)
             files.append(os.path.relpath(path, source))
     contents = _Contents(
         source=str(source.resolve()),
@@ -115,19 +115,19 @@ def _copy_all(source: Path, target: Path, files: list[str], num_threads: int, on
     pool = ThreadPoolExecutor(num_threads)
     try:
         done = 0
-        for num_copied in pool.map(lambda names: _copy_some(source, target, names), chunks):
+        for num_copied in pool.map(lambda names: _copy_chunk(source, target, names), chunks):
             done += num_copied
             on_progress(done, len(files))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _copy_some(source: Path, target: Path, names: list[str]) -> int:
+def _copy_chunk(source: Path, target: Path, names: list[str]) -> int:
     for name in names:
         try:
             shutil.copyfile(source / name, target / name)
         except OSError as error:
-            if error.filename == str(source / name):  # else it is the target, which the caller speaks for
+            if error.filename == str(source / name):  # else the target failed, which the caller reports
                 raise DocumentError(f"{source / name}: cannot be read: {error.strerror}; repair it") from error
             raise
     return len(names)

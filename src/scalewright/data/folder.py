@@ -15,7 +15,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 class FolderSamples:
-    """Samples in order of class and name. Names lie in one block of bytes, which forked workers share uncopied."""
+    """Samples in order of class and name. Names are in one block of bytes, which forked workers share."""
 
     format: Format = "folder"
 
@@ -24,13 +24,13 @@ class FolderSamples:
         self.classes = tuple(sorted(entry.name for entry in os.scandir(path) if _is_class(entry)))
         names, labels = [], []
         for label, name in enumerate(self.classes):
-            found = sorted(entry.name for entry in os.scandir(path / name) if _is_image(entry))
-            if not found:
+            files = sorted(entry.name for entry in os.scandir(path / name) if _is_image(entry))
+            if not files:
                 raise DocumentError(
                     f"{path / name}: holds no image ({', '.join(IMAGE_SUFFIXES)}); add some or remove it"
                 )
-            names += [os.fsencode(f"{name}/{file}") for file in found]
-            labels += [label] * len(found)
+            names += [os.fsencode(f"{name}/{file}") for file in files]
+            labels += [label] * len(files)
         if not names:
             raise DocumentError(
                 f"{path}: holds no CLASS/IMAGE{IMAGE_SUFFIXES[0]}; name the folder of the class folders"
@@ -67,7 +67,7 @@ class FolderSamples:
         return [0]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is open."""
 
 
 class FolderWriter:
@@ -86,7 +86,7 @@ class FolderWriter:
         return {}
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is open."""
 
 
 def _is_class(entry: os.DirEntry[str]) -> bool:

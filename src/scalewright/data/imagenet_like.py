@@ -1,4 +1,4 @@
-"""JPEG images made on the spot: as large as ImageNet's, to be learnt, and the same for the same seed.
+"""Generated JPEG images: as large as ImageNet's, with classes that can be learnt, the same for the same seed.
 
 A class is two colours and a grating of some direction and pitch; every image has its own phase, light and grain. Grain
 with the spectrum of photographs (power falling with the square of the frequency) makes files as large as photographs.
@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.data.samples import Format, Progress, Sample, unseen
+from scalewright.data.samples import Format, Progress, Sample, no_progress
 from scalewright.data.sizing import plan_shards
 from scalewright.data.writing import write_samples
 from scalewright.errors import ConfigError, MissingExtraError
 
 VERSION = 1
-"""Of the recipe: images of another one are another data set."""
+"""Version of the recipe: another version makes another data set."""
 MEAN_BYTES = 110_000
-"""Of an image: 138 GB of ImageNet-1k's training set over 1.28 million images."""
+"""Mean size of an image: 138 GB of ImageNet-1k's training set over 1.28 million images."""
 NUM_MEAN_PIXELS = 143_000
 """With the spread and the shapes below, sides of 400 and 350 on average, as ImageNet's (Russakovsky et al. 2015)."""
 AREA_SPREAD = 0.35
 """Standard deviation of an area's logarithm."""
 SHAPES = ((4, 3), (4, 3), (4, 3), (3, 2), (1, 1), (1, 1), (3, 4))
-LEAST_SIDE, MOST_SIDE = 96, 1000
+MIN_SIDE, MAX_SIDE = 96, 1000
 QUALITY = 95
 TEXTURE_SIDE = 1100
 NUM_TEXTURES = 3
@@ -43,7 +43,7 @@ CLASS_SEED = 20150911
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
-    """What decides every byte of a set."""
+    """Everything that determines the bytes of a set."""
 
     num_images: int
     num_classes: int
@@ -66,9 +66,9 @@ def make_images(
     to: Format = "folder",
     num_consumers: int = 1,
     num_workers: int = 1,
-    on_progress: Progress = unseen,
+    on_progress: Progress = no_progress,
 ) -> Path:
-    """Make the set at `path`, unless it is there; another data set in its place is refused."""
+    """Make the set at `path`, unless it exists; another data set at this path is refused."""
     expected_bytes = images.num_images * MEAN_BYTES
     plan = plan_shards(data_bytes=expected_bytes, num_samples=images.num_images, num_consumers=num_consumers)
     return write_samples(
@@ -86,7 +86,7 @@ def make_images(
 
 
 class GeneratedImages:
-    """The images of a set, each made when it is read."""
+    """The images of a set. Each is made when it is read."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images
@@ -151,7 +151,7 @@ def _size(generator: np.random.Generator) -> tuple[int, int]:
     area = NUM_MEAN_PIXELS * math.exp(generator.normal(-(AREA_SPREAD**2) / 2, AREA_SPREAD))
     across, down = SHAPES[generator.integers(len(SHAPES))]
     width = math.sqrt(area * across / down)
-    sides = (round(min(max(side, LEAST_SIDE), MOST_SIDE)) for side in (width, area / width))
+    sides = (round(min(max(side, MIN_SIDE), MAX_SIDE)) for side in (width, area / width))
     return next(sides), next(sides)
 
 

@@ -21,7 +21,7 @@ DATA_FILE = "data.mdb"
 LABEL = struct.Struct("<i")
 FIRST_MAP_BYTES = 2**28
 AHEAD_BYTES = 2**20
-"""What a sequential reader asks for ahead of the sample it takes."""
+"""What a sequential reader requests ahead of the sample it takes."""
 COMMIT_EVERY = 256
 """Samples per transaction: a commit costs two writes of the root, however much it holds."""
 
@@ -38,7 +38,7 @@ def lmdb_module() -> Any:
 
 
 class LmdbSamples:
-    """Samples of an LMDB folder that we wrote. The map is opened where it is read, and not carried over a fork."""
+    """Samples of an LMDB folder that we wrote. The process that reads opens the map; a fork does not inherit it."""
 
     format: Format = "lmdb"
 
@@ -58,24 +58,24 @@ class LmdbSamples:
 
     def read(self, index: int) -> Sample:
         check_index(self, index)
-        with self._telling(index):
-            found = self._open().get(_key(index))
-        return self._sample(index, found)
+        with self._naming_sample(index):
+            value = self._open().get(_key(index))
+        return self._sample(index, value)
 
     def stream(self, start: int, stop: int) -> Iterator[Sample]:
-        """Samples lie in the file as they were written, so that the bytes ahead can be fetched in large blocks."""
+        """Samples are stored in the order of writing, so that the bytes ahead can be fetched in large blocks."""
         cursor = self._open().cursor()
         fetched = 0
         for index in range(start, stop):
-            with self._telling(index):
+            with self._naming_sample(index):
                 is_there = cursor.set_key(_key(start)) if index == start else cursor.next()
-                found = cursor.value() if is_there else None
-            if found is not None:
-                end = _address(found) + len(found)
+                value = cursor.value() if is_there else None
+            if value is not None:
+                end = _address(value) + len(value)
                 if end > fetched or end < fetched - AHEAD_BYTES:
                     fetched = end + AHEAD_BYTES
-                    _fetch(_address(found), fetched - _address(found))
-            yield self._sample(index, found)
+                    _fetch(_address(value), fetched - _address(value))
+            yield self._sample(index, value)
 
     def where(self, index: int) -> str:
         return f"{self.path / DATA_FILE} (sample {index})"
@@ -97,27 +97,27 @@ class LmdbSamples:
         return self._opened[1]
 
     @contextmanager
-    def _telling(self, index: int) -> Iterator[None]:
-        """A page of the tree that is not what it must be makes LMDB refuse: say so of the sample behind it."""
+    def _naming_sample(self, index: int) -> Iterator[None]:
+        """LMDB refuses a damaged page of its tree: name the sample behind it."""
         try:
             yield
         except lmdb_module().Error as error:
             raise damaged(self, index, f"cannot be read ({error})") from error
 
-    def _sample(self, index: int, found: Any) -> Sample:
-        if found is None or len(found) < LABEL.size:
+    def _sample(self, index: int, value: Any) -> Sample:
+        if value is None or len(value) < LABEL.size:
             raise damaged(self, index, "is not in the database")
-        return bytes(found[LABEL.size :]), int(LABEL.unpack_from(found)[0])
+        return bytes(value[LABEL.size :]), int(LABEL.unpack_from(value)[0])
 
 
-def _address(found: memoryview) -> int:
-    return int(np.frombuffer(found, dtype=np.uint8).ctypes.data)
+def _address(value: memoryview) -> int:
+    return int(np.frombuffer(value, dtype=np.uint8).ctypes.data)
 
 
 def _fetch(address: int, num_bytes: int) -> None:
-    """Ask the kernel for these bytes of the map at once: a cold page that nobody asked for is a read of its own.
+    """Ask the kernel for these bytes of the map at once: without it, every cold page is a separate read.
 
-    Only a hint: past the end of the map, or on a file system that does not care, nothing happens.
+    It is only a hint: past the end of the map, or on some file systems, nothing happens.
     """
     start = address - address % mmap.PAGESIZE
     _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(address + num_bytes - start), mmap.MADV_WILLNEED)
@@ -145,12 +145,12 @@ class _Environment:
 
 
 _environments: WeakValueDictionary[tuple[int, int], _Environment] = WeakValueDictionary()
-"""LMDB refuses to open a file twice in one process, so that its readers share: by device and inode."""
+"""LMDB refuses to open a file twice in one process, so its readers share it, by device and inode."""
 
 
 def _environment(path: Path) -> _Environment:
-    found = (path / DATA_FILE).stat()
-    key = (found.st_dev, found.st_ino)
+    stats = (path / DATA_FILE).stat()
+    key = (stats.st_dev, stats.st_ino)
     environment = _environments.get(key)
     if environment is not None and environment.pid != os.getpid():
         environment.env.close()  # the parent's map, which a child must not use; nothing is locked, so it may close it
@@ -161,12 +161,12 @@ def _environment(path: Path) -> _Environment:
 
 
 class LmdbWriter:
-    """Writes samples in order, a transaction for some at a time; the map grows as it fills."""
+    """Writes samples in order, in transactions of several samples; the map grows as it fills."""
 
     def __init__(self, folder: Path) -> None:
         self._lmdb, self._folder = lmdb_module(), folder
         self._map_bytes = FIRST_MAP_BYTES
-        # Nobody else sees the folder before it has its name, so that syncing once at the end is enough.
+        # No other process sees the folder before it has its name, so syncing once at the end is enough.
         self._env = self._lmdb.open(
             str(folder), map_size=self._map_bytes, sync=False, metasync=False, lock=False, meminit=False
         )

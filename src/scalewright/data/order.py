@@ -1,4 +1,4 @@
-"""In which order an epoch visits the samples: shuffled, yet kind to the storage."""
+"""The order in which an epoch reads the samples: shuffled, with reads that storage does well."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scalewright.data.samples import Samples
 def epoch_order(samples: Samples, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """Every sample once: shards in random order, then samples in random order within each shard.
 
-    A format in which any order costs the same is one run, and is shuffled as a whole. Seed and epoch decide alone.
+    If any order costs the same, the set is one run and is shuffled as a whole. Only seed and epoch decide the order.
     """
     generator = np.random.default_rng([seed, epoch])
     edges = [*samples.run_starts(), len(samples)]

@@ -1,4 +1,4 @@
-"""Room for files: bytes and inodes that are free, with a reserve for others; on a RAM disk, memory as well."""
+"""Free space for files: bytes and inodes, with a reserve for others; on a RAM disk, memory as well."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from scalewright import units
 from scalewright.errors import EnvironmentFailedError
 
 RESERVE_FRAC = 0.05
-LEAST_RESERVE_BYTES = 64 * units.MIB
-MOST_RESERVE_BYTES = 100 * units.GIB
+MIN_RESERVE_BYTES = 64 * units.MIB
+MAX_RESERVE_BYTES = 100 * units.GIB
 RAM_TYPES = ("tmpfs", "ramfs")
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a file system has left."""
+    """Free space of a file system."""
 
     free_bytes: int
-    """For this user: what is reserved for root or over a cgroup's limit does not count."""
+    """Free for this user, without what is reserved for root or beyond a cgroup's limit."""
     whole_bytes: int
     free_inodes: int | None
-    """None where the file system makes them as needed."""
+    """None if the file system creates them as needed."""
 
     @property
     def reserve_bytes(self) -> int:
         """Left free for others: 5 % of the file system, from 64 MiB up to 100 GiB."""
-        return min(max(int(self.whole_bytes * RESERVE_FRAC), LEAST_RESERVE_BYTES), MOST_RESERVE_BYTES)
+        return min(max(int(self.whole_bytes * RESERVE_FRAC), MIN_RESERVE_BYTES), MAX_RESERVE_BYTES)
 
     @property
     def usable_bytes(self) -> int:
@@ -37,44 +37,46 @@ class Room:
 
 
 def room_at(path: Path) -> Room:
-    """Room in the file system that a path is on or will be on."""
+    """Free space of the file system that a path is on or will be on."""
     there = _existing(path)
     try:
-        found = os.statvfs(there)
+        stats = os.statvfs(there)
     except OSError as error:
-        raise EnvironmentFailedError(f"{there}: cannot be looked at: {error.strerror}; choose another place") from error
-    free_bytes = found.f_bavail * found.f_frsize
+        raise EnvironmentFailedError(
+            f"{there}: free space is unknown: {error.strerror}; choose another place"
+        ) from error
+    free_bytes = stats.f_bavail * stats.f_frsize
     if file_system_type(there) in RAM_TYPES:
         free_bytes = min([free_bytes, *memory_left_bytes()])
     return Room(
         free_bytes=free_bytes,
-        whole_bytes=found.f_blocks * found.f_frsize,
-        free_inodes=found.f_favail if found.f_files else None,
+        whole_bytes=stats.f_blocks * stats.f_frsize,
+        free_inodes=stats.f_favail if stats.f_files else None,
     )
 
 
 def check_room(path: Path, *, num_bytes: int, num_files: int) -> None:
-    """Refuse before anything is written what would not fit, or would leave nothing for others."""
+    """Refuse, before anything is written, what would not fit or would leave no reserve for others."""
     there = _existing(path)
     if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
         raise EnvironmentFailedError(f"{there}: cannot be written by this user; choose another place")
     room = room_at(path)
     if num_bytes > room.usable_bytes:
-        wanted, free, kept = (
+        needed, free, reserve = (
             units.format(n, units.BYTES) for n in (num_bytes, room.free_bytes, room.reserve_bytes)
         )  # fmt: skip
         raise EnvironmentFailedError(
-            f"{path}: {wanted} do not fit in {free} of free space with {kept} left for others; "
+            f"{path}: {needed} do not fit in {free} of free space with a reserve of {reserve} for others; "
             "free space, choose another place or a smaller size"
         )
     if room.free_inodes is not None and num_files > room.free_inodes * (1 - RESERVE_FRAC):
         raise EnvironmentFailedError(
-            f"{path}: {num_files} files do not fit in {room.free_inodes} free inodes; use shards or LMDB, which are few"
+            f"{path}: {num_files} files do not fit in {room.free_inodes} free inodes; use shards or LMDB"
         )
 
 
 def file_system_type(path: Path) -> str:
-    """Type of the mount a path is on, such as ext4, tmpfs or lustre; empty where the kernel does not tell."""
+    """Type of the mount a path is on, such as ext4, tmpfs or lustre; empty if the kernel does not report it."""
     best, kind = -1, ""
     there = path.resolve()
     try:
@@ -100,30 +102,30 @@ def _existing(path: Path) -> Path:
 
 
 def memory_left_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> list[int]:
-    """Memory that a RAM disk may still take: of the machine, and of each cgroup that a scheduler put us in."""
-    found = []
+    """Memory that a RAM disk may still take: of the machine, and of each cgroup of this process."""
+    left_bytes = []
     for line in _text(proc / "meminfo").splitlines():
         if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * units.KIB)
+            left_bytes.append(int(line.split()[1]) * units.KIB)
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, own = rest.partition(":")
         if not controllers:
-            found += _left_in(cgroups, own, limit="memory.max", used="memory.current")
+            left_bytes += _left_in(cgroups, own, limit="memory.max", used="memory.current")
         elif "memory" in controllers.split(","):
-            found += _left_in(cgroups / "memory", own, limit="memory.limit_in_bytes", used="memory.usage_in_bytes")
-    return found
+            left_bytes += _left_in(cgroups / "memory", own, limit="memory.limit_in_bytes", used="memory.usage_in_bytes")
+    return left_bytes
 
 
 def _left_in(root: Path, own: str, *, limit: str, used: str) -> list[int]:
-    """What a cgroup and those above it have left; none where nothing is limited."""
-    found, group = [], root / own.lstrip("/")
+    """Memory left in a cgroup and in those above it; empty if nothing is limited."""
+    left_bytes, group = [], root / own.lstrip("/")
     while group.is_relative_to(root):
-        most, taken = _text(group / limit).strip(), _text(group / used).strip()
-        if most.isdigit() and taken.isdigit():
-            found.append(max(int(most) - int(taken), 0))
+        limit_text, used_text = _text(group / limit).strip(), _text(group / used).strip()
+        if limit_text.isdigit() and used_text.isdigit():
+            left_bytes.append(max(int(limit_text) - int(used_text), 0))
         group = group.parent
-    return found
+    return left_bytes
 
 
 def _text(path: Path) -> str:

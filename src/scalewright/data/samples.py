@@ -1,4 +1,4 @@
-"""What every data set of labelled samples is, however it is stored, and the file that describes one we made."""
+"""Samples: the interface of every data set, however it is stored; and the file that describes a set that we made."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ KIND = "dataset"
 Sample = tuple[bytes, int]
 """An encoded image and the number of its class."""
 Progress = Callable[[int, int], None]
-"""Told how many of how many are done; what it raises ends the work and leaves nothing."""
+"""Called with the number done and the total. If it raises, the work ends and nothing remains."""
 
 
-def unseen(done: int, total: int) -> None:
-    """The progress that nobody watches."""
+def no_progress(done: int, total: int) -> None:
+    """Report no progress."""
     del done, total
 
 
 class Samples(Protocol):
-    """Labelled samples by number. A reader may be pickled and forked: handles are opened where they are used."""
+    """Labelled samples by number. A reader may be pickled and forked: the process that uses it opens handles."""
 
     @property
     def path(self) -> Path: ...
@@ -54,7 +54,7 @@ class Samples(Protocol):
         ...
 
     def run_starts(self) -> list[int]:
-        """Where runs of samples begin that are read together (shards); one run where any order costs the same."""
+        """First samples of the runs that are read together (shards); one run if any order costs the same."""
         ...
 
     def close(self) -> None: ...
@@ -62,18 +62,18 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a data set that we wrote says about itself."""
+    """Description of a data set that we wrote."""
 
     format: Format
     num_samples: int
     num_classes: int
     data_bytes: int
-    """Encoded samples alone, without what the format adds."""
+    """Size of the encoded samples, without what the format adds."""
     classes: tuple[str, ...]
     files: dict[str, int]
-    """Name and size in bytes of each file, where they are few (shards, LMDB); a shorter one is damaged."""
+    """Name and size in bytes of each file, for formats with few files (shards, LMDB); a shorter file is damaged."""
     origin: dict[str, Any]
-    """What it was made from: the same origin is not made twice, another one is refused."""
+    """What it was made from. A set of the same origin is kept; a set of another origin is not overwritten."""
 
 
 def write_description(folder: Path, description: Description) -> None:
@@ -81,7 +81,7 @@ def write_description(folder: Path, description: Description) -> None:
 
 
 def read_description(folder: Path) -> Description | None:
-    """The description, or None where the data set is not one of ours."""
+    """The description; None if the data set is not one of ours."""
     path = folder / DESCRIPTION
     if not path.is_file():
         return None
@@ -91,12 +91,12 @@ def read_description(folder: Path) -> Description | None:
 
 def check_files(folder: Path, description: Description) -> None:
     """Refuse a data set whose files are not as long as when they were written."""
-    for name, wanted_bytes in description.files.items():
+    for name, expected_bytes in description.files.items():
         path = folder / name
-        found_bytes = path.stat().st_size if path.is_file() else -1
-        if found_bytes != wanted_bytes:
-            found = "is missing" if found_bytes < 0 else f"has {found_bytes} bytes, not {wanted_bytes}"
-            raise DocumentError(f"{path}: {found}: the data set is damaged; make or copy it again")
+        actual_bytes = path.stat().st_size if path.is_file() else -1
+        if actual_bytes != expected_bytes:
+            problem = "is missing" if actual_bytes < 0 else f"has {actual_bytes} bytes, not {expected_bytes}"
+            raise DocumentError(f"{path}: {problem}: the data set is damaged; make or copy it again")
 
 
 def damaged(samples: Samples, index: int, why: str) -> DocumentError:
@@ -110,7 +110,7 @@ def check_index(samples: Samples, index: int) -> None:
 
 
 def image_problem(content: bytes) -> str | None:
-    """Why bytes cannot be a whole JPEG or PNG image, by their markers alone; None where they may be one."""
+    """Why bytes cannot be a whole JPEG or PNG image, judged by its markers; None if they may be one."""
     if not content:
         return "is empty"
     if content.startswith(b"\xff\xd8"):

@@ -1,7 +1,7 @@
 """Tar shards, as WebDataset names them: `shard-000000.tar` with NUMBER.jpg and NUMBER.cls for each sample.
 
-Our own come with an index, so that a sample is one read. Shards made elsewhere are indexed when they are opened, by
-their headers alone.
+Our own have an index, so that a sample is one read. Shards made elsewhere are indexed when they are opened, from their
+headers only.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ INDEX = "index.npy"
 INDEX_TYPE = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("size", "<u8"), ("label", "<i4")])
 BLOCK_BYTES = tarfile.BLOCKSIZE
 READ_BYTES = 2**20
-"""Size of a sequential read where nobody chose one."""
+"""Default size of a sequential read."""
 LABEL_SUFFIX = ".cls"
 Index = NDArray[np.void]
 
 
 class ShardSamples:
-    """Samples of a folder of tar files, in the order in which they lie there."""
+    """Samples of a folder of tar files, in their order in the files."""
 
     format: Format = "shards"
 
     def __init__(self, path: Path, *, io_bytes: int = READ_BYTES) -> None:
         self.path, self._io_bytes = path, io_bytes
-        self._shards = sorted(found.name for found in path.glob("*.tar"))
+        self._shards = sorted(file.name for file in path.glob("*.tar"))
         description = read_description(path)
         if description is None:
             self._index = _scan(path, self._shards)
@@ -54,15 +54,15 @@ class ShardSamples:
     def read(self, index: int) -> Sample:
         check_index(self, index)
         shard, offset, size, label = (int(value) for value in self._index[index])
-        found = os.pread(self._handle(shard), BLOCK_BYTES + size, offset - BLOCK_BYTES)
-        self._check(index, found, len(found) - BLOCK_BYTES, size)
-        return found[BLOCK_BYTES:], label
+        member = os.pread(self._handle(shard), BLOCK_BYTES + size, offset - BLOCK_BYTES)
+        self._check(index, member, len(member) - BLOCK_BYTES, size)
+        return member[BLOCK_BYTES:], label
 
     def stream(self, start: int, stop: int) -> Iterator[Sample]:
         """Reads each shard from front to back in large blocks."""
         rows = self._index[start:stop]
         for shard in np.unique(rows["shard"]):
-            # Opened anew: a handle that is told of sequential reads reads too far ahead for random ones.
+            # A separate handle: one with the hint for sequential reads would read too far ahead for random ones.
             with (self.path / self._shards[shard]).open("rb", buffering=0) as file:
                 blocks = _Blocks(file.fileno(), self._io_bytes)
                 for row in np.flatnonzero(rows["shard"] == shard):
@@ -89,7 +89,7 @@ class ShardSamples:
         return self.__dict__ | {"_handles": {}}
 
     def _handle(self, shard: int) -> int:
-        """Reads say where they read, so that forked workers may share a handle."""
+        """A handle of a shard. Reads carry their offset, so forked workers may share it."""
         if shard not in self._handles:
             path = self.path / self._shards[shard]
             try:
@@ -98,12 +98,12 @@ class ShardSamples:
                 raise DocumentError(f"{path}: cannot be read: {error.strerror}; check the data set") from error
         return self._handles[shard]
 
-    def _check(self, index: int, header: bytes, found_bytes: int, size: int) -> None:
-        """A sample must be there whole, and the header in front of it be that of a member of this size."""
-        if found_bytes < size:
+    def _check(self, index: int, header: bytes, num_bytes: int, size: int) -> None:
+        """A sample must be whole, and the tar header before it must have its size."""
+        if num_bytes < size:
             raise damaged(self, index, "the shard was cut off")
         if _octal(header[124:136]) != size:
-            raise damaged(self, index, "the tar header in front of it is damaged")
+            raise damaged(self, index, "the tar header before it is damaged")
 
 
 class _Blocks:
@@ -116,7 +116,7 @@ class _Blocks:
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def take(self, offset: int, size: int) -> bytes:
-        """The bytes at `offset`; fewer where the file ends."""
+        """The bytes at `offset`; fewer at the end of the file."""
         parts = []
         while size > 0:
             if not self._start <= offset < self._end:
@@ -148,7 +148,7 @@ class ShardWriter:
         self._rows.append((len(self._files), offset, len(content), label))
 
     def finish(self) -> dict[str, int]:
-        """Close the last shard and write the index; names and sizes of all files."""
+        """Close the last shard and write the index. Returns names and sizes of all files."""
         self._end_shard()
         np.save(self._folder / INDEX, np.array(self._rows, dtype=INDEX_TYPE))
         return self._files | {INDEX: (self._folder / INDEX).stat().st_size}
@@ -182,7 +182,7 @@ def shard_name(number: int) -> str:
 
 
 def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> int:
-    """Add a file with nothing of this machine or day in its header; returns where its content begins."""
+    """Add a file whose header has no date, user or host. Returns the offset of its content."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     offset = tar.offset + BLOCK_BYTES
@@ -211,7 +211,7 @@ def _load_index(path: Path, num_samples: int, num_shards: int) -> Index:
 
 @dataclass(slots=True)
 class _Parts:
-    """Members of one sample of a shard made elsewhere, as they are met."""
+    """Members of one sample in a shard made elsewhere."""
 
     offset: int = -1
     size: int = 0
@@ -219,7 +219,7 @@ class _Parts:
 
 
 def _scan(path: Path, shards: list[str]) -> Index:
-    """The index of shards that came without one."""
+    """An index for shards that have none."""
     rows = [row for number, name in enumerate(shards) for row in _scan_shard(path / name, number)]
     if not rows:
         raise DocumentError(f"{path}: its tar files hold no samples; a sample is KEY.jpg beside KEY{LABEL_SUFFIX}")
@@ -227,7 +227,7 @@ def _scan(path: Path, shards: list[str]) -> Index:
 
 
 def _scan_shard(path: Path, number: int) -> list[tuple[int, int, int, int]]:
-    found: dict[str, _Parts] = {}
+    parts_of_key: dict[str, _Parts] = {}
     size_bytes = path.stat().st_size
     try:
         with tarfile.open(path, "r:") as tar:
@@ -236,7 +236,7 @@ def _scan_shard(path: Path, number: int) -> list[tuple[int, int, int, int]]:
                     continue
                 folder, _, name = member.name.rpartition("/")
                 key, _, suffix = name.partition(".")
-                parts = found.setdefault(f"{folder}/{key}", _Parts())
+                parts = parts_of_key.setdefault(f"{folder}/{key}", _Parts())
                 if member.offset_data + member.size > size_bytes:
                     raise DocumentError(f"{path}: was cut off in {member.name}; copy it again")
                 if f".{suffix}".lower() in IMAGE_SUFFIXES:
@@ -245,13 +245,13 @@ def _scan_shard(path: Path, number: int) -> list[tuple[int, int, int, int]]:
                     parts.label = _label(path, member.name, tar.extractfile(member).read())  # type: ignore[union-attr]
     except (tarfile.TarError, OSError) as error:
         raise DocumentError(f"{path}: is not a whole tar file ({error}); copy it again") from error
-    for key, parts in found.items():
+    for key, parts in parts_of_key.items():
         if parts.offset < 0 or parts.label is None:
             lacks = "image" if parts.offset < 0 else LABEL_SUFFIX
             raise DocumentError(
                 f"{path}: sample {key.lstrip('/')} has no {lacks}; each needs KEY.jpg and KEY{LABEL_SUFFIX}"
             )
-    return [(number, p.offset, p.size, p.label or 0) for p in found.values()]
+    return [(number, p.offset, p.size, p.label or 0) for p in parts_of_key.values()]
 
 
 def _label(path: Path, name: str, content: bytes) -> int:

@@ -1,4 +1,4 @@
-"""How many shards, and how large: enough for every consumer, none too small to stream."""
+"""Number and size of shards: enough for every consumer, none too small to stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARD_RANGE_BYTES: dict[Use, tuple[int, int]] = {
     "validation": (64 * MB, 256 * MB),
 }
 """Smallest and largest shard that streams well: the infrastructure guide's chapter on file systems."""
-MOST_PER_CONSUMER, FEWEST_PER_CONSUMER = 4, 2
+MAX_PER_CONSUMER, MIN_PER_CONSUMER = 4, 2
 TAR_BYTES_PER_SAMPLE = 4 * 512
 """Headers of image and label, the label, and half a block of padding after each."""
 
@@ -25,9 +25,9 @@ TAR_BYTES_PER_SAMPLE = 4 * 512
 class ShardPlan:
     num_shards: int
     shard_bytes: int
-    """Largest size of one, with what tar adds."""
+    """Largest size of a shard, with what tar adds."""
     note: str
-    """Which rule gave way, where not all could hold; else empty."""
+    """Which rule is broken, if not all can hold; else empty."""
 
 
 def plan_shards(*, data_bytes: int, num_samples: int, num_consumers: int, use: Use = "training") -> ShardPlan:
@@ -45,8 +45,8 @@ def plan_shards(*, data_bytes: int, num_samples: int, num_consumers: int, use: U
         )
     smallest, largest = SHARD_RANGE_BYTES[use]
     total = data_bytes + num_samples * TAR_BYTES_PER_SAMPLE
-    per_consumer = MOST_PER_CONSUMER
-    while per_consumer > FEWEST_PER_CONSUMER and total / (per_consumer * num_consumers) < smallest:
+    per_consumer = MAX_PER_CONSUMER
+    while per_consumer > MIN_PER_CONSUMER and total / (per_consumer * num_consumers) < smallest:
         per_consumer -= 1
     per_consumer = max(per_consumer, math.ceil(total / (largest * num_consumers)))
     num_shards, note = per_consumer * num_consumers, ""
@@ -54,9 +54,9 @@ def plan_shards(*, data_bytes: int, num_samples: int, num_consumers: int, use: U
         num_shards = max(total // smallest, 1)
         note = (
             f"{num_shards} shards for {num_consumers} consumers: "
-            f"{FEWEST_PER_CONSUMER} each would be smaller than {smallest // MB} MB"
+            f"{MIN_PER_CONSUMER} each would be smaller than {smallest // MB} MB"
         )
     num_shards = min(num_shards, num_samples)
-    # One more sample than the mean: cutting by size must not leave a small shard over.
+    # One more sample than the mean, so that cutting by size does not leave a small last shard.
     shard_bytes = math.ceil(total / num_shards) + math.ceil(total / num_samples)
     return ShardPlan(num_shards=num_shards, shard_bytes=shard_bytes, note=note)

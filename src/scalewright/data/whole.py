@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all: made under a hidden name, then renamed; one maker at a time."""
+"""Folders that appear whole or not at all: made under a hidden name, then renamed, by one process at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextlib.contextmanager
 def held_for_making(path: Path) -> Iterator[None]:
-    """Hold the right to make `path`. Who comes second waits, and then finds what the first has made."""
+    """Hold the right to make `path`. A second process waits, and then uses what the first has made."""
     lock = path.with_name(f".{path.name}.lock")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,8 +33,8 @@ def held_for_making(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
     """A hidden folder to fill, which becomes `path` at the end; after any failure, nothing of it remains."""
-    for left in path.parent.glob(f".{path.name}.making-*"):
-        shutil.rmtree(left, ignore_errors=True)  # of one that was killed: we hold the right to make it
+    for remnant in path.parent.glob(f".{path.name}.making-*"):
+        shutil.rmtree(remnant, ignore_errors=True)  # of a killed process: we hold the right to make it
     hidden = path.with_name(f".{path.name}.making-{socket.gethostname()}-{os.getpid()}")
     try:
         with writing(path):
@@ -48,12 +48,12 @@ def made_whole(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A disk that is full, over its quota or read-only is the machine's fault: one sentence."""
+    """Turn the error of a disk that is full, over its quota or read-only into one sentence."""
     try:
         yield
     except OSError as error:
-        rest = "free space or choose another place" if error.errno in FULL else "choose another place"
-        raise EnvironmentFailedError(f"{path}: cannot be written: {error.strerror}; {rest}") from error
+        next_step = "free space or choose another place" if error.errno in FULL else "choose another place"
+        raise EnvironmentFailedError(f"{path}: cannot be written: {error.strerror}; {next_step}") from error
 
 
 def _locked(lock: Path) -> int:
@@ -65,7 +65,7 @@ def _locked(lock: Path) -> int:
             if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):
                 return handle
         except FileNotFoundError:
-            pass  # whoever held it removed it between two looks
+            pass  # the process that held it removed it meanwhile
         except BaseException:
             os.close(handle)
             raise

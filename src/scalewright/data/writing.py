@@ -1,4 +1,4 @@
-"""Write a data set in any format, from any source of samples: many processes read, one writes, whole or not at all."""
+"""Write a data set in any format from any source. Many processes read, one writes; the set is whole or not there."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from scalewright.data.samples import (
     Samples,
     damaged,
     image_problem,
+    no_progress,
     read_description,
-    unseen,
     write_description,
 )
 from scalewright.data.shards import ShardWriter
@@ -35,14 +35,14 @@ from scalewright.data.whole import held_for_making, made_whole
 from scalewright.errors import ConfigError
 
 CHUNK = 16
-"""Samples that a process reads for one answer."""
+"""Samples that a process reads at a time."""
 AHEAD = 4
-"""Answers per process that wait to be written."""
+"""Chunks per process that may wait to be written."""
 CONVERSION_SEED = 0
 
 
-class Source(Protocol):
-    """Where samples come from: a data set, or a generator of one."""
+class SampleSource(Protocol):
+    """Anything with samples by number: a data set, or a generator of one."""
 
     def __len__(self) -> int: ...
 
@@ -64,12 +64,12 @@ def convert(
     to: Format,
     num_consumers: int = 1,
     num_workers: int = 1,
-    on_progress: Progress = unseen,
+    on_progress: Progress = no_progress,
 ) -> Path:
     """The data set at `source` in another format at `target`, in an order shuffled once.
 
-    Class folders come sorted by class, and a shard of one class would teach nothing but that class. A target that was
-    made from this source is kept; any other is refused.
+    Class folders are sorted by class, and shards of one class each would train badly. A target that was made from this
+    source is kept; any other is refused.
     """
     samples = open_samples(source)
     total_bytes = _data_bytes(samples)
@@ -96,7 +96,7 @@ def convert(
 
 
 def write_samples(
-    source: Source,
+    source: SampleSource,
     target: Path,
     *,
     to: Format,
@@ -106,15 +106,15 @@ def write_samples(
     shard_bytes: int,
     expected_bytes: int,
     num_workers: int = 1,
-    on_progress: Progress = unseen,
+    on_progress: Progress = no_progress,
 ) -> Path:
-    """Write samples of `source`, in that order, as a data set; one of the same origin that is there is kept."""
+    """Write samples of `source`, in that order, as a data set. An existing one of the same origin is kept."""
     if to not in get_args(Format):
         raise ConfigError(f"format {to!r} is not known: choose {', '.join(get_args(Format))}")
     if num_workers < 1:
         raise ConfigError(f"{num_workers} workers: writing a data set needs 1 or more")
     if to == "lmdb":
-        lmdb_module()  # a missing extra is said before an hour of work
+        lmdb_module()  # a missing extra is reported before an hour of work
     origin = origin | ({"shard_bytes": shard_bytes} if to == "shards" else {})
     with held_for_making(target):
         if _is_made(target, to, origin):
@@ -149,15 +149,17 @@ def _writer(folder: Path, to: Format, classes: tuple[str, ...], shard_bytes: int
 def _is_made(target: Path, to: Format, origin: dict[str, Any]) -> bool:
     if not target.exists():
         return False
-    found = read_description(target) if target.is_dir() else None
-    if found is None:
-        raise ConfigError(f"{target}: is there and is no data set that we made; choose another place")
-    if found.format != to or found.origin != origin:
-        raise ConfigError(f"{target}: holds another data set ({found.format}, {found.origin}); choose another place")
+    existing = read_description(target) if target.is_dir() else None
+    if existing is None:
+        raise ConfigError(f"{target}: exists and is not a data set that we made; choose another place")
+    if existing.format != to or existing.origin != origin:
+        raise ConfigError(
+            f"{target}: holds another data set ({existing.format}, {existing.origin}); choose another place"
+        )
     return True
 
 
-def _write_all(source: Source, writer: Writer, order: list[int], num_workers: int, on_progress: Progress) -> int:
+def _write_all(source: SampleSource, writer: Writer, order: list[int], num_workers: int, on_progress: Progress) -> int:
     total_bytes = 0
     on_progress(0, len(order))
     for number, (index, (content, label)) in enumerate(
@@ -172,8 +174,8 @@ def _write_all(source: Source, writer: Writer, order: list[int], num_workers: in
     return total_bytes
 
 
-def _read_all(source: Source, order: list[int], num_workers: int) -> Iterator[Sample]:
-    """Samples in that order; with several workers, processes read a few answers ahead."""
+def _read_all(source: SampleSource, order: list[int], num_workers: int) -> Iterator[Sample]:
+    """Samples in that order; with several workers, processes read some chunks ahead."""
     if num_workers == 1:
         yield from (source.read(index) for index in order)
         return
@@ -182,7 +184,7 @@ def _read_all(source: Source, order: list[int], num_workers: int) -> Iterator[Sa
     try:
         waiting: deque[Future[list[Sample]]] = deque()
         for first in range(0, len(order), CHUNK):
-            waiting.append(pool.submit(_read_some, order[first : first + CHUNK]))
+            waiting.append(pool.submit(_read_chunk, order[first : first + CHUNK]))
             if len(waiting) >= AHEAD * num_workers:
                 yield from waiting.popleft().result()
         while waiting:
@@ -191,16 +193,16 @@ def _read_all(source: Source, order: list[int], num_workers: int) -> Iterator[Sa
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-_source: list[Source] = []
-"""What a process of the pool reads from; sent once, not with every question."""
+_source: list[SampleSource] = []
+"""The source of a process in the pool: sent once, not with every chunk."""
 
 
-def _begin(source: Source) -> None:
+def _begin(source: SampleSource) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
     _source[:] = [source]
 
 
-def _read_some(indices: list[int]) -> list[Sample]:
+def _read_chunk(indices: list[int]) -> list[Sample]:
     return [_source[0].read(index) for index in indices]
 
 
@@ -214,10 +216,10 @@ def _class_names(samples: Samples) -> tuple[str, ...]:
 
 
 def _data_bytes(samples: Samples) -> int:
-    """Size of all samples, by asking for sizes where nobody wrote them down."""
+    """Size of all samples: from the description, else from the sizes of the files."""
     description = read_description(samples.path)
     if description is not None:
         return description.data_bytes
     if isinstance(samples, FolderSamples):
         return sum(samples.file(index).stat().st_size for index in range(len(samples)))
-    return sum(os.stat(found).st_size for found in samples.path.glob("*.tar"))  # noqa: PTH116
+    return sum(os.stat(file).st_size for file in samples.path.glob("*.tar"))  # noqa: PTH116

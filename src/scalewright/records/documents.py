@@ -120,7 +120,7 @@ def _own_descriptor(path: Path) -> int | None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that nothing can be written into before the work whose answer it is to hold; leaves no trace."""
+    """Refuse a folder that cannot be written, before the work whose results it will hold. Leaves no trace."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -143,16 +143,16 @@ def read_document(path: Path, kind: str, *, major: int = 1) -> dict[str, Any]:
     return doc
 
 
-def check_schema(found: object, kind: str, *, major: int = 1, where: str) -> None:
-    match = _SCHEMA.match(found) if isinstance(found, str) else None
+def check_schema(value: object, kind: str, *, major: int = 1, where: str) -> None:
+    match = _SCHEMA.match(value) if isinstance(value, str) else None
     if match is None:
-        raise DocumentError(f'{where}: schema is {found!r}; a {kind} starts with schema = "{schema(kind, major)}"')
-    found_kind, found_major = match.group(1), int(match.group(2))
-    if found_kind != kind:
-        raise DocumentError(f"{where}: is a {found_kind} document, where a {kind} was expected")
-    if found_major > major:
+        raise DocumentError(f'{where}: schema is {value!r}; a {kind} starts with schema = "{schema(kind, major)}"')
+    actual_kind, actual_major = match.group(1), int(match.group(2))
+    if actual_kind != kind:
+        raise DocumentError(f"{where}: is a {actual_kind} document, where a {kind} was expected")
+    if actual_major > major:
         raise DocumentError(
-            f"{where}: has {kind} version {found_major}, newer than {major}, the newest this release reads; upgrade"
+            f"{where}: has {kind} version {actual_major}, newer than {major}, the newest this release reads; upgrade"
         )
 
 

@@ -1,8 +1,8 @@
-"""Metric events as JSON lines: appended whole, read without ever taking a torn line for data.
+"""Metric events as JSON lines: appended whole; readers never take a torn line for data.
 
-A writer appends with one write() per batch to a file opened with O_APPEND. A writer that is killed can leave a part
-of a line at the end; the next writer starts on a fresh line, and readers pass over what is not whole. Each attempt of a
-run starts with a line that only carries the schema, so a newer format is refused before any of its lines is read.
+A writer appends with one write() per batch to a file opened with O_APPEND. A writer that is killed can leave a part of
+a line at the end. The next writer starts on a new line, and readers skip lines that are not whole. Each attempt of a
+run starts with a line that only has the schema, so a newer format is refused before any of its lines is read.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Event:
     """Seconds since 1970, UTC."""
     job: str
     rank: int
-    """-1 where the event is of a node and not of a rank."""
+    """-1 if the event is of a node, not of a rank."""
     host: str
     step: int
-    """-1 where the event belongs to no step."""
+    """-1 if the event belongs to no step."""
     name: str
     value: float | None
     """None: not finite; `detail` then says which (nan, inf, -inf)."""
@@ -43,7 +43,7 @@ class Event:
 
 
 class EventLine:
-    """Formats events of one job, rank and host. Much of a line never changes, and training waits for the rest."""
+    """Formats events of one job, rank and host. Most of a line is prepared once, because training waits for it."""
 
     __slots__ = ("_middle", "_names")
 
@@ -88,9 +88,11 @@ class EventWriter:
             try:
                 done = os.write(self._handle, data)
             except OSError as error:
-                more = "free space or choose another --run-dir" if error.errno == errno.ENOSPC else "check the disk"
+                next_step = (
+                    "free space or choose another --run-dir" if error.errno == errno.ENOSPC else "check the disk"
+                )
                 raise EnvironmentFailedError(
-                    f"{self._path}: events cannot be written: {error.strerror}; {more}"
+                    f"{self._path}: events cannot be written: {error.strerror}; {next_step}"
                 ) from error
             data = data[done:]
         self._torn = False
@@ -133,7 +135,7 @@ class EventTail:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a file, in the order they were written; torn lines are passed over."""
+    """The events of a file, in the order in which they were written; torn lines are skipped."""
     try:
         with path.open("rb") as file:
             yield from _events(file, where=str(path))

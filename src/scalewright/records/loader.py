@@ -38,7 +38,7 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers and objects of a JSON-lines file; blank lines are passed over."""
+    """Line numbers and objects of a JSON-lines file; blank lines are skipped."""
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -63,7 +63,7 @@ def stored(value: object) -> dict[str, Any]:
 
 
 class _Adapters(dict[type[Any], TypeAdapter[Any]]):
-    """Made once per type: making one costs more than writing a file."""
+    """One adapter per type: making one costs more than writing a file."""
 
     def __missing__(self, kind: type[Any]) -> TypeAdapter[Any]:
         self[kind] = TypeAdapter(kind)
@@ -74,14 +74,14 @@ _adapters = _Adapters()
 
 
 def restore(doc: dict[str, Any], kind: type[D], *, where: str) -> D:
-    """The dataclass that `stored` wrote; a document that somebody else has changed is refused."""
+    """The dataclass that `stored` wrote. A document that was changed since is refused."""
     try:
-        found: D = _adapters[kind].validate_python(doc)
+        restored: D = _adapters[kind].validate_python(doc)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the document"
         raise DocumentError(f"{where}: key {key!r}: {first['msg'].lower()}; it is not as it was written") from error
-    return found
+    return restored
 
 
 def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
@@ -104,11 +104,11 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def first_problem(error: ValidationError, *, unknown: str) -> Any:
-    """The problem to tell. A key that is missing beside one that nobody knows is a misspelt key: that one is told."""
-    every = error.errors(include_url=False)
-    first = every[0]
-    beside = [one for one in every if one["type"] == unknown and one["loc"][:-1] == first["loc"][:-1]]
-    return beside[0] if first["type"] in ("missing", "missing_argument") and beside else first
+    """The problem to report. If a key is missing and another one is unknown, the unknown one is probably misspelt."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    unknown_keys = [one for one in problems if one["type"] == unknown and one["loc"][:-1] == first["loc"][:-1]]
+    return unknown_keys[0] if first["type"] in ("missing", "missing_argument") and unknown_keys else first
 
 
 def _fields_at(model: type[BaseModel], location: tuple[str, ...]) -> list[str]:
@@ -127,7 +127,7 @@ def _model_inside(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in get_args(annotation):
-        found = _model_inside(argument)
-        if found is not None:
-            return found
+        nested = _model_inside(argument)
+        if nested is not None:
+            return nested
     return None

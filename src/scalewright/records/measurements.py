@@ -1,6 +1,6 @@
-"""What a micro benchmark found: one document for all of them, `measurements.json` in the run directory.
+"""Results of a micro benchmark: `measurements.json` in the run directory, the same document for all benchmarks.
 
-Rows are flat, in SI units with the unit in the key; what each benchmark's rows hold is said where they are measured.
+Rows are flat, in SI units with the unit in the key. The module of each benchmark describes its rows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ KIND = "measurements"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """Rows of one benchmark, and under which conditions they were measured."""
+    """Rows of one benchmark, and the conditions under which they were measured."""
 
     kind: str
     """Which benchmark: gemm, memory, collectives, ..."""
     device: dict[str, Any]
-    """type (cpu or cuda), name, num_ranks, num_nodes, and what else tells one machine from another."""
+    """type (cpu or cuda), name, num_ranks, num_nodes, and what else distinguishes machines."""
     versions: dict[str, str]
     rows: list[dict[str, Any]]
     conditions: dict[str, Any] = field(default_factory=dict)
-    """Clocks, power and temperature; `throttled`: reasons, empty where the device kept its clocks. None: unknown."""
+    """Clocks, power and temperature; `throttled`: reasons, empty if the device kept its clocks. None: unknown."""
     summary: dict[str, Any] = field(default_factory=dict)
     """The figures that people quote."""
     fits: list[dict[str, Any]] = field(default_factory=list)
@@ -37,8 +37,8 @@ class Measurements:
         return document(KIND, asdict(self))
 
 
-def write_measurements(directory: RunDirectory, found: Measurements) -> None:
-    write_document(directory.measurements, found.document())
+def write_measurements(directory: RunDirectory, measurements: Measurements) -> None:
+    write_document(directory.measurements, measurements.document())
 
 
 def read_measurements(directory: RunDirectory) -> Measurements:

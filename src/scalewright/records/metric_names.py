@@ -1,4 +1,4 @@
-"""Names of what a run measures, each with its unit. Writers and readers of events both take them from here."""
+"""Names of the metrics of a run, each with its unit. Writers and readers of events use these."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ FLOP_PER_S = "flop_per_s"
 MFU = "mfu"
 """Model FLOP/s of one device over its dense peak."""
 RATES = frozenset({TOKENS_PER_S, IMAGES_PER_S, FLOP_PER_S, MFU})
-"""The more, the faster: of these the slowest rank has the least."""
+"""Higher is faster: the slowest rank has the lowest value."""
 COMPUTE_TIME = "compute_time"
 COMMUNICATION_TIME = "communication_time"
-"""Exposed: time in which the device only waited for bytes."""
+"""Exposed communication: time in which the device only waited for bytes."""
 DATA_WAIT = "data_wait"
 IDLE_TIME = "idle_time"
-"""What of the step none of the others explain: pipeline bubbles, the host, waiting for slower ranks."""
+"""The rest of the step: pipeline bubbles, the host, waiting for slower ranks."""
 PEAK_MEMORY = "peak_memory"
 GRAD_NORM = "grad_norm"
 CHECKPOINT_BLOCK = "checkpoint_block"
-"""Time that training stood still for a checkpoint."""
+"""Time that training waited for a checkpoint."""
 PREFLIGHT = "preflight"
 
 # Per rank and epoch, at its last step.
 EPOCH_TIME = "epoch_time"
-"""Training and validation, with what starting either costs."""
+"""Training and validation, with their start-up."""
 TRAINING_TIME = "training_time"
 """The epoch without its validation."""
 VALIDATION_LOSS = "validation_loss"
@@ -42,9 +42,9 @@ TOP_5 = "top_5"
 
 # Per rank and run, before its first step.
 LOADER_RATE = "loader_images_per_s"
-"""What a rank's loader gives when nothing but loading happens."""
+"""Rate of a rank's loader alone."""
 COPYING_TIME = "copying_time"
-"""Copying the data set to RAM or a local disk, or waiting for who did."""
+"""Time of copying the data set to RAM or a local disk, or of waiting for the process that copies."""
 
 # Per node and sample. Counters only grow; a reader takes differences.
 CPU_USE = "cpu_use"
@@ -56,7 +56,7 @@ GPU_MEMORY = "gpu_memory"
 GPU_POWER = "gpu_power"
 GPU_TEMPERATURE = "gpu_temperature"
 GPU_SLOWED = "gpu_slowed"
-"""1 where a device held its clock back for heat or a power brake at that moment, else 0."""
+"""1 if heat or a power brake reduced the device's clock at that moment, else 0."""
 GPU_ENERGY = "gpu_energy"
 CPU_ENERGY = "cpu_energy"
 NODE_ENERGY = "node_energy"
@@ -105,10 +105,10 @@ UNITS: dict[str, str] = {
     SAMPLER_CPU_TIME: "s",
 }
 SPLIT = (COMPUTE_TIME, COMMUNICATION_TIME, DATA_WAIT, IDLE_TIME)
-"""The parts that a step's wall time is measured as."""
+"""The measured parts of a step's wall time."""
 COUNTERS = (DISK_READ, DISK_WRITTEN, GPU_ENERGY, CPU_ENERGY, NODE_ENERGY, NETWORK_SENT, NETWORK_RECEIVED)
 
-# Things that happen, with a text beside them.
+# Things that happen, with a text.
 EVENT_NAN = "event_nan_loss"
 EVENT_FROZEN = "event_frozen_loss"
 EVENT_IMPOSSIBLE = "event_impossible_flop_per_s"
@@ -119,16 +119,16 @@ EVENT_CHECKPOINT = "event_checkpoint"
 EVENT_STEADY = "event_steady_state"
 """Verdict of the steady-state detector: from which step on times count, or why none do."""
 EVENT_STEADY_END = "event_steady_end"
-"""The last step that counts, where those after it do not."""
+"""The last step that counts, if those after it do not."""
 EVENT_TOKENS = "event_token_check"
-"""Tokens that were reported beside those whose loss was computed."""
+"""Reported tokens, compared with tokens whose loss was computed."""
 EVENT_KERNELS = "event_kernels"
 """Choices about kernels that the speed depends on."""
 EVENT_NO_SENSOR = "event_no_sensor"
 EVENT_PLACE = "event_place"
-"""Where a node sits in the network, as the scheduler tells."""
+"""Position of a node in the network, as the scheduler reports it."""
 EVENT_BUSY = "event_busy"
-"""A node was at work before the run began there."""
+"""A node was busy before the run started."""
 EVENT_PART = "event_part"
-"""A part of a benchmark that begins: which one, and as value the share of all that is behind."""
+"""A part of a benchmark starts. Its value is the share of the work that is done."""
 EVENT_PREFIX = "event_"

@@ -1,6 +1,6 @@
-"""Processors, PCIe links and network ports of a node, as its kernel tells them in /sys: the one place that reads it.
+"""Processors, PCIe links and network ports of a node, read from /sys in this module only.
 
-Every reader takes the folder that stands for /sys, so that copies of other machines' trees can be read too.
+Every reader takes the folder of /sys, so that tests can read copies of other machines' trees.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PCIE_BUS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PcieLink:
-    """A PCIe link as it trained, and the most that both of its ends can do."""
+    """A PCIe link as it trained, and the most that both of its ends support."""
 
     transfers_per_s: float
     max_transfers_per_s: float
@@ -46,22 +46,22 @@ class Nic:
     kind: NicKind
     is_up: bool
     bytes_per_s: float | None
-    """As the link trained; None where the port does not tell."""
+    """As the link trained; None if the port does not report it."""
     rate_text: str = ""
     """In the driver's words, such as `200 Gb/sec (4X HDR)`."""
     bus: str = ""
-    """Where it is on PCIe; empty where it is not, or the kernel does not say."""
+    """Its PCIe address; empty if it has none, or the kernel does not report it."""
     numa: int = UNKNOWN_NUMA
     link: PcieLink | None = None
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """The kernel's form of a set of CPUs: `0-3,64-67`."""
-    found: list[int] = []
+    cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    return tuple(found)
+        cpus += range(int(low), int(high or low) + 1)
+    return tuple(cpus)
 
 
 def numa_folders(sys: Path) -> list[Path]:
@@ -70,8 +70,8 @@ def numa_folders(sys: Path) -> list[Path]:
 
 def numa_cpus(sys: Path) -> dict[str, tuple[int, ...]]:
     """CPUs by NUMA node; nodes of memory only are left out."""
-    found = {folder.name[4:]: parse_cpu_list(sys_text(folder / "cpulist")) for folder in numa_folders(sys)}
-    return {number: cpus for number, cpus in found.items() if cpus}
+    cpus_of_node = {folder.name[4:]: parse_cpu_list(sys_text(folder / "cpulist")) for folder in numa_folders(sys)}
+    return {number: cpus for number, cpus in cpus_of_node.items() if cpus}
 
 
 def pci_folder(sys: Path, bus: str) -> Path:
@@ -85,9 +85,9 @@ def numa_of(device: Path) -> int:
 
 
 def pcie_link(device: Path) -> PcieLink | None:
-    """None where the device is not on PCIe, or the kernel does not know (integrated fabrics say `Unknown`).
+    """The PCIe link of a device; None if it is not on PCIe, or the kernel reports `Unknown` (integrated fabrics).
 
-    A slot may be narrower than the card in it by design, so the most is what the card and the port above it both do.
+    A slot may be narrower than its card by design, so the maximum is what both the card and the port above it support.
     """
     now, most = _speed_and_lanes(device, "current"), _speed_and_lanes(device, "max")
     if now is None or most is None:
@@ -154,7 +154,7 @@ def _placed(device: Path, *, name: str, kind: NicKind, is_up: bool, bytes_per_s:
 
 
 def sys_text(path: Path) -> str:
-    """What a file of the kernel's says; empty where it says nothing."""
+    """The text of a file in /sys; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a pre-flight check expects: written beside a job by whoever launches it, read by the ranks that check."""
+"""The request of a pre-flight check: written at launch, read by the ranks that check."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scalewright.records.documents import document, read_document
 REQUEST_KIND = "preflight-request"
 RESULT_KIND = "preflight"
 PAYLOAD_BYTES = {"cpu": 4 * units.MIB, "cuda": 64 * units.MIB}
-"""Of the warm-up collective: long enough to be bound by bandwidth, short enough for milliseconds."""
+"""Size of the warm-up collective: large enough to be bound by bandwidth, small enough for milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightRequest:
-    """Nominal values and limits. None or an empty text: not known, so nodes are only compared with each other."""
+    """Nominal values and limits. None or an empty text: unknown, so nodes are only compared with each other."""
 
     device: str = "auto"
     num_spares: int = 0
@@ -26,7 +26,7 @@ class PreflightRequest:
     system: str = ""
     """Where the nominal values come from."""
     transport: str = ""
-    """Catalogue id of the way between nodes that the job was rendered for."""
+    """Catalogue id of the transport between nodes that the job was rendered for."""
     nic_bytes_per_s: float | None = None
     """Nominal rate of one port of the fabric, one direction."""
     num_nics: int | None = None
@@ -41,22 +41,22 @@ class PreflightRequest:
     min_free_bytes: float = 1e9
     min_free_inodes: float = 10_000.0
     slow_ratio: float = 1.5
-    """A node or device this many times slower than the others is named."""
+    """A node or device this many times slower than the others is reported."""
     deadline_s: float = 60.0
-    """All must have arrived within this time, and be done within it again."""
+    """All ranks must arrive within this time, and finish within it again."""
 
     def as_document(self) -> dict[str, Any]:
         return document(REQUEST_KIND, asdict(self))
 
 
 def read_request(path: Path) -> PreflightRequest:
-    """The request that was left in a run directory; the plain one where none was."""
+    """The request in a run directory; the default one if there is none."""
     if not path.exists():
         return PreflightRequest()
     body = {k: v for k, v in read_document(path, REQUEST_KIND).items() if k != "schema"}
     unknown = sorted(set(body) - {field.name for field in fields(PreflightRequest)})
     if unknown:
-        raise DocumentError(f"{path}: has the key {unknown[0]!r}, which this release does not know; launch again")
+        raise DocumentError(f"{path}: has an unknown key {unknown[0]!r}, perhaps of another release; launch again")
     try:
         return PreflightRequest(**{**body, "folders": tuple(body.get("folders", ()))})
     except TypeError as error:

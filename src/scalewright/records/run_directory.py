@@ -4,15 +4,15 @@ run.json          id, kind, when, and the ids of plan, point and study
 config.json       the resolved configuration; the same one resumes, another one is refused
 plan.json         the plan it was made from, if any
 prediction.json   what was predicted before the run started (prediction/1)
-measurements.json what a micro benchmark found (measurements/1)
+measurements.json results of a micro benchmark (measurements/1)
 script.sh         the command or job script that started it
 environment.json  variables of the scheduler and the libraries, of the latest attempt
 provenance.json   per attempt: commit, dirty state, versions, driver, container
 exit_info.json    how the latest attempt ended: code, reason, last checkpoint
-conditions.json   per attempt on one machine: what else it did meanwhile (run-conditions/1)
+conditions.json   per attempt on one machine: other work during the run (run-conditions/1)
 rollup.jsonl      per minute: p50, p95, mean of every metric
-preflight/        before step 1: request.json what was expected, result.json what was found, nodes.txt who may run,
-                  exclude.txt who may not, library-rank-N.log what the collective library said
+preflight/        before step 1: request.json (expected values), result.json (the verdict), nodes.txt (nodes to run on),
+                  exclude.txt (nodes to leave out), library-rank-N.log (log of the collective library)
 logs/rank-N.log   events/rank-N.jsonl   events/node-HOST.jsonl   stacks/rank-N.txt   traces/   checkpoints/step-N/
 data/             images that were made for this run: train/ and val/
 """
@@ -148,12 +148,12 @@ class RunDirectory:
 
     @property
     def preflight_nodes(self) -> Path:
-        """Nodes that passed, as srun takes them; written once the check has ended."""
+        """Nodes that passed, in srun's format; written when the check has ended."""
         return self.preflight / "nodes.txt"
 
     @property
     def preflight_exclude(self) -> Path:
-        """Nodes that failed, as sbatch takes them; not there where none did."""
+        """Nodes that failed, in sbatch's format; absent if none did."""
         return self.preflight / "exclude.txt"
 
     def preflight_library_log(self, rank: int) -> Path:
@@ -184,16 +184,16 @@ class RunDirectory:
 
     def all_rank_events(self) -> dict[int, Path]:
         """Event files by rank."""
-        found = {int(m.group(1)): p for p in self.events.glob("rank-*.jsonl") if (m := _RANK.match(p.name))}
-        return dict(sorted(found.items()))
+        paths = {int(m.group(1)): p for p in self.events.glob("rank-*.jsonl") if (m := _RANK.match(p.name))}
+        return dict(sorted(paths.items()))
 
     def all_node_events(self) -> list[Path]:
         return sorted(self.events.glob("node-*.jsonl"))
 
     def checkpoint_steps(self) -> list[int]:
         """Steps whose checkpoint is whole: the manifest is written last."""
-        found = ((_STEP.match(p.name), p) for p in self.checkpoints.glob("step-*"))
-        return sorted(int(m.group(1)) for m, p in found if m and (p / MANIFEST).is_file())
+        folders = ((_STEP.match(p.name), p) for p in self.checkpoints.glob("step-*"))
+        return sorted(int(m.group(1)) for m, p in folders if m and (p / MANIFEST).is_file())
 
     def last_checkpoint(self) -> Path | None:
         steps = self.checkpoint_steps()
@@ -209,7 +209,7 @@ class RunDirectory:
         point_id: str = "",
         study_id: str = "",
     ) -> RunDirectory:
-        """A new run directory, or the one that is there if it holds the same resolved configuration."""
+        """A new run directory, or the existing one if it has the same resolved configuration."""
         directory = cls(path)
         kind = _kind(config_document)
         if directory.holds(config_document):
@@ -221,17 +221,17 @@ class RunDirectory:
             write_document(directory.run, document("run", body))
             for folder in (directory.logs, directory.events, directory.checkpoints):
                 folder.mkdir(exist_ok=True)
-            write_document(directory.config, config_document)  # last: with it the directory counts as a run
+            write_document(directory.config, config_document)  # last: it makes the directory a run
         return directory
 
     def holds(self, config_document: dict[str, Any]) -> bool:
-        """Whether this run was made from that configuration; false where there is no run; another one is refused."""
+        """Whether this run has that configuration; false if there is no run. Another one raises ConfigError."""
         if not self.config.exists():
             return False
-        found = read_document(self.config, _kind(config_document))
-        if digest(found) != digest(config_document):
+        stored = read_document(self.config, _kind(config_document))
+        if digest(stored) != digest(config_document):
             raise ConfigError(
-                f"{self.path}: holds a run with another configuration ({_difference(found, config_document)}): "
+                f"{self.path}: holds a run with another configuration ({_difference(stored, config_document)}): "
                 "choose another --run-dir, or give the same options to resume"
             )
         return True
@@ -245,11 +245,11 @@ class RunDirectory:
         return directory
 
     def read_machine(self) -> dict[str, Any]:
-        """The devices as launching saw them; empty where it could not tell."""
+        """The devices, as recorded at launch; empty if they were unknown."""
         return read_document(self.machine, "machine") if self.machine.exists() else {}
 
     def peak_flop_per_s(self) -> float | None:
-        """Dense peak of one device in the run's precision; None where launching could not tell."""
+        """Dense peak of one device in the run's precision; None if it was unknown at launch."""
         peak = self.read_machine().get("peak_flop_per_s")
         return None if peak is None else float(peak)
 
@@ -260,12 +260,12 @@ class RunDirectory:
         return ExitInfo(**body)
 
     def write_exit_info(self, info: ExitInfo, *, is_cause: bool = False) -> None:
-        """Record an end. Of one attempt the first cause stays: what it drags down ends later.
+        """Record how an attempt ended. The first cause is kept: other ranks end later because of it.
 
-        `is_cause`: this is known to be the cause, whatever a rank wrote that it dragged down.
+        `is_cause`: this is known to be the cause, and replaces what other ranks wrote.
         """
         earlier: ExitInfo | None = None
-        with contextlib.suppress(ConfigError, TypeError):  # of another version or broken: it is replaced
+        with contextlib.suppress(ConfigError, TypeError):  # of another version, or damaged: replaced
             earlier = self.read_exit_info()
         same = earlier is not None and (earlier.job, earlier.attempt) == (info.job, info.attempt)
         if earlier is None or not same or earlier.finished or is_cause:
@@ -283,9 +283,9 @@ class RunDirectory:
             except OSError as error:
                 if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                     raise ConfigError(
-                        f"{self.path}: another run is going on in it: wait for it or choose another --run-dir"
+                        f"{self.path}: another run is active in it: wait for it or choose another --run-dir"
                     ) from error
-            yield  # a file system without locks cannot refuse, and that is no reason not to run
+            yield  # without locks on the file system, a second launcher is not refused
         finally:
             os.close(handle)
 
@@ -305,16 +305,16 @@ def _make_folder(path: Path) -> None:
         raise ConfigError(f"{path}: is a file: name a folder with --run-dir")
     with _environment_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-        strangers = sorted(p.name for p in path.iterdir() if p.name != ".lock")
-    if strangers and "run.json" not in strangers:
+        others = sorted(p.name for p in path.iterdir() if p.name != ".lock")
+    if others and "run.json" not in others:
         raise ConfigError(
-            f"{path}: is not empty ({strangers[0]}) and not a run directory: choose a new or empty --run-dir"
+            f"{path}: is not empty ({others[0]}) and not a run directory: choose a new or empty --run-dir"
         )
 
 
 @contextlib.contextmanager
 def _environment_errors(path: Path) -> Iterator[None]:
-    """A full or read-only disk is the machine's fault, not the input's."""
+    """Turn the error of a full or read-only disk into exit code 3: the machine is at fault, not the input."""
     try:
         yield
     except OSError as error:
@@ -323,10 +323,10 @@ def _environment_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+def _difference(stored: dict[str, Any], requested: dict[str, Any]) -> str:
     """The first key that differs, with both values."""
-    for key in sorted(set(found) | set(wanted)):
-        old, new = found.get(key), wanted.get(key)
+    for key in sorted(set(stored) | set(requested)):
+        old, new = stored.get(key), requested.get(key)
         if old == new:
             continue
         if isinstance(old, dict) and isinstance(new, dict):

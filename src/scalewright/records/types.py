@@ -39,16 +39,16 @@ class EnvName:
     DEVICE = "SCALEWRIGHT_DEVICE"
     """Number of a rank's device, where the scheduler shows each rank one only; default: its local rank."""
     RUN_DIR = "SCALEWRIGHT_RUN_DIR"
-    """Run directory of a stage, for job scripts of one's own; tasks of an array use its folders task-N."""
+    """Run directory of a job, for job scripts that users write; tasks of an array use its folders task-N."""
     WATCHDOG_FACTOR = "SCALEWRIGHT_WATCHDOG_FACTOR"
-    """How many median steps a run may go without a step."""
+    """How long a run may make no step, in median steps."""
     WATCHDOG_S = "SCALEWRIGHT_WATCHDOG_S"
     """The shortest such time in seconds, for runs of short steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a lint rule and a diagnosis rule both are."""
+    """A rule of lint, of pre-flight or of a diagnosis."""
 
     id: str
     severity: Severity
@@ -84,7 +84,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One number about a point: where it came from is part of it."""
+    """One number about a point, with its origin."""
 
     point: str
     metric: str
