@@ -341,7 +341,7 @@ def written_pages() -> list[Path]:
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")] + sorted(
         DOCS.rglob("*.md")
     )
-    return [path for path in pages if path not in generated and path.name != "LOG.md"]
+    return [path for path in pages if path not in generated and path.name not in ("LOG.md", "notebook.md")]
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+import scalewright
 from scalewright.catalog.library import Catalog, packaged_data
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_generated_parts_are_current(run_shown, monkeypatch: pytest.MonkeyPatch,
     assert GENERATOR.main() == 0, capsys.readouterr().out
 
 
-WITHOUT_FIGURES_OF_TODAY = {DOCS / "LOG.md", *GENERATOR.generated_pages()}
+WITHOUT_FIGURES_OF_TODAY = {DOCS / "LOG.md", DOCS / "notebook.md", *GENERATOR.generated_pages()}
 """Dated experiments, which are not edited afterwards, and pages that are generated whole."""
 
 
@@ -188,6 +189,12 @@ def test_readme_is_short_and_its_sections_are_in_order() -> None:
     assert readme.count("<!-- console") == 3
     for target in ("docs/index.md", "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         assert f"]({target})" in readme
+
+
+def test_names_of_the_python_interface_exist() -> None:
+    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md"):
+        for name in re.findall(r"\bsw\.(\w+)", page.read_text(encoding="utf-8")):
+            assert hasattr(scalewright, name), name
 
 
 def test_every_extra_is_on_the_installing_page() -> None:
