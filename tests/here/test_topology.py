@@ -15,7 +15,7 @@ from rich.console import Console
 from topology_cases import TEXTS, FakeNode, dgx_h100, four_a100_bad, lumi, one_gpu_vm
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.here.placement_rules import RULES, catalogued_links, judge, nearest_nics
+from scalewright.here.placement_rules import RULES, catalogued_links, nearest_nics, placement_findings
 from scalewright.here.topology import Topology, cpu_list, read_topology
 from scalewright.here.topology_tools import lstopo_numa, smi_matrix
 from scalewright.records.node_devices import parse_cpu_list, pcie_link
@@ -29,11 +29,11 @@ GIB = 2.0**30
 
 
 def read(node: FakeNode, cpus: Sequence[int] = range(256)) -> Topology:
-    return read_topology(node.root, ask=node.ask, cpus=cpus)
+    return read_topology(node.root, run_tool=node.ask, cpus=cpus)
 
 
 def findings(found: Topology) -> list[Finding]:
-    return judge(found, num_links=catalogued_links(CATALOG))
+    return placement_findings(found, num_links=catalogued_links(CATALOG))
 
 
 def printed(found: Topology, told: Sequence[Finding]) -> str:
@@ -51,9 +51,9 @@ def test_dgx_h100_is_read_whole_and_well_placed(tmp_path: Path) -> None:
     assert found.gpus[0].bus == "0000:1b:00.0"
     assert found.gpus[0].link is not None
     assert (found.gpus[0].link.transfers_per_s, found.gpus[0].link.num_lanes) == (32e9, 16)
-    assert {found.way(f"GPU{a}", f"GPU{b}") for a in range(8) for b in range(8) if a != b} == {"NV18"}
-    assert found.way("GPU1", "mlx5_2") == "PXB"
-    assert found.way("mlx5_9", "GPU0") == "SYS"
+    assert {found.connection(f"GPU{a}", f"GPU{b}") for a in range(8) for b in range(8) if a != b} == {"NV18"}
+    assert found.connection("GPU1", "mlx5_2") == "PXB"
+    assert found.connection("mlx5_9", "GPU0") == "SYS"
     assert {nic.bytes_per_s for nic in found.nics} == {50e9}
     assert [nic.name for nic in nearest_nics(found, found.gpus[7])] == ["mlx5_9"]
     assert findings(found) == []
@@ -63,8 +63,8 @@ def test_dies_of_lumi_sit_where_its_documentation_says(tmp_path: Path) -> None:
     """LUMI documentation, GPU nodes: dies 0 and 1 belong to NUMA node 3, 2 and 3 to 1, 4 and 5 to 0, 6 and 7 to 2."""
     found = read(lumi(tmp_path))
     assert [gpu.numa for gpu in found.gpus] == [3, 3, 1, 1, 0, 0, 2, 2]
-    assert found.way("GPU0", "GPU1") == found.way("GPU1", "GPU3") == "XGMI"
-    assert found.way("GPU0", "GPU5") is None
+    assert found.connection("GPU0", "GPU1") == found.connection("GPU1", "GPU3") == "XGMI"
+    assert found.connection("GPU0", "GPU5") is None
     assert {(nic.kind, nic.bytes_per_s) for nic in found.nics} == {("slingshot", 25e9)}
     assert [nearest_nics(found, gpu)[0].name for gpu in found.gpus] == [f"hsn{i // 2}" for i in range(8)]
     assert findings(found) == []
@@ -73,7 +73,7 @@ def test_dies_of_lumi_sit_where_its_documentation_says(tmp_path: Path) -> None:
 def test_virtual_machine_with_one_gpu(tmp_path: Path) -> None:
     found = read(one_gpu_vm(tmp_path))
     assert [(gpu.name, gpu.numa, gpu.link) for gpu in found.gpus] == [("NVIDIA H200", 0, None)]
-    assert found.ways == {}
+    assert found.connections == {}
     assert findings(found) == []
 
 

@@ -143,5 +143,5 @@ def test_configuration_follows_the_size() -> None:
 
 
 def test_a_link_without_a_network_is_refused() -> None:
-    with pytest.raises(ConfigError, match="without a network"):
+    with pytest.raises(ConfigError, match="needs a network"):
         LabSpec(link_rate_bytes_per_s=1e6)

@@ -1,1 +1,1 @@
-"""What this machine is: its devices, topology, calibration, and the place a question is asked about."""
+"""What this machine is: its devices, topology, calibration, and the place that a question is about."""

@@ -1,4 +1,4 @@
-"""The machine at hand as cost models see it: a catalogued GPU where there is one, else what a short probe measures."""
+"""This machine as the cost models see it: its catalogued GPU, else the rates that a short probe measures."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from scalewright.costs.machine import Machine, machine_from_hardware
 from scalewright.errors import ConfigError, EnvironmentFailedError, NotExpressedError, UnknownNameError
 from scalewright.records.documents import check_schema, document
 from scalewright.records.types import ExitCode
+from scalewright.units import SECONDS, format
 from scalewright.workload.precision import recipe
 
 PROBE_TIMEOUT_S = 120.0
 SMI_TIMEOUT_S = 10.0
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 GPU_START_S = 20.0
-"""Start-up with a GPU: imports, context and the first collectives."""
+"""Start-up time with a GPU: imports, context and the first collectives."""
 CPU_START_S = 6.0
-"""Start-up without one: imports of two processes that share the cores."""
+"""Start-up time without a GPU: imports of two processes that share the cores."""
 CPU_W = 15.0
-"""Power per rank written into a probed CPU: nothing is computed from it, but an entry must have one."""
+"""Power per rank of a probed CPU. An accelerator entry must have one, but nothing is computed from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a second or two of measuring found."""
+    """Rates measured in a second or two."""
 
     device: str
     name: str
@@ -43,22 +44,22 @@ class Probe:
     memory_bytes_per_s: float
     memory_bytes: float
     import_s: float
-    """Time that importing PyTorch took: most of a small run's start."""
+    """Time to import PyTorch, which is most of the start of a small run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """This machine, and where its numbers come from."""
+    """This machine, and the source of its numbers."""
 
     machine: Machine
     device: str
     start_s: float
-    """What passes before the first step."""
+    """Time before the first step."""
     basis: str
-    """One phrase: the catalogue, or a probe."""
+    """Source of the numbers in one phrase: the catalogue, or a probe."""
 
     def as_document(self, precision: str) -> dict[str, Any]:
-        """What a run keeps of it; its MFU is reckoned with this peak."""
+        """The document in the run directory. The MFU of the run is computed with this peak."""
         peak = self.machine.accelerator.peak.get(recipe(precision).matmul)
         return document(
             "machine",
@@ -74,20 +75,20 @@ class Here:
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs of this node: NVIDIA's by their tool, AMD's (which go by number) by the kernel's topology."""
+    """Names of the GPUs of this node: NVIDIA's from nvidia-smi, AMD's (by number) from the kernel's topology."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
             capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False,
         )  # fmt: skip
-        found = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+        names = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
     except (OSError, subprocess.TimeoutExpired):
-        found = []
-    return found or [f"amd gpu {path.parent.name}" for path in sorted(AMD_NODES.glob("*/gpu_id")) if _is_gpu(path)]
+        names = []
+    return names or [f"amd gpu {path.parent.name}" for path in sorted(AMD_NODES.glob("*/gpu_id")) if _is_gpu(path)]
 
 
 def _is_gpu(path: Path) -> bool:
-    """CPUs are nodes of the topology as well, with the number 0."""
+    """Whether a node of the kernel's topology is a GPU. CPUs are nodes too, with the gpu_id 0."""
     try:
         return path.read_text().strip() not in ("", "0")
     except OSError:
@@ -95,17 +96,17 @@ def _is_gpu(path: Path) -> bool:
 
 
 def run_probe(*, device: str, precision: str) -> Probe:
-    """Measure in a process of its own: PyTorch is not loaded here, and a crash in a kernel ends only the probe."""
+    """Measure in a child process: this process does not load PyTorch, and a crash in a kernel ends only the probe."""
     command = [sys.executable, "-m", "scalewright.run", "probe", "--device", device, "--precision", precision]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFailedError(
-            f"measuring this machine took more than {PROBE_TIMEOUT_S:.0f} s: name a catalogued one with --system"
+            f"measuring this machine took more than {format(PROBE_TIMEOUT_S, SECONDS)}: give a catalogued --system"
         ) from error
     if done.returncode < 0:
         raise EnvironmentFailedError(
-            f"PyTorch died (signal {-done.returncode}) in a {precision} product here: choose another --precision"
+            f"PyTorch crashed (signal {-done.returncode}) in a {precision} matrix product: choose another --precision"
         )
     if done.returncode != ExitCode.YES:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("error: ")
@@ -115,24 +116,24 @@ def run_probe(*, device: str, precision: str) -> Probe:
     return Probe(**doc)
 
 
-def device_here(wanted: str, *, num_ranks: int) -> str:
-    """cpu or cuda; `auto` takes GPUs where there are any. Asking for more than there are is refused."""
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"--device {wanted!r} is not known: choose cpu, cuda or auto")
-    num_gpus = 0 if wanted == "cpu" else len(visible_gpus())
-    if wanted == "cuda" and not num_gpus:
-        raise EnvironmentFailedError("no GPU is visible here: use --device cpu, or start this on a node that has one")
+def device_here(requested_device: str, *, num_ranks: int) -> str:
+    """cpu or cuda; `auto` means GPUs if there are any. More ranks than GPUs are refused."""
+    if requested_device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device {requested_device!r} is unknown: choose cpu, cuda or auto")
+    num_gpus = 0 if requested_device == "cpu" else len(visible_gpus())
+    if requested_device == "cuda" and not num_gpus:
+        raise EnvironmentFailedError("no GPU is visible here: use --device cpu, or start this on a node with a GPU")
     if 0 < num_gpus < num_ranks:
         raise ConfigError(f"{num_ranks} ranks on {num_gpus} GPUs: use at most one rank per GPU, or --device cpu")
     return "cuda" if num_gpus else "cpu"
 
 
 def machine_here(catalog: Catalog, *, num_ranks: int, precision: str, device: str) -> Here:
-    """This machine: its GPU's catalogue entry, else what a probe measures."""
+    """This machine from the catalogue entry of its GPU, else from a probe."""
     if device == "cuda":
-        found = _from_catalogue(catalog, visible_gpus())
-        if found is not None:
-            return found
+        catalogued = _from_catalogue(catalog, visible_gpus())
+        if catalogued is not None:
+            return catalogued
     return machine_from_probe(catalog, run_probe(device=device, precision=precision), num_ranks=num_ranks)
 
 
@@ -151,7 +152,7 @@ def _from_catalogue(catalog: Catalog, gpus: list[str]) -> Here | None:
 
 
 def machine_from_probe(catalog: Catalog, probe: Probe, *, num_ranks: int) -> Here:
-    """Ranks on a CPU share its cores and its memory; on GPUs each has its own."""
+    """This machine with the rates of a probe. Ranks on a CPU share its cores and memory; on GPUs each has its own."""
     share = num_ranks if probe.device == "cpu" else 1
     accelerator = _probed_accelerator(probe, share)
     constants = catalog.constants()
@@ -169,7 +170,7 @@ def machine_from_probe(catalog: Catalog, probe: Probe, *, num_ranks: int) -> Her
         network_bytes_per_s_per_gpu=None,
         network_latency_s=0.0,
         transport="none",
-        assumptions=("rates of a short probe of this machine, not of a calibration: an outlook, not a promise",),
+        assumptions=("rates from a short probe of this machine, not from a calibration: only a rough outlook",),
     )
     crowding = max(1.0, num_ranks / probe.num_cores)
     return Here(
@@ -208,5 +209,5 @@ def _probed_accelerator(probe: Probe, share: int) -> Accelerator:
 
 
 def num_cores() -> int:
-    """Cores that this process may run on, which a scheduler or container may have cut down."""
+    """Cores that this process may use. A scheduler or container may have limited them."""
     return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""What this machine has: installed, visible, permitted. Asks, changes nothing; a missing thing is an answer."""
+"""The inventory of this machine for `doctor`: what is installed, visible and permitted. Changes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One question about the machine and its answer."""
+    """One fact about the machine: what was checked, and the state it is in."""
 
     name: str
     area: Literal["installed", "visible", "permitted", "untested"]
@@ -66,7 +66,7 @@ def as_document(checks: list[Check]) -> dict[str, Any]:
 
 
 def _output(*command: str) -> tuple[int, str]:
-    """Exit code and output of a program; 127 when it is not there, 124 when it hangs."""
+    """Exit code and output of a program; 127 if it is missing, 124 if it hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     except FileNotFoundError:
@@ -83,18 +83,18 @@ def _python() -> Iterator[Check]:
 
 def _extras() -> Iterator[Check]:
     for extra, packages in EXTRAS.items():
-        have, lack = [], []
+        installed, missing = [], []
         for package in packages:
             try:
-                have.append(f"{package} {importlib.metadata.version(package)}")
+                installed.append(f"{package} {importlib.metadata.version(package)}")
             except importlib.metadata.PackageNotFoundError:
-                lack.append(package)
-        hint = f"; missing {', '.join(lack)}: pip install 'scalewright[{extra}]'" if lack else ""
+                missing.append(package)
+        hint = f"; missing {', '.join(missing)}: pip install 'scalewright[{extra}]'" if missing else ""
         yield Check(
             name=f"extra {extra}",
             area="installed",
-            state="missing" if lack else "ok",
-            detail=", ".join(have) + hint if have else hint[2:],
+            state="missing" if missing else "ok",
+            detail=", ".join(installed) + hint if installed else hint[2:],
         )
 
 
@@ -126,22 +126,22 @@ def _catalogue() -> Iterator[Check]:
     yield Check(name="catalogue", area="visible", state="ok", detail=f"{count} entries load{places}")
     here = os.environ.get(EnvName.SYSTEM)
     calibrated = calibrations.names()
-    kept = (
+    stored = (
         f"calibrations: {', '.join(calibrated)}" if calibrated else "no calibration (scalewright calibrate makes one)"
     )
-    detail = f"{EnvName.SYSTEM}={here}" if here else f"{EnvName.SYSTEM} is not set; {kept}"
+    detail = f"{EnvName.SYSTEM}={here}" if here else f"{EnvName.SYSTEM} is not set; {stored}"
     here = here or (calibrated[0] if calibrated else None)
     yield Check(name="system here", area="visible", state="ok" if here else "missing", detail=detail)
 
 
 def _devices() -> Iterator[Check]:
     code, text = _output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    found = text.splitlines() if code == 0 else []
+    nvidia = text.splitlines() if code == 0 else []
     yield Check(
         name="nvidia gpus",
         area="visible",
-        state="ok" if found else "missing",
-        detail=f"{len(found)} x {found[0]}" if found else "nvidia-smi finds none",
+        state="ok" if nvidia else "missing",
+        detail=f"{len(nvidia)} x {nvidia[0]}" if nvidia else "nvidia-smi finds none",
     )
     amd = sorted(Path("/sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id"))
     gpus = [p for p in amd if _read(p) not in ("", "0")]
@@ -167,8 +167,8 @@ def _fabric() -> Iterator[Check]:
 def _slurm() -> Iterator[Check]:
     code, version = _output("sinfo", "--version")
     if code != 0:
-        found = shutil.which("sinfo")
-        why = "sinfo is not on PATH" if found is None else f"{found} finds no cluster: {_first(version)}"
+        path = shutil.which("sinfo")
+        why = "sinfo is not on PATH" if path is None else f"{path} finds no cluster: {_first(version)}"
         yield Check(name="slurm", area="visible", state="missing", detail=why)
         return
     code, nodes = _output("sinfo", "--noheader", "--Node", "--format=%N")
@@ -183,7 +183,7 @@ def _slurm() -> Iterator[Check]:
         name="slurm accounting",
         area="visible",
         state=state,
-        detail=_first(text) if state == "ok" else "no accounting storage answers",
+        detail=_first(text) if state == "ok" else "the accounting storage does not answer",
     )
 
 
@@ -206,7 +206,7 @@ def _permissions() -> Iterator[Check]:
 
 
 def _try_namespace() -> dict[str, Any]:
-    """Make a network namespace in a child, which then ends: the only proof that we may."""
+    """Try to create a network namespace in a child process. Only a try shows whether it is permitted."""
     child = os.fork()
     if child == 0:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -214,7 +214,7 @@ def _try_namespace() -> dict[str, Any]:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
-        return {"state": "ok", "detail": "a namespace could be made"}
+        return {"state": "ok", "detail": "a namespace could be created"}
     return {"state": "denied", "detail": f"unshare: {os.strerror(code)}; shaped networks need root"}
 
 

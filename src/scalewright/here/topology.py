@@ -1,6 +1,6 @@
-"""A node as its kernel and its tools tell it: NUMA nodes, GPUs, network ports and the ways between them.
+"""The topology of a node: NUMA nodes, GPUs, network ports and how they are connected.
 
-Reads /sys, `nvidia-smi`, and `lstopo` where the kernel does not know which NUMA node a device belongs to.
+Reads /sys and `nvidia-smi`. If the kernel does not know the NUMA node of a device, `lstopo` is read too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 """PCI classes of GPUs: VGA and 3D controllers."""
 FABRIC: tuple[NicKind, ...] = ("infiniband", "roce", "slingshot")
-"""Ports that traffic between GPUs of several nodes goes through."""
-Ask = Callable[[Sequence[str]], str]
+"""Kinds of ports that carry the traffic between nodes."""
+RunTool = Callable[[Sequence[str]], str]
+"""Runs a command and returns its output."""
 Device = TypeVar("Device", "Gpu", "Nic")
 
 
@@ -70,24 +71,25 @@ class Topology:
     numa_nodes: tuple[NumaNode, ...]
     gpus: tuple[Gpu, ...]
     nics: tuple[Nic, ...]
-    ways: Matrix
-    """Between pairs of GPUs, and of a GPU and a network port: NV18, XGMI, PIX, PXB, PHB, NODE, SYS."""
+    connections: Matrix
+    """Between two GPUs, and between a GPU and a network port: NV18, XGMI, PIX, PXB, PHB, NODE, SYS."""
     allowed_cpus: tuple[int, ...]
-    """That this process may run on."""
+    """CPUs that this process may use."""
     notes: tuple[str, ...] = ()
 
-    def way(self, one: str, other: str) -> str | None:
-        """How two devices reach each other; None where nobody tells."""
-        return self.ways.get((one, other)) or self.ways.get((other, one))
+    def connection(self, one: str, other: str) -> str | None:
+        """How two devices are connected; None if unknown."""
+        return self.connections.get((one, other)) or self.connections.get((other, one))
 
     def as_dict(self) -> dict[str, Any]:
         body = asdict(self)
-        body["ways"] = [{"from": one, "to": other, "way": way} for (one, other), way in self.ways.items()]
-        return body
+        del body["connections"]
+        pairs = [{"from": one, "to": other, "way": kind} for (one, other), kind in self.connections.items()]
+        return body | {"ways": pairs}
 
 
-def ask_tool(command: Sequence[str]) -> str:
-    """What a program prints; empty where it is missing, fails or hangs."""
+def output_of(command: Sequence[str]) -> str:
+    """Output of a program; empty if it is missing, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -95,22 +97,22 @@ def ask_tool(command: Sequence[str]) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def read_topology(root: Path = ROOT, *, ask: Ask = ask_tool, cpus: Sequence[int] | None = None) -> Topology:
-    """This node, or one whose /sys lies under `root`."""
+def read_topology(root: Path = ROOT, *, run_tool: RunTool = output_of, cpus: Sequence[int] | None = None) -> Topology:
+    """The topology of this node, or of one whose /sys is under `root`."""
     sys = root / "sys"
     notes: list[str] = []
-    matrix, nic_names = smi_matrix(ask(("nvidia-smi", "topo", "-m")))
-    gpus = list(_nvidia(sys, ask, notes)) or list(_amd(sys))
+    matrix, nic_names = smi_matrix(run_tool(("nvidia-smi", "topo", "-m")))
+    gpus = list(_nvidia(sys, run_tool, notes)) or list(_amd(sys))
     nics = list(_nics(sys))
-    ways = _renamed(matrix, nic_names) | amd_links(sys, {gpu.bus: gpu.label for gpu in gpus})
+    connections = _renamed(matrix, nic_names) | amd_links(sys, {gpu.bus: gpu.label for gpu in gpus})
     unplaced = [gpu.bus for gpu in gpus if gpu.numa == UNKNOWN_NUMA]
     unplaced += [nic.bus for nic in nics if nic.numa == UNKNOWN_NUMA]
     if any(unplaced):
-        known = lstopo_numa(ask(("lstopo", "--of", "xml")))
-        gpus = [_located(gpu, known) for gpu in gpus]
-        nics = [_located(nic, known) for nic in nics]
+        numa_of_bus = lstopo_numa(run_tool(("lstopo", "--of", "xml")))
+        gpus = [_located(gpu, numa_of_bus) for gpu in gpus]
+        nics = [_located(nic, numa_of_bus) for nic in nics]
     nodes = list(_numa_nodes(sys))
-    if len(nodes) == 1:  # where there is one node only, kernels often leave the question open
+    if len(nodes) == 1:  # with a single NUMA node, kernels often do not report it for devices
         gpus = [replace(gpu, numa=nodes[0].number) for gpu in gpus]
         nics = [replace(nic, numa=nodes[0].number) for nic in nics]
     return Topology(
@@ -118,14 +120,14 @@ def read_topology(root: Path = ROOT, *, ask: Ask = ask_tool, cpus: Sequence[int]
         numa_nodes=tuple(nodes),
         gpus=tuple(gpus),
         nics=tuple(nics),
-        ways=ways,
+        connections=connections,
         allowed_cpus=tuple(sorted(os.sched_getaffinity(0) if cpus is None else cpus)),
         notes=tuple(notes),
     )
 
 
 def cpu_list(cpus: Sequence[int]) -> str:
-    """The inverse of `parse_cpu_list`."""
+    """CPU numbers as ranges, such as 0-3,8; the inverse of `parse_cpu_list`."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:
@@ -144,19 +146,19 @@ def _numa_nodes(sys: Path) -> Iterator[NumaNode]:
             yield NumaNode(number=int(folder.name[4:]), cpus=cpus, memory_bytes=memory_bytes)
 
 
-def _nvidia(sys: Path, ask: Ask, notes: list[str]) -> Iterator[Gpu]:
-    told = smi_gpus(ask(("nvidia-smi", "--query-gpu=index,name,pci.bus_id", "--format=csv,noheader")))
-    for number, name, bus in told:
+def _nvidia(sys: Path, run_tool: RunTool, notes: list[str]) -> Iterator[Gpu]:
+    smi = smi_gpus(run_tool(("nvidia-smi", "--query-gpu=index,name,pci.bus_id", "--format=csv,noheader")))
+    for number, name, bus in smi:
         folder = pci_folder(sys, bus)
         yield Gpu(number=number, name=name, bus=bus, numa=numa_of(folder), link=pcie_link(folder))
-    if told:
+    if smi:
         return
-    found = [path for path in sorted((sys / "bus/pci/devices").glob("*")) if _is_nvidia_gpu(path)]
-    for number, folder in enumerate(found):
+    folders = [path for path in sorted((sys / "bus/pci/devices").glob("*")) if _is_nvidia_gpu(path)]
+    for number, folder in enumerate(folders):
         name = f"NVIDIA device {sys_text(folder / 'device')}"
         yield Gpu(number=number, name=name, bus=folder.name, numa=numa_of(folder), link=pcie_link(folder))
-    if found:
-        notes.append("nvidia-smi does not answer: links between GPUs are not known")
+    if folders:
+        notes.append("nvidia-smi does not answer: the links between GPUs are unknown")
 
 
 def _is_nvidia_gpu(folder: Path) -> bool:
@@ -164,7 +166,7 @@ def _is_nvidia_gpu(folder: Path) -> bool:
 
 
 def _amd(sys: Path) -> Iterator[Gpu]:
-    """GPUs of the kernel's compute topology; CPUs are nodes of it as well, with the identity 0."""
+    """GPUs of the kernel's compute topology. CPUs are nodes of it too, with the gpu_id 0."""
     nodes = sorted((sys / "class/kfd/kfd/topology/nodes").glob("[0-9]*"), key=lambda path: int(path.name))
     gpus = [node for node in nodes if sys_text(node / "gpu_id") not in ("", "0")]
     for number, node in enumerate(gpus):
@@ -176,22 +178,24 @@ def _amd(sys: Path) -> Iterator[Gpu]:
 
 
 def _nics(sys: Path) -> Iterator[Nic]:
-    """Fabric adapters by port, and physical interfaces that are none of those. An adapter's only port has its name."""
-    found = list(network_ports(sys))
-    ports = Counter(nic.name.partition(":")[0] for nic in found if ":" in nic.name)
-    taken = {nic.bus for nic in found if ":" in nic.name}
-    for nic in found:
+    """Ports of fabric adapters, and other physical interfaces. The only port of an adapter has the adapter's name."""
+    ports = list(network_ports(sys))
+    num_ports = Counter(nic.name.partition(":")[0] for nic in ports if ":" in nic.name)
+    adapters = {nic.bus for nic in ports if ":" in nic.name}
+    for nic in ports:
         adapter, colon, _ = nic.name.partition(":")
         if colon:
-            yield replace(nic, name=adapter) if ports[adapter] == 1 else nic
-        elif nic.kind in ("slingshot", "ethernet") and (not nic.bus or nic.bus not in taken):
+            yield replace(nic, name=adapter) if num_ports[adapter] == 1 else nic
+        elif nic.kind in ("slingshot", "ethernet") and (not nic.bus or nic.bus not in adapters):
             yield nic
 
 
 def _renamed(matrix: Matrix, nic_names: dict[str, str]) -> Matrix:
-    """Ports by the kernel's names, where the tool tells which is which."""
-    return {(nic_names.get(a, a), nic_names.get(b, b)): way for (a, b), way in matrix.items()}
+    """The matrix with the kernel's names of ports, as far as the tool gives them."""
+    return {(nic_names.get(a, a), nic_names.get(b, b)): kind for (a, b), kind in matrix.items()}
 
 
-def _located(device: Device, known: dict[str, int]) -> Device:
-    return replace(device, numa=known[device.bus]) if device.numa == UNKNOWN_NUMA and device.bus in known else device
+def _located(device: Device, numa_of_bus: dict[str, int]) -> Device:
+    if device.numa == UNKNOWN_NUMA and device.bus in numa_of_bus:
+        return replace(device, numa=numa_of_bus[device.bus])
+    return device

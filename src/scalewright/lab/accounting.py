@@ -1,4 +1,4 @@
-"""MariaDB and slurmdbd of an instance, and what they know: an account, its users' QOS, who preempts whom."""
+"""Accounting of an instance: MariaDB, slurmdbd, and the account, users and QOS in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SYSTEM_TABLES = ("mysql_system_tables.sql", "mysql_system_tables_data.sql")
 TABLE_FOLDERS = (Path("/usr/share/mysql"), Path("/usr/share/mariadb"))
 START_TIMEOUT_S = 60.0
 LOW_GRACE_S = 5
-"""Between a preempted job's signal and its end; slurmctld looks only every 30 s."""
+"""Time between the signal to a preempted job and its end. slurmctld checks only every 30 s."""
 
 Client = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -33,16 +33,16 @@ def start_accounting(paths: LabPaths, state: LabState, daemons: Daemons, client:
     daemons.wait(lambda: client("sacctmgr", "-n", "show", "qos").returncode == 0, "slurmdbd", timeout_s=START_TIMEOUT_S)
     if problem := _fill(client, paths.id):
         log = paths.log("slurmdbd")
-        raise EnvironmentFailedError(f"slurmdbd refused its set-up: {problem}; its log is {log}")
+        raise EnvironmentFailedError(f"slurmdbd could not be set up: {problem}; its log is {log}")
 
 
 def _server_options(paths: LabPaths) -> list[str]:
-    # Nothing here must survive a crash of the host: not waiting for the disk is what makes the start fast.
+    # The data need not survive a crash of the host. Not waiting for the disk makes the start fast.
     return [
         "--no-defaults",
         "--user=root",
         f"--datadir={paths.database}",
-        f"--tmpdir={paths.database_scratch}",  # in a shared one, servers that start clear away each other's tables
+        f"--tmpdir={paths.database_scratch}",  # in a shared folder, starting servers would delete each other's tables
         "--innodb-flush-method=nosync",
         "--innodb-flush-log-at-trx-commit=0",
         "--innodb-doublewrite=0",
@@ -53,7 +53,7 @@ def _server_options(paths: LabPaths) -> list[str]:
 
 
 def _make_database(paths: LabPaths) -> None:
-    """The system tables alone, a second's work; mariadb-install-db also makes help and reports, which take ten."""
+    """Create only the system tables, in a second. mariadb-install-db also creates help and reports, in ten seconds."""
     folder = next((f for f in TABLE_FOLDERS if all((f / name).is_file() for name in SYSTEM_TABLES)), None)
     if folder is None:
         raise EnvironmentFailedError(f"no {SYSTEM_TABLES[0]} in {TABLE_FOLDERS[0]}: reinstall mariadb-server-core")
@@ -62,7 +62,7 @@ def _make_database(paths: LabPaths) -> None:
     tables = "".join((folder / name).read_text() + "\n" for name in SYSTEM_TABLES)
     done = subprocess.run(
         ["mariadbd", *_server_options(paths), "--bootstrap", "--max-allowed-packet=8M", "--net-buffer-length=16K"],
-        # root of the database is root of the host, through the socket alone
+        # root of the host is root of the database, through the socket only
         input=f"create database mysql;\nuse mysql;\nset @auth_root_socket='root';\n{tables}",
         env=client_env(os.environ, paths),
         capture_output=True,
@@ -73,7 +73,7 @@ def _make_database(paths: LabPaths) -> None:
     paths.log("mariadbd-bootstrap").write_text(done.stdout + done.stderr)
     if done.returncode:
         log = paths.log("mariadbd-bootstrap")
-        raise EnvironmentFailedError(f"mariadbd could not make its system tables; its log is {log}")
+        raise EnvironmentFailedError(f"mariadbd could not create its system tables; its log is {log}")
 
 
 def _start_database(paths: LabPaths, state: LabState, daemons: Daemons, password: str) -> None:
@@ -89,12 +89,12 @@ def _start_database(paths: LabPaths, state: LabState, daemons: Daemons, password
     network = ["--bind-address=127.0.0.1", f"--port={state.database_port}", "--skip-name-resolve"]
     files = [f"--socket={socket}", f"--pid-file={paths.run}/mariadbd.pid", f"--init-file={statements}"]
     daemons.start("mariadbd", ["mariadbd", *_server_options(paths), *network, *files])
-    # The socket appears after the statements were run.
+    # The socket appears after the statements have run.
     daemons.wait(socket.is_socket, "mariadbd", timeout_s=START_TIMEOUT_S)
 
 
 def _fill(client: Client, cluster: str) -> str:
-    """Tell slurmdbd about the cluster; returns what it did not take."""
+    """Enter the cluster, QOS, account and user into slurmdbd. Returns the first error; empty: none."""
     commands = (
         ("add", "cluster", cluster),
         ("add", "qos", QOS_LOW, "Priority=10", "PreemptMode=requeue", f"GraceTime={LOW_GRACE_S}"),

@@ -1,4 +1,4 @@
-"""Control groups of an instance: whether the kernel can keep memory limits here, and what to remove afterwards."""
+"""Control groups of an instance: whether the kernel can enforce memory limits here, and their removal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MEMORY = ROOT / "memory"
 
 
 def memory_control() -> str:
-    """`cgroup` where this process may make a memory group with a limit (version 1), else `polling`.
+    """`cgroup` if this process may create a memory group with a limit (version 1), else `polling`.
 
-    With version 2, Slurm wants a delegated tree from systemd, which a container or a session need not have.
+    With version 2, Slurm needs a tree delegated by systemd. Containers and sessions often do not have one.
     """
     probe = MEMORY / f"scalewright-{uuid.uuid4().hex[:8]}"
     try:
@@ -28,7 +28,7 @@ def memory_control() -> str:
 
 
 def remove_groups(nodes: list[str]) -> None:
-    """Remove the groups that the slurmds of these nodes made; their processes have ended."""
+    """Remove the groups that the slurmds of these nodes created. Their processes have ended."""
     for node in nodes:
         for top in ROOT.glob(f"*/slurm_{node}"):
             for folder, _, _ in os.walk(top, topdown=False):

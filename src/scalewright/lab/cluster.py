@@ -1,4 +1,4 @@
-"""`Lab`: one practice cluster, from start to removal, and the faults one can cause in it.
+"""`Lab`: one practice cluster, from start to removal, and the faults that can be caused in it.
 
 lab = Lab.up(LabSpec(num_nodes=4))
 lab.run("sbatch", "--wait", "job.sh")
@@ -29,14 +29,14 @@ from scalewright.lab.spec import LabSpec, check_host
 from scalewright.lab.state import LabPaths, LabState, claim, find_instance, lab_root
 
 START_TIMEOUT_S = 180.0
-"""A daemon that ends is seen at once; one on a loaded host only needs time."""
+"""Long, because a loaded host is slow. A daemon that ends is noticed at once."""
 CLIENT_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 20.0
 USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned"})
 
 
 class Lab:
-    """A practice cluster that exists. Make one with `Lab.up`, find one with `Lab.open`."""
+    """An existing practice cluster. Create one with `Lab.up`, open one with `Lab.open`."""
 
     def __init__(self, paths: LabPaths) -> None:
         self.paths = paths
@@ -45,7 +45,7 @@ class Lab:
 
     @classmethod
     def up(cls, spec: LabSpec, id: str | None = None) -> Lab:
-        """Start a cluster. If any part fails, the rest is stopped again and only the logs stay."""
+        """Start a cluster. If a part fails, everything is stopped again and only the logs remain."""
         check_host(spec)
         try:
             paths, _ = claim(id, spec, memory_control())
@@ -80,7 +80,7 @@ class Lab:
 
     @property
     def env(self) -> dict[str, str]:
-        """This process's environment, pointed at this cluster and at no other."""
+        """The environment of this process, with Slurm's commands directed to this cluster only."""
         return client_env(os.environ, self.paths)
 
     @property
@@ -89,7 +89,7 @@ class Lab:
 
     @property
     def network(self) -> ShapedNetwork | None:
-        """The links of the nodes, to be shaped anew or asked for addresses; None: all share the host's."""
+        """The network of the nodes, to change rates or get addresses; None: all nodes share the host's network."""
         spec = self.state.spec
         if not spec.network:
             return None
@@ -107,9 +107,9 @@ class Lab:
         )
 
     def node_states(self) -> dict[str, str]:
-        """What Slurm says of every node: idle, mixed, down, ...; empty when no controller answers.
+        """State of every node in Slurm's words: idle, mixed, down, ...; empty if no controller answers.
 
-        A star after it means that the node has not answered lately.
+        A star after the state means that the node has not answered recently.
         """
         pairs = (line.split() for line in self._answer("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
@@ -117,29 +117,29 @@ class Lab:
     def wait_for_nodes(
         self, names: Iterable[str], states: Iterable[str], *, timeout_s: float = START_TIMEOUT_S
     ) -> None:
-        """Until each node is in one of `states`."""
-        wanted, allowed = list(names), set(states)
+        """Wait until each node is in one of `states`."""
+        node_names, allowed = list(names), set(states)
         deadline = time.monotonic() + timeout_s
-        while any(self.node_states().get(name) not in allowed for name in wanted):
+        while any(self.node_states().get(name) not in allowed for name in node_names):
             if time.monotonic() > deadline:
-                now = self.node_states()
-                seen = ", ".join(f"{name} is {now.get(name, 'unknown')}" for name in wanted)
-                raise EnvironmentFailedError(f"after {timeout_s:g} s {seen}, not {' or '.join(sorted(allowed))}")
+                current = self.node_states()
+                shown = ", ".join(f"{name} is {current.get(name, 'unknown')}" for name in node_names)
+                raise EnvironmentFailedError(f"after {timeout_s:g} s {shown}, not {' or '.join(sorted(allowed))}")
             time.sleep(0.2)
 
     def kill_node(self, name: str) -> None:
-        """Cut the power of a node: its slurmd and every process of its jobs are gone at once."""
+        """Cut the power of a node: its slurmd and all processes of its jobs end at once."""
         self.daemons.kill([self._slurmd(name)])
 
     def start_node(self, name: str, *, wait: bool = True) -> None:
-        """Switch a node on again; it returns to service by itself."""
+        """Switch a node on again. It returns to service by itself."""
         node = self._node(name)
         self._start_node(node)
         if wait:
             self.wait_for_nodes([name], USABLE)
 
     def kill_controller(self) -> None:
-        """Kill slurmctld without letting it save its state; what happened in its last seconds may be lost."""
+        """Kill slurmctld before it can save its state. The changes of its last seconds may be lost."""
         self.daemons.kill(["slurmctld"])
 
     def stop_controller(self) -> None:
@@ -150,12 +150,12 @@ class Lab:
         self.daemons.wait(self._controller_answers, "slurmctld", timeout_s=START_TIMEOUT_S)
 
     def restart_controller(self) -> None:
-        """Stop slurmctld as an administrator does, and start it again; running jobs go on."""
+        """Stop slurmctld as an administrator does, and start it again. Running jobs continue."""
         self.stop_controller()
         self.start_controller()
 
     def down(self) -> None:
-        """Stop every daemon of this instance, with all jobs, and remove what it made."""
+        """Stop every daemon and job of this instance, and remove everything that it created."""
         self._stop_all()
         self._remove()
 
@@ -215,7 +215,7 @@ class Lab:
                 os.mknod(self.paths.devices / f"nvidia{i}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
         except PermissionError as error:
             raise EnvironmentFailedError(
-                f"no device file may be made in {self.paths.devices}: start it without GPUs (--gpus 0)"
+                f"device files cannot be created in {self.paths.devices}: start without GPUs (--gpus 0)"
             ) from error
 
     def _start_munge(self) -> None:
@@ -227,7 +227,7 @@ class Lab:
             f"--log-file={paths.log('munged')}",
             f"--seed-file={paths.run}/munge.seed",
         ]
-        # --force: the folder may be below one that others can write to, as /tmp is; munged only warns then.
+        # --force: the folder may be below one that others can write to, such as /tmp. With it, munged only warns.
         self.daemons.start("munged", ["munged", "--foreground", "--force", *files])
         self.daemons.wait(paths.munge_socket.is_socket, "munged", timeout_s=START_TIMEOUT_S)
 
@@ -242,7 +242,7 @@ class Lab:
         )
 
     def _answer(self, *argv: str) -> str:
-        """What a client command printed; nothing if it failed or hung."""
+        """Output of a client command; empty if it failed or hung."""
         try:
             done = self.run(*argv, timeout_s=ANSWER_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -253,7 +253,7 @@ class Lab:
         return "UP" in self._answer("scontrol", "ping")
 
     def _is_registered(self) -> bool:
-        """Whether slurmdbd knows the controller; what happens before would reach it late."""
+        """Whether slurmdbd knows the controller. Jobs that run before that reach the accounting late."""
         port = self._answer("sacctmgr", "-n", "-P", "show", "cluster", self.id, "format=controlport").strip()
         return port not in ("", "0")
 
@@ -276,7 +276,7 @@ class Lab:
 
 
 def remove_instance(paths: LabPaths) -> None:
-    """Remove an instance, also one whose start failed or whose document cannot be read."""
+    """Remove an instance, even if its start failed or its document cannot be read."""
     try:
         lab = Lab(paths)
     except DocumentError:

@@ -1,8 +1,9 @@
 """The configuration files of an instance, as text.
 
-What is set here and why: no control group is needed (`proctrack/linuxproc`, and a named cgroup plugin keeps slurmd from
-insisting on a mounted tree); `config_overrides` lets a node claim more than the host has; the timers are short, so that
-a lost node, a requeue or a preemption takes seconds where a production cluster takes minutes.
+Why it is configured like this:
+- `proctrack/linuxproc` needs no control groups. A named cgroup plugin keeps slurmd from requiring a mounted tree.
+- `config_overrides` lets a node claim more resources than the host has.
+- The timers are short: a lost node, a requeue or a preemption takes seconds here and minutes on a real cluster.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def cluster_nodes(paths: LabPaths, state: LabState) -> list[Node]:
 
 
 def node_address(state: LabState, index: int) -> str:
-    """In the network the link's; else a loopback address of its own, which no other instance uses."""
+    """Address of a node: that of its link, else a loopback address that no other instance uses."""
     if state.network_index:
         return f"10.{state.network_index}.1.{index + 1}"
     return f"127.{state.first_port >> 8}.{state.first_port & 255}.{index + 1}"
@@ -174,7 +175,7 @@ PartitionName=debug Nodes={debug} DefaultTime=00:05:00 MaxTime=00:30:00 Priority
 
 
 def gres_conf(paths: LabPaths, state: LabState) -> str:
-    """The devices of the fake GPUs; they must be device files, or CUDA_VISIBLE_DEVICES stays empty in jobs."""
+    """The devices of the fake GPUs. They must be device files, else CUDA_VISIBLE_DEVICES is empty in jobs."""
     num_gpus = state.spec.num_gpus_per_node
     files = f"{paths.devices}/nvidia" + (f"[0-{num_gpus - 1}]" if num_gpus > 1 else "0")
     nodes = cluster_nodes(paths, state) if num_gpus else []
@@ -220,7 +221,7 @@ StorageLoc={DATABASE}
 
 
 def hosts_file(paths: LabPaths, state: LabState, of_host: str) -> str:
-    """The host's own names and those of the nodes: what the jobs see as /etc/hosts."""
+    """The names of the host and of the nodes. Jobs see this file as /etc/hosts."""
     lines = [f"{node.address} {node.name}\n" for node in cluster_nodes(paths, state)]
     return of_host.rstrip("\n") + "\n" + "".join(lines)
 

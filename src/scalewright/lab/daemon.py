@@ -1,10 +1,10 @@
-"""Start one daemon apart from its starter, in namespaces of its own: `python -m scalewright.lab.daemon REQUEST`.
+"""Starts one daemon in its own namespaces: `python -m scalewright.lab.daemon REQUEST`.
 
-The daemon is the child of a small init, process 1 of a PID namespace. Killing that init ends the daemon and everything
-it ever started, and nothing else: that is how a node loses power and how an instance goes away. The init also reaps
-the orphans that every job step becomes, whatever the host's own process 1 does.
+The daemon is the child of a small init, process 1 of a PID namespace. Killing this init ends the daemon and everything
+that it started, and nothing else. This is how a node loses power and how an instance is removed. The init also reaps
+orphans: every job step becomes one, and the host's process 1 may not reap them.
 
-This module is what the new process runs, so it imports little.
+The new process runs this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ MS_SLAVE = 0x80000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What to start and what it sees."""
+class DaemonRequest:
+    """The daemon to start, and the host name, files and network that it sees."""
 
     argv: list[str]
     record: str
-    """File that gets the id and the start time of the init, before anything else runs."""
+    """File for the process id and start time of the init, written before anything else runs."""
     log: str
     directory: str
     hostname: str = ""
-    """Name that the daemon and its jobs find themselves on; empty: the host's."""
+    """Host name that the daemon and its jobs see; empty: that of the host."""
     hosts: str = ""
-    """File that they see as /etc/hosts; empty: the host's."""
+    """File that they see as /etc/hosts; empty: that of the host."""
     network: str = ""
-    """Name of the network namespace to enter; empty: the host's."""
+    """Name of the network namespace to enter; empty: that of the host."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it has ended. With the id it names one process."""
+    """Start of a process in clock ticks since boot; None if it has ended. Together with its id it is unique."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -60,9 +60,9 @@ def start_ticks(pid: int) -> int | None:
 
 
 def main() -> int:
-    request = Request(**json.loads(sys.argv[1]))
-    # The child says what went wrong through the pipe; silence is success.
-    listen, tell = os.pipe()
+    request = DaemonRequest(**json.loads(sys.argv[1]))
+    # The child writes its error into the pipe. An empty pipe means success.
+    error_in, error_out = os.pipe()
     try:
         _enter(request)
     except OSError as error:
@@ -71,16 +71,16 @@ def main() -> int:
     hold, release = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(listen)
+        os.close(error_in)
         os.close(release)
-        os.read(hold, 1)
+        os.read(hold, 1)  # waits until the parent has written the record
         os.close(hold)
-        _become_init(request, tell)
-    os.close(tell)
+        _become_init(request, error_out)
+    os.close(error_out)
     os.close(hold)
     _write_record(Path(request.record), pid)
     os.close(release)
-    with os.fdopen(listen) as pipe:
+    with os.fdopen(error_in) as pipe:
         problem = pipe.read()
     if problem:
         os.waitpid(pid, 0)
@@ -94,18 +94,18 @@ def _write_record(path: Path, pid: int) -> None:
     temporary.replace(path)
 
 
-def _enter(request: Request) -> None:
+def _enter(request: DaemonRequest) -> None:
     if request.network:
         with Path("/run/netns", request.network).open() as namespace:
             _call("setns", namespace.fileno(), CLONE_NEWNET)
     _call("unshare", CLONE_NEWPID | CLONE_NEWNS | (CLONE_NEWUTS if request.hostname else 0))
 
 
-def _become_init(request: Request, tell: int) -> NoReturn:
+def _become_init(request: DaemonRequest, error_out: int) -> NoReturn:
     try:
         os.setsid()
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)  # jobs would inherit what this shell or Python ignores
+            signal.signal(number, signal.SIG_DFL)  # jobs would inherit the signals that this shell or Python ignores
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         _furnish(request)
         os.chdir(request.directory)
@@ -115,14 +115,14 @@ def _become_init(request: Request, tell: int) -> NoReturn:
             os.dup2(stream, target)
         daemon = os.posix_spawnp(request.argv[0], request.argv, os.environ, setsid=True)
     except OSError as error:
-        os.write(tell, f"{request.argv[0]}: {error.strerror}".encode())
+        os.write(error_out, f"{request.argv[0]}: {error.strerror}".encode())
         os._exit(1)
-    os.closerange(3, max(log, nothing, tell) + 1)
+    os.closerange(3, max(log, nothing, error_out) + 1)
     _reap_until_end_of(daemon)
 
 
-def _furnish(request: Request) -> None:
-    # A slave sees what the host mounts later and shows the host nothing.
+def _furnish(request: DaemonRequest) -> None:
+    # A slave mount receives later mounts of the host, and the host does not see mounts made here.
     _mount("none", "/", flags=MS_REC | MS_SLAVE)
     _mount("proc", "/proc", kind="proc", flags=MS_NOSUID_NODEV_NOEXEC)
     if request.hostname:
@@ -133,13 +133,13 @@ def _furnish(request: Request) -> None:
         _mount_sys(Path(request.record).with_suffix(".sys"))
 
 
-def _mount_sys(place: Path) -> None:
-    """A /sys that shows the interfaces of this network namespace and keeps the control groups of the old one."""
-    place.mkdir(exist_ok=True)
-    _mount("sysfs", str(place), kind="sysfs", flags=MS_NOSUID_NODEV_NOEXEC)
+def _mount_sys(folder: Path) -> None:
+    """Mount a /sys with the interfaces of this network namespace and the control groups of the host."""
+    folder.mkdir(exist_ok=True)
+    _mount("sysfs", str(folder), kind="sysfs", flags=MS_NOSUID_NODEV_NOEXEC)
     if Path("/sys/fs/cgroup").is_dir():
-        _mount("/sys/fs/cgroup", str(place / "fs/cgroup"), flags=MS_BIND | MS_REC)
-    _mount(str(place), "/sys", flags=MS_MOVE)
+        _mount("/sys/fs/cgroup", str(folder / "fs/cgroup"), flags=MS_BIND | MS_REC)
+    _mount(str(folder), "/sys", flags=MS_MOVE)
 
 
 def _reap_until_end_of(daemon: int) -> NoReturn:
@@ -147,7 +147,7 @@ def _reap_until_end_of(daemon: int) -> NoReturn:
     while True:
         pid, status = os.wait()
         if pid == daemon:
-            os._exit(abs(os.waitstatus_to_exitcode(status)))  # the kernel ends what is left
+            os._exit(abs(os.waitstatus_to_exitcode(status)))  # the kernel ends all other processes of the namespace
 
 
 def _mount(source: str, target: str, *, kind: str = "", flags: int = 0) -> None:

@@ -3,8 +3,8 @@
     with ShapedNetwork(("a", "b"), rate_bytes_per_s=25e6) as network:
         subprocess.run(network.command("a", ["python", "server.py", network.address("a")]))
 
-Every name gets a namespace with one interface `eth0`, joined to a bridge of the host, which is `network.gateway`. Both
-ends of a link are shaped, so the rate holds each way.
+Every name gets a namespace with one interface `eth0`, connected to a bridge of the host (`network.gateway`). Both ends
+of a link are shaped, so the rate applies in each direction.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from scalewright.lab.spec import search_path
 
 FIRST_INDEX, LAST_INDEX = 100, 250
 COMMAND_TIMEOUT_S = 30.0
-# A bucket below the largest packet that the kernel hands over as one would drop it.
+# A bucket smaller than the largest packet that the kernel passes on would drop that packet.
 MIN_BURST_BYTES = 64 * units.KIB
 BURST_S = 2e-3
 QUEUE_S = 50e-3
 MTU_BYTES = 1500
 ETHERNET_BYTES, IPV4_BYTES, TCP_BYTES, TIMESTAMPS_BYTES = 14, 20, 20, 12
-"""Headers of a segment: tbf counts the first as well; the last are RFC 7323's, which Linux sends by default."""
+"""Headers of a segment. tbf counts the Ethernet header too. Linux sends timestamps (RFC 7323) by default."""
 
 
 def payload_frac(mtu_bytes: int = MTU_BYTES) -> float:
-    """Share of a shaped rate that is payload of TCP: of every full segment, what is not header.
+    """Share of a shaped rate that is TCP payload: a full segment without its headers.
 
     Equation  (MTU - 20 - 20 - 12) / (MTU + 14)
     Source    RFC 791, RFC 9293, RFC 7323; tc-tbf(8) counts Ethernet frames without preamble and checksum
-    Assumes   full segments, as long messages have; the kernel hands several over as one, but qdisc_pkt_len_init counts
-              the headers of each. Acknowledgements go the other way: where that is full of data as well, one of 66
+    Assumes   full segments, as in long messages; the kernel passes several on as one, but qdisc_pkt_len_init counts
+              the headers of each. Acknowledgements use the other direction: if that is full of data too, one of 66
               bytes for every two segments takes up to 2 % more
-    Checked   tests/netns/test_collectives_netns.py: what collectives reach over links shaped to three rates
+    Checked   tests/netns/test_collectives_netns.py: rates of collectives over links shaped to three rates
     """
     headers = IPV4_BYTES + TCP_BYTES + TIMESTAMPS_BYTES
     return (mtu_bytes - headers) / (mtu_bytes + ETHERNET_BYTES)
 
 
 class ShapedNetwork:
-    """Two or more namespaces and their links. `up` makes them, `down` removes exactly those."""
+    """Namespaces and their links. `up` creates them, `down` removes exactly these."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class ShapedNetwork:
         *,
         index: int = 0,
     ) -> None:
-        """`latency_s` is from name to name, one way; `index` names a network that is up already: 10.INDEX.0.0/16."""
+        """`latency_s` is one way, from name to name. `index` is that of an existing network: 10.INDEX.0.0/16."""
         if len(set(names)) != len(names) or not 1 <= len(names) <= 250:
-            raise ConfigError(f"{len(names)} names for namespaces: give 1 to 250, each once")
+            raise ConfigError(f"{len(names)} names for namespaces: give 1 to 250 different names")
         if rate_bytes_per_s is not None and rate_bytes_per_s < 1000:
-            raise ConfigError(f"a link of {rate_bytes_per_s:g} bytes/s cannot be shaped: choose 1 kB/s or more")
+            raise ConfigError(f"a link cannot be shaped to {rate_bytes_per_s:g} bytes/s: choose 1 kB/s or more")
         self.names = tuple(names)
         self.rate_bytes_per_s = rate_bytes_per_s
         self.latency_s = latency_s
@@ -90,11 +90,11 @@ class ShapedNetwork:
         return f"{self.bridge}-{name}"
 
     def command(self, name: str, argv: Sequence[str]) -> list[str]:
-        """`argv` as run inside the namespace of `name`."""
+        """The command that runs `argv` inside the namespace of `name`."""
         return ["ip", "netns", "exec", self.namespace(name), *argv]
 
     def up(self, on_claim: Callable[[int], None] = lambda _: None) -> None:
-        """Make the network. `on_claim` hears the index as soon as it is ours, before anything else can fail."""
+        """Create the network. `on_claim` gets the index as soon as it is reserved, before anything else can fail."""
         missing = [program for program in ("ip", "tc") if shutil.which(program, path=search_path()) is None]
         if missing:
             raise EnvironmentFailedError(f"{' and '.join(missing)} not installed: apt-get install iproute2")
@@ -111,7 +111,7 @@ class ShapedNetwork:
             raise
 
     def down(self) -> None:
-        """Remove the namespaces, their links and the bridge; what is gone already is no error."""
+        """Remove the namespaces, their links and the bridge. Parts that are already gone are ignored."""
         if not self.index:
             return
         for name in self.names:
@@ -121,14 +121,14 @@ class ShapedNetwork:
         _run("ip", "link", "del", self.bridge)
 
     def shape(self, name: str, rate_bytes_per_s: float | None, latency_s: float = 0.0) -> None:
-        """Give the link of `name` another rate and latency, also while it is in use."""
+        """Change rate and latency of the link of `name`, also while it is in use."""
         host_end = self._host_end(self.names.index(name) + 1)
         no_prefix: list[str] = []
         for prefix, device in ((no_prefix, host_end), (self.command(name, []), "eth0")):
             _run(*prefix, "tc", "qdisc", "del", "dev", device, "root")
             parent = ["root"]
             if latency_s:
-                # Both ends of both links add up to two shaped hops from name to name.
+                # A packet passes two shaped ends from name to name, so each end delays by half.
                 _delay(prefix, device, latency_s / 2, rate_bytes_per_s)
                 parent = ["parent", "1:1"]
             if rate_bytes_per_s is not None:
@@ -150,7 +150,7 @@ class ShapedNetwork:
                 )
 
     def _claim(self) -> None:
-        """Making the bridge is what claims an index: the kernel lets one of two succeed."""
+        """Reserve an index by creating its bridge. If two processes try at once, the kernel lets one succeed."""
         routes = _must("ip", "-4", "route", "show", "table", "all")
         for index in range(FIRST_INDEX, LAST_INDEX):
             if f"10.{index}." in routes:
@@ -162,9 +162,9 @@ class ShapedNetwork:
             if "exists" not in done.stderr:
                 why = done.stderr.strip() or "ip link add failed"
                 raise EnvironmentFailedError(
-                    f"no bridge can be made here: {why}; shaped networks need root and namespaces"
+                    f"a bridge cannot be created here: {why}; shaped networks need root and namespaces"
                 )
-        raise EnvironmentFailedError(f"every network from 10.{FIRST_INDEX} to 10.{LAST_INDEX - 1} is in use: free one")
+        raise EnvironmentFailedError(f"all networks from 10.{FIRST_INDEX} to 10.{LAST_INDEX - 1} are in use: free one")
 
     def _add(self, number: int, name: str) -> None:
         namespace, host_end = self.namespace(name), self._host_end(number)

@@ -1,4 +1,4 @@
-"""The daemons of one instance: started apart, known by process id and start time, stopped by nothing else."""
+"""The daemons of one instance. A daemon is identified by process id and start time, so no other process is stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from scalewright.errors import EnvironmentFailedError
-from scalewright.lab.daemon import Request, start_ticks
+from scalewright.lab.daemon import DaemonRequest, start_ticks
 from scalewright.lab.spec import search_path
 from scalewright.lab.state import LabPaths
 
@@ -20,11 +20,11 @@ STARTER_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.05
 FOREIGN = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SACCT_")
-"""Variables of another job or cluster."""
+"""Prefixes of variables that belong to another job or cluster."""
 
 
 class Daemons:
-    """Start, look at and stop the daemons of the instance at `paths`."""
+    """Starts, checks and stops the daemons of the instance at `paths`."""
 
     def __init__(self, paths: LabPaths) -> None:
         self._paths = paths
@@ -32,7 +32,7 @@ class Daemons:
     def start(
         self, name: str, argv: list[str], *, hostname: str = "", hosts: Path | None = None, network: str = ""
     ) -> None:
-        request = Request(
+        request = DaemonRequest(
             argv=argv,
             record=str(self._paths.record(name)),
             log=str(self._paths.log(name)),
@@ -55,11 +55,11 @@ class Daemons:
             raise EnvironmentFailedError(f"{name} could not be started: {why}")
 
     def names(self) -> list[str]:
-        """Every daemon that was ever started here, running or not."""
+        """Every daemon that was started here, running or not."""
         return sorted(path.stem for path in self._paths.run.glob("*.json"))
 
     def pid(self, name: str) -> int | None:
-        """The process id, if that very process still runs."""
+        """The process id, if the same process is still running; else None."""
         try:
             record = json.loads(self._paths.record(name).read_text())
         except (OSError, ValueError):
@@ -68,17 +68,17 @@ class Daemons:
         return pid if isinstance(pid, int) and ticks is not None and start_ticks(pid) == ticks else None
 
     def kill(self, names: Iterable[str]) -> None:
-        """End daemons and all that they started, at once, as a power cut does."""
+        """End daemons and everything that they started at once, like a power cut."""
         try:
             self._signal(names, signal.SIGKILL)
         except TimeoutError as error:
             raise EnvironmentFailedError(
-                f"processes of {self._paths.id} did not end in {STOP_TIMEOUT_S:g} s: look at them with"
+                f"processes of {self._paths.id} did not end within {STOP_TIMEOUT_S:g} s: see"
                 f" scalewright lab status {self._paths.id}"
             ) from error
 
     def stop(self, name: str) -> None:
-        """Let a daemon save its state and end; end it after a while if it does not."""
+        """Ask a daemon to save its state and end. Kill it if it does not end in time."""
         try:
             self._signal([name], signal.SIGTERM)
         except TimeoutError:
@@ -87,7 +87,7 @@ class Daemons:
     def _signal(self, names: Iterable[str], number: signal.Signals) -> None:
         pids = {name: pid for name in names if (pid := self.pid(name)) is not None}
         for name, pid in pids.items():
-            # A descriptor names this process and no later one with its id.
+            # A process descriptor refers to this process, never to a later one with the same id.
             try:
                 handle = os.pidfd_open(pid)
             except ProcessLookupError:
@@ -106,19 +106,19 @@ class Daemons:
             time.sleep(POLL_S)
 
     def wait(self, condition: Callable[[], bool], name: str, *, timeout_s: float) -> None:
-        """Until `condition` holds; if `name` ends first or time is up, say so with the end of its log."""
+        """Wait until `condition` holds. If `name` ends or the time is up, raise an error with the end of its log."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             ended = self.pid(name) is None
             if ended or time.monotonic() > deadline:
-                what = "ended at once" if ended else f"was not ready after {timeout_s:g} s"
+                problem = "ended at once" if ended else f"was not ready after {timeout_s:g} s"
                 log = self._paths.log(name)
-                raise EnvironmentFailedError(f"{name} {what}: {last_line(log)}; its log is {log}")
+                raise EnvironmentFailedError(f"{name} {problem}: {last_line(log)}; its log is {log}")
             time.sleep(POLL_S)
 
 
 def client_env(environ: Mapping[str, str], paths: LabPaths) -> dict[str, str]:
-    """An environment pointed at this instance and at no other cluster or job."""
+    """The environment with Slurm's commands directed to this instance, without variables of other jobs or clusters."""
     kept = {k: v for k, v in environ.items() if not k.startswith(FOREIGN)}
     return kept | {"SLURM_CONF": str(paths.slurm_conf), "PATH": search_path()}
 
@@ -128,6 +128,6 @@ def last_line(log: Path) -> str:
         lines = log.read_text(errors="replace").split("\n")
     except OSError:
         return "it has no log"
-    said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if "fatal" in line.lower() or "error" in line.lower()]
-    return (errors or said or ["it said nothing"])[-1]
+    messages = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in messages if "fatal" in line.lower() or "error" in line.lower()]
+    return (errors or messages or ["its log is empty"])[-1]

@@ -1,4 +1,4 @@
-"""Ranks over shaped links: one in each namespace of a network, as a cluster would start one on each node."""
+"""Ranks over shaped links: one rank in each namespace of a network, like one rank per node of a cluster."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scalewright.lab.network import ShapedNetwork
 from scalewright.records.run_directory import RunDirectory
 
 PORT = 20777
-"""Namespaces have ports of their own: no other network is in the way."""
+"""Each namespace has its own ports, so a fixed port is always free."""
 
 
 def run_on_network(network: ShapedNetwork, directory: RunDirectory, *, kind: str, timeout_s: float) -> int:
-    """Run a kind with one rank per name, all talking over `eth0`; the exit code is that of the first that failed."""
+    """Run a kind with one rank per namespace, over `eth0`. Returns the exit code of the first failed rank, else 0."""
     started: list[subprocess.Popen[bytes]] = []
     try:
         for rank, name in enumerate(network.names):
@@ -35,7 +35,7 @@ def run_on_network(network: ShapedNetwork, directory: RunDirectory, *, kind: str
 
 
 def _environment(network: ShapedNetwork, rank: int) -> dict[str, str]:
-    """As torchrun sets it for one process per node."""
+    """The variables of torchrun for one process per node."""
     name = network.names[rank]
     return os.environ | {
         "RANK": str(rank),

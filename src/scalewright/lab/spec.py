@@ -1,4 +1,4 @@
-"""What a practice cluster is made of, and what it needs from the host."""
+"""The specification of a practice cluster, and the programs and rights that it needs on the host."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ NETWORK = {"ip": "iproute2", "tc": "iproute2"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabSpec:
-    """Size and kind of a practice cluster. What the nodes have is what Slurm believes; the host may have less."""
+    """Size and kind of a practice cluster. Slurm believes these numbers; the host may have less."""
 
     num_nodes: int = 4
     num_gpus_per_node: int = 2
     num_cpus_per_node: int = 8
     memory_per_node_bytes: float = 16e9
     accounting: bool = True
-    """slurmdbd and MariaDB; without them there is no sacct, no QOS and no preemption."""
+    """Run slurmdbd and MariaDB. Without them there is no sacct, no QOS and no preemption."""
     network: bool = False
-    """A network namespace and a link of its own for every node."""
+    """Give every node its own network namespace and link."""
     link_rate_bytes_per_s: float | None = None
-    """What every link is shaped to, each way; None: as fast as it goes."""
+    """Rate of every link in each direction; None: not limited."""
     link_latency_s: float = 0.0
     """From node to node, one way."""
 
@@ -49,17 +49,17 @@ class LabSpec:
         _check_range("GPUs per node", self.num_gpus_per_node, 0, MAX_GPUS_PER_NODE)
         _check_range("CPUs per node", self.num_cpus_per_node, 1, 1024)
         if not self.network and (self.link_rate_bytes_per_s is not None or self.link_latency_s):
-            raise ConfigError("a link is shaped without a network: set network as well")
+            raise ConfigError("a link rate or latency needs a network: set network as well")
 
     @property
     def programs(self) -> dict[str, str]:
-        """The programs this needs, with the Debian package that brings each."""
+        """The programs that it needs, and the Debian package of each."""
         return SCHEDULER | (ACCOUNTING if self.accounting else {}) | (NETWORK if self.network else {})
 
 
 def _check_range(what: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise ConfigError(f"{value} {what} cannot be set up here: choose {low} to {high}")
+        raise ConfigError(f"{value} {what} are not possible: choose {low} to {high}")
 
 
 def missing_programs(spec: LabSpec) -> dict[str, str]:
@@ -67,15 +67,15 @@ def missing_programs(spec: LabSpec) -> dict[str, str]:
 
 
 def search_path() -> str:
-    """The daemons live in sbin, which is not on every caller's PATH."""
+    """PATH with the sbin folders, where the daemons are installed."""
     return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
 
 def check_host(spec: LabSpec) -> None:
-    """Refuse at once, with what to do, what could only fail later."""
+    """Refuse a host without root rights or without the programs, before anything starts."""
     if os.geteuid() != 0:
         raise EnvironmentFailedError(
-            "a practice cluster starts daemons and namespaces as root: run this command as root"
+            "a practice cluster starts daemons and namespaces, which needs root: run this command as root"
         )
     if missing := missing_programs(spec):
         packages = " ".join(sorted(set(missing.values())))

@@ -1,4 +1,4 @@
-"""Where an instance lives: its folder, its id, its block of ports, and the document that says what it is."""
+"""The state of an instance: its folder, id and ports, and the document that describes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scalewright.records.documents import document, read_document, write_documen
 
 PREFIX = "scalewright-lab-"
 ID = re.compile(r"[a-z][a-z0-9]{0,11}")
-# Below the ports that Linux hands out by itself and those that ranks meet at (20000 and up).
+# Below the ports that Linux gives to clients and those of ranks (20000 and up).
 FIRST_PORT, LAST_PORT = 12000, 19000
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -86,14 +86,14 @@ class LabPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabState:
-    """An instance as its document tells it."""
+    """An instance as its document describes it."""
 
     spec: LabSpec
     first_port: int
     memory_control: str
-    """How memory limits are kept: `cgroup` (the kernel ends the job) or `polling` (slurmd looks every two seconds)."""
+    """Who enforces memory limits: `cgroup` (the kernel) or `polling` (slurmd, every two seconds)."""
     network_index: int = 0
-    """Which 10.X.0.0/16 the links use; 0: no network of its own."""
+    """X of the links' 10.X.0.0/16; 0: the nodes share the host's network."""
 
     @property
     def controller_port(self) -> int:
@@ -133,51 +133,49 @@ class LabState:
 
 def _value(doc: dict[str, Any], name: str, paths: LabPaths) -> Any:
     if name not in doc:
-        raise DocumentError(f"{paths.document}: lacks {name!r}: remove it with scalewright lab down {paths.id}")
+        raise DocumentError(f"{paths.document}: has no {name!r}: remove it with scalewright lab down {paths.id}")
     return doc[name]
 
 
 def lab_root() -> Path:
-    """The folder that holds the instances' folders."""
+    """The folder of all instances."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
     return Path(state_home, "scalewright") if state_home else Path("/tmp")
 
 
 def instances() -> list[LabPaths]:
-    """The instances of this user, by id. Another user's folder is not ours, whatever it says."""
-    found = []
-    for directory in sorted(lab_root().glob(f"{PREFIX}*")):
-        if ID.fullmatch(directory.name.removeprefix(PREFIX)) and not directory.is_symlink() and _is_own(directory):
-            found.append(LabPaths(directory=directory))
-    return found
+    """The instances of this user, sorted by id. Folders of other users are ignored."""
+    return [
+        LabPaths(directory=directory)
+        for directory in sorted(lab_root().glob(f"{PREFIX}*"))
+        if ID.fullmatch(directory.name.removeprefix(PREFIX)) and not directory.is_symlink() and _is_own(directory)
+    ]
 
 
 def find_instance(name: str) -> LabPaths:
-    known = {paths.id: paths for paths in instances()}
-    if name not in known:
-        hint = f"instances in {lab_root()}: {', '.join(known) or 'none'}; start one with scalewright lab up"
-        raise UnknownNameError("practice cluster", name, known, hint=hint)
-    return known[name]
+    by_id = {paths.id: paths for paths in instances()}
+    if name not in by_id:
+        hint = f"instances in {lab_root()}: {', '.join(by_id) or 'none'}; start one with scalewright lab up"
+        raise UnknownNameError("practice cluster", name, by_id, hint=hint)
+    return by_id[name]
 
 
 def claim(name: str | None, spec: LabSpec, memory_control: str) -> tuple[LabPaths, LabState]:
-    """A folder and a block of ports that nobody else has; `name` None: lab1, lab2, ..."""
+    """Reserve a folder and a block of ports. Without a name the instance is called lab1, lab2, ..."""
     if name is not None and not ID.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a cluster: use a letter and then up to 11 letters or digits, in lower case"
+            f"{name!r} is not a name for a cluster: use a lower-case letter, then up to 11 letters or digits"
         )
     root = lab_root()
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root):
         taken = {paths.id: paths for paths in instances()}
-        chosen = name or next(f"lab{i}" for i in range(1, len(taken) + 2) if f"lab{i}" not in taken)
-        paths = LabPaths(directory=root / f"{PREFIX}{chosen}")
+        id = name or next(f"lab{i}" for i in range(1, len(taken) + 2) if f"lab{i}" not in taken)
+        paths = LabPaths(directory=root / f"{PREFIX}{id}")
         if len(os.fsencode(paths.munge_socket)) > MAX_SOCKET_PATH_BYTES:
             raise ConfigError(f"{paths.munge_socket} is too long for a socket: set XDG_STATE_HOME to a shorter path")
         if paths.document.exists():
-            raise ConfigError(
-                f"{chosen} exists already: choose another id, or remove it with scalewright lab down {chosen}"
-            )
+            raise ConfigError(f"{id} exists already: choose another id, or remove it with scalewright lab down {id}")
         _make_folders(paths)
         state = LabState(spec=spec, first_port=0, memory_control=memory_control)
         state = replace(state, first_port=_free_block(state.num_ports, list(taken.values())))
@@ -189,9 +187,9 @@ def _make_folders(paths: LabPaths) -> None:
     try:
         paths.directory.mkdir(mode=0o755)
     except FileExistsError:
-        # What a failed start leaves is its logs alone.
+        # A failed start leaves only its logs. A folder with other files is not reused.
         if not _is_own(paths.directory) or {p.name for p in paths.directory.iterdir()} - {paths.logs.name}:
-            raise EnvironmentFailedError(f"{paths.directory} is not a practice cluster's: choose another id") from None
+            raise EnvironmentFailedError(f"{paths.directory} has other files: choose another id") from None
     paths.directory.chmod(0o755)
     for folder in (paths.etc, paths.run, paths.logs, paths.devices):
         folder.mkdir(mode=0o755, exist_ok=True)
@@ -217,7 +215,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _free_block(num_ports: int, others: list[LabPaths]) -> int:
     claimed: set[int] = set()
     for paths in others:
-        with contextlib.suppress(DocumentError):  # one that cannot be read may still listen, which is seen below
+        with contextlib.suppress(DocumentError):  # its ports may still be in use; `_is_free` checks that below
             state = LabState.load(paths)
             claimed |= set(range(state.first_port, state.first_port + state.num_ports))
     first = FIRST_PORT

@@ -1,4 +1,4 @@
-"""What an instance is doing: its daemons, nodes and ports."""
+"""The status of an instance: its daemons, nodes and ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scalewright.records.documents import document
 class DaemonStatus:
     name: str
     pid: int | None
-    """None: it does not run."""
+    """None: it is not running."""
     log: str
 
 
@@ -24,7 +24,7 @@ class NodeStatus:
     address: str
     port: int
     state: str
-    """As Slurm says it; `unknown` when no controller answers."""
+    """State in Slurm's words; `unknown` if no controller answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class LabStatus:
     first_port: int
     last_port: int
     network: str
-    """Where the nodes' links are, such as 10.100.0.0/16; empty: they share the host's network."""
+    """Address range of the nodes' links, such as 10.100.0.0/16; empty: they share the host's network."""
     link_rate_bytes_per_s: float | None
     daemons: list[DaemonStatus]
     nodes: list[NodeStatus]

@@ -17,7 +17,7 @@ def run(plot: PictureFile = None, as_json: AsJson = False, catalog: CatalogFolde
     from dataclasses import asdict
 
     from scalewright.catalog.library import open_catalog
-    from scalewright.here.placement_rules import catalogued_links, judge
+    from scalewright.here.placement_rules import catalogued_links, placement_findings
     from scalewright.here.topology import read_topology
     from scalewright.records.documents import document, to_json
     from scalewright.records.types import ExitCode
@@ -29,7 +29,7 @@ def run(plot: PictureFile = None, as_json: AsJson = False, catalog: CatalogFolde
     if plot is not None:
         check_plot(plot)
     found = read_topology()
-    findings = judge(found, num_links=catalogued_links(open_catalog(catalog)))
+    findings = placement_findings(found, num_links=catalogued_links(open_catalog(catalog)))
     if plot is not None:
         plot_topology(plot, found, findings)
         typer.echo(f"drawn in {plot}", err=True)

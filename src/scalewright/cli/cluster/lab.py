@@ -20,14 +20,14 @@ UNSHAPED = "unshaped"
 
 @app.callback()
 def _root() -> None:
-    """Start, look at and remove practice clusters: real Slurm daemons on this host, as root."""
+    """Start, list and remove practice clusters: real Slurm daemons on this host, as root."""
 
 
 @app.command("up")
 def up(
     id: Annotated[str | None, typer.Argument(metavar="ID", help="Its name; default: lab1, lab2, ...")] = None,
-    nodes: Annotated[int, typer.Option(help="How many slurmds.")] = 4,
-    gpus: Annotated[int, typer.Option(help="Fake GPUs of each node.")] = 2,
+    nodes: Annotated[int, typer.Option(help="Number of nodes (slurmd).")] = 4,
+    gpus: Annotated[int, typer.Option(help="Fake GPUs per node.")] = 2,
     no_accounting: Annotated[
         bool, typer.Option("--no-accounting", help="No slurmdbd and MariaDB: no sacct, QOS or preemption.")
     ] = False,
@@ -36,7 +36,7 @@ def up(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a cluster and say how to use it. Ends once every node is idle."""
+    """Start a cluster and print how to use it. Returns when every node is idle."""
     from scalewright.lab.cluster import Lab
     from scalewright.lab.status import as_document, lab_status
     from scalewright.records.documents import to_json
@@ -45,15 +45,15 @@ def up(
     if as_json:
         typer.echo(to_json(as_document([lab_status(lab)])), nl=False)
     else:
-        _say_how_to_use(lab)
+        _print_usage(lab)
 
 
 @app.command("status")
 def status(
-    id: Annotated[str | None, typer.Argument(metavar="ID", help="One of them; default: all.")] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="One cluster; default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List clusters with their daemons, nodes and ports. Exit 1: the one that is named is not whole."""
+    """List clusters with their daemons, nodes and ports. Exit 1: the named cluster is not ready."""
     from scalewright.lab.cluster import Lab
     from scalewright.lab.state import find_instance, instances
     from scalewright.lab.status import as_document, lab_status
@@ -62,19 +62,19 @@ def status(
     from scalewright.report.cluster.lab import print_status
     from scalewright.report.console import answer_console
 
-    found = [find_instance(id)] if id else instances()
-    statuses = [lab_status(Lab(paths)) for paths in found if paths.document.exists()]
+    chosen = [find_instance(id)] if id else instances()
+    statuses = [lab_status(Lab(paths)) for paths in chosen if paths.document.exists()]
     if as_json:
         typer.echo(to_json(as_document(statuses)), nl=False)
     else:
         print_status(answer_console(), statuses)
-    if id and not all(status.is_ready for status in statuses):  # a neighbour's may be starting or going just now
+    if id and not all(status.is_ready for status in statuses):  # others may be starting or stopping at the moment
         raise typer.Exit(ExitCode.NO)
 
 
 @app.command("env")
-def env(id: Annotated[str, typer.Argument(metavar="ID", help="Which one.")]) -> None:
-    """Print the shell lines that point Slurm's commands at a cluster: eval "$(scalewright lab env ID)"."""
+def env(id: Annotated[str, typer.Argument(metavar="ID", help="Name of the cluster.")]) -> None:
+    """Print shell lines that direct Slurm's commands to a cluster: eval "$(scalewright lab env ID)"."""
     from scalewright.lab.cluster import Lab
 
     typer.echo(_exports(Lab.open(id)))
@@ -82,17 +82,17 @@ def env(id: Annotated[str, typer.Argument(metavar="ID", help="Which one.")]) -> 
 
 @app.command("down")
 def down(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Which ones.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Names of clusters.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All clusters.")] = False,
 ) -> None:
-    """Stop clusters with all their jobs, and remove what they made and nothing else."""
+    """Stop clusters with all their jobs, and remove their files and nothing else."""
     from scalewright.errors import ConfigError
     from scalewright.lab.cluster import remove_instance
     from scalewright.lab.state import find_instance, instances
 
     if bool(ids) == every:
         names = ", ".join(paths.id for paths in instances()) or "none"
-        raise ConfigError(f"which cluster is to go? name it, or use --all; there are: {names}")
+        raise ConfigError(f"give either names of clusters or --all; existing clusters: {names}")
     for paths in [find_instance(name) for name in ids] if ids else instances():
         remove_instance(paths)
         typer.echo(f"{paths.id} is removed", err=True)
@@ -120,11 +120,11 @@ def _exports(lab: Lab) -> str:
     return f"export SLURM_CONF={shlex.quote(str(lab.conf))}"
 
 
-def _say_how_to_use(lab: Lab) -> None:
+def _print_usage(lab: Lab) -> None:
     spec = lab.state.spec
     num_nodes = min(spec.num_nodes, 2)
     gpus = " --gpus-per-node=1" if spec.num_gpus_per_node else ""
     typer.echo(f"{lab.id} is up: {lab.summary}; remove it with: scalewright lab down {lab.id}", err=True)
     typer.echo(_exports(lab))
-    # A comment, so that the whole answer can be given to eval.
+    # A comment, so that eval can take the whole output.
     typer.echo(f"# try: sbatch --wait -N{num_nodes}{gpus} --output=lab.out --wrap 'srun hostname' && cat lab.out")

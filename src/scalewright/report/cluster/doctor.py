@@ -1,4 +1,4 @@
-"""The doctor's answers for people."""
+"""The checks of `doctor` as tables."""
 
 from __future__ import annotations
 

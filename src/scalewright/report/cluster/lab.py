@@ -1,4 +1,4 @@
-"""The practice clusters for people."""
+"""The status of practice clusters as tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def print_status(console: Console, statuses: Sequence[LabStatus]) -> None:
 
 
 def _print_one(console: Console, status: LabStatus) -> None:
-    state = "ready" if status.is_ready else "not whole"
+    state = "ready" if status.is_ready else "not ready"
     console.print(f"[bold]{status.id}[/] {state}, ports {status.first_port}-{status.last_port}", soft_wrap=True)
     console.print(escape(f"SLURM_CONF={status.slurm_conf}"), soft_wrap=True)
     if status.network:
@@ -30,7 +30,7 @@ def _print_one(console: Console, status: LabStatus) -> None:
     nodes = {f"slurmd-{node.name}": node for node in status.nodes}
     for daemon in status.daemons:
         node = nodes.get(daemon.name)
-        place = (node.name, node.state, f"{node.address}:{node.port}") if node else ("", "", "")
-        table.add_row(daemon.name, "not running" if daemon.pid is None else str(daemon.pid), *place)
+        of_node = (node.name, node.state, f"{node.address}:{node.port}") if node else ("", "", "")
+        table.add_row(daemon.name, "not running" if daemon.pid is None else str(daemon.pid), *of_node)
     console.print(table)
     console.print()

@@ -1,4 +1,4 @@
-"""A pre-flight check for people: the verdict, who sits where, how they talk, how fast, and what is wrong."""
+"""The result of a pre-flight check as tables: verdict, map of ranks, transports, all-reduce times and findings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from scalewright.here.topology import cpu_list
 from scalewright.report.console import plain_table
 from scalewright.units import SECONDS
 from scalewright.units import format as shown
 
 COLOUR = {"error": "red", "warning": "yellow", "info": "dim"}
-VERDICT = {0: "ready", 1: "asked for wrongly", 75: "not on these nodes"}
+VERDICT = {0: "ready", 1: "wrong request", 75: "bad nodes"}
 FAST = ("infiniband", "roce", "slingshot")
 MAX_ROWS = 16
 
@@ -23,13 +24,13 @@ def print_preflight(console: Console, result: dict[str, Any], *, where: str) -> 
     if result["spare"] and result["code"] == 0:
         console.print(f"spare: {escape(', '.join(result['spare']))}")
     _print_map(console, result["ranks"])
-    _print_ways(console, result["transports"])
+    _print_transports(console, result["transports"])
     _print_warm_up(console, result["warm_up"])
-    for found in result["findings"]:
-        colour = COLOUR[found["severity"]]
-        console.print(f"\n[{colour}]{found['severity']}[/] {escape(found['rule'])}: {escape(found['message'])}")
-        if found["next_step"]:
-            console.print(f"  {escape(found['next_step'])}")
+    for finding in result["findings"]:
+        colour = COLOUR[finding["severity"]]
+        console.print(f"\n[{colour}]{finding['severity']}[/] {escape(finding['rule'])}: {escape(finding['message'])}")
+        if finding["next_step"]:
+            console.print(f"  {escape(finding['next_step'])}")
     for path in result["untested"]:
         console.print(f"\nuntested: {escape(path)}")
     console.print(f"\nwritten to {escape(where)}", soft_wrap=True)
@@ -48,7 +49,7 @@ def _print_map(console: Console, ranks: list[dict[str, Any]]) -> None:
             escape(rank["host"]),
             escape("CPU" if gpu is None else f"{gpu['name']} {gpu['bus']}"),
             _numa_text(rank),
-            escape(_cpu_text(rank["cpus"])),
+            escape(cpu_list(rank["cpus"])),
             escape(", ".join(mine or near) or ", ".join(n["name"] for n in rank["nics"] if n["is_up"]) or "none"),
         )
     console.print()
@@ -65,25 +66,15 @@ def _numa_text(rank: dict[str, Any]) -> str:
     return cpus if gpu is None or gpu["numa"] < 0 else f"{gpu['numa']} / {cpus}"
 
 
-def _cpu_text(cpus: list[int]) -> str:
-    """Ranges, as the kernel writes them."""
-    pieces: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if pieces and cpu == pieces[-1][1] + 1:
-            pieces[-1][1] = cpu
-        else:
-            pieces.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in pieces)
-
-
-def _print_ways(console: Console, transports: list[dict[str, Any]]) -> None:
-    seen: dict[tuple[str, ...], int] = {}
-    for told in transports:
-        key = (told["library"], told["version"], told["provider"], ", ".join(told["routes"]) or "nobody to talk to")
-        seen[key] = seen.get(key, 0) + 1
-    for (library, version, provider, ways), count in seen.items():
+def _print_transports(console: Console, transports: list[dict[str, Any]]) -> None:
+    num_ranks: dict[tuple[str, ...], int] = {}
+    for transport in transports:
+        routes = ", ".join(transport["routes"]) or "no other rank"
+        key = (transport["library"], transport["version"], transport["provider"], routes)
+        num_ranks[key] = num_ranks.get(key, 0) + 1
+    for (library, version, provider, routes), count in num_ranks.items():
         by = f", provider {provider}" if provider else ""
-        console.print(f"\ntransport: {library} {escape(version)}{by}: {escape(ways)} ({count} ranks)")
+        console.print(f"\ntransport: {library} {escape(version)}{by}: {escape(routes)} ({count} ranks)")
 
 
 def _print_warm_up(console: Console, warm_up: dict[str, Any]) -> None:
@@ -102,7 +93,7 @@ def _print_warm_up(console: Console, warm_up: dict[str, Any]) -> None:
             expected = warm_up[key]
             table.add_row(
                 name, shown(fastest, SECONDS), shown(slowest, SECONDS),
-                "not known" if expected is None else shown(expected, SECONDS),
+                "unknown" if expected is None else shown(expected, SECONDS),
             )  # fmt: skip
     console.print()
     console.print(table)

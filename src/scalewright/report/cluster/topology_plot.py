@@ -1,4 +1,4 @@
-"""A node as a figure: a column per NUMA node with its GPUs and network ports, and lines for the ways between them."""
+"""The topology of a node as a figure: a column per NUMA node with GPUs and network ports, and their connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scalewright.here.topology import Topology, cpu_list
 from scalewright.records.documents import write_bytes
 from scalewright.records.node_devices import Nic
 from scalewright.records.types import Finding
-from scalewright.report.cluster.topology import gigabit, uniform_way
+from scalewright.report.cluster.topology import gigabit, uniform_connection
 from scalewright.report.planner.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Box:
     colour: str
 
 
-def plot_topology(path: Path, found: Topology, findings: Sequence[Finding]) -> None:
+def plot_topology(path: Path, topology: Topology, findings: Sequence[Finding]) -> None:
     """Draw a node into a PNG, SVG or PDF file."""
     check_plot(path)
     import matplotlib as mpl
@@ -50,16 +50,16 @@ def plot_topology(path: Path, found: Topology, findings: Sequence[Finding]) -> N
     stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     buffer = io.BytesIO()
     with mpl.rc_context(STYLE):
-        draw(found, findings).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
+        draw(topology, findings).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
     write_bytes(path, buffer.getvalue())
 
 
-def boxes(found: Topology) -> list[Box]:
+def boxes(topology: Topology) -> list[Box]:
     """GPUs to the left of their NUMA node's column, network ports to the right, each from the top down."""
     placed = []
-    for column, number in enumerate(_columns(found)):
-        gpus = [gpu for gpu in found.gpus if gpu.numa == number]
-        nics = [nic for nic in found.nics if nic.numa == number]
+    for column, number in enumerate(_columns(topology)):
+        gpus = [gpu for gpu in topology.gpus if gpu.numa == number]
+        nics = [nic for nic in topology.nics if nic.numa == number]
         placed += [
             Box(label=gpu.label, words=gpu.label, x=column - 0.23, y=float(row), colour=GPU_COLOUR)
             for row, gpu in enumerate(gpus)
@@ -71,10 +71,10 @@ def boxes(found: Topology) -> list[Box]:
     return placed
 
 
-def _columns(found: Topology) -> list[int]:
+def _columns(topology: Topology) -> list[int]:
     """NUMA nodes, then the place of devices that belong to none."""
-    listed = [node.number for node in found.numa_nodes]
-    others = sorted({d.numa for d in found.gpus} | {d.numa for d in found.nics})
+    listed = [node.number for node in topology.numa_nodes]
+    others = sorted({d.numa for d in topology.gpus} | {d.numa for d in topology.nics})
     return [*listed, *(number for number in others if number not in listed)]
 
 
@@ -83,15 +83,15 @@ def _nic_words(nic: Nic) -> str:
     return f"{nic.name}{'' if nic.is_up else ' (down)'}{rate}"
 
 
-def draw(found: Topology, findings: Sequence[Finding]) -> Figure:
+def draw(topology: Topology, findings: Sequence[Finding]) -> Figure:
     from matplotlib.figure import Figure
 
-    placed = {box.label: box for box in boxes(found)}
-    columns = _columns(found)
+    placed = {box.label: box for box in boxes(topology)}
+    columns = _columns(topology)
     num_rows = max([box.y + 1 for box in placed.values()], default=1.0)
-    joined = uniform_way(found) if len(found.gpus) > 1 else None
+    joined = uniform_connection(topology) if len(topology.gpus) > 1 else None
     serious = [finding for finding in findings if finding.severity != "info"]
-    for_links = 0.7 if joined else 0.4 if found.ways else 0.0
+    for_links = 0.7 if joined else 0.4 if topology.connections else 0.0
     below = for_links + 0.45 * min(len(serious), NUM_LINES + 1)
     figure = Figure(
         figsize=(max(3.4, COLUMN_INCH * len(columns)), ROW_INCH * (num_rows + 2.6 + below)), layout="constrained"
@@ -100,10 +100,10 @@ def draw(found: Topology, findings: Sequence[Finding]) -> Figure:
     axes.set_axis_off()
     axes.set_xlim(-0.55, len(columns) - 0.45)
     axes.set_ylim(num_rows - 0.3 + below, -1.75)
-    axes.set_title(_title(found), fontsize=8, loc="left")
+    axes.set_title(_title(topology), fontsize=8, loc="left")
     for column, number in enumerate(columns):
-        _draw_column(axes, found, column, number, num_rows)
-    _draw_ways(axes, found, placed, joined, num_rows)
+        _draw_column(axes, topology, column, number, num_rows)
+    _draw_connections(axes, topology, placed, joined, num_rows)
     at_fault = {str(value) for finding in serious for value in finding.evidence.values()}
     for box in placed.values():
         _draw_box(axes, box, is_bad=box.label in at_fault)
@@ -119,13 +119,13 @@ def _write_findings(axes: Axes, findings: Sequence[Finding], *, first_y: float) 
         axes.text(-0.46, first_y + 0.45 * index, line, ha="left", va="center", fontsize=5.5, color=BAD_COLOUR)
 
 
-def _title(found: Topology) -> str:
-    names = sorted({gpu.name for gpu in found.gpus})
-    gpus = f"{len(found.gpus)} x {', '.join(names)}" if names else "no GPU"
-    return f"{found.host}: {gpus}"
+def _title(topology: Topology) -> str:
+    names = sorted({gpu.name for gpu in topology.gpus})
+    gpus = f"{len(topology.gpus)} x {', '.join(names)}" if names else "no GPU"
+    return f"{topology.host}: {gpus}"
 
 
-def _draw_column(axes: Axes, found: Topology, column: int, number: int, num_rows: float) -> None:
+def _draw_column(axes: Axes, topology: Topology, column: int, number: int, num_rows: float) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     axes.add_patch(
@@ -134,7 +134,7 @@ def _draw_column(axes: Axes, found: Topology, column: int, number: int, num_rows
             facecolor="#f4f4f4", edgecolor=REST, linewidth=0.6, zorder=0,
         )
     )  # fmt: skip
-    node = next((node for node in found.numa_nodes if node.number == number), None)
+    node = next((node for node in topology.numa_nodes if node.number == number), None)
     if node is None:
         words = "no NUMA node known"
     else:
@@ -158,18 +158,20 @@ def _draw_box(axes: Axes, box: Box, *, is_bad: bool) -> None:
     axes.text(box.x, box.y, box.words, ha="center", va="center", fontsize=5.5, zorder=4)
 
 
-def _draw_ways(axes: Axes, found: Topology, placed: dict[str, Box], joined: str | None, num_rows: float) -> None:
+def _draw_connections(
+    axes: Axes, topology: Topology, placed: dict[str, Box], joined: str | None, num_rows: float
+) -> None:
     """A GPU and its nearest ports; between GPUs one bar where all pairs are alike, else a line for each fast pair."""
-    for gpu in found.gpus:
-        for nic in nearest_nics(found, gpu):
+    for gpu in topology.gpus:
+        for nic in nearest_nics(topology, gpu):
             _line(axes, placed[gpu.label], placed[nic.name], NIC_COLOUR, 0.6)
     if joined is not None:
-        _draw_bar(axes, found, placed, joined, num_rows)
+        _draw_bar(axes, topology, placed, joined, num_rows)
         return
-    for one, other in ((a, b) for a in found.gpus for b in found.gpus if a.number < b.number):
-        way = found.way(one.label, other.label) or ""
-        if way.startswith(("NV", "XGMI")):
-            lanes = int(way[2:]) if way[2:].isdigit() else 4
+    for one, other in ((a, b) for a in topology.gpus for b in topology.gpus if a.number < b.number):
+        connection = topology.connection(one.label, other.label) or ""
+        if connection.startswith(("NV", "XGMI")):
+            lanes = int(connection[2:]) if connection[2:].isdigit() else 4
             _arc(axes, placed[one.label], placed[other.label], 0.4 + 0.12 * lanes)
 
 
@@ -190,14 +192,14 @@ def _arc(axes: Axes, one: Box, other: Box, width: float) -> None:
     axes.add_patch(arc)
 
 
-def _draw_bar(axes: Axes, found: Topology, placed: dict[str, Box], joined: str, num_rows: float) -> None:
+def _draw_bar(axes: Axes, topology: Topology, placed: dict[str, Box], joined: str, num_rows: float) -> None:
     """One bar below, a riser at the side of each column, and a stub to each GPU."""
-    ends = sorted({placed[gpu.label].x - BOX_WIDTH / 2 - 0.015 for gpu in found.gpus})
+    ends = sorted({placed[gpu.label].x - BOX_WIDTH / 2 - 0.015 for gpu in topology.gpus})
     y = num_rows - 0.2
-    right = max(placed[gpu.label].x for gpu in found.gpus) + BOX_WIDTH / 2
+    right = max(placed[gpu.label].x for gpu in topology.gpus) + BOX_WIDTH / 2
     axes.plot([ends[0], right], [y, y], linewidth=3.0, zorder=2, color=LINK_COLOUR, solid_capstyle="butt")
     axes.text((ends[0] + right) / 2, y + 0.34, f"every pair of GPUs: {joined}", ha="center", va="center", fontsize=6)
-    for gpu in found.gpus:
+    for gpu in topology.gpus:
         box = placed[gpu.label]
         x = box.x - BOX_WIDTH / 2 - 0.015
         axes.plot([x, x, box.x], [y, box.y, box.y], linewidth=1.0, zorder=1, color=LINK_COLOUR)
