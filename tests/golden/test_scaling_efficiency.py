@@ -22,7 +22,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.storage import epoch_time_s
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.question import Question, VisionStep
+from scalewright.planner.question import Question, VisionModelStep
 from scalewright.workload.layout import Layout, Recompute, parse_layout
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe
@@ -139,7 +139,7 @@ def batch_s(system: str, nodes: int, precision: str) -> float:
             layout=Layout(dp=dp, mbs=256, gbs=256 * dp),
             recipe=recipe(precision),
             stack=CATALOG.stack("eager"),
-            stage=VisionStep(),
+            stage=VisionModelStep(),
         )
     )
     return float(run.time.total)

@@ -15,7 +15,7 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.question import Question, VisionStep
+from scalewright.planner.question import Question, VisionModelStep
 from scalewright.planner.validation.stage_rows import StageRow, left_out_coverage_frac, vision_rows
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_catalog
@@ -56,7 +56,7 @@ def vision(num_nodes: int, precision: str) -> Answer:
     num_gpus = num_nodes * machine.gpus_per_node
     return answer(Question(
         spec=from_catalog(CATALOG.model("resnet-50")), machine=machine, recipe=recipe(precision),
-        stack=CATALOG.stack("eager"), layout=Layout(dp=num_gpus, mbs=256, gbs=256 * num_gpus), stage=VisionStep(),
+        stack=CATALOG.stack("eager"), layout=Layout(dp=num_gpus, mbs=256, gbs=256 * num_gpus), stage=VisionModelStep(),
 ))  # fmt: skip
 
 

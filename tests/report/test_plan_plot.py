@@ -13,7 +13,7 @@ from scalewright.costs.machine import machine_from_system
 from scalewright.errors import ConfigError
 from scalewright.planner.energy_use import facility_of
 from scalewright.planner.plan import make_plan
-from scalewright.planner.request import Request, resolve_work
+from scalewright.planner.request import PlanRequest, resolve_work
 from scalewright.report.planner.plan_plot import bars, plot_plan, scaling_points
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe
@@ -26,7 +26,7 @@ def plan_document(model: str, system: str, num_gpus: int, global_batch: int) -> 
     spec, machine = from_catalog(CATALOG.model(model)), machine_from_system(CATALOG, system)
     facility = facility_of(CATALOG, system, machine.accelerator.id)
     work = resolve_work(spec, tokens=None, steps=100, global_batch=global_batch)
-    request = Request(
+    request = PlanRequest(
         spec=spec, system=system, machine=machine, stack="auto", counts=(num_gpus,), global_batch=global_batch,
         recipes=(recipe("bf16"),), work=work, feed=TEXT, facility=facility,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from matplotlib.text import Annotation
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.question import Generation, Question, VisionStep, resolve_recipe, resolve_stack
+from scalewright.planner.question import Generation, Question, VisionModelStep, resolve_recipe, resolve_stack
 from scalewright.report.pictures import picture_of, points
 from scalewright.report.planner.roofline import SIZE_INCH, draw, memory_segments, time_segments
 from scalewright.workload.layout import Layout, parse_layout
@@ -41,7 +41,7 @@ def ask_stage(name: str) -> Answer:
         machine = machine_from_system(CATALOG, "generic-h200")
         return answer(Question(
             spec=from_catalog(CATALOG.model("resnet-50")), machine=machine, recipe=resolve_recipe("bf16", machine),
-            stack=CATALOG.stack("eager"), layout=parse_layout("dp=8,mbs=256,gbs=2048"), stage=VisionStep(),
+            stack=CATALOG.stack("eager"), layout=parse_layout("dp=8,mbs=256,gbs=2048"), stage=VisionModelStep(),
 ))  # fmt: skip
     machine = machine_from_system(CATALOG, "generic-mi300x")
     return answer(

@@ -22,7 +22,7 @@ from scalewright.planner.question import (
     Question,
     RlStep,
     TransformerStep,
-    VisionStep,
+    VisionModelStep,
     check,
     resolve_recipe,
 )
@@ -250,7 +250,7 @@ def answer(question: Question) -> Answer:
             from scalewright.planner.stages.transformer_step import predict_transformer
 
             return predict_transformer(question)
-        case VisionStep():
+        case VisionModelStep():
             from scalewright.planner.stages.vision_step import predict_vision
 
             return predict_vision(question)

@@ -11,7 +11,7 @@ from scalewright.catalog.types import Stack
 from scalewright.costs.machine import Machine, machine_from_system, pick_partition
 from scalewright.errors import ScalewrightError
 from scalewright.planner.answer import Answer, Change, answer
-from scalewright.planner.question import Generation, Question, RlStep, TransformerStep, VisionStep
+from scalewright.planner.question import Generation, Question, RlStep, TransformerStep, VisionModelStep
 from scalewright.planner.stages.transformer_step import MIN_EFFICIENT_HEAD_DIM_MULTIPLE
 from scalewright.workload.layout import Layout, Recompute
 from scalewright.workload.precision import recipe
@@ -44,7 +44,7 @@ def _neighbours(question: Question, catalog: Catalog) -> Iterator[Neighbour]:
     match question.stage:
         case TransformerStep():
             return _transformer_neighbours(question, catalog)
-        case VisionStep() as vision:
+        case VisionModelStep() as vision:
             return _vision_neighbours(question, vision, catalog)
         case Generation() as generation:
             return _generation_neighbours(question, generation)
@@ -130,7 +130,7 @@ def other_machines(machine: Machine, catalog: Catalog, *, num_nodes: int) -> Ite
             yield name, machine_from_system(catalog, system_name, partition_name=partition_name, transport_name=name)
 
 
-def _vision_neighbours(question: Question, vision: VisionStep, catalog: Catalog) -> Iterator[Neighbour]:
+def _vision_neighbours(question: Question, vision: VisionModelStep, catalog: Catalog) -> Iterator[Neighbour]:
     layout, feed, precision = question.layout, question.feed, question.recipe.name
     batch, n, last = int(layout.mbs), int(layout.dp), question.channels_last
     yield f"batch {2 * batch} a device", replace(question, layout=replace(layout, mbs=2 * batch, gbs=2 * batch * n))

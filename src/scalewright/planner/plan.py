@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from scalewright import __version__, units
 from scalewright.errors import ConfigError, LayoutError
 from scalewright.planner.answer import Answer, Change
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
 from scalewright.planner.question import resolve_recipe
-from scalewright.planner.request import BUDGETS, Request, check_request
+from scalewright.planner.request import BUDGETS, PlanRequest, check_request
 from scalewright.planner.search.constraints import NO_HOST_MEMORY, NO_TENSOR_GROUP, reasons
 from scalewright.planner.search.fewest import Fewest, fewest_gpus
 from scalewright.planner.search.losers import Loser, losers
@@ -25,7 +27,7 @@ from scalewright.planner.search.pareto import (
     search_counts,
     why_none,
 )
-from scalewright.planner.search.search import SearchResult, objective_value, search, search_each
+from scalewright.planner.search.search import Objective, SearchResult, objective_value, search, search_each
 from scalewright.planner.search.smallest_change import Fix, fixes
 from scalewright.planner.search.space import KNOBS, Fixed, Space, parse_fixed
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
@@ -43,7 +45,7 @@ SCALING_ROWS_MIN = 3
 class Compared:
     """One system of a comparison."""
 
-    request: Request
+    request: PlanRequest
     num_gpus: int
     best: Answer | None
     run: WholeRun | None
@@ -67,9 +69,9 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer to a request. `best` is None where nothing fits; `fixes` then says what would."""
+    """What a request gives. `best` is None where nothing fits; `fixes` then says what would."""
 
-    request: Request
+    request: PlanRequest
     result: SearchResult
     best: Answer | None
     run: WholeRun | None
@@ -144,29 +146,31 @@ def what_if_body(change: Change) -> dict[str, Any]:
     }
 
 
-def make_plan(catalog: Catalog, request: Request) -> Plan:
-    """Search every node count asked for, choose by the objective, and explain."""
+def make_plan(catalog: Catalog, request: PlanRequest) -> Plan:
+    """Search every node count of the request, choose by the objective, and explain."""
     check_request(request)
     results = search_each([request.space(catalog, count) for count in request.counts])
     if request.feed.async_checkpoint and not any(r.feasible for r in results) and _lacks_host_memory(results):
+        # A checkpoint that is written beside training keeps a copy on the hosts: without it something may fit.
         plan = make_plan(catalog, replace(request, feed=replace(request.feed, async_checkpoint=False)))
         return plan if plan.best is None else replace(plan, notes=(*plan.notes, NO_COPY_ON_HOSTS))
     if not any(len(result.split) for result in results):
-        check_divides_at_all(results[-1], asked=f"fix {request.fixed}" if request.fixed.values else "")
-    chosen, best, run, notes = choose(catalog, request, results)
+        check_divides_at_all(results[-1], condition=f"fix {request.fixed}" if request.fixed.values else "")
+    chosen = choose(catalog, request, results)
+    best, notes = chosen.prediction, chosen.notes
     batch = batch_verdict(request.spec, global_batch=request.global_batch, num_tokens=request.work.num_tokens)
     if batch.warning is not None:
         notes = (*notes, batch.warning)
-    found: dict[str, Any] = {
-        "request": request, "result": chosen, "best": best, "run": run, "batch": batch,
-        "minimum": tuple(fewest_gpus(chosen.space)), "notes": notes,
-    }  # fmt: skip
+    plan = Plan(
+        request=request, result=chosen.result, best=best, run=chosen.run, batch=batch, notes=notes,
+        minimum=tuple(fewest_gpus(chosen.result.space)),
+    )  # fmt: skip
     if best is None:
-        return Plan(**found, fixes=tuple(fixes(chosen.space)), reason=why_none(chosen))
-    rows = _rows(results, chosen, best, request)
-    ranked = chosen.best(request.top, request.objective, facility=request.facility)
-    return Plan(
-        **found, alternatives=tuple(ranked[1:]), losers=tuple(losers(chosen, best)), rows=tuple(rows),
+        return replace(plan, fixes=tuple(fixes(chosen.result.space)), reason=why_none(chosen.result))
+    rows = _rows(results, chosen.result, best, request)
+    ranked = chosen.result.best(request.top, request.objective, facility=request.facility)
+    return replace(
+        plan, alternatives=tuple(ranked[1:]), losers=tuple(losers(chosen.result, best)), rows=tuple(rows),
         recommended=recommended(rows),
     )  # fmt: skip
 
@@ -178,7 +182,9 @@ def _lacks_host_memory(results: Sequence[SearchResult]) -> bool:
     return any(NO_HOST_MEMORY in result.rejected for result in results)
 
 
-def _rows(results: Sequence[SearchResult], chosen: SearchResult, best: Answer, request: Request) -> list[ScalingRow]:
+def _rows(
+    results: Sequence[SearchResult], chosen: SearchResult, best: Answer, request: PlanRequest
+) -> list[ScalingRow]:
     counts = request.counts if len(request.counts) >= SCALING_ROWS_MIN else tuple(counts_around(chosen.space))
     around = search_counts(_free(chosen.space), counts, results)
     return scaling(around, best, objective=request.objective, facility=request.facility)
@@ -189,31 +195,42 @@ def _free(space: Space) -> Space:
     return replace(space, fixed=Fixed(values={k: v for k, v in space.fixed.values.items() if k != "dp"}))
 
 
-def choose(
-    catalog: Catalog, request: Request, results: Sequence[SearchResult]
-) -> tuple[SearchResult, Answer | None, WholeRun | None, tuple[str, ...]]:
-    """The node count and layout with the least of the objective that keep to the budget."""
-    offers: list[tuple[float, SearchResult, Answer, WholeRun | None]] = []
-    over: list[tuple[float, str]] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestLayout:
+    """The best layout of one number of devices."""
+
+    result: SearchResult
+    prediction: Answer | None = None
+    """None where nothing fits."""
+    run: WholeRun | None = None
     notes: tuple[str, ...] = ()
+
+    def value(self, objective: Objective) -> float:
+        return np.inf if self.prediction is None else objective_value(self.prediction, objective)
+
+
+def choose(catalog: Catalog, request: PlanRequest, results: Sequence[SearchResult]) -> BestLayout:
+    """The node count and layout with the least of the objective that keep to the budget."""
+    within_budget: list[BestLayout] = []
+    over_budget: list[tuple[float, str]] = []
     for result in results:
         for best in result.best(1, request.objective, facility=request.facility):
             run, notes = run_of(catalog, request, best)
-            broken = [] if run is None else request.budget.broken(run)
-            if broken:
-                over.append((objective_value(best, request.objective), _over_budget(request, best, broken[0])))
+            exceeded = [] if run is None else request.budget.broken(run)
+            if exceeded:
+                reason = _over_budget(request, best, exceeded[0])
+                over_budget.append((objective_value(best, request.objective), reason))
             else:
-                offers.append((objective_value(best, request.objective), result, best, run))
-    if offers:
-        _, result, best, run = min(offers, key=lambda offer: offer[0])
-        return result, best, run, notes
-    if over:
-        raise ConfigError(min(over)[1])
-    return results[-1], None, None, notes
+                within_budget.append(BestLayout(result=result, prediction=best, run=run, notes=notes))
+    if within_budget:
+        return min(within_budget, key=lambda layout: layout.value(request.objective))
+    if over_budget:
+        raise ConfigError(min(over_budget)[1])
+    return BestLayout(result=results[-1])
 
 
-def _over_budget(request: Request, best: Answer, broken: tuple[str, float]) -> str:
-    name, needs = broken
+def _over_budget(request: PlanRequest, best: Answer, exceeded: tuple[str, float]) -> str:
+    name, needs = exceeded
     dimension = BUDGETS[name]
     unit = " GPU-hours" if name == "gpu-hours" else ""
     limit, value = (units.format(v, dimension) + unit for v in (request.budget.limits[name], needs))
@@ -224,7 +241,7 @@ def _over_budget(request: Request, best: Answer, broken: tuple[str, float]) -> s
     )
 
 
-def run_of(catalog: Catalog, request: Request, best: Answer) -> tuple[WholeRun | None, tuple[str, ...]]:
+def run_of(catalog: Catalog, request: PlanRequest, best: Answer) -> tuple[WholeRun | None, tuple[str, ...]]:
     """The whole run with a layout; None, and a note, where the system has no storage to save to."""
     work = request.work
     try:
@@ -233,21 +250,21 @@ def run_of(catalog: Catalog, request: Request, best: Answer) -> tuple[WholeRun |
         if request.budget.limits:
             raise
         return None, (f"whole run left out: {error}",)
-    found = whole_run(
+    run = whole_run(
         work=step_work(best), storage_entry=entry, limit_s=request.limit_s,
         checkpoint="async" if request.feed.async_checkpoint else "sync",
         num_tokens=None if work.num_steps is not None else work.num_tokens, num_steps=work.num_steps,
     )  # fmt: skip
-    return found, ()
+    return run, ()
 
 
-def check_divides_at_all(result: SearchResult, *, asked: str = "") -> None:
-    """No layout divides: name what was set (`fix tp=16`), what it conflicts with, and the rule."""
+def check_divides_at_all(result: SearchResult, *, condition: str = "") -> None:
+    """Refuse a search without any layout that divides: name the condition (`fix tp=16`) and the rule it breaks."""
     if len(result.split):
         return
     space = result.space
     devices = f"{space.num_gpus} devices with a global batch of {space.global_batch}"
-    what = f"{asked} and {space.spec.id} on {devices}" if asked else f"{space.spec.id} and {devices}"
+    what = f"{condition} and {space.spec.id} on {devices}" if condition else f"{space.spec.id} and {devices}"
     raise LayoutError(f"{what} conflict: {_rule_broken(result)}; change one of them")
 
 
@@ -255,9 +272,9 @@ def _rule_broken(result: SearchResult) -> str:
     """The first reason against the fixed knobs by themselves, or the rule that most layouts fall to."""
     space, fixed = result.space, result.space.fixed.values
     plain = {k: int(v) for k, v in fixed.items() if k in COLUMNS and k != "gbs"}
-    if "pp" in plain or "vpp" not in plain:  # interleaving alone says nothing: it needs a pipeline to be judged
-        rest = max(space.num_gpus // math.prod(plain.get(k, 1) for k in ("tp", "pp", "cp")), 1)
-        problems = reasons(replace(Layout(dp=rest), **plain, gbs=space.global_batch), space)  # type: ignore[arg-type]
+    if "pp" in plain or "vpp" not in plain:  # interleaving is judged with its pipeline only
+        copies = max(space.num_gpus // math.prod(plain.get(k, 1) for k in ("tp", "pp", "cp")), 1)
+        problems = reasons(replace(Layout(dp=copies), **plain, gbs=space.global_batch), space)  # type: ignore[arg-type]
         if problems:
             return problems[0].partition(";")[0]
     fallen = {k: v for k, v in result.rejected.items() if k != NO_TENSOR_GROUP}
@@ -277,7 +294,7 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> Change:
     if "nodes" in written:
         count = whole_number(written["nodes"], key="nodes", what="what-if") * request.machine.gpus_per_node
     knobs = parse_fixed(",".join(f"{k}={v}" for k, v in written.items() if k in KEYS))
-    asked = replace(
+    other = replace(
         request,
         fixed=Fixed(values={**request.fixed.values, **knobs.values}),
         stack=written.get("stack", request.stack),
@@ -285,35 +302,36 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> Change:
         global_batch=int(knobs.values.get("gbs", request.global_batch)),
     )
     if "precision" in written:
-        asked = replace(asked, recipes=(resolve_recipe(written["precision"], request.machine),))
-    check_request(asked)
-    result = search(asked.space(catalog, count))
-    check_divides_at_all(result, asked=f"what-if {text}")
-    found = result.best(1, request.objective, facility=request.facility)
-    if not found:
+        other = replace(other, recipes=(resolve_recipe(written["precision"], request.machine),))
+    check_request(other)
+    result = search(other.space(catalog, count))
+    check_divides_at_all(result, condition=f"what-if {text}")
+    ranked = result.best(1, request.objective, facility=request.facility)
+    if not ranked:
         raise ConfigError(f"what-if {text} does not fit: it {why_none(result)}")
-    return Change(name=text, before=best, after=found[0])
+    return Change(name=text, before=best, after=ranked[0])
 
 
-def compare(catalog: Catalog, requests: Sequence[Request]) -> list[Compared]:
+def compare(catalog: Catalog, requests: Sequence[PlanRequest]) -> list[Compared]:
     """Each request's best on its own system, the fastest first, those that do not fit last."""
-    found = [_compared(catalog, request) for request in requests]
-    return sorted(found, key=_rank)
+    return sorted((_compared(catalog, request) for request in requests), key=_rank)
 
 
-def _compared(catalog: Catalog, request: Request) -> Compared:
+def _compared(catalog: Catalog, request: PlanRequest) -> Compared:
     def nothing(reason: str) -> Compared:
         return Compared(request=request, num_gpus=request.counts[0], best=None, run=None, reason=reason)
 
     try:
         check_request(request)
         results = search_counts(request.space(catalog, request.counts[0]), request.counts)
-        chosen, best, run, _ = choose(catalog, request, results)
+        chosen = choose(catalog, request, results)
     except LayoutError as error:
         return nothing(str(error))
-    if best is None:
-        return nothing(why_none(chosen))
-    return Compared(request=request, num_gpus=chosen.space.num_gpus, best=best, run=run, reason="")
+    if chosen.prediction is None:
+        return nothing(why_none(chosen.result))
+    return Compared(
+        request=request, num_gpus=chosen.result.space.num_gpus, best=chosen.prediction, run=chosen.run, reason=""
+    )  # fmt: skip
 
 
 def _rank(compared: Compared) -> tuple[bool, float]:

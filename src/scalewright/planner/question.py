@@ -43,7 +43,7 @@ class TransformerStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisionStep:
+class VisionModelStep:
     """One training step of a convolutional network, data parallel: `dp` devices with `mbs` images each."""
 
     channels_last: bool | None = None
@@ -98,7 +98,7 @@ class RlStep:
         return self.num_prompts * self.num_responses
 
 
-StageQuestion = TransformerStep | VisionStep | Generation | RlStep
+StageQuestion = TransformerStep | VisionModelStep | Generation | RlStep
 """What is predicted."""
 
 
@@ -142,7 +142,7 @@ class Question:
     @property
     def channels_last(self) -> bool:
         """Order of the activations of a vision model."""
-        assert isinstance(self.stage, VisionStep)
+        assert isinstance(self.stage, VisionModelStep)
         return self.stack.compiled if self.stage.channels_last is None else self.stage.channels_last
 
     @property
@@ -172,7 +172,7 @@ class Question:
         match self.stage:
             case TransformerStep():
                 return self._transformer_input()
-            case VisionStep():
+            case VisionModelStep():
                 return self._vision_input()
             case Generation() as generation:
                 return self._generation_input(generation)
@@ -390,7 +390,7 @@ def _stage(
             num_prompts=step.prompts, num_responses=step.samples, prompt_len=step.prompt, response_len=step.response,
             longest_len=step.longest, rollout_tp=step.tp,
         )  # fmt: skip
-    return VisionStep(channels_last=channels_last) if spec.is_vision else TransformerStep()
+    return VisionModelStep(channels_last=channels_last) if spec.is_vision else TransformerStep()
 
 
 def _check_not_split(layout: Layout, knobs: tuple[str, ...]) -> None:
@@ -404,7 +404,7 @@ def check(question: Question) -> None:
     match question.stage:
         case TransformerStep():
             _check_divides(question, question.spec)
-        case VisionStep():
+        case VisionModelStep():
             _check_data_parallel(question)
         case Generation() as generation:
             _check_generation(question, generation)

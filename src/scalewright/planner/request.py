@@ -1,4 +1,4 @@
-"""Request: what a plan searches for, with every name resolved and every limit checked against the others.
+"""PlanRequest: what a plan searches for, with every name resolved and every limit checked against the others.
 
 request = resolve_request(catalog, "leonardo", PlanOptions(model="llama3-70b", nodes="64", global_batch=1024))
 """
@@ -129,7 +129,7 @@ def parse_objective(name: str) -> Objective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class TrainingWork:
     """How much is trained in the whole run."""
 
     num_tokens: float
@@ -144,24 +144,24 @@ FINE_TUNING_STEPS = 1000
 
 def resolve_work(
     spec: ModelSpec, *, tokens: str | None, steps: int | None, global_batch: int, stage: str = "pretrain"
-) -> Work:
+) -> TrainingWork:
     """Tokens or steps as asked; else what the published run took, else twenty tokens for each parameter it meets."""
     if tokens is not None and steps is not None:
         raise ConfigError(f"tokens {tokens} and steps {steps} conflict: give one of them")
     per_step = global_batch * spec.transformer.seq
     if steps is not None:
-        return Work(num_tokens=float(_positive(steps, "steps") * per_step), num_steps=steps, origin="as asked")
+        return TrainingWork(num_tokens=float(_positive(steps, "steps") * per_step), num_steps=steps, origin="as asked")
     if tokens is not None:
         num = units.parse(tokens, units.COUNT)
         if num < 1:
             raise ConfigError(f"tokens {tokens}: a run trains on one token or more, such as 300B")
-        return Work(num_tokens=num, origin="as asked")
+        return TrainingWork(num_tokens=num, origin="as asked")
     if stage == "sft":
         work = float(FINE_TUNING_STEPS * per_step)
-        return Work(num_tokens=work, num_steps=FINE_TUNING_STEPS, origin="assumed: give --tokens or --steps")
+        return TrainingWork(num_tokens=work, num_steps=FINE_TUNING_STEPS, origin="assumed: give --tokens or --steps")
     if spec.num_training_tokens is not None:
-        return Work(num_tokens=spec.num_training_tokens, origin="as published")
-    return Work(num_tokens=TOKENS_PER_PARAM * spec.num_active_params, origin="20 per parameter (Hoffmann 2022)")
+        return TrainingWork(num_tokens=spec.num_training_tokens, origin="as published")
+    return TrainingWork(num_tokens=TOKENS_PER_PARAM * spec.num_active_params, origin="20 per parameter (Hoffmann 2022)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PlanRequest:
     """A plan's question, resolved."""
 
     spec: ModelSpec
@@ -209,7 +209,7 @@ class Request:
     """Numbers of devices to choose from."""
     global_batch: int
     recipes: tuple[Recipe, ...]
-    work: Work
+    work: TrainingWork
     feed: Feed
     facility: Facility
     fixed: Fixed = NOTHING_FIXED
@@ -225,7 +225,7 @@ class Request:
         return Space(
             spec=self.spec, machine=self.machine, num_gpus=num_gpus, global_batch=self.global_batch,
             recipes=self.recipes, stack_of=stacks_by_zero(self.stack, catalog, self.machine), fixed=self.fixed,
-            mode=self.mode, feed=self.feed,
+            mode=self.mode, feed=self.feed, catalog=catalog,
         )  # fmt: skip
 
     def resolved(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Request:
 
 def resolve_request(
     catalog: Catalog, system: str | Place, options: PlanOptions, *, feed: Feed | None = None
-) -> Request:  # fmt: skip
+) -> PlanRequest:  # fmt: skip
     """What the options mean on one system.
 
     `feed` None: samples and checkpoints are in the system's own storage, and checkpoints are written beside training.
@@ -273,7 +273,7 @@ def resolve_request(
     precisions = [name.strip() for name in options.precision.split(",") if name.strip()]
     if feed is None:
         feed = Feed(storage=place.storage_of(catalog, num_gpus=max(counts)), async_checkpoint=True)
-    return Request(
+    return PlanRequest(
         spec=spec, system=place.system, machine=machine, stack=options.stack, limit_s=limit_s,
         facility=facility_of(catalog, place.system, machine.accelerator.id), global_batch=options.global_batch,
         stage=options.stage, counts=counts, fixed=parse_fixed(options.fix),
@@ -289,7 +289,7 @@ def resolve_request(
 MAX_TOP = 1000
 
 
-def check_request(request: Request) -> None:
+def check_request(request: PlanRequest) -> None:
     """Refuse what contradicts itself, naming the two that do."""
     fixed = request.fixed.values
     if request.global_batch < 1 or request.global_batch > MAX_SIZE:

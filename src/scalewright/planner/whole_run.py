@@ -279,10 +279,10 @@ def _num_steps(work: StepWork, num_tokens: float | None, num_steps: int | None) 
 
 def _saving(work: StepWork, entry: Storage, kind: CheckpointKind) -> Saving:
     rates = {
-        way: float(storage.job_bytes_per_s(
-            storage=entry, direction=way, num_nodes=work.num_nodes, constants=work.constants
+        direction: float(storage.job_bytes_per_s(
+            storage=entry, direction=direction, num_nodes=work.num_nodes, constants=work.constants
         ))
-        for way in ("read", "write")
+        for direction in ("read", "write")
     }  # fmt: skip
     if math.isinf(rates["write"]):
         raise ConfigError(f"storage {entry.id} has no write rate in the catalogue: name another")
@@ -323,21 +323,21 @@ def _energy(work: StepWork, time: Breakdown) -> Breakdown | None:
 
 
 def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
-    c, found = work.constants, ["waiting in the queue is not counted"]
+    c, notes = work.constants, ["waiting in the queue is not counted"]
     mttf = shown(c.device_mttf.value / work.num_gpus, SECONDS)
-    found.append(f"a failure every {mttf}, from Llama 3's rate per device: this machine's own may differ")
+    notes.append(f"a failure every {mttf}, from Llama 3's rate per device: this machine's own may differ")
     if entry.kind in ("parallel", "object"):
         most = shown(c.storage_client_bandwidth.value, BYTES_PER_S)
-        found.append(f"a node writes at most {most}, a job {c.shared_storage_share.value:.0%} of {entry.id}'s rate")
+        notes.append(f"a node writes at most {most}, a job {c.shared_storage_share.value:.0%} of {entry.id}'s rate")
     rate = entry.write_bandwidth
     if rate is not None and rate.source.kind == "measured":
-        found.append(f"checkpoints are written at {rate}: measured, {rate.source.text}")
+        notes.append(f"checkpoints are written at {rate}: measured, {rate.source.text}")
     if _is_lost_with_node(work, entry):
-        found.append(f"{entry.id} is lost with its node: a checkpoint there needs a copy elsewhere")
+        notes.append(f"{entry.id} is lost with its node: a checkpoint there needs a copy elsewhere")
     used_s = work.num_gpus * time_s
     if used_s > campaign.LARGE_REQUEST_S:
-        found.append(f"above {campaign.LARGE_REQUEST_S / units.HOUR_S:.0f} GPU-hours: try a short job first")
-    return tuple(found)
+        notes.append(f"above {campaign.LARGE_REQUEST_S / units.HOUR_S:.0f} GPU-hours: try a short job first")
+    return tuple(notes)
 
 
 def _is_lost_with_node(work: StepWork, entry: Storage) -> bool:

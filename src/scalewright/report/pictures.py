@@ -41,7 +41,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class RooflinePoint:
     """One operation, its passes together, under the device's roofs."""
 
     name: str
@@ -81,7 +81,7 @@ def picture_of(answer: Answer) -> Picture:
     )  # fmt: skip
 
 
-def points(picture: Picture) -> list[Point]:
+def points(picture: Picture) -> list[RooflinePoint]:
     """The operations that take the most time, largest first; one that other stages hide is still there."""
     by_name: dict[str, list[Operation]] = {}
     for op in picture.operations:
@@ -91,11 +91,11 @@ def points(picture: Picture) -> list[Point]:
     return [point for i, point in enumerate(ranked[:NUM_POINTS]) if i < 3 or point.share_frac >= MIN_SHARE_FRAC]
 
 
-def _point(name: str, ops: list[Operation], picture: Picture) -> Point:
+def _point(name: str, ops: list[Operation], picture: Picture) -> RooflinePoint:
     work = sum(op.flop * op.num_per_step for op in ops)
     time = sum(op.total_s for op in ops)
     longest = max(ops, key=lambda op: op.total_s)
-    return Point(
+    return RooflinePoint(
         name=name.replace("_", " "),
         kind=ops[0].kind,
         intensity_flop_per_byte=work / sum(op.traffic_bytes * op.num_per_step for op in ops),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from scalewright.planner.emit import deepspeed, fsdp, megatron, torchtitan
-from scalewright.planner.emit.request import Emitted, Request
+from scalewright.planner.emit.request import EmitRequest, Emitted
 from scalewright.workload.layout import Layout, check_divides
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
@@ -42,7 +42,7 @@ def emit(
         seq=seq_len,
         num_experts=shape.moe.num_experts if shape.moe else 0,
     )
-    request = Request(
+    request = EmitRequest(
         spec=spec, layout=layout, recipe=recipe, seq_len=seq_len, gpus_per_node=gpus_per_node, num_gpus=num_gpus,
         mode=mode,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from scalewright.planner.emit.request import Emitted, Request, refusal
+from scalewright.planner.emit.request import EmitRequest, Emitted, refusal
 
 NAME = "DeepSpeed"
 VERSION = "0.19.8"
@@ -15,18 +15,18 @@ SCRIPT_ARGUMENTS = "arguments of Megatron-DeepSpeed's pretrain_gpt.py (commit 20
 PRECISIONS = ("fp32", "fp16", "bf16", "bf16-lean", "bf16-pure")
 
 
-def emit(request: Request) -> Emitted:
+def emit(request: EmitRequest) -> Emitted:
     refuse_what_it_lacks(request)
     text = json.dumps(config(request), indent=2) + "\n"
     return Emitted(framework="deepspeed", version=VERSION, filename=FILENAME, text=text, notes=_notes(request))
 
 
-def needs_script(request: Request) -> bool:
+def needs_script(request: EmitRequest) -> bool:
     """A pipeline is built, and a sequence split, by the training script; the JSON has no key for either."""
     return int(request.layout.pp) > 1 or request.layout.sp
 
 
-def refuse_what_it_lacks(request: Request) -> None:
+def refuse_what_it_lacks(request: EmitRequest) -> None:
     layout, recipe = request.layout, request.recipe
     if recipe.name not in PRECISIONS:
         raise refusal(NAME, f"precision {recipe.name}", "it trains in 16 or 32 bit", f"use {', '.join(PRECISIONS)}")
@@ -57,9 +57,9 @@ def refuse_what_it_lacks(request: Request) -> None:
         raise refusal(NAME, f"tp={layout.tp},ep=1 with experts", why, "use ep above 1, or tp=1")
 
 
-def config(request: Request) -> dict[str, Any]:
+def config(request: EmitRequest) -> dict[str, Any]:
     layout = request.layout
-    found: dict[str, Any] = {
+    sections: dict[str, Any] = {
         "train_batch_size": int(layout.gbs),
         "train_micro_batch_size_per_gpu": int(layout.mbs),
         "gradient_accumulation_steps": request.num_micro_batches,
@@ -69,14 +69,14 @@ def config(request: Request) -> dict[str, Any]:
         "gradient_clipping": 1.0,
     }
     if request.recipe.name == "bf16":
-        found["data_types"] = {"grad_accum_dtype": "fp32"}
+        sections["data_types"] = {"grad_accum_dtype": "fp32"}
     if layout.recompute == "full":
-        found["activation_checkpointing"] = {"number_checkpoints": request.shape.layers}
+        sections["activation_checkpointing"] = {"number_checkpoints": request.shape.layers}
     if int(layout.tp) > 1 and not needs_script(request):
-        found["tensor_parallel"] = {"autotp_size": int(layout.tp)}
+        sections["tensor_parallel"] = {"autotp_size": int(layout.tp)}
     if request.shape.moe is not None and int(layout.ep) > 1:
-        found["expert_parallel"] = {"enabled": True, "autoep_size": int(layout.ep)}
-    return found
+        sections["expert_parallel"] = {"enabled": True, "autoep_size": int(layout.ep)}
+    return sections
 
 
 def bf16_section(precision: str) -> dict[str, bool]:
@@ -85,7 +85,7 @@ def bf16_section(precision: str) -> dict[str, bool]:
     return {"enabled": precision in ("bf16", "bf16-lean")}
 
 
-def zero_section(request: Request) -> dict[str, Any]:
+def zero_section(request: EmitRequest) -> dict[str, Any]:
     section: dict[str, Any] = {"stage": request.layout.zero}
     if request.layout.zero >= 2:
         section["overlap_comm"] = True
@@ -94,19 +94,19 @@ def zero_section(request: Request) -> dict[str, Any]:
     return section
 
 
-def script_arguments(request: Request) -> list[str]:
+def script_arguments(request: EmitRequest) -> list[str]:
     layout = request.layout
-    found = ["--deepspeed", "--deepspeed_config", FILENAME, "--zero-stage", str(layout.zero)]
-    found += ["--tensor-model-parallel-size", str(layout.tp), "--pipeline-model-parallel-size", str(layout.pp)]
-    found += ["--micro-batch-size", str(layout.mbs), "--global-batch-size", str(layout.gbs)]
-    found += ["--sequence-parallel"] if layout.sp else []
-    found += ["--no-pipeline-parallel"] if int(layout.pp) == 1 else []
+    arguments = ["--deepspeed", "--deepspeed_config", FILENAME, "--zero-stage", str(layout.zero)]
+    arguments += ["--tensor-model-parallel-size", str(layout.tp), "--pipeline-model-parallel-size", str(layout.pp)]
+    arguments += ["--micro-batch-size", str(layout.mbs), "--global-batch-size", str(layout.gbs)]
+    arguments += ["--sequence-parallel"] if layout.sp else []
+    arguments += ["--no-pipeline-parallel"] if int(layout.pp) == 1 else []
     if layout.recompute == "full":
-        found += ["--checkpoint-activations", "--deepspeed-activation-checkpointing"]
-    return found
+        arguments += ["--checkpoint-activations", "--deepspeed-activation-checkpointing"]
+    return arguments
 
 
-def _notes(request: Request) -> tuple[str, ...]:
+def _notes(request: EmitRequest) -> tuple[str, ...]:
     layout = request.layout
     notes = [
         f"deepspeed --num_nodes {request.num_nodes} --num_gpus {request.num_local_gpus} train.py "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scalewright.planner.emit.request import Emitted, Request, refusal
+from scalewright.planner.emit.request import EmitRequest, Emitted, refusal
 
 NAME = "FSDP"
 VERSION = "accelerate 1.15.0"
@@ -13,14 +13,14 @@ FILENAME = "accelerate_fsdp.yaml"
 PRECISIONS = {"fp32": "no", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
 
-def emit(request: Request) -> Emitted:
+def emit(request: EmitRequest) -> Emitted:
     refuse_what_it_lacks(request)
     head = [f"# {line}" for line in (f"{VERSION} configuration for FSDP2.", *request.header)]
     text = "\n".join([*head, *yaml_lines(config(request))]) + "\n"
     return Emitted(framework="fsdp", version=VERSION, filename=FILENAME, text=text, notes=_notes(request))
 
 
-def refuse_what_it_lacks(request: Request) -> None:
+def refuse_what_it_lacks(request: EmitRequest) -> None:
     layout, recipe = request.layout, request.recipe
     if layout.zero < 2:
         why = "it shards gradients and optimizer state at least"
@@ -43,9 +43,9 @@ def refuse_what_it_lacks(request: Request) -> None:
         raise refusal(NAME, f"precision {recipe.name}", "accelerate has no name for it", f"use {', '.join(PRECISIONS)}")
 
 
-def config(request: Request) -> dict[str, Any]:
+def config(request: EmitRequest) -> dict[str, Any]:
     layout = request.layout
-    found: dict[str, Any] = {
+    sections: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP",
         "num_machines": request.num_nodes,
@@ -62,14 +62,14 @@ def config(request: Request) -> dict[str, Any]:
         },
     }
     if int(layout.tp) > 1 or int(layout.cp) > 1:
-        found["parallelism_config"] = {
+        sections["parallelism_config"] = {
             "parallelism_config_dp_shard_size": int(layout.dp),
             "parallelism_config_tp_size": int(layout.tp),
             "parallelism_config_cp_size": int(layout.cp),
         }
     if request.recipe.name == "fp8":
-        found["fp8_config"] = {"fp8_backend": "ao"}
-    return found
+        sections["fp8_config"] = {"fp8_backend": "ao"}
+    return sections
 
 
 def yaml_lines(keys: dict[str, Any], indent: str = "") -> list[str]:
@@ -83,7 +83,7 @@ def yaml_lines(keys: dict[str, Any], indent: str = "") -> list[str]:
     return lines
 
 
-def _notes(request: Request) -> tuple[str, ...]:
+def _notes(request: EmitRequest) -> tuple[str, ...]:
     layout, mode = request.layout, request.mode
     adapters = (f"adapters of rank {mode.lora_rank} are added to the model by the training script",)
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from scalewright.catalog.types import MoeShape
-from scalewright.planner.emit.request import Emitted, Request, refusal
+from scalewright.planner.emit.request import EmitRequest, Emitted, refusal
 
 NAME = "Megatron-LM"
 VERSION = "commit 000c4ac2, between core 0.15 and 0.16"
@@ -45,7 +45,7 @@ SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 """Megatron FSDP's strategies; ZeRO-1 is the distributed optimizer."""
 
 
-def emit(request: Request) -> Emitted:
+def emit(request: EmitRequest) -> Emitted:
     refuse_what_it_lacks(request)
     arguments = [
         *model_arguments(request),
@@ -64,7 +64,7 @@ def emit(request: Request) -> Emitted:
     )
 
 
-def refuse_what_it_lacks(request: Request) -> None:
+def refuse_what_it_lacks(request: EmitRequest) -> None:
     shape, layout = request.shape, request.layout
     if not shape.causal or shape.encoder_layers:
         why = "pretrain_gpt.py trains decoders"
@@ -101,7 +101,7 @@ def refuse_what_it_lacks(request: Request) -> None:
     bias_arguments(request)
 
 
-def _refuse_experts(request: Request, moe: MoeShape) -> None:
+def _refuse_experts(request: EmitRequest, moe: MoeShape) -> None:
     layout = request.layout
     if moe.shared_gate:
         instead = "choose --emit deepspeed or --emit fsdp"
@@ -113,9 +113,9 @@ def _refuse_experts(request: Request, moe: MoeShape) -> None:
         raise refusal(NAME, f"ep={layout.ep} in fp16", "its expert parallelism needs bf16", "use --precision bf16")
 
 
-def model_arguments(request: Request) -> Arguments:
+def model_arguments(request: EmitRequest) -> Arguments:
     shape = request.shape
-    found: Arguments = [
+    arguments: Arguments = [
         ("--num-layers", str(shape.layers)),
         ("--hidden-size", str(shape.hidden)),
         ("--ffn-hidden-size", str(shape.ffn_hidden)),
@@ -133,15 +133,15 @@ def model_arguments(request: Request) -> Arguments:
         ("--make-vocab-size-divisible-by", str(vocab_multiple(request))),
     ]
     if shape.gated:
-        found.append(("--swiglu",))
+        arguments.append(("--swiglu",))
     if not shape.tied_embeddings:
-        found.append(("--untie-embeddings-and-output-weights",))
+        arguments.append(("--untie-embeddings-and-output-weights",))
     if shape.num_mtp_layers:
-        found.append(("--mtp-num-layers", str(shape.num_mtp_layers)))
-    return [*found, *expert_arguments(request)]
+        arguments.append(("--mtp-num-layers", str(shape.num_mtp_layers)))
+    return [*arguments, *expert_arguments(request)]
 
 
-def attention_arguments(request: Request) -> Arguments:
+def attention_arguments(request: EmitRequest) -> Arguments:
     shape, mla = request.shape, request.shape.mla
     if mla is not None:
         return [
@@ -161,7 +161,7 @@ def attention_arguments(request: Request) -> Arguments:
     ]
 
 
-def bias_arguments(request: Request) -> Arguments:
+def bias_arguments(request: EmitRequest) -> Arguments:
     shape = request.shape
     biases = shape.qkv_bias, shape.out_bias, shape.ffn_bias
     known: dict[tuple[bool, bool, bool], Arguments] = {
@@ -175,11 +175,11 @@ def bias_arguments(request: Request) -> Arguments:
     return known[biases]
 
 
-def expert_arguments(request: Request) -> Arguments:
+def expert_arguments(request: EmitRequest) -> Arguments:
     shape, layout, moe = request.shape, request.layout, request.shape.moe
     if moe is None:
         return []
-    found: Arguments = [
+    arguments: Arguments = [
         ("--num-experts", str(moe.num_experts)),
         ("--moe-ffn-hidden-size", str(moe.expert_ffn)),
         ("--moe-router-topk", str(moe.top_k)),
@@ -190,63 +190,63 @@ def expert_arguments(request: Request) -> Arguments:
     ]
     if moe.num_dense_layers:
         dense, routed = moe.num_dense_layers, shape.layers - moe.num_dense_layers
-        found.append(("--moe-layer-freq", f"([0]*{dense}+[1]*{routed})"))
+        arguments.append(("--moe-layer-freq", f"([0]*{dense}+[1]*{routed})"))
     if moe.num_shared:
         width = moe.num_shared * (moe.shared_ffn or moe.expert_ffn)
-        found.append(("--moe-shared-expert-intermediate-size", str(width)))
+        arguments.append(("--moe-shared-expert-intermediate-size", str(width)))
     if moe.top_k == 1 and not moe.router_bias:
-        found.append(("--moe-router-pre-softmax",))  # one score after the softmax would always be 1
+        arguments.append(("--moe-router-pre-softmax",))  # one score after the softmax would always be 1
     if moe.router_bias and not shape.ffn_bias:  # beside linear biases the router has one of its own
-        found += [("--moe-router-score-function", "sigmoid"), ("--moe-router-enable-expert-bias",)]
+        arguments += [("--moe-router-score-function", "sigmoid"), ("--moe-router-enable-expert-bias",)]
     if request.recipe.name not in ("fp32", "fp16"):
-        found.append(("--moe-grouped-gemm",))
-    return found
+        arguments.append(("--moe-grouped-gemm",))
+    return arguments
 
 
-def parallel_arguments(request: Request) -> Arguments:
+def parallel_arguments(request: EmitRequest) -> Arguments:
     layout = request.layout
-    found: Arguments = [
+    arguments: Arguments = [
         ("--tensor-model-parallel-size", str(layout.tp)),
         ("--pipeline-model-parallel-size", str(layout.pp)),
     ]
     if request.shape.layers % int(layout.pp):
-        found.append(("--pipeline-model-parallel-layout", uneven_stages(request)))  # tells the chunks as well
+        arguments.append(("--pipeline-model-parallel-layout", uneven_stages(request)))  # it gives the chunks as well
     elif int(layout.vpp) > 1:
-        found.append(("--num-virtual-stages-per-pipeline-rank", str(layout.vpp)))
+        arguments.append(("--num-virtual-stages-per-pipeline-rank", str(layout.vpp)))
     if int(layout.cp) > 1:
-        found.append(("--context-parallel-size", str(layout.cp)))
+        arguments.append(("--context-parallel-size", str(layout.cp)))
     if layout.sp:
-        found.append(("--sequence-parallel",))
-    return [*found, ("--micro-batch-size", str(layout.mbs)), ("--global-batch-size", str(layout.gbs))]
+        arguments.append(("--sequence-parallel",))
+    return [*arguments, ("--micro-batch-size", str(layout.mbs)), ("--global-batch-size", str(layout.gbs))]
 
 
-def uneven_stages(request: Request) -> str:
+def uneven_stages(request: EmitRequest) -> str:
     """Embedding, layers, extra prediction layers and loss per chunk, in Megatron-LM's own notation."""
     stages = [f"t*{layers}" for layers in request.layers_of_chunks()]
     extra = f"m*{request.shape.num_mtp_layers}" if request.shape.num_mtp_layers else ""
     return f"E{'|'.join(stages)}{extra}L"
 
 
-def sharding_arguments(request: Request) -> Arguments:
+def sharding_arguments(request: EmitRequest) -> Arguments:
     layout = request.layout
     reduces = int(layout.dp) * int(layout.cp) > 1
-    found: Arguments = [("--overlap-grad-reduce",)] if reduces else []
+    arguments: Arguments = [("--overlap-grad-reduce",)] if reduces else []
     if layout.zero >= 1:
-        found.append(("--use-distributed-optimizer",))
-        found += [("--overlap-param-gather",)] if reduces else []
+        arguments.append(("--use-distributed-optimizer",))
+        arguments += [("--overlap-param-gather",)] if reduces else []
     if layout.zero >= 2:
-        found += [
+        arguments += [
             ("--use-megatron-fsdp",),
             ("--data-parallel-sharding-strategy", SHARDING[layout.zero]),
             ("--no-gradient-accumulation-fusion",),
             ("--ckpt-format", "fsdp_dtensor"),
         ]
     if request.mode.is_offload:
-        found += [("--optimizer-cpu-offload",), ("--use-precision-aware-optimizer",)]
-    return found
+        arguments += [("--optimizer-cpu-offload",), ("--use-precision-aware-optimizer",)]
+    return arguments
 
 
-def vocab_multiple(request: Request) -> int:
+def vocab_multiple(request: EmitRequest) -> int:
     """The largest power of two that pads nothing, as the prediction assumes; else Megatron-LM's default."""
     power, tp = VOCAB_MULTIPLE, int(request.layout.tp)
     while power >= LEAST_VOCAB_MULTIPLE:
@@ -256,7 +256,7 @@ def vocab_multiple(request: Request) -> int:
     return VOCAB_MULTIPLE
 
 
-def _environment(request: Request) -> list[str]:
+def _environment(request: EmitRequest) -> list[str]:
     layout = request.layout
     if layout.zero >= 2:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron FSDP refuses 1"]
@@ -265,7 +265,7 @@ def _environment(request: Request) -> list[str]:
     return []
 
 
-def _notes(request: Request) -> tuple[str, ...]:
+def _notes(request: EmitRequest) -> tuple[str, ...]:
     shape, layout = request.shape, request.layout
     notes = [
         "add data, tokenizer, learning rate, length of training and checkpoints: they are not part of a layout",

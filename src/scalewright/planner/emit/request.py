@@ -1,4 +1,4 @@
-"""What every emitter is asked for, what it answers, and how it refuses."""
+"""What every emitter takes and returns, and how it refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class EmitRequest:
     """One model in one layout on so many devices."""
 
     spec: ModelSpec

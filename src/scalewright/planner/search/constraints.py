@@ -1,4 +1,4 @@
-"""Constraints: which layouts cannot be, and why: in words for one layout, as masks for columns of them."""
+"""Constraints: which layouts are impossible, and why. In words for one layout, as masks for columns of layouts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright import units
-from scalewright.planner.search.space import Choice, Columns, Space
+from scalewright.planner.search.space import Columns, KnobChoice, Space
 from scalewright.workload.layout import Layout, divisibility_problems, interleaves
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "ei
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class SplitRule:
     """One thing that must hold of a split."""
 
     key: str
@@ -31,7 +31,7 @@ class Rule:
 
 
 def _spans(c: Columns, space: Space) -> Mask:
-    if "tp" in space.fixed.values:  # the user has decided; the time of it is counted, and predict warns
+    if "tp" in space.fixed.values:  # the user decides: its time is counted, and the prediction warns
         return np.zeros(len(c["tp"]), dtype=np.bool_)
     per_node = space.machine.gpus_per_node
     uneven = (per_node % np.minimum(c["tp"], per_node) != 0) & (space.num_gpus > per_node)
@@ -83,19 +83,20 @@ def _experts(c: Columns, space: Space) -> Mask:
     return broken
 
 
-DEGREE_RULES: tuple[Rule, ...] = (
-    Rule(key="tp spans nodes", breaks=_spans),
-    Rule(key="tp does not divide the attention heads", breaks=_heads),
-    Rule(key="more stages than layers", breaks=_stages),
-    Rule(key="cp does not split the sequence", breaks=_sequence),
-    Rule(key="batch is not a multiple of dp", breaks=_copies),
+DEGREE_RULES: tuple[SplitRule, ...] = (
+    SplitRule(key="tp spans nodes", breaks=_spans),
+    SplitRule(key="tp does not divide the attention heads", breaks=_heads),
+    SplitRule(key="more stages than layers", breaks=_stages),
+    SplitRule(key="cp does not split the sequence", breaks=_sequence),
+    SplitRule(key="batch is not a multiple of dp", breaks=_copies),
 )
-"""What tp, pp, cp and dp must meet by themselves: asked before the other knobs are multiplied in."""
-SPLIT_RULES: tuple[Rule, ...] = (
-    Rule(key="chunks of layers are not equal", breaks=_chunks),
-    Rule(key="batch is not a multiple of dp x mbs", breaks=_batch),
-    Rule(key="micro-batches are not a multiple of the stages", breaks=_rounds),
-    Rule(key="ep does not divide experts and devices", breaks=_experts),
+"""Rules of tp, pp, cp and dp alone. They are checked before the other knobs are multiplied in, because each split
+that falls here saves hundreds of rows later."""
+SPLIT_RULES: tuple[SplitRule, ...] = (
+    SplitRule(key="chunks of layers are not equal", breaks=_chunks),
+    SplitRule(key="batch is not a multiple of dp x mbs", breaks=_batch),
+    SplitRule(key="micro-batches are not a multiple of the stages", breaks=_rounds),
+    SplitRule(key="ep does not divide experts and devices", breaks=_experts),
 )
 NO_TENSOR_GROUP = "sequence parallel without tensor parallel"
 NO_COPIES = "ZeRO with one copy of the model"
@@ -104,37 +105,37 @@ TOO_LARGE = "does not fit the device memory"
 NO_HOST_MEMORY = "does not fit the host memory of a node"
 
 
-def no_tensor_group(columns: Columns, choice: Choice) -> Mask:
+def no_tensor_group(columns: Columns, choice: KnobChoice) -> Mask:
     alone: Mask = (columns["tp"] == 1) & choice.sp
     return alone
 
 
-def no_copies(columns: Columns, choice: Choice, space: Space) -> Mask:
-    """State sharded over one copy is not sharded; who fixes the ZeRO stage may have it all the same."""
+def no_copies(columns: Columns, choice: KnobChoice, space: Space) -> Mask:
+    """State sharded over one copy is not sharded. A user who fixes the ZeRO stage may have it all the same."""
     searched = choice.zero > 0 and "zero" not in space.fixed.values
     alone: Mask = (columns["dp"] * columns["cp"] == 1) & searched
     return alone
 
 
-def kept(columns: Columns, space: Space, rules: tuple[Rule, ...]) -> tuple[Columns, dict[str, int]]:
+def kept(columns: Columns, space: Space, rules: tuple[SplitRule, ...]) -> tuple[Columns, dict[str, int]]:
     """The rows that break no rule, and how many fell to each rule first."""
-    left = np.ones(len(columns["tp"]), dtype=np.bool_)
+    is_left = np.ones(len(columns["tp"]), dtype=np.bool_)
     rejected: dict[str, int] = {}
     for rule in rules:
-        falls = left & rule.breaks(columns, space)
+        falls = is_left & rule.breaks(columns, space)
         if count := int(np.count_nonzero(falls)):
             rejected[rule.key] = count
-        left &= ~falls
-    return {name: column[left] for name, column in columns.items()}, rejected
+        is_left &= ~falls
+    return {name: column[is_left] for name, column in columns.items()}, rejected
 
 
 def reasons(layout: Layout, space: Space) -> list[str]:
-    """Why one layout cannot be, in words; empty when it divides. Memory is not looked at."""
-    shape, found = space.shape, []
+    """Why one layout is impossible, in words; empty when it divides. Memory is not checked."""
+    shape, problems = space.shape, []
     sentence = span_problem(int(layout.tp), space.machine, num_gpus=space.num_gpus)
     if sentence and "tp" not in space.fixed.values:
-        found.append(sentence)
-    return found + divisibility_problems(
+        problems.append(sentence)
+    return problems + divisibility_problems(
         layout,
         layers=shape.layers,
         heads=shape.heads,

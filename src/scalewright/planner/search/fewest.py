@@ -12,7 +12,7 @@ import numpy as np
 from scalewright.costs.footprint import reserved_bytes, step_memory
 from scalewright.costs.hostmem import training_host_memory
 from scalewright.planner.search.constraints import DEGREE_RULES, SPLIT_RULES, kept, no_copies, no_tensor_group
-from scalewright.planner.search.space import Choice, Columns, Fixed, Space
+from scalewright.planner.search.space import Columns, Fixed, KnobChoice, Space
 from scalewright.workload.layout import Layout, Recompute
 from scalewright.workload.training import ModeName, TrainingMode
 
@@ -44,22 +44,26 @@ class Fewest:
 
 
 def fewest_gpus(space: Space) -> list[Fewest]:
-    """An answer for each mode that fits at all, with one sample per micro-batch and no interleaving."""
+    """A row for each mode that fits at all, with one sample per micro-batch and no interleaving.
+
+    Both knobs only add memory, so the fewest devices have them at one.
+    """
     counts = _counts(space)
     lean = {"mbs": 1, "vpp": 1} | {k: v for k, v in space.fixed.values.items() if k != "dp"}
     feed = replace(space.feed, async_checkpoint=False)  # a second copy of the state on the hosts is not needed to fit
     spaces = [replace(space, num_gpus=count, fixed=Fixed(values=lean), feed=feed) for count in counts]
     columns = _columns(spaces)
-    found = (_fewest(replace(spaces[0], mode=TrainingMode(name=name)), columns) for name in get_args(ModeName))
-    return [one for one in found if one is not None]
+    rows = (_fewest(replace(spaces[0], mode=TrainingMode(name=name)), columns) for name in get_args(ModeName))
+    return [row for row in rows if row is not None]
 
 
 def _counts(space: Space) -> list[int]:
+    """Powers of two that the machine has: parts of a node, then whole nodes."""
     machine = space.machine
-    alone = machine.network_bytes_per_s_per_gpu is None
-    most = machine.gpus_per_node * (1 if alone else machine.num_nodes or 2**12)
-    found = [2**i for i in range(most.bit_length()) if 2**i <= most]
-    return [n for n in found if n <= machine.gpus_per_node or n % machine.gpus_per_node == 0]
+    is_one_node = machine.network_bytes_per_s_per_gpu is None
+    most = machine.gpus_per_node * (1 if is_one_node else machine.num_nodes or 2**12)
+    powers = [2**i for i in range(most.bit_length()) if 2**i <= most]
+    return [n for n in powers if n <= machine.gpus_per_node or n % machine.gpus_per_node == 0]
 
 
 def _columns(spaces: Sequence[Space]) -> Columns:
@@ -71,13 +75,14 @@ def _columns(spaces: Sequence[Space]) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _choices(space: Space) -> list[Choice]:
+def _choices(space: Space) -> list[KnobChoice]:
+    """Choices that can hold the least memory: the leanest recipe, without those that another always undercuts."""
     fixed, recipe = space.fixed, min(space.recipes, key=lambda r: r.weight_bytes + r.gradient_bytes + r.optimizer_bytes)
     levels = tuple(c.recompute for c in space.choices()) if "recompute" in fixed.values else LEANEST
-    stages = fixed.options("zero", LEANEST_ZERO)
+    zero_stages = fixed.options("zero", LEANEST_ZERO)
     return [
-        Choice(recipe=recipe, stack=space.stack_of(zero), recompute=level, zero=zero, sp=bool(sp))
-        for level, zero, sp in itertools.product(dict.fromkeys(levels), stages, fixed.options("sp", (0, 1)))
+        KnobChoice(recipe=recipe, stack=space.stack_of(zero), recompute=level, zero=zero, sp=bool(sp))
+        for level, zero, sp in itertools.product(dict.fromkeys(levels), zero_stages, fixed.options("sp", (0, 1)))
     ]
 
 

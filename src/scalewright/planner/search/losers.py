@@ -18,9 +18,9 @@ from scalewright.workload.layout import Layout
 
 NUM_TERMS = 3
 SMALLEST_TERM_FRAC = 0.05
-"""Terms below this part of the largest difference are not worth a word."""
+"""Terms below this part of the largest difference are not listed."""
 SAME_FRAC = 1e-9
-"""A rival none of whose terms differs by more does the same by another name: ZeRO-2 behind a pipeline."""
+"""If no term differs by more, the rival is the same layout under another name, such as ZeRO-2 behind a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ def signed_s(delta_s: float) -> str:
 
 
 def losers(result: SearchResult, winner: Answer) -> list[Loser]:
-    """Rival families, the closest first, then those that cannot be."""
+    """Rival families, the closest first, then those that are impossible."""
     rivals = [_loser(result, winner, knob, value) for knob, value in _rivals(result.space, winner)]
     least = SAME_FRAC * winner.time_s
-    found = [r for r in rivals if r.prediction is None or any(abs(delta) > least for _, delta in r.terms)]
-    return sorted(found, key=lambda loser: (loser.loss_s, loser.knob, loser.value))
+    different = [r for r in rivals if r.prediction is None or any(abs(delta) > least for _, delta in r.terms)]
+    return sorted(different, key=lambda loser: (loser.loss_s, loser.knob, loser.value))
 
 
 def _rivals(space: Space, winner: Answer) -> Iterator[tuple[str, str]]:
@@ -112,7 +112,7 @@ def _loser(result: SearchResult, winner: Answer, knob: str, value: str) -> Loser
 
 
 def _why_none(result: SearchResult, layout: Layout, knob: str, value: str, among: np.typing.NDArray[np.bool_]) -> str:
-    """Why no layout of a family can be: the least memory any needs, or the rule that the nearest breaks."""
+    """Why no layout of a family is possible: the least memory any needs, or the rule that the nearest breaks."""
     smallest = result.smallest(among)
     if smallest is not None:
         return f"{knob}={value} {result.problem(smallest)} at least"
@@ -126,9 +126,9 @@ def _why_none(result: SearchResult, layout: Layout, knob: str, value: str, among
 
 
 def _with(layout: Layout, knob: str, value: int, num_gpus: int) -> Layout:
-    """The layout with one knob changed and dp making up the devices as far as it goes."""
+    """The layout with one knob changed and dp filled up to the number of devices."""
     changed = replace(layout, **{knob: bool(value) if knob == "sp" else value})  # type: ignore[arg-type]
     if knob in ("tp", "pp", "cp"):
-        rest = int(changed.tp) * int(changed.pp) * int(changed.cp)
-        changed = replace(changed, dp=max(num_gpus // rest, 1))
+        per_copy = int(changed.tp) * int(changed.pp) * int(changed.cp)
+        changed = replace(changed, dp=max(num_gpus // per_copy, 1))
     return changed

@@ -17,7 +17,7 @@ from scalewright.planner.search.search import Objective, SearchResult, search_ea
 from scalewright.planner.search.space import Space
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Node counts looked at around the one asked for."""
+"""Node counts that are searched around the requested one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class ScalingRow:
     num_gpus: int
     num_nodes: int
     strong: Answer | None
-    """Fastest layout with the global batch asked for."""
+    """Fastest layout with the requested global batch."""
     reason: str
     """Why there is none."""
     strong_frac: float | None
@@ -72,13 +72,13 @@ class ScalingRow:
 
 
 def counts_around(space: Space) -> list[int]:
-    """Numbers of devices from a quarter to four times those asked for, as far as the machine goes."""
+    """Numbers of devices from a quarter to four times those of the request, as far as the machine goes."""
     machine, n = space.machine, space.num_gpus
     most = machine.gpus_per_node * (machine.num_nodes if machine.num_nodes is not None else 10**6)
     if machine.network_bytes_per_s_per_gpu is None:
         most = machine.gpus_per_node
-    found = [int(n * f) for f in FACTORS if n * f == int(n * f) and 1 <= n * f <= most]
-    return [c for c in found if c <= machine.gpus_per_node or c % machine.gpus_per_node == 0 or c == n]
+    counts = [int(n * f) for f in FACTORS if n * f == int(n * f) and 1 <= n * f <= most]
+    return [c for c in counts if c <= machine.gpus_per_node or c % machine.gpus_per_node == 0 or c == n]
 
 
 def scaling(
@@ -105,10 +105,10 @@ def scaling(
 
 
 def search_counts(space: Space, counts: Sequence[int], known: Sequence[SearchResult] = ()) -> list[SearchResult]:
-    """The best layouts on other numbers of devices, beside searches that are already made."""
-    done = {result.space.num_gpus for result in known}
-    left = [space.on(count) for count in counts if count not in done]
-    return [*known, *(search_each(left, only_best=True) if left else [])]
+    """The best layouts on other numbers of devices, beside the searches that are already made."""
+    searched = {result.space.num_gpus for result in known}
+    spaces = [space.on(count) for count in counts if count not in searched]
+    return [*known, *(search_each(spaces, only_best=True) if spaces else [])]
 
 
 def _weak(chosen: Answer, num_gpus: int) -> Answer | None:
@@ -247,7 +247,7 @@ def recommended(rows: Sequence[ScalingRow]) -> Recommended | None:
     others = [fit_amdahl(*zip(*(seen[:i] + seen[i + 1 :]), strict=True)) for i in range(len(seen))]
     knees = sorted(f.num_nodes_at_knee for f in (fit, *others))
     knee = fit.num_nodes_at_knee
-    if knee < seen[0][0]:  # a step that grows with the nodes is none of Amdahl's: the rows themselves say where
+    if knee < seen[0][0]:  # the step grows with the nodes, which Amdahl's law excludes: take the rows themselves
         at = _num_steps_that_pay(seen)
         knee, knees = seen[at][0], [seen[at][0], seen[min(at + 1, len(seen) - 1)][0]]
     nearest = min(fits, key=lambda row: abs(math.log(row.num_gpus / per_node / min(knee, 1e12))))

@@ -1,7 +1,7 @@
-"""Search: cost every layout of a space. Masks first (divide, fit), then the time of what is left, on NumPy columns.
+"""Search: cost every layout of a space, on NumPy columns. Masks first (divides, fits), then the time of what is left.
 
-Nothing is skipped that could win: every layout that divides has its memory computed, and every one that fits its time,
-by the functions `predict` calls.
+Nothing that could win is skipped: every layout that divides has its memory computed, and every one that fits its time,
+by the functions that a single prediction calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scalewright.planner.search.constraints import (
     no_copies,
     no_tensor_group,
 )
-from scalewright.planner.search.space import Choice, Columns, Space
+from scalewright.planner.search.space import Columns, KnobChoice, Space
 from scalewright.workload.layout import Layout
 
 Objective = Literal["time", "gpu-hours", "energy", "money"]
@@ -46,7 +46,8 @@ Ints = NDArray[np.int64]
 CHUNK = 16_384
 """Layouts per call: enough to hide the cost of calling NumPy, few enough that the columns stay in the L2 cache."""
 TIES = 8
-"""Layouts looked at for each one wanted: some differ in name only, such as ZeRO-1 and ZeRO-2 behind a pipeline."""
+"""Layouts that are compared for each one returned: some differ in name only, such as ZeRO-1 and ZeRO-2 behind a
+pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class SearchResult:
     space: Space
     columns: Columns
     """The splits that divide."""
-    choices: tuple[Choice, ...]
+    choices: tuple[KnobChoice, ...]
     considered: int
     rejected: dict[str, int]
     """How many layouts fell to each reason; each counts once."""
@@ -82,20 +83,23 @@ class SearchResult:
         if knob in self.columns:
             among: NDArray[np.bool_] = (self.columns[knob] == int(value)).take(self.split)
             return among
-        found = [c.recipe.name if knob == "precision" else getattr(c, knob) for c in self.choices]
-        return np.array([v == value for v in found], dtype=np.bool_).take(self.choice)
+        values = [c.recipe.name if knob == "precision" else getattr(c, knob) for c in self.choices]
+        return np.array([v == value for v in values], dtype=np.bool_).take(self.choice)
 
     def fastest(self, count: int, among: NDArray[np.bool_] | None = None) -> list[int]:
-        """Layouts that fit, fastest first; of those equal in time and memory the simplest only."""
+        """Layouts that fit, fastest first; of those equal in time and memory the simplest only.
+
+        `choices` begins with the simplest combination of knobs, and the sort is stable: the first of equals is kept.
+        """
         time = self.step_time_s if among is None else np.where(among, self.step_time_s, np.inf)
         enough = min(TIES * count, int(np.count_nonzero(np.isfinite(time))))
         if enough == 0:
             return []
         near = np.flatnonzero(time <= np.partition(time, enough - 1)[enough - 1])
-        found: dict[tuple[str, str], int] = {}
+        distinct: dict[tuple[str, str], int] = {}
         for i in near[np.argsort(time[near], kind="stable")]:
-            found.setdefault((f"{time[i]:.10g}", f"{self.reserved_bytes[i]:.10g}"), int(i))
-        return list(found.values())[:count]
+            distinct.setdefault((f"{time[i]:.10g}", f"{self.reserved_bytes[i]:.10g}"), int(i))
+        return list(distinct.values())[:count]
 
     def smallest(self, among: NDArray[np.bool_] | None = None) -> int | None:
         """The layout that needs the least memory, whether it fits or not."""
@@ -125,6 +129,7 @@ class SearchResult:
         return Question(
             spec=self.space.spec, machine=self.space.machine, layout=self.layout(index), recipe=chosen.recipe,
             stack=chosen.stack, facility=facility, mode=self.space.mode, feed=self.space.feed,
+            catalog=self.space.catalog,
         )  # fmt: skip
 
     def best(self, count: int, objective: Objective, *, facility: Facility | None = None
@@ -142,8 +147,8 @@ class SearchResult:
             for level, recipe in sorted(groups)
             for i in self.fastest(count, self.having("recompute", level) & self.having("precision", recipe))
         ]
-        found = [self.prediction(i, facility=facility) for i in near]
-        return sorted(found, key=lambda p: objective_value(p, objective))[:count]
+        predictions = [self.prediction(i, facility=facility) for i in near]
+        return sorted(predictions, key=lambda p: objective_value(p, objective))[:count]
 
 
 def search(space: Space) -> SearchResult:
@@ -165,15 +170,15 @@ def search_each(spaces: Sequence[Space], *, only_best: bool = False) -> list[Sea
     roots = _roots(together, np.repeat(np.arange(len(grids)), np.diff(starts)))
     parts = []
     for choice in choices:
-        wanted = _wanted(choice, together, first, choices if only_best else ())
-        parts.append(_costed(first, choice, together, roots, wanted))
+        rows = _rows_to_cost(choice, together, first, choices if only_best else ())
+        parts.append(_costed(first, choice, together, roots, rows))
     return [
         _result(space, grid, choices, parts, int(at)) for space, grid, at in zip(spaces, grids, starts, strict=False)
     ]
 
 
-def _wanted(choice: Choice, columns: Columns, space: Space, rivals: tuple[Choice, ...]) -> Ints:
-    """Splits to look at under a choice. Among `rivals` some always win, and the splits they win on are left out.
+def _rows_to_cost(choice: KnobChoice, columns: Columns, space: Space, rivals: tuple[KnobChoice, ...]) -> Ints:
+    """Splits to cost under a choice. Where one of the `rivals` always wins, the splits it wins on are left out.
 
     Sequence parallelism keeps less and passes less on; ZeRO-2 behind a pipeline keeps what ZeRO-1 does and hides less.
     """
@@ -212,7 +217,7 @@ Part = tuple[Ints, Floats, Floats]
 """Rows, their reserved memory and their time, under one choice."""
 
 
-def _result(space: Space, grid: _Grid, choices: tuple[Choice, ...], parts: list[Part], start: int) -> SearchResult:
+def _result(space: Space, grid: _Grid, choices: tuple[KnobChoice, ...], parts: list[Part], start: int) -> SearchResult:
     """What of the common columns belongs to one space, which begins at row `start`."""
     own = []
     for rows, reserved, time in parts:
@@ -227,7 +232,7 @@ def _result(space: Space, grid: _Grid, choices: tuple[Choice, ...], parts: list[
     )  # fmt: skip
 
 
-def _late(space: Space, grid: _Grid, choices: tuple[Choice, ...], reserved: Floats, time: Floats) -> dict[str, int]:
+def _late(space: Space, grid: _Grid, choices: tuple[KnobChoice, ...], reserved: Floats, time: Floats) -> dict[str, int]:
     """How many layouts fell after their split was found to divide, by reason."""
     alone = [no_tensor_group(grid.columns, choice) for choice in choices]
     single = [no_copies(grid.columns, c, space) & ~none for c, none in zip(choices, alone, strict=True)]
@@ -253,21 +258,22 @@ class _Roots:
 
 def _roots(columns: Columns, problem: Ints) -> _Roots:
     key = problem.copy()
-    for name in ("tp", "pp", "cp", "ep"):  # the rest of the devices is dp
+    for name in ("tp", "pp", "cp", "ep"):  # dp follows from these and the number of devices
         key = key * (int(columns[name].max(initial=0)) + 1) + columns[name]
     _, rows, of = np.unique(key, return_index=True, return_inverse=True)  # the first of each: `splits` counts upwards
     return _Roots(rows=rows, of=of)
 
 
-def _costed(space: Space, choice: Choice, columns: Columns, roots: _Roots, rows: Ints) -> Part:
+def _costed(space: Space, choice: KnobChoice, columns: Columns, roots: _Roots, rows: Ints) -> Part:
     """Reserved memory of every row, and time of those that fit.
 
     Memory never falls with the micro-batch or with interleaving, so a root that does not fit stands for all its rows:
     they keep its memory, which is a bound from below.
     """
 
-    def over(some: Ints, ask: Callable[[Setting], FloatLike]) -> Floats:
-        parts = [np.broadcast_to(ask(setting), len(here)) for here, setting in _chunks(space, choice, columns, some)]
+    def over(some: Ints, cost: Callable[[Setting], FloatLike]) -> Floats:
+        chunks = _chunks(space, choice, columns, some)
+        parts = [np.broadcast_to(cost(setting), len(chunk)) for chunk, setting in chunks]
         return np.concatenate(parts) if parts else np.empty(0)
 
     def reserved_by(setting: Setting) -> FloatLike:
@@ -289,7 +295,7 @@ def _costed(space: Space, choice: Choice, columns: Columns, roots: _Roots, rows:
     return rows, reserved, time
 
 
-def _chunks(space: Space, choice: Choice, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Setting]]:
+def _chunks(space: Space, choice: KnobChoice, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Setting]]:
     for start in range(0, len(rows), CHUNK):
         here = rows[start : start + CHUNK]
         layout = choice.layout({name: column.take(here) for name, column in columns.items()})
@@ -314,7 +320,7 @@ def objective_value(prediction: Answer, objective: Objective) -> float:
 
 
 def check_space(space: Space) -> None:
-    """Refuse what no layout could answer: models not covered, machines too small."""
+    """Refuse what no layout can do: models not covered, machines too small."""
     reason = why_not_expressed(space.spec)
     if reason is not None:
         raise NotExpressedError(f"{space.spec.id}: {reason}")

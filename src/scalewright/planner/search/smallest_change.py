@@ -55,9 +55,9 @@ class Fix:
 
 def fixes(space: Space, *, objective: Objective = "time") -> list[Fix]:
     """Single changes that fit: those that train the same come first, the cheapest in GPU time before the others."""
-    found = [*_released(space, objective), *_narrower(space, objective), *_more_devices(space, objective)]
-    found += _other_modes(space, objective)
-    return sorted(found, key=lambda fix: (not fix.same_training, fix.gpu_s_per_step))
+    offered = [*_released(space, objective), *_narrower(space, objective), *_more_devices(space, objective)]
+    offered += _other_modes(space, objective)
+    return sorted(offered, key=lambda fix: (not fix.same_training, fix.gpu_s_per_step))
 
 
 def _best(result: SearchResult, objective: Objective) -> Answer | None:

@@ -1,4 +1,8 @@
-"""Space: every layout that a question allows, as whole-number columns under each combination of the other knobs."""
+"""Space: every layout that a request allows, as columns of whole numbers under each combination of the other knobs.
+
+Whole-number knobs are columns because the cost models take columns: one call costs thousands of layouts. Knobs that are
+no numbers (recompute, ZeRO, sequence parallel, precision) choose formulas, so the search loops over them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 
 Columns = dict[str, NDArray[np.int64]]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "operators", "full")
-"""Levels that are searched; `modules` runs where it is asked for."""
+"""Levels that are searched; `modules` is used only where it is fixed."""
 ZERO = (0, 1, 2, 3)
 KNOBS = ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs", "zero", "sp", "recompute")
 """What a search varies unless it is fixed; ep only with experts."""
@@ -34,7 +38,7 @@ MAX_SPLITS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class KnobChoice:
     """One value of each knob that is not a number."""
 
     recipe: Recipe
@@ -89,6 +93,8 @@ class Space:
     """What training keeps on the devices."""
     feed: Feed = TEXT
     """Where samples come from and checkpoints go."""
+    catalog: Catalog | None = field(default=None, repr=False, compare=False)
+    """Where a what-if on a layout looks up names."""
 
     @property
     def shape(self) -> TransformerShape:
@@ -98,14 +104,14 @@ class Space:
     def num_nodes(self) -> int:
         return self.machine.num_nodes_for(self.num_gpus)
 
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[KnobChoice, ...]:
         """Every combination of the other knobs, the simplest first; of equal layouts the first one wins."""
         levels = RECOMPUTE
         if "recompute" in self.fixed.values:
             levels = tuple(r for r in get_args(Recompute) if r == self.fixed.values["recompute"])
         stages, sequence = self.fixed.options("zero", ZERO), self.fixed.options("sp", (0, 1))
         return tuple(
-            Choice(recipe=recipe, stack=self.stack_of(zero), recompute=recompute, zero=zero, sp=bool(sp))
+            KnobChoice(recipe=recipe, stack=self.stack_of(zero), recompute=recompute, zero=zero, sp=bool(sp))
             for recipe, recompute, zero, sp in itertools.product(self.recipes, levels, stages, sequence)
         )
 
@@ -137,14 +143,14 @@ class Space:
     def interleavings(self) -> tuple[int, ...]:
         """Every vpp that some pipeline over these devices can have."""
         layers, fixed = self.shape.layers, self.fixed
-        found = {
+        possible = {
             vpp
             for pp in fixed.options("pp", divisors(self.num_gpus))
             if 1 < pp <= layers
             for vpp in divisors(-(-layers // pp))
             if interleaves(layers=layers, pp=pp, vpp=vpp)
         }
-        return tuple(sorted({1, *found}))
+        return tuple(sorted({1, *possible}))
 
     def splits(self, degrees: Columns) -> Columns:
         """Each of the degrees with every other whole-number knob; some may not divide the model."""
@@ -161,14 +167,14 @@ class Space:
         spread["gbs"] = np.full(num * len(others), self.global_batch, dtype=np.int64)
         return {name: spread[name] for name in COLUMNS}
 
-    def setting(self, choice: Choice, layout: Layout) -> Setting:
+    def setting(self, choice: KnobChoice, layout: Layout) -> Setting:
         return Setting(
             shape=self.shape, machine=self.machine, layout=layout, recipe=choice.recipe, stack=choice.stack,
             mode=self.mode, feed=self.feed,
         )  # fmt: skip
 
     def on(self, num_gpus: int, *, global_batch: int | None = None) -> Space:
-        """The same question on another number of devices."""
+        """The same search on another number of devices."""
         return replace(self, num_gpus=num_gpus, global_batch=global_batch or self.global_batch)
 
 
@@ -178,8 +184,8 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def stacks_by_zero(name: str, catalog: Catalog, machine: Machine) -> Callable[[int], Stack]:
-    """The stack `predict` takes for each ZeRO stage; each is looked up once."""
+    """The stack that a prediction takes for each ZeRO stage; each is looked up once."""
     from scalewright.planner.question import resolve_stack
 
-    found = {zero: resolve_stack(name, catalog, Layout(zero=zero), machine) for zero in ZERO}
-    return found.__getitem__
+    stacks = {zero: resolve_stack(name, catalog, Layout(zero=zero), machine) for zero in ZERO}
+    return stacks.__getitem__

@@ -54,8 +54,8 @@ class ErrorTable:
 
     def as_document(self) -> dict[str, Any]:
         groups = [
-            {"source": source, "gpu": gpu, "dtype": dtype, **found}
-            for (source, gpu, dtype), found in self.groups.items()
+            {"source": source, "gpu": gpu, "dtype": dtype, **scores_of_group}
+            for (source, gpu, dtype), scores_of_group in self.groups.items()
         ]
         body = {
             "overall": self.overall,
@@ -220,15 +220,15 @@ def residual_quantiles(ratios: dict[tuple[str, str, str], Array]) -> tuple[float
 
 def _places(rows: Iterable[ValidatedRow]) -> Array:
     """Where measured times lie in their intervals: 0 as predicted, -1 and 1 at the ends, by logarithm."""
-    found = []
+    places = []
     for row in rows:
         if row.interval_s is None or row.predicted_step_s is None or row.measured_step_s is None:
             continue
         off = np.log(row.measured_step_s / row.predicted_step_s)
         end = row.interval_s[1] if off >= 0 else row.interval_s[0]
         width = abs(np.log(end / row.predicted_step_s))
-        found.append(off / max(width, LEAST_WIDTH))
-    return np.array(found, dtype=np.float64)
+        places.append(off / max(width, LEAST_WIDTH))
+    return np.array(places, dtype=np.float64)
 
 
 def left_out_coverage(by_group: dict[tuple[str, str, str], list[ValidatedRow]]) -> dict[tuple[str, str, str], float]:
@@ -236,7 +236,7 @@ def left_out_coverage(by_group: dict[tuple[str, str, str], list[ValidatedRow]]) 
 
     A residual counts in units of its own interval, so that rows with a wide one and rows with a narrow one compare.
     """
-    places = {key: found for key, members in by_group.items() if len(found := _places(members))}
+    places = {key: own for key, members in by_group.items() if len(own := _places(members))}
     covered: dict[tuple[str, str, str], float] = {}
     for key, mine in places.items():
         others = {other: r for other, r in places.items() if other[0] != key[0]}

@@ -33,26 +33,27 @@ EXACT = ("num_expressed",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ScoreChange:
     """A score that moved by more than its margin."""
 
     name: str
     recorded: float
-    found: float | None
+    now: float | None
+    """None where the score no longer exists."""
     is_worse: bool
 
     @property
     def sentence(self) -> str:
-        found = "nothing" if self.found is None else _shown(self.found)
-        way = {
+        now = "nothing" if self.now is None else _shown(self.now)
+        rule = {
             "lower": "should not grow",
             "higher": "should not fall",
             "promised": f"should not fall below {COVERAGE_FRAC:g}",
         }[BETTER[self.name]]
         if not self.is_worse:
-            return f"{self.name} got better, from {_shown(self.recorded)} to {found}: keep it with validate --record."
+            return f"{self.name} got better, from {_shown(self.recorded)} to {now}: keep it with validate --record."
         margin = "" if self.name in EXACT else f" by more than {RELATIVE_MARGIN_FRAC:.0%} or {ABSOLUTE_MARGIN:g}"
-        return f"{self.name} got worse{margin}, from {_shown(self.recorded)} to {found}: it {way}."
+        return f"{self.name} got worse{margin}, from {_shown(self.recorded)} to {now}: it {rule}."
 
 
 def _shown(value: float) -> str:
@@ -83,20 +84,20 @@ def read_scores(path: Path) -> dict[str, float]:
     return scores
 
 
-def compare_scores(recorded: dict[str, float], overall: Scores) -> list[Change]:
+def compare_scores(recorded: dict[str, float], overall: Scores) -> list[ScoreChange]:
     """Scores that moved by more than their margin, worse ones first."""
     changes = [_change(name, recorded[name], overall.get(name)) for name in BETTER]
     return sorted((c for c in changes if c is not None), key=lambda c: not c.is_worse)
 
 
-def _change(name: str, recorded: float, found: float | int | None) -> Change | None:
-    if found is None:
-        return Change(name=name, recorded=recorded, found=None, is_worse=True)
+def _change(name: str, recorded: float, now: float | int | None) -> ScoreChange | None:
+    if now is None:
+        return ScoreChange(name=name, recorded=recorded, now=None, is_worse=True)
     margin = 0.0 if name in EXACT else max(RELATIVE_MARGIN_FRAC * abs(recorded), ABSOLUTE_MARGIN)
-    loss = _badness(name, float(found)) - _badness(name, recorded)
+    loss = _badness(name, float(now)) - _badness(name, recorded)
     if abs(loss) <= margin:
         return None
-    return Change(name=name, recorded=recorded, found=float(found), is_worse=loss > 0)
+    return ScoreChange(name=name, recorded=recorded, now=float(now), is_worse=loss > 0)
 
 
 def _badness(name: str, value: float) -> float:

@@ -98,8 +98,8 @@ def _validate(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
     rule = work / (RULE_HFU_FRAC * machine.peak_flop_per_s(setting.recipe.matmul) * int(layout.num_gpus))
     assumed = [*case.assumed, *machine.assumptions]
     if run.layout.recompute == "unstated":
-        ways = " and ".join(f"{p.setting.layout.recompute} in {p.share_frac:.0%} of the layers" for p in parts)
-        assumed.append(f"recompute {ways}, the least that fits")
+        levels = " and ".join(f"{p.setting.layout.recompute} in {p.share_frac:.0%} of the layers" for p in parts)
+        assumed.append(f"recompute {levels}, the least that fits")
     return ValidatedRow(
         run=run,
         assumed=tuple(assumed),
@@ -244,12 +244,14 @@ def _as_printed(run: PublishedRun) -> tuple[PublishedRun, list[str]]:
         return run, []
     cp = given.cp * given.dp // printed
     layout = given.model_copy(update={"dp": printed, "cp": cp})
-    told = f"dp={printed} as printed and cp={cp}, since a batch of {given.global_batch} does not reach dp={given.dp}"
-    return run.model_copy(update={"layout": layout}), [told]
+    assumption = (
+        f"dp={printed} as printed and cp={cp}, since a batch of {given.global_batch} does not reach dp={given.dp}"
+    )
+    return run.model_copy(update={"layout": layout}), [assumption]
 
 
 def _layout(run: PublishedRun, spec: ModelSpec) -> tuple[Layout, list[str]]:
-    """The row's layout; what the row leaves open is chosen the common way and listed."""
+    """The row's layout. What the row leaves open has its most common value, and is listed."""
     run, assumed = _as_printed(run)
     given = run.layout
     missing = [k for k in ("dp", "tp", "pp", "global_batch") if getattr(given, k) is None]
@@ -320,7 +322,7 @@ def _usual_machine(catalog: Catalog, run: PublishedRun) -> Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A setting, and the share of the layers that run that way."""
+    """A setting, and the share of the layers that it holds for."""
 
     setting: Setting
     cost: StepCost

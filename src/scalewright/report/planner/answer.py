@@ -6,7 +6,7 @@ from rich.console import Console
 
 from scalewright.catalog.library import Catalog
 from scalewright.planner.answer import Answer
-from scalewright.planner.question import Generation, RlStep, TransformerStep, VisionStep
+from scalewright.planner.question import Generation, RlStep, TransformerStep, VisionModelStep
 from scalewright.report.planner.prediction import explain_transformer, print_transformer
 from scalewright.report.planner.stages import explain_stage, print_generation, print_rl, print_vision
 
@@ -15,7 +15,7 @@ def print_answer(console: Console, answer: Answer) -> None:
     match answer.question.stage:
         case TransformerStep():
             print_transformer(console, answer)
-        case VisionStep():
+        case VisionModelStep():
             print_vision(console, answer)
         case Generation():
             print_generation(console, answer)

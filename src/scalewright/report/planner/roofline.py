@@ -14,7 +14,7 @@ from scalewright.costs.roofline import Roof, roofs
 from scalewright.errors import ConfigError, MissingExtraError
 from scalewright.planner.answer import Answer
 from scalewright.records.documents import write_bytes
-from scalewright.report.pictures import MIN_SHARE_FRAC, Picture, Point, Terms, picture_of, points
+from scalewright.report.pictures import MIN_SHARE_FRAC, Picture, RooflinePoint, Terms, picture_of, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ class Segment:
 class Label:
     """A point's name and where it stands."""
 
-    point: Point
+    point: RooflinePoint
     words: str
     direction: int
     """-1: it ends at the point's position, 1: it starts there."""
@@ -185,7 +185,7 @@ def _name_flat_roofs(axes: Axes, picture: Picture, *, peak: float, best: float) 
     )  # fmt: skip
 
 
-def _name_rings(axes: Axes, shown: list[Point]) -> None:
+def _name_rings(axes: Axes, shown: list[RooflinePoint]) -> None:
     if any(_has_ring(point) for point in shown):
         axes.annotate(
             "rings: bytes through L2", (1.0, 0.0), xycoords="axes fraction", xytext=(-2, 3), fontsize=6.0,
@@ -210,7 +210,7 @@ def _name_slopes(axes: Axes, levels: Sequence[Roof], *, peak: float) -> None:
         )  # fmt: skip
 
 
-def _draw_points(axes: Axes, shown: list[Point]) -> None:
+def _draw_points(axes: Axes, shown: list[RooflinePoint]) -> None:
     """A point at its intensity over memory; a small ring at that over the second-level cache, where it differs."""
     for point in shown:
         if _has_ring(point):
@@ -225,16 +225,16 @@ def _draw_points(axes: Axes, shown: list[Point]) -> None:
         )  # fmt: skip
 
 
-def _has_ring(point: Point) -> bool:
+def _has_ring(point: RooflinePoint) -> bool:
     return point.cache_intensity_flop_per_byte < 0.8 * point.intensity_flop_per_byte
 
 
-def _radius(point: Point) -> float:
+def _radius(point: RooflinePoint) -> float:
     """Of a marker, in points."""
     return float((12.0 + 280.0 * point.share_frac) ** 0.5 / 2.0)
 
 
-def _place_labels(axes: Axes, shown: list[Point], roofs: list[Bbox], *, ridge_flop_per_byte: float) -> None:
+def _place_labels(axes: Axes, shown: list[RooflinePoint], roofs: list[Bbox], *, ridge_flop_per_byte: float) -> None:
     """Names of neighbouring points stand in a stair below them, so that no line to a point crosses a name."""
     dots = axes.figure.dpi / POINTS_PER_INCH
     taken = [*roofs, *(text.get_window_extent() for text in axes.texts)]
@@ -263,16 +263,16 @@ def _draw_label(axes: Axes, label: Label) -> None:
         axes.annotate("", place, xytext=(0.0, down - 2.0), arrowprops=line, zorder=2, **flat)
 
 
-def _clusters(axes: Axes, shown: list[Point]) -> list[list[Point]]:
+def _clusters(axes: Axes, shown: list[RooflinePoint]) -> list[list[RooflinePoint]]:
     """Neighbours, from right to left, then from top to bottom; apart where a name has room between them."""
-    dots, columns = axes.figure.dpi / POINTS_PER_INCH, list[list[Point]]()
+    dots, columns = axes.figure.dpi / POINTS_PER_INCH, list[list[RooflinePoint]]()
     for point in sorted(shown, key=lambda p: p.intensity_flop_per_byte, reverse=True):
         x = _position(axes, point)[0]
         if columns and _position(axes, columns[-1][-1])[0] - x < LABEL_ROOM * dots:
             columns[-1].append(point)
         else:
             columns.append([point])
-    found: list[list[Point]] = []
+    found: list[list[RooflinePoint]] = []
     for column in columns:
         found.append([])
         for point in sorted(column, key=lambda p: p.achieved_flop_per_s, reverse=True):
@@ -285,7 +285,7 @@ def _clusters(axes: Axes, shown: list[Point]) -> list[list[Point]]:
 
 
 def _free_stair(
-    axes: Axes, cluster: list[Point], direction: int, taken: list[Bbox], written: list[Bbox]
+    axes: Axes, cluster: list[RooflinePoint], direction: int, taken: list[Bbox], written: list[Bbox]
 ) -> list[Label]:
     """The highest stair below a cluster that covers nothing; a point alone has its name beside it if that is free."""
     dots, inside = axes.figure.dpi / POINTS_PER_INCH, axes.get_window_extent()
@@ -306,7 +306,7 @@ def _free_stair(
     return min(tries, key=cost)
 
 
-def _label(axes: Axes, point: Point, direction: int, height: float | None) -> Label:
+def _label(axes: Axes, point: RooflinePoint, direction: int, height: float | None) -> Label:
     """A name at a height in pixels to one side of its point; None: beside it."""
     dots, (x, y) = axes.figure.dpi / POINTS_PER_INCH, _position(axes, point)
     words = f"{point.name} {_percent(point.share_frac)}"
@@ -325,7 +325,7 @@ def _percent(share_frac: float) -> str:
     return f"{share_frac:.0%}" if share_frac >= 0.01 else "<1%"
 
 
-def _position(axes: Axes, point: Point) -> tuple[float, float]:
+def _position(axes: Axes, point: RooflinePoint) -> tuple[float, float]:
     x, y = axes.transData.transform((point.intensity_flop_per_byte, point.achieved_flop_per_s))
     return float(x), float(y)
 

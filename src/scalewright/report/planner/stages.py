@@ -18,7 +18,7 @@ from scalewright.planner.answer import Answer, Change
 from scalewright.planner.changes import changes
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import RlFigures
-from scalewright.planner.question import Generation, RlStep, VisionStep
+from scalewright.planner.question import Generation, RlStep, VisionModelStep
 from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
 from scalewright.report.console import plain_table, rate_words
@@ -147,7 +147,7 @@ def explain_stage(console: Console, answer: Answer, catalog: Catalog) -> None:
 FORMULAS: dict[type, tuple[str, ...]] = {
     Generation: ("generation.generation_interval_s", "generation.least_time_s"),
     RlStep: ("stage.rl_interval_s",),
-    VisionStep: ("vision.move_time_s", "vision.interval_s"),
+    VisionModelStep: ("vision.move_time_s", "vision.interval_s"),
 }
 """Formulas of a stage that no term of its breakdowns names."""
 
@@ -165,7 +165,7 @@ def _print_changes(console: Console, offered: Iterable[Change]) -> None:
 
 def _print_inputs(console: Console, answer: Answer) -> None:
     machine, precision = answer.question.machine, answer.question.recipe.matmul
-    is_vision = isinstance(answer.question.stage, VisionStep)
+    is_vision = isinstance(answer.question.stage, VisionModelStep)
     groups = (VisionConstants,) if is_vision else (ServingConstants, WholeRunConstants)
     fields = [name for group in groups for name in group.model_fields]
     a, common = machine.accelerator, ("memory_bandwidth_share", "sustained_matmul_share", "depth_overhead")
