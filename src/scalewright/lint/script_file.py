@@ -1,4 +1,4 @@
-"""Script files: read one from disk or standard input and check it; a file that is no script gives a ConfigError."""
+"""Script files: read one from disk or standard input and check it; anything else raises ConfigError."""
 
 from __future__ import annotations
 

@@ -141,11 +141,11 @@ def lightning_mismatch(script: Script, context: Context) -> Iterator[Hit]:
             actual = tasks if match and match.group(1) == "devices" else nodes
             if match is None or argument is None or argument < 1 or actual is None or argument == actual:
                 continue
-            where = "tasks per node" if match.group(1) == "devices" else "nodes"
+            where = f"task{'s' * (actual > 1)} per node" if match.group(1) == "devices" else f"node{'s' * (actual > 1)}"
             yield at(
                 script,
                 word,
-                f"Lightning gets {match.group(1)}={argument}, but srun starts {actual} {where}",
+                f"Lightning gets {match.group(1)}={argument}, but srun uses {actual} {where}",
                 next_step="set --ntasks-per-node to devices, and --nodes to num_nodes",
             )
 

@@ -106,7 +106,7 @@ def world_size_indivisible(script: Script, context: Context) -> Iterator[Hit]:
         script,
         next(iter(known_degrees.values()))[1],
         None,
-        f"{factors} = {product} does not divide {world} GPUs",
+        f"{factors}{f' = {product}' if len(known_degrees) > 1 else ''} does not divide {world} GPUs",
         next_step="choose degrees whose product divides the number of GPUs, or request another number of nodes",
     )
 
