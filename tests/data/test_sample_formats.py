@@ -43,8 +43,8 @@ def all_samples(path: Path) -> list[Sample]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_holds_the_same_labelled_images(sets: dict[str, Path], name: str) -> None:
-    found = open_samples(sets[name])
-    assert (found.format, len(found), found.num_classes) == (name, SMALL.num_images, SMALL.num_classes)
+    samples = open_samples(sets[name])
+    assert (samples.format, len(samples), samples.num_classes) == (name, SMALL.num_images, SMALL.num_classes)
     assert sorted(all_samples(sets[name])) == sorted(all_samples(sets["folder"]))
 
 

@@ -92,11 +92,11 @@ def whole_checkpoints(directory: RunDirectory) -> list[int]:
 
 def losses(directory: RunDirectory) -> dict[int, set[float]]:
     """Every loss that was written for a step, over all attempts; the same step may have been run again."""
-    found: dict[int, set[float]] = {}
+    losses_by_step: dict[int, set[float]] = {}
     for event in read_events(directory.rank_events(0)):
         if event.name == names.LOSS and event.value is not None:
-            found.setdefault(event.step, set()).add(event.value)
-    return found
+            losses_by_step.setdefault(event.step, set()).add(event.value)
+    return losses_by_step
 
 
 @pytest.mark.parametrize(("layout", "world_size", "num_kills"), KILLS)
@@ -130,8 +130,8 @@ def test_resumed_losses_equal_an_uninterrupted_run(tmp_path: Path) -> None:
     for directory, pieces in ((whole, 1), (broken, 3)):
         for piece in range(pieces):
             attempt = Attempt(directory, 1)
-            wanted = goal * (piece + 1) // pieces
-            while max(directory.checkpoint_steps(), default=0) < wanted:
+            step_to_reach = goal * (piece + 1) // pieces
+            while max(directory.checkpoint_steps(), default=0) < step_to_reach:
                 assert attempt.ranks[0].is_alive()
                 time.sleep(0.01)
             attempt.kill(attempt.ranks)

@@ -64,17 +64,17 @@ def test_interrupted_run_goes_on_where_it_was_and_a_killed_rank_ends_it(tmp_path
     with running(directory.path) as process:
         wait_for_checkpoint(directory, process, after=0)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "stopped by SIGINT" in said
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "stopped by SIGINT" in stderr
     stopped_at = directory.checkpoint_steps()[-1]
 
     with running(directory.path) as process:
         wait_for_checkpoint(directory, process, after=stopped_at)
         os.kill(pid_of_rank(directory, 1), signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 3, said
-    assert "rank 1 was ended by signal SIGKILL" in said.splitlines()[-1]
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 3, stderr
+    assert "rank 1 was ended by signal SIGKILL" in stderr.splitlines()[-1]
     info = directory.read_exit_info()
     assert info is not None
     assert (info.code, info.rank) == (3, 1)
@@ -89,20 +89,20 @@ def test_interrupted_run_goes_on_where_it_was_and_a_killed_rank_ends_it(tmp_path
 @pytest.mark.kills
 def test_requeued_runs_have_the_losses_of_one_that_was_never_stopped(tmp_path: Path) -> None:
     stopped, whole = RunDirectory(tmp_path / "stopped"), RunDirectory(tmp_path / "whole")
-    few = ("--steps", "160")
+    options = ("--steps", "160")
     saved = 0
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        with running(stopped.path, *few) as process:
+        with running(stopped.path, *options) as process:
             wait_for_checkpoint(stopped, process, after=saved)
             process.send_signal(number)
-            _, said = process.communicate(timeout=60)
-        assert process.returncode == 75, said
-        assert f"stopped by {number.name} between two steps" in said
+            _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 75, stderr
+        assert f"stopped by {number.name} after a whole step" in stderr
         saved = stopped.checkpoint_steps()[-1]
     for directory in (stopped, whole):
-        with running(directory.path, *few) as process:
-            _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
+        with running(directory.path, *options) as process:
+            _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
     for rank in (0, 1):
         losses = [
             [(event.step, event.value) for event in read_events(run.rank_events(rank)) if event.name == names.LOSS]

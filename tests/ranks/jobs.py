@@ -79,12 +79,12 @@ def train_images(document: dict[str, Any], num_parts: int) -> tuple[list[float],
             losses.append(float(session.step(images[:, mine], labels[:, mine]).loss))
             continue
         session.optimizer.clear()
-        found = [loss_of(images[:, share], labels[:, share]) / num_parts for share in shares]
-        for loss in found:
+        part_losses = [loss_of(images[:, share], labels[:, share]) / num_parts for share in shares]
+        for loss in part_losses:
             loss.backward()
         session.optimizer.set_rate(step)
         session.optimizer.apply(session.optimizer.gradients())
-        losses.append(float(sum(loss.detach() for loss in found)))
+        losses.append(float(sum(loss.detach() for loss in part_losses)))
     return losses, [param.detach().clone() for param in session.model.parameters()]
 
 

@@ -20,7 +20,7 @@ TIMEOUT_S = 240.0
 
 
 class RankPool:
-    """Runs `module:function(arguments)` on as many ranks as asked for and returns what each gave back."""
+    """Runs `module:function(arguments)` on the given number of ranks and returns the result of each."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -81,6 +81,6 @@ def _serve(pipe: Connection, rank: int, num_ranks: int, port: int) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

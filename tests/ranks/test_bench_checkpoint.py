@@ -30,19 +30,19 @@ def scratch(tmp_path: Path) -> Path:
 def test_every_size_and_mode_is_saved_restored_and_removed(scratch: Path, cli: Cli, num_ranks: int) -> None:
     done = cli(*SMALL, "--ranks", str(num_ranks), "--json", cwd=scratch.parent)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    doc = json.loads(done.stdout)
     mib = 2**20
-    cells = [(row["size_bytes"], row["mode"], row["num_ranks"]) for row in found["rows"]]
+    cells = [(row["size_bytes"], row["mode"], row["num_ranks"]) for row in doc["rows"]]
     assert cells == [(size * mib, mode, num_ranks) for size in (2, 8) for mode in ("sync", "async")]
-    for row in found["rows"]:
+    for row in doc["rows"]:
         assert 0 < row["stall_low_s"] <= row["stall_s"] <= row["stall_high_s"]
         assert row["stall_s"] <= row["total_high_s"]
         assert row["bytes_per_s"] == pytest.approx(row["size_bytes"] / row["total_s"])
         assert row["restore_s"] > 0
         assert 1 <= row["repeats"] <= 2
-    assert {fit["mode"] for fit in found["fits"]} == {"sync", "async"}
-    assert found["summary"]["size_bytes"] == 8 * mib
-    assert found["summary"]["sync_over_async_stall"] > 1
+    assert {fit["mode"] for fit in doc["fits"]} == {"sync", "async"}
+    assert doc["summary"]["size_bytes"] == 8 * mib
+    assert doc["summary"]["sync_over_async_stall"] > 1
     assert list(scratch.iterdir()) == []
     again = cli(*SMALL, "--ranks", str(num_ranks), cwd=scratch.parent)
     assert all(len(line) <= 80 for line in again.stdout.splitlines())

@@ -24,17 +24,17 @@ BROADCAST = [
 def measured(cli: Cli, tmp_path: Path, *options: str) -> dict[str, Any]:
     done = cli(*SMALL, *options, "--json", cwd=tmp_path, timeout=170)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    doc: dict[str, Any] = json.loads(done.stdout)
+    return doc
 
 
 @pytest.mark.ranks
 def test_all_operations_on_two_ranks(tmp_path: Path, cli: Cli) -> None:
     options = ["--iters", "6", "--min-bytes", "1 KiB", "--max-bytes", "256 KiB", "--factor", "4"]
-    found = measured(cli, tmp_path, *options)
-    assert found["schema"] == "scalewright.measurements/1"
-    assert found["kind"] == "collectives"
-    rows = found["rows"]
+    doc = measured(cli, tmp_path, *options)
+    assert doc["schema"] == "scalewright.measurements/1"
+    assert doc["kind"] == "collectives"
+    rows = doc["rows"]
     # size by size over all operations, so that what disturbs one disturbs all
     assert [(row["size_bytes"], row["op"]) for row in rows] == [(1024 * 4**i, op) for i in range(5) for op in OPS]
     for row in rows:
@@ -45,11 +45,11 @@ def test_all_operations_on_two_ranks(tmp_path: Path, cli: Cli) -> None:
         assert row["iterations"] >= 6
         assert row["alg_bytes_per_s"] == pytest.approx(row["size_bytes"] / row["time_s"])
         assert row["bus_bytes_per_s"] == pytest.approx(row["alg_bytes_per_s"] * bus_share(row["op"], 2))
-    assert found["summary"]["num_wrong"] == 0
-    assert found["versions"]["backend"].startswith("gloo")
-    assert found["versions"]["interface"]
-    assert {fit["op"] for fit in found["fits"]} <= set(OPS)
-    assert all(fit["bytes_per_s"] > 0 and fit["num_ranks"] == 2 for fit in found["fits"])
+    assert doc["summary"]["num_wrong"] == 0
+    assert doc["versions"]["backend"].startswith("gloo")
+    assert doc["versions"]["interface"]
+    assert {fit["op"] for fit in doc["fits"]} <= set(OPS)
+    assert all(fit["bytes_per_s"] > 0 and fit["num_ranks"] == 2 for fit in doc["fits"])
     again = cli(*SMALL, *options, cwd=tmp_path)
     assert "is finished: nothing to run" in again.stderr
     assert again.stdout.count("#wrong") == len(OPS)
@@ -60,34 +60,34 @@ def test_all_operations_on_two_ranks(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.ranks
 def test_three_ranks_in_place_in_16_bit_with_sizes_that_do_not_divide(tmp_path: Path, cli: Cli) -> None:
     options = ["--ranks", "3", "--dtype", "bf16", "--in-place", "--root", "2", "--iters", "2", "--min-bytes", "100 B"]
-    found = measured(cli, tmp_path, *options, "--max-bytes", "4100 B", "--step", "2000 B")
-    assert {row["num_wrong"] for row in found["rows"]} == {0}
-    sizes = {op: [row["size_bytes"] for row in found["rows"] if row["op"] == op] for op in OPS}
+    doc = measured(cli, tmp_path, *options, "--max-bytes", "4100 B", "--step", "2000 B")
+    assert {row["num_wrong"] for row in doc["rows"]} == {0}
+    sizes = {op: [row["size_bytes"] for row in doc["rows"] if row["op"] == op] for op in OPS}
     assert sizes["all-reduce"] == [100, 2100, 4100]
     assert sizes["all-gather"] == sizes["reduce-scatter"] == sizes["all-to-all"] == [96, 2064, 4080]
-    assert {row["root"] for row in found["rows"] if row["op"] == "broadcast"} == {2}
-    assert {row["op"] for row in found["rows"] if row["is_in_place"]} == {
+    assert {row["root"] for row in doc["rows"] if row["op"] == "broadcast"} == {2}
+    assert {row["op"] for row in doc["rows"] if row["is_in_place"]} == {
         "all-reduce", "broadcast", "all-gather", "reduce-scatter"
     }  # fmt: skip
 
 
 @pytest.mark.ranks
 def test_sizes_below_a_line_for_each_rank_are_left_to_the_operations_that_have_one(tmp_path: Path, cli: Cli) -> None:
-    found = measured(cli, tmp_path, "--iters", "1", "--min-bytes", "8 B", "--max-bytes", "32 B")
-    sizes = {op: [row["size_bytes"] for row in found["rows"] if row["op"] == op] for op in OPS}
+    doc = measured(cli, tmp_path, "--iters", "1", "--min-bytes", "8 B", "--max-bytes", "32 B")
+    sizes = {op: [row["size_bytes"] for row in doc["rows"] if row["op"] == op] for op in OPS}
     assert sizes["broadcast"] == sizes["all-reduce"] == sizes["send-recv"] == [8, 16, 32]
     assert sizes["all-gather"] == sizes["reduce-scatter"] == sizes["all-to-all"] == [32]
-    assert {row["num_wrong"] for row in found["rows"]} == {0}
+    assert {row["num_wrong"] for row in doc["rows"]} == {0}
 
 
 @pytest.mark.ranks
 def test_a_budget_leaves_out_the_largest_sizes_and_says_so(tmp_path: Path, cli: Cli) -> None:
     options = ["--budget", "2 s", "--ops", "all-reduce", "--min-bytes", "1 MiB", "--max-bytes", "512 MiB"]
-    found = measured(cli, tmp_path, *options)
-    sizes = [row["size_bytes"] for row in found["rows"]]
+    doc = measured(cli, tmp_path, *options)
+    sizes = [row["size_bytes"] for row in doc["rows"]]
     assert sizes[0] == 2**20
     assert len(sizes) < 10
-    assert [note for note in found["notes"] if "left out: a budget of 2.00 s" in note]
+    assert [note for note in doc["notes"] if "left out: a budget of 2.00 s" in note]
 
 
 @pytest.mark.ranks
@@ -98,8 +98,8 @@ def test_torchrun_starts_the_ranks_and_the_first_one_prints(tmp_path: Path) -> N
         cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    assert [(row["op"], row["num_ranks"], row["num_wrong"]) for row in found["rows"]] == [("broadcast", 2, 0)] * 3
+    doc = json.loads(done.stdout)
+    assert [(row["op"], row["num_ranks"], row["num_wrong"]) for row in doc["rows"]] == [("broadcast", 2, 0)] * 3
     assert json.loads((tmp_path / "r" / "provenance.json").read_text())
 
 
@@ -111,7 +111,7 @@ def test_ranks_of_torchrun_without_a_run_directory_are_refused(tmp_path: Path, c
 
 
 def test_refusals(tmp_path: Path, cli: Cli) -> None:
-    for options, code, said in (
+    for options, code, message in (
         (["--ranks", "1"], 2, "1 rank has nobody to exchange with: collectives need --ranks 2 or more"),
         (["--ranks", "0"], 2, "--ranks 0 starts nothing"),
         (["--root", "2"], 2, "root 2 is not among 2 ranks"),
@@ -121,7 +121,7 @@ def test_refusals(tmp_path: Path, cli: Cli) -> None:
     ):
         done = cli(*SMALL, *options, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (code, ""), options
-        assert said in done.stderr
+        assert message in done.stderr
         assert done.stderr.count("\n") == 1
         assert list(tmp_path.iterdir()) == []
 

@@ -51,9 +51,9 @@ def test_a_checkpoint_of_one_layout_is_where_another_starts_from(tmp_path: Path,
 
 @pytest.mark.ranks
 def test_a_stored_plan_says_model_layout_and_precision(tmp_path: Path, cli: Cli, refused: Refused) -> None:
-    asked = ["--model", "layers=2,hidden=64,heads=2,seq=64,vocab=256", "--system", "meluxina", "--gpus", "1"]
+    question = ["--model", "layers=2,hidden=64,heads=2,seq=64,vocab=256", "--system", "meluxina", "--gpus", "1"]
     more = ["--global-batch", "4", "--steps", "100", "--precision", "fp32", "--out", "plan.json"]
-    assert cli("plan", *asked, *more, cwd=tmp_path).returncode == 0
+    assert cli("plan", *question, *more, cwd=tmp_path).returncode == 0
     plan = json.loads((tmp_path / "plan.json").read_text())
     bench = ["bench", "language", "--plan", "plan.json", "--device", "cpu", "--system", "discoverer"]
     assert "both say it" in refused(cli(*bench, "--layout", "dp=1", cwd=tmp_path))

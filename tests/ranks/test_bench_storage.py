@@ -49,19 +49,19 @@ def ram_copies() -> set[Path]:
 def test_every_way_of_reading_is_a_row_and_nothing_is_left(scratch: Path, cli: Cli) -> None:
     done = cli(*SMALL, "--json", cwd=scratch.parent)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["schema"], found["kind"]) == ("scalewright.measurements/1", "storage")
-    ways = {(r["format"], r["order"], r["num_workers"]) for r in found["rows"]}
-    assert {(f, o, 2) for f in ("files", "shards", "lmdb", "ram") for o in ("random", "sequential")} <= ways
-    for row in found["rows"]:
+    doc = json.loads(done.stdout)
+    assert (doc["schema"], doc["kind"]) == ("scalewright.measurements/1", "storage")
+    points = {(r["format"], r["order"], r["num_workers"]) for r in doc["rows"]}
+    assert {(f, o, 2) for f in ("files", "shards", "lmdb", "ram") for o in ("random", "sequential")} <= points
+    for row in doc["rows"]:
         assert row["time_low_s"] <= row["time_s"] <= row["time_high_s"]
         assert row["samples_per_s"] == pytest.approx(row["num_samples"] / row["time_s"])
         assert row["bytes_per_s"] == pytest.approx(row["bytes"] / row["time_s"])
-    whole = {row["bytes"] for row in found["rows"] if row["num_samples"] == 100}
+    whole = {row["bytes"] for row in doc["rows"] if row["num_samples"] == 100}
     assert len(whole) == 1, "the same samples have the same bytes in every format and order"
     assert whole.pop() == pytest.approx(2_000_000, rel=0.01)
-    assert set(found["summary"]["metadata_per_s"]) == {"create", "stat", "open", "unlink"}
-    assert [row["num_files"] for row in found["summary"]["metadata"]] == [50, 100]
+    assert set(doc["summary"]["metadata_per_s"]) == {"create", "stat", "open", "unlink"}
+    assert [row["num_files"] for row in doc["summary"]["metadata"]] == [50, 100]
     assert list(scratch.iterdir()) == []
     again = cli(*SMALL, cwd=scratch.parent)
     assert "is finished: nothing to run" in again.stderr
@@ -87,10 +87,10 @@ def test_it_runs_where_torch_is_not_installed(scratch: Path, cli: Cli) -> None:
 def test_a_short_budget_says_what_was_left_out(scratch: Path, cli: Cli) -> None:
     done = cli(*SMALL, "--budget", "1 s", "--size", "40 MB", "--json", cwd=scratch.parent)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["rows"]
-    assert any("the budget ended before" in note for note in found["notes"])
-    assert all(row["num_workers"] == 2 for row in found["rows"][:1])
+    doc = json.loads(done.stdout)
+    assert doc["rows"]
+    assert any("the budget ended before" in note for note in doc["notes"])
+    assert all(row["num_workers"] == 2 for row in doc["rows"][:1])
 
 
 @pytest.mark.ranks

@@ -1,4 +1,4 @@
-"""A calibration keeps to its budget, whatever a point does: one that would not end is ended, and is said to be late."""
+"""A calibration keeps to its budget, whatever a point does: one that would not end is stopped, and reported as late."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ def test_a_point_that_does_not_end_is_ended_with_the_budget(
     steps = [point for point in points("cpu", num_ranks=1, scratch="/tmp") if isinstance(point, TrainingRun)]
     plan(monkeypatch, NEEDED, ENDLESS, AFTER, *steps[:2])
     done_before(calibration_request, "memory", memory_rows(20e9))
-    said: list[str] = []
+    messages: list[str] = []
     begun_s = time.monotonic()
-    found = calibrate(CATALOG, calibration_request, said.append)
+    calibration = calibrate(CATALOG, calibration_request, messages.append)
     assert time.monotonic() - begun_s <= 1.1 * BUDGET_S
-    assert {value.name for value in found.values} == {"memory_bytes_per_s"}
-    assert found.skipped == (
+    assert {value.name for value in calibration.values} == {"memory_bytes_per_s"}
+    assert calibration.skipped == (
         "the budget of 20.0 s ended before endless, dispatch, 2 short training runs: give --budget 60s",
     )
-    assert "[3/5] dispatch: left out, the budget is used up" in said  # and is not started
+    assert "[3/5] dispatch: left out, the budget is used up" in messages  # and is not started
     assert not (calibration_request.folder / "dispatch").exists()
     assert path_of("mine").exists()
 
@@ -88,9 +88,9 @@ def test_a_real_run_far_slower_than_predicted_leaves_time_for_what_follows(
     plan(monkeypatch, NEEDED, replace(step, options=lambda _: step.options(1_000_000)), AFTER)
     done_before(calibration_request, "memory", memory_rows(20e9))
     monkeypatch.setattr("scalewright.study.calibration.measure.LONGEST_TRAINING_S", 1.0)
-    found = calibrate(CATALOG, replace(calibration_request, budget_s=40.0), lambda _: None)
+    calibration = calibrate(CATALOG, replace(calibration_request, budget_s=40.0), lambda _: None)
     assert (calibration_request.folder / "dispatch").exists()
-    counted, late = len(found.steps), any("1 short training run" in line for line in found.skipped)
+    counted, late = len(calibration.steps), any("1 short training run" in line for line in calibration.skipped)
     assert counted + late == 1  # its steps, as far as it got
 
 

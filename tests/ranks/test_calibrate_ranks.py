@@ -39,13 +39,13 @@ def test_a_machine_is_calibrated_within_its_budget_and_then_predicted(cli: Cli, 
     runs = list((folder / "results" / "calibrate").glob("*-mine/*/measurements.json"))
     assert {path.parent.name for path in runs} >= {"gemm", "memory"}
 
-    asked = ("predict", "--model", MODEL, "--layout", "mbs=2,gbs=2", "--precision", "fp32", "--json")
-    found = cli(*asked, "--system", "here", env=env)
-    assert found.returncode == 0, found.stderr
-    prediction = json.loads(found.stdout)
+    question = ("predict", "--model", MODEL, "--layout", "mbs=2,gbs=2", "--precision", "fp32", "--json")
+    done = cli(*question, "--system", "here", env=env)
+    assert done.returncode == 0, done.stderr
+    prediction = json.loads(done.stdout)
     assert prediction["confidence"] == "calibrated"
     assert prediction["input"]["machine"]["calibration"].startswith("mine@")
-    by_name = json.loads(cli(*asked, "--system", "mine", env=env).stdout)
+    by_name = json.loads(cli(*question, "--system", "mine", env=env).stdout)
     assert by_name["id"] == prediction["id"]
 
     ran = cli("bench", "language", "--model", MODEL, "--ranks", "1", "--steps", "6", "--device", "cpu", "--json",
@@ -67,7 +67,7 @@ def test_a_machine_is_calibrated_within_its_budget_and_then_predicted(cli: Cli, 
     assert again.returncode == 2
     assert "--force" in again.stderr
     assert json.loads(path.read_text()) == foreign
-    nobody = cli(*asked, "--system", "here", env=env)
+    nobody = cli(*question, "--system", "here", env=env)
     assert nobody.returncode == 2
     assert "mine (it was made with number of cores" in nobody.stderr
 
@@ -86,8 +86,8 @@ def test_a_machine_is_calibrated_within_its_budget_and_then_predicted(cli: Cli, 
 )
 def test_bad_input_is_one_sentence(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
     given = ("calibrate", "--device", "cpu") if "--device" not in arguments else ("calibrate",)
-    found = cli(*given, *arguments, cwd=tmp_path, env={"SCALEWRIGHT_HOME": str(tmp_path / "home")})
-    assert found.returncode == code, found.stderr
-    assert words in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
+    done = cli(*given, *arguments, cwd=tmp_path, env={"SCALEWRIGHT_HOME": str(tmp_path / "home")})
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "home").exists()

@@ -70,8 +70,8 @@ def test_one_ranks_overflow_is_everyones_with_images(pool: RankPool, num_ranks: 
 def test_fp16_layouts_train_the_same_model(pool: RankPool) -> None:
     (alone,) = pool.run("jobs:train", language("dp=1"), num_ranks=1)
     for layout in ("dp=2", "dp=2,zero=3", "pp=2"):
-        found = pool.run("jobs:train", language(layout), num_ranks=2)[0]
-        assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in alone], rel=1e-2)
+        steps = pool.run("jobs:train", language(layout), num_ranks=2)[0]
+        assert [loss for loss, _ in steps] == pytest.approx([loss for loss, _ in alone], rel=1e-2)
 
 
 def test_a_checkpoint_in_fp16_goes_on_bit_by_bit(tmp_path: Path, cli: Cli) -> None:

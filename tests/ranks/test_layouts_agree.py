@@ -78,10 +78,10 @@ def alone(pool: RankPool) -> dict[tuple[str, str], list[tuple[float, float]]]:
     }
 
 
-def check(found: list[tuple[float, float]], wanted: list[tuple[float, float]], tolerance_frac: float) -> None:
-    assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in wanted], rel=tolerance_frac)
+def check(steps: list[tuple[float, float]], expected: list[tuple[float, float]], tolerance_frac: float) -> None:
+    assert [loss for loss, _ in steps] == pytest.approx([loss for loss, _ in expected], rel=tolerance_frac)
     norm_tolerance = max(NORM_TOLERANCE_FRAC, 5 * tolerance_frac)
-    assert [norm for _, norm in found] == pytest.approx([norm for _, norm in wanted], rel=norm_tolerance)
+    assert [norm for _, norm in steps] == pytest.approx([norm for _, norm in expected], rel=norm_tolerance)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def check(found: list[tuple[float, float]], wanted: list[tuple[float, float]], t
 def test_layout_gives_the_losses_of_one_rank(pool: RankPool, alone: dict[Any, Any], layout: str, name: str) -> None:
     ranks = int(parse_layout(layout).num_gpus)
     answers = pool.run("jobs:train", document(name, layout), num_ranks=ranks)
-    for found in answers:
-        check(found, alone[name, "fp32"], LOSS_TOLERANCE_FRAC)
+    for steps in answers:
+        check(steps, alone[name, "fp32"], LOSS_TOLERANCE_FRAC)
 
 
 @pytest.mark.parametrize("layout", ["dp=2", "dp=2,zero=3", "tp=2,sp=1", "pp=2"])

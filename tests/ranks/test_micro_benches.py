@@ -90,8 +90,8 @@ def test_sizes_that_are_asked_for_are_measured_and_usual_ones_that_tell_nothing_
 ) -> None:
     for name in ("asked", "usual"):
         (tmp_path / name).mkdir()
-    asked = measured(cli, tmp_path / "asked", "memory", "--sizes", "256 MiB,512 MiB", "--budget", "2 s")
-    assert {row["size_bytes"] for row in asked["rows"]} == {2**28, 2**29}
+    chosen = measured(cli, tmp_path / "asked", "memory", "--sizes", "256 MiB,512 MiB", "--budget", "2 s")
+    assert {row["size_bytes"] for row in chosen["rows"]} == {2**28, 2**29}
     usual = measured(cli, tmp_path / "usual", "memory", "--budget", "2 s")
     most = max(row["size_bytes"] for row in usual["rows"])
     assert most == 2**30 or any("not measured, " in note and "--sizes" in note for note in usual["notes"])

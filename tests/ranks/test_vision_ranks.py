@@ -38,11 +38,11 @@ def document(**changed: Any) -> dict[str, Any]:
 
 def test_two_ranks_are_one_with_the_same_global_batch(pool: RankPool) -> None:
     doc = document()
-    ((alone, wanted),) = pool.run("jobs:train_images", doc, 2, num_ranks=1)
+    ((alone, expected),) = pool.run("jobs:train_images", doc, 2, num_ranks=1)
     (first, weights), (second, others) = pool.run("jobs:train_images", doc, 1, num_ranks=2)
     assert [(a + b) / 2 for a, b in zip(first, second, strict=True)] == pytest.approx(alone, rel=1e-4)
     assert alone[0] != pytest.approx(alone[-1], rel=1e-3)
-    for mine, theirs, one in zip(weights, others, wanted, strict=True):
+    for mine, theirs, one in zip(weights, others, expected, strict=True):
         assert torch.equal(mine, theirs)
         torch.testing.assert_close(mine, one, rtol=2e-3, atol=2e-5)
 

@@ -101,10 +101,10 @@ def test_schema_names_kind_and_major() -> None:
     assert schema("plan", 3) == "scalewright.plan/3"
 
 
-@pytest.mark.parametrize("found", [None, 1, "", "prediction/1", "other.prediction/1", "scalewright.prediction/x"])
-def test_document_without_a_proper_schema_is_refused(tmp_path: Path, found: object) -> None:
+@pytest.mark.parametrize("schema", [None, 1, "", "prediction/1", "other.prediction/1", "scalewright.prediction/x"])
+def test_document_without_a_proper_schema_is_refused(tmp_path: Path, schema: object) -> None:
     path = tmp_path / "a.json"
-    path.write_text(json.dumps({"schema": found}))
+    path.write_text(json.dumps({"schema": schema}))
     with pytest.raises(DocumentError, match=r"a\.json.*scalewright\.prediction/1"):
         read_document(path, "prediction")
 

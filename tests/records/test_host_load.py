@@ -11,19 +11,19 @@ from scalewright.records.host_load import HostLoad, load_now
     ("load", "num_cores", "is_busy"), [(0.0, 2, False), (1.0, 2, False), (1.1, 2, True), (7, 64, False)]
 )
 def test_half_of_the_cores_are_enough_to_be_busy(load: float, num_cores: int, is_busy: bool) -> None:
-    found = HostLoad(load=load, num_cores=num_cores)
-    assert found.is_busy is is_busy
-    assert bool(found.note()) is is_busy
+    load_before = HostLoad(load=load, num_cores=num_cores)
+    assert load_before.is_busy is is_busy
+    assert bool(load_before.note()) is is_busy
 
 
 def test_the_note_has_the_load_the_cores_and_what_to_do() -> None:
-    said = HostLoad(load=7.04, num_cores=2).note()
-    assert "load 7.0 on 2 cores" in said
-    assert "measure again when it is quiet" in said
+    note = HostLoad(load=7.04, num_cores=2).note()
+    assert "load 7.0 on 2 cores" in note
+    assert "measure again when it is quiet" in note
     assert "on 1 core in" in HostLoad(load=3.0, num_cores=1).note()
 
 
 def test_load_is_of_the_whole_host() -> None:
-    found = load_now()
-    assert found.load >= 0.0
-    assert found.num_cores >= 1
+    host_load = load_now()
+    assert host_load.load >= 0.0
+    assert host_load.num_cores >= 1

@@ -46,15 +46,15 @@ def setting_of(
 def test_three_directions_are_those_of_autograd(case: ConvolutionCase, way: Method, layout: ConvolutionLayout) -> None:
     torch.manual_seed(0)
     operands = operands_of(case, setting_of(layout))
-    found: dict[str, Any] = {name: call() for name, call in convolution_calls(operands, way).items()}
+    results_of: dict[str, Any] = {name: call() for name, call in convolution_calls(operands, way).items()}
     if way == "library":
-        found |= {"input": found["input"][0], "weight": found["weight"][1]}
+        results_of |= {"input": results_of["input"][0], "weight": results_of["weight"][1]}
     x, weight = operands.x_BIHW.clone().requires_grad_(), operands.weight_OIKK.clone().requires_grad_()
     y = functional.conv2d(x, weight, stride=case.stride, padding=case.padding)
     grad_x, grad_weight = torch.autograd.grad(y, (x, weight), operands.grad_BOHW)
-    torch.testing.assert_close(found["forward"], y.detach())
-    torch.testing.assert_close(found["input"], grad_x)
-    torch.testing.assert_close(found["weight"].reshape(grad_weight.shape), grad_weight)
+    torch.testing.assert_close(results_of["forward"], y.detach())
+    torch.testing.assert_close(results_of["input"], grad_x)
+    torch.testing.assert_close(results_of["weight"].reshape(grad_weight.shape), grad_weight)
 
 
 def test_first_convolution_has_no_gradient_of_its_input() -> None:
@@ -128,7 +128,10 @@ def test_sizes_that_norms_work_on_add_up_to_the_networks() -> None:
     """ResNet-50: a norm after each of 53 convolutions, an activation after all but the four projections."""
     shape = CATALOG.model("resnet-50").conv
     assert shape is not None
-    found = {(p.channels_out, p.out_size): p for p in pixels_of(cases_of(shape))}
-    assert (sum(p.num_norms for p in found.values()), sum(p.num_activations for p in found.values())) == (53, 49)
-    assert (found[256, 56].num_norms, found[256, 56].num_activations) == (4, 3)
-    assert found[64, 112].tensor_bytes(setting_of(precision="bf16")) == 3 * 64 * 112**2 * 2
+    pixels_by_size = {(p.channels_out, p.out_size): p for p in pixels_of(cases_of(shape))}
+    assert (
+        sum(p.num_norms for p in pixels_by_size.values()),
+        sum(p.num_activations for p in pixels_by_size.values()),
+    ) == (53, 49)
+    assert (pixels_by_size[256, 56].num_norms, pixels_by_size[256, 56].num_activations) == (4, 3)
+    assert pixels_by_size[64, 112].tensor_bytes(setting_of(precision="bf16")) == 3 * 64 * 112**2 * 2

@@ -74,10 +74,10 @@ def test_a_truncated_or_two_dimensional_data_set_is_refused(tmp_path: Path) -> N
 
 
 def test_steady_state_leaves_out_a_slow_start() -> None:
-    found = steady_state([3.0] * 10 + [1.0, 1.01] * 30, "steady")
-    assert found.is_steady
-    assert found.first == 10
-    assert found.median_s == pytest.approx(1.0, rel=0.02)
+    verdict = steady_state([3.0] * 10 + [1.0, 1.01] * 30, "steady")
+    assert verdict.is_steady
+    assert verdict.first == 10
+    assert verdict.median_s == pytest.approx(1.0, rel=0.02)
 
 
 def test_a_run_that_keeps_slowing_down_is_not_steady() -> None:
@@ -86,8 +86,8 @@ def test_a_run_that_keeps_slowing_down_is_not_steady() -> None:
 
 
 def test_epicure_counts_from_the_first_stable_steps_on() -> None:
-    found = steady_state([5.0, 2.0, 1.5, *([1.0, 1.01] * 10)], "epicure")
-    assert (found.is_steady, found.first) == (True, 3)
+    verdict = steady_state([5.0, 2.0, 1.5, *([1.0, 1.01] * 10)], "epicure")
+    assert (verdict.is_steady, verdict.first) == (True, 3)
 
 
 def test_few_steps_are_no_steady_state() -> None:

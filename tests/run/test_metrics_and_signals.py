@@ -28,8 +28,8 @@ def test_metrics_of_a_rank_are_in_its_file(directory: RunDirectory) -> None:
     writer = MetricWriter(directory, WORLD)
     writer.write(step=1, name="loss", value=2.5, unit="1")
     writer.event(step=1, name="event_x", detail="something")
-    found = [(e.rank, e.host, e.step, e.name, e.value, e.detail) for e in read_events(directory.rank_events(1))]
-    assert found == [(1, "h", 1, "loss", 2.5, ""), (1, "h", 1, "event_x", 1.0, "something")]
+    events = [(e.rank, e.host, e.step, e.name, e.value, e.detail) for e in read_events(directory.rank_events(1))]
+    assert events == [(1, "h", 1, "loss", 2.5, ""), (1, "h", 1, "event_x", 1.0, "something")]
     writer.write(step=2, name="loss", value=2.0, unit="1")
     writer.close()
     writer.close()

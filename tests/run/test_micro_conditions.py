@@ -68,10 +68,10 @@ def test_reasons_of_an_nvidia_board(
 ) -> None:
     """Bits of nvmlClocksEventReasons in NVIDIA's NVML reference."""
     library("pynvml", NVML.format(bits=bits))
-    found = NvidiaBoard("H200", uuid="1234").read()
-    assert (found.slowdowns, found.limits) == (slowdowns, limits)
-    assert (found.clock_hz, found.power_w, found.power_limit_w) == (1.98e9, pytest.approx(690.5), 700.0)
-    assert found.temperature_c is None
+    snapshot = NvidiaBoard("H200", uuid="1234").read()
+    assert (snapshot.slowdowns, snapshot.limits) == (slowdowns, limits)
+    assert (snapshot.clock_hz, snapshot.power_w, snapshot.power_limit_w) == (1.98e9, pytest.approx(690.5), 700.0)
+    assert snapshot.temperature_c is None
 
 
 AMDSMI = """
@@ -160,20 +160,20 @@ def test_work_during_a_slowdown_is_done_again() -> None:
     calls: list[int] = []
     with watched(PlannedBoard(iter([False, False, True]))) as watch:
         assert watch.steadily(lambda: calls.append(1) or len(calls)) == 2
-    found = watch.conditions()
-    assert found.throttled == ("hardware thermal slowdown",)
-    assert (found.clock_low_hz, found.clock_high_hz, found.temperature_c) == (1.2e9, 1.98e9, 92.0)
-    assert found.document()["throttled"] == ["hardware thermal slowdown"]
+    conditions = watch.conditions()
+    assert conditions.throttled == ("hardware thermal slowdown",)
+    assert (conditions.clock_low_hz, conditions.clock_high_hz, conditions.temperature_c) == (1.2e9, 1.98e9, 92.0)
+    assert conditions.document()["throttled"] == ["hardware thermal slowdown"]
 
 
 def test_slowdown_in_both_tries_is_refused_with_what_was_seen() -> None:
     with watched(PlannedBoard(iter([True] * 99))) as watch, pytest.raises(EnvironmentFailedError) as refused:
         watch.steadily(lambda: None)
     assert refused.value.exit_code == 3
-    said = str(refused.value)
-    assert "H200 slowed itself down in both tries" in said
-    assert "hardware thermal slowdown; down to 1200 MHz at 92 C" in said
-    assert "no figure is reported" in said
+    message = str(refused.value)
+    assert "H200 slowed itself down in both tries" in message
+    assert "hardware thermal slowdown; down to 1200 MHz at 92 C" in message
+    assert "no figure is reported" in message
 
 
 def test_slow_processor_still_answers_and_says_so() -> None:
@@ -193,9 +193,9 @@ def test_figures_of_a_busy_machine_say_so(load: float) -> None:
 def test_this_machine_can_be_watched() -> None:
     with ConditionsWatch(open_board(torch.device("cpu")), every_s=0.01) as watch:
         sum(range(200_000))
-    found = watch.conditions()
-    assert found.power_w is None or found.power_w > 0
-    assert found.steal_frac is None or 0.0 <= found.steal_frac <= 1.0
+    conditions = watch.conditions()
+    assert conditions.power_w is None or conditions.power_w > 0
+    assert conditions.steal_frac is None or 0.0 <= conditions.steal_frac <= 1.0
 
 
 @pytest.mark.parametrize("is_slow_for", [1, 99], ids=["once", "always"])
@@ -220,7 +220,7 @@ def test_a_benchmark_whose_device_throttles_repeats_the_point_or_refuses_all(
             assert not directory.measurements.exists()
             return
         assert run_memory(rank) == ExitCode.YES
-    found = read_measurements(directory)
-    assert found.conditions["throttled"] == ["hardware thermal slowdown"]
-    assert any("slowed itself down during the measurement" in note for note in found.notes)
-    assert {row["op"] for row in found.rows} == {"copy", "add", "read", "write"}
+    measurements = read_measurements(directory)
+    assert measurements.conditions["throttled"] == ["hardware thermal slowdown"]
+    assert any("slowed itself down during the measurement" in note for note in measurements.notes)
+    assert {row["op"] for row in measurements.rows} == {"copy", "add", "read", "write"}

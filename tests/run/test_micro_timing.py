@@ -15,8 +15,8 @@ CPU = torch.device("cpu")
 
 def test_median_and_interval_of_nine_leave_out_the_extremes() -> None:
     """Binomial(9, 1/2): ranks 2 to 8 cover the median with 96.1 % (David and Nagaraja, Order Statistics, 7.1)."""
-    found = timing_of([9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0])
-    assert (found.time_s, found.time_low_s, found.time_high_s, found.repeats) == (5.0, 2.0, 8.0, 9)
+    timing = timing_of([9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0])
+    assert (timing.time_s, timing.time_low_s, timing.time_high_s, timing.repeats) == (5.0, 2.0, 8.0, 9)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def test_median_and_interval_of_nine_leave_out_the_extremes() -> None:
 )
 def test_ranks_of_the_interval_are_the_tabulated_ones(num: int, low: int, high: int) -> None:
     """Conover, Practical Nonparametric Statistics, table A3: 95 % for the median."""
-    found = timing_of([float(i) for i in range(1, num + 1)])
-    assert (found.time_low_s, found.time_high_s) == (low, high)
+    timing = timing_of([float(i) for i in range(1, num + 1)])
+    assert (timing.time_low_s, timing.time_high_s) == (low, high)
 
 
 @pytest.mark.parametrize("num", [12, 75, 1500])
@@ -33,8 +33,8 @@ def test_interval_covers_the_true_median_of_a_skewed_distribution(num: int) -> N
     chance = random.Random(num)
     tries, covered = 400, 0
     for _ in range(tries):
-        found = timing_of([chance.expovariate(1.0) for _ in range(num)])
-        covered += found.time_low_s <= 0.6931472 <= found.time_high_s
+        timing = timing_of([chance.expovariate(1.0) for _ in range(num)])
+        covered += timing.time_low_s <= 0.6931472 <= timing.time_high_s
     assert covered / tries > 0.92
 
 
@@ -49,15 +49,15 @@ def test_budget_ends_the_repeats_and_one_is_always_made() -> None:
         calls.append(time.monotonic())
         time.sleep(0.03)
 
-    found = measure(slow, device=CPU, budget_s=0.0)
-    assert (found.repeats, len(calls)) == (1, 2)  # the first one warms up
-    assert found.time_s >= 0.03
+    timing = measure(slow, device=CPU, budget_s=0.0)
+    assert (timing.repeats, len(calls)) == (1, 2)  # the first one warms up
+    assert timing.time_s >= 0.03
 
 
 def test_steady_work_ends_before_its_budget() -> None:
     begun_s = time.monotonic()
-    found = measure(lambda: time.sleep(0.002), device=CPU, budget_s=12.0, max_repeats=20)
-    assert found.repeats <= 20
+    timing = measure(lambda: time.sleep(0.002), device=CPU, budget_s=12.0, max_repeats=20)
+    assert timing.repeats <= 20
     assert time.monotonic() - begun_s < 10.0
 
 
@@ -68,15 +68,15 @@ def test_what_comes_before_a_repeat_is_not_timed() -> None:
         order.append("before")
         time.sleep(0.02)
 
-    found = measure(lambda: order.append("work"), device=CPU, budget_s=0.3, before=before)
-    assert found.time_s < 0.01
+    timing = measure(lambda: order.append("work"), device=CPU, budget_s=0.3, before=before)
+    assert timing.time_s < 0.01
     assert order == ["before", "work"] * (len(order) // 2)
 
 
 def test_short_calls_are_timed_in_groups() -> None:
-    found = measure(lambda: None, device=CPU, budget_s=0.1)
-    assert found.calls_per_repeat > 1
-    assert 0 < found.time_s < 1e-4
+    timing = measure(lambda: None, device=CPU, budget_s=0.1)
+    assert timing.calls_per_repeat > 1
+    assert 0 < timing.time_s < 1e-4
 
 
 def test_flush_reads_more_than_the_cache_and_changes_nothing() -> None:

@@ -137,9 +137,9 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 def test_nvidia_gpus_of_the_job_in_si_units(library: Callable[[str, str], None]) -> None:
     library("pynvml", PYNVML)
-    found = list(NvidiaSensor({"CUDA_VISIBLE_DEVICES": "2,3"}, local_world_size=2).read())
-    assert {reading.of for reading in found} == {"gpu2", "gpu3"}
-    values = {(reading.name, reading.of): reading.value for reading in found}
+    readings = list(NvidiaSensor({"CUDA_VISIBLE_DEVICES": "2,3"}, local_world_size=2).read())
+    assert {reading.of for reading in readings} == {"gpu2", "gpu3"}
+    values = {(reading.name, reading.of): reading.value for reading in readings}
     assert values[names.GPU_USE, "gpu2"] == 0.5
     assert values[names.GPU_MEMORY, "gpu2"] == 2.0**30
     assert values[names.GPU_POWER, "gpu2"] == pytest.approx(300.002)
@@ -171,8 +171,14 @@ def test_sampler_writes_once_per_node(tmp_path: Path, sys: Path) -> None:
     events = list(read_events(path))
     assert {event.rank for event in events} == {-1}
     assert [e.detail for e in events if e.name == names.EVENT_PLACE] == ["group1.switch2"]
-    found = {event.name for event in events}
-    assert {names.CPU_USE, names.HOST_MEMORY, names.CPU_ENERGY, names.NETWORK_SENT, names.SAMPLER_CPU_TIME} <= found
+    metric_names = {event.name for event in events}
+    assert {
+        names.CPU_USE,
+        names.HOST_MEMORY,
+        names.CPU_ENERGY,
+        names.NETWORK_SENT,
+        names.SAMPLER_CPU_TIME,
+    } <= metric_names
     spent = [e.value for e in events if e.name == names.SAMPLER_CPU_TIME]
     assert len(spent) > 1
     assert spent == sorted(spent)

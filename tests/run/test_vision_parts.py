@@ -101,11 +101,11 @@ def test_folded_pooling_agrees_with_pytorchs_even_where_values_tie(side: int, ch
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(-2, 3, (2, channels, 2 * side, 2 * side), generator=generator).float()
     mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    found, wanted = folded_pool(mine), functional.max_pool2d(theirs, 3, 2, 1)
-    assert torch.equal(found, wanted)
-    grad = torch.randn(found.shape, generator=generator)
-    found.backward(grad)
-    wanted.backward(grad)
+    pooled, expected = folded_pool(mine), functional.max_pool2d(theirs, 3, 2, 1)
+    assert torch.equal(pooled, expected)
+    grad = torch.randn(pooled.shape, generator=generator)
+    pooled.backward(grad)
+    expected.backward(grad)
     torch.testing.assert_close(mine.grad, theirs.grad)
 
 
@@ -175,22 +175,22 @@ def test_same_seed_epoch_and_number_give_the_same_pixels(samples: Samples) -> No
 
 def test_decoding_at_a_smaller_size_gives_nearly_the_same_picture(samples: Samples) -> None:
     content, label = samples.read(0)
-    found, same_label = validation_pixels(samples, 0, size=48)
+    pixels, same_label = validation_pixels(samples, 0, size=48)
     with Image.open(io.BytesIO(content)) as image:
         whole = np.asarray(
             image.convert("RGB").resize((48, 48), Image.Resampling.BILINEAR, box=centre_box(*image.size))
         )
     assert label == same_label
-    assert np.abs(found.astype(float) - whole).mean() < 4.0  # steps of 256; another image differs by tens
+    assert np.abs(pixels.astype(float) - whole).mean() < 4.0  # steps of 256; another image differs by tens
 
 
 def test_greyscale_and_png_images_have_three_channels(tmp_path: Path) -> None:
     for name, mode in (("a.png", "RGBA"), ("b.jpg", "L"), ("c.png", "P")):
         (tmp_path / "class").mkdir(exist_ok=True)
         Image.new(mode, (60, 50)).save(tmp_path / "class" / name)
-    found = open_samples(tmp_path)
+    samples = open_samples(tmp_path)
     for index in range(3):
-        assert validation_pixels(found, index, size=32)[0].shape == (32, 32, 3)
+        assert validation_pixels(samples, index, size=32)[0].shape == (32, 32, 3)
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ def test_greyscale_and_png_images_have_three_channels(tmp_path: Path) -> None:
 def test_damaged_image_is_named(tmp_path: Path, samples: Samples, spoil: Any, why: str) -> None:
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / "spoilt.jpg").write_bytes(spoil(samples.read(0)[0]))
-    found = open_samples(tmp_path)
+    samples = open_samples(tmp_path)
     with pytest.raises(DocumentError, match=rf"spoilt\.jpg.*{why}"):
-        training_pixels(found, 0, size=32, rng=np.random.default_rng(0))
+        training_pixels(samples, 0, size=32, rng=np.random.default_rng(0))
     with pytest.raises(DocumentError, match=rf"spoilt\.jpg.*{why}"):
-        validation_pixels(found, 0, size=32)
+        validation_pixels(samples, 0, size=32)
 
 
 # --- order and counting ----------------------------------------------------------------------------------------------
@@ -267,13 +267,13 @@ def timed(times_s: list[float]) -> list[TimedStep]:
 def test_epicures_protocol_counts_the_fourth_epoch_but_its_ends() -> None:
     run = tiny(epochs=5, steps_per_epoch=6, protocol="epicure")
     times = [1.0] * 18 + [9.0, 2.0, 3.0, 4.0, 50.0, 9.0] + [1.0] * 6
-    found = counted_steps(run, timed(times))
-    assert found is not None
-    assert (found.first, found.last, found.median_s) == (19, 22, 3.5)
+    counted = counted_steps(run, timed(times))
+    assert counted is not None
+    assert (counted.first, counted.last, counted.median_s) == (19, 22, 3.5)
 
 
 def test_steady_protocol_counts_from_where_times_are_even() -> None:
-    found = counted_steps(tiny(steps_per_epoch=40), timed([9.0] * 5 + [1.0] * 35))
-    assert found is not None
-    assert (found.first, found.last, found.median_s) == (5, None, 1.0)
+    counted = counted_steps(tiny(steps_per_epoch=40), timed([9.0] * 5 + [1.0] * 35))
+    assert counted is not None
+    assert (counted.first, counted.last, counted.median_s) == (5, None, 1.0)
     assert counted_steps(tiny(), []) is None
