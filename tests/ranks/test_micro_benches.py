@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+from pool import free_port
+
 from scalewright.launch.ranks.local import rank_environment
 from scalewright.records.measurements import read_measurements
 from scalewright.records.run_directory import RunDirectory
@@ -137,7 +140,8 @@ def test_compiling_that_would_take_longer_than_the_budget_is_left_out(
 def test_two_ranks_measure_at_once_and_the_first_is_written(tmp_path: Path) -> None:
     config = GemmRun(precisions=("fp32",), products=square_products()[:2], finds_best=False, device="cpu", budget_s=2.0)
     directory = RunDirectory.create_or_resume(tmp_path / "r", config.document())
-    ranks = [start(directory, "gemm", rank, num_ranks=2) for rank in range(2)]
+    port = free_port()
+    ranks = [start(directory, "gemm", rank, num_ranks=2, port=port) for rank in range(2)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
     assert read_measurements(directory).device["num_ranks"] == 2
 
@@ -146,7 +150,7 @@ def test_two_ranks_measure_at_once_and_the_first_is_written(tmp_path: Path) -> N
 def test_benchmark_that_is_asked_to_stop_writes_nothing_and_can_be_run_again(tmp_path: Path) -> None:
     config = DispatchRun(compiles=False, device="cpu", budget_s=60.0)
     directory = RunDirectory.create_or_resume(tmp_path / "r", config.document())
-    rank = start(directory, "dispatch", 0, num_ranks=1)
+    rank = start(directory, "dispatch", 0, num_ranks=1, port=free_port())
     waited_s = time.monotonic() + 60.0
     while not directory.rank_events(0).exists() or not directory.rank_events(0).read_text():
         assert time.monotonic() < waited_s
@@ -157,7 +161,7 @@ def test_benchmark_that_is_asked_to_stop_writes_nothing_and_can_be_run_again(tmp
     assert not directory.measurements.exists()
 
 
-def start(directory: RunDirectory, kind: str, rank: int, *, num_ranks: int) -> subprocess.Popen[bytes]:
-    env = rank_environment(dict(os.environ), rank=rank, num_ranks=num_ranks, num_cores=2, port=20000, job="j")
+def start(directory: RunDirectory, kind: str, rank: int, *, num_ranks: int, port: int) -> subprocess.Popen[bytes]:
+    env = rank_environment(dict(os.environ), rank=rank, num_ranks=num_ranks, num_cores=2, port=port, job="j")
     command = [sys.executable, "-m", "scalewright.run", kind, "--run-dir", str(directory.path)]
     return subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
