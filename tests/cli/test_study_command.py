@@ -207,7 +207,7 @@ def test_run_measures_resumes_and_compares(cli: Cli, folder: Path, refused: Refu
     assert cli("study", "diff", "a", "a", cwd=folder).returncode == 0
     with (folder / "a" / ".lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "running here already" in refused(cli("study", "run", "mine.toml", "--out", "a", cwd=folder))
+        assert "already running here" in refused(cli("study", "run", "mine.toml", "--out", "a", cwd=folder))
 
 
 @pytest.mark.ranks
