@@ -116,7 +116,7 @@ def _scheduling(state: LabState) -> str:
     per_cpu_mib = int(state.spec.memory_per_node_bytes / state.spec.num_cpus_per_node) >> 20
     preemption = (
         "PreemptType=preempt/qos\nPreemptMode=REQUEUE\n"
-        # the job's own --signal, if it asked for one, instead of SIGTERM
+        # the signal of the job's --signal option, if it has one, instead of SIGTERM
         "SlurmctldParameters=preempt_send_user_signal\n"
         if state.spec.accounting
         else ""

@@ -57,7 +57,7 @@ VariableName = Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]*$")]
 
 
 class SiteSource(Strict):
-    """Where values come from. Each source stands once in the file, under `[sources.KEY]`."""
+    """Where values come from. The file has each source once, under `[sources.KEY]`."""
 
     kind: Literal["official-doc", "project-config", "user-notes", "live", "assumed"]
     """official-doc: the operator's documentation; project-config: another project's job script; live: the scheduler."""

@@ -42,7 +42,7 @@ def tail(path: Path, num_bytes: int = TAIL_BYTES) -> str:
 
 
 def after_failure(job: SlurmJob, task: int, status: TaskStatus) -> tuple[JobState, str]:
-    """State and reason of a failed task. Running out of memory is a state of its own, because a retry cannot help."""
+    """State and reason of a failed task. Out of memory is a separate state, because a retry cannot help."""
     info = exit_info_of(job, task)
     own_reason = "" if info is None or info.finished else info.reason
     if _OUT_OF_MEMORY.search(own_reason) or _OUT_OF_MEMORY.search(tail(job.log(task))):

@@ -92,7 +92,7 @@ def _view(graph_job: GraphJob, jobs: list[SlurmJob], manifest: LaunchManifest) -
     states: dict[int, JobState] = {}
     failures: Counter[int] = Counter()
     ended_s: dict[int, float] = {}
-    for job in jobs:  # a later attempt stands later in the manifest and replaces an earlier one
+    for job in jobs:  # in the manifest, a later attempt follows an earlier one and replaces it here
         for task, state in job.task_states().items():
             item = job.first_item + task
             states[item], ended_s[item] = state, job.ended_s

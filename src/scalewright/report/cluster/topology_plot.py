@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 COLUMN_INCH, ROW_INCH = 1.9, 0.34
 BOX_WIDTH, BOX_HEIGHT = 0.40, 0.62
-"""Of a device, in columns and rows."""
+"""Size of a device's box, in columns and rows."""
 GPU_COLOUR, NIC_COLOUR, LINK_COLOUR, BAD_COLOUR = COLOURS[2], COLOURS[0], COLOURS[1], COLOURS[4]
 CPU_CHARS = 26
 NUM_LINES = 6
-"""Findings that are written below the picture."""
+"""Largest number of findings below the picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A device in its place: column and row of its middle."""
+    """The box of a device: column and row of its centre."""
 
     label: str
     words: str
@@ -55,7 +55,7 @@ def plot_topology(path: Path, topology: Topology, findings: Sequence[Finding]) -
 
 
 def boxes(topology: Topology) -> list[Box]:
-    """GPUs to the left of their NUMA node's column, network ports to the right, each from the top down."""
+    """Boxes of all devices. In the column of their NUMA node, GPUs are on the left and network ports on the right."""
     placed = []
     for column, number in enumerate(_columns(topology)):
         gpus = [gpu for gpu in topology.gpus if gpu.numa == number]
@@ -72,7 +72,7 @@ def boxes(topology: Topology) -> list[Box]:
 
 
 def _columns(topology: Topology) -> list[int]:
-    """NUMA nodes, then the place of devices that belong to none."""
+    """Numbers of the NUMA nodes, then those of devices without a listed node."""
     listed = [node.number for node in topology.numa_nodes]
     others = sorted({d.numa for d in topology.gpus} | {d.numa for d in topology.nics})
     return [*listed, *(number for number in others if number not in listed)]
@@ -161,7 +161,7 @@ def _draw_box(axes: Axes, box: Box, *, is_bad: bool) -> None:
 def _draw_connections(
     axes: Axes, topology: Topology, placed: dict[str, Box], joined: str | None, num_rows: float
 ) -> None:
-    """A GPU and its nearest ports; between GPUs one bar where all pairs are alike, else a line for each fast pair."""
+    """Lines from GPUs to their nearest ports. Between GPUs: one bar if all pairs are alike, else fast pairs only."""
     for gpu in topology.gpus:
         for nic in nearest_nics(topology, gpu):
             _line(axes, placed[gpu.label], placed[nic.name], NIC_COLOUR, 0.6)
@@ -180,7 +180,7 @@ def _line(axes: Axes, one: Box, other: Box, colour: str, width: float) -> None:
 
 
 def _arc(axes: Axes, one: Box, other: Box, width: float) -> None:
-    """Bent, so that pairs in one line do not hide each other; in front of the ports that it passes."""
+    """A bent line, so that pairs in one row do not hide each other. It is drawn in front of the ports."""
     from matplotlib.patches import FancyArrowPatch
 
     left, right = sorted((one, other), key=lambda box: (box.x, box.y))
@@ -193,7 +193,7 @@ def _arc(axes: Axes, one: Box, other: Box, width: float) -> None:
 
 
 def _draw_bar(axes: Axes, topology: Topology, placed: dict[str, Box], joined: str, num_rows: float) -> None:
-    """One bar below, a riser at the side of each column, and a stub to each GPU."""
+    """One bar below the columns, a vertical line beside each column, and a short line to each GPU."""
     ends = sorted({placed[gpu.label].x - BOX_WIDTH / 2 - 0.015 for gpu in topology.gpus})
     y = num_rows - 0.2
     right = max(placed[gpu.label].x for gpu in topology.gpus) + BOX_WIDTH / 2
