@@ -1,4 +1,4 @@
-"""What `--system` names: a catalogued system, a calibration, or `here`, the machine that we stand on."""
+"""What `--system` names: a catalogued system, a calibration, or `here`, this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scalewright.sites.loader import load_site, site_files
 HERE = "here"
 CPUINFO = Path("/proc/cpuinfo")
 PLAIN_CPU = "laptop"
-"""System that a machine without GPUs refines, where nobody names another."""
+"""System that the calibration of a machine without GPUs refines, unless another is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ def place_of(
 
 def calibrated_here(catalog: Catalog, *, num_ranks: int, device: str) -> Place | None:
     """This machine by its newest calibration; None where it has none."""
-    found = calibrations.matching(fingerprint_here(device), versions_here())
-    return _calibrated(catalog, found[0], None, None, num_ranks) if found else None
+    matching = calibrations.matching(fingerprint_here(device), versions_here())
+    return _calibrated(catalog, matching[0], None, None, num_ranks) if matching else None
 
 
 def _here(catalog: Catalog, *, partition: str | None, transport: str | None, num_ranks: int, device: str) -> Place:
@@ -82,20 +82,20 @@ def _here(catalog: Catalog, *, partition: str | None, transport: str | None, num
     if named and folded(named) != HERE:
         return _named_here(catalog, named, partition, transport, num_ranks, device)
     fingerprint = fingerprint_here(device)
-    found = calibrations.matching(fingerprint, versions_here())
-    if found:
-        return _calibrated(catalog, found[0], partition, transport, num_ranks)
+    matching = calibrations.matching(fingerprint, versions_here())
+    if matching:
+        return _calibrated(catalog, matching[0], partition, transport, num_ranks)
     cluster = cluster_name(os.environ)
     if cluster:
         with contextlib.suppress(UnknownNameError):
             return _catalogued(catalog, system_of_cluster(cluster), partition, transport)
-    raise ConfigError(_who_we_could_be(catalog, fingerprint, cluster))
+    raise ConfigError(_unknown_machine(catalog, fingerprint, cluster))
 
 
 def _named_here(
     catalog: Catalog, name: str, partition: str | None, transport: str | None, num_ranks: int, device: str
 ) -> Place:
-    """What $SCALEWRIGHT_SYSTEM names. A calibration must be of this machine: `here` says so."""
+    """What $SCALEWRIGHT_SYSTEM names. A calibration must be of this machine, because the user says `here`."""
     if name not in calibrations.names():
         return _catalogued(catalog, name, partition, transport)
     calibration = calibrations.load(name)
@@ -117,31 +117,31 @@ def _catalogued(catalog: Catalog, name: str, partition: str | None, transport: s
 
 
 def _calibrated(
-    catalog: Catalog, found: Calibration, partition: str | None, transport: str | None, num_ranks: int
+    catalog: Catalog, calibration: Calibration, partition: str | None, transport: str | None, num_ranks: int
 ) -> Place:
-    if partition is not None and partition != found.partition:
+    if partition is not None and partition != calibration.partition:
         raise ConfigError(
-            f"calibration {found.name} is of partition {found.partition!r}, not {partition!r}: leave --partition out, "
-            f"or name the system {found.base}"
+            f"calibration {calibration.name} is of partition {calibration.partition!r}, not {partition!r}: "
+            f"leave --partition out, or name the system {calibration.base}"
         )
     if transport is not None:
-        raise ConfigError(f"calibration {found.name} measured one way over its network: leave --transport out")
-    machine = machine_from_calibration(catalog, found, num_ranks=num_ranks)
-    storage = storage_here(found, own_storage(catalog, found.base))
-    day = found.created.date().isoformat()
+        raise ConfigError(f"calibration {calibration.name} measured one transport only: leave --transport out")
+    machine = machine_from_calibration(catalog, calibration, num_ranks=num_ranks)
+    storage = storage_here(calibration, own_storage(catalog, calibration.base))
+    day = calibration.created.date().isoformat()
     disturbed = (
-        f"calibration {found.name} was made while others used this machine: calibrate again when it is quiet"
-        if found.is_disturbed
+        f"calibration {calibration.name} was made while others used this machine: calibrate again when it is quiet"
+        if calibration.is_disturbed
         else ""
     )
     return Place(
         machine=replace(machine, assumptions=(*machine.assumptions, *filter(None, [storage.note, disturbed]))),
-        system=found.base, basis=f"calibration {found.name} of {day}", calibration=found, storage=storage.entry,
-        has_measured_storage=storage.is_measured,
+        system=calibration.base, basis=f"calibration {calibration.name} of {day}", calibration=calibration,
+        storage=storage.entry, has_measured_storage=storage.is_measured,
     )  # fmt: skip
 
 
-def _who_we_could_be(catalog: Catalog, fingerprint: Fingerprint, cluster: str) -> str:
+def _unknown_machine(catalog: Catalog, fingerprint: Fingerprint, cluster: str) -> str:
     versions = versions_here()
     known = []
     for name in calibrations.names():
@@ -151,10 +151,10 @@ def _who_we_could_be(catalog: Catalog, fingerprint: Fingerprint, cluster: str) -
             known.append(f"{name} (it cannot be read: {error})")
     listed = f"calibrations: {', '.join(known)}" if known else "there is no calibration yet"
     systems = ", ".join(catalog.ids("systems"))
-    asked = f"; the scheduler's cluster {cluster!r} is not catalogued" if cluster else ""
+    unknown_cluster = f"; the scheduler's cluster {cluster!r} is not catalogued" if cluster else ""
     return (
-        f"nobody knows what machine this is ({fingerprint.name}, {fingerprint.num_cores} cores): {listed}{asked}; run "
-        f"scalewright calibrate, or set {EnvName.SYSTEM} or --system to one of {systems}"
+        f"this machine is not known ({fingerprint.name}, {fingerprint.num_cores} cores): {listed}{unknown_cluster}; "
+        f"run scalewright calibrate, or set {EnvName.SYSTEM} or --system to one of {systems}"
     )
 
 
@@ -164,8 +164,8 @@ def base_system(catalog: Catalog, fingerprint: Fingerprint, named: str | None) -
         system = catalog.system(named)
         return system.id, _partition_with(catalog, system, fingerprint)
     cluster = cluster_name(os.environ)
-    told = (os.environ.get(EnvName.SYSTEM, ""), system_of_cluster(cluster) if cluster else "")
-    for name in told:
+    candidates = (os.environ.get(EnvName.SYSTEM, ""), system_of_cluster(cluster) if cluster else "")
+    for name in candidates:
         if name and folded(name) in {folded(known) for known in catalog.ids("systems")}:
             system = catalog.system(name)
             return system.id, _partition_with(catalog, system, fingerprint)
@@ -186,7 +186,7 @@ def base_system(catalog: Catalog, fingerprint: Fingerprint, named: str | None) -
 
 
 def default_name(catalog: Catalog, fingerprint: Fingerprint) -> str:
-    """What a calibration is called where nobody names it: after the device and how many there are."""
+    """Default name of a calibration: the device, and how many there are."""
     if fingerprint.device == "cpu":
         return f"cpu-{fingerprint.num_cores}-cores"
     try:
@@ -209,7 +209,7 @@ def _partition_with(catalog: Catalog, system: System, fingerprint: Fingerprint) 
 
 
 def fingerprint_here(device: str = "auto") -> Fingerprint:
-    """What tells this machine from others, without asking PyTorch. `auto`: its GPUs where it has any."""
+    """What distinguishes this machine from others, without PyTorch. `auto`: its GPUs where it has any."""
     gpus = [] if device == "cpu" else visible_gpus()
     processor = processor_here()
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -234,10 +234,10 @@ def processor_here() -> str:
 
 def versions_here() -> dict[str, str]:
     """Versions that a calibration must share; PyTorch's without the build, and not where it is not installed."""
-    found = {"scalewright": __version__}
+    versions = {"scalewright": __version__}
     with contextlib.suppress(metadata.PackageNotFoundError):
-        found["torch"] = metadata.version("torch").partition("+")[0]
-    return found
+        versions["torch"] = metadata.version("torch").partition("+")[0]
+    return versions
 
 
 def system_of_cluster(cluster: str) -> str:
@@ -251,10 +251,10 @@ def system_of_cluster(cluster: str) -> str:
 
 
 def cluster_name(env: Mapping[str, str]) -> str:
-    """The scheduler's name of the cluster: told to a job, asked for elsewhere; empty where there is none."""
-    told = env.get("SLURM_CLUSTER_NAME", "")
-    if told:
-        return told.lower()
+    """The scheduler's name of the cluster: from a job's environment, else from Slurm; empty where there is none."""
+    name = env.get("SLURM_CLUSTER_NAME", "")
+    if name:
+        return name.lower()
     try:
         return ask_cluster_name()
     except EnvironmentFailedError:

@@ -1,4 +1,4 @@
-"""Answer: everything that a prediction says, whatever was asked.
+"""Answer: everything that a prediction says, for every kind of question.
 
     answer(question).time.total      answer(question).fits      answer(question).document()
 

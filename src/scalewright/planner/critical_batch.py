@@ -9,7 +9,7 @@ from scalewright import units
 from scalewright.workload.model import ModelSpec
 
 TOKENS_PER_PARAM = 20.0
-"""Compute-optimal training (Hoffmann et al. 2022, arXiv:2203.15556, Table 3): what is taken where nobody says."""
+"""Compute-optimal training (Hoffmann et al. 2022, arXiv:2203.15556, Table 3), where no number of tokens is given."""
 PARAMS_SCALE, PARAMS_EXPONENT = 6.4e13, 0.076
 TOKENS_SCALE, TOKENS_EXPONENT = 1.8e13, 0.103
 BATCH_SCALE, BATCH_EXPONENT = 2.0e8, 0.21

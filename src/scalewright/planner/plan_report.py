@@ -1,4 +1,4 @@
-"""A plan with what was asked beside it: a what-if, other systems, a framework's file."""
+"""A plan with its extras: a what-if, a comparison with other systems, a framework's file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAGES_WITHOUT_LAYOUT = ("rl", "generate", "distill")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """The plan for the first system and what else was asked for."""
+    """The plan for the first system, and the extras that the user chose."""
 
     plan: Plan
     basis: str

@@ -145,7 +145,7 @@ FINE_TUNING_STEPS = 1000
 def resolve_work(
     spec: ModelSpec, *, tokens: str | None, steps: int | None, global_batch: int, stage: str = "pretrain"
 ) -> TrainingWork:
-    """Tokens or steps as asked; else what the published run took, else twenty tokens for each parameter it meets."""
+    """The given tokens or steps; else those of the published run, else twenty tokens for each active parameter."""
     if tokens is not None and steps is not None:
         raise ConfigError(f"tokens {tokens} and steps {steps} conflict: give one of them")
     per_step = global_batch * spec.transformer.seq

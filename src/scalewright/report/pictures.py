@@ -86,8 +86,8 @@ def points(picture: Picture) -> list[RooflinePoint]:
     by_name: dict[str, list[Operation]] = {}
     for op in picture.operations:
         by_name.setdefault(op.name, []).append(op)
-    found = [_point(name, ops, picture) for name, ops in by_name.items()]
-    ranked = sorted(found, key=lambda point: point.share_frac, reverse=True)
+    every = [_point(name, ops, picture) for name, ops in by_name.items()]
+    ranked = sorted(every, key=lambda point: point.share_frac, reverse=True)
     return [point for i, point in enumerate(ranked[:NUM_POINTS]) if i < 3 or point.share_frac >= MIN_SHARE_FRAC]
 
 

@@ -267,8 +267,8 @@ def _roots(columns: Columns, problem: Ints) -> _Roots:
 def _costed(space: Space, choice: KnobChoice, columns: Columns, roots: _Roots, rows: Ints) -> Part:
     """Reserved memory of every row, and time of those that fit.
 
-    Memory never falls with the micro-batch or with interleaving, so a root that does not fit stands for all its rows:
-    they keep its memory, which is a bound from below.
+    Memory never falls with the micro-batch or with interleaving, so if a root does not fit, none of its rows does:
+    they keep its memory, which is a lower bound of theirs.
     """
 
     def over(some: Ints, cost: Callable[[Setting], FloatLike]) -> Floats:

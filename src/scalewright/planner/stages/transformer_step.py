@@ -54,7 +54,7 @@ def _warnings(question: Question, cost: StepCost) -> list[str]:
     if not machine.matmul_is_published(question.recipe.matmul):
         share = machine.constants.unpublished_matmul_share
         warnings.append(
-            f"nobody published a best {question.recipe.matmul} matmul for {machine.accelerator.id}: "
+            f"no best {question.recipe.matmul} matmul rate of {machine.accelerator.id} is published: "
             f"{share.value:.0%} of peak is assumed"
         )
     if shape.head_dim % MIN_EFFICIENT_HEAD_DIM_MULTIPLE:

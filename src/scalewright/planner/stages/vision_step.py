@@ -94,7 +94,7 @@ def _warnings(question: Question, time: Breakdown, images_per_s_per_gpu: float, 
         warnings.append(f"the step waits for data: {workers} do not keep up; decode on the device")
     elif feed.storage is None and images_per_s_per_gpu > loaded_per_s:
         warnings.append(
-            f"images are taken to be ready: {workers} would prepare {loaded_per_s:,.0f} a second; "
+            f"images are assumed to be ready: {workers} would prepare {loaded_per_s:,.0f} a second; "
             "name a storage to count the wait"
         )
     warnings += [f"{reason}: the interval is wider" for reason in unseen]

@@ -23,7 +23,7 @@ MIN_PROBLEM_ROWS = 5
 """Rows of one problem (same model, machine and batch, other layouts) that make ranking them a question."""
 
 LEAST_WIDTH = 0.01
-"""An interval cut off by the peak rate may end at the prediction; nobody measures to less than 1 %."""
+"""An interval cut off by the peak rate may end at the prediction; no measurement is better than 1 %."""
 
 Scores = dict[str, float | int | None]
 

@@ -1,4 +1,4 @@
-"""An answer for people, whatever was asked: the summary, where time and memory go and, on request, why."""
+"""An answer for people, of any kind: the summary, where time and memory go and, on request, why."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def print_terms(
     console.print(table)
 
 
-def print_limits(console: Console, found: Sequence[Limit]) -> None:
+def print_limits(console: Console, limits: Sequence[Limit]) -> None:
     table = plain_table("term", "share", "why, and what would reduce it", title="what limits it", right=("share",))
-    for limit in found[:NUM_LIMITS]:
+    for limit in limits[:NUM_LIMITS]:
         table.add_row(limit.name.replace("_", " "), f"{limit.share_frac:.1%}", escape(limit.reason))
     console.print()
     console.print(table)
@@ -83,10 +83,10 @@ def print_equations(console: Console, breakdowns: Iterable[Breakdown], *more: st
         if term.formula and float(term.total) != 0.0
     )
     for key in [*keys, *more]:
-        found = formula(key)
-        console.print(f"[cyan]{key}[/]  {escape(found.summary)}")
+        docstring = formula(key)
+        console.print(f"[cyan]{key}[/]  {escape(docstring.summary)}")
         table = plain_table("", "", header=False)
-        for name, text in found.sections.items():
+        for name, text in docstring.sections.items():
             # an equation's lines are its alternatives; the lines of a sentence are not
             table.add_row(name, escape(text if name == "Equation" else " ".join(text.splitlines())))
         console.print(Padding(table, (0, 0, 0, 2)))

@@ -150,9 +150,10 @@ def _of_a_job(cut: dict[str, Any]) -> str:
 def _print_ranking(console: Console, plan: Document) -> None:
     numbers = ("step", "MFU", "memory")
     table = plain_table(*numbers, "layout", title="best layouts", right=numbers)
-    for found in (plan["best"], *plan["alternatives"]):
-        text = found["layout_text"].replace(f",gbs={plan['request']['global_batch']}", "").replace(",", " ")
-        table.add_row(_s(found["step_time_s"]), f"{found['mfu_frac']:.1%}", _b(found["memory_bytes"]), escape(text))
+    for prediction in (plan["best"], *plan["alternatives"]):
+        text = prediction["layout_text"].replace(f",gbs={plan['request']['global_batch']}", "").replace(",", " ")
+        seconds, mfu = _s(prediction["step_time_s"]), f"{prediction['mfu_frac']:.1%}"
+        table.add_row(seconds, mfu, _b(prediction["memory_bytes"]), escape(text))
     console.print()
     console.print(table)
 
@@ -186,17 +187,17 @@ def _moved_with(names: list[str], best: str, rival: str) -> str:
 
 def _by_layout(losers: list[Document]) -> list[tuple[list[str], Document]]:
     """Families whose best member is the same layout share a line."""
-    found: dict[str, tuple[list[str], Document]] = {}
+    by_layout: dict[str, tuple[list[str], Document]] = {}
     for loser in losers:
         name = f"{loser['knob']}={loser['value']}"
-        found.setdefault(loser.get("layout", name), ([], loser))[0].append(name)
-    return list(found.values())
+        by_layout.setdefault(loser.get("layout", name), ([], loser))[0].append(name)
+    return list(by_layout.values())
 
 
 def _closest(losers: list[Document]) -> list[Document]:
     """The best rival of each knob, and the first value of each that cannot be."""
-    found = {(loser["knob"], "loss_s" in loser): loser for loser in reversed(losers)}
-    ranked = [loser for loser in losers if loser is found[loser["knob"], "loss_s" in loser]]
+    closest = {(loser["knob"], "loss_s" in loser): loser for loser in reversed(losers)}
+    ranked = [loser for loser in losers if loser is closest[loser["knob"], "loss_s" in loser]]
     lost = [loser for loser in ranked if "loss_s" in loser]
     return lost[:NUM_LOSERS] + [loser for loser in ranked if "loss_s" not in loser]
 
@@ -267,20 +268,20 @@ def _print_misfit(console: Console, plan: Document) -> None:
 
 
 def print_what_if(console: Console, plan: Document) -> None:
-    asked, best = plan["what_if"], plan["best"]
-    other = asked["best"]
-    delta = asked["step_time_difference_s"]
+    change, best = plan["what_if"], plan["best"]
+    other = change["best"]
+    delta = change["step_time_difference_s"]
     verdict = "slower" if delta > 0 else "faster"
     console.print()
-    console.print(f"[bold]what if {escape(asked['change'])}[/]: {escape(other['layout_text'])}")
+    console.print(f"[bold]what if {escape(change['change'])}[/]: {escape(other['layout_text'])}")
     numbers = ("best", "what if", "difference")
     table = plain_table("", *numbers, right=numbers)
     table.add_row("step time", _s(best["step_time_s"]), _s(other["step_time_s"]), _signed(delta, units.SECONDS))
     least = SMALLEST_SHOWN_FRAC * best["step_time_s"]
-    for name, value in asked["terms_s"].items():
+    for name, value in change["terms_s"].items():
         if abs(value) >= least:
             table.add_row(f"  {escape(name.replace('_', ' '))}", "", "", _signed(value, units.SECONDS))
-    memory = _signed(asked["memory_difference_bytes"], units.BYTES)
+    memory = _signed(change["memory_difference_bytes"], units.BYTES)
     table.add_row("memory", _b(best["memory_bytes"]), _b(other["memory_bytes"]), memory)
     console.print(table)
     console.print(f"{_s(abs(delta))} {verdict} ({delta / best['step_time_s']:+.1%})")

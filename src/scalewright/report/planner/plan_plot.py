@@ -106,22 +106,22 @@ def _leaves(term: dict[str, Any], key: str) -> Terms:
         for suffix in PASSES:
             name = name.removesuffix(suffix)
         return {name: float(term[key])}
-    found: Terms = {}
+    by_name: Terms = {}
     for part in term["parts"]:
         for name, value in _leaves(part, key).items():
-            found[name] = found.get(name, 0.0) + value
-    return found
+            by_name[name] = by_name.get(name, 0.0) + value
+    return by_name
 
 
 def scaling_points(plan_document: dict[str, Any]) -> list[ScalingPoint]:
     """Node counts at which something fits, fewest first."""
-    found = []
+    points = []
     for row in plan_document["scaling"]:
         if row["fits"]:
             low, high = row["step_time_interval_s"]
             point = ScalingPoint(num_nodes=row["num_nodes"], step_time_s=row["step_time_s"], interval_s=(low, high))
-            found.append(point)
-    return sorted(found, key=lambda point: point.num_nodes)
+            points.append(point)
+    return sorted(points, key=lambda point: point.num_nodes)
 
 
 def largest_terms(rows: Sequence[Terms]) -> list[str]:

@@ -66,7 +66,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A point's name and where it stands."""
+    """A point's name and its position."""
 
     point: RooflinePoint
     words: str
@@ -124,9 +124,9 @@ def _segments(terms: Terms, fixed: dict[str, str]) -> list[Segment]:
     num_shown = min(sum(value >= visible for value, _ in ranked), NUM_SEGMENTS)
     shown = [(name, value, fixed.get(name.removesuffix("_and_loss"))) for value, name in ranked[:num_shown]]
     free = iter([colour for colour in COLOURS if colour not in {c for _, _, c in shown}])
-    found = [Segment(name=n.replace("_", " "), value=value, colour=c or next(free)) for n, value, c in shown]
+    segments = [Segment(name=n.replace("_", " "), value=value, colour=c or next(free)) for n, value, c in shown]
     rest = sum(value for value, _ in ranked[num_shown:])
-    return [*found, Segment(name="other", value=rest, colour=REST)] if rest > 0.0 else found
+    return [*segments, Segment(name="other", value=rest, colour=REST)] if rest > 0.0 else segments
 
 
 def draw(picture: Picture) -> Figure:
@@ -272,16 +272,16 @@ def _clusters(axes: Axes, shown: list[RooflinePoint]) -> list[list[RooflinePoint
             columns[-1].append(point)
         else:
             columns.append([point])
-    found: list[list[RooflinePoint]] = []
+    groups: list[list[RooflinePoint]] = []
     for column in columns:
-        found.append([])
+        groups.append([])
         for point in sorted(column, key=lambda p: p.achieved_flop_per_s, reverse=True):
-            above = _position(axes, found[-1][-1])[1] if found[-1] else math.inf
+            above = _position(axes, groups[-1][-1])[1] if groups[-1] else math.inf
             room = (above - _position(axes, point)[1]) / dots
-            if found[-1] and room > LABEL_STEP * len(found[-1]) + 20.0:
-                found.append([])
-            found[-1].append(point)
-    return found
+            if groups[-1] and room > LABEL_STEP * len(groups[-1]) + 20.0:
+                groups.append([])
+            groups[-1].append(point)
+    return groups
 
 
 def _free_stair(
@@ -347,12 +347,12 @@ def _above(axes: Axes, best: float) -> Bbox:
 
 def _slope_boxes(axes: Axes, bytes_per_s: float) -> list[Bbox]:
     """A slope as small boxes, for the labels to keep clear of."""
-    (x_low, x_high), found = axes.get_xlim(), []
+    (x_low, x_high), boxes = axes.get_xlim(), []
     for step in range(101):
         x = x_low * (x_high / x_low) ** (step / 100.0)
         across, up = axes.transData.transform((x, x * bytes_per_s))
-        found.append(_box((float(across), float(up)), 4.0, 4.0))
-    return found
+        boxes.append(_box((float(across), float(up)), 4.0, 4.0))
+    return boxes
 
 
 def _draw_time(axes: Axes, picture: Picture) -> None:
