@@ -74,7 +74,7 @@ def test_interrupted_run_goes_on_where_it_was_and_a_killed_rank_ends_it(tmp_path
         os.kill(pid_of_rank(directory, 1), signal.SIGKILL)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 3, stderr
-    assert "rank 1 was ended by signal SIGKILL" in stderr.splitlines()[-1]
+    assert "rank 1 ended with signal SIGKILL" in stderr.splitlines()[-1]
     info = directory.read_exit_info()
     assert info is not None
     assert (info.code, info.rank) == (3, 1)

@@ -61,7 +61,7 @@ def test_why_a_job_waits(cli: Cli, slurm: Lab) -> None:
         assert told["reason"]["code"] in ("Resources", "Priority", "None")
         assert 0 < told["wait_s"] <= 1800
         assert "neither runs nor waits" in cli("advise", "--job", "999999", env=slurm.env).stderr
-        assert "runs already" in cli("advise", "--job", first, env=slurm.env).stderr
+        assert "is running on" in cli("advise", "--job", first, env=slurm.env).stderr
     finally:
         slurm.run("scancel", first, second)
 

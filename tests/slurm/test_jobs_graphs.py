@@ -312,7 +312,7 @@ def test_spent_comes_from_the_accounts(ended: Callable[[str], Ended], cli: Cli, 
     assert answer["bill"]["energy_j"] > 0
     over = cli("jobs", "spent", str(low), "--limit-gpu-hours", "0", env=slurm.env)
     assert over.returncode == 1
-    assert "by 1 jobs (the scheduler's accounts)" in over.stdout
+    assert "by 1 jobs (Slurm's accounting)" in over.stdout
 
 
 def test_refusal_half_way_lists_what_was_submitted_and_one_command_ends_it(

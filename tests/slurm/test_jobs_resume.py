@@ -157,4 +157,4 @@ def test_without_accounts_ends_are_known_and_a_driver_waits_for_a_scheduler_that
     assert [(j["job"], j["tasks"]) for j in found["slurm_jobs"]] == [("sweep", "0-1"), ("sweep", "1"), ("after", "0")]
     spent = cli("jobs", "spent", launch, env=slurm.env)
     assert spent.returncode == 0, spent.stderr
-    assert "the queue, as drivers saw it" in spent.stdout
+    assert "the queue, as recorded by drivers" in spent.stdout
