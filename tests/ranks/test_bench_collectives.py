@@ -106,7 +106,7 @@ def test_torchrun_starts_the_ranks_and_the_first_one_prints(tmp_path: Path) -> N
 def test_ranks_of_torchrun_without_a_run_directory_are_refused(tmp_path: Path, cli: Cli, refused: Refused) -> None:
     place = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     message = refused(cli(*BROADCAST, cwd=tmp_path, env=place))
-    assert "2 ranks were started, and each would name its own folder: give --run-dir" in message
+    assert "2 ranks were started, and each would choose its own folder: give --run-dir" in message
     assert list(tmp_path.iterdir()) == []
 
 
