@@ -76,7 +76,7 @@ def test_loader_is_the_limit_where_steps_wait_for_it(tmp_path: Path) -> None:
     assert summary.vision.device_images_per_s == pytest.approx(RANKS * BATCH / 0.3)
     assert summary.vision.loader_images_per_s == 200.0
     assert limit_sentence(summary.vision) == (
-        "the limit is the loader: the device takes 213 images/s, the loader alone gives 200; "
+        "the limit is the loader: the device takes 213 images/s, the loader alone delivers 200; "
         "50% of a step waits for images"
     )
 

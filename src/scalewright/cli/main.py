@@ -27,8 +27,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"scalewright {__version__}")
         raise typer.Exit
 
@@ -63,7 +63,7 @@ app.add_typer(study.app, name="study")
 
 
 def main() -> NoReturn:
-    """Run a command. Errors made on purpose print one sentence; the exit code says whose turn it is."""
+    """Run a command. An expected error prints one sentence and sets the exit code."""
     arguments = sys.argv[1:] or ["--help"]
     debug = "--debug" in arguments
     try:
@@ -74,7 +74,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush cannot fail again
         sys.exit(0)  # the reader has gone: `scalewright ... | head` is not an error
     except OSError as error:
-        _fail(f"the answer cannot be written: {error.strerror}", ExitCode.ENVIRONMENT, debug=debug)
+        _fail(f"the output cannot be written: {error.strerror}", ExitCode.ENVIRONMENT, debug=debug)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
@@ -89,14 +89,14 @@ def main() -> NoReturn:
 
 
 def _finish(code: int) -> NoReturn:
-    """Flush before leaving, so that a full disk is an answer and not a traceback at shutdown."""
+    """Flush before the exit, so that a full disk gives an error message and not a traceback."""
     try:
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             sys.exit(0)
-        _fail(f"the answer cannot be written: {error.strerror}", ExitCode.ENVIRONMENT, debug=False)
+        _fail(f"the output cannot be written: {error.strerror}", ExitCode.ENVIRONMENT, debug=False)
     sys.exit(code)
 
 

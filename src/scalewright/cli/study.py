@@ -61,15 +61,15 @@ def show(study: StudyName, as_json: AsJson = False, catalog: CatalogFolder = Non
     from scalewright.report.console import answer_console, plain_table
     from scalewright.study.points import open_study
 
-    found = open_study(open_catalog(catalog), study)
+    opened = open_study(open_catalog(catalog), study)
     if as_json:
-        points = [{"id": p.id, "labels": p.labels, "resolved": p.resolved} for p in found.points]
-        typer.echo(to_json(document("study-points", {"study": found.file.id, "points": points})), nl=False)
+        points = [{"id": p.id, "labels": p.labels, "resolved": p.resolved} for p in opened.points]
+        typer.echo(to_json(document("study-points", {"study": opened.file.id, "points": points})), nl=False)
         return
     console = answer_console()
-    console.print(f"{found.file.title}: {len(found.points)} points of kind {found.file.kind}", markup=False)
-    table = plain_table(*found.points[0].labels, gap=1)
-    for point in found.points:
+    console.print(f"{opened.file.title}: {len(opened.points)} points of kind {opened.file.kind}", markup=False)
+    table = plain_table(*opened.points[0].labels, gap=1)
+    for point in opened.points:
         table.add_row(*point.labels.values())
     console.print(table)
 
@@ -81,11 +81,11 @@ def check(study: StudyName, catalog: CatalogFolder = None) -> None:
     from scalewright.study.points import open_study
 
     library = open_catalog(catalog)
-    found = open_study(library, study)
-    counts = [f"{len(found.points)} points"]
-    if found.file.measure is not None:
+    opened = open_study(library, study)
+    counts = [f"{len(opened.points)} points"]
+    if opened.file.measure is not None:
         counts.append(f"{len(open_study(library, study, is_measured=True).points)} to measure")
-    typer.echo(f"{found.path}: {', '.join(counts)}, {len(found.file.published)} published figures")
+    typer.echo(f"{opened.path}: {', '.join(counts)}, {len(opened.file.published)} published figures")
 
 
 @app.command("predict")
@@ -102,7 +102,7 @@ def predict(
     library = open_catalog(catalog)
     if out is not None:
         check_folder(out)
-    _answer(predicted_report(library, open_study(library, study)), out, plots=plots, as_json=as_json)
+    _show_report(predicted_report(library, open_study(library, study)), out, plots=plots, as_json=as_json)
 
 
 @app.command("run")
@@ -116,75 +116,77 @@ def run(
     that cannot run are data: exit 1 means that not one was measured.
     """
     from scalewright.catalog.library import open_catalog
-    from scalewright.errors import ConfigError
+    from scalewright.study.points import open_study
+    from scalewright.study.report_builder import measured_report
+    from scalewright.study.site_run import site_name
+    from scalewright.study.store import Store
+
+    library = open_catalog(catalog)
+    opened = open_study(library, study, is_measured=True)
+    at_site = site_name(opened, site, wait=wait)
+    store = Store.create_or_resume(out or Path("results") / opened.file.id, opened)
+    if at_site:
+        code = _submit(library, opened, store, at_site, catalog, wait=wait, as_json=as_json)
+    else:
+        code = _run_here(library, opened, store)
+    if wait or not at_site:
+        _show_report(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _run_here(library: Catalog, study: Study, store: Store) -> int:
+    """Measure every point here, with a progress bar. The exit code."""
     from scalewright.records.types import ExitCode
     from scalewright.report.study.progress import StudyProgress
     from scalewright.study.calibration.measure import CalibrationStoppedError
     from scalewright.study.measure import calibrate_first, run_here
-    from scalewright.study.order import in_order, is_search
-    from scalewright.study.points import open_study
-    from scalewright.study.report_builder import measured_report
+    from scalewright.study.order import in_order, is_success
     from scalewright.study.site_run import check_none_queued
-    from scalewright.study.store import Store
 
-    library = open_catalog(catalog)
-    found = open_study(library, study, is_measured=True)
-    at_site = site or (found.file.measure.site if found.file.measure and found.file.measure.where == "site" else "")
-    if wait and not at_site:
-        raise ConfigError(
-            f"--wait is for points that run as jobs, and {found.file.id} runs here: give --site, or leave it"
-        )
-    store = Store.create_or_resume(out or Path("results") / found.file.id, found)
-    if at_site:
-        submitted = _submit(library, found, store, at_site, catalog, wait=wait, as_json=as_json)
-        if wait:
-            _answer(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
-        raise typer.Exit(submitted)
-    check_none_queued(store, lambda text: typer.echo(text, err=True))
+    check_none_queued(store, _say)
     try:
-        calibrate_first(library, found, lambda text: typer.echo(text, err=True))
+        calibrate_first(library, study, _say)
     except CalibrationStoppedError as error:
         raise typer.Exit(error.code) from error
-    order = in_order(library, found)
+    order = in_order(library, study)
     try:
         with StudyProgress(len(order)) as progress:
-            ended = run_here(library, found, store, progress, order)
+            ended = run_here(library, study, store, progress, order)
     except KeyboardInterrupt as error:
-        typer.echo("stopped: what is measured is kept; run the same command again to go on", err=True)
+        _say("stopped: measured points are kept; run the same command again to continue")
         raise typer.Exit(ExitCode.INTERRUPTED) from error
-    _answer(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
-    enough = any if is_search(found) else all
-    raise typer.Exit(ExitCode.YES if enough(end.state == "finished" for end in ended) else ExitCode.NO)
+    return ExitCode.YES if is_success(study, (end.state == "finished" for end in ended)) else ExitCode.NO
 
 
 def _submit(
     library: Catalog, study: Study, store: Store, site: str, catalog: Path | None, *, wait: bool, as_json: bool
 ) -> int:
-    """Submit what is left, and wait for it where asked to. The exit code."""
+    """Submit the open tries; with `wait`, stay until their jobs have ended. The exit code."""
     from scalewright.records.documents import document, to_json
     from scalewright.records.types import ExitCode
     from scalewright.sites.current import site_named
     from scalewright.study import site_run
-    from scalewright.study.order import in_order, is_search
-
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
+    from scalewright.study.order import in_order, is_success
 
     order = in_order(library, study)
-    drivers = site_run.submit(study, store, order, site_named(site, catalog), catalog=catalog, say=say)
-    jobs = [job.id for driver in drivers for job in driver.folder.read().slurm_jobs if not job.has_ended]
-    then = shlex.join(["scalewright", "study", "status", str(study.path), "--results", str(store.path)])
+    drivers = site_run.submit(study, store, order, site_named(site, catalog), catalog=catalog, say=_say)
     if wait:
         site_run.wait(drivers)
-        enough = any if is_search(study) else all
-        done = enough(store.is_finished(tried.point, tried.repeat) for tried in order)
-        return ExitCode.YES if done else ExitCode.NO
+        finished = (store.is_finished(tried.point, tried.repeat) for tried in order)
+        return ExitCode.YES if is_success(study, finished) else ExitCode.NO
+    jobs = site_run.open_jobs(drivers)
+    status = shlex.join(["scalewright", "study", "status", str(study.path), "--results", str(store.path)])
     if as_json:
-        body = {"results": str(store.path), "jobs": jobs, "next": then}
-        typer.echo(to_json(document("study-jobs", body)), nl=False)
+        typer.echo(
+            to_json(document("study-jobs", {"results": str(store.path), "jobs": jobs, "next": status})), nl=False
+        )
     else:
         typer.echo("\n".join(jobs) if jobs else "nothing is left to submit")
-        say(f"  how it stands: {then}" if jobs else f"  the report: {then.replace('status', 'report', 1)}")
+        _say(f"  its status: {status}" if jobs else f"  the report: {status.replace('status', 'report', 1)}")
     return ExitCode.YES
 
 
@@ -225,10 +227,10 @@ def report(
     from scalewright.study.store import Store
 
     library = open_catalog(catalog)
-    found = open_study(library, study, is_measured=True)
-    store = Store.open(results or Path("results") / found.file.id)
+    opened = open_study(library, study, is_measured=True)
+    store = Store.open(results or Path("results") / opened.file.id)
     check_folder(out or store.report)
-    _answer(measured_report(library, study, store), out or store.report, plots=plots, as_json=as_json)
+    _show_report(measured_report(library, study, store), out or store.report, plots=plots, as_json=as_json)
 
 
 @app.command("status")
@@ -246,14 +248,14 @@ def status(
     from scalewright.study.status import StudyStatus, status_of
     from scalewright.study.store import Store
 
-    found = open_study(open_catalog(catalog), study, is_measured=True)
-    store = Store.open(results or Path("results") / found.file.id)
-    store.check(found)
+    opened = open_study(open_catalog(catalog), study, is_measured=True)
+    store = Store.open(results or Path("results") / opened.file.id)
+    store.check(opened)
     latest: list[StudyStatus] = []
 
     def see() -> dict[str, Any]:
-        queue = look(store, lambda text: typer.echo(text, err=True))
-        latest[:] = [status_of(found, store, queue=queue)]
+        queue = look(store, _say)
+        latest[:] = [status_of(opened, store, queue=queue)]
         return latest[0].as_document()
 
     if as_json:
@@ -270,7 +272,7 @@ def diff(
     threshold: Annotated[str, typer.Option(help="Change that does not matter, beyond the noise.")] = "0 %",
     as_json: AsJson = False,
 ) -> None:
-    """Tell which points got faster or slower by more than their noise. Exit 1: some got slower."""
+    """Show which points got faster or slower by more than their noise. Exit 1: some got slower."""
     from scalewright import units
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
@@ -280,27 +282,27 @@ def diff(
     from scalewright.study.store import Store
 
     limit = units.parse(threshold, units.FRACTION)
-    found = compare(Store.open(first), Store.open(second), threshold_frac=limit)
+    differences = compare(Store.open(first), Store.open(second), threshold_frac=limit)
     if as_json:
-        typer.echo(to_json(found.as_document()), nl=False)
+        typer.echo(to_json(differences.as_document()), nl=False)
     else:
-        print_diff(answer_console(), found.as_document())
-    raise typer.Exit(ExitCode.NO if found.slower else ExitCode.YES)
+        print_diff(answer_console(), differences.as_document())
+    raise typer.Exit(ExitCode.NO if differences.slower else ExitCode.YES)
 
 
-def _answer(found: StudyReport, folder: Path | None, *, plots: bool, as_json: bool) -> None:
+def _show_report(report: StudyReport, folder: Path | None, *, plots: bool, as_json: bool) -> None:
     from scalewright.records.documents import to_json
     from scalewright.report.console import answer_console
     from scalewright.report.study.table import print_study
     from scalewright.report.study.write import write_report
 
     if as_json:
-        typer.echo(to_json(found.document()), nl=False)
+        typer.echo(to_json(report.document()), nl=False)
     else:
-        print_study(answer_console(), found)
+        print_study(answer_console(), report)
     if folder is None:
         return
-    page, missing = write_report(folder, found, with_plots=plots)
+    page, missing = write_report(folder, report, with_plots=plots)
     for sentence in missing:
         typer.echo(f"note: {sentence}", err=True)
     typer.echo(f"report {page or folder}", err=True)

@@ -62,8 +62,8 @@ class CollectedRun:
         Profiled steps are slower for being profiled, and left out.
         """
         every = self.step_numbers
-        told = [event.step for event in self.happenings if event.name == names.EVENT_STEADY]
-        first = told[-1] if told else every[NUM_WARMUP_STEPS] if len(every) > 2 * NUM_WARMUP_STEPS else 0
+        steady = [event.step for event in self.happenings if event.name == names.EVENT_STEADY]
+        first = steady[-1] if steady else every[NUM_WARMUP_STEPS] if len(every) > 2 * NUM_WARMUP_STEPS else 0
         last = max((e.step for e in self.happenings if e.name == names.EVENT_STEADY_END), default=math.inf)
         profiled = self.steps.get(names.COMPUTE_TIME, {})
         kept = [step for step in every if first <= step <= last and step not in profiled]
@@ -85,8 +85,8 @@ class CollectedRun:
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return math.fsum(found) / len(found)
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)
 
 
 def collect(directory: RunDirectory) -> CollectedRun:
@@ -155,9 +155,9 @@ def _counters(events: list[Event]) -> list[Counter]:
 
 
 def _samples(events: list[Event]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    samples: dict[str, list[float]] = {}
     for event in events:
         is_sample = event.name not in names.COUNTERS and not event.name.startswith(names.EVENT_PREFIX)
         if is_sample and event.value is not None:
-            found.setdefault(event.name, []).append(event.value)
-    return found
+            samples.setdefault(event.name, []).append(event.value)
+    return samples

@@ -1,4 +1,4 @@
-"""A short run as a measure for a long one: its steps and the memory of its nodes."""
+"""A pilot: a short run whose step times and memory stand for a long one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ MIN_STEPS = 5
 
 def measured_pilot(directory: RunDirectory) -> Pilot:
     """Median and 95th percentile of the slowest rank's steps, and the most memory that a node used."""
-    found = collect(directory)
-    steps = found.series(names.STEP_TIME, slowest=True)
+    run = collect(directory)
+    steps = run.series(names.STEP_TIME, slowest=True)
     if steps.size < MIN_STEPS:
         raise ConfigError(
             f"--pilot {directory.path} has {steps.size} steps that count: run {MIN_STEPS} or more after the first three"
         )
-    told = (found.prediction or {}).get("step_time_s")
-    memory = found.samples.get(names.HOST_MEMORY, [])
+    predicted_s = (run.prediction or {}).get("step_time_s")
+    memory = run.samples.get(names.HOST_MEMORY, [])
     return Pilot(
         path=str(directory.path),
-        num_ranks=found.num_ranks,
+        num_ranks=run.num_ranks,
         step_s=float(np.median(steps)),
         high_step_s=float(np.percentile(steps, 95)),
-        predicted_step_s=None if told is None else float(told),
+        predicted_step_s=None if predicted_s is None else float(predicted_s),
         host_memory_bytes=max(memory) if memory else None,
     )

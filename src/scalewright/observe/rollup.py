@@ -31,7 +31,7 @@ class RollupRow:
 
 
 def rollup(events: Iterator[Event]) -> list[RollupRow]:
-    """Rows in the order of time, then name. Counters are rolled up as growth per second."""
+    """Rows in the order of time, then name. A counter is rolled up as its growth per second."""
     values: dict[tuple[int, str, str], list[float]] = {}
     last: dict[tuple[str, str, str], Event] = {}
     for event in events:
@@ -52,17 +52,17 @@ def rollup(events: Iterator[Event]) -> list[RollupRow]:
             minute=minute,
             name=name,
             unit=unit,
-            num=len(found),
-            p50=float(np.percentile(found, 50)),
-            p95=float(np.percentile(found, 95)),
-            mean=float(np.mean(found)),
+            num=len(numbers),
+            p50=float(np.percentile(numbers, 50)),
+            p95=float(np.percentile(numbers, 95)),
+            mean=float(np.mean(numbers)),
         )
-        for (minute, name, unit), found in sorted(values.items())
+        for (minute, name, unit), numbers in sorted(values.items())
     ]
 
 
 def write_rollup(directory: RunDirectory) -> list[RollupRow]:
-    """Make the roll-up anew from all events of the run."""
+    """Write the roll-up from all events of the run."""
     paths = [*directory.all_rank_events().values(), *directory.all_node_events()]
     rows = rollup(chain.from_iterable(read_events(path) for path in paths))
     lines = [json.dumps({"schema": schema("rollup")}), *(json.dumps(asdict(row)) for row in rows)]
@@ -71,7 +71,7 @@ def write_rollup(directory: RunDirectory) -> list[RollupRow]:
 
 
 def refresh_rollup(directory: RunDirectory) -> None:
-    """Make the roll-up of a run that no launcher of ours waited for; nothing where it is up to date."""
+    """Write the roll-up if it is missing or older than the events, as in a run without one of our launchers."""
     paths = [*directory.all_rank_events().values(), *directory.all_node_events()]
     written = [path.stat().st_mtime_ns for path in paths]
     if not directory.rollup.exists() or directory.rollup.stat().st_mtime_ns < max(written, default=0):

@@ -1,4 +1,4 @@
-"""What a run came to: split, throughput, memory, energy and network, with the prediction beside each."""
+"""Summary of a run: split, throughput, memory, energy and network, each with its prediction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RunSummary:
     num_ranks: int
     comparisons: tuple[Comparison, ...]
     split_s: dict[str, float]
-    """The mean of all ranks and profiled steps; the parts add up to an ordinary step."""
+    """Mean over all ranks and profiled steps; the parts add up to an ordinary step."""
     split_of_s: float | None
     """Time of the step that is split."""
     num_split_steps: int
@@ -74,7 +74,7 @@ class RunSummary:
 
     @property
     def throughput(self) -> Comparison:
-        """Of the whole job, in what the run is counted in."""
+        """Throughput of the whole job, in tokens or images."""
         return self.compared(names.TOKENS_PER_S if self.vision is None else names.IMAGES_PER_S)
 
     def compared(self, name: str) -> Comparison:
@@ -111,18 +111,18 @@ def summarize(run: CollectedRun) -> RunSummary:
         network_bytes_per_s=_network(run),
         sampling_frac=_sampling(run),
         losses=(losses[0], losses[-1]) if losses else None,
-        end="still running, or killed before it could say" if info is None else info.reason,
+        end="still running, or killed before it could write why it ended" if info is None else info.reason,
         confidence=str((run.prediction or {}).get("confidence", "")),
         vision=vision,
     )
 
 
 def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...]:
-    told = run.prediction or {}
-    interval = told.get("step_time_interval_s")
-    num_gpus = told.get("num_gpus", 1)
-    per_gpu = told.get("tokens_per_s_per_gpu")
-    flop, time_s = told.get("model_flop"), told.get("step_time_s")
+    prediction = run.prediction or {}
+    interval = prediction.get("step_time_interval_s")
+    num_gpus = prediction.get("num_gpus", 1)
+    per_gpu = prediction.get("tokens_per_s_per_gpu")
+    flop, time_s = prediction.get("model_flop"), prediction.get("step_time_s")
     rate = flop / time_s / num_gpus if flop and time_s else None
     return (
         Comparison(
@@ -136,7 +136,7 @@ def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...
             name=names.IMAGES_PER_S,
             unit="images/s",
             measured=run.median(names.IMAGES_PER_S, slowest=True),
-            predicted=told.get("images_per_s"),
+            predicted=prediction.get("images_per_s"),
         )
         if is_vision
         else Comparison(
@@ -151,22 +151,22 @@ def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...
             measured=run.median(names.FLOP_PER_S, slowest=True),
             predicted=rate,
         ),
-        Comparison(name=names.MFU, unit="1", measured=_mfu_frac(run), predicted=told.get("mfu_frac")),
+        Comparison(name=names.MFU, unit="1", measured=_mfu_frac(run), predicted=prediction.get("mfu_frac")),
         Comparison(
             name=names.PEAK_MEMORY,
             unit="bytes",
             measured=_largest(run, names.PEAK_MEMORY),
-            predicted=told.get("memory_bytes"),
+            predicted=prediction.get("memory_bytes"),
         ),
     )
 
 
 def _mfu_frac(run: CollectedRun) -> float | None:
     """As the ranks reported it; else their rate over the peak that launching wrote down."""
-    told, rate = run.median(names.MFU, slowest=True), run.median(names.FLOP_PER_S, slowest=True)
+    measured, rate = run.median(names.MFU, slowest=True), run.median(names.FLOP_PER_S, slowest=True)
     peak = run.directory.peak_flop_per_s()
-    if told is not None or rate is None or not peak:
-        return told
+    if measured is not None or rate is None or not peak:
+        return measured
     return rate / peak
 
 
@@ -200,25 +200,25 @@ def _num_done(run: CollectedRun, throughput: str) -> float:
 def _energy(run: CollectedRun) -> tuple[float | None, str]:
     """Joules, and of what: a whole node's counter where there is one, else GPUs plus CPUs."""
     for chosen in ((names.NODE_ENERGY,), (names.GPU_ENERGY, names.CPU_ENERGY)):
-        found = [counter for counter in run.counters if counter.name in chosen]
-        if found:
-            of = " and ".join(sorted({ENERGY_OF[counter.name] for counter in found}))
-            return math.fsum(counter.grown for counter in found), of
+        counters = [counter for counter in run.counters if counter.name in chosen]
+        if counters:
+            of = " and ".join(sorted({ENERGY_OF[counter.name] for counter in counters}))
+            return math.fsum(counter.grown for counter in counters), of
     return None, "no energy counter on these nodes"
 
 
 def _power(run: CollectedRun) -> float | None:
     ends_s = [run.step_ends_s[step] for step in run.steady_steps]
-    found: dict[tuple[str, str], list[float]] = {}
+    watts: dict[tuple[str, str], list[float]] = {}
     for event in run.power:
         if ends_s and event.value is not None and ends_s[0] <= event.time <= ends_s[-1]:
-            found.setdefault((event.host, event.detail), []).append(event.value)
-    return math.fsum(math.fsum(values) / len(values) for values in found.values()) if found else None
+            watts.setdefault((event.host, event.detail), []).append(event.value)
+    return math.fsum(math.fsum(values) / len(values) for values in watts.values()) if watts else None
 
 
 def _network(run: CollectedRun) -> float | None:
-    found = [c for c in run.counters if c.name == names.NETWORK_RECEIVED and c.over_s > 0]
-    return math.fsum(c.grown / c.over_s for c in found) if found else None
+    counters = [c for c in run.counters if c.name == names.NETWORK_RECEIVED and c.over_s > 0]
+    return math.fsum(c.grown / c.over_s for c in counters) if counters else None
 
 
 def _sampling(run: CollectedRun) -> float | None:

@@ -1,4 +1,4 @@
-"""What a vision run came to beyond its steps: epochs, scores, and whether the loader or the device is the limit."""
+"""Summary of a vision run beyond its steps: epochs, scores, and whether the loader or the device is the limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scalewright.records import metric_names as names
 
 KIND = "vision-run"
 WAITING_FRAC = 0.1
-"""A step that waits longer than this for its images is held up by the loader."""
+"""Share of a step spent waiting for images above which the loader is the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +21,13 @@ class EpochSummary:
     epoch: int
     """From 1."""
     epoch_s: float | None
-    """None where the run was resumed in the middle of it."""
+    """None if the run was resumed in the middle of it."""
     training_s: float | None
     validation_loss: float | None
     top_1_frac: float | None
     top_5_frac: float | None
     counts: bool
-    """The epoch that EPICURE's protocol takes its figures from."""
+    """Whether EPICURE's protocol counts this epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +36,18 @@ class VisionSummary:
     images_per_s_per_gpu: float | None
     """Median over the steps that count."""
     data_wait_frac: float | None
-    """Part of an ordinary step that waits for images."""
+    """Share of an ordinary step that waits for images."""
     device_images_per_s: float | None
-    """What the devices take: of all ranks, without the wait."""
+    """Rate of the devices of all ranks, without the wait."""
     loader_images_per_s: float | None
-    """What the loaders of all ranks give when nothing but loading happens; None for synthetic images."""
+    """Rate of the loaders of all ranks while nothing else runs; None for synthetic images."""
     limit: Literal["loader", "device", "unknown"]
     copying_s: float | None
     """Copying the data set before the first step."""
 
 
 def summarize_vision(run: CollectedRun) -> VisionSummary | None:
-    """None where the run is of another kind."""
+    """None for a run of another kind."""
     if not str(run.config.get("schema", "")).startswith(f"scalewright.{KIND}/"):
         return None
     num_ranks, batch = int(run.config["num_ranks"]), int(run.config["batch"])
@@ -72,13 +72,13 @@ def summarize_vision(run: CollectedRun) -> VisionSummary | None:
 
 
 def _epochs(config: dict[str, Any], run: CollectedRun) -> tuple[EpochSummary, ...]:
-    steps, found = int(config["steps_per_epoch"]), []
+    steps, epochs = int(config["steps_per_epoch"]), []
     ended = {event.step for event in run.happenings if event.name == names.EVENT_STEADY_END}
     for number in range(int(config["epochs"])):
         last = (number + 1) * steps - 1
         if last not in run.steps.get(names.STEP_TIME, {}):
             break
-        found.append(
+        epochs.append(
             EpochSummary(
                 epoch=number + 1,
                 epoch_s=_slowest(run, names.EPOCH_TIME, last),
@@ -89,7 +89,7 @@ def _epochs(config: dict[str, Any], run: CollectedRun) -> tuple[EpochSummary, ..
                 counts=any(number * steps <= step <= last for step in ended),
             )
         )
-    return tuple(found)
+    return tuple(epochs)
 
 
 def _slowest(run: CollectedRun, name: str, step: int) -> float | None:

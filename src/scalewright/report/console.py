@@ -1,4 +1,4 @@
-"""The two streams: stdout is the answer, stderr is the talk. Plain text when nobody watches."""
+"""The console for stdout and its tables. Without a terminal the text is plain and 80 columns wide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL_RATE = 100.0
 
 class _AnswerConsole(Console):
     def on_broken_pipe(self) -> None:
-        """`scalewright ... | head` is no failure: let the command line end quietly."""
+        """`scalewright ... | head` is not an error: the command line ends quietly."""
         raise BrokenPipeError
 
 
@@ -31,7 +31,7 @@ def answer_console() -> Console:
 def plain_table(
     *columns: str, title: str = "", right: tuple[str, ...] = (), header: bool = True, gap: int = 2
 ) -> Table:
-    """A table without lines: columns apart by `gap`, numbers to the right."""
+    """A table without lines: columns separated by `gap` spaces, numbers aligned to the right."""
     table = Table(
         title=title or None,
         title_justify="left",
@@ -47,12 +47,12 @@ def plain_table(
 
 
 def rate_words(rate: float, unit: str) -> str:
-    """A rate in whole numbers, or with three digits where whole numbers would say little."""
+    """A rate as a whole number, or with three digits if it is small."""
     return f"{rate:,.0f} {unit}" if rate >= SMALL_RATE or rate == 0 else f"{rate:.3g} {unit}"
 
 
 def bar_mark(console: Console) -> str:
-    """What bars are drawn with: a block where the terminal can show one."""
+    """The character of bars: a block, if the terminal can show one."""
     try:
         "█".encode(console.encoding)
     except (UnicodeEncodeError, LookupError):

@@ -1,4 +1,4 @@
-"""What a figure of a prediction shows, whatever was predicted: operations, terms of time, terms of memory."""
+"""Data of the figure of a prediction: operations, terms of time, terms of memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from scalewright.planner.question import Generation
 Terms = list[tuple[str, float]]
 NUM_POINTS = 9
 MIN_SHARE_FRAC = 0.005
-"""Of the step, below which an operation is no point, unless it is among the first three."""
+"""Share of the step below which an operation is not drawn, unless it is among the first three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A prediction as three panels need it."""
+    """The data of three panels."""
 
     machine: Machine
     precision: Precision
@@ -42,22 +42,22 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflinePoint:
-    """One operation, its passes together, under the device's roofs."""
+    """One operation, all its passes together, in the roofline plot."""
 
     name: str
     kind: str
     intensity_flop_per_byte: float
     cache_intensity_flop_per_byte: float
-    """Over what passes between the second-level cache and the units."""
+    """Over the bytes between the second-level cache and the compute units."""
     achieved_flop_per_s: float
     share_frac: float
     """Of the step."""
     placement: Placement
-    """Of the pass that takes the longest."""
+    """Of the longest pass."""
 
 
 def picture_of(answer: Answer) -> Picture:
-    """Panels of a training step or of generation; an RL step has several and no picture."""
+    """The panels of a training step or of generation. An RL step has several stages and no picture."""
     question, reserve = answer.question, answer.reserved_bytes - answer.memory_bytes
     terms = [(term.name, float(term.total)) for term in answer.memory.parts]
     match answer.figures:
@@ -71,7 +71,7 @@ def picture_of(answer: Answer) -> Picture:
                 num_steps=figures.num_steps,
             )  # fmt: skip
         case RlFigures():
-            raise ConfigError("a picture shows one stage and an RL step has several: ask for one of them")
+            raise ConfigError("a plot shows one stage, and an RL step has several: plot one of its stages")
     is_generation = isinstance(question.stage, Generation)
     return Picture(
         machine=question.machine, precision=question.recipe.matmul, operations=points_of,
@@ -82,7 +82,7 @@ def picture_of(answer: Answer) -> Picture:
 
 
 def points(picture: Picture) -> list[RooflinePoint]:
-    """The operations that take the most time, largest first; one that other stages hide is still there."""
+    """The operations that take the most time, largest first, also those that overlap with others."""
     by_name: dict[str, list[Operation]] = {}
     for op in picture.operations:
         by_name.setdefault(op.name, []).append(op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,11 @@ class Agreement:
 
 def is_search(study: Study) -> bool:
     return study.is_measured and (study.file.measure or Measure()).order == "predicted"
+
+
+def is_success(study: Study, finished: Iterable[bool]) -> bool:
+    """Whether a study was measured: all its points, or at least one of a search, where some points cannot run."""
+    return any(finished) if is_search(study) else all(finished)
 
 
 def in_order(catalog: Catalog, study: Study) -> list[Try]:

@@ -95,6 +95,22 @@ def _reason(job: SlurmJob, state: JobState) -> str:
     return "" if state in (JobState.RUNNING, JobState.COMPLETED) else job.reason
 
 
+def site_name(study: Study, site: str, *, wait: bool) -> str:
+    """The site that points run at: as given, or as the study says; empty: they run here."""
+    measure = study.file.measure
+    name = site or (measure.site if measure is not None and measure.where == "site" else "")
+    if wait and not name:
+        raise ConfigError(
+            f"--wait is for points that run as jobs, and {study.file.id} runs here: give --site, or leave out --wait"
+        )
+    return name
+
+
+def open_jobs(drivers: Sequence[Driver]) -> list[str]:
+    """Ids of the jobs that have not ended."""
+    return [job.id for driver in drivers for job in driver.folder.read().slurm_jobs if not job.has_ended]
+
+
 def look(store: Store, say: Say = str) -> dict[Key, InQueue]:
     """How the jobs of a study stand, with one look at the queue. Nothing is written."""
     return queue_of(current_progress(launches_of(store), say=say))

@@ -28,15 +28,15 @@ def run(plot: PictureFile = None, as_json: AsJson = False, catalog: CatalogFolde
 
     if plot is not None:
         check_plot(plot)
-    found = read_topology()
-    findings = placement_findings(found, num_links=catalogued_links(open_catalog(catalog)))
+    topology = read_topology()
+    findings = placement_findings(topology, num_links=catalogued_links(open_catalog(catalog)))
     if plot is not None:
-        plot_topology(plot, found, findings)
+        plot_topology(plot, topology, findings)
         typer.echo(f"drawn in {plot}", err=True)
     if as_json:
-        body = found.as_dict() | {"findings": [asdict(finding) for finding in findings]}
+        body = topology.as_dict() | {"findings": [asdict(finding) for finding in findings]}
         typer.echo(to_json(document("topology", body)), nl=False)
     else:
-        print_topology(answer_console(), found, findings)
+        print_topology(answer_console(), topology, findings)
     if any(finding.severity != "info" for finding in findings):
         raise typer.Exit(ExitCode.NO)

@@ -1,4 +1,4 @@
-"""Attention for people: rates of both passes by length, a pair of columns per kernel."""
+"""Table of the attention benchmark: rates of both passes by length, a pair of columns per kernel."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from scalewright.report.console import plain_table
 DIRECTIONS = ("forward", "backward")
 
 
-def print_attention(console: Console, found: Measurements) -> None:
+def print_attention(console: Console, measurements: Measurements) -> None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in found.rows:
+    for row in measurements.rows:
         key = tuple(row[name] for name in ("precision", "heads", "kv_heads", "head_dim", "causal"))
         groups.setdefault(key, []).append(row)
-    unit, one = rate_unit(row["flop_per_s"] for row in found.rows)
+    unit, one = rate_unit(row["flop_per_s"] for row in measurements.rows)
     for (precision, heads, kv_heads, head_dim, causal), rows in groups.items():
         mask = "causal" if causal else "no mask"
         grouped = "" if heads == kv_heads else f" over {kv_heads}"
         console.print(f"[bold]{precision}, {heads} heads{grouped} of {head_dim}, {mask}[/]")
         _print_group(console, rows, one=one)
     console.print(f"{unit} forward / backward")
-    print_conditions(console, found)
+    print_conditions(console, measurements)
 
 
 def _print_group(console: Console, rows: list[dict[str, Any]], *, one: float) -> None:
@@ -43,5 +43,5 @@ def _print_group(console: Console, rows: list[dict[str, Any]], *, one: float) ->
 def _digits(flop_per_s: float | None, one: float) -> str:
     if flop_per_s is None:
         return "-"
-    told = flop_per_s / one
-    return f"{told:.0f}" if told >= 10 else f"{told:.3g}"
+    rate = flop_per_s / one
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.3g}"

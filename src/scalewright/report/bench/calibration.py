@@ -1,4 +1,4 @@
-"""A calibration for people: what was measured, its spread, what the catalogue said, and how real steps are met."""
+"""A calibration in the terminal: measured values, their spread, the catalogue values, errors of training steps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scalewright.catalog.calibration import Calibration, Interval, Step, Value
 from scalewright.report.console import plain_table
 
 TITLES = {
-    "matmul_flop_per_s": "products, held",
+    "matmul_flop_per_s": "products, sustained",
     "best_matmul_flop_per_s": "products, best",
     "full_matmul_flop_per_s": "full tiles,",
     "matmul_start_s": "start of a product",
     "attention_flop_per_s": "attention",
     "attention_seq_ramp": "attention, half at",
-    "attention_backward_ratio": "attention, back/forth",
+    "attention_backward_ratio": "attention, backward/forward",
     "memory_bytes_per_s": "memory",
     "host_link_bytes_per_s": "link to the host",
     "dispatch_s": "launch",
@@ -37,28 +37,30 @@ RESIDUALS = {
 }
 
 
-def print_calibration(console: Console, found: Calibration) -> None:
-    spent, budget = (units.format(s, units.SECONDS) for s in (found.spent_s, found.budget_s))
-    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items() if name in ("torch", "cuda"))
+def print_calibration(console: Console, calibration: Calibration) -> None:
+    spent, budget = (units.format(s, units.SECONDS) for s in (calibration.spent_s, calibration.budget_s))
+    versions = ", ".join(
+        f"{name} {version}" for name, version in calibration.versions.items() if name in ("torch", "cuda")
+    )
     console.print(
-        f"[bold]{escape(found.name)}[/]: {escape(found.fingerprint.name)} over {escape(found.base)} "
+        f"[bold]{escape(calibration.name)}[/]: {escape(calibration.fingerprint.name)} over {escape(calibration.base)} "
         f"({escape(versions)}), {spent} of {budget}"
     )
-    _print_values(console, found)
-    _print_steps(console, found)
-    for title, lines in (("not measured", found.skipped), ("note", found.notes)):
+    _print_values(console, calibration)
+    _print_steps(console, calibration)
+    for title, lines in (("not measured", calibration.skipped), ("note", calibration.notes)):
         for line in lines:
             console.print(f"{title}: {escape(line)}")
 
 
-def _print_values(console: Console, found: Calibration) -> None:
+def _print_values(console: Console, calibration: Calibration) -> None:
     numbers = ("measured", "spread", "catalogue", "change")
     table = plain_table("", *numbers, right=numbers)
-    for value in found.values:
+    for value in calibration.values:
         change = "" if value.change_frac is None else f"{value.change_frac:+.0%}"
-        known = "-" if value.catalogue is None else _shown(value, value.catalogue)
+        catalogue = "-" if value.catalogue is None else _shown(value, value.catalogue)
         spread = f"±{(value.high - value.low) / 2.0 / value.value:.1%}"
-        table.add_row(escape(_title(value)), f"[bold]{_shown(value, value.value)}[/]", spread, known, change)
+        table.add_row(escape(_title(value)), f"[bold]{_shown(value, value.value)}[/]", spread, catalogue, change)
     console.print(table)
 
 
@@ -76,31 +78,34 @@ def _shown(value: Value, number: float) -> str:
     return f"{number:.3g}"
 
 
-def _print_steps(console: Console, found: Calibration) -> None:
-    if not found.steps:
-        console.print("no real step was run: no residual is fitted, and the catalogue's interval stands")
+def _print_steps(console: Console, calibration: Calibration) -> None:
+    if not calibration.steps:
+        console.print("No training step was measured: no residual is fitted, and the catalogue interval is used.")
         return
     numbers = ("measured", "before", "after", "left out")
-    table = plain_table("real step", *numbers, right=numbers)
-    for step in found.steps:
+    table = plain_table("training step", *numbers, right=numbers)
+    for step in calibration.steps:
         ranks = f", {step.num_ranks} ranks" if step.num_ranks > 1 else ""
-        errors = (f"{told / step.measured_s - 1.0:+.0%}" for told in (step.before_s, step.after_s, step.left_out_s))
+        errors = (
+            f"{predicted_s / step.measured_s - 1.0:+.0%}"
+            for predicted_s in (step.before_s, step.after_s, step.left_out_s)
+        )
         table.add_row(escape(f"{step.label}{ranks}"), units.format(step.measured_s, units.SECONDS), *errors)
     console.print(table)
-    console.print(_fitted_words(found))
-    for workload, interval in (("language", found.language_interval), ("vision", found.vision_interval)):
+    console.print(_fitted_words(calibration))
+    for workload, interval in (("language", calibration.language_interval), ("vision", calibration.vision_interval)):
         if interval is not None:
             console.print(_interval_words(workload, interval))
 
 
-def _fitted_words(found: Calibration) -> str:
-    num, steps = len(found.steps), sum(step.num_steps for step in found.steps)
-    before, after, left = (_mean_error(found.steps, key) for key in ("before_s", "after_s", "left_out_s"))
-    which = ", ".join(f"{r.name} x {r.factor:.2f} ({RESIDUALS[r.name]})" for r in found.residuals)
-    told = f"fitted: {which}" if which else "no residual was worth fitting"
+def _fitted_words(calibration: Calibration) -> str:
+    num, steps = len(calibration.steps), sum(step.num_steps for step in calibration.steps)
+    before, after, left_out = (_mean_error(calibration.steps, key) for key in ("before_s", "after_s", "left_out_s"))
+    which = ", ".join(f"{r.name} x {r.factor:.2f} ({RESIDUALS[r.name]})" for r in calibration.residuals)
+    fitted = f"fitted: {which}" if which else "no residual was worth fitting"
     return (
-        f"{told}; from {num} runs of {steps} steps. Mean error {before:.1%} before, {after:.1%} after, {left:.1%} of "
-        "runs left out of their own fit."
+        f"{fitted}; from {num} runs with {steps} steps. Mean error: {before:.1%} before the fit, {after:.1%} after, "
+        f"{left_out:.1%} for runs left out of their own fit."
     )
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints for people: how long training stands still, how long the save takes, and how long the way back."""
+"""Table of the checkpoint benchmark: how long training stops, how long a save takes, and how long a restore takes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scalewright.records.measurements import Measurements
 from scalewright.report.console import plain_table
 
 
-def print_checkpoint(console: Console, found: Measurements) -> None:
-    device = found.device
+def print_checkpoint(console: Console, measurements: Measurements) -> None:
+    device = measurements.device
     console.print(f"{escape(str(device.get('path', '')))} ({escape(str(device.get('file_system') or 'unknown'))})")
     right = ("size", "stall", "total", "write", "restore", "read", "saves")
     table = plain_table("mode", *right, right=right)
-    for row in found.rows:
+    for row in measurements.rows:
         table.add_row(
             row["mode"],
             units.format(row["size_bytes"], units.BYTES),
@@ -27,13 +27,13 @@ def print_checkpoint(console: Console, found: Measurements) -> None:
             str(row["repeats"]),
         )
     console.print(table)
-    if any(row["restore_cache"] == "warm" for row in found.rows):
-        console.print("* from the page cache, which this file system does not empty")
-    for fit in found.fits:
+    if any(row["restore_cache"] == "warm" for row in measurements.rows):
+        console.print("* read from the page cache, which cannot be emptied on this file system")
+    for fit in measurements.fits:
         rate = units.format(fit["bytes_per_s"], units.BYTES_PER_S)
         console.print(f"{fit['mode']}: total = {units.format(fit['latency_s'], units.SECONDS)} + size / {rate}")
-    gain = found.summary.get("sync_over_async_stall")
+    gain = measurements.summary.get("sync_over_async_stall")
     if gain is not None:
-        size = units.format(found.summary["size_bytes"], units.BYTES)
-        console.print(f"async stops training {gain:.1f} times shorter than sync at {size}")
-    console.print("stall: of the slowest rank; async: the copy to host memory, with no step beside it to hide in")
+        size = units.format(measurements.summary["size_bytes"], units.BYTES)
+        console.print(f"at {size}, async stops training for a {gain:.1f} times shorter time than sync")
+    console.print("stall: of the slowest rank; for async, the copy to host memory, without a step to overlap with")

@@ -1,4 +1,4 @@
-"""Collectives for people: the columns of nccl-tests, one table per operation, and the fitted lines below."""
+"""Tables of the collectives benchmark: the columns of nccl-tests, one table per operation, and the fits below."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ TYPE_NAMES = {"fp32": "float", "fp64": "double", "fp16": "half", "bf16": "bfloat
 """As nccl-tests spells them; others are spelled alike."""
 
 
-def print_collectives(console: Console, found: Measurements) -> None:
+def print_collectives(console: Console, measurements: Measurements) -> None:
     console.print(
-        f"over {escape(found.versions.get('backend', 'an unknown library'))} "
-        f"by {escape(found.versions.get('interface', 'an unknown way'))}"
+        f"over {escape(measurements.versions.get('backend', 'an unknown library'))} "
+        f"by {escape(measurements.versions.get('interface', 'an unknown interface'))}"
     )
-    for op in dict.fromkeys(row["op"] for row in found.rows):
+    for op in dict.fromkeys(row["op"] for row in measurements.rows):
         table = plain_table(*COLUMNS, title=f"\n{op}", right=COLUMNS, gap=1)
         table.add_row(*UNITS)
-        for row in found.rows:
+        for row in measurements.rows:
             if row["op"] == op:
                 table.add_row(*columns(row))
         console.print(table)
-    if found.rows:
-        wrong = int(found.summary["num_wrong"])
+    if measurements.rows:
+        wrong = int(measurements.summary["num_wrong"])
         console.print(f"\nOut of bounds values : {wrong} {'OK' if not wrong else 'FAILED'}")
-        console.print(f"Avg bus bandwidth    : {found.summary['mean_bus_bytes_per_s'] / units.GIGA:.4f} GB/s")
-    _print_fits(console, found.fits)
+        console.print(f"Avg bus bandwidth    : {measurements.summary['mean_bus_bytes_per_s'] / units.GIGA:.4f} GB/s")
+    _print_fits(console, measurements.fits)
 
 
 def columns(row: dict[str, Any]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Convolutions for people: a row per shape with the time and rate of each direction, the network's sum, the norms."""
+"""Tables of the convolution benchmark: a row per shape with time and rate of each pass, the sum, and the norms."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NORM_COLUMNS = (
 OTHERS = {"norms": "norm_s", "activations": "activation_s", "pooling": "pool_s"}
 
 
-def print_convolutions(console: Console, found: Measurements) -> None:
-    for total in found.summary["network"]:
-        mine = [row for row in found.rows if all(row[name] == total[name] for name in ("precision", "layout"))]
+def print_convolutions(console: Console, measurements: Measurements) -> None:
+    for total in measurements.summary["network"]:
+        mine = [row for row in measurements.rows if all(row[name] == total[name] for name in ("precision", "layout"))]
         _print_cases(console, [row for row in mine if row["op"] == "convolution"], total)
         _print_total(console, total)
         _print_norms(console, [row for row in mine if row["op"] != "convolution"])
-    print_conditions(console, found)
+    print_conditions(console, measurements)
 
 
 def _print_cases(console: Console, rows: list[dict[str, Any]], total: dict[str, Any]) -> None:
@@ -44,24 +44,24 @@ def _print_cases(console: Console, rows: list[dict[str, Any]], total: dict[str, 
             int(row[name]) for name in ("kernel", "channels_in", "channels_out", "in_size", "out_size", "count")
         )
         by_case.setdefault(key, {})[row["direction"]] = row
-    for (kernel, channels_in, channels_out, in_size, out_size, count), ways in by_case.items():
-        mark = "*" if any(row["way"] == "product" for row in ways.values()) else ""
+    for (kernel, channels_in, channels_out, in_size, out_size, count), rows_by_direction in by_case.items():
+        mark = "*" if any(row["way"] == "product" for row in rows_by_direction.values()) else ""
         cells = []
         for way in DIRECTIONS:
-            timed = ways.get(way)
+            timed = rows_by_direction.get(way)
             cells += ["-", "-"] if timed is None else [_us(timed["time_s"]), _digits(timed["flop_per_s"] * scale)]
         pixels = str(in_size) if in_size == out_size else f"{in_size}>{out_size}"
         table.add_row(f"{kernel}x{kernel}{mark}", f"{channels_in}>{channels_out}", pixels, str(count), *cells)
     console.print(table)
     if any(row["way"] == "product" for row in rows):
-        console.print("* as a matrix product, as training does it here")
+        console.print("* computed as a matrix product, as training does here")
 
 
 def _print_total(console: Console, total: dict[str, Any]) -> None:
-    """Of the whole network; where parts are missing, how much of the work the table has."""
+    """The sum over the network; if some operators are missing, the share of the work that was measured."""
     parts = [total[f"{way}_s"] for way in DIRECTIONS]
     if None in parts:
-        console.print(f"{total['measured_frac']:.0%} of the convolutions' work was measured: no sum is told")
+        console.print(f"{total['measured_frac']:.0%} of the convolutions' work was measured: the sum is not known")
         return
     console.print("a batch: " + ", ".join(f"{way} {_seconds(total[f'{way}_s'])}" for way in DIRECTIONS))
     alone = rate_words(total["convolution_images_per_s"], "images/s")
@@ -87,8 +87,8 @@ def _print_norms(console: Console, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["op"] == "pool":
             continue
-        found = by_size.setdefault((int(row["channels_out"]), int(row["out_size"])), {})
-        found[row["op"], row["direction"]] = row["bytes_per_s"]
+        rates = by_size.setdefault((int(row["channels_out"]), int(row["out_size"])), {})
+        rates[row["op"], row["direction"]] = row["bytes_per_s"]
     for (channels, pixels), rates in by_size.items():
         cells = [
             units.format(rates[op, way], units.BYTES_PER_S) if (op, way) in rates else "-"

@@ -1,4 +1,4 @@
-"""Launches for people: time per kernel by operation and mode."""
+"""Table of the dispatch benchmark: time per launch by operation and mode."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MEANING = {
 }
 
 
-def print_dispatch(console: Console, found: Measurements) -> None:
+def print_dispatch(console: Console, measurements: Measurements) -> None:
     columns = ("operation", "mode", "per launch", "+-", "")
     table = plain_table(*columns, right=("per launch", "+-"))
-    for row in found.rows:
+    for row in measurements.rows:
         table.add_row(
             escape(str(row["op"])), escape(str(row["mode"])), units.format(row["time_s"], units.SECONDS),
             spread_text(row), MEANING.get(str(row["op"]), ""),
         )  # fmt: skip
     console.print(table)
-    if "compile_s" in found.summary:
-        took = units.format(found.summary["compile_s"], units.SECONDS)
+    if "compile_s" in measurements.summary:
+        took = units.format(measurements.summary["compile_s"], units.SECONDS)
         console.print(f"compiling took {took}", highlight=False)
-    print_conditions(console, found)
+    print_conditions(console, measurements)

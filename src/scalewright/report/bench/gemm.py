@@ -1,4 +1,4 @@
-"""Matrix products for people: one row per shape, a column per precision, and the best of each."""
+"""Tables of the gemm benchmark: one row per shape, a column per precision, and the best of each."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from scalewright.report.bench.lines import print_conditions, rate_unit, spread_t
 from scalewright.report.console import plain_table
 
 
-def print_gemm(console: Console, found: Measurements) -> None:
-    given = [row for row in found.rows if row["series"] == "shapes"]
+def print_gemm(console: Console, measurements: Measurements) -> None:
+    given = [row for row in measurements.rows if row["series"] == "shapes"]
     if given:
         _print_shapes(console, given)
-    if found.summary.get("best"):
-        _print_best(console, found)
-    cool = [row for row in found.rows if row["series"] == row["name"] == "cool"]
+    if measurements.summary.get("best"):
+        _print_best(console, measurements)
+    cool = [row for row in measurements.rows if row["series"] == row["name"] == "cool"]
     if cool:
         _print_cool(console, cool)
-    print_conditions(console, found)
+    print_conditions(console, measurements)
 
 
 def _print_shapes(console: Console, rows: list[dict[str, Any]]) -> None:
@@ -41,18 +41,18 @@ def _print_shapes(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def _digits(flop_per_s: float, one: float) -> str:
-    """Three digits, or what a slow product has."""
-    told = flop_per_s / one
-    return f"{told:.0f}" if told >= 100 else f"{told:.1f}" if told >= 10 else f"{told:.3g}"
+    """Three digits."""
+    rate = flop_per_s / one
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.3g}"
 
 
-def _print_best(console: Console, found: Measurements) -> None:
+def _print_best(console: Console, measurements: Measurements) -> None:
     columns = ("precision", "best rate", "of peak", "at M,N,K", "tried", "sustained", "of peak ")
     table = plain_table(
         *columns, right=("best rate", "of peak", "tried", "sustained", "of peak "), title="best achievable", gap=1
     )
-    sustained = found.summary.get("sustained", {})
-    for precision, best in found.summary["best"].items():
+    sustained = measurements.summary.get("sustained", {})
+    for precision, best in measurements.summary["best"].items():
         held = sustained.get(precision)
         table.add_row(
             escape(precision),
@@ -70,9 +70,12 @@ LAYOUTS = {"tn": "forward", "nn": "input gradient", "nt": "weight gradient"}
 
 
 def _print_cool(console: Console, rows: list[dict[str, Any]]) -> None:
-    """Rates over all layers' products that no power limit slowed, by what they are in a step."""
+    """Rates of all layers' products without the power limit, by their role in a step."""
     table = plain_table(
-        "precision", *LAYOUTS.values(), right=tuple(LAYOUTS.values()), title="layers between pauses: a cool board"
+        "precision",
+        *LAYOUTS.values(),
+        right=tuple(LAYOUTS.values()),
+        title="products of all layers, with pauses (a cool board)",
     )
     for precision in dict.fromkeys(str(row["precision"]) for row in rows):
         rates = []

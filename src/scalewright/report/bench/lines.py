@@ -1,4 +1,4 @@
-"""Lines that the tables of several micro benchmarks end in."""
+"""Lines that several benchmarks print below their tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scalewright.records.measurements import Measurements
 
 
 def spread_text(row: dict[str, Any]) -> str:
-    """Half the interval of the median over it; one repeat has none."""
+    """Half the interval of the median, relative to it; a single repeat has none."""
     if int(row.get("repeats", 0)) < 2:
         return "-"
     spread = (row["time_high_s"] - row["time_low_s"]) / (2.0 * row["time_s"])
@@ -20,14 +20,14 @@ def spread_text(row: dict[str, Any]) -> str:
 
 
 def rate_unit(rates_flop_per_s: Iterable[float]) -> tuple[str, float]:
-    """Unit that a table of rates is told in, and how much it is: what the fastest of them fills."""
+    """Unit of a table of rates, and its value: chosen by the fastest rate."""
     prefix = "T" if max(rates_flop_per_s, default=0.0) >= units.DECIMAL["T"] else "G"
     return f"{prefix}FLOP/s", units.DECIMAL[prefix]
 
 
-def print_conditions(console: Console, found: Measurements) -> None:
-    """Power, clocks and temperature in one line, of what is known."""
-    seen = found.conditions
+def print_conditions(console: Console, measurements: Measurements) -> None:
+    """Power, clocks and temperature in one line, as far as they are known."""
+    seen = measurements.conditions
     parts = []
     if seen.get("power_w") is not None:
         cap = f" of {seen['power_limit_w']:.0f} W" if seen.get("power_limit_w") is not None else " W"

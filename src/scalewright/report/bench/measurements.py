@@ -1,4 +1,4 @@
-"""What a micro benchmark found, for people: each benchmark has a printer of its own, in the form its field knows."""
+"""Measurements of a micro benchmark in the terminal. Each benchmark has a printer in the usual form of its field."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ PRINTERS: dict[str, str] = {
 """Function that prints a benchmark's rows, imported when it is needed."""
 
 
-def print_measurements(console: Console, found: Measurements) -> None:
-    """Where it was measured, the benchmark's own table, and what a reader must know."""
-    console.print(f"[bold]{escape(found.kind)}[/] on {escape(_device(found))}")
-    module, _, function = PRINTERS[found.kind].partition(":")
+def print_measurements(console: Console, measurements: Measurements) -> None:
+    """Print the device, the benchmark's own tables, and the notes."""
+    console.print(f"[bold]{escape(measurements.kind)}[/] on {escape(_device(measurements))}")
+    module, _, function = PRINTERS[measurements.kind].partition(":")
     printer: Printer = getattr(importlib.import_module(module), function)
-    printer(console, found)
-    for reason in found.conditions.get("throttled") or []:
+    printer(console, measurements)
+    for reason in measurements.conditions.get("throttled") or []:
         console.print(f"[yellow]throttled[/]: {escape(str(reason))}")
-    for note in found.notes:
+    for note in measurements.notes:
         console.print(f"note: {escape(note)}")
 
 
-def _device(found: Measurements) -> str:
-    ranks = int(found.device.get("num_ranks", 1))
-    where = f"{found.device.get('name', 'this machine')}" + (f", {ranks} ranks" if ranks > 1 else "")
-    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items() if name in ("torch", "cuda"))
+def _device(measurements: Measurements) -> str:
+    ranks = int(measurements.device.get("num_ranks", 1))
+    where = f"{measurements.device.get('name', 'this machine')}" + (f", {ranks} ranks" if ranks > 1 else "")
+    versions = ", ".join(
+        f"{name} {version}" for name, version in measurements.versions.items() if name in ("torch", "cuda")
+    )
     return f"{where} ({versions})" if versions else where

@@ -1,4 +1,4 @@
-"""Memory for people: rates by size as STREAM prints them, and both ways of the link."""
+"""Tables of the memory benchmark: rates by size as STREAM prints them, and both directions of the host link."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ LINK_COLUMNS = (
 )
 
 
-def print_memory(console: Console, found: Measurements) -> None:
+def print_memory(console: Console, measurements: Measurements) -> None:
     for place, title in TITLES.items():
-        rows = [row for row in found.rows if row["place"] == place]
+        rows = [row for row in measurements.rows if row["place"] == place]
         if rows:
             _print_stream(console, rows, title)
-    link = [row for row in found.rows if row["place"] == "link"]
+    link = [row for row in measurements.rows if row["place"] == "link"]
     if link:
         _print_link(console, link)
-    share = found.summary.get("datasheet_frac")
+    share = measurements.summary.get("datasheet_frac")
     if share is not None:
-        sheet = units.format(found.summary["datasheet_bytes_per_s"], units.BYTES_PER_S)
-        console.print(f"the better of copy and add reaches {share:.1%} of the datasheet's {sheet}", highlight=False)
-    print_conditions(console, found)
+        sheet = units.format(measurements.summary["datasheet_bytes_per_s"], units.BYTES_PER_S)
+        console.print(f"the faster of copy and add reaches {share:.1%} of the datasheet's {sheet}", highlight=False)
+    print_conditions(console, measurements)
 
 
 def _print_stream(console: Console, rows: list[dict[str, Any]], title: str) -> None:
@@ -53,10 +53,10 @@ def _print_link(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def _by_size(rows: list[dict[str, Any]], key: Any) -> dict[int, dict[str, dict[str, Any]]]:
-    found: dict[int, dict[str, dict[str, Any]]] = {}
+    by_size: dict[int, dict[str, dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(int(row["size_bytes"]), {})[key(row)] = row
-    return found
+        by_size.setdefault(int(row["size_bytes"]), {})[key(row)] = row
+    return by_size
 
 
 def _rate(row: dict[str, Any] | None) -> str:

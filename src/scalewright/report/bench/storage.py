@@ -1,4 +1,4 @@
-"""Storage for people: how fast each format is read, by how many processes, and metadata in mdtest's words."""
+"""Tables of the storage benchmark: read rate by format and number of processes, and metadata in the terms of mdtest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from scalewright.report.console import plain_table
 MDTEST_NAMES = {"create": "creation", "stat": "stat", "open": "read", "unlink": "removal"}
 
 
-def print_storage(console: Console, found: Measurements) -> None:
-    device = found.device
+def print_storage(console: Console, measurements: Measurements) -> None:
+    device = measurements.device
     console.print(f"{escape(str(device.get('path', '')))} ({escape(str(device.get('file_system') or 'unknown'))})")
-    usual = [row for row in found.rows if row["io_bytes"] == READ_BYTES]
+    usual = [row for row in measurements.rows if row["io_bytes"] == READ_BYTES]
     table = plain_table(
         "format", "cache", "order", "workers", "samples/s", "bandwidth", "of 1 worker", "spread",
         right=("workers", "samples/s", "bandwidth", "of 1 worker", "spread"),
@@ -36,8 +36,8 @@ def print_storage(console: Console, found: Measurements) -> None:
             spread_text(row),
         )
     console.print(table)
-    _print_read_sizes(console, found.rows)
-    _print_metadata(console, found.summary.get("metadata", []))
+    _print_read_sizes(console, measurements.rows)
+    _print_metadata(console, measurements.summary.get("metadata", []))
 
 
 def _against_one(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:

@@ -308,12 +308,12 @@ def summary_columns(entry: Entry) -> dict[str, str]:
 
 def figures(catalog: Catalog, entry: Entry) -> dict[str, tuple[float, str]]:
     """Every number of an entry, stated or derived, as value and text; a system's main partition is called `main`."""
-    found = {name: (fact.value, fact.text) for name, fact in facts_of(entry)}
-    found |= {d.name: (d.value, d.shown) for d in derived_of(catalog, entry)}
+    numbers = {name: (fact.value, fact.text) for name, fact in facts_of(entry)}
+    numbers |= {d.name: (d.value, d.shown) for d in derived_of(catalog, entry)}
     if not isinstance(entry, System):
-        return found
+        return numbers
     main = f"{next(p.id for p in entry.partitions if p.default)}."
-    return {f"main.{n.removeprefix(main)}" if n.startswith(main) else n: v for n, v in found.items()}
+    return {f"main.{n.removeprefix(main)}" if n.startswith(main) else n: v for n, v in numbers.items()}
 
 
 def ratios(catalog: Catalog, first: Entry, second: Entry) -> dict[str, float]:

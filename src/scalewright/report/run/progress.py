@@ -1,4 +1,4 @@
-"""A run while it goes on: a live bar on a terminal, a line now and then elsewhere. Always on stderr."""
+"""Progress of a run: a live bar on a terminal, otherwise a line every ten seconds. Always on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scalewright.report.console import rate_words
 
 LINE_EVERY_S = 10.0
 SMOOTHING_FRAC = 0.2
-"""Weight of the newest step in the time per step that the rest is reckoned with."""
+"""Weight of the newest step in the smoothed step time, from which the remaining time follows."""
 
 
 class RunProgress:
@@ -55,7 +55,7 @@ class RunProgress:
             if event.name == names.STEP_TIME and event.rank == 0:
                 self._num_seen += 1
                 if self._num_seen == 1:
-                    continue  # it compiles and allocates: nothing can be reckoned from it
+                    continue  # it compiles and allocates, so its time is not typical
                 before = event.value if self._step_s is None else self._step_s
                 self._step_s = before + SMOOTHING_FRAC * (event.value - before)
         if self._live:

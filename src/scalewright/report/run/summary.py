@@ -1,4 +1,4 @@
-"""One run for people: measured beside predicted, where the step goes, energy and network, and what happened."""
+"""One run in the terminal and as a plot: measured and predicted, the split of a step, energy, network, and events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TITLES = {
 def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
     ranks = f"{summary.num_ranks} rank{'s' if summary.num_ranks != 1 else ''}"
     console.print(f"[bold]{escape(summary.run)}[/]: {summary.num_steps} steps on {ranks}; {escape(summary.end)}")
-    console.print(escape(_what(run.config)))
+    console.print(escape(_description(run.config)))
     _print_comparisons(console, summary, on_cpu=run.config.get("device") == "cpu")
     if summary.vision is not None:
         print_vision(console, summary.vision)
@@ -56,13 +56,13 @@ def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
     _print_happenings(console, run)
 
 
-def _what(config: dict[str, Any]) -> str:
-    known = [str(config[key]) for key in ("model_id", "precision") if key in config]
+def _description(config: dict[str, Any]) -> str:
+    parts = [str(config[key]) for key in ("model_id", "precision") if key in config]
     if "layout" in config:
-        known.append(f"layout {parse_layout(str(config['layout'])).brief}")
+        parts.append(f"layout {parse_layout(str(config['layout'])).brief}")
     if "image_size" in config:
-        known.append(f"{config['batch']} images of {config['image_size']} px a rank, data {config['data']}")
-    return ", ".join(known)
+        parts.append(f"{config['batch']} images of {config['image_size']} px a rank, data {config['data']}")
+    return ", ".join(parts)
 
 
 def _print_comparisons(console: Console, summary: RunSummary, *, on_cpu: bool) -> None:
@@ -74,9 +74,9 @@ def _print_comparisons(console: Console, summary: RunSummary, *, on_cpu: bool) -
         table.add_row(TITLES[compared.name], f"[bold]{shown[0]}[/]", shown[1], ratio, _interval(compared))
     console.print(table)
     if on_cpu:
-        console.print("memory is what the process holds, PyTorch itself included; the prediction is the training alone")
+        console.print("measured memory includes PyTorch itself; the prediction covers training only")
     if summary.losses is not None:
-        console.print(f"loss {summary.losses[0]:.4f} at first, {summary.losses[1]:.4f} at last")
+        console.print(f"loss {summary.losses[0]:.4f} at the first step, {summary.losses[1]:.4f} at the last")
 
 
 def _interval(compared: Comparison) -> str:
@@ -96,10 +96,10 @@ def _format(value: float | None, unit: str) -> str:
 
 def _print_split(console: Console, summary: RunSummary) -> None:
     if not summary.split_s or not summary.split_of_s:
-        console.print("no step was profiled: the split of the step is not known")
+        console.print("no step was profiled, so the split of the step is not known")
         return
     many = f"{summary.num_split_steps} profiled step{'s' if summary.num_split_steps != 1 else ''}"
-    table = plain_table("part", "time", "share", "", title=f"where the step goes ({many})",
+    table = plain_table("part", "time", "share", "", title=f"time of a step by part ({many})",
                         right=("time", "share"), header=False)  # fmt: skip
     mark = bar_mark(console)
     for name, value in summary.split_s.items():
@@ -119,7 +119,7 @@ def _print_use(console: Console, summary: RunSummary) -> None:
         each += "" if summary.images_per_j is None else f", {summary.images_per_j:.3g} images/J"
         table.add_row("energy", units.format(summary.energy_j, units.JOULES), f"{summary.energy_of}{each}")
     if summary.power_w is not None:
-        table.add_row("power", units.format(summary.power_w, units.WATTS), "GPUs, over the steps that count")
+        table.add_row("power", units.format(summary.power_w, units.WATTS), "GPUs, during the steps that count")
     if summary.network_bytes_per_s is not None:
         rate = units.format(summary.network_bytes_per_s, units.LINK_BYTES_PER_S)
         table.add_row("network", rate, "received by all nodes, whole run")
@@ -132,8 +132,8 @@ def _print_use(console: Console, summary: RunSummary) -> None:
 def _print_happenings(console: Console, run: CollectedRun) -> None:
     for text in dict.fromkeys(e.detail for e in run.happenings if e.name == names.EVENT_NO_SENSOR):
         console.print(f"not measured: {escape(text)}")
-    table = plain_table("time", "rank", "what", "", title="what happened", header=False)
-    for at_s, who, name, detail in _told(run)[-MAX_HAPPENINGS:]:
+    table = plain_table("time", "rank", "what", "", title="events", header=False)
+    for at_s, who, name, detail in _events(run)[-MAX_HAPPENINGS:]:
         at = datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
         table.add_row(at, escape(who), name.removeprefix(names.EVENT_PREFIX).replace("_", " "), escape(detail))
     if table.row_count:
@@ -141,8 +141,8 @@ def _print_happenings(console: Console, run: CollectedRun) -> None:
         console.print(table)
 
 
-def _told(run: CollectedRun) -> list[tuple[float, str, str, str]]:
-    """When, who, what: what several ranks say in the same words at about the same time is one row."""
+def _events(run: CollectedRun) -> list[tuple[float, str, str, str]]:
+    """Time, ranks, name and detail of events. Equal events of several ranks at about the same time are one row."""
     rows: list[tuple[float, list[str], str, str]] = []
     for event in run.happenings:
         if event.name == names.EVENT_NO_SENSOR:
@@ -187,12 +187,12 @@ def draw(run: CollectedRun, summary: RunSummary) -> Figure:
     _draw_loss(losses, run)
     _draw_memory(memory, run, summary.compared(names.PEAK_MEMORY))
     _draw_energy(energy, run, summary)
-    figure.suptitle(f"{summary.run}: {_what(run.config)}", fontsize=7)
+    figure.suptitle(f"{summary.run}: {_description(run.config)}", fontsize=7)
     return figure
 
 
 def _draw_steps(axes: Axes, run: CollectedRun, compared: Comparison, *, label: str) -> None:
-    """A metric of each rank over the steps, and what was predicted of it."""
+    """A metric of each rank over the steps, and its prediction."""
     table = run.steps.get(compared.name, {})
     for rank in sorted({rank for ranks in table.values() for rank in ranks})[: len(COLOURS)]:
         steps = [step for step in sorted(table) if rank in table[step]]
@@ -225,7 +225,7 @@ def _draw_loss(axes: Axes, run: CollectedRun) -> None:
 
 
 def _draw_memory(axes: Axes, run: CollectedRun, compared: Comparison) -> None:
-    """The most that each rank held."""
+    """Peak memory of each rank."""
     peaks: dict[int, float] = {}
     for ranks in run.steps.get(names.PEAK_MEMORY, {}).values():
         for rank, value in ranks.items():
@@ -240,12 +240,12 @@ def _draw_memory(axes: Axes, run: CollectedRun, compared: Comparison) -> None:
 
 def _draw_energy(axes: Axes, run: CollectedRun, summary: RunSummary) -> None:
     """Joules of every counter, in the order of nodes and devices."""
-    found = [c for c in run.counters if c.name in (names.GPU_ENERGY, names.CPU_ENERGY, names.NODE_ENERGY)]
+    counters = [c for c in run.counters if c.name in (names.GPU_ENERGY, names.CPU_ENERGY, names.NODE_ENERGY)]
     axes.set(ylabel="energy (kJ)")
-    if not found:
+    if not counters:
         axes.text(0.5, 0.5, summary.energy_of, ha="center", transform=axes.transAxes, fontsize=6)
         axes.set(xticks=[])
         return
-    axes.bar(range(len(found)), [counter.grown / units.KILO for counter in found], color=COLOURS[1], width=0.6)
-    if len(found) <= len(COLOURS):
-        axes.set_xticks(range(len(found)), [counter.of or counter.host for counter in found], rotation=30)
+    axes.bar(range(len(counters)), [counter.grown / units.KILO for counter in counters], color=COLOURS[1], width=0.6)
+    if len(counters) <= len(COLOURS):
+        axes.set_xticks(range(len(counters)), [counter.of or counter.host for counter in counters], rotation=30)

@@ -1,4 +1,4 @@
-"""The parts of a printed run that only vision runs have: epochs with their scores, and who waits for whom."""
+"""The parts of a report that only vision runs have: epochs with their scores, and whether the loader is the limit."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def print_vision(console: Console, vision: VisionSummary) -> None:
 
 
 def limit_sentence(vision: VisionSummary) -> str:
-    """Loader or device: one sentence with the numbers that say so."""
+    """Whether the loader or the device is the limit, in one sentence with the numbers."""
     if vision.data_wait_frac is None or vision.device_images_per_s is None:
-        return "no step was timed: whether the loader or the device is the limit is not known"
+        return "no step was timed, so it is not known whether the loader or the device is the limit"
     takes = f"the device takes {rate_words(vision.device_images_per_s, 'images/s')}"
     if vision.loader_images_per_s is None:
         if vision.limit == "device":
-            return f"synthetic images: {takes}, and no loader is in its way"
-        gives = "the loader gives less"
+            return f"synthetic images: {takes}, without a loader"
+        gives = "the loader delivers less"
     else:
-        gives = f"the loader alone gives {rate_words(vision.loader_images_per_s, '').strip()}"
+        gives = f"the loader alone delivers {rate_words(vision.loader_images_per_s, '').strip()}"
     waits = f"{vision.data_wait_frac:.0%} of a step waits for images"
     return f"the limit is the {vision.limit}: {takes}, {gives}; {waits}"

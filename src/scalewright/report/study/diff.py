@@ -1,4 +1,4 @@
-"""Two results of a study side by side, for people."""
+"""Two results of a study side by side, in the terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scalewright.report.study.marks import TITLE as MARK
 _KEYS = {"before": "doubts_first", "after": "doubts_second"}
 
 
-def print_diff(console: Console, found: dict[str, Any]) -> None:
-    """A row for each point; the verdict in a word, so that it is read without colour too."""
-    rows = found["differences"]
+def print_diff(console: Console, diff: dict[str, Any]) -> None:
+    """A row for each point. The verdict is a word, so that it can be read without colour."""
+    rows = diff["differences"]
     counts = {word: sum(row["verdict"] == word for row in rows) for word in ("slower", "faster", "same")}
-    console.print(f"{found['study']}: " + ", ".join(f"{count} {word}" for word, count in counts.items()))
+    console.print(f"{diff['study']}: " + ", ".join(f"{count} {word}" for word, count in counts.items()))
     marked = any(row["doubts_first"] or row["doubts_second"] for row in rows)
     titles = ("point", "before", "after", "ratio", "95 % interval", "verdict", *((MARK,) if marked else ()))
     table = plain_table(*titles, right=("before", "after", "ratio"), gap=1)
@@ -43,7 +43,7 @@ def print_diff(console: Console, found: dict[str, Any]) -> None:
 
 
 def _marks(row: dict[str, Any]) -> str:
-    """Letters of what speaks against the figure before and the one after, a stroke between them."""
+    """Letters of the doubts about the figures before and after, separated by a slash."""
     sides = [
         "".join(letter for sort, letter in MARKS.items() if any(doubt["sort"] == sort for doubt in row[key]))
         for key in _KEYS.values()

@@ -1,4 +1,4 @@
-"""The same study in files that others read: Markdown, CSV, Parquet, JSON and a LaTeX table."""
+"""The report of a study in files for other programs: Markdown, CSV, Parquet, JSON and a LaTeX table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LATEX = {
 
 
 def write_files(folder: Path, report: StudyReport) -> list[Path]:
-    """All forms that need no plotting library, of every part; what was written, in the order people look for it."""
+    """Write all files that need no extra, for every part of the report. Returns their paths."""
     for number, part in enumerate(report.parts, start=2):
         write_files(folder / f"part-{number}", part)
     written = {
@@ -73,7 +73,7 @@ def to_csv(report: StudyReport) -> str:
 
 
 def _inert(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula is quoted."""
+    """Quote a text that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
@@ -98,16 +98,16 @@ def markdown(report: StudyReport) -> str:
         lines += ["", f"Measured: {_md(report.measure_note)}"]
     if any(curve.sentence for curve in report.curves):
         groups = list(report.curves[0].group)
-        lines += ["", "## Where to stop", "", *_md_head([*groups, "from", report.scale_name, "what it means"])]
+        lines += ["", "## Where to stop", "", *_md_head([*groups, "from", report.scale_name, "why"])]
         lines += [
             _md_row([*curve.group.values(), curve.origin, _count(curve.recommended), curve.sentence])
             for curve in report.curves
             if curve.sentence
         ]
-    wanted, marked = columns(report), is_marked(report)
-    lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(wanted), *([MARK] if marked else [])])]
+    shown_columns, marked = columns(report), is_marked(report)
+    lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(shown_columns), *([MARK] if marked else [])])]
     lines += [
-        _md_row([*row.labels.values(), *_figures(row, wanted), *([marks(row)] if marked else [])])
+        _md_row([*row.labels.values(), *_figures(row, shown_columns), *([marks(row)] if marked else [])])
         for row in report.points
     ]
     if marked:
@@ -126,29 +126,29 @@ Column = tuple[MetricShown, str]
 
 
 def columns(report: StudyReport) -> list[Column]:
-    """Those that any point has a figure for."""
+    """Columns for which any point has a number."""
     return [(metric, origin) for metric in report.metrics for origin in _origins(report, metric)]
 
 
-def _titles(wanted: Sequence[Column]) -> list[str]:
-    return [f"{metric.title}, {origin}" for metric, origin in wanted]
+def _titles(shown_columns: Sequence[Column]) -> list[str]:
+    return [f"{metric.title}, {origin}" for metric, origin in shown_columns]
 
 
-def _figures(row: PointRow, wanted: Sequence[Column]) -> list[str]:
+def _figures(row: PointRow, shown_columns: Sequence[Column]) -> list[str]:
     return [
         published_words(row, metric) if origin == "published" else shown(getattr(row, origin).get(metric.name), metric)
-        for metric, origin in wanted
+        for metric, origin in shown_columns
     ]
 
 
 def _origins(report: StudyReport, metric: MetricShown) -> list[str]:
-    found = []
+    origins = []
     for origin in ("predicted", "measured"):
         if any(metric.name in getattr(row, origin) for row in report.points):
-            found.append(origin)
+            origins.append(origin)
     if any(figure.metric == metric.name for row in report.points for figure in row.published):
-        found.append("published")
-    return found
+        origins.append("published")
+    return origins
 
 
 def _count(value: float | None) -> str:
@@ -156,7 +156,7 @@ def _count(value: float | None) -> str:
 
 
 def _md(text: str) -> str:
-    """Text that stays text: no markup, no HTML, one line."""
+    """Escaped text on one line: no markup, no HTML."""
     marked = re.sub(r"([\\`*_{}\[\]()#+!|~])", r"\\\1", " ".join(text.split()))
     return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -172,15 +172,15 @@ def _md_head(cells: list[str]) -> list[str]:
 def latex(report: StudyReport) -> str:
     """A booktabs table of the first metrics, one row a point."""
     shown_metrics = {metric.name for metric in report.metrics[:MAX_LATEX_METRICS]}
-    wanted = [column for column in columns(report) if column[0].name in shown_metrics]
+    shown_columns = [column for column in columns(report) if column[0].name in shown_metrics]
     marked = is_marked(report)
-    titles = [*report.axes, *_titles(wanted), *([MARK] if marked else [])]
+    titles = [*report.axes, *_titles(shown_columns), *([MARK] if marked else [])]
     body = [
-        " & ".join(map(_tex, [*row.labels.values(), *_figures(row, wanted), *([marks(row)] if marked else [])]))
+        " & ".join(map(_tex, [*row.labels.values(), *_figures(row, shown_columns), *([marks(row)] if marked else [])]))
         + r" \\"
         for row in report.points
     ]
-    layout = "l" * len(report.axes) + "r" * len(wanted) + ("l" if marked else "")
+    layout = "l" * len(report.axes) + "r" * len(shown_columns) + ("l" if marked else "")
     return "\n".join(
         [
             f"% {' '.join(report.title.split())}",

@@ -1,4 +1,4 @@
-"""What is in doubt about a measured point, as a letter in a table and a sentence below it."""
+"""Doubts about a measured point: a letter in the table, and a sentence below it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ TITLE = "mark"
 
 
 def marks(row: PointRow) -> str:
-    """One letter for every sort of doubt; empty where all was well."""
-    found = {doubt.sort for doubt in row.doubts}
-    return "".join(letter for sort, letter in MARKS.items() if sort in found)
+    """One letter for every sort of doubt; empty without a doubt."""
+    sorts = {doubt.sort for doubt in row.doubts}
+    return "".join(letter for sort, letter in MARKS.items() if sort in sorts)
 
 
 def is_marked(report: StudyReport) -> bool:
@@ -19,20 +19,20 @@ def is_marked(report: StudyReport) -> bool:
 
 
 def mark_notes(report: StudyReport) -> list[str]:
-    """What each letter of the table means, with the reason of the first point that has it."""
-    found: dict[DoubtSort, list[str]] = {}
+    """The meaning of each letter in the table: the doubt of the first point that has it."""
+    texts_by_sort: dict[DoubtSort, list[str]] = {}
     for row in report.points:
         for doubt in row.doubts:
-            found.setdefault(doubt.sort, []).append(doubt.text)
+            texts_by_sort.setdefault(doubt.sort, []).append(doubt.text)
     notes = []
     for sort, letter in MARKS.items():
-        texts = found.get(sort, [])
+        texts = texts_by_sort.get(sort, [])
         if texts:
-            more = f" (so or alike: {len(texts)} points)" if len(texts) > 1 else ""
+            more = f" (this or similar: {len(texts)} points)" if len(texts) > 1 else ""
             notes.append(f"{letter}: {texts[0]}{more}")
     return notes
 
 
 def doubt_words(row: PointRow) -> str:
-    """The sorts in one cell, for files that other programs read."""
+    """The sorts of doubt in one cell, for files that other programs read."""
     return ", ".join(dict.fromkeys(doubt.sort for doubt in row.doubts))

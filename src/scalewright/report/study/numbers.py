@@ -1,4 +1,4 @@
-"""Figures of a study as people write them, the same in terminal, page and files."""
+"""Numbers of a study as text, the same in the terminal, the page and the files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from scalewright import units
 from scalewright.records.study_report import MetricShown, Number, PointRow
 
 MAX_PLAIN = 1e6
-"""Whole numbers up to here are written out."""
+"""Whole numbers below this are written out."""
 THOUSAND = 1e3
 LONG_TITLE = 12
 
 
 def shown(number: Number | None, metric: MetricShown) -> str:
-    """A value as people write it, with its unit."""
+    """A value with its unit."""
     if number is None:
         return "-"
     if metric.quantity == units.COUNT.name and number.value.is_integer() and abs(number.value) < MAX_PLAIN:
@@ -22,12 +22,19 @@ def shown(number: Number | None, metric: MetricShown) -> str:
     if metric.quantity == units.COUNT.name and THOUSAND <= abs(number.value) < MAX_PLAIN:
         return f"{float(f'{number.value:.3g}'):,.0f} {metric.unit}".strip()
     text = units.format(number.value, units.DIMENSIONS[metric.quantity])
-    named = metric.unit if metric.quantity == units.COUNT.name else ""
-    return f"{text} {named}".strip()
+    unit = metric.unit if metric.quantity == units.COUNT.name else ""
+    return f"{text} {unit}".strip()
+
+
+def ratio_text(predicted: Number | None, measured: Number | None) -> str:
+    """Measured over predicted."""
+    if predicted is None or measured is None or not predicted.value:
+        return "-"
+    return f"{measured.value / predicted.value:.2f}"
 
 
 def published_words(row: PointRow, metric: MetricShown) -> str:
-    """What is published of a point; a dash with the reason elsewhere where nothing is."""
+    """The published figures of a point; a dash if there are none."""
     words = []
     for figure in row.published:
         if figure.metric != metric.name:
@@ -54,7 +61,7 @@ def elbow_words(row: PointRow) -> list[str]:
 
 
 def heading(title: str) -> str:
-    """The title of a column, on several lines where one would make the column wider than its figures."""
+    """The title of a column, broken into lines if it is wider than the numbers below it."""
     if len(title) <= LONG_TITLE:
         return title
     return re.sub(r"(,)? (?=(per|of|predicted|measured|published)\b)", r"\1\n", title)

@@ -1,4 +1,4 @@
-"""A study as one page: everything inside, nothing loaded, every text of a user's inert."""
+"""A study as one HTML page. It contains everything it needs, and escapes every text of a study file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class TableCell:
     """One cell of the table of points."""
 
     text: str
     is_number: bool = False
     raw: str = ""
-    """What it is sorted by."""
+    """Value that the column is sorted by."""
     title: str = ""
 
 
@@ -37,7 +37,7 @@ def write_page(path: Path, report: StudyReport) -> None:
 
 
 def page(report: StudyReport) -> str:
-    """The page as text. Jinja escapes every value; data for the charts goes in as JSON without any `<`."""
+    """The page as text. Jinja escapes every value; data for the charts is JSON without any `<`."""
     try:
         import jinja2
         from markupsafe import Markup
@@ -67,7 +67,7 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
     from markupsafe import Markup
 
     origins = [name for name in ("predicted", "measured", "published") if _has(report, name)]
-    wanted = columns(report)
+    shown_columns = columns(report)
     what = "Measured here" if "measured" in origins else "Predicted"
     return {
         "number": number,
@@ -77,8 +77,8 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "groups": list(report.curves[0].group) if report.curves else [],
         "scale_name": report.scale_name,
         "curves": [_curve(curve) for curve in report.curves if curve.sentence],
-        "columns": _columns(report, wanted, several=len(origins) > 1),
-        "rows": [{"cells": _cells(report, row, wanted), "limit": row.limit} for row in report.points],
+        "columns": _columns(report, shown_columns, several=len(origins) > 1),
+        "rows": [{"cells": _cells(report, row, shown_columns), "limit": row.limit} for row in report.points],
         "data": Markup(_data(report)),
         "marks": mark_notes(report),
         "elbows": any(row.elbows for row in report.points),
@@ -103,12 +103,12 @@ def _curve(curve: CurveShown) -> dict[str, Any]:
     }
 
 
-def _columns(report: StudyReport, wanted: Sequence[Column], *, several: bool) -> list[dict[str, Any]]:
+def _columns(report: StudyReport, shown_columns: Sequence[Column], *, several: bool) -> list[dict[str, Any]]:
     labels = [{"title": axis, "is_number": False} for axis in report.axes]
     scale = [{"title": report.scale_name, "is_number": True}] if _has_scale(report) else []
     figures = [
         {"title": f"{metric.title}, {origin}" if several else metric.title, "is_number": True}
-        for metric, origin in wanted
+        for metric, origin in shown_columns
     ]
     marked = [{"title": MARK, "is_number": False}] if is_marked(report) else []
     words = [{"title": name, "is_number": False} for name in word_columns(report)]
@@ -116,7 +116,7 @@ def _columns(report: StudyReport, wanted: Sequence[Column], *, several: bool) ->
 
 
 def _has_scale(report: StudyReport) -> bool:
-    """Whether the scale is more than one of the labels."""
+    """Whether the scale is not already one of the labels."""
     return bool(report.curves) and report.scale_name not in report.axes
 
 
@@ -124,42 +124,42 @@ def word_columns(report: StudyReport) -> list[str]:
     return list(dict.fromkeys(name for row in report.points for name in row.words))
 
 
-def _cells(report: StudyReport, row: PointRow, wanted: Sequence[Column]) -> list[Cell]:
-    cells = [Cell(text=value) for value in row.labels.values()]
+def _cells(report: StudyReport, row: PointRow, shown_columns: Sequence[Column]) -> list[TableCell]:
+    cells = [TableCell(text=value) for value in row.labels.values()]
     if _has_scale(report):
         text = "" if row.scale is None else f"{row.scale:,.0f}"
-        cells.append(Cell(text=text, is_number=True, raw="" if row.scale is None else repr(row.scale)))
-    cells += [_figure(row, metric, origin) for metric, origin in wanted]
+        cells.append(TableCell(text=text, is_number=True, raw="" if row.scale is None else repr(row.scale)))
+    cells += [_figure(row, metric, origin) for metric, origin in shown_columns]
     if is_marked(report):
-        cells.append(Cell(text=marks(row), title="; ".join(doubt.text for doubt in row.doubts)))
-    return cells + [Cell(text=row.words.get(name, "")) for name in word_columns(report)]
+        cells.append(TableCell(text=marks(row), title="; ".join(doubt.text for doubt in row.doubts)))
+    return cells + [TableCell(text=row.words.get(name, "")) for name in word_columns(report)]
 
 
-def _figure(row: PointRow, metric: MetricShown, origin: str) -> Cell:
+def _figure(row: PointRow, metric: MetricShown, origin: str) -> TableCell:
     if origin == "published":
-        told = [figure for figure in row.published if figure.metric == metric.name]
+        figures = [figure for figure in row.published if figure.metric == metric.name]
         text = published_words(row, metric)
-        value = repr(told[0].number.value) if told else ""
-        title = "; ".join(figure.source for figure in told) or row.remark or "nothing published"
-        return Cell(text="not published" if text == "-" else text, is_number=True, raw=value, title=title)
+        value = repr(figures[0].number.value) if figures else ""
+        title = "; ".join(figure.source for figure in figures) or row.remark or "nothing published"
+        return TableCell(text="not published" if text == "-" else text, is_number=True, raw=value, title=title)
     number: Number | None = getattr(row, origin).get(metric.name)
     if number is None:
         reason = row.problem if origin == "predicted" else row.measured_problem
-        return Cell(text="-", is_number=True, title=reason)
+        return TableCell(text="-", is_number=True, title=reason)
     title = ""
     if number.low is not None and number.high is not None:
         ends = [shown(Number(value=end), metric) for end in (number.low, number.high)]
         title = f"{ends[0]} to {ends[1]}" + (f", {number.count} repeats" if number.count > 1 else "")
-    return Cell(text=shown(number, metric), is_number=True, raw=repr(number.value), title=title)
+    return TableCell(text=shown(number, metric), is_number=True, raw=repr(number.value), title=title)
 
 
 def _sources(parts: Sequence[StudyReport]) -> list[dict[str, str]]:
-    found = {(figure.source, figure.url) for part in parts for row in part.points for figure in row.published}
-    return [{"text": text, "url": url} for text, url in sorted(found)]
+    sources = {(figure.source, figure.url) for part in parts for row in part.points for figure in row.published}
+    return [{"text": text, "url": url} for text, url in sorted(sources)]
 
 
 def _data(report: StudyReport) -> str:
-    """What the charts are drawn from. Notes that many points share are written once."""
+    """Data of the charts, as JSON. A note that many points share is written once."""
     doc = report.document()
     texts: dict[str, int] = {}
     for row in doc["points"]:

@@ -1,6 +1,6 @@
-"""A study's figures for a paper: predicted as lines with intervals, measured as dots, published as marks.
+"""Plots of a study for a paper: predictions as lines with intervals, measurements as dots, published as diamonds.
 
-A dot that is not filled is in doubt; a cross on a distribution is its elbow.
+An open dot is a measurement in doubt. A cross on a distribution marks where its tail begins.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Line:
 
 
 def axis_unit(metric: MetricShown, highest: float) -> tuple[float, str]:
-    """What the values of an axis are divided by, and the unit that it is then written in."""
+    """Divisor of the values on an axis, and the unit of the quotient."""
     if metric.quantity == units.FRACTION.name:
         return 0.01, "%"
     if metric.unit == "s":
@@ -59,7 +59,7 @@ def axis_unit(metric: MetricShown, highest: float) -> tuple[float, str]:
 
 
 def write_plots(folder: Path, report: StudyReport) -> list[Path]:
-    """Every metric as SVG and PNG; what was written."""
+    """Draw every metric as SVG and PNG. Returns the paths."""
     check_plot(folder / "any.svg")
     import matplotlib as mpl
 
@@ -97,7 +97,7 @@ def _figure(num_rows: int, num_columns: int) -> tuple[Figure, list[Axes]]:
 
 
 def _curves(report: StudyReport, metric: MetricShown) -> Figure:
-    """A panel for every combination of the groups but the largest, which is told by colour."""
+    """A panel for every combination of groups. The group with the most values is shown by colour instead."""
     groups = list(report.curves[0].group)
     counts = {name: len({curve.group[name] for curve in report.curves}) for name in groups}
     by_colour = max(groups, key=lambda name: counts[name])
@@ -127,12 +127,14 @@ def _curves(report: StudyReport, metric: MetricShown) -> Figure:
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    found = {}
+    entries = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
-        found.update(dict(zip(labels, handles, strict=True)))
-    if len(found) > 1:
-        figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=min(len(found), 5), frameon=False)
+        entries.update(dict(zip(labels, handles, strict=True)))
+    if len(entries) > 1:
+        figure.legend(
+            entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), 5), frameon=False
+        )
 
 
 def _draw_lines(axis: Axes, lines: Sequence[Line], metric: MetricShown, scale_name: str, *, title: str) -> None:
@@ -140,16 +142,16 @@ def _draw_lines(axis: Axes, lines: Sequence[Line], metric: MetricShown, scale_na
     size, unit = axis_unit(metric, max(values, default=1.0))
     scales = sorted({row.scale for line in lines for row in line.rows if row.scale is not None})
     for line in lines:
-        told = [
+        predicted = [
             (row.scale, row.predicted[metric.name])
             for row in line.rows
             if metric.name in row.predicted and row.scale is not None and not row.problem
         ]
-        if told:
-            x, y = [scale for scale, _ in told], [number.value / size for _, number in told]
+        if predicted:
+            x, y = [scale for scale, _ in predicted], [number.value / size for _, number in predicted]
             axis.plot(x, y, line.style, color=line.colour, label=line.name, linewidth=1.0)
-            if len(lines) <= 3 and all(n.low is not None and n.high is not None for _, n in told):
-                low, high = ([float(getattr(n, end)) / size for _, n in told] for end in ("low", "high"))
+            if len(lines) <= 3 and all(n.low is not None and n.high is not None for _, n in predicted):
+                low, high = ([float(getattr(n, end)) / size for _, n in predicted] for end in ("low", "high"))
                 axis.fill_between(x, low, high, color=line.colour, alpha=0.12, linewidth=0)
         _draw_marks(axis, line, metric.name, size)
     if scales and scales[-1] / scales[0] >= 8:
@@ -166,13 +168,13 @@ def _draw_marks(axis: Axes, line: Line, name: str, size: float) -> None:
     for row in line.rows:
         if row.scale is None:
             continue
-        seen = row.measured.get(name)
-        if seen is not None:
-            low, high = (seen.value if end is None else end for end in (seen.low, seen.high))
-            spread = np.array([[max(seen.value - low, 0.0)], [max(high - seen.value, 0.0)]]) / size
+        measured = row.measured.get(name)
+        if measured is not None:
+            low, high = (measured.value if end is None else end for end in (measured.low, measured.high))
+            spread = np.array([[max(measured.value - low, 0.0)], [max(high - measured.value, 0.0)]]) / size
             axis.errorbar(
                 [row.scale],
-                [seen.value / size],
+                [measured.value / size],
                 yerr=spread,
                 fmt="o",
                 color=line.colour,
@@ -190,31 +192,38 @@ def _draw_marks(axis: Axes, line: Line, name: str, size: float) -> None:
 
 
 def _numbers(row: PointRow, name: str) -> list[Number]:
-    found = [numbers[name] for numbers in (row.predicted, row.measured) if name in numbers]
-    return found + [figure.number for figure in row.published if figure.metric == name]
+    own = [numbers[name] for numbers in (row.predicted, row.measured) if name in numbers]
+    return own + [figure.number for figure in row.published if figure.metric == name]
 
 
 def _bars(report: StudyReport, metric: MetricShown) -> Figure:
-    """Points one below the other: predicted as a line over its interval, measured as a dot, published as a diamond."""
+    """One row for each point: the prediction with its interval, the measurement as a dot, published as a diamond."""
     rows = [row for row in report.points if _numbers(row, metric.name)][:40]
     figure, axes = _figure(1, 1)
     figure.set_size_inches(6.6, max(1.2, 0.22 * len(rows) + 0.7))
     axis = axes[0]
     size, unit = axis_unit(metric, max((n.value for row in rows for n in _numbers(row, metric.name)), default=1.0))
     for at, row in enumerate(rows):
-        told, seen = row.predicted.get(metric.name), row.measured.get(metric.name)
-        if told is not None:
-            if told.low is not None and told.high is not None:
-                axis.plot([told.low / size, told.high / size], [at, at], color=COLOURS[0], alpha=0.3, linewidth=4)
-            axis.plot([told.value / size], [at], "|", color=COLOURS[0], markersize=9, label="predicted")
-        if seen is not None:
+        predicted, measured = row.predicted.get(metric.name), row.measured.get(metric.name)
+        if predicted is not None:
+            if predicted.low is not None and predicted.high is not None:
+                ends = [predicted.low / size, predicted.high / size]
+                axis.plot(ends, [at, at], color=COLOURS[0], alpha=0.3, linewidth=4)
+            axis.plot([predicted.value / size], [at], "|", color=COLOURS[0], markersize=9, label="predicted")
+        if measured is not None:
             inner = "white" if row.doubts else COLOURS[4]
             axis.plot(
-                [seen.value / size], [at], "o", color=COLOURS[4], markerfacecolor=inner, markersize=4, label="measured"
+                [measured.value / size],
+                [at],
+                "o",
+                color=COLOURS[4],
+                markerfacecolor=inner,
+                markersize=4,
+                label="measured",
             )
-        for found in row.published:
-            if found.metric == metric.name:
-                axis.plot([found.number.value / size], [at], "D", color=COLOURS[2], markersize=4, label="published")
+        for published in row.published:
+            if published.metric == metric.name:
+                axis.plot([published.number.value / size], [at], "D", color=COLOURS[2], markersize=4, label="published")
     axis.set_yticks(range(len(rows)), [", ".join(row.labels.values()) for row in rows])
     axis.invert_yaxis()
     axis.set_xlim(left=0)

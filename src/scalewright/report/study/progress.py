@@ -1,4 +1,4 @@
-"""A study while it runs: which point, how far, how long it will take. Always on stderr."""
+"""Progress of a running study: the point, its step, its expected time. Always on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scaling study in the terminal: points that were measured, efficiencies beside throughput, and where to stop."""
+"""A scaling study in the terminal: measured points, efficiencies with throughput, and where to stop."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from scalewright.records.study_report import CurveShown, MetricShown, PointRow, 
 from scalewright.report.console import plain_table
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, marks
-from scalewright.report.study.numbers import heading, shown
+from scalewright.report.study.numbers import heading, ratio_text, shown
 
 MAX_ROWS = 60
-"""More rows are cut: the page and the files have them all."""
+"""Further rows are only in the page and the files."""
 EFFICIENCY = "efficiency_frac"
 THROUGHPUTS = ("tokens_per_s", "images_per_s")
 
 
 def print_scaling(console: Console, report: StudyReport) -> None:
-    """What was measured point by point; then one row for each curve that says where to stop, or why it does not."""
+    """The measured points, then one row for each curve: where to stop, or why that is not known."""
     if any(row.measured for row in report.points):
         _print_measured(console, report)
         _print_efficiencies(console, report)
@@ -34,30 +34,30 @@ def print_scaling(console: Console, report: StudyReport) -> None:
 
 
 def _varying(report: StudyReport) -> list[str]:
-    """Labels that tell the points apart: one that all share says nothing in a row."""
-    found = [axis for axis in report.axes if len({row.labels[axis] for row in report.points}) > 1]
-    return found or list(report.axes)
+    """Axes with more than one value, which distinguish the points."""
+    axes = [axis for axis in report.axes if len({row.labels[axis] for row in report.points}) > 1]
+    return axes or list(report.axes)
 
 
 def _print_measured(console: Console, report: StudyReport) -> None:
     labels, first, marked = _varying(report), report.metrics[0], is_marked(report)
     figures = [heading(f"{first.title}, predicted"), "measured", "ratio"]
     titles = [*labels, *figures, *([MARK] if marked else [])]
-    table = plain_table(*titles, title="measured beside predicted", right=tuple(figures), gap=1)
+    table = plain_table(*titles, title="predicted and measured", right=tuple(figures), gap=1)
     for row in report.points[:MAX_ROWS]:
-        told, seen = row.predicted.get(first.name), row.measured.get(first.name)
-        ratio = "-" if told is None or seen is None or not told.value else f"{seen.value / told.value:.2f}"
-        cells = [*(row.labels[name] for name in labels), shown(told, first), shown(seen, first), ratio]
+        predicted, measured = row.predicted.get(first.name), row.measured.get(first.name)
+        numbers = [shown(predicted, first), shown(measured, first), ratio_text(predicted, measured)]
+        cells = [*(row.labels[name] for name in labels), *numbers]
         table.add_row(*map(escape, cells), *([marks(row)] if marked else []))
     console.print()
     console.print(table)
 
 
 def _print_efficiencies(console: Console, report: StudyReport) -> None:
-    """Every measured efficiency beside the throughput of all devices: alone it says nothing of speed."""
-    has = {name for row in report.points for name in row.measured}
-    ratios = [metric for metric in report.metrics if metric.name.endswith(EFFICIENCY) and metric.name in has]
-    speed = next((metric for metric in report.metrics if metric.name in THROUGHPUTS and metric.name in has), None)
+    """Every measured efficiency, with the throughput of all devices: an efficiency alone does not show speed."""
+    measured = {name for row in report.points for name in row.measured}
+    ratios = [metric for metric in report.metrics if metric.name.endswith(EFFICIENCY) and metric.name in measured]
+    speed = next((metric for metric in report.metrics if metric.name in THROUGHPUTS and metric.name in measured), None)
     if not ratios:
         return
     labels, columns = _varying(report), [*([speed] if speed else []), *ratios]
@@ -71,7 +71,7 @@ def _print_efficiencies(console: Console, report: StudyReport) -> None:
 
 
 def _print_curves(console: Console, report: StudyReport, chosen: Sequence[CurveShown], *, title: str) -> None:
-    """One row for each curve: its smallest and largest scale, the largest one's figures, and where to stop."""
+    """One row for each curve: its smallest and largest scale, the numbers of the largest, and where to stop."""
     first = report.metrics[0]
     efficiency = next((metric for metric in report.metrics if metric.name == EFFICIENCY), None)
     rows = [cells for curve in chosen if (cells := _curve_cells(report, curve, first, efficiency)) is not None]

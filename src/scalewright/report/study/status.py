@@ -1,4 +1,4 @@
-"""How far a study is, in the terminal: once, or again and again until it ends."""
+"""Progress of a study in the terminal: once, or repeatedly until it ends."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ ORDER = ("running", "queued", "failed", "interrupted", "waiting", "finished")
 
 def show_status(look: Callable[[], dict[str, Any]], *, watch: bool, every_s: float = EVERY_S) -> None:
     console = answer_console()
-    found = look()
+    status = look()
     if not watch or not console.is_terminal:
-        console.print(_drawn(found, bar_mark(console)))
-        while watch and found["is_running"]:  # without a terminal: one line now and then
+        console.print(_drawn(status, bar_mark(console)))
+        while watch and status["is_running"]:  # without a terminal: one line at a time
             time.sleep(every_s)
-            found = look()
-            console.print(_counts(found))
+            status = look()
+            console.print(_counts(status))
         return
-    with Live(_drawn(found, bar_mark(console)), console=console, auto_refresh=False) as live:
-        while found["is_running"]:
+    with Live(_drawn(status, bar_mark(console)), console=console, auto_refresh=False) as live:
+        while status["is_running"]:
             time.sleep(every_s)
-            found = look()
-            live.update(_drawn(found, bar_mark(console)), refresh=True)
+            status = look()
+            live.update(_drawn(status, bar_mark(console)), refresh=True)
 
 
-def _counts(found: dict[str, Any]) -> str:
-    counts = {state: sum(one["state"] == state for one in found["tries"]) for state in ORDER}
+def _counts(status: dict[str, Any]) -> str:
+    counts = {state: sum(one["state"] == state for one in status["tries"]) for state in ORDER}
     words = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    left = found["left_s"]
+    left = status["left_s"]
     eta = (
         "" if left is None or not counts["running"] + counts["queued"] + counts["waiting"] else f"; {_time(left)} left"
     )
-    at = [f"; {', '.join(one['labels'].values())}: {one['done']} of {one['total']} steps" for one in found["tries"]
+    at = [f"; {', '.join(one['labels'].values())}: {one['done']} of {one['total']} steps" for one in status["tries"]
           if one["state"] == "running" and one["total"]]  # fmt: skip
-    alive = "" if found["is_running"] or not counts["waiting"] else "; nobody runs it"
-    return f"{found['study']}: {words}{''.join(at[:1])}{eta}{alive}"
+    alive = "" if status["is_running"] or not counts["waiting"] else "; it is not running"
+    return f"{status['study']}: {words}{''.join(at[:1])}{eta}{alive}"
 
 
-def _drawn(found: dict[str, Any], mark: str) -> RenderableType:
+def _drawn(status: dict[str, Any], mark: str) -> RenderableType:
     table = plain_table("point", "", "state", "progress", "rate", "took", right=("rate", "took"), gap=1)
-    rows = sorted(found["tries"], key=lambda one: ORDER.index(one["state"]))
+    rows = sorted(status["tries"], key=lambda one: ORDER.index(one["state"]))
     for one in rows[:MAX_ROWS]:
         share = one["done"] / one["total"] if one["total"] else 0.0
         bar = mark * round(share * BAR_WIDTH)
-        told = one["reason"] or (f"{bar:<{BAR_WIDTH}} {one['done']}/{one['total']}" if one["total"] else "")
+        progress = one["reason"] or (f"{bar:<{BAR_WIDTH}} {one['done']}/{one['total']}" if one["total"] else "")
         rate = "-" if one["rate"] is None else rate_words(one["rate"], "").strip() + "/s"
         repeat = f"#{one['repeat'] + 1}" if one["repeat"] else ""
         table.add_row(
-            Text(", ".join(one["labels"].values())), repeat, one["state"], Text(told), rate, _time(one["took_s"])
+            Text(", ".join(one["labels"].values())), repeat, one["state"], Text(progress), rate, _time(one["took_s"])
         )
     more = [] if len(rows) <= MAX_ROWS else [Text(f"and {len(rows) - MAX_ROWS} more")]
-    return Group(Text(_counts(found)), table, *more)
+    return Group(Text(_counts(status)), table, *more)
 
 
 def _time(seconds: float | None) -> str:

@@ -13,12 +13,12 @@ from scalewright.records.study_report import PLACE, MetricShown, Number, PointRo
 from scalewright.report.console import plain_table
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
-from scalewright.report.study.numbers import heading, published_words, shown
+from scalewright.report.study.numbers import heading, published_words, ratio_text, shown
 from scalewright.report.study.scaling import MAX_ROWS, print_scaling
 
 MAX_REASONS = 3
 MAX_METRICS = 3
-"""Columns of figures beside the labels that 80 columns hold."""
+"""Columns of numbers that fit beside the labels in 80 columns."""
 
 
 def print_study(console: Console, report: StudyReport) -> None:
@@ -46,10 +46,10 @@ def print_study(console: Console, report: StudyReport) -> None:
 
 
 def _print_problems(console: Console, report: StudyReport) -> None:
-    """Why some points have no figure: the commonest reasons, and how many others there are."""
-    told = [row.problem for row in report.points if row.problem]
-    seen = [row.measured_problem for row in report.points if row.measured_problem]
-    for problems, what in ((told, "cannot run"), (seen, "not measured")):
+    """Why some points have no number: the most common reasons, and how many others there are."""
+    predicted = [row.problem for row in report.points if row.problem]
+    measured = [row.measured_problem for row in report.points if row.measured_problem]
+    for problems, what in ((predicted, "cannot run"), (measured, "not measured")):
         counts = Counter(problems).most_common()
         for reason, count in counts[:MAX_REASONS]:
             console.print(f"{count} of {len(report.points)} {what}: {escape(reason)}")
@@ -58,10 +58,10 @@ def _print_problems(console: Console, report: StudyReport) -> None:
 
 
 def _print_published(console: Console, report: StudyReport) -> None:
-    """Every published figure beside ours of the same point."""
+    """Every published figure beside the predicted and measured one of the same point."""
     metrics = {metric.name: metric for metric in report.metrics}
     titles = [*report.axes, "figure", "published", "predicted", "measured"]
-    table = plain_table(*titles, title="beside what was published", right=tuple(titles[-3:]), gap=1)
+    table = plain_table(*titles, title="published figures", right=tuple(titles[-3:]), gap=1)
     for row in report.points:
         for name in dict.fromkeys(figure.metric for figure in row.published if figure.metric in metrics):
             metric = metrics[name]
@@ -76,17 +76,19 @@ def _print_published(console: Console, report: StudyReport) -> None:
 def _print_points(console: Console, report: StudyReport) -> None:
     metrics = report.metrics[:MAX_METRICS]
     both = any(row.measured for row in report.points) and any(row.predicted for row in report.points)
-    told = any(figure.metric == metrics[0].name for row in report.points for figure in row.published)
+    has_published = any(figure.metric == metrics[0].name for row in report.points for figure in row.published)
     ranked = both and any(PLACE in row.measured for row in report.points)
-    titles = [*report.axes, *_titles(metrics, both=both), *(["published"] if told else [])]
-    titles += ["place\ntold", "place\nfound"] if ranked else []
+    titles = [*report.axes, *_titles(metrics, both=both), *(["published"] if has_published else [])]
+    titles += ["place\npredicted", "place\nmeasured"] if ranked else []
     titles += [MARK] if is_marked(report) else []
     right = tuple(title for title in titles[len(report.axes) :] if title != MARK)
-    in_vain = not any(row.measured for row in report.points) and any(row.measured_problem for row in report.points)
-    table = plain_table(*titles, title="predicted; nothing was measured" if in_vain else "", right=right, gap=1)
+    none_measured = not any(row.measured for row in report.points) and any(
+        row.measured_problem for row in report.points
+    )
+    table = plain_table(*titles, title="predicted; nothing was measured" if none_measured else "", right=right, gap=1)
     for row in report.points[:MAX_ROWS]:
         cells = [*row.labels.values(), *_cells(row, metrics, both=both)]
-        cells += [published_words(row, metrics[0])] if told else []
+        cells += [published_words(row, metrics[0])] if has_published else []
         cells += [_place(row.predicted), _place(row.measured)] if ranked else []
         cells += [marks(row)] if is_marked(report) else []
         table.add_row(*map(escape, cells))
@@ -98,7 +100,7 @@ def _print_points(console: Console, report: StudyReport) -> None:
 
 
 def _place(numbers: Mapping[str, Number]) -> str:
-    """Of a point in a search; the best is the first."""
+    """Place of a point in a search; the best is first."""
     return f"{numbers[PLACE].value:.0f}." if PLACE in numbers else "-"
 
 
@@ -112,6 +114,5 @@ def _cells(row: PointRow, metrics: Sequence[MetricShown], *, both: bool) -> list
         numbers = row.measured or row.predicted
         return [shown(numbers.get(metric.name), metric) for metric in metrics]
     first = metrics[0]
-    told, seen = row.predicted.get(first.name), row.measured.get(first.name)
-    ratio = "-" if told is None or seen is None or not told.value else f"{seen.value / told.value:.2f}"
-    return [shown(told, first), shown(seen, first), ratio]
+    predicted, measured = row.predicted.get(first.name), row.measured.get(first.name)
+    return [shown(predicted, first), shown(measured, first), ratio_text(predicted, measured)]

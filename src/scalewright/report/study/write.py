@@ -1,4 +1,4 @@
-"""Write every form of a study's report into one folder."""
+"""Write the report of a study into one folder: page, plots, tables and data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE = "index.html"
 
 
 def write_report(folder: Path, report: StudyReport, *, with_plots: bool = True) -> tuple[Path | None, list[str]]:
-    """The page's path, and a sentence for every form that could not be made for want of an extra."""
+    """Write the report. Returns the path of the page, and a sentence for every file that needs a missing extra."""
     write_files(folder, report)
     missing = []
     try:
