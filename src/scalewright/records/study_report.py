@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from scalewright.records.documents import document, read_document
-from scalewright.records.loader import restore
+from scalewright.records.documents import document
 
 KIND = "study-report"
 PLACE = "place"
@@ -156,8 +155,3 @@ class StudyReport:
 
     def document(self) -> dict[str, Any]:
         return document(KIND, asdict(self))
-
-
-def read_report(path: Any) -> StudyReport:
-    doc = read_document(path, KIND)
-    return restore({key: value for key, value in doc.items() if key != "schema"}, StudyReport, where=str(path))

@@ -59,7 +59,7 @@ WARM_MEMORY_FRAC = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingPoint:
+class ReadPattern:
     """One combination of format, order, cache state and number of workers."""
 
     format: StorageFormat
@@ -197,7 +197,7 @@ def _can_drop(bench: _StorageBench, folder: Path) -> bool:
     return True
 
 
-def _points(bench: _StorageBench, can_drop: bool) -> list[ReadingPoint]:
+def _points(bench: _StorageBench, can_drop: bool) -> list[ReadPattern]:
     """All points, those with the most processes first: a short budget still measures what jobs do."""
     config = bench.config
     caches = (True, False) if can_drop else (False,)
@@ -206,7 +206,7 @@ def _points(bench: _StorageBench, can_drop: bool) -> list[ReadingPoint]:
         bench.notes.append(f"cold only: the set does not stay in {units.format(free, units.BYTES)} of free memory")
         caches = (True,)
     points = [
-        ReadingPoint(format=name, order=order, is_cold=is_cold, num_workers=num)
+        ReadPattern(format=name, order=order, is_cold=is_cold, num_workers=num)
         for num in reversed(config.num_workers)
         for name in config.formats
         if name in bench.places
@@ -215,7 +215,7 @@ def _points(bench: _StorageBench, can_drop: bool) -> list[ReadingPoint]:
     ]
     if "shards" in config.formats:
         points += [
-            ReadingPoint(format="shards", order="sequential", is_cold=is_cold, num_workers=1, read_bytes=size)
+            ReadPattern(format="shards", order="sequential", is_cold=is_cold, num_workers=1, read_bytes=size)
             for size in config.read_sizes_bytes
             for is_cold in caches
             if size != READ_BYTES or 1 not in config.num_workers
@@ -227,7 +227,7 @@ def _note_skipped(bench: _StorageBench, num_skipped: int, num_points: int) -> No
     bench.notes.append(f"the budget ended before {num_skipped} of {num_points} points: give a longer --budget for them")
 
 
-def _measure(bench: _StorageBench, point: ReadingPoint, *, share_s: float) -> None:
+def _measure(bench: _StorageBench, point: ReadPattern, *, share_s: float) -> None:
     """Read in rounds within the point's share of the time, and add one row."""
     bench.report_part(str(point))
     ends_s = time.monotonic() + share_s
@@ -255,7 +255,7 @@ def _measure(bench: _StorageBench, point: ReadingPoint, *, share_s: float) -> No
 
 
 def _sized_round(
-    config: StorageRun, point: ReadingPoint, once: Callable[[list[Share]], tuple[float, int]], *, ends_s: float
+    config: StorageRun, point: ReadPattern, once: Callable[[list[Share]], tuple[float, int]], *, ends_s: float
 ) -> tuple[list[Share], tuple[float, int]]:
     """Samples that take about a round to read, and the result of the last trial. Trials grow step by step, because the
     kernel reads ahead and a short trial predicts a long one badly.
@@ -271,7 +271,7 @@ def _sized_round(
         num_samples = min(math.ceil(num_samples * growth), config.num_samples)
 
 
-def _shares(config: StorageRun, point: ReadingPoint, num_samples: int) -> list[Share]:
+def _shares(config: StorageRun, point: ReadPattern, num_samples: int) -> list[Share]:
     """Samples of each process: consecutive ones, far from the other processes'; or random ones, none twice."""
     num = point.num_workers
     if point.order == "random":
@@ -285,7 +285,7 @@ def _shares(config: StorageRun, point: ReadingPoint, num_samples: int) -> list[S
     ]
 
 
-def _row(point: ReadingPoint, num_samples: int, rounds: list[tuple[float, int]]) -> dict[str, Any]:
+def _row(point: ReadPattern, num_samples: int, rounds: list[tuple[float, int]]) -> dict[str, Any]:
     times_s = [time_s for time_s, _ in rounds]
     median_s, num_bytes = statistics.median(times_s), rounds[0][1]
     return {
