@@ -123,7 +123,7 @@ def test_a_killed_node_goes_down_and_comes_back(cli: Cli, slurm: Lab) -> None:
         assert commands_in(namespace) == []
         result = cli("lab", "status", slurm.id)
         assert result.returncode == 1
-        assert "not whole" in result.stdout
+        assert "not ready" in result.stdout
         slurm.wait_for_nodes([node], {"down", "down*"}, timeout_s=PATIENCE_S)
         wait_for("the job to be lost", lambda: job_state(slurm, job) in ("", "NODE_FAIL"))
     finally:

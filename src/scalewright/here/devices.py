@@ -119,7 +119,7 @@ def run_probe(*, device: str, precision: str) -> Probe:
 def device_here(requested_device: str, *, num_ranks: int) -> str:
     """cpu or cuda; `auto` means GPUs if there are any. More ranks than GPUs are refused."""
     if requested_device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"--device {requested_device!r} is unknown: choose cpu, cuda or auto")
+        raise ConfigError(f"--device {requested_device!r} is not known: choose cpu, cuda or auto")
     num_gpus = 0 if requested_device == "cpu" else len(visible_gpus())
     if requested_device == "cuda" and not num_gpus:
         raise EnvironmentFailedError("no GPU is visible here: use --device cpu, or start this on a node with a GPU")
