@@ -2,6 +2,7 @@
 
     python benchmarks/fit.py             fit on all rows, leave each source out in turn, print both
     python benchmarks/fit.py --write     also write the fitted values into the catalogue
+    python benchmarks/fit.py --shipped   the same for the values in the catalogue, as results/left_out.txt has it
 
 Nothing is keyed to a source, though some software stacks appear in one source only (docs/decisions.md). Each (source,
 GPU, dtype) weighs the same; a robust loss keeps single odd runs from steering; priors keep a constant that few rows
@@ -38,15 +39,15 @@ Removed = Mapping[str, float]
 NOTHING_REMOVED: Removed = {}
 
 CONSTANTS = (
-    "sustained_matmul_share", "throttle_exponent", "device_spread", "misaligned_matmul_share", "narrow_matmul_gain",
+    "throttle_exponent", "device_spread", "misaligned_matmul_share", "narrow_matmul_gain",
     "depth_overhead", "wave_overhead", "grouped_matmul_share", "grouped_rows_ramp", "unfused_attention_passes",
     "permute_passes", "narrow_cast_passes", "logits_passes", "expert_host_factor", "expert_cast_host",
     "softmax_fallback_host", "host_spread", "host_blend", "collective_offset", "latency_factor", "tensor_exposure",
-    "transfer_exposure", "all_to_all_exposure", "gradient_overlap", "shard_overlap", "overlap_cost",
+    "transfer_exposure", "all_to_all_exposure", "gradient_overlap", "overlap_cost",
     "straggler_growth", "step_overhead",
 )  # fmt: skip
-AT_MOST_ONE = {"sustained_matmul_share", "misaligned_matmul_share", "grouped_matmul_share", "tensor_exposure",
-               "transfer_exposure", "all_to_all_exposure", "gradient_overlap", "shard_overlap",
+AT_MOST_ONE = {"misaligned_matmul_share", "grouped_matmul_share", "tensor_exposure",
+               "transfer_exposure", "all_to_all_exposure", "gradient_overlap",
                "overlap_cost"}  # fmt: skip
 FACTORS = ("host_time", "elementwise_passes", "attention_share")
 # stacks that share their factors with the first of the row: they differ in what overlaps, not in kernels
@@ -57,13 +58,15 @@ FAMILIES = (
     ("compiled", "compiled-async"),
     ("megatron-core", "megatron-bridge"),
 )
+KERNELS_OF = {"scalewright": "compiled"}
+"""Stacks that run the kernels of a fitted one, but are issued otherwise: they take its factors without the host's."""
 PRIORS = {
-    "sustained_matmul_share": 0.9, "throttle_exponent": 0.5, "device_spread": 0.04, "misaligned_matmul_share": 0.33,
+    "throttle_exponent": 0.5, "device_spread": 0.04, "misaligned_matmul_share": 0.33,
     "narrow_matmul_gain": 1.2, "depth_overhead": 100.0, "wave_overhead": 1e-6, "grouped_matmul_share": 0.85,
     "grouped_rows_ramp": 500.0, "unfused_attention_passes": 14.0, "permute_passes": 12.0, "narrow_cast_passes": 6.0,
     "logits_passes": 16.0, "expert_host_factor": 10.0, "expert_cast_host": 0.5, "softmax_fallback_host": 0.25,
     "host_spread": 0.04, "host_blend": 3.0, "collective_offset": 20e-6, "latency_factor": 1.5, "tensor_exposure": 0.6,
-    "transfer_exposure": 0.7, "all_to_all_exposure": 0.9, "gradient_overlap": 0.7, "shard_overlap": 0.8,
+    "transfer_exposure": 0.7, "all_to_all_exposure": 0.9, "gradient_overlap": 0.7,
     "overlap_cost": 0.2, "straggler_growth": 0.02, "step_overhead": 2e-3,
     "eager-unfused.host_time": 1e-3, "eager-unfused.elementwise_passes": 30.0, "eager-unfused.attention_share": 1.0,
     "eager-fused-loss.host_time": 0.4e-3, "eager-fused-loss.elementwise_passes": 28.0,
@@ -125,13 +128,13 @@ def build_problem(catalog: Catalog) -> Problem:
     for run in fitted_runs():
         try:
             case = express(catalog, run)
-            found = with_recompute(run, case)
+            run_parts = with_recompute(run, case)
         except (NotInScopeError, ScalewrightError):
             continue
         time = measured_step_s(run, case.spec, case.setting.layout)
         if time is None:
             continue
-        parts += [(len(measured), part) for part in found]
+        parts += [(len(measured), part) for part in run_parts]
         measured.append(time)
         sources.append(run.document)
         experts.append(run.model.moe is not None)
@@ -189,9 +192,9 @@ def parameter_names() -> list[str]:
 
 
 def starting_values(values: Values) -> Array:
-    found = [getattr(values.constants, name).value for name in CONSTANTS]
-    found += [getattr(values.stacks[family[0]], factor).value for family in FAMILIES for factor in FACTORS]
-    return np.array(found)
+    constants = [getattr(values.constants, name).value for name in CONSTANTS]
+    factors = [getattr(values.stacks[family[0]], factor).value for family in FAMILIES for factor in FACTORS]
+    return np.array(constants + factors)
 
 
 def with_parameters(values: Values, parameters: Array, removed: Removed) -> Values:
@@ -248,8 +251,9 @@ def origin_and_ceiling() -> tuple[Array, Array]:
 
 
 def fit(
-    problem: Problem, shipped: Values, *, progress: Callable[[str], None], removed: Removed = NOTHING_REMOVED
-) -> Fitted:
+    problem: Problem, shipped: Values, *, progress: Callable[[str], None], removed: Removed = NOTHING_REMOVED,
+    max_moves: int = MAX_MOVES,
+) -> Fitted:  # fmt: skip
     """Damped Gauss-Newton on log residuals with a soft-L1 loss and log-normal priors, from the shipped values on."""
     origin, ceiling = origin_and_ceiling()
     is_free = np.array([name not in removed for name in parameter_names()])
@@ -272,7 +276,7 @@ def fit(
     x = np.where(is_free, np.log(starting_values(shipped)), origin)
     r, damping = residuals(x), 1e-2
     best = loss(r, x)
-    for iteration in range(MAX_MOVES):
+    for iteration in range(max_moves):
         jacobian = slopes(x, r)
         normal, gradient = normal_equations(jacobian, r, x - origin, weights)
         gain = 0.0
@@ -389,18 +393,38 @@ def print_coverage(problem: Problem, ratio: Array) -> None:
     print(f"of {len(by_source)} sources: {np.mean(by_source):.1%}")
 
 
-def write(values: Values, spread: Spread | None) -> None:
+def write(problem: Problem, fitted: Fitted, spread: Spread | None) -> None:
     """Put fitted values into the catalogue's files, line by line, and the hash of the data beside them."""
+    values, origin = fitted.values, origin_and_ceiling()[0]
+    moved = zip(parameter_names(), fitted.logs - origin, widths(problem, fitted), strict=True)
+    informed = {name for name, move, width in moved if is_informed(moved=move, width=width)}
     digest = hashlib.sha256(packaged_runs().read_bytes() + OWN_STEPS.read_bytes()).hexdigest()[:12]
     new = {name: _shown(getattr(values.constants, name)) for name in CONSTANTS}
     if spread is not None:
         new |= {"interval_low": f"{spread.low:.3g}", "interval_high": f"{spread.high:.3g}"}
         new |= {"expert_interval_power": f"{spread.expert_power:.3g}"}
     _rewrite(packaged_data() / "constants" / "engine.toml", new, digest)
+    _label(packaged_data() / "constants" / "engine.toml", {name: name in informed for name in CONSTANTS})
     for family in FAMILIES:
         for stack in family:
-            facts = {f: _shown(getattr(values.stacks[stack], f)) for f in FACTORS}
-            _rewrite(packaged_data() / "stacks" / f"{stack}.toml", facts, digest)
+            path = packaged_data() / "stacks" / f"{stack}.toml"
+            _rewrite(path, {f: _shown(getattr(values.stacks[stack], f)) for f in FACTORS}, digest)
+            _label(path, {f: f"{family[0]}.{f}" in informed for f in FACTORS})
+    for stack, other in KERNELS_OF.items():
+        facts = {f: _shown(getattr(values.stacks[other], f)) for f in FACTORS if f != "host_time"}
+        _rewrite(packaged_data() / "stacks" / f"{stack}.toml", facts, digest)
+
+
+def _label(path: Path, informed: dict[str, bool]) -> None:
+    """Name the source of each value: the fit, or its prior where the runs did not move it (kind: assumed)."""
+    text = path.read_text()
+    for name, is_fitted in informed.items():
+        text = re.sub(
+            rf'(?m)^({name} = .*source = )"(?:fit|prior)"', rf'\g<1>"{"fit" if is_fitted else "prior"}"', text
+        )
+    if 'source = "prior"' in text and "[sources.prior]" not in text:
+        raise SystemExit(f"{path}: the fit did not move a value; add [sources.prior], kind assumed, and write again")
+    path.write_text(text)
 
 
 def _shown(fact: object) -> str:
@@ -451,6 +475,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--write", action="store_true", help="write the fitted values into the catalogue")
     parser.add_argument("--skip-left-out", action="store_true", help="only fit on all rows")
+    parser.add_argument("--shipped", action="store_true", help="score the shipped values; fit nothing to all rows")
     args = parser.parse_args()
     catalog = open_catalog()
     problem = build_problem(catalog)
@@ -458,7 +483,7 @@ def main() -> None:
     start = Values(catalog.constants(), stacks)
     print(f"{len(problem.measured_s)} rows in {len(problem.blocks)} blocks, {len(parameter_names())} parameters")
     print(f"as shipped: balanced MAPE {100 * balanced_mape_frac(problem, predict_all(problem, start)):.1f} %")
-    fitted = fit(problem, start, progress=progress)
+    fitted = fit(problem, start, progress=progress, max_moves=0 if args.shipped else MAX_MOVES)
     predicted = predict_all(problem, fitted.values)
     print_parameters(problem, fitted)
     print(f"fitted on all: {summary(problem, predicted)}")
@@ -472,7 +497,7 @@ def main() -> None:
         print(f"for mixtures of experts to the power {spread.expert_power:.2f}")
         print_coverage(problem, ratio)
     if args.write:
-        write(fitted.values, spread)
+        write(problem, fitted, spread)
         print("written")
 
 

@@ -189,7 +189,6 @@ def test_constants_of_the_engine_are_shares_and_bracket_the_truth() -> None:
     shares = (
         c.memory_bandwidth_share,
         c.unpublished_matmul_share,
-        c.sustained_matmul_share,
         c.grouped_matmul_share,
         c.unfused_product_share,
         c.scale_up_share,
@@ -197,7 +196,6 @@ def test_constants_of_the_engine_are_shares_and_bracket_the_truth() -> None:
         c.transfer_exposure,
         c.all_to_all_exposure,
         c.gradient_overlap,
-        c.shard_overlap,
         *c.tile_share.values(),
     )
     for share in shares:

@@ -425,7 +425,7 @@ def _data_parallel(
     after: FloatLike = 0.0
     if sharded:
         calls_per_step, exchange = setting.num_micro_batches, 2.0 * weights + gradients
-        cover_s = constants.shard_overlap.value * np.maximum(micro_batch_s - 2.0 * taken_s, 0.0)
+        cover_s = constants.gradient_overlap.value * np.maximum(micro_batch_s - 2.0 * taken_s, 0.0)
     elif layout.zero == 2:  # without a pipeline, gradients are sharded as each micro-batch brings them
         calls_per_step = np.where(np.asarray(layout.pp) == 1, setting.num_micro_batches, 1.0)[()]
         exchange, after = gradients, weights

@@ -16,8 +16,6 @@ class TrainingConstants(Strict):
     """Share of the datasheet's memory bandwidth that streaming kernels reach."""
     unpublished_matmul_share: Fraction
     """Share of peak taken for a device whose best matrix product nobody published."""
-    sustained_matmul_share: Fraction
-    """Rate of large products in a running job over the best one published, on a device that does not throttle."""
     throttle_exponent: Count
     """How fast sustained products slow down as peak per watt grows."""
     throttle_reference: FlopPerS
@@ -85,9 +83,7 @@ class TrainingConstants(Strict):
     all_to_all_exposure: Fraction
     """Part of expert-parallel transfers left visible."""
     gradient_overlap: Fraction
-    """Part of the backward pass that hides gradient exchange in a stack that overlaps it."""
-    shard_overlap: Fraction
-    """Part of compute that hides the gathering of sharded weights."""
+    """Part of the compute beside it that hides the exchange of gradients and of sharded weights."""
     overlap_cost: Fraction
     """Slowdown of compute for each second of exchange it hides: both want memory, units and power."""
     straggler_growth: Fraction

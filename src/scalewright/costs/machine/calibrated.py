@@ -166,7 +166,7 @@ def _constants(calibration: Calibration, base: Constants, num_ranks: int, *, on_
     if launch is not None:
         changed["convolution_host_time"] = base.convolution_launches.value * launch * calibration.residual("host")
     if on_cpu:  # the host is the device: nothing runs beside the exchange
-        changed |= {"gradient_overlap": 0.0, "shard_overlap": 0.0, "overlap_cost": 0.0}
+        changed |= {"gradient_overlap": 0.0, "overlap_cost": 0.0}
     language, vision = calibration.language_interval, calibration.vision_interval
     if language is not None:
         changed |= {"interval_low": language.low_frac, "interval_high": language.high_frac}

@@ -138,9 +138,9 @@ class Machine:
     def sustained_flop_per_s(self, precision: Precision) -> float:
         """Rate of large products while a job runs.
 
-        Equation  F16 = best min(s, a (x / x0)^-g),  x = 16-bit peak / board power, x0 and a those of the device whose
+        Equation  F16 = best min(1, a (x / x0)^-g),  x = 16-bit peak / board power, x0 and a those of the device whose
                   sustained rate was measured; F8 = F16 k best8 / best16, never above best8; as measured where known
-        Source    benchmarks/results/h200_micro.jsonl for a; g, s and k fitted (benchmarks/fit.py)
+        Source    benchmarks/results/h200_micro.jsonl for a; g and k fitted (benchmarks/fit.py)
         Assumes   devices with more peak per watt run further below their short-burst rate, which power limits; products
                   in 8 bit spend less energy on each operation, so that power slows them down later; the vector units'
                   have one share of their own wherever power limits the others
@@ -162,10 +162,9 @@ class Machine:
         return next((name for name in WIDE_PRECISIONS if name in self.accelerator.peak), None)
 
     def _sustained_frac(self, precision: Precision) -> float:
-        c = self.constants
-        if precision in VECTOR_PRECISIONS:
-            return (c.vector_matmul_share if self.is_power_limited else c.sustained_matmul_share).value
-        return min(c.sustained_matmul_share.value, self._powered_frac)
+        if precision in VECTOR_PRECISIONS and self.is_power_limited:
+            return self.constants.vector_matmul_share.value
+        return 1.0 if precision in VECTOR_PRECISIONS else self._powered_frac
 
     @property
     def _powered_frac(self) -> float:
@@ -179,7 +178,7 @@ class Machine:
     @property
     def is_power_limited(self) -> bool:
         """Whether power, not the clock, sets the rate of 16-bit products."""
-        return self._powered_frac < self.constants.sustained_matmul_share.value
+        return self._powered_frac < 1.0
 
     def held_flop_per_s(self, precision: Precision) -> float:
         """Rate of large products without a pause, for what has no power limit of its own in its model.

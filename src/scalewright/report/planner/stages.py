@@ -168,7 +168,7 @@ def _print_inputs(console: Console, answer: Answer) -> None:
     is_vision = isinstance(answer.question.stage, VisionModelStep)
     groups = (VisionConstants,) if is_vision else (ServingConstants, WholeRunConstants)
     fields = [name for group in groups for name in group.model_fields]
-    a, common = machine.accelerator, ("memory_bandwidth_share", "sustained_matmul_share", "depth_overhead")
+    a, common = machine.accelerator, ("memory_bandwidth_share", "depth_overhead")
     facts: dict[str, object] = {
         f"peak {precision}": a.peak[precision],
         "memory": a.usable_memory or a.memory,
