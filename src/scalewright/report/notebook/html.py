@@ -15,7 +15,7 @@ TABLE = "border-collapse:collapse;margin:6px 0 10px 0;"
 WRAP = {"left": "pre-wrap", "right": "nowrap"}
 """Numbers stay on one line."""
 BAR_WIDTH_PX = 160
-MAX_ROWS = 60
+MAX_ROWS = 20
 
 
 def paragraph(text: str, *, bold: bool = False, muted: bool = False) -> str:
