@@ -88,7 +88,7 @@ def test_what_the_loader_refuses_the_schema_refuses(old: str, new: str) -> None:
 
 
 def test_keys_are_explained() -> None:
-    for name in ("Measure", "Choice"):
+    for name in ("Measure", "ConditionalValues"):
         for key in ("matrix", "choose", "order", "concurrent", "where", "time_limit"):
             found = SCHEMA["$defs"][name]["properties"].get(key)
             assert found is None or found.get("description"), (name, key)
