@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.catalog.stage_runs import VisionRun, vision_runs
+from scalewright.catalog.stage_runs import PublishedVisionRun, vision_runs
 from scalewright.catalog.types import Constants
 from scalewright.planner.validation.stage_rows import StageRow, quantiles, vision_rows
 
@@ -46,18 +46,18 @@ class WithConstants:
         return found.model_copy(update=changed)
 
 
-def rows(catalog: Catalog, runs: Sequence[VisionRun], values: Values) -> list[StageRow]:
+def rows(catalog: Catalog, runs: Sequence[PublishedVisionRun], values: Values) -> list[StageRow]:
     return vision_rows(WithConstants(catalog, values), runs)  # type: ignore[arg-type]
 
 
-def loss(catalog: Catalog, runs: Sequence[VisionRun], values: Values, start: Values) -> float:
+def loss(catalog: Catalog, runs: Sequence[PublishedVisionRun], values: Values, start: Values) -> float:
     sources = [run.source for run in runs]
     found = rows(catalog, runs, values)
     errors = sum(math.log(row.time_ratio) ** 2 / sources.count(row.source) for row in found)
     return errors + 0.1 * sum((math.log(values[n] / start[n]) / PRIOR_WIDTH) ** 2 for n in NAMES)
 
 
-def fit(catalog: Catalog, runs: Sequence[VisionRun], start: Values) -> Values:
+def fit(catalog: Catalog, runs: Sequence[PublishedVisionRun], start: Values) -> Values:
     alone = [run for run in runs if run.num_gpus == 1]
     best, least = dict(start), loss(catalog, alone, start, start)
     for step in STEPS:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalewright import __version__
 from scalewright.catalog.calibration import SCHEMA, Calibration, Value
-from scalewright.observe.calibrate import Source
+from scalewright.observe.calibrate import BenchmarkRun
 from scalewright.records.measurements import Measurements
 
 CPU = {"type": "cpu", "name": "Made-up CPU", "num_ranks": 1}
@@ -54,8 +54,8 @@ def attention_rows(rate: float, ratio: float, *, half_at: float, precision: str 
     return found
 
 
-def source(kind: str, rows: list[Any], device: dict[str, Any], **more: Any) -> Source:
-    return Source(
+def source(kind: str, rows: list[Any], device: dict[str, Any], **more: Any) -> BenchmarkRun:
+    return BenchmarkRun(
         run=kind, measurements=Measurements(kind=kind, device=device, versions={"torch": "2.0"}, rows=rows, **more)
     )
 

@@ -18,19 +18,6 @@ EMPTY_NAMES = {
 }  # fmt: skip
 """Names that hide what they hold: name the thing that was found or asked for instead."""
 EMPTY_PREFIXES = ("settle_", "tell_", "told_")
-NOT_YET_RENAMED = frozenset({
-    "cli/bench/topology.py", "cli/main.py", "cli/study.py", "here/place.py", "observe/collect.py", "observe/pilot.py",
-    "observe/rollup.py", "observe/summary.py", "observe/vision_summary.py", "report/bench/attention.py",
-    "report/bench/calibration.py", "report/bench/checkpoint.py", "report/bench/collectives.py",
-    "report/bench/convolution.py", "report/bench/dispatch.py", "report/bench/gemm.py", "report/bench/lines.py",
-    "report/bench/measurements.py", "report/bench/memory.py", "report/bench/storage.py", "report/catalogue/entries.py",
-    "report/pictures.py", "report/planner/explanation.py", "report/planner/plan.py", "report/planner/plan_plot.py",
-    "report/planner/roofline.py", "report/run/summary.py", "report/study/diff.py", "report/study/files.py",
-    "report/study/marks.py", "report/study/page.py", "report/study/plots.py", "report/study/scaling.py",
-    "report/study/status.py", "report/study/table.py",
-})  # fmt: skip
-"""Files that still have such names. A file leaves this list when its names are mended; none is added."""
-CLASSES_NOT_YET_RENAMED = frozenset({"Source", "VisionRun"})
 
 
 def names_given(text: str) -> Iterator[str]:
@@ -55,13 +42,13 @@ def test_an_empty_name_is_seen(text: str) -> None:
 
 def test_names_say_what_they_hold() -> None:
     empty = {path.relative_to(SOURCE).as_posix(): empty_names(path.read_text()) for path in FILES}
-    assert not {name: names for name, names in empty.items() if names and name not in NOT_YET_RENAMED}
+    assert not {name: names for name, names in empty.items() if names}
 
 
 def test_no_two_classes_share_a_name() -> None:
     trees = (ast.parse(path.read_text()) for path in FILES)
     classes = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
-    assert not {name for name, count in classes.items() if count > 1} - CLASSES_NOT_YET_RENAMED
+    assert not {name for name, count in classes.items() if count > 1}
 
 
 def test_no_folder_has_too_many_files() -> None:

@@ -19,7 +19,7 @@ class StageRun(Strict):
     """Inputs that the source does not state and that were filled in."""
 
 
-class VisionRun(StageRun):
+class PublishedVisionRun(StageRun):
     compiled: bool
     channels_last: bool
     batch: int = Field(gt=0)
@@ -60,7 +60,7 @@ class RlRun(StageRun):
 
 class _VisionFile(Strict):
     schema_: str = Field(alias="schema")
-    runs: tuple[VisionRun, ...]
+    runs: tuple[PublishedVisionRun, ...]
 
 
 class _GenerationFile(Strict):
@@ -73,7 +73,7 @@ class _RlFile(Strict):
     runs: tuple[RlRun, ...]
 
 
-def vision_runs() -> tuple[VisionRun, ...]:
+def vision_runs() -> tuple[PublishedVisionRun, ...]:
     return load_toml(packaged_data() / "published" / "vision_runs.toml", _VisionFile, kind="vision-runs").runs
 
 

@@ -32,7 +32,7 @@ LARGE_QUANTILE, SMALL_QUANTILE = 0.5, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class BenchmarkRun:
     """A finished micro benchmark and the name of its run."""
 
     run: str
@@ -47,16 +47,16 @@ class Source:
         return self.measurements.device.get("type") == "cpu"
 
 
-def read_sources(directories: Iterable[RunDirectory]) -> list[Source]:
+def read_sources(directories: Iterable[RunDirectory]) -> list[BenchmarkRun]:
     """Measurements of the runs that have any; a run without is one that did not finish."""
     return [
-        Source(run=directory.path.name, measurements=read_measurements(directory))
+        BenchmarkRun(run=directory.path.name, measurements=read_measurements(directory))
         for directory in directories
         if directory.measurements.exists()
     ]
 
 
-def values_from(sources: Sequence[Source], base: Machine) -> tuple[Value, ...]:
+def values_from(sources: Sequence[BenchmarkRun], base: Machine) -> tuple[Value, ...]:
     """Everything that the cost models can use of the measurements, with what the base machine has in its place."""
     values: list[Value] = []
     for source in sources:
@@ -70,7 +70,7 @@ def values_from(sources: Sequence[Source], base: Machine) -> tuple[Value, ...]:
 
 
 def _value(
-    source: Source, name: ValueName, samples: Sequence[float], *, of: str = "", catalogue: float | None = None,
+    source: BenchmarkRun, name: ValueName, samples: Sequence[float], *, of: str = "", catalogue: float | None = None,
     value: float | None = None,
 ) -> Value:  # fmt: skip
     """The median of the samples, or the given value of a fit, between the smallest and the largest of them."""
@@ -90,7 +90,7 @@ def _rates(rows: Iterable[Row], amount: str) -> list[float]:
     return rates
 
 
-def gemm_values(source: Source, base: Machine) -> list[Value]:
+def gemm_values(source: BenchmarkRun, base: Machine) -> list[Value]:
     """Large products held for seconds, the best product of all, and what starting one costs a CPU.
 
     How tiles fill a GPU stays as catalogued; the rate of full tiles is what they leave of the measured ones.
@@ -111,7 +111,7 @@ def gemm_values(source: Source, base: Machine) -> list[Value]:
     return values + (_started_products(source, base, precisions) if source.on_cpu else [])
 
 
-def _full_rates(source: Source, base: Machine, precision: str, rows: list[Row]) -> list[Value]:
+def _full_rates(source: BenchmarkRun, base: Machine, precision: str, rows: list[Row]) -> list[Value]:
     """What products of full tiles reach on a cool board, and how much less of it is left without a pause."""
     cool = [row for row in rows if row.get("series") == "cool"]
     rates = [full_tile_flop_per_s(base, row) for row in cool if row["name"] == "cool"]
@@ -147,7 +147,7 @@ def full_tile_flop_per_s(base: Machine, row: Row) -> float:
     return float(min(rates))
 
 
-def num_products(source: Source) -> dict[str, int]:
+def num_products(source: BenchmarkRun) -> dict[str, int]:
     """Shapes that were measured, by precision."""
     shapes_by_precision: dict[str, set[tuple[int, int, int]]] = {}
     for row in source.measurements.rows:
@@ -156,7 +156,7 @@ def num_products(source: Source) -> dict[str, int]:
     return {precision: len(shapes) for precision, shapes in shapes_by_precision.items()}
 
 
-def unmeasured_words(sources: Sequence[Source]) -> list[str]:
+def unmeasured_words(sources: Sequence[BenchmarkRun]) -> list[str]:
     """What a benchmark began to measure and could not, for people."""
     return [
         f"{source.run}: {num} products in {precision} were measured in its time, and {MIN_PRODUCTS} are needed: the "
@@ -175,7 +175,7 @@ def _catalogued_rates(base: Machine, precision: str) -> tuple[float | None, floa
         return None, None
 
 
-def _started_products(source: Source, base: Machine, precisions: list[str]) -> list[Value]:
+def _started_products(source: BenchmarkRun, base: Machine, precisions: list[str]) -> list[Value]:
     """On a device without units to fill: t = t0 + 2 m n k / F; the rate of large products, the start of small ones.
 
     Medians, not least squares: other processes make single products many times slower, never faster.
@@ -208,7 +208,7 @@ def _line(x: Floats, y: Floats) -> tuple[float, float]:
     return float(start), float(slope)
 
 
-def memory_values(source: Source, base: Machine) -> list[Value]:
+def memory_values(source: BenchmarkRun, base: Machine) -> list[Value]:
     """Copy and add at the largest size, which no cache helps; the link to the host with pinned buffers."""
     place = "host" if source.on_cpu else "device"
     values: list[Value] = []
@@ -230,7 +230,7 @@ def _largest(rows: list[Row]) -> list[Row]:
     return [row for row in rows if float(row["bytes"]) / (3 if row["op"] == "add" else 2) >= 0.99 * most]
 
 
-def attention_values(source: Source, base: Machine) -> list[Value]:
+def attention_values(source: BenchmarkRun, base: Machine) -> list[Value]:
     """Rate of the fastest kernel for long sequences and heads of 128, by the ramp that the cost model has."""
     values: list[Value] = []
     d0 = base.constants.attention_head_ramp.value
@@ -271,7 +271,7 @@ def _fastest_kernels(rows: list[Row]) -> list[tuple[Row, Row]]:
     return fastest
 
 
-def dispatch_values(source: Source, _base: Machine) -> list[Value]:
+def dispatch_values(source: BenchmarkRun, _base: Machine) -> list[Value]:
     """Host time of one launch, by how it is issued: a plain addition, a compiled kernel, a kernel in a graph."""
     values: list[Value] = []
     for mode, op in (("eager", "add"), ("compiled", "fused"), ("graph", "add")):
@@ -282,7 +282,7 @@ def dispatch_values(source: Source, _base: Machine) -> list[Value]:
     return values
 
 
-def collective_values(source: Source, base: Machine) -> list[Value]:
+def collective_values(source: BenchmarkRun, base: Machine) -> list[Value]:
     """The line that holds for the largest sizes of each operation: what one costs to start, and its bandwidth."""
     values: list[Value] = []
     last: dict[str, Row] = {}
@@ -301,7 +301,7 @@ def collective_values(source: Source, base: Machine) -> list[Value]:
     return values
 
 
-def storage_values(source: Source, _base: Machine) -> list[Value]:
+def storage_values(source: BenchmarkRun, _base: Machine) -> list[Value]:
     """Reads that no cache helped, the fastest number of workers of each format; small files a second."""
     values: list[Value] = []
     for form in dict.fromkeys(str(row["format"]) for row in source.measurements.rows):
@@ -314,7 +314,7 @@ def storage_values(source: Source, _base: Machine) -> list[Value]:
     return values
 
 
-def checkpoint_values(source: Source, _base: Machine) -> list[Value]:
+def checkpoint_values(source: BenchmarkRun, _base: Machine) -> list[Value]:
     """Saves to the disk by mode, and the copy that training waits for where they are written beside it."""
     values: list[Value] = []
     for mode in dict.fromkeys(str(row["mode"]) for row in source.measurements.rows):
@@ -336,7 +336,7 @@ CONVOLUTION_KEYS = (
 )  # fmt: skip
 
 
-def convolution_rows(sources: Sequence[Source]) -> list[Row]:
+def convolution_rows(sources: Sequence[BenchmarkRun]) -> list[Row]:
     """What a calibration keeps of `bench convolution`: operators by shape, of the last run that measured each."""
     kept: dict[tuple[Any, ...], Row] = {}
     for source in sources:

@@ -12,8 +12,8 @@ from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.stage_runs import (
     GenerationRun,
+    PublishedVisionRun,
     RlRun,
-    VisionRun,
     generation_runs,
     rl_runs,
     vision_runs,
@@ -52,11 +52,11 @@ class StageRow:
         return 1.0 / ratio if self.is_rate else ratio
 
 
-def vision_rows(catalog: Catalog, runs: Iterable[VisionRun] | None = None) -> list[StageRow]:
+def vision_rows(catalog: Catalog, runs: Iterable[PublishedVisionRun] | None = None) -> list[StageRow]:
     return [_vision_row(catalog, run) for run in (vision_runs() if runs is None else runs)]
 
 
-def _vision_row(catalog: Catalog, run: VisionRun) -> StageRow:
+def _vision_row(catalog: Catalog, run: PublishedVisionRun) -> StageRow:
     node, per_gpu = 8, None
     if run.network_per_node is not None:
         per_gpu = units.parse(run.network_per_node, units.BYTES_PER_S) / node

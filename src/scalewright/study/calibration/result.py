@@ -12,7 +12,7 @@ from scalewright.catalog.calibration import SCHEMA, Calibration, Step
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.here.place import versions_here
-from scalewright.observe.calibrate import Source, convolution_rows, read_sources, unmeasured_words, values_from
+from scalewright.observe.calibrate import BenchmarkRun, convolution_rows, read_sources, unmeasured_words, values_from
 from scalewright.observe.real_steps import read_steps
 from scalewright.observe.residuals import fit_residuals
 from scalewright.records.run_directory import RunDirectory
@@ -48,12 +48,12 @@ def calibration_of(
     )
 
 
-def sources_of(paths: list[Path]) -> list[Source]:
+def sources_of(paths: list[Path]) -> list[BenchmarkRun]:
     return read_sources(RunDirectory(path) for path in paths)
 
 
 def draft_calibration(
-    request: CalibrationRequest, sources: list[Source], *, spent_s: float, skipped: tuple[str, ...]
+    request: CalibrationRequest, sources: list[BenchmarkRun], *, spent_s: float, skipped: tuple[str, ...]
 ) -> Calibration:
     """The values of the micro benchmarks, before training steps correct them."""
     versions = {key: value for source in sources for key, value in source.measurements.versions.items()}
@@ -110,7 +110,7 @@ def _check_fit(steps: Sequence[Step]) -> None:
         )
 
 
-def _check_same_machine(request: CalibrationRequest, sources: list[Source]) -> None:
+def _check_same_machine(request: CalibrationRequest, sources: list[BenchmarkRun]) -> None:
     for source in sources:
         name = str(source.measurements.device.get("name", request.fingerprint.name))
         if name != request.fingerprint.name:
