@@ -189,6 +189,7 @@ _LADDERS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "time": (
         (2 * DAY_S, DAY_S, "d"),
         (2 * HOUR_S, HOUR_S, "h"),
+        (10 * MINUTE_S, MINUTE_S, "min"),
         (1.0, 1.0, "s"),
         (1e-3, 1e-3, "ms"),
         (1e-6, 1e-6, "us"),
