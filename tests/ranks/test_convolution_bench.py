@@ -83,4 +83,4 @@ def test_what_a_short_budget_leaves_out_is_told_and_no_sum_is_made_up(tmp_path: 
     work = [row["count"] * row["flop_per_s"] * row["time_s"] for row in convolutions if row["direction"] == "forward"]
     assert work == sorted(work, reverse=True)  # what matters most to the network comes first
     again = cli("bench", *args, "--run-dir", "r", cwd=tmp_path)
-    assert "of the convolutions' work was measured: no sum is told" in again.stdout
+    assert "of the convolutions' work was measured: the sum is not known" in again.stdout
