@@ -6,15 +6,16 @@ import json
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import scalewright as sw
 import scalewright.catalog
-from conftest import Cli
 from scalewright.catalog.types import KINDS
 
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numpy", "pydantic", "rich", "typer", "torch", "pandas", "matplotlib")
 

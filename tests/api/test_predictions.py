@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+from collections.abc import Callable
 
 import pytest
 
 import scalewright as sw
-from conftest import Cli
 
+Cli = Callable[..., subprocess.CompletedProcess[str]]
 LLAMA = {"model": "llama3-8b", "system": "leonardo", "layout": "tp=2,dp=8,mbs=1,gbs=64,zero=1,sp=1"}
 CASES: dict[str, dict[str, str]] = {
     "training": LLAMA,
@@ -55,6 +57,13 @@ def test_a_prediction_shows_itself(case: str) -> None:
     assert answer.limits
 
 
+def test_a_layout_may_be_a_dictionary() -> None:
+    knobs = {"tp": 2, "dp": 8, "mbs": 1, "gbs": 64, "zero": 1, "sp": True}
+    assert sw.predict(**LLAMA | {"layout": knobs}).id == sw.predict(**LLAMA).id
+    with pytest.raises(sw.ConfigError, match="dp=x"):
+        sw.predict(**LLAMA | {"layout": {"tp": 2, "dp": "x"}})
+
+
 def test_a_change_is_the_difference_of_two_predictions() -> None:
     answer = sw.predict(**LLAMA)
     change = answer.what_if("recompute=full")
@@ -71,6 +80,7 @@ def test_a_change_is_the_difference_of_two_predictions() -> None:
         LLAMA | {"system": "leonrado"},
         LLAMA | {"layout": "tp=3,dp=4"},
         LLAMA | {"layout": "tp=2;dp=4"},
+        LLAMA | {"layout": "tp=2 dp=4 mbs=1"},
         LLAMA | {"precision": "fp9"},
         LLAMA | {"layout": "tp=4,dp=65536,mbs=1"},
         LLAMA | {"generate": "prompt=512"},

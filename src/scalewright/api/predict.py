@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def predict(
     *,
     model: str | ModelSpec,
     system: str,
-    layout: str | Layout,
+    layout: str | Layout | Mapping[str, object],
     precision: str = "auto",
     stack: str = "auto",
     seq: int | None = None,
@@ -106,8 +107,11 @@ def predict(
     """Predict one training step, a batch of generation (`generate="prompt=2048,response=256"`) or an RL step.
 
     The options are those of `scalewright predict`. `model` is a catalogue name, a Hugging Face config.json or a shape
-    such as `layers=32,hidden=4096,heads=32`; `system` a catalogued system, a calibration, or `here`.
+    such as `layers=32,hidden=4096,heads=32`; `system` a catalogued system, a calibration, or `here`; `layout` a text
+    such as `tp=2,dp=8`, or the same as a dictionary.
     """
+    if isinstance(layout, Mapping):
+        layout = ",".join(f"{knob}={int(v) if isinstance(v, bool) else v}" for knob, v in layout.items())
     question = ask(
         open_catalog(None if catalog is None else Path(catalog)), model=model, system=system, layout=layout,
         precision=precision, stack=stack, seq=seq, partition=partition, transport=transport, generate=generate, rl=rl,

@@ -38,6 +38,10 @@ _STEP = re.compile(r"^step-(\d+)$")
 _RANK = re.compile(r"^rank-(\d+)\.jsonl$")
 
 
+MAX_DEPTH_BELOW = 3
+"""Folders between the results of a study and the run directory of a repeat: runs/POINT/repeat-N."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitInfo:
     """How an attempt ended."""
@@ -241,8 +245,18 @@ class RunDirectory:
         """A run directory that exists."""
         directory = cls(path)
         if not directory.config.is_file():
-            raise ConfigError(f"{path}: is not a run directory: it has no {directory.config.name}; check the path")
+            below = directory.first_below()
+            hint = "check the path" if below is None else f"name one below it, such as {below}"
+            raise ConfigError(f"{path}: is not a run directory: it has no {directory.config.name}; {hint}")
         return directory
+
+    def first_below(self) -> Path | None:
+        """The first run directory in this folder: the results of a study hold one for each point and repeat."""
+        for depth in range(1, MAX_DEPTH_BELOW + 1):
+            configs = sorted(self.path.glob(f"{'*/' * depth}{self.config.name}"))
+            if configs:
+                return configs[0].parent
+        return None
 
     def read_machine(self) -> dict[str, Any]:
         """The devices, as recorded at launch; empty if they were unknown."""

@@ -21,6 +21,9 @@ def assignments(text: str, *, allowed: tuple[str, ...], what: str) -> dict[str, 
             raise ConfigError(f"{what} {text!r} gives {key} twice: keep one")
         if not equals or not value:
             raise ConfigError(f"{what} {text!r} gives {key} no value: write {key}=VALUE")
+        if "=" in value:
+            commas = ",".join(part for piece in text.split(",") for part in piece.replace(";", " ").split())
+            raise ConfigError(f"{what} {text!r}: separate its parts with commas: {commas}")
         values[key] = value
     return values
 

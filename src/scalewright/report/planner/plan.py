@@ -151,7 +151,7 @@ def _print_ranking(console: Console, plan: Document) -> None:
     numbers = ("step", "MFU", "memory")
     table = plain_table(*numbers, "layout", title="best layouts", right=numbers)
     for prediction in (plan["best"], *plan["alternatives"]):
-        text = prediction["layout_text"].replace(f",gbs={plan['request']['global_batch']}", "").replace(",", " ")
+        text = prediction["layout_text"].replace(f",gbs={plan['request']['global_batch']}", "")
         seconds, mfu = _s(prediction["step_time_s"]), f"{prediction['mfu_frac']:.1%}"
         table.add_row(seconds, mfu, _b(prediction["memory_bytes"]), escape(text))
     console.print()
