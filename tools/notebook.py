@@ -56,6 +56,8 @@ def page_of(notebook: Any) -> str:
             if picture is not None:
                 source = f"data:image/png;base64,{picture.strip()}"
                 output.data["text/html"] = f'<img alt="plot" style="max-width:100%;" src="{source}">'
+            if "text/html" in output.get("data", {}):  # a wide table scrolls, the page does not
+                output.data["text/html"] = f'<div style="overflow-x:auto;">\n{output.data["text/html"]}\n</div>'
     text, _ = MarkdownExporter().from_notebook_node(notebook)
     note = "<!-- Made from notebook.ipynb by tools/notebook.py. -->"
     lines = "\n".join([note, *(line.rstrip() for line in text.splitlines())])
