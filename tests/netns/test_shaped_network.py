@@ -85,7 +85,7 @@ def test_two_networks_stand_side_by_side_and_go_alone() -> None:
 
 def test_what_cannot_be_made_is_refused_and_leaves_nothing() -> None:
     before = interfaces_and_namespaces()
-    with pytest.raises(ConfigError, match="each once"):
+    with pytest.raises(ConfigError, match="different names"):
         ShapedNetwork(("a", "a"))
     with pytest.raises(ConfigError, match="1 kB/s or more"):
         ShapedNetwork(("a", "b"), rate_bytes_per_s=10.0)
