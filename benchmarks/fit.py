@@ -14,69 +14,37 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from fit_problem import (
+    CONSTANTS,
+    FACTORS,
+    FAMILIES,
+    NOTHING_REMOVED,
+    OWN_STEPS,
+    Array,
+    Problem,
+    Removed,
+    Values,
+    build_problem,
+    origin_and_ceiling,
+    parameter_names,
+    predict_all,
+    starting_values,
+    with_parameters,
+)
 from numpy.typing import NDArray
 
-from scalewright.catalog.library import Catalog, open_catalog, packaged_data
-from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
-from scalewright.catalog.types import Constants, Stack
+from scalewright.catalog.library import open_catalog, packaged_data
+from scalewright.catalog.published import packaged_runs
 from scalewright.costs.interval import COVERAGE_FRAC
-from scalewright.costs.setting import Setting
-from scalewright.costs.step import step_time
-from scalewright.errors import ScalewrightError
 from scalewright.planner.validation.scores import weighted_quantile
-from scalewright.planner.validation.validate import NotInScopeError, Part, express, measured_step_s, with_recompute
-from scalewright.workload.layout import COLUMNS
 
-Array = NDArray[np.float64]
-Removed = Mapping[str, float]
-NOTHING_REMOVED: Removed = {}
-
-CONSTANTS = (
-    "throttle_exponent", "device_spread", "misaligned_matmul_share", "narrow_matmul_gain",
-    "depth_overhead", "wave_overhead", "grouped_matmul_share", "grouped_rows_ramp", "unfused_attention_passes",
-    "permute_passes", "narrow_cast_passes", "logits_passes", "expert_host_factor", "expert_cast_host",
-    "softmax_fallback_host", "host_spread", "host_blend", "collective_offset", "latency_factor", "tensor_exposure",
-    "transfer_exposure", "all_to_all_exposure", "gradient_overlap", "overlap_cost",
-    "straggler_growth", "step_overhead",
-)  # fmt: skip
-AT_MOST_ONE = {"misaligned_matmul_share", "grouped_matmul_share", "tensor_exposure",
-               "transfer_exposure", "all_to_all_exposure", "gradient_overlap",
-               "overlap_cost"}  # fmt: skip
-FACTORS = ("host_time", "elementwise_passes", "attention_share")
-# stacks that share their factors with the first of the row: they differ in what overlaps, not in kernels
-FAMILIES = (
-    ("eager-unfused",),
-    ("eager-fused-loss",),
-    ("eager",),
-    ("compiled", "compiled-async"),
-    ("megatron-core", "megatron-bridge"),
-)
 KERNELS_OF = {"scalewright": "compiled"}
 """Stacks that run the kernels of a fitted one, but are issued otherwise: they take its factors without the host's."""
-PRIORS = {
-    "throttle_exponent": 0.5, "device_spread": 0.04, "misaligned_matmul_share": 0.33,
-    "narrow_matmul_gain": 1.2, "depth_overhead": 100.0, "wave_overhead": 1e-6, "grouped_matmul_share": 0.85,
-    "grouped_rows_ramp": 500.0, "unfused_attention_passes": 14.0, "permute_passes": 12.0, "narrow_cast_passes": 6.0,
-    "logits_passes": 16.0, "expert_host_factor": 10.0, "expert_cast_host": 0.5, "softmax_fallback_host": 0.25,
-    "host_spread": 0.04, "host_blend": 3.0, "collective_offset": 20e-6, "latency_factor": 1.5, "tensor_exposure": 0.6,
-    "transfer_exposure": 0.7, "all_to_all_exposure": 0.9, "gradient_overlap": 0.7,
-    "overlap_cost": 0.2, "straggler_growth": 0.02, "step_overhead": 2e-3,
-    "eager-unfused.host_time": 1e-3, "eager-unfused.elementwise_passes": 30.0, "eager-unfused.attention_share": 1.0,
-    "eager-fused-loss.host_time": 0.4e-3, "eager-fused-loss.elementwise_passes": 28.0,
-    "eager-fused-loss.attention_share": 0.4,
-    "eager.host_time": 0.7e-3, "eager.elementwise_passes": 28.0, "eager.attention_share": 0.75,
-    "compiled.host_time": 0.6e-3, "compiled.elementwise_passes": 12.0, "compiled.attention_share": 0.75,
-    "megatron-core.host_time": 0.2e-3, "megatron-core.elementwise_passes": 15.0, "megatron-core.attention_share": 0.6,
-}  # fmt: skip
-"""What every fit is drawn to: round figures from kernel counts and vendors' documents; attention
-rates from FlashAttention-2's comparison with its predecessor (arXiv:2307.08691) and from our H200 table."""
 PRIOR_SIGMA = 0.7
 """Spread of a constant about its starting value, as a logarithm: a factor of two either way is one sigma."""
 NOISE_SIGMA = 0.08
@@ -84,152 +52,12 @@ SLOPE_STEP = 1e-3
 MAX_EXPERT_POWER = 4.0
 MAX_MOVES = 25
 MAX_NEAR_MOVES = 30
-OWN_STEPS = Path(__file__).parent / "results" / "h200_steps.jsonl"
 LEAST_MOVE = 0.05
 """A logarithm that moved less than this from its prior did not move."""
 LEAST_NARROWING = 0.9
 """A width above this part of the prior's: the runs say next to nothing about the constant."""
 SOFT_FRAC = 0.20
 """Residuals beyond this count linearly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rows that differ only in whole-number knobs: costed as columns in one call."""
-
-    setting: Setting
-    index: NDArray[np.int64]
-    """The row each column belongs to; a row that recomputes a part of its layers has two columns."""
-    share_frac: Array
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    blocks: tuple[Block, ...]
-    measured_s: Array
-    sources: NDArray[np.str_]
-    groups: NDArray[np.int64]
-    names: tuple[tuple[str, str, str], ...]
-    """Source, GPU and dtype of each group."""
-    has_experts: NDArray[np.bool_]
-    weights: Array
-
-
-def fitted_runs() -> list[PublishedRun]:
-    """The published runs, and every second of our own on one H200; the others are never fitted to."""
-    own = load_runs(OWN_STEPS) if OWN_STEPS.exists() else []
-    return [*load_runs(packaged_runs()), *own[::2]]
-
-
-def build_problem(catalog: Catalog) -> Problem:
-    parts: list[tuple[int, Part]] = []
-    measured: list[float] = []
-    sources, groups, experts = [], [], []
-    for run in fitted_runs():
-        try:
-            case = express(catalog, run)
-            run_parts = with_recompute(run, case)
-        except (NotInScopeError, ScalewrightError):
-            continue
-        time = measured_step_s(run, case.spec, case.setting.layout)
-        if time is None:
-            continue
-        parts += [(len(measured), part) for part in run_parts]
-        measured.append(time)
-        sources.append(run.document)
-        experts.append(run.model.moe is not None)
-        groups.append((run.document, run.hardware.gpu, run.dtype))
-    names = sorted(set(groups))
-    group = np.array([names.index(g) for g in groups])
-    weights = 1.0 / np.bincount(group)[group]
-    return Problem(
-        blocks=_blocks(parts),
-        measured_s=np.array(measured),
-        sources=np.array(sources),
-        groups=group,
-        names=tuple(names),
-        has_experts=np.array(experts),
-        weights=weights * len(names) / weights.sum(),
-    )
-
-
-def _blocks(parts: list[tuple[int, Part]]) -> tuple[Block, ...]:
-    members: dict[object, list[tuple[int, Part]]] = defaultdict(list)
-    for i, part in parts:
-        s = part.setting
-        shape = s.shape.model_dump_json(exclude={"source"})
-        machine = (s.machine.accelerator.id, s.machine.gpus_per_node, s.machine.scale_up_bytes_per_s,
-                   s.machine.network_bytes_per_s_per_gpu)  # fmt: skip
-        how = (s.recipe.name, s.mode, s.stack.id, s.layout.zero, s.layout.sp, s.layout.recompute)
-        members[shape, machine, how].append((i, part))
-    blocks = []
-    for rows in members.values():
-        layouts = [part.setting.layout for _, part in rows]
-        columns: dict[str, Any] = {
-            name: np.array([getattr(layout, name) for layout in layouts], dtype=np.int64) for name in COLUMNS
-        }
-        first = rows[0][1].setting
-        blocks.append(
-            Block(
-                replace(first, layout=replace(first.layout, **columns)),
-                np.array([i for i, _ in rows]),
-                np.array([part.share_frac for _, part in rows]),
-            )
-        )
-    return tuple(blocks)
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """The constants and stacks under trial."""
-
-    constants: Constants
-    stacks: dict[str, Stack]
-
-
-def parameter_names() -> list[str]:
-    return [*CONSTANTS, *(f"{family[0]}.{factor}" for family in FAMILIES for factor in FACTORS)]
-
-
-def starting_values(values: Values) -> Array:
-    constants = [getattr(values.constants, name).value for name in CONSTANTS]
-    factors = [getattr(values.stacks[family[0]], factor).value for family in FAMILIES for factor in FACTORS]
-    return np.array(constants + factors)
-
-
-def with_parameters(values: Values, parameters: Array, removed: Removed) -> Values:
-    """The trial with these parameters; removed ones have their neutral value, whatever the array says of them."""
-    parameters = parameters.copy()
-    for name, neutral in removed.items():
-        parameters[parameter_names().index(name)] = neutral
-
-    def changed(fact: object, value: float) -> object:
-        return fact.model_copy(update={"value": float(value)})  # type: ignore[attr-defined]
-
-    count = len(CONSTANTS)
-    update = {
-        name: changed(getattr(values.constants, name), v) for name, v in zip(CONSTANTS, parameters[:count], strict=True)
-    }
-    stacks = dict(values.stacks)
-    for i, family in enumerate(FAMILIES):
-        chosen = parameters[count + i * len(FACTORS) : count + (i + 1) * len(FACTORS)]
-        for stack in family:
-            facts = {f: changed(getattr(stacks[stack], f), v) for f, v in zip(FACTORS, chosen, strict=True)}
-            stacks[stack] = stacks[stack].model_copy(update=facts)
-    return Values(values.constants.model_copy(update=update), stacks)
-
-
-def predict_all(problem: Problem, values: Values, *, rows: NDArray[np.bool_] | None = None) -> Array:
-    """Step times of all rows, or of these rows and 1 for the others."""
-    predicted = np.zeros(len(problem.measured_s))
-    for block in problem.blocks:
-        if rows is not None and not rows[block.index].any():
-            predicted[block.index] = 1.0
-            continue
-        s = block.setting
-        trial = replace(s, machine=replace(s.machine, constants=values.constants), stack=values.stacks[s.stack.id])
-        predicted[block.index] += block.share_frac * step_time(trial).total
-    return predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +69,6 @@ class Fitted:
     jacobian: Array
     removed: Removed
     """Parameters that were held at their neutral value, and that value."""
-
-
-def origin_and_ceiling() -> tuple[Array, Array]:
-    """Logarithms of what every fit is drawn to, and of what no value exceeds."""
-    names = parameter_names()
-    ceiling = np.array([0.0 if name in AT_MOST_ONE else np.inf for name in names])
-    return np.log(np.array([PRIORS[name] for name in names])), ceiling
 
 
 def fit(

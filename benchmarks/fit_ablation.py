@@ -12,16 +12,13 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from fit import (
+from fit import Fitted, balanced_mape_frac, fit, leave_sources_out
+from fit_problem import (
     FAMILIES,
-    Fitted,
     Problem,
     Removed,
     Values,
-    balanced_mape_frac,
     build_problem,
-    fit,
-    leave_sources_out,
     origin_and_ceiling,
     parameter_names,
     with_parameters,
