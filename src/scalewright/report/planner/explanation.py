@@ -10,6 +10,7 @@ from rich.padding import Padding
 
 from scalewright import units
 from scalewright.catalog.facts import Fact
+from scalewright.catalog.types import Accelerator, Precision
 from scalewright.costs.breakdown import Breakdown
 from scalewright.planner.limits import Limit
 from scalewright.records.types import Confidence
@@ -90,6 +91,17 @@ def print_equations(console: Console, breakdowns: Iterable[Breakdown], *more: st
             # an equation's lines are its alternatives; the lines of a sentence are not
             table.add_row(name, escape(text if name == "Equation" else " ".join(text.splitlines())))
         console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def device_facts(device: Accelerator, precision: Precision) -> dict[str, object]:
+    """Rates and memories of the device, by the names that they are printed under."""
+    return {
+        f"peak {precision}": device.peak[precision],
+        "memory": device.usable_memory or device.memory,
+        "memory bandwidth": device.memory_bandwidth,
+        "L2": device.l2,
+        "L2 bandwidth": device.l2_bandwidth,
+    }
 
 
 def print_facts(console: Console, facts: dict[str, object]) -> None:

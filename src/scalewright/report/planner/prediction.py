@@ -17,6 +17,7 @@ from scalewright.planner.changes import changes
 from scalewright.report.console import plain_table, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
+    device_facts,
     interval_words,
     print_equations,
     print_facts,
@@ -155,11 +156,7 @@ def _print_inputs(console: Console, answer: Answer) -> None:
     others = {name for group in groups for name in group.model_fields}
     used = [n for n in type(constants).model_fields if n not in others]
     facts: dict[str, object] = {
-        f"peak {precision}": accelerator.peak[precision],
-        "memory": accelerator.usable_memory or accelerator.memory,
-        "memory bandwidth": accelerator.memory_bandwidth,
-        "L2": accelerator.l2,
-        "L2 bandwidth": accelerator.l2_bandwidth,
+        **device_facts(accelerator, precision),
         **({f"best matmul {precision}": published} if published and machine.matmul_is_published(precision) else {}),
         **{f"stack {n.replace('_', ' ')}": getattr(stack, n) for n in type(stack).model_fields},
         **{n.replace("_", " "): getattr(constants, n) for n in used},

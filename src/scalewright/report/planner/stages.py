@@ -24,6 +24,7 @@ from scalewright.planner.stages.stage_plan import StagePlan
 from scalewright.report.console import plain_table, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
+    device_facts,
     interval_words,
     print_equations,
     print_facts,
@@ -168,13 +169,9 @@ def _print_inputs(console: Console, answer: Answer) -> None:
     is_vision = isinstance(answer.question.stage, VisionModelStep)
     groups = (VisionConstants,) if is_vision else (ServingConstants, WholeRunConstants)
     fields = [name for group in groups for name in group.model_fields]
-    a, common = machine.accelerator, ("memory_bandwidth_share", "depth_overhead")
+    common = ("memory_bandwidth_share", "depth_overhead")
     facts: dict[str, object] = {
-        f"peak {precision}": a.peak[precision],
-        "memory": a.usable_memory or a.memory,
-        "memory bandwidth": a.memory_bandwidth,
-        "L2": a.l2,
-        "L2 bandwidth": a.l2_bandwidth,
+        **device_facts(machine.accelerator, precision),
         **{n.replace("_", " "): getattr(machine.constants, n) for n in (*common, *fields)},
     }
     print_facts(console, facts)

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn, TextColumn
 
 from scalewright import units
 from scalewright.records import metric_names as names
 from scalewright.records.events import Event
 from scalewright.report.console import rate_words
+from scalewright.report.live_bar import LiveBar
 
 LINE_EVERY_S = 10.0
 SMOOTHING_FRAC = 0.2
 """Weight of the newest step in the smoothed step time, from which the remaining time follows."""
 
 
-class RunProgress:
+class RunProgress(LiveBar):
     """Shows steps, throughput, MFU, loss and the time that remains, from the events as they come."""
 
     def __init__(self, num_steps: int) -> None:
+        super().__init__(TextColumn("step"), MofNCompleteColumn(), total=num_steps)
         self._num_steps = num_steps
         self._done = 0
         self._last: dict[str, float] = {}
         self._num_seen = 0
         self._step_s: float | None = None
         self._line_s = time.monotonic()
-        console = Console(stderr=True)
-        self._live = console.is_terminal
-        self._bar = Progress(
-            TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"),
-            console=console, transient=True, disable=not self._live,
-        )  # fmt: skip
-        self._task = self._bar.add_task("starting", total=num_steps)
-
-    def __enter__(self) -> RunProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def see(self, events: list[Event]) -> None:
         for event in events:
@@ -64,12 +47,6 @@ class RunProgress:
             self._line_s = time.monotonic()
             self.say(f"step {self._done} of {self._num_steps}: {self._words()}")
 
-    def say(self, text: str) -> None:
-        if self._live:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            sys.stderr.write(f"{text}\n")
-
     def _words(self) -> str:
         parts = []
         if names.TOKENS_PER_S in self._last:
@@ -86,27 +63,12 @@ class RunProgress:
         return ", ".join(parts) or "starting"
 
 
-class NoteProgress:
+class NoteProgress(LiveBar):
     """Shows which part of a benchmark runs and the share that is done, from its events."""
 
     def __init__(self, title: str) -> None:
-        console = Console(stderr=True)
-        self._live = console.is_terminal
-        self._bar = Progress(
-            TextColumn(title), BarColumn(bar_width=20), TextColumn("{task.description}"),
-            console=console, transient=True, disable=not self._live,
-        )  # fmt: skip
-        self._task = self._bar.add_task("starting", total=1.0)
+        super().__init__(TextColumn(title), total=1.0)
         self._line_s = time.monotonic()
-
-    def __enter__(self) -> NoteProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def see(self, events: list[Event]) -> None:
         parts = [event for event in events if event.name == names.EVENT_PART and event.rank == 0]
@@ -117,9 +79,3 @@ class NoteProgress:
         elif time.monotonic() - self._line_s >= LINE_EVERY_S:
             self._line_s = time.monotonic()
             self.say(f"{parts[-1].value or 0.0:.0%}: {parts[-1].detail}")
-
-    def say(self, text: str) -> None:
-        if self._live:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            sys.stderr.write(f"{text}\n")

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn, TextColumn
 
 from scalewright import units
 from scalewright.records import metric_names as names
 from scalewright.records.events import Event
+from scalewright.report.live_bar import LiveBar
 
 
-class StudyProgress:
+class StudyProgress(LiveBar):
     """One line for each point that ends; on a terminal also a bar with the step of the point that runs."""
 
     def __init__(self, num_tries: int) -> None:
-        console = Console(stderr=True)
-        self._live = console.is_terminal
-        self._bar = Progress(
-            TextColumn("points"), MofNCompleteColumn(), BarColumn(bar_width=20), TextColumn("{task.description}"),
-            console=console, transient=True, disable=not self._live,
-        )  # fmt: skip
-        self._task = self._bar.add_task("starting", total=num_tries)
+        super().__init__(TextColumn("points"), MofNCompleteColumn(), total=num_tries)
         self._done = 0
         self._num_tries = num_tries
         self._now = ""
         self._begun_s: float | None = None
-
-    def __enter__(self) -> StudyProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
     def begins(self, tried: Any, execution: Any) -> None:
         labels = ", ".join(f"{name} {value}" for name, value in tried.point.labels.items())
@@ -62,12 +45,6 @@ class StudyProgress:
         reason = f": {ended.reason}" if ended.reason else ""
         self.say(f"{self._done} of {self._num_tries}  {labels}: {how}{reason}")
         self._bar.update(self._task, completed=self._done)
-
-    def say(self, text: str) -> None:
-        if self._live:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            sys.stderr.write(f"{text}\n")
 
     def _show(self, text: str) -> None:
         self._bar.update(self._task, description=text)
