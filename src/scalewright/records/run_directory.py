@@ -32,6 +32,7 @@ from typing import Any
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.records.documents import digest, document, read_document, write_document
+from scalewright.records.named_path import NamedPath
 
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"^step-(\d+)$")
@@ -65,108 +66,37 @@ class ExitInfo:
 class RunDirectory:
     path: Path
 
-    @property
-    def run(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def prediction(self) -> Path:
-        return self.path / "prediction.json"
-
-    @property
-    def measurements(self) -> Path:
-        return self.path / "measurements.json"
-
-    @property
-    def machine(self) -> Path:
-        return self.path / "machine.json"
-
-    @property
-    def script(self) -> Path:
-        return self.path / "script.sh"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def provenance(self) -> Path:
-        return self.path / "provenance.json"
-
-    @property
-    def exit_info(self) -> Path:
-        return self.path / "exit_info.json"
-
-    @property
-    def conditions(self) -> Path:
-        return self.path / "conditions.json"
-
-    @property
-    def rollup(self) -> Path:
-        return self.path / "rollup.jsonl"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def data(self) -> Path:
-        """Images that were made for this run."""
-        return self.path / "data"
-
-    @property
-    def traces(self) -> Path:
-        return self.path / "traces"
-
-    @property
-    def stacks(self) -> Path:
-        return self.path / "stacks"
-
-    @property
-    def preflight(self) -> Path:
-        return self.path / "preflight"
-
-    @property
-    def preflight_request(self) -> Path:
-        return self.preflight / "request.json"
-
-    @property
-    def preflight_result(self) -> Path:
-        return self.preflight / "result.json"
-
-    @property
-    def preflight_nodes(self) -> Path:
-        """Nodes that passed, in srun's format; written when the check has ended."""
-        return self.preflight / "nodes.txt"
-
-    @property
-    def preflight_exclude(self) -> Path:
-        """Nodes that failed, in sbatch's format; absent if none did."""
-        return self.preflight / "exclude.txt"
+    run = NamedPath("run.json")
+    config = NamedPath("config.json")
+    plan = NamedPath("plan.json")
+    prediction = NamedPath("prediction.json")
+    measurements = NamedPath("measurements.json")
+    machine = NamedPath("machine.json")
+    script = NamedPath("script.sh")
+    environment = NamedPath("environment.json")
+    provenance = NamedPath("provenance.json")
+    exit_info = NamedPath("exit_info.json")
+    conditions = NamedPath("conditions.json")
+    rollup = NamedPath("rollup.jsonl")
+    logs = NamedPath("logs")
+    events = NamedPath("events")
+    checkpoints = NamedPath("checkpoints")
+    data = NamedPath("data")
+    """Images that were made for this run."""
+    traces = NamedPath("traces")
+    stacks = NamedPath("stacks")
+    stack_request = NamedPath("stacks/request.json")
+    """Written by the rank whose watchdog fired first; every other rank then writes its stacks and ends."""
+    preflight = NamedPath("preflight")
+    preflight_request = NamedPath("preflight/request.json")
+    preflight_result = NamedPath("preflight/result.json")
+    preflight_nodes = NamedPath("preflight/nodes.txt")
+    """Nodes that passed, in srun's format; written when the check has ended."""
+    preflight_exclude = NamedPath("preflight/exclude.txt")
+    """Nodes that failed, in sbatch's format; absent if none did."""
 
     def preflight_library_log(self, rank: int) -> Path:
         return self.preflight / f"library-rank-{rank}.log"
-
-    @property
-    def stack_request(self) -> Path:
-        """Written by the rank whose watchdog fired first; every other rank then writes its stacks and ends."""
-        return self.stacks / "request.json"
 
     def log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"

@@ -23,6 +23,7 @@ from typing import Any
 from scalewright import __version__
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
 from scalewright.records.documents import document, read_document, write_document
+from scalewright.records.named_path import NamedPath
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import Point
 from scalewright.study.points import Study
@@ -36,21 +37,10 @@ class Store:
 
     path: Path
 
-    @property
-    def study(self) -> Path:
-        return self.path / "study.json"
-
-    @property
-    def points(self) -> Path:
-        return self.path / "points.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report"
-
-    @property
-    def jobs(self) -> Path:
-        return self.path / "jobs"
+    study = NamedPath("study.json")
+    points = NamedPath("points.json")
+    report = NamedPath("report")
+    jobs = NamedPath("jobs")
 
     def run(self, point: Point, repeat: int) -> RunDirectory:
         return RunDirectory(self.path / "runs" / point.id / f"repeat-{repeat}")

@@ -25,6 +25,7 @@ from scalewright.launch.slurm.job_state import JobState
 from scalewright.launch.slurm.task_ranges import format_ranges, parse_ranges
 from scalewright.records.documents import document, read_document, read_text, write_document
 from scalewright.records.loader import restore, stored
+from scalewright.records.named_path import NamedPath
 
 KIND = "jobs"
 ALONE = "@job"
@@ -145,22 +146,11 @@ class LaunchFolder:
 
     path: Path
 
-    @property
-    def manifest(self) -> Path:
-        return self.path / "jobs.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "jobs.jsonl"
-
-    @property
-    def graph(self) -> Path:
-        return self.path / "graph.json"
-
-    @property
-    def stop(self) -> Path:
-        """If this file exists, a running driver cancels its jobs and ends."""
-        return self.path / "stop"
+    manifest = NamedPath("jobs.json")
+    journal = NamedPath("jobs.jsonl")
+    graph = NamedPath("graph.json")
+    stop = NamedPath("stop")
+    """If this file exists, a running driver cancels its jobs and ends."""
 
     def job(self, name: str) -> Path:
         """Folder of a job of the graph."""
