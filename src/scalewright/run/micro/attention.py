@@ -53,7 +53,7 @@ def measure_attention(config: AttentionRun, session: BenchSession) -> None:
     rates: dict[tuple[str, str], float] = {}
     for index, (case, precision, kernel) in enumerate(tries):
         words = f"{kernel} in {precision}, length {case.seq}, head size {case.head_dim}"
-        share_s = session.left_s / (len(tries) - index)
+        share_s = session.budget.left_s / (len(tries) - index)
         rate_before = rates.get((precision, kernel))
         if rate_before and not session.has_time_for(8.0 * case.forward_flop / rate_before):
             session.leave_out(words, "the budget is too short")

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from scalewright import units
 from scalewright.run.micro.collective_ops import CollectiveCell, Operations
+from scalewright.run.micro.time_budget import TimeBudget
 from scalewright.run.micro.timing import synchronise
 from scalewright.run.watchdog import Watchdog
 from scalewright.workload.collectives_run import CollectivesRun
@@ -65,13 +66,9 @@ class Rounds:
     ) -> None:
         self._operations, self._config, self._device = operations, config, device
         self._watchdog, self._is_stopped, self._report_part = watchdog, is_stopped, report_part
-        self._begun_s = time.monotonic()
+        self._budget = TimeBudget(total_s=config.budget_s)
         self._num_done = 0
         self.notes: list[str] = []
-
-    @property
-    def _left_s(self) -> float:
-        return self._config.budget_s - (time.monotonic() - self._begun_s)
 
     def probe(self, columns: Sequence[Sequence[CollectiveCell]]) -> list[ProbedCell]:
         """Every cell once, size by size over all operations; sizes that the budget has no time for are left out."""
@@ -83,10 +80,10 @@ class Rounds:
             before = {probed.cell.op: probed for probed in probes}  # the size before, by operation
             next_s = sum(_scaled_s(before.get(cell.op), cell) for cell in cells)
             rounds = MIN_ROUNDS * (1 + self._config.warmup)
-            fits = probed_s * rounds + next_s * (PROBE_CALLS + rounds) <= self._left_s
+            fits = probed_s * rounds + next_s * (PROBE_CALLS + rounds) <= self._budget.left_s
             if not self._config.iterations and not _agreed(fits):
                 least = units.format(min(cell.size_bytes for cell in cells), units.BYTES)
-                budget = units.format(self._config.budget_s, units.SECONDS)
+                budget = units.format(self._budget.total_s, units.SECONDS)
                 self.notes.append(f"sizes from {least} on were left out: a budget of {budget} has no time for them")
                 break
             for cell in cells:
@@ -113,7 +110,7 @@ class Rounds:
                 return []
             longest_s = max(longest_s, time.monotonic() - begun_s)
             self._report_part(f"round {number + 1}", self._share(number + 1, num_rounds))
-            if not self._config.iterations and not _agreed(number + 1 < MIN_ROUNDS or longest_s <= self._left_s):
+            if not self._config.iterations and not _agreed(number + 1 < MIN_ROUNDS or longest_s <= self._budget.left_s):
                 break
         slowest = _slowest_of_ranks(samples)
         return [
@@ -130,7 +127,7 @@ class Rounds:
     def _share(self, number: int, num_rounds: int) -> float:
         if self._config.iterations:
             return number / num_rounds
-        return min(1.0, max(number / num_rounds, 1.0 - self._left_s / self._config.budget_s))
+        return max(min(1.0, number / num_rounds), self._budget.used_frac)
 
     def _probed(self, cell: CollectiveCell) -> ProbedCell:
         wrong = torch.tensor([self._operations.num_wrong(cell)], dtype=torch.int64)
@@ -143,7 +140,7 @@ class Rounds:
         """Calls in one loop of each cell: as configured, or one call plus what its share of a round allows."""
         if self._config.iterations:
             return [-(-self._config.iterations // min(self._config.iterations, ITERATION_ROUNDS))] * len(probed)
-        round_s = self._left_s / USUAL_ROUNDS
+        round_s = self._budget.left_s / USUAL_ROUNDS
         once_s = sum(one.once_s for one in probed) * (1 + self._config.warmup)
         share_s = max(round_s - once_s, 0.0) / max(len(probed), 1)
         calls = torch.tensor([min(MAX_CALLS, 1 + int(share_s / one.once_s)) for one in probed])

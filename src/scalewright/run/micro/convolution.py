@@ -75,11 +75,11 @@ def measure_convolutions(config: ConvolutionRun, session: BenchSession) -> None:
         _wake_libraries(setting)
     session.begin()
     for number, setting in enumerate(series):
-        until_s = session.left_s * (1.0 - 1.0 / (len(series) - number))
+        until_s = session.budget.left_s * (1.0 - 1.0 / (len(series) - number))
         allow_tf32(setting.precision == "tf32")
         search_kernels(setting.precision, session.device)
         if config.measures_norms:  # first: the time of a search for kernels is known only afterwards
-            kept_s = (1.0 - MEMORY_BOUND_FRAC) * (session.left_s - until_s)
+            kept_s = (1.0 - MEMORY_BOUND_FRAC) * (session.budget.left_s - until_s)
             _measure_memory_bound(config.cases, setting, session, until_s=until_s + kept_s)
         _measure_cases(config.cases, setting, session, until_s=until_s)
     if not session.rows:
@@ -113,7 +113,7 @@ class Pace:
 
     @property
     def left_s(self) -> float:
-        return self.session.left_s - self.until_s
+        return self.session.budget.left_s - self.until_s
 
     def allows(self, work: float, *, num: int = 1) -> bool:
         """Whether `num` calls with this total work fit into the time. The first calls are always allowed."""

@@ -54,7 +54,7 @@ def measure_dispatch(config: DispatchRun, session: BenchSession) -> None:
         num_left = _add_row(session, name, "graph", replay, GRAPH_LAUNCHES, num_left)
     if config.compiles:
         session.part("compiled")
-        limit_s = session.left_s if config.budgets_compiling else LONGEST_COMPILE_S
+        limit_s = session.budget.left_s if config.budgets_compiling else LONGEST_COMPILE_S
         _add_compiled_row(session, num_left, limit_s=limit_s)
     _summarise(session)
 
@@ -93,7 +93,7 @@ def _add_row(
     session: BenchSession, op: str, mode: str, sample_s: Callable[[], float], launches: int, num_left: int
 ) -> int:
     """Measure and add a row; returns how many are left."""
-    share_s = min(LONGEST_POINT_S, max(0.0, session.left_s / max(num_left, 1)))
+    share_s = min(LONGEST_POINT_S, max(0.0, session.budget.left_s / max(num_left, 1)))
     timing = session.watch.steadily(lambda: _timing(sample_s, launches, share_s))
     session.beat(share_s)
     row: dict[str, Any] = {"op": op, "mode": mode, **timing.row()}

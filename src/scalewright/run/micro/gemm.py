@@ -72,9 +72,9 @@ def measure_products(config: GemmRun, session: BenchSession) -> None:
     flush = CacheFlush(session.device) if session.device.type == "cuda" else None
     share = 0.5 if config.products and config.finds_best else float(bool(config.products))
     session.part("products of the configured shapes")
-    _measure_shapes(config.products, precisions, session, flush, until_s=session.left_s * (1.0 - share))
+    _measure_shapes(config.products, precisions, session, flush, until_s=session.budget.left_s * (1.0 - share))
     for number, precision in enumerate(precisions if config.finds_best else ()):
-        time_s = session.left_s / (len(precisions) - number)
+        time_s = session.budget.left_s / (len(precisions) - number)
         session.part(f"best rate in {precision}")
         _find_best(precision, session, flush, time_s=time_s)
     if not session.rows:
@@ -145,7 +145,7 @@ def _measure_shapes(
     for index, (product, precision) in enumerate(pairs):
         sides = f"{product.m},{product.n},{product.k} in {precision}"
         why = _obstacle(product, precision, session.device)
-        share_s = (session.left_s - until_s) / (len(pairs) - index)
+        share_s = (session.budget.left_s - until_s) / (len(pairs) - index)
         expected_s = 3.0 * product.flop / rates[precision] if precision in rates else 0.0
         if not why and not session.has_time_for(expected_s, until_s=until_s):
             why = "the budget is too short"

@@ -133,7 +133,7 @@ def _time(
     transfer: Transfer, work: Callable[[], object], session: BenchSession, place: torch.device, *, num_left: int,
     flush: CacheFlush | None,
 ) -> None:  # fmt: skip
-    share_s = session.left_s / max(num_left, 1)
+    share_s = session.budget.left_s / max(num_left, 1)
     if place == session.device:
         timing = session.time(work, share_s=share_s, before=flush)
     else:  # the host of a GPU: timed by its own clock, whatever the GPU's state

@@ -23,6 +23,7 @@ from scalewright.records.types import ExitCode
 from scalewright.run.device import choose_device, make_bf16_products_work
 from scalewright.run.metrics import MetricWriter
 from scalewright.run.micro.conditions import ConditionsWatch, open_board
+from scalewright.run.micro.time_budget import TimeBudget
 from scalewright.run.micro.timing import Timing, Work, measure
 from scalewright.run.probe import processor_name
 from scalewright.run.provenance import driver
@@ -30,7 +31,7 @@ from scalewright.run.rank_context import RankContext
 from scalewright.run.signals import StopRequestedError, StopSignals
 from scalewright.run.watchdog import Watchdog
 from scalewright.run.world import World
-from scalewright.workload.language_run import DeviceKind
+from scalewright.workload.run_options import DeviceKind
 
 LONGEST_POINT_S = 2.0
 """More time than this does not make one call's figure better."""
@@ -60,28 +61,22 @@ class BenchSession:
     metrics: MetricWriter
     stop: StopSignals
     watchdog: Watchdog
-    budget_s: float
-    begun_s: float = field(default_factory=time.monotonic)
+    budget: TimeBudget
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     _num_points: int = 0
     _left_out: dict[str, list[str]] = field(default_factory=dict)
 
-    @property
-    def left_s(self) -> float:
-        return self.budget_s - (time.monotonic() - self.begun_s)
-
     def begin(self) -> None:
         """Start the budget now: it is for measuring, and preparations such as starting PyTorch are not part of it."""
-        self.begun_s = time.monotonic()
+        self.budget.restart()
 
     def part(self, text: str) -> None:
         """Report what comes next. A benchmark that a signal asks to stop stops here."""
         if self.stop.requested is not None:
             raise StopRequestedError
-        done = min(1.0, max(0.0, 1.0 - self.left_s / self.budget_s))
-        self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=done)
+        self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=self.budget.used_frac)
 
     def time(self, work: Work, *, share_s: float, before: Work | None = None) -> Timing:
         """Time `work` within its share of the time; a time taken during a slowdown of the device does not count."""
@@ -95,7 +90,7 @@ class BenchSession:
 
     def has_time_for(self, expected_s: float, *, until_s: float = 0.0) -> bool:
         """Whether work fits before only `until_s` are left. Work of a hundredth of the budget always fits."""
-        return expected_s <= max(self.left_s - until_s, 0.01 * self.budget_s)
+        return expected_s <= max(self.budget.left_s - until_s, 0.01 * self.budget.total_s)
 
     def prepare_cpu(self, precisions: Collection[str]) -> None:
         """Make 16-bit products work on a CPU; the budget starts afterwards."""
@@ -141,7 +136,7 @@ def run_micro(
     watch = ConditionsWatch(open_board(device))
     session = BenchSession(
         device=device, watch=watch, metrics=rank.metrics, stop=rank.stop, watchdog=rank.watchdog,
-        budget_s=config.budget_s,
+        budget=TimeBudget(total_s=config.budget_s),
     )  # fmt: skip
     try:
         with watch, torch.no_grad():

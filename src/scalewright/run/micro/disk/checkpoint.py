@@ -41,6 +41,7 @@ from scalewright.run.micro.disk import page_cache
 from scalewright.run.micro.disk.checkpoint_state import check_memory, is_state, local, make_state
 from scalewright.run.micro.disk.scratch import scratch_folder
 from scalewright.run.micro.session import device_identity, software_versions
+from scalewright.run.micro.time_budget import TimeBudget
 from scalewright.run.rank_context import RankContext
 from scalewright.run.signals import StopSignals
 from scalewright.run.watchdog import Watchdog
@@ -63,19 +64,14 @@ class _CheckpointBench:
     metrics: MetricWriter
     stop: StopSignals
     watchdog: Watchdog
-    begun_s: float
+    budget: TimeBudget
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     num_parts: int = 0
 
-    @property
-    def left_s(self) -> float:
-        return self.config.budget_s - (time.monotonic() - self.begun_s)
-
     def report_part(self, text: str) -> None:
         self.num_parts += 1
-        done = min(1.0, max(0.0, 1.0 - self.left_s / self.config.budget_s))
-        self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=done)
+        self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=self.budget.used_frac)
 
     def agreed(self, value: T) -> T:
         """The value of rank 0, so that all ranks do the same."""
@@ -110,7 +106,7 @@ def run(rank: RankContext) -> ExitCode:
         mesh = init_device_mesh(device.type, (world.world_size,))
         bench = _CheckpointBench(
             config=config, world=world, device=device, mesh=mesh, metrics=rank.metrics, stop=rank.stop,
-            watchdog=rank.watchdog, begun_s=time.monotonic(),
+            watchdog=rank.watchdog, budget=TimeBudget(total_s=config.budget_s),
         )  # fmt: skip
         with _shared_scratch(bench) as folder, ConditionsWatch(open_board(device)) as watch:
             is_whole = _measure_all(bench, folder)
@@ -168,7 +164,7 @@ def _measure_all(bench: _CheckpointBench, folder: Path) -> bool:
     _warm_up(bench, folder)
     expected_s = 0.0
     for number, size in enumerate(config.sizes_bytes):
-        if bench.agreed(number > 0 and expected_s > bench.left_s):
+        if bench.agreed(number > 0 and expected_s > bench.budget.left_s):
             bench.notes.append(
                 f"the budget ended before {units.format(size, units.BYTES)}: give a longer --budget for larger states"
             )
@@ -185,7 +181,7 @@ def _measure_all(bench: _CheckpointBench, folder: Path) -> bool:
 def _share_s(bench: _CheckpointBench, number: int) -> float:
     """Share of the remaining time for a size, by the root of its bytes, so that small sizes are repeated too."""
     remaining = bench.config.sizes_bytes[number:]
-    return bench.left_s * math.sqrt(remaining[0]) / math.fsum(math.sqrt(size) for size in remaining)
+    return bench.budget.left_s * math.sqrt(remaining[0]) / math.fsum(math.sqrt(size) for size in remaining)
 
 
 def _warm_up(bench: _CheckpointBench, folder: Path) -> None:

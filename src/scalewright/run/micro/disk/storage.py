@@ -36,6 +36,7 @@ from scalewright.run.micro.disk import page_cache
 from scalewright.run.micro.disk.scratch import scratch_folder
 from scalewright.run.micro.disk.storage_readers import METADATA_OPS, Order, Readers, Share, elapsed_s
 from scalewright.run.micro.disk.storage_set import make_sets
+from scalewright.run.micro.time_budget import TimeBudget
 from scalewright.run.probe import processor_name
 from scalewright.run.provenance import versions
 from scalewright.run.rank_context import RankContext
@@ -80,23 +81,18 @@ class _StorageBench:
     stop: StopSignals
     watchdog: Watchdog
     readers: Readers
-    begun_s: float
+    budget: TimeBudget
     places: dict[StorageFormat, Path] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     num_parts: int = 0
-
-    @property
-    def left_s(self) -> float:
-        return self.config.budget_s - (time.monotonic() - self.begun_s)
 
     def report_part(self, text: str) -> None:
         """Report what comes next. A benchmark that a signal asks to stop stops here."""
         if self.stop.requested is not None:
             raise StopRequestedError
         self.num_parts += 1
-        done = min(1.0, max(0.0, 1.0 - self.left_s / self.config.budget_s))
-        self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=done)
+        self.metrics.event(step=-1, name=EVENT_PART, detail=text, value=self.budget.used_frac)
         self.watchdog.step_done(step=self.num_parts, seconds_s=ROUND_S, loss=None, flop_per_s=0.0)
 
 
@@ -106,14 +102,14 @@ def run(rank: RankContext) -> ExitCode:
     if not world.is_first:
         return ExitCode.YES
     config = restore(read_document(directory.config, StorageRun.KIND), StorageRun, where=str(directory.config))
-    begun_s = time.monotonic()
+    budget = TimeBudget(total_s=config.budget_s)
     try:
         with scratch_folder(Path(config.path)) as folder:
             _check_fits(config, folder)
             with Readers(config.num_workers[-1]) as readers:
                 bench = _StorageBench(
                     config=config, metrics=rank.metrics, stop=rank.stop, watchdog=rank.watchdog, readers=readers,
-                    begun_s=begun_s,
+                    budget=budget,
                 )  # fmt: skip
                 measurements = _measured(bench, folder, world)
     except StopRequestedError:
@@ -138,8 +134,8 @@ def _measured(bench: _StorageBench, folder: Path, world: World) -> Measurements:
         points = _points(bench, can_drop)
         for number, point in enumerate(points):
             # The remaining time, shared by the remaining points and a last part for metadata.
-            _measure(bench, point, share_s=bench.left_s / (len(points) - number + 2))
-            if bench.left_s <= 0 and number + 1 < len(points):
+            _measure(bench, point, share_s=bench.budget.left_s / (len(points) - number + 2))
+            if bench.budget.left_s <= 0 and number + 1 < len(points):
                 _note_skipped(bench, len(points) - number - 1, len(points))
                 break
     metadata = [_metadata(bench, folder, num) for num in config.num_workers] if config.num_metadata_files else []
