@@ -17,8 +17,9 @@ from scalewright.launch.script.resolved_job import longest_s
 from scalewright.records.loader import validate
 from scalewright.sites.types import Site
 from scalewright.sites.walltime import HOUR_S, MINUTE_S, format_walltime
-from scalewright.workload.language_run import DeviceKind, LanguageRun, RunPrecision
+from scalewright.workload.language_run import LanguageRun, RunPrecision
 from scalewright.workload.layout import parse_layout
+from scalewright.workload.run_options import DeviceKind
 
 MARGIN = 1.2
 """Requested time over the upper end of the prediction. It is not larger, because short jobs start sooner."""

@@ -19,7 +19,7 @@ from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.sites.scheduler import Runner
 from scalewright.sites.types import Site
 from scalewright.sites.walltime import HOUR_S
-from scalewright.workload.language_run import DeviceKind
+from scalewright.workload.run_options import DeviceKind
 
 STARTS_RANKS = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "srun"})
 """Programs that start ranks. Our job script does that itself."""

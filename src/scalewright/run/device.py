@@ -17,7 +17,8 @@ from torch._C._distributed_c10d import HashStore
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.records.types import EnvName
 from scalewright.run.world import World
-from scalewright.workload.language_run import Attention, DeviceKind
+from scalewright.workload.language_run import Attention
+from scalewright.workload.run_options import DeviceKind
 
 ISA_VARIABLE, SAFE_ISA = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE"
 _TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a).sum()))"

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalewright.workload.language_run import Protocol
+from scalewright.workload.run_options import StepProtocol
 
 BATCH = 5
 """Steps in one batch mean of MSER-5."""
@@ -32,7 +32,7 @@ class SteadyState:
         return f"{'steady' if self.is_steady else 'not steady'}: {self.reason}"
 
 
-def steady_state(times_s: Sequence[float], protocol: Protocol) -> SteadyState:
+def steady_state(times_s: Sequence[float], protocol: StepProtocol) -> SteadyState:
     if not times_s:
         return SteadyState(is_steady=False, first=0, median_s=float("nan"), reason="no step was timed")
     return _epicure(times_s) if protocol == "epicure" else _mser(times_s)

@@ -11,7 +11,7 @@ from scalewright.errors import ConfigError
 from scalewright.records.documents import document
 from scalewright.records.loader import stored
 from scalewright.workload.collective import OPS, CollectiveOp
-from scalewright.workload.language_run import DeviceKind
+from scalewright.workload.run_options import DeviceKind
 
 KIND = "collectives-run"
 ElementType = Literal["fp32", "fp64", "fp16", "bf16", "int32", "uint8"]

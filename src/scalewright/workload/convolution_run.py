@@ -12,8 +12,8 @@ from scalewright.errors import ConfigError
 from scalewright.records.documents import document
 from scalewright.records.loader import stored
 from scalewright.workload.convolutions import Conv, resnet_convs
-from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.micro_run import check_choices, check_common
+from scalewright.workload.run_options import DeviceKind
 from scalewright.workload.vision_run import SMALLEST_IMAGE, VisionPrecision
 
 ConvolutionLayout = Literal["last", "first"]

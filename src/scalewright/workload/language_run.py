@@ -17,16 +17,19 @@ from scalewright.records.loader import validate
 from scalewright.workload.flop import training_flop_per_sample
 from scalewright.workload.layout import Layout, check_divides, parse_layout
 from scalewright.workload.model import ModelSpec
+from scalewright.workload.run_options import (
+    SYNTHETIC,
+    CompileMode,
+    DeviceKind,
+    StepProtocol,
+    check_literals,
+    check_training,
+)
 
 KIND = "language-run"
 RunPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
-CompileMode = Literal["off", "default", "max-autotune", "graphs"]
 Attention = Literal["auto", "cudnn", "flash", "efficient", "math"]
 Scaling = Literal["given", "weak", "strong"]
-Protocol = Literal["steady", "epicure"]
-DeviceKind = Literal["auto", "cpu", "cuda"]
-SYNTHETIC = "synthetic"
-AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ class LanguageRun:
     device_mttf_s: float = 50_000.0 * units.HOUR_S
     """Mean time to failure of one device, for checkpoint_every=auto."""
     scaling: Scaling = "given"
-    protocol: Protocol = "steady"
+    protocol: StepProtocol = "steady"
     profile_steps: int = 2
     """Steps that are profiled to split their time into compute, exposed communication, data wait and idle."""
     keep_trace: bool = False
@@ -107,25 +110,14 @@ class LanguageRun:
     device: DeviceKind = "auto"
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in get_args(allowed):
-                raise ConfigError(f"{name} {value!r} is not known: choose {', '.join(get_args(allowed))}")
+        check_literals(self, _CHOICES)
         if self.steps < 1:
             raise ConfigError(f"steps is {self.steps}: a run needs 1 or more")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed {self.seed} must be from 0 up to 2^63")
-        every = self.checkpoint_every
-        if every != AUTO and (not isinstance(every, int) or every < 0):
-            raise ConfigError(f"checkpoint_every is {every!r}: give steps, 0 for none, or auto")
         if self.checkpoint_keep < 1:
             raise ConfigError(f"checkpoint_keep is {self.checkpoint_keep}: at least the newest one is kept, give 1")
         if self.profile_steps < 0:
             raise ConfigError(f"profile_steps is {self.profile_steps}: give 0 or more")
-        if not self.device_mttf_s > 0:
-            raise ConfigError(f"device_mttf_s is {self.device_mttf_s}: a mean time to failure is above 0 s")
-        if self.compile == "graphs" and (self.device == "cpu" or int(self.layout.num_gpus) > 1):
-            raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
+        check_training(self, num_ranks=int(self.layout.num_gpus))
         check_runs_here(self.model_id, self.shape, self.layout)
 
     @property
@@ -156,7 +148,7 @@ _CHOICES: dict[str, Any] = {
     "compile": CompileMode,
     "attention": Attention,
     "scaling": Scaling,
-    "protocol": Protocol,
+    "protocol": StepProtocol,
     "device": DeviceKind,
 }
 

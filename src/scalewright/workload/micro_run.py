@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, cast, get_args
 from scalewright.errors import ConfigError
 from scalewright.records.documents import document
 from scalewright.records.loader import stored
-from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.products import Product
+from scalewright.workload.run_options import DeviceKind
 
 GemmPrecision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 AttentionPrecision = Literal["fp32", "tf32", "fp16", "bf16"]

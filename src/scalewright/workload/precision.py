@@ -79,35 +79,28 @@ def _mixed(
     )
 
 
+def _full(name: Precision, title: str) -> Recipe:
+    """Every tensor in 32 bit, so no master copy; products in `name`."""
+    return Recipe(
+        name=name,
+        matmul=name,
+        attention=name,
+        head=name,
+        weight_bytes=4.0,
+        gradient_bytes=4.0,
+        master_bytes=0.0,
+        moment_bytes=4.0,
+        activation_bytes=4.0,
+        communication_bytes=4.0,
+        title=title,
+    )
+
+
 RECIPES: dict[str, Recipe] = {
     r.name: r
     for r in (
-        Recipe(
-            name="fp32",
-            matmul="fp32",
-            attention="fp32",
-            head="fp32",
-            weight_bytes=4.0,
-            gradient_bytes=4.0,
-            master_bytes=0.0,
-            moment_bytes=4.0,
-            activation_bytes=4.0,
-            communication_bytes=4.0,
-            title="everything in 32 bit on the vector units",
-        ),
-        Recipe(
-            name="tf32",
-            matmul="tf32",
-            attention="tf32",
-            head="tf32",
-            weight_bytes=4.0,
-            gradient_bytes=4.0,
-            master_bytes=0.0,
-            moment_bytes=4.0,
-            activation_bytes=4.0,
-            communication_bytes=4.0,
-            title="32-bit tensors, products rounded to TF32",
-        ),
+        _full("fp32", "everything in 32 bit on the vector units"),
+        _full("tf32", "32-bit tensors, products rounded to TF32"),
         _mixed("fp16", "fp16", "fp16", "fp16 weights and gradients, fp32 master copy and moments", gradient_bytes=2.0),
         _mixed("bf16", "bf16", "bf16", "bf16 weights, fp32 gradients, master copy and moments"),
         _mixed(

@@ -9,7 +9,7 @@ from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.records.documents import document
 from scalewright.records.loader import stored
-from scalewright.workload.language_run import DeviceKind
+from scalewright.workload.run_options import DeviceKind
 
 StorageFormat = Literal["files", "shards", "lmdb", "ram"]
 """files: one per sample; shards: tar; lmdb: one memory-mapped file; ram: the files copied to a RAM disk."""

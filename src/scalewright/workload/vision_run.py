@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from scalewright import units
 from scalewright.catalog.facts import Source
@@ -16,9 +16,16 @@ from scalewright.errors import ConfigError
 from scalewright.records.documents import check_schema, document
 from scalewright.records.loader import restore, stored
 from scalewright.workload.flop import training_flop_per_sample
-from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode, DeviceKind, Protocol
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
+from scalewright.workload.run_options import (
+    SYNTHETIC,
+    CompileMode,
+    DeviceKind,
+    StepProtocol,
+    check_literals,
+    check_training,
+)
 
 KIND = "vision-run"
 VisionPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
@@ -119,17 +126,14 @@ class VisionRun:
     checkpoint_keep: int = 2
     device_mttf_s: float = 50_000.0 * units.HOUR_S
     """Mean time to failure of one device, for checkpoint_every=auto."""
-    protocol: Protocol = "steady"
+    protocol: StepProtocol = "steady"
     """Which steps count: steady; or epicure, those of the fourth of five epochs but its first and last."""
     profile_steps: int = 2
     keep_trace: bool = False
     device: DeviceKind = "auto"
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in get_args(allowed):
-                raise ConfigError(f"{name} {value!r} is not known: choose {', '.join(get_args(allowed))}")
+        check_literals(self, _CHOICES)
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
@@ -140,13 +144,7 @@ class VisionRun:
             raise ConfigError(f"blocks {list(self.blocks)}: every stage of a residual network has 1 or more")
         if self.image_size < SMALLEST_IMAGE or self.image_size % 2:
             raise ConfigError(f"image size {self.image_size}: give an even number of {SMALLEST_IMAGE} or more")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed {self.seed} must be from 0 up to 2^63")
-        every = self.checkpoint_every
-        if every != AUTO and (not isinstance(every, int) or every < 0):
-            raise ConfigError(f"checkpoint_every is {every!r}: give steps, 0 for none, or auto")
-        if not self.device_mttf_s > 0:
-            raise ConfigError(f"device_mttf_s is {self.device_mttf_s}: a mean time to failure is above 0 s")
+        check_training(self, num_ranks=self.num_ranks)
         self._check_together()
 
     def _check_together(self) -> None:
@@ -158,8 +156,6 @@ class VisionRun:
             )
         if self.precision == "tf32" and self.device == "cpu":
             raise ConfigError("precision tf32 needs a GPU that has it, and this runs on the CPU: choose fp32 or bf16")
-        if self.compile == "graphs" and (self.device == "cpu" or self.num_ranks > 1):
-            raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
         if self.protocol == "epicure" and self.epochs <= EPICURE_COUNTED:
             raise ConfigError(f"protocol epicure counts the fourth epoch, and there are {self.epochs}: give --epochs 5")
         if self.protocol == "epicure" and self.steps_per_epoch < 3:
@@ -209,7 +205,7 @@ _CHOICES: dict[str, Any] = {
     "precision": VisionPrecision,
     "made_format": MadeFormat,
     "compile": CompileMode,
-    "protocol": Protocol,
+    "protocol": StepProtocol,
     "device": DeviceKind,
 }
 _AT_LEAST_ONE = (

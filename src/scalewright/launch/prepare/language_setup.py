@@ -24,9 +24,10 @@ from scalewright.records.documents import read_document
 from scalewright.records.run_directory import MANIFEST, RunDirectory
 from scalewright.records.types import EnvName
 from scalewright.workload import language_run
-from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode, LanguageRun
+from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
+from scalewright.workload.run_options import AUTO, SYNTHETIC, CompileMode
 from scalewright.workload.vision_run import VisionRun
 
 DEFAULT_MICRO_BATCH = 4

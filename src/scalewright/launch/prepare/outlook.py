@@ -13,8 +13,9 @@ from scalewright.errors import ScalewrightError
 from scalewright.here.devices import Here
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.question import ask
-from scalewright.workload.language_run import SYNTHETIC, LanguageRun
+from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.model import ModelSpec, from_catalog
+from scalewright.workload.run_options import SYNTHETIC
 from scalewright.workload.vision_run import VisionRun
 
 C = TypeVar("C", LanguageRun, VisionRun)

@@ -20,8 +20,8 @@ from scalewright.launch.prepare.language_setup import default_ranks, machine_of
 from scalewright.launch.prepare.outlook import Outlook, Ready, RunTooLargeError, vision_outlook
 from scalewright.launch.ranks.allocation import num_nodes
 from scalewright.records.types import EnvName
-from scalewright.workload.language_run import AUTO, SYNTHETIC, CompileMode
 from scalewright.workload.model import ModelSpec
+from scalewright.workload.run_options import AUTO, SYNTHETIC, CompileMode
 from scalewright.workload.vision_run import EPICURE_EPOCHS, MADE, RAM, MadeFormat, VisionRun
 
 CPU_BATCH = 16

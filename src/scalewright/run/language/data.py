@@ -19,7 +19,8 @@ from torch import Tensor
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.run.language.mesh_position import MeshPosition
 from scalewright.run.prefetch import Prefetcher
-from scalewright.workload.language_run import SYNTHETIC, LanguageRun
+from scalewright.workload.language_run import LanguageRun
+from scalewright.workload.run_options import SYNTHETIC
 
 NUM_SYNTHETIC_TOKENS = 2**20
 PREFETCHED = 2

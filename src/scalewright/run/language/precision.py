@@ -10,7 +10,8 @@ from torch import nn
 
 from scalewright.errors import ConfigError
 from scalewright.run.language.float8 import Float8Linear
-from scalewright.workload.language_run import CompileMode, LanguageRun
+from scalewright.workload.language_run import LanguageRun
+from scalewright.workload.run_options import CompileMode
 
 FP8_CAPABILITY = (8, 9)
 """Ada and Hopper are the first NVIDIA generations that multiply 8-bit floats."""

@@ -25,7 +25,7 @@ from scalewright.run.vision.session import VisionSession, is_folded, open_vision
 from scalewright.run.vision.source import OpenedSource, open_source
 from scalewright.run.vision.validate import validate
 from scalewright.workload import vision_run
-from scalewright.workload.language_run import SYNTHETIC
+from scalewright.workload.run_options import SYNTHETIC
 from scalewright.workload.vision_run import VisionRun
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scalewright.study.expressions import Value
-from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.model import from_shape
+from scalewright.workload.run_options import DeviceKind
 
 Options = dict[str, Value]
 

@@ -14,7 +14,7 @@ from scalewright.here.devices import device_here
 from scalewright.here.place import base_system, default_name, fingerprint_here, versions_here
 from scalewright.records.host_load import load_now
 from scalewright.records.run_directory import new_run_id
-from scalewright.workload.language_run import DeviceKind
+from scalewright.workload.run_options import DeviceKind
 
 STUDY = "calibrate"
 RESULT = "calibration.json"

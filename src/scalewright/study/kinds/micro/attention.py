@@ -14,7 +14,6 @@ from scalewright.errors import ConfigError
 from scalewright.records.measurements import Measurements
 from scalewright.study.kinds.micro.kind import MicroKind, largest
 from scalewright.study.kinds.options import STRICT
-from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.micro_run import (
     AttentionCase,
     AttentionPrecision,
@@ -23,6 +22,7 @@ from scalewright.workload.micro_run import (
     parse_numbers,
 )
 from scalewright.workload.named import resolve_model
+from scalewright.workload.run_options import DeviceKind
 
 NUM_TOKENS = {"cuda": 16384, "cpu": 1024}
 """Of a batch, for every length: so that lengths are compared at equal work outside attention."""

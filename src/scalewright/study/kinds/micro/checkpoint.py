@@ -17,7 +17,7 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.study.kinds.micro.kind import MicroKind
 from scalewright.study.kinds.micro.storage import folder_to_measure
 from scalewright.study.kinds.options import STRICT
-from scalewright.workload.language_run import DeviceKind
+from scalewright.workload.run_options import DeviceKind
 from scalewright.workload.storage_run import CheckpointRun, SaveMode
 
 

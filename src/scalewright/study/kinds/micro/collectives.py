@@ -20,7 +20,7 @@ from scalewright.study.kinds.micro.kind import MicroConfig, MicroKind, largest
 from scalewright.study.kinds.options import STRICT
 from scalewright.workload.collective import OPS, parse_op
 from scalewright.workload.collectives_run import CollectivesRun, ElementType
-from scalewright.workload.language_run import DeviceKind
+from scalewright.workload.run_options import DeviceKind
 
 DEFAULT_CPU_RANKS = 2
 DEFAULT_FACTOR = 2.0

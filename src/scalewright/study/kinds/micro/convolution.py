@@ -18,9 +18,9 @@ from scalewright.study.kinds.micro.kind import MicroKind, largest
 from scalewright.study.kinds.options import STRICT
 from scalewright.workload.convolution_run import ConvolutionCase, ConvolutionLayout, ConvolutionRun, cases_of
 from scalewright.workload.convolutions import resnet_convs
-from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.micro_run import as_precisions
 from scalewright.workload.named import resolve_model
+from scalewright.workload.run_options import DeviceKind
 from scalewright.workload.vision_run import VisionPrecision
 
 DEFAULT_PRECISIONS = {"cuda": "bf16,fp32", "cpu": "fp32"}

@@ -13,10 +13,10 @@ from scalewright.errors import ConfigError
 from scalewright.records.measurements import Measurements
 from scalewright.study.kinds.micro.kind import MicroKind, largest
 from scalewright.study.kinds.options import STRICT
-from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.micro_run import GemmRun, as_precisions, parse_products, square_products
 from scalewright.workload.named import resolve_model
 from scalewright.workload.products import Product, model_products
+from scalewright.workload.run_options import DeviceKind
 
 ALL_PRECISIONS = {"cuda": "bf16,fp16,fp8,tf32,fp32", "cpu": "fp32,bf16"}
 

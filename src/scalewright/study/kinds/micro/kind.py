@@ -24,7 +24,7 @@ from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.kinds.options import parse_options
-from scalewright.workload.language_run import DeviceKind
+from scalewright.workload.run_options import DeviceKind
 
 START_S = 5.0
 """Time that a benchmark takes beside its budget: processes start, libraries load."""

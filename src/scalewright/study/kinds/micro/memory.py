@@ -12,8 +12,8 @@ from scalewright.catalog.library import Catalog
 from scalewright.records.measurements import Measurements
 from scalewright.study.kinds.micro.kind import MicroKind, largest
 from scalewright.study.kinds.options import STRICT
-from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.micro_run import STREAM_BYTES, MemoryRun
+from scalewright.workload.run_options import DeviceKind
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)

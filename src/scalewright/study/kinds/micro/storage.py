@@ -19,8 +19,8 @@ from scalewright.records.measurements import Measurements, read_measurements
 from scalewright.records.run_directory import RunDirectory
 from scalewright.study.kinds.micro.kind import MicroKind, scratch_beside
 from scalewright.study.kinds.options import STRICT
-from scalewright.workload.language_run import DeviceKind
 from scalewright.workload.micro_run import parse_numbers
+from scalewright.workload.run_options import DeviceKind
 from scalewright.workload.storage_run import FORMATS, StorageFormat, StorageRun
 
 MOST_DEFAULT_WORKERS = 16
