@@ -62,12 +62,13 @@ def predicted(row: dict[str, Any]) -> dict[str, Any]:
     catalog = open_catalog()
     place = place_of(catalog, "here", num_ranks=row["num_ranks"], device="cpu")
     run = configured(row["shape"], row["batch"], row["num_ranks"], steps=10)
-    found = language_outlook(catalog, run, place.machine, start_s=0.0)
-    low_s, high_s = found.prediction.as_document()["step_time_interval_s"]
+    outlook = language_outlook(catalog, run, place.machine, start_s=0.0)
+    low_s, high_s = outlook.prediction.as_document()["step_time_interval_s"]
     median_s = statistics.median(row["repeats_s"])
     return row | {
-        "calibration": place.basis, "measured_s": median_s, "predicted_s": found.step_s, "interval_s": [low_s, high_s],
-        "error_frac": found.step_s / median_s - 1.0, "inside": low_s <= median_s <= high_s,
+        "calibration": place.basis, "measured_s": median_s, "predicted_s": outlook.step_s,
+        "interval_s": [low_s, high_s], "error_frac": outlook.step_s / median_s - 1.0,
+        "inside": low_s <= median_s <= high_s,
         "spread_frac": (max(row["repeats_s"]) - min(row["repeats_s"])) / median_s,
     }  # fmt: skip
 

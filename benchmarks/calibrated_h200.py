@@ -175,7 +175,7 @@ def _vision_step(run: VisionRun, device: Any) -> Callable[[], Callable[[], Any]]
     return ready
 
 
-def foretold(what: Language | Vision, machine: Machine) -> Outlook:
+def outlook_of(what: Language | Vision, machine: Machine) -> Outlook:
     run, catalog = what.run(), open_catalog()
     if isinstance(run, LanguageRun):
         return language_outlook(catalog, run, machine, start_s=0.0)
@@ -185,8 +185,8 @@ def foretold(what: Language | Vision, machine: Machine) -> Outlook:
 def predicted(row: dict[str, Any], calibration: calibrations.Calibration) -> dict[str, Any]:
     """The row with both predictions, the interval and whether it holds."""
     catalog, what = open_catalog(), HELD_OUT[row["name"]]
-    here = foretold(what, machine_from_calibration(catalog, calibration))
-    before = foretold(what, machine_from_system(catalog, calibration.base, partition_name=calibration.partition))
+    here = outlook_of(what, machine_from_calibration(catalog, calibration))
+    before = outlook_of(what, machine_from_system(catalog, calibration.base, partition_name=calibration.partition))
     low_s, high_s = here.prediction.interval_s
     return row | {
         "calibration": calibration.id, "predicted_s": here.step_s, "catalogue_s": before.step_s,

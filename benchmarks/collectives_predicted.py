@@ -61,7 +61,7 @@ def medians(rows: list[dict[str, Any]], op: str) -> dict[int, float]:
     for row in rows:
         if row["op"] == op:
             times.setdefault(row["size_bytes"], []).append(row["time_s"])
-    return {size: statistics.median(found) for size, found in sorted(times.items())}
+    return {size: statistics.median(times_s) for size, times_s in sorted(times.items())}
 
 
 def fitted_machine(rows: list[dict[str, Any]], num_ranks: int) -> Machine:
@@ -90,13 +90,13 @@ def predicted_s(machine: Machine, op: str, size: int, num_ranks: int) -> float:
 
 
 def compare(rows: list[dict[str, Any]], num_ranks: int) -> list[dict[str, Any]]:
-    machine, found = fitted_machine(rows, num_ranks), []
+    machine, comparisons = fitted_machine(rows, num_ranks), []
     for op in OPS:
         measured = medians(rows, op)
         sizes = list(measured)[1::2]
         errors = {size: predicted_s(machine, op, size, num_ranks) / measured[size] - 1.0 for size in sizes}
         spread = [0.5 * (r["time_high_s"] - r["time_low_s"]) / r["time_s"] for r in rows if r["op"] == op]
-        found.append(
+        comparisons.append(
             {
                 "op": op, "num_ranks": num_ranks, "errors_frac": {str(size): round(e, 4) for size, e in errors.items()},
                 "median_error_frac": float(np.median(np.abs(list(errors.values())))),
@@ -105,17 +105,17 @@ def compare(rows: list[dict[str, Any]], num_ranks: int) -> list[dict[str, Any]]:
                 "num_lines": sum(line.op == op for line in machine.measured_collectives),
             }
         )  # fmt: skip
-    return found
+    return comparisons
 
 
-def show(found: list[dict[str, Any]]) -> None:
-    sizes = [int(size) for size in found[0]["errors_frac"]]
+def show(comparisons: list[dict[str, Any]]) -> None:
+    sizes = [int(size) for size in comparisons[0]["errors_frac"]]
     print("ranks operation      " + "".join(f"{units.format(size, units.BYTES).replace(' ', ''):>9}" for size in sizes))
-    for row in found:
+    for row in comparisons:
         errors = "".join(f"{error:>+9.1%}" for error in row["errors_frac"].values())
         print(f"{row['num_ranks']:>5} {row['op']:<15}{errors}")
     print("ranks operation       median   worst   spread of the repeats  lines")
-    for row in found:
+    for row in comparisons:
         print(
             f"{row['num_ranks']:>5} {row['op']:<15}{row['median_error_frac']:>7.1%}{row['worst_error_frac']:>8.1%}"
             f"{row['median_spread_frac']:>10.1%}{row['num_lines']:>18}"
@@ -141,19 +141,19 @@ def main() -> int:
                 device = (
                     f"{measured.device['name']}, {measured.device['num_cores']} cores, {measured.versions['backend']}"
                 )
-    found = [row for num in numbers for row in compare(rows[num], num)]
+    comparisons = [row for num in numbers for row in compare(rows[num], num)]
     about = {
         "device": device, "python": platform.python_version(), "repeats": args.repeats, "seconds": args.seconds,
         "load_low": min(load), "load_high": max(load),
     }  # fmt: skip
     print(f"{device}; load {min(load):.1f} to {max(load):.1f}; {args.repeats} repeats of {args.seconds:.0f} s")
-    show(found)
+    show(comparisons)
     if args.out is not None:
-        args.out.write_text("".join(json.dumps(about | row) + "\n" for row in found), encoding="utf-8")
-    within = [error for row in found for error in row["errors_frac"].values() if abs(error) <= LIMIT_FRAC]
-    num_all = sum(len(row["errors_frac"]) for row in found)
+        args.out.write_text("".join(json.dumps(about | row) + "\n" for row in comparisons), encoding="utf-8")
+    within = [error for row in comparisons for error in row["errors_frac"].values() if abs(error) <= LIMIT_FRAC]
+    num_all = sum(len(row["errors_frac"]) for row in comparisons)
     print(f"within {LIMIT_FRAC:.0%}: {len(within)} of {num_all} predicted sizes")
-    return int(max(row["median_error_frac"] for row in found) > LIMIT_FRAC)
+    return int(max(row["median_error_frac"] for row in comparisons) > LIMIT_FRAC)
 
 
 if __name__ == "__main__":

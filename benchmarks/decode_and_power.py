@@ -124,8 +124,8 @@ def power() -> None:
     emit(kind="power", work="copy", busy=1.0, power_w=mean_w(lambda: [other.copy_(big) for _ in range(8)]))
     emit(kind="power", work="decode product, 64 rows", busy=1.0, power_w=mean_w(lambda: [x @ w for w in weights]))
     emit(kind="power", work="spin", busy=1.0, power_w=mean_w(lambda: torch.cuda._sleep(100_000_000)))
-    ways = {"product": lambda: [a @ a for _ in range(20)], "copy": lambda: [other.copy_(big) for _ in range(20)]}
-    for name, work in ways.items():
+    loads = {"product": lambda: [a @ a for _ in range(20)], "copy": lambda: [other.copy_(big) for _ in range(20)]}
+    for name, work in loads.items():
         seconds = graph_time_s(work, repeats=5) / 20
         emit(
             kind="rate",

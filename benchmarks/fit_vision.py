@@ -41,9 +41,9 @@ class WithConstants:
         return getattr(self.base, name)
 
     def constants(self) -> Constants:
-        found: Constants = self.base.constants()
-        changed = {n: getattr(found, n).model_copy(update={"value": v}) for n, v in self.values.items()}
-        return found.model_copy(update=changed)
+        catalogued: Constants = self.base.constants()
+        changed = {n: getattr(catalogued, n).model_copy(update={"value": v}) for n, v in self.values.items()}
+        return catalogued.model_copy(update=changed)
 
 
 def rows(catalog: Catalog, runs: Sequence[PublishedVisionRun], values: Values) -> list[StageRow]:
@@ -52,8 +52,8 @@ def rows(catalog: Catalog, runs: Sequence[PublishedVisionRun], values: Values) -
 
 def loss(catalog: Catalog, runs: Sequence[PublishedVisionRun], values: Values, start: Values) -> float:
     sources = [run.source for run in runs]
-    found = rows(catalog, runs, values)
-    errors = sum(math.log(row.time_ratio) ** 2 / sources.count(row.source) for row in found)
+    predicted = rows(catalog, runs, values)
+    errors = sum(math.log(row.time_ratio) ** 2 / sources.count(row.source) for row in predicted)
     return errors + 0.1 * sum((math.log(values[n] / start[n]) / PRIOR_WIDTH) ** 2 for n in NAMES)
 
 
@@ -87,9 +87,9 @@ def main() -> None:
     left: list[StageRow] = []
     for source in dict.fromkeys(run.source for run in runs):
         others = fit(catalog, [run for run in runs if run.source != source], start)
-        found = rows(catalog, [run for run in runs if run.source == source], others)
-        left += found
-        ratios = ", ".join(f"{row.predicted / row.published:.2f}" for row in found)
+        left_out = rows(catalog, [run for run in runs if run.source == source], others)
+        left += left_out
+        ratios = ", ".join(f"{row.predicted / row.published:.2f}" for row in left_out)
         print(f"without {source[:60]}: {ratios}")
     low, high = quantiles(left)
     print(f"left-out quantiles of measured over predicted time: {low:.3f} {high:.3f}")

@@ -144,16 +144,16 @@ def profiled_step(
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
         training_step(model, optimizer, tokens)
         torch.cuda.synchronize()
-    found: dict[str, dict[str, float]] = {}
+    sums_of_kind: dict[str, dict[str, float]] = {}
     for event in trace.events():
         if event.device_type != torch.autograd.DeviceType.CUDA:
             continue
         name = event.name.lower()
         kind = next((k for k, marks in KINDS.items() if any(m in name for m in marks)), "memory")
-        sums = found.setdefault(kind, {"time_s": 0.0, "num_kernels": 0})
+        sums = sums_of_kind.setdefault(kind, {"time_s": 0.0, "num_kernels": 0})
         sums["time_s"] += event.device_time / 1e6
         sums["num_kernels"] += 1
-    return found
+    return sums_of_kind
 
 
 def measure(index: int, *, compiled: bool, profile: bool) -> dict[str, object]:

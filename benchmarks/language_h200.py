@@ -171,10 +171,10 @@ def measure_checkpoints(folder: Path, device: str) -> list[dict[str, Any]]:
                 RankContext(directory=directory, world=world, metrics=metrics, stop=StopSignals(), watchdog=watchdog)
             )
         events = [json.loads(line) for line in directory.rank_events(0).read_text().splitlines()]
-        found = [(e["name"], e["step"], e["value"]) for e in events if "name" in e]
+        values = [(e["name"], e["step"], e["value"]) for e in events if "name" in e]
         # the last save waits for the disk in both modes: what counts are those between steps
-        blocked_s = [v for n, step, v in found if n == "checkpoint_block" and step < run.steps - 1]
-        times_s = [v for n, step, v in found if n == "step_time" and step >= every]
+        blocked_s = [v for n, step, v in values if n == "checkpoint_block" and step < run.steps - 1]
+        times_s = [v for n, step, v in values if n == "step_time" and step >= every]
         usual_s = statistics.median(times_s)
         slower_s = sum(max(t - usual_s, 0.0) for t in times_s)
         manifest = json.loads((directory.checkpoint(run.steps) / "manifest.json").read_text())

@@ -65,11 +65,11 @@ def contestants(names: list[str], scratch: Path) -> dict[str, list[str]]:
     """Commands by name; the first reads all files, the others a few."""
     listed = scratch / "names.txt"
     listed.write_text("\n".join(names[:FEW]) + "\n", encoding="utf-8")
-    found = {OURS: [sys.executable, "-m", "scalewright", "lint", "--json", "--fail-on", "never", *names]}
+    commands = {OURS: [sys.executable, "-m", "scalewright", "lint", "--json", "--fail-on", "never", *names]}
     if shutil.which("shellcheck"):
-        found["shellcheck"] = ["shellcheck", "--format=json", *names[:FEW]]
-    found["bash -n"] = ["bash", "-c", 'while read -r name; do bash -n "$name"; done <"$0"', str(listed)]
-    return found
+        commands["shellcheck"] = ["shellcheck", "--format=json", *names[:FEW]]
+    commands["bash -n"] = ["bash", "-c", 'while read -r name; do bash -n "$name"; done <"$0"', str(listed)]
+    return commands
 
 
 def main() -> int:

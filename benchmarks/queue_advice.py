@@ -153,13 +153,13 @@ class Bench:
 
     def starts(self, *jobs: str) -> dict[str, float]:
         """When each has started, since the epoch; those that wait are left out."""
-        asked = ("squeue", "-h", "--states=all", f"--jobs={','.join(jobs)}", "-O", "JobID:20,StartTime:30,State:20")
-        found = {}
-        for line in self.lab.run(*asked).stdout.splitlines():
+        query = ("squeue", "-h", "--states=all", f"--jobs={','.join(jobs)}", "-O", "JobID:20,StartTime:30,State:20")
+        start_of_job = {}
+        for line in self.lab.run(*query).stdout.splitlines():
             job, start, state = line.split()
             if state not in ("PENDING", "CANCELLED"):
-                found[job] = time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S"))
-        return found
+                start_of_job[job] = time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S"))
+        return start_of_job
 
     def empty(self) -> None:
         self.lab.run("scancel", f"--account={self.account}", f"--user={os.getuid()}")

@@ -51,22 +51,22 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="add one JSON object a line to this file")
     args = parser.parse_args()
-    found = []
+    rows = []
     print(f"payload share {payload_frac():.4f}; {'link':>12} {'operation':<10} {'must be':>11} {'found':>11}  95 %")
     for text in args.rates.split(","):
         rate = units.parse(text, units.BYTES_PER_S)
         with ShapedNetwork(("a", "b"), rate_bytes_per_s=rate) as network:
             seconds = max(args.seconds, ROUNDS_BYTES / rate)
-            found += [show(text.strip(), rate, fit) for fit in fits_over(network, OPS, seconds=seconds)]
+            rows += [show(text.strip(), rate, fit) for fit in fits_over(network, OPS, seconds=seconds)]
     rate = 200e6
     with ShapedNetwork(("a", "b", "c"), rate_bytes_per_s=rate) as network:
         network.shape("c", rate / 4)
         fits = fits_over(network, ("all-reduce",), seconds=args.seconds)
-        found += [show("3 ranks, c/4", rate / 4, fit) for fit in fits]
+        rows += [show("3 ranks, c/4", rate / 4, fit) for fit in fits]
     if args.out is not None:
         with args.out.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in found)
-    worst = max(abs(row["error_frac"]) for row in found)
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    worst = max(abs(row["error_frac"]) for row in rows)
     print(f"worst error {worst:.1%} (limit {LIMIT_FRAC:.0%}), load {os.getloadavg()[0]:.1f}")
     return int(worst > LIMIT_FRAC)
 

@@ -58,14 +58,14 @@ def timed(arguments: list[str], folder: Path) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=1000)
-    wanted = parser.parse_args().points
+    num_points = parser.parse_args().points
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (folder / "many.toml").write_text(STUDY.format(nodes=list(range(1, -(-wanted // 20) + 1))))
+        (folder / "many.toml").write_text(STUDY.format(nodes=list(range(1, -(-num_points // 20) + 1))))
         wall_s, cpu_s = timed(["study", "predict", "many.toml", "--out", "report", "--no-plots"], folder)
         size = (folder / "report" / "index.html").stat().st_size
         singles = [timed(ONE, folder) for _ in range(NUM_ASKED)]
-    count = 20 * -(-wanted // 20)
+    count = 20 * -(-num_points // 20)
     each_s = min(cpu for _, cpu in singles)
     print(f"{count} points, file to page: {wall_s:.2f} s ({cpu_s:.2f} s of CPU), page of {size / 1e6:.2f} MB")
     print(f"one `scalewright predict`: {each_s:.2f} s of CPU, so {count} of them {count * each_s:.0f} s")

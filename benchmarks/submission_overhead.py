@@ -68,13 +68,13 @@ def submitit_array(folder: Path, num_jobs: int) -> float:
 
 
 def best_s(cases: dict[str, Callable[[Path], float]], num_rounds: int, lab: Lab) -> dict[str, float]:
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    times_s: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(num_rounds):
         for name, case in cases.items():
             with tempfile.TemporaryDirectory() as folder:
-                found[name].append(case(Path(folder)))
+                times_s[name].append(case(Path(folder)))
             lab.run("scancel", "--user=root")
-    return {name: min(seconds) for name, seconds in found.items()}
+    return {name: min(seconds) for name, seconds in times_s.items()}
 
 
 def measure(num_jobs: int, num_items: int, num_rounds: int, lab: Lab) -> bool:

@@ -31,27 +31,27 @@ def product_rows(rate: float, *, start_s: float = 0.0, precision: str = "fp32", 
 
 
 def memory_rows(rate: float, *, place: str = "host") -> list[Any]:
-    found = []
+    rows = []
     for size in (2**20, 2**26):
         for op, passes in (("copy", 2), ("add", 3), ("read", 1)):
             speed = 5.0 * rate if size == 2**20 else rate
-            found.append(timed("bytes_per_s", passes * size, passes * size / speed, op=op, place=place, is_pinned=None,
+            rows.append(timed("bytes_per_s", passes * size, passes * size / speed, op=op, place=place, is_pinned=None,
                                bytes=passes * size, size_bytes=size))  # fmt: skip
-    return found
+    return rows
 
 
 def attention_rows(rate: float, ratio: float, *, half_at: float, precision: str = "bf16") -> list[Any]:
     """Two kernels, of which one is slower; heads of 128."""
-    found = []
+    rows = []
     for seq in (256, 512, 1024, 2048, 4096, 8192):
         flop = 2.0 * 4 * 16 * float(seq) ** 2 * 128
         once = flop / (rate * seq / (seq + half_at))
         for kernel, slower in (("cudnn", 1.0), ("math", 5.0)):
             common = {"precision": precision, "batch": 4, "heads": 16, "kv_heads": 16, "seq": seq, "head_dim": 128,
                       "causal": True, "kernel": kernel}  # fmt: skip
-            found.append(timed("flop_per_s", flop, slower * once, direction="forward", **common))
-            found.append(timed("flop_per_s", 2.5 * flop, slower * once * ratio, direction="backward", **common))
-    return found
+            rows.append(timed("flop_per_s", flop, slower * once, direction="forward", **common))
+            rows.append(timed("flop_per_s", 2.5 * flop, slower * once * ratio, direction="backward", **common))
+    return rows
 
 
 def source(kind: str, rows: list[Any], device: dict[str, Any], **more: Any) -> BenchmarkRun:

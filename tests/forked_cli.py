@@ -80,12 +80,12 @@ class ForkedCli:
         self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], input: str | None, timeout: float
     ) -> subprocess.CompletedProcess[str]:
         self._call += 1
-        asked = json.dumps({"call": self._call, "args": list(args), "cwd": str(cwd), "env": dict(env)}).encode()
+        request = json.dumps({"call": self._call, "args": list(args), "cwd": str(cwd), "env": dict(env)}).encode()
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             given.write((input or "").encode())
             given.seek(0)
             files = array.array("i", [given.fileno(), out.fileno(), err.fileno()])
-            self._socket.sendmsg([asked], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+            self._socket.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
             pid = self._answer(SERVER_S)
             try:
                 code = self._answer(timeout)
@@ -93,8 +93,8 @@ class ForkedCli:
                 os.kill(pid, signal.SIGKILL)
                 self._answer(SERVER_S)
                 raise subprocess.TimeoutExpired(list(args), timeout) from None
-            said = [_text(file.fileno()) for file in (out, err)]
-        return subprocess.CompletedProcess(list(args), code, *said)
+            streams = [_text(file.fileno()) for file in (out, err)]
+        return subprocess.CompletedProcess(list(args), code, *streams)
 
     def _answer(self, timeout: float) -> int:
         """The next answer to this call; one to a call that was given up may come before it."""
@@ -118,10 +118,10 @@ def _text(file: int) -> str:
 def _serve(server: socket.socket) -> None:
     """Until the client goes. Returns in the children only, where the call is set up and is to be made."""
     while True:
-        asked, files, _, _ = socket.recv_fds(server, MOST_BYTES, NUM_FILES)
-        if not asked:
+        request, files, _, _ = socket.recv_fds(server, MOST_BYTES, NUM_FILES)
+        if not request:
             sys.exit(0)
-        call = json.loads(asked)
+        call = json.loads(request)
         pid = os.fork()
         if pid == 0:
             server.close()
@@ -216,7 +216,7 @@ def _become_rank(
 def _import_commands(*, with_ranks: bool) -> None:
     import scalewright
 
-    names = [found.name for found in pkgutil.walk_packages(scalewright.__path__, "scalewright.")]
+    names = [module.name for module in pkgutil.walk_packages(scalewright.__path__, "scalewright.")]
     kept_out = tuple(name for name in KEPT_OUT if not (with_ranks and name == RANKS))
     for name in (*EXTRAS, *names):
         if not name.startswith(kept_out):

@@ -31,11 +31,11 @@ def request_for(site: Site, **changes: object) -> JobRequest:
 
 def cases() -> dict[str, tuple[Site, JobRequest]]:
     """By name of the stored file: each site as it comes, and one of each kind of extra."""
-    found = {name: (site, request_for(site)) for name, site in SITES.items()}
+    requests = {name: (site, request_for(site)) for name, site in SITES.items()}
     image = Container(image="/project/images/torch.sif", sha256="0123456789abcdef" * 4)
 
     def add(name: str, site: str, **changes: object) -> None:
-        found[name] = (SITES[site], request_for(SITES[site], **changes))
+        requests[name] = (SITES[site], request_for(SITES[site], **changes))
 
     add("lumi-container", "lumi", container=image, launcher="torchrun", copied_paths=("/project/data", image.image))
     add("lumi-dev", "lumi", partition="dev-g")
@@ -47,7 +47,7 @@ def cases() -> dict[str, tuple[Site, JobRequest]]:
     add("generic-pyxis", "generic", container=Container(image="/project/images/torch.sqsh", runtime="pyxis"))
     add("marenostrum5-ipoib", "marenostrum5", transport="ipoib", launcher="srun", reservation="maint")
     add("leonardo-mig", "leonardo", mig="1g.10gb", gpus_per_node=2, num_nodes=1, launcher="srun", requeue=False)
-    return found
+    return requests
 
 
 def stored_text(site: Site, request: JobRequest) -> str:

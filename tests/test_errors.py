@@ -28,9 +28,9 @@ def test_exit_code_tells_bad_input_from_a_failed_machine(error: errors.Scalewrig
 
 
 def test_every_public_error_has_the_one_root() -> None:
-    found = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, Exception)]
-    assert len(found) >= 9
-    assert all(issubclass(v, errors.ScalewrightError) for v in found)
+    error_classes = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, Exception)]
+    assert len(error_classes) >= 9
+    assert all(issubclass(v, errors.ScalewrightError) for v in error_classes)
 
 
 def test_unknown_name_lists_near_ones_and_the_hint() -> None:
@@ -65,6 +65,6 @@ def test_nearest_finds_nothing_for_an_unlike_or_empty_name() -> None:
 @given(name=st.text(max_size=12), known=st.lists(st.text(max_size=12), max_size=12), limit=st.integers(1, 5))
 @settings(deadline=None, max_examples=100)
 def test_nearest_answers_with_distinct_known_names_only(name: str, known: list[str], limit: int) -> None:
-    found = nearest(name, known, limit=limit)
-    assert len(found) == len(set(found)) <= limit
-    assert set(found) <= set(known)
+    near = nearest(name, known, limit=limit)
+    assert len(near) == len(set(near)) <= limit
+    assert set(near) <= set(known)

@@ -53,31 +53,31 @@ NOT_A_FORMULA = {
 
 
 def sections(docstring: str | None) -> dict[str, str]:
-    found: dict[str, str] = {}
+    paragraphs: dict[str, str] = {}
     current = ""
     for line in (docstring or "").splitlines():
         match = SECTION.match(line.strip())
         if match:
             current = match.group(1)
-            found[current] = match.group(2)
+            paragraphs[current] = match.group(2)
         elif current and line.strip():
-            found[current] += " " + line.strip()
-    return found
+            paragraphs[current] += " " + line.strip()
+    return paragraphs
 
 
 def functions(folder: str) -> list[tuple[str, str, ast.FunctionDef]]:
     """File, qualified name and node of each public function and method."""
-    found = []
+    documented = []
     for path in sorted((PACKAGE / folder).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in tree.body:
             inside = [(f"{node.name}.", n) for n in node.body] if isinstance(node, ast.ClassDef) else [("", node)]
-            found += [
+            documented += [
                 (f"{folder}/{path.name}", prefix + n.name, n)
                 for prefix, n in inside
                 if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")
             ]
-    return found
+    return documented
 
 
 FUNCTIONS = [f for folder in ("costs", "catalog", "workload") for f in functions(folder)]
@@ -92,25 +92,25 @@ def test_there_are_formulas_to_check() -> None:
     assert len(FORMULAS) >= 20
 
 
-@pytest.mark.parametrize("found", FORMULAS)
-def test_formula_has_equation_source_assumptions_and_check(found: dict[str, str]) -> None:
-    assert {"Equation", "Source", "Assumes", "Checked"} <= set(found)
+@pytest.mark.parametrize("docstring_parts", FORMULAS)
+def test_formula_has_equation_source_assumptions_and_check(docstring_parts: dict[str, str]) -> None:
+    assert {"Equation", "Source", "Assumes", "Checked"} <= set(docstring_parts)
 
 
-@pytest.mark.parametrize("found", FORMULAS)
-def test_source_key_is_in_the_bibliography(found: dict[str, str]) -> None:
+@pytest.mark.parametrize("docstring_parts", FORMULAS)
+def test_source_key_is_in_the_bibliography(docstring_parts: dict[str, str]) -> None:
     known = set(
         re.findall(r"^@\w+\{([^,\s]+),", (ROOT / "docs" / "references.bib").read_text(encoding="utf-8"), re.MULTILINE)
     )
-    cited = [word for word in re.findall(r"[\w-]+", found["Source"]) if KEY.match(word)]
+    cited = [word for word in re.findall(r"[\w-]+", docstring_parts["Source"]) if KEY.match(word)]
     assert [key for key in cited if key not in known] == []
-    first = found["Source"].split()[0]
+    first = docstring_parts["Source"].split()[0]
     assert cited or not KEY.match(first)
 
 
-@pytest.mark.parametrize("found", FORMULAS)
-def test_check_that_names_a_file_names_one_that_exists(found: dict[str, str]) -> None:
-    for name in re.findall(r"tests/[\w/.-]*\w", found["Checked"]):
+@pytest.mark.parametrize("docstring_parts", FORMULAS)
+def test_check_that_names_a_file_names_one_that_exists(docstring_parts: dict[str, str]) -> None:
+    for name in re.findall(r"tests/[\w/.-]*\w", docstring_parts["Checked"]):
         assert (ROOT / name).exists(), name
 
 

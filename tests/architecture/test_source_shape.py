@@ -44,15 +44,15 @@ def repository_texts() -> Iterator[Path]:
 
 
 def hits(pattern: re.Pattern[str]) -> list[str]:
-    found = []
+    matches = []
     for path in repository_texts():
         text = path.read_text(encoding="utf-8", errors="replace")
-        found += [
+        matches += [
             f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
             for number, line in enumerate(text.splitlines(), start=1)
             if pattern.search(line)
         ]
-    return found
+    return matches
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT / "src" / "scalewright")))

@@ -33,7 +33,7 @@ def test_small_run_counts_every_layout_and_agrees_with_predict() -> None:
     for text, time_s, memory_bytes in checked:
         layout = parse_layout(text)
         assert layout.num_gpus == 1024
-        found = answer(
+        prediction = answer(
             Question(
                 spec=from_catalog(CATALOG.model("gpt3-175b")),
                 machine=machine_from_system(CATALOG, "selene"),
@@ -42,5 +42,5 @@ def test_small_run_counts_every_layout_and_agrees_with_predict() -> None:
                 stack=CATALOG.stack("megatron-core"),
             )
         )
-        assert float(time_s) == pytest.approx(found.time_s, rel=1e-12)
-        assert float(memory_bytes) == pytest.approx(found.memory_bytes, rel=1e-12)
+        assert float(time_s) == pytest.approx(prediction.time_s, rel=1e-12)
+        assert float(memory_bytes) == pytest.approx(prediction.memory_bytes, rel=1e-12)

@@ -16,7 +16,7 @@ def test_measuring_costs_less_than_half_a_percent_of_a_step() -> None:
     )
     assert done.stderr == ""
     assert done.returncode == 0, done.stdout
-    found = json.loads(done.stdout.splitlines()[0])
-    assert found["num_steps"] == 30
-    assert 0 < found["event_writes_frac"] < 0.005
-    assert found["sampler_frac"] + found["event_writes_frac"] <= found["all_measuring_frac"]
+    cost = json.loads(done.stdout.splitlines()[0])
+    assert cost["num_steps"] == 30
+    assert 0 < cost["event_writes_frac"] < 0.005
+    assert cost["sampler_frac"] + cost["event_writes_frac"] <= cost["all_measuring_frac"]

@@ -19,9 +19,9 @@ def test_first_problem_reports_counts_time_and_ratio() -> None:
     )
     assert done.stderr == ""
     pattern = r"considered ([\d,]+), divide ([\d,]+), feasible ([\d,]+), costed ([\d,]+)"
-    found = re.search(pattern, done.stdout)
-    assert found is not None
-    considered, divide, feasible, costed = (int(group.replace(",", "")) for group in found.groups())
+    match = re.search(pattern, done.stdout)
+    assert match is not None
+    considered, divide, feasible, costed = (int(group.replace(",", "")) for group in match.groups())
     assert considered > divide > feasible == costed > 0
     assert divide > 155_000
     ratio = re.search(r"ratio: ([\d,]+)", done.stdout)

@@ -58,9 +58,9 @@ def resize(browser, width: int) -> None:
 
 def requested(browser) -> list[str]:
     """Addresses asked for since the last call, from the performance log."""
-    found = []
+    addresses = []
     for entry in browser.get_log("performance"):
         message = json.loads(entry["message"])["message"]
         if message["method"] == "Network.requestWillBeSent":
-            found.append(message["params"]["request"]["url"])
-    return found
+            addresses.append(message["params"]["request"]["url"])
+    return addresses

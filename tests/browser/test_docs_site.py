@@ -94,7 +94,7 @@ def test_the_accuracy_table_shows_what_validate_says(browser, address: str, cli,
     overall = document["overall"]
     keys = ("balanced_mape_frac", "mape_frac", "median_ape_frac")
     assert [row[1:] for row in summary] == [[percent(overall[k]), percent(overall[f"rule_{k}"])] for k in keys]
-    wanted = [
+    expected_groups = [
         [
             g["source"],
             g["gpu"],
@@ -107,7 +107,7 @@ def test_the_accuracy_table_shows_what_validate_says(browser, address: str, cli,
         ]
         for g in document["groups"]
     ]
-    assert groups == wanted
+    assert groups == expected_groups
     assert browser.save_screenshot(str(tmp_path / "validation.png"))
 
 
@@ -137,9 +137,9 @@ def test_no_page_asks_other_hosts_complains_or_is_wider_than_a_narrow_window(
     for page in [*(page for page in pages(site) if page not in of_rules), of_rules[0]]:
         resize(browser, WIDE_PX)
         browser.get(f"{address}/{page}")
-        asked = [*requested(browser), *browser.execute_script(LOADED)]
-        assert asked, page
-        assert foreign(asked) == [], page
+        addresses = [*requested(browser), *browser.execute_script(LOADED)]
+        assert addresses, page
+        assert foreign(addresses) == [], page
         resize(browser, NARROW_PX)
         check_narrow(browser, page)
         assert complaints(browser) == [], page
@@ -176,7 +176,7 @@ def test_the_search_finds_a_formula(browser, address: str) -> None:
     box.send_keys("bubble_time_s")
 
     def hits(driver) -> list[str]:
-        found = driver.find_elements(By.CSS_SELECTOR, ".md-search-result__link")
-        return [link.get_attribute("href") for link in found]
+        links = driver.find_elements(By.CSS_SELECTOR, ".md-search-result__link")
+        return [link.get_attribute("href") for link in links]
 
     assert any("models/pipeline.html" in link for link in WebDriverWait(browser, 20).until(hits))

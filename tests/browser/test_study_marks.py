@@ -55,9 +55,9 @@ def test_a_doubt_is_seen_in_table_chart_and_details(browser, tmp_path: Path) -> 
 
 def test_the_elbow_is_drawn_on_its_distribution(browser, tmp_path: Path) -> None:
     opened(browser, tmp_path / "index.html", REPORT)
-    found = browser.find_elements(By.CSS_SELECTOR, "path[aria-label*='elbow: 90 %']")
-    assert len(found) == 2
-    assert "then the tail begins" in found[0].get_attribute("aria-label")
+    elbow_marks = browser.find_elements(By.CSS_SELECTOR, "path[aria-label*='elbow: 90 %']")
+    assert len(elbow_marks) == 2
+    assert "then the tail begins" in elbow_marks[0].get_attribute("aria-label")
 
 
 def test_nothing_is_said_of_doubts_where_all_was_well(browser, tmp_path: Path) -> None:

@@ -38,19 +38,19 @@ SCHEMA_OF = {
 REGISTRIES = ("pypi.org", "pythonhosted.org", "npmjs.", "crates.io", "anaconda.org", "rubygems.org", "hub.docker.com")
 
 
-def values_in(node: Any, wanted: type) -> Iterator[Any]:
+def values_in(node: Any, kind: type) -> Iterator[Any]:
     """Every object of a type inside an entry."""
-    if isinstance(node, wanted):
+    if isinstance(node, kind):
         yield node
     if isinstance(node, BaseModel):
         for name in type(node).model_fields:
-            yield from values_in(getattr(node, name), wanted)
+            yield from values_in(getattr(node, name), kind)
     elif isinstance(node, dict):
         for value in node.values():
-            yield from values_in(value, wanted)
+            yield from values_in(value, kind)
     elif isinstance(node, list | tuple):
         for value in node:
-            yield from values_in(value, wanted)
+            yield from values_in(value, kind)
 
 
 @pytest.mark.parametrize(("kind", "entry_id"), ENTRIES)
@@ -149,12 +149,12 @@ def test_prices_and_totals_name_what_exists() -> None:
 
 def test_no_data_file_points_into_the_workplace_it_was_made_in() -> None:
     banned = re.compile(r"\bseeds?\b|\bshared/|\bfacts/|" + "/wo" + "rk", re.IGNORECASE)
-    found = {}
+    hits_of_file = {}
     for path in sorted(packaged_data().rglob("*.*")):
         hits = banned.findall(path.read_text(encoding="utf-8"))
         if hits:
-            found[str(path.relative_to(packaged_data()))] = sorted(set(hits))
-    assert found == {}
+            hits_of_file[str(path.relative_to(packaged_data()))] = sorted(set(hits))
+    assert hits_of_file == {}
 
 
 def test_published_runs_all_load_with_ids_of_their_own() -> None:

@@ -157,12 +157,14 @@ def test_a_host_too_small_is_no_and_says_so(cli: Cli) -> None:
 
 
 def test_modes_and_optimizers_change_the_answer(cli: Cli) -> None:
-    asked = {
+    flags_of = {
         "full": [], "lora": ["--mode", "lora"], "more": ["--mode", "lora", "--lora-rank", "256"],
         "sgd": ["--optimizer", "sgd"],
     }  # fmt: skip
-    found = {name: json.loads(cli(*TRAIN, *flags, "--json").stdout) for name, flags in asked.items()}
-    assert found["lora"]["step_time_s"] < found["more"]["step_time_s"] < found["full"]["step_time_s"]
-    assert found["lora"]["memory_bytes"] < found["sgd"]["memory_bytes"] < found["full"]["memory_bytes"]
-    assert found["lora"]["checkpoint_bytes"] == 41_943_040 * 14
-    assert len({body["id"] for body in found.values()}) == 4
+    predictions = {name: json.loads(cli(*TRAIN, *flags, "--json").stdout) for name, flags in flags_of.items()}
+    assert predictions["lora"]["step_time_s"] < predictions["more"]["step_time_s"] < predictions["full"]["step_time_s"]
+    assert (
+        predictions["lora"]["memory_bytes"] < predictions["sgd"]["memory_bytes"] < predictions["full"]["memory_bytes"]
+    )
+    assert predictions["lora"]["checkpoint_bytes"] == 41_943_040 * 14
+    assert len({body["id"] for body in predictions.values()}) == 4

@@ -61,8 +61,8 @@ def test_model_that_it_cannot_run_is_refused(tmp_path: Path, cli: Cli, refused: 
 
 def test_gpu_where_there_is_none_is_the_environments_fault(tmp_path: Path, cli: Cli, refused: Refused) -> None:
     no_tools = {"PATH": "/nonexistent"}
-    said = refused(cli(*TINY[:-1], "cuda", cwd=tmp_path, env=no_tools), 3)
-    assert "no GPU is visible here: use --device cpu" in said
+    message = refused(cli(*TINY[:-1], "cuda", cwd=tmp_path, env=no_tools), 3)
+    assert "no GPU is visible here: use --device cpu" in message
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/full/run"])
@@ -86,8 +86,8 @@ def test_port_in_use(tmp_path: Path, cli: Cli, refused: Refused) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        said = refused(cli(*TINY, cwd=tmp_path, env={"MASTER_PORT": port}), 3)
-    assert f"port {port} cannot be used" in said
+        message = refused(cli(*TINY, cwd=tmp_path, env={"MASTER_PORT": port}), 3)
+    assert f"port {port} cannot be used" in message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -48,8 +48,8 @@ def test_a_data_set_that_is_none_is_refused(tmp_path: Path, cli: Cli, refused: R
 
 
 def test_no_gpu_is_the_machines_fault(tmp_path: Path, cli: Cli, refused: Refused) -> None:
-    said = refused(cli("bench", "vision", "--device", "cuda", cwd=tmp_path, env={"PATH": "/nonexistent"}), 3)
-    assert "no GPU is visible here" in said
+    message = refused(cli("bench", "vision", "--device", "cuda", cwd=tmp_path, env={"PATH": "/nonexistent"}), 3)
+    assert "no GPU is visible here" in message
 
 
 def test_too_long_says_how_many_steps_would_fit(tmp_path: Path, cli: Cli) -> None:

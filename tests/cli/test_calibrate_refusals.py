@@ -44,10 +44,10 @@ def test_a_calibration_that_is_not_ours_is_left_alone(
     path = calibrations.write(calibration(*CPU_VALUES, name="mine", **(own | changed)))  # type: ignore[arg-type]
     path.write_text(edit(path.read_text()))
     before = path.read_bytes()
-    found = here("calibrate", "--as", "mine", "--budget", "30 s", "--device", "cpu")
-    assert found.returncode == 2
-    assert words in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
+    done = here("calibrate", "--as", "mine", "--budget", "30 s", "--device", "cpu")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
     assert path.read_bytes() == before
     assert not Path("results").exists()
 
@@ -56,18 +56,18 @@ def test_a_home_that_cannot_be_written_is_told_before_anything_is_measured(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCALEWRIGHT_HOME", "/proc/nowhere")
-    found = here("calibrate", "--budget", "30 s", "--device", "cpu")
-    assert found.returncode == 3
-    assert "set SCALEWRIGHT_HOME to another place" in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
+    done = here("calibrate", "--budget", "30 s", "--device", "cpu")
+    assert done.returncode == 3
+    assert "set SCALEWRIGHT_HOME to another place" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
     assert not list(Path("results").rglob("gemm"))
 
 
 def test_no_gpu_to_calibrate(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = here("calibrate", "--budget", "30 s", "--device", "cuda")
-    assert found.returncode == 3
-    assert "no GPU is visible here" in found.stderr
+    done = here("calibrate", "--budget", "30 s", "--device", "cuda")
+    assert done.returncode == 3
+    assert "no GPU is visible here" in done.stderr
     assert not Path("results").exists()
 
 
@@ -91,5 +91,5 @@ def test_a_quiet_hours_calibration_is_not_replaced_by_a_busy_one(
 def test_a_prediction_says_that_its_calibration_was_disturbed(here: Here) -> None:
     own = {"fingerprint": fingerprint_here("cpu"), "versions": versions_here(), "is_disturbed": True}
     calibrations.write(calibration(*CPU_VALUES, name="mine", **own))  # type: ignore[arg-type]
-    found = here("predict", "--model", "gpt2-tiny", "--system", "here", "--layout", "mbs=1,gbs=1")
-    assert "made while others used this machine" in " ".join(found.stdout.split())
+    done = here("predict", "--model", "gpt2-tiny", "--system", "here", "--layout", "mbs=1,gbs=1")
+    assert "made while others used this machine" in " ".join(done.stdout.split())

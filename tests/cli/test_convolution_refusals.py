@@ -35,6 +35,6 @@ def test_bad_input_is_one_sentence(tmp_path: Path, cli: Cli, refused: Refused, a
 
 
 def test_gpu_where_there_is_none_is_the_environments_fault(tmp_path: Path, cli: Cli, refused: Refused) -> None:
-    said = refused(cli("bench", "convolution", "--device", "cuda", cwd=tmp_path, env={"PATH": "/nonexistent"}), 3)
-    assert "no GPU is visible here: use --device cpu" in said
+    message = refused(cli("bench", "convolution", "--device", "cuda", cwd=tmp_path, env={"PATH": "/nonexistent"}), 3)
+    assert "no GPU is visible here: use --device cpu" in message
     assert list(tmp_path.iterdir()) == []

@@ -120,8 +120,8 @@ def test_account_of_another_form_only_warns(here: Here) -> None:
 def test_submission_prints_the_number_and_keeps_the_script(here: Here, sbatch: Path, tmp_path: Path) -> None:
     done = here(*LUMI, "--run-dir", "r", *COMMAND)
     assert (done.returncode, done.stdout) == (0, "77\n"), done.stderr
-    for told in (f"run directory is {tmp_path / 'r'}", f"scalewright jobs logs {tmp_path / 'r'}", "advise --job 77"):
-        assert told in done.stderr
+    for words in (f"run directory is {tmp_path / 'r'}", f"scalewright jobs logs {tmp_path / 'r'}", "advise --job 77"):
+        assert words in done.stderr
     first, *_, last = (sbatch / "argv").read_text().splitlines()
     assert (first, last) == ("--parsable", str(tmp_path / "r" / "script.sh"))
     assert (tmp_path / "r" / "logs").is_dir()

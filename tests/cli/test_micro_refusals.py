@@ -51,8 +51,8 @@ def test_bad_input_is_one_sentence(tmp_path: Path, cli: Cli, refused: Refused, a
 def test_gpu_where_there_is_none_is_the_environments_fault(
     tmp_path: Path, cli: Cli, refused: Refused, name: str
 ) -> None:
-    said = refused(cli("bench", name, "--device", "cuda", cwd=tmp_path, env={"PATH": "/nonexistent"}), 3)
-    assert "no GPU is visible here: use --device cpu" in said
+    message = refused(cli("bench", name, "--device", "cuda", cwd=tmp_path, env={"PATH": "/nonexistent"}), 3)
+    assert "no GPU is visible here: use --device cpu" in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,8 +63,8 @@ def test_place_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
 
 
 def test_buffers_that_fill_no_table_are_refused(tmp_path: Path, cli: Cli, refused: Refused) -> None:
-    said = refused(cli("bench", "memory", "--sizes", "100 TiB", "--device", "cpu", cwd=tmp_path))
-    assert "buffers of 100 TiB or more: three of them do not fit" in said
+    message = refused(cli("bench", "memory", "--sizes", "100 TiB", "--device", "cpu", cwd=tmp_path))
+    assert "buffers of 100 TiB or more: three of them do not fit" in message
     assert not list(tmp_path.rglob("measurements.json"))
 
 

@@ -125,21 +125,23 @@ def test_a_machine_of_one_node_needs_no_count(here: Here) -> None:
 def test_a_rival_that_changes_more_than_its_choice_says_what(here: Here) -> None:
     """The fastest layout with another value of one knob moves others too: the reasons are theirs as well."""
     document = json.loads(here(*EXAMPLE, "--json").stdout)
-    best, rival = (parse_layout(text) for text in (document["best"]["layout_text"], found(document, "mbs")["layout"]))
+    best, rival = (
+        parse_layout(text) for text in (document["best"]["layout_text"], loser_of(document, "mbs")["layout"])
+    )
     assert rival.tp != best.tp
     printed = " ".join(here(*EXAMPLE).stdout.split())
     assert re.search(rf"mbs={rival.mbs} [\d.]+ m?s with [^:]*tp={rival.tp}[^:]*: ", printed)
 
 
-def found(document: dict[str, Any], knob: str) -> dict[str, Any]:
+def loser_of(document: dict[str, Any], knob: str) -> dict[str, Any]:
     return next(loser for loser in document["why_others_lost"] if loser["knob"] == knob and "loss_s" in loser)
 
 
 def test_explanation_walks_from_the_total_to_equations_and_sources(here: Here) -> None:
     flat = " ".join(here(*plan("--explain")).stdout.split())
     marks = ["where the step goes", "why others lost", "rejected because", "what limits it", "equations", "inputs"]
-    found = [flat.index(mark) for mark in marks]
-    assert found == sorted(found)
+    positions = [flat.index(mark) for mark in marks]
+    assert positions == sorted(positions)
 
 
 def test_flags_are_written_for_the_framework(here: Here) -> None:
@@ -171,8 +173,8 @@ def test_comparison_says_what_was_kept_equal(here: Here) -> None:
 
 
 def test_stage_needs_as_many_devices_as_its_mode(here: Here) -> None:
-    enough, few = here(*plan("--stage", "rl")), here(*plan("--stage", "rl", model="llama3-70b", nodes="1"))
-    assert (enough.returncode, few.returncode) == (0, 1)
+    enough, too_few = here(*plan("--stage", "rl")), here(*plan("--stage", "rl", model="llama3-70b", nodes="1"))
+    assert (enough.returncode, too_few.returncode) == (0, 1)
     assert "32 devices: enough in mode full" in enough.stdout
     document = json.loads(here(*plan("--stage", "rl", "--json")).stdout)
     assert {row["mode"] for row in document["minimum_gpus"]} == {"full", "offload", "lora"}

@@ -16,13 +16,13 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 def test_the_table_and_the_document_are_the_benchmarks_and_a_plot_is_refused(tmp_path: Path, cli: Cli) -> None:
     directory = RunDirectory.create_or_resume(tmp_path / "r", {"schema": "scalewright.memory-run/1"})
-    found = Measurements(kind="memory", device=CPU, versions={"torch": "2.13.0"}, rows=memory_rows(20e9))
-    write_measurements(directory, found)
+    measurements = Measurements(kind="memory", device=CPU, versions={"torch": "2.13.0"}, rows=memory_rows(20e9))
+    write_measurements(directory, measurements)
     shown = cli("report", "r", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "GB/s" in shown.stdout
     assert "0 steps" not in shown.stdout
-    assert json.loads(cli("report", "r", "--json", cwd=tmp_path).stdout) == found.document()
+    assert json.loads(cli("report", "r", "--json", cwd=tmp_path).stdout) == measurements.document()
     drawn = cli("report", "r", "--plot", "x.svg", cwd=tmp_path)
     assert drawn.returncode == 2
     assert "memory benchmark, which has no plot" in drawn.stderr

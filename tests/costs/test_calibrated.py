@@ -51,9 +51,9 @@ def test_measured_rates_take_the_places_of_catalogued_ones() -> None:
 
 def test_a_cpu_whose_products_were_not_measured_has_the_catalogues() -> None:
     rest = [v for v in CPU_VALUES if v.name != "matmul_flop_per_s"]
-    base, found = (machine_from_system(CATALOG, "laptop"), machine_from_calibration(CATALOG, calibration(*rest)))
-    assert found.peak_flop_per_s("fp32") == base.peak_flop_per_s("fp32")
-    assert found.sustained_flop_per_s("fp32") == base.sustained_flop_per_s("fp32")
+    base, calibrated = (machine_from_system(CATALOG, "laptop"), machine_from_calibration(CATALOG, calibration(*rest)))
+    assert calibrated.peak_flop_per_s("fp32") == base.peak_flop_per_s("fp32")
+    assert calibrated.sustained_flop_per_s("fp32") == base.sustained_flop_per_s("fp32")
 
 
 def test_ranks_of_a_cpu_share_what_was_measured_together() -> None:
@@ -124,11 +124,11 @@ def test_backward_attention_is_known_by_precision() -> None:
 
 def test_kernels_of_a_full_queue_have_pauses_between_them() -> None:
     big = [v for v in GPU_VALUES if v.name != "dispatch_s"]
-    few, many = (
+    few_kernels, many = (
         on_gpu(*big, value("dispatch_s", 1e-9, of="eager"), value("dispatch_s", pause_s, of="graph"))
         for pause_s in (1e-6, 2e-6)
     )
-    assert many.step_s - few.step_s == pytest.approx(12 * 110 * 1e-6, rel=0.05)
+    assert many.step_s - few_kernels.step_s == pytest.approx(12 * 110 * 1e-6, rel=0.05)
 
 
 def test_a_host_that_is_ahead_updates_unseen_in_fp16_too() -> None:

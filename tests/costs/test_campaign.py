@@ -29,19 +29,19 @@ NEVER = Interruptions(mttf_s=1e15, restart_s=0.0, startup_s=0.0)
 
 
 def run(**changed: Any) -> Breakdown:
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "num_steps": 10_000, "step_s": 100.0, "every_s": 6000.0, "saving": SAVING, "interruptions": STOPS,
         "num_jobs": 1,
     }  # fmt: skip
-    return run_time(**(asked | changed))
+    return run_time(**(arguments | changed))
 
 
 def test_a_run_without_failures_is_its_steps_and_stalls() -> None:
-    found = run(interruptions=NEVER)
-    assert float(found.part("steps").total) == 1e6
-    assert float(found.part("checkpoint_stalls").total) == pytest.approx(1e6 / 6000 * 40, rel=1e-6)
-    assert float(found.part("lost_work").total) == pytest.approx(0.0, abs=0.1)
-    assert float(found.total) == pytest.approx(1e6 * (1 + 40 / 6000) + 60 + 40, rel=1e-6)
+    time = run(interruptions=NEVER)
+    assert float(time.part("steps").total) == 1e6
+    assert float(time.part("checkpoint_stalls").total) == pytest.approx(1e6 / 6000 * 40, rel=1e-6)
+    assert float(time.part("lost_work").total) == pytest.approx(0.0, abs=0.1)
+    assert float(time.total) == pytest.approx(1e6 * (1 + 40 / 6000) + 60 + 40, rel=1e-6)
 
 
 @settings(deadline=None)
@@ -55,10 +55,10 @@ def test_parts_add_up_and_are_never_negative(mttf: float, stall: float, write: f
     saving = Saving(size_bytes=1e12, write_s=max(write, stall), stall_s=stall, read_s=write)
     stops = Interruptions(mttf_s=mttf, restart_s=600.0, startup_s=180.0)
     every = save_every_s(saving=saving, mttf_s=mttf, step_s=2.0, work_s=2.0 * steps, max_writing_frac=0.1)
-    found = run(num_steps=steps, step_s=2.0, every_s=every, saving=saving, interruptions=stops)
-    assert float(found.total) == pytest.approx(sum(float(p.total) for p in found.parts))
-    assert min(float(p.total) for p in found.parts) >= 0.0
-    assert float(found.total) >= 2.0 * steps
+    time = run(num_steps=steps, step_s=2.0, every_s=every, saving=saving, interruptions=stops)
+    assert float(time.total) == pytest.approx(sum(float(p.total) for p in time.parts))
+    assert min(float(p.total) for p in time.parts) >= 0.0
+    assert float(time.total) >= 2.0 * steps
 
 
 @settings(deadline=None)
@@ -114,13 +114,13 @@ def test_a_limit_too_short_is_refused() -> None:
 
 def test_energy_of_nothing_but_steps_is_that_of_its_steps() -> None:
     time = run(saving=FREE, interruptions=NEVER, every_s=1e6)
-    found = run_energy(time=time, num_devices=8, busy_w=400.0, waiting_w=70.0, overhead_w=1000.0, pue_frac=1.2)
+    energy = run_energy(time=time, num_devices=8, busy_w=400.0, waiting_w=70.0, overhead_w=1000.0, pue_frac=1.2)
     steps = energy_use(time_s=1e6, num_devices=8, device_w=400.0, overhead_w=1000.0, pue_frac=1.2)
-    assert float(found.total) == pytest.approx(float(steps.total), rel=1e-6)
+    assert float(energy.total) == pytest.approx(float(steps.total), rel=1e-6)
 
 
 def test_waiting_draws_less_than_working() -> None:
-    asked = {"num_devices": 8, "waiting_w": 70.0, "overhead_w": 0.0, "pue_frac": 1.0}
-    found = run_energy(time=run(), busy_w=400.0, **asked)
-    assert float(found.total) < 8 * 400.0 * float(run().total)
-    assert float(found.total) > 8 * 400.0 * 1e6
+    draws = {"num_devices": 8, "waiting_w": 70.0, "overhead_w": 0.0, "pue_frac": 1.0}
+    energy = run_energy(time=run(), busy_w=400.0, **draws)
+    assert float(energy.total) < 8 * 400.0 * float(run().total)
+    assert float(energy.total) > 8 * 400.0 * 1e6

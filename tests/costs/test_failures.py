@@ -68,16 +68,16 @@ def test_expected_time_is_that_of_simulated_jobs(case: tuple[float, float, float
     work, interval, save, restart, mttf = case
     runs = [simulated(*case, seed=i) for i in range(4000)]
     time, restarting, failures = (sum(column) / len(runs) for column in zip(*runs, strict=True))
-    found = wall_time(work_s=work, interval_s=interval, checkpoint_s=save, restart_s=restart, mttf_s=mttf)
-    assert found.total_s == pytest.approx(time, rel=0.02)
-    assert found.restart_s == pytest.approx(restarting, rel=0.06)
-    assert found.num_failures == pytest.approx(failures, rel=0.06)
+    expected = wall_time(work_s=work, interval_s=interval, checkpoint_s=save, restart_s=restart, mttf_s=mttf)
+    assert expected.total_s == pytest.approx(time, rel=0.02)
+    assert expected.restart_s == pytest.approx(restarting, rel=0.06)
+    assert expected.num_failures == pytest.approx(failures, rel=0.06)
 
 
 def test_without_failures_there_is_work_and_saving() -> None:
-    found = wall_time(work_s=1000, interval_s=100, checkpoint_s=2, restart_s=60, mttf_s=1e12)
-    assert found.total_s == pytest.approx(1020)
-    assert found.lost_s == pytest.approx(0, abs=1e-3)
+    time = wall_time(work_s=1000, interval_s=100, checkpoint_s=2, restart_s=60, mttf_s=1e12)
+    assert time.total_s == pytest.approx(1020)
+    assert time.lost_s == pytest.approx(0, abs=1e-3)
 
 
 @settings(deadline=None)

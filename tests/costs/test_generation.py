@@ -100,8 +100,8 @@ SUMS = [
 def test_sums_of_a_decode_step_take_what_the_table_says(size: int, measured: tuple[float, ...]) -> None:
     """Measured, without CUDA graphs. Two numbers cannot follow the kernel's change of algorithm at 256 KiB: 30 %."""
     for tp, seconds in zip((2, 4, 8), measured, strict=True):
-        found = generation.tensor_sum_time_s(size_bytes=size, serving=serving("llama3-70b", tp=tp))
-        assert found == pytest.approx(seconds, rel=0.30)
+        predicted_s = generation.tensor_sum_time_s(size_bytes=size, serving=serving("llama3-70b", tp=tp))
+        assert predicted_s == pytest.approx(seconds, rel=0.30)
 
 
 def test_one_device_sums_nothing() -> None:
@@ -120,8 +120,8 @@ def test_layer_takes_what_an_h200_took(row: dict[str, float | str]) -> None:
     name, _, split = str(row["shape"]).partition(" tp=")
     given_ = serving(name, machine=node("h200-sxm"), tp=int(split or 1))
     products = generation.weight_product_time_s(serving=given_, num_sequences=int(row["batch"])) / given_.shape.layers
-    found = products + given_.machine.constants.decode_layer_time.value
-    assert found == pytest.approx(float(row["time_s"]), rel=0.25)
+    predicted_s = products + given_.machine.constants.decode_layer_time.value
+    assert predicted_s == pytest.approx(float(row["time_s"]), rel=0.25)
 
 
 @settings(deadline=None)
@@ -129,8 +129,8 @@ def test_layer_takes_what_an_h200_took(row: dict[str, float | str]) -> None:
 def test_more_memory_bandwidth_is_never_slower(name: str, batch: float, context: float, faster: float) -> None:
     given_ = serving(name, tp=8)
     quick = replace(given_, machine=replace(given_.machine, hbm_bytes_per_s=faster * given_.machine.hbm_bytes_per_s))
-    asked = {"num_sequences": batch, "num_context": context}
-    assert step_s(quick, **asked) <= step_s(given_, **asked)
+    load = {"num_sequences": batch, "num_context": context}
+    assert step_s(quick, **load) <= step_s(given_, **load)
 
 
 @settings(deadline=None)
@@ -149,13 +149,13 @@ def test_attention_to_the_cache_is_linear_in_batch_and_context(
 
 
 @settings(deadline=None)
-@given(name=st.sampled_from(MODELS), few=st.integers(1, 256), more=st.integers(0, 256))
-def test_a_larger_batch_takes_longer_but_less_each(name: str, few: int, more: int) -> None:
+@given(name=st.sampled_from(MODELS), batch=st.integers(1, 256), more=st.integers(0, 256))
+def test_a_larger_batch_takes_longer_but_less_each(name: str, batch: int, more: int) -> None:
     """Rows of a tile are paid whole, so a row more may cost a tile more: 10 % are allowed for that."""
     given_ = serving(name, tp=8)
-    small, large = step_s(given_, num_sequences=few), step_s(given_, num_sequences=few + more)
+    small, large = step_s(given_, num_sequences=batch), step_s(given_, num_sequences=batch + more)
     assert large >= small * 0.999
-    assert large / (few + more) <= 1.1 * small / few
+    assert large / (batch + more) <= 1.1 * small / batch
 
 
 def test_weights_bind_a_single_sequence() -> None:
@@ -169,10 +169,10 @@ def test_weights_bind_a_single_sequence() -> None:
 
 def test_prompts_cost_twice_the_parameters_each_token() -> None:
     given_ = serving("llama3-70b", tp=4)
-    found = generation.prefill(given_, num_sequences=8, prompt_len=1024).part("prompt_products")
+    products = generation.prefill(given_, num_sequences=8, prompt_len=1024).part("prompt_products")
     shape = given_.shape
     work = 2.0 * (model("llama3-70b").num_params - 2 * shape.vocab * shape.hidden) * 8 * 1024
-    assert float(found.total) == pytest.approx(work / 4 / given_.machine.sustained_flop_per_s("bf16"), rel=0.15)
+    assert float(products.total) == pytest.approx(work / 4 / given_.machine.sustained_flop_per_s("bf16"), rel=0.15)
 
 
 @settings(deadline=None)
@@ -217,10 +217,10 @@ def test_hpc_r1s_smallest_generators(name: str, partition: str, tp: int, fits: b
 @settings(deadline=None)
 @given(num=st.integers(1, 512), mean=st.integers(1, 4096), extra=st.integers(0, 4096))
 def test_steps_until_the_last_sequence_ends(num: int, mean: int, extra: int) -> None:
-    asked = {"num_sequences": num, "num_mean": mean, "num_longest": mean + extra}
-    together = generation.num_decode_steps(num_alive=num, **asked)
+    lengths = {"num_sequences": num, "num_mean": mean, "num_longest": mean + extra}
+    together = generation.num_decode_steps(num_alive=num, **lengths)
     assert together == mean + extra
-    assert generation.num_decode_steps(num_alive=1, **asked) >= together
+    assert generation.num_decode_steps(num_alive=1, **lengths) >= together
 
 
 def test_eight_bit_weights_halve_the_memory_and_the_traffic() -> None:

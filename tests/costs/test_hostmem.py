@@ -30,8 +30,8 @@ OFFLOAD, LORA = TrainingMode(name="offload"), TrainingMode(name="lora")
 
 
 def case(mode: TrainingMode = FULL, **changed: Any) -> Setting:
-    asked: dict[str, Any] = {"model": "llama3-8b", "precision": "bf16", "zero": 3, "dp": 8, "gbs": 8}
-    return replace(setting(**(asked | changed)), mode=mode)
+    arguments: dict[str, Any] = {"model": "llama3-8b", "precision": "bf16", "zero": 3, "dp": 8, "gbs": 8}
+    return replace(setting(**(arguments | changed)), mode=mode)
 
 
 def test_adam_of_70b_on_the_hosts_does_not_fit_a_perlmutter_node() -> None:
@@ -39,11 +39,11 @@ def test_adam_of_70b_on_the_hosts_does_not_fit_a_perlmutter_node() -> None:
     share = offloaded_bytes(num_params=params / 4, recipe=recipe("bf16"), mode=OFFLOAD, num_weight_copies=0)
     assert 4 * share == pytest.approx(16 * params)
     node = next(p for p in CATALOG.system("perlmutter").partitions if p.id == "gpu-80")
-    asked = host_memory(
+    needed = host_memory(
         num_devices=4, offloaded_bytes_per_device=share, checkpoint_bytes_per_device=0.0, num_loaders=2,
         batch_bytes=0.0, num_prefetched=2, constants=CONSTANTS,
     )  # fmt: skip
-    assert float(asked.total) > node.host_memory.value
+    assert float(needed.total) > node.host_memory.value
 
 
 @pytest.mark.parametrize("mode", [FULL, LORA], ids=str)
@@ -54,7 +54,7 @@ def test_other_modes_move_nothing(mode: TrainingMode) -> None:
 @settings(deadline=None)
 @given(num=st.integers(1, 8), moved=st.floats(0, 1e12), kept=st.floats(0, 1e12), loaders=st.integers(1, 8))
 def test_host_memory_is_that_of_its_devices(num: int, moved: float, kept: float, loaders: int) -> None:
-    def asked(devices: int) -> float:
+    def needed_bytes(devices: int) -> float:
         return float(
             host_memory(
                 num_devices=devices, offloaded_bytes_per_device=moved, checkpoint_bytes_per_device=kept,
@@ -62,8 +62,8 @@ def test_host_memory_is_that_of_its_devices(num: int, moved: float, kept: float,
             ).total
         )  # fmt: skip
 
-    assert asked(num) == pytest.approx(num * asked(1))
-    assert asked(1) >= moved + kept
+    assert needed_bytes(num) == pytest.approx(num * needed_bytes(1))
+    assert needed_bytes(1) >= moved + kept
 
 
 def test_pinned_batches_are_linear_in_what_is_prefetched() -> None:
@@ -71,9 +71,9 @@ def test_pinned_batches_are_linear_in_what_is_prefetched() -> None:
 
 
 def test_six_bytes_of_each_parameter_cross_the_link() -> None:
-    asked: dict[str, Any] = {"recipe": recipe("bf16"), "host_bytes_per_s": 20e9}
-    assert offload_transfer_s(num_params=1e9, **asked) == pytest.approx(6e9 / 20e9)
-    assert offload_transfer_s(num_params=1e9, **(asked | {"host_bytes_per_s": None})) == 0.0
+    link: dict[str, Any] = {"recipe": recipe("bf16"), "host_bytes_per_s": 20e9}
+    assert offload_transfer_s(num_params=1e9, **link) == pytest.approx(6e9 / 20e9)
+    assert offload_transfer_s(num_params=1e9, **(link | {"host_bytes_per_s": None})) == 0.0
 
 
 def test_saving_beside_training_keeps_one_copy_of_weights_and_state() -> None:
@@ -90,14 +90,14 @@ def test_a_host_too_small_makes_a_step_not_fit() -> None:
     needs = float(training_host_memory(given_).total)
     for room, fits in ((needs * 1.01, 1.0), (needs * 0.99, 0.0)):
         machine = replace(given_.machine, host_memory_bytes=room)
-        found = cost_of(replace(given_, machine=machine))
-        assert (found.fits, found.fits_host) == (fits, fits)
+        cost = cost_of(replace(given_, machine=machine))
+        assert (cost.fits, cost.fits_host) == (fits, fits)
 
 
 def test_columns_have_the_host_memory_of_each_layout() -> None:
     columns = case(OFFLOAD, dp=np.array([4, 8, 16]), gbs=np.array([16, 16, 16]))
-    found = training_host_memory(columns)
+    memory = training_host_memory(columns)
     for i, dp in enumerate((4, 8, 16)):
-        assert float(found.at(i).total) == pytest.approx(
+        assert float(memory.at(i).total) == pytest.approx(
             float(training_host_memory(case(OFFLOAD, dp=dp, gbs=16)).total)
         )

@@ -96,11 +96,11 @@ def test_shapes_outside_the_fitted_range_widen_the_interval_and_are_named(change
 
 def test_interval_is_wider_where_other_jobs_are_in_the_way() -> None:
     """512 of LUMI's 2,978 nodes beside 16, which fit under one leaf; each layout of a column for itself."""
-    few, many = (changed(setting(machine="lumi"), dp=dp, gbs=dp) for dp in (128, 4096))
-    assert widened_by(few) == unseen(few)
-    assert "shared network" in widened_by(many)[-1]
-    together = changed(few, dp=np.array([128, 4096]), gbs=np.array([128, 4096]))
+    small, large = (changed(setting(machine="lumi"), dp=dp, gbs=dp) for dp in (128, 4096))
+    assert widened_by(small) == unseen(small)
+    assert "shared network" in widened_by(large)[-1]
+    together = changed(small, dp=np.array([128, 4096]), gbs=np.array([128, 4096]))
     low, high = interval_s(time_s=1.0, setting=together)
     assert low[1] < low[0]
     assert high[1] > high[0]
-    assert (low[0], high[0]) == pytest.approx(interval_s(time_s=1.0, setting=few))
+    assert (low[0], high[0]) == pytest.approx(interval_s(time_s=1.0, setting=small))

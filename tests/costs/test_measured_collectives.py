@@ -58,9 +58,9 @@ def test_calls_in_pieces_start_once_each() -> None:
 def test_a_size_falls_to_the_line_that_begins_below_it() -> None:
     lines = lines_of([fit("broadcast", start=1000, alpha=1e-5), fit("broadcast", start=10**6, alpha=-1e-4, rate=2e8)])
     sizes = np.array([10.0, 1000.0, 999_999.0, 1e6, 1e8])
-    found = measured_time_s(lines, op="broadcast", size_bytes=sizes, num_ranks=2, num_nodes=1)
+    times_s = measured_time_s(lines, op="broadcast", size_bytes=sizes, num_ranks=2, num_nodes=1)
     expected = [1e-5 + 1e-8, 1e-5 + 1e-6, 1e-5 + 999_999 / 1e9, -1e-4 + 1e6 / 2e8, -1e-4 + 1e8 / 2e8]
-    assert found == pytest.approx(expected)
+    assert times_s == pytest.approx(expected)
 
 
 def test_of_two_runs_the_last_counts_and_of_two_element_types_the_first() -> None:
@@ -75,9 +75,9 @@ def test_a_group_that_was_not_measured_is_like_its_nearest_inside_a_node_only() 
     lines = lines_of([fit("all-reduce", ranks=2), fit("all-reduce", ranks=4, alpha=3e-3, rate=5e8),
                       fit("all-reduce", ranks=8, nodes=2, alpha=7e-3)])  # fmt: skip
     ranks, nodes = np.array([1, 2, 3, 8, 8, 16]), np.array([1, 1, 1, 1, 2, 2])
-    found = np.asarray(measured_time_s(lines, op="all-reduce", size_bytes=0.0, num_ranks=ranks, num_nodes=nodes))
-    assert found[[1, 2, 3, 4]] == pytest.approx([1e-3, 2e-3, 7e-3, 7e-3])  # alpha grows with the steps of a ring
-    assert np.isnan(found[[0, 5]]).all()
+    times_s = np.asarray(measured_time_s(lines, op="all-reduce", size_bytes=0.0, num_ranks=ranks, num_nodes=nodes))
+    assert times_s[[1, 2, 3, 4]] == pytest.approx([1e-3, 2e-3, 7e-3, 7e-3])  # alpha grows with the steps of a ring
+    assert np.isnan(times_s[[0, 5]]).all()
     large = measured_time_s(lines, op="all-reduce", size_bytes=1e9, num_ranks=8, num_nodes=1)
     assert large == pytest.approx(7e-3 + 1e9 * 2 * 7 / 8 / 5e8)
 

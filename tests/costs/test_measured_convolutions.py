@@ -60,8 +60,8 @@ def test_another_of_the_same_kernel_is_as_far_from_its_model() -> None:
     base = [conv_time_s(setting=replace(plain, layout=Layout(mbs=128, gbs=128)), conv=one) for one in (conv, other)]
     rows = [row(conv, "forward", 3.0 * float(base[0][0])), row(conv, "input", float(base[0][1])),
             row(conv, "weight", float(base[0][1]))]  # fmt: skip
-    found = conv_time_s(setting=setting_of(*rows, images=128), conv=other)
-    assert [float(found[i]) / float(base[1][i]) for i in range(2)] == [pytest.approx(3.0), pytest.approx(2.0)]
+    time_s = conv_time_s(setting=setting_of(*rows, images=128), conv=other)
+    assert [float(time_s[i]) / float(base[1][i]) for i in range(2)] == [pytest.approx(3.0), pytest.approx(2.0)]
 
 
 def test_a_compiled_step_folds_its_stem() -> None:

@@ -49,8 +49,8 @@ def kept(*, tp: int, sp: bool, recompute: Any = "none", dropout: bool = True) ->
 def test_activations_of_a_gpt_layer_are_the_papers(row: dict[str, Any], tp: int) -> None:
     sbh = 2048 * 4 * 6144
     expected = sbh * (row["whole"] + row["split"] / tp)
-    found = kept(tp=tp, sp=row["sequence_parallel"], recompute=row["recompute"])
-    assert found == pytest.approx(expected, rel=KORTHIKANTI["tolerance"]["relative"])
+    activations_bytes = kept(tp=tp, sp=row["sequence_parallel"], recompute=row["recompute"])
+    assert activations_bytes == pytest.approx(expected, rel=KORTHIKANTI["tolerance"]["relative"])
 
 
 def test_without_dropout_the_masks_are_not_kept() -> None:

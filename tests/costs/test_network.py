@@ -40,8 +40,8 @@ HALF = 0.1
 
 
 def tier(network: Network, nodes: float, *, job: float | None = None, one_per_node: bool = False) -> str:
-    found = tier_of(network, num_span_nodes=nodes, num_job_nodes=job or nodes, one_per_node=one_per_node)
-    return str(TIERS[found])
+    tier_number = tier_of(network, num_span_nodes=nodes, num_job_nodes=job or nodes, one_per_node=one_per_node)
+    return str(TIERS[tier_number])
 
 
 @pytest.mark.parametrize(
@@ -71,21 +71,21 @@ def test_one_switch_has_no_tier_beyond_its_leaf() -> None:
 
 
 def test_every_switch_on_the_way_adds_its_latency() -> None:
-    found = hops_latency_s(FABRIC, np.arange(5))
-    assert found == pytest.approx([0.0, 100e-9, 100e-9, 300e-9, 500e-9])
+    latencies_s = hops_latency_s(FABRIC, np.arange(5))
+    assert latencies_s == pytest.approx([0.0, 100e-9, 100e-9, 300e-9, 500e-9])
 
 
 @pytest.mark.parametrize(("share", "factor"), [(0.0, 1.0), (0.1, 5.0), (1.0, 1.0 + 8.0 * 1.0 / 1.001)])
 def test_congestion_grows_with_the_share_of_the_machine(share: float, factor: float) -> None:
     nodes = share * 1024
-    found = slowdown(FABRIC, tier=np.array([0, 1, 2, 3, 4]), num_job_nodes=nodes, half_frac=HALF)
-    assert found == pytest.approx([1.0, 1.0, 1.0, factor, factor])
+    slowdowns = slowdown(FABRIC, tier=np.array([0, 1, 2, 3, 4]), num_job_nodes=nodes, half_frac=HALF)
+    assert slowdowns == pytest.approx([1.0, 1.0, 1.0, factor, factor])
 
 
 def test_flows_collide_beyond_a_leaf_whatever_the_share() -> None:
     hashed = replace(FABRIC, collisions=1.4, congestion=1.0)
-    found = slowdown(hashed, tier=np.array([2, 3]), num_job_nodes=1.0, half_frac=HALF)
-    assert found == pytest.approx([1.0, 1.4])
+    slowdowns = slowdown(hashed, tier=np.array([2, 3]), num_job_nodes=1.0, half_frac=HALF)
+    assert slowdowns == pytest.approx([1.0, 1.4])
 
 
 def test_what_leaves_a_group() -> None:
@@ -116,10 +116,10 @@ def test_groups_on_real_machines(system: str, ranks: int, stride: int, devices: 
 
 
 def test_small_machines_see_little_congestion_and_large_ones_nearly_all() -> None:
-    found = [congestion_of_machine(congestion=21.0, num_nodes=n, num_half_nodes=250.0) for n in (17, 250, 3000)]
-    assert found[0] < 2.5
-    assert found[1] == pytest.approx(11.0)
-    assert 19.0 < found[2] < 21.0
+    congestions = [congestion_of_machine(congestion=21.0, num_nodes=n, num_half_nodes=250.0) for n in (17, 250, 3000)]
+    assert congestions[0] < 2.5
+    assert congestions[1] == pytest.approx(11.0)
+    assert 19.0 < congestions[2] < 21.0
 
 
 def test_all_to_all_pays_each_tier_its_own_rate() -> None:

@@ -35,20 +35,20 @@ EXAMPLES += [
 IDS = ["dense", "unfused", "fp8", "latent-experts", "experts", "lora", "lora-experts", "offload"]
 
 
-def of_kind(found: list[Operation], kind: str) -> float:
-    return sum(op.total_s for op in found if op.kind == kind)
+def of_kind(ops: list[Operation], kind: str) -> float:
+    return sum(op.total_s for op in ops if op.kind == kind)
 
 
 def check_sums(case: Setting) -> None:
-    found, time = operations(case), step_time(case)
+    ops, time = operations(case), step_time(case)
     for kind, names in TERMS.items():
         if kind == "optimizer" and case.mode.is_offload:
-            assert of_kind(found, kind) == 0.0  # the host's work
+            assert of_kind(ops, kind) == 0.0  # the host's work
             continue
         expected = sum(float(time.part(name).total) for name in names)
         if kind == "head":  # the part that other stages hide is work all the same
             expected += float(time.part("head_and_loss").inputs["hidden_s"]) * float(case.num_micro_batches)
-        assert of_kind(found, kind) == pytest.approx(expected, rel=0.01), kind
+        assert of_kind(ops, kind) == pytest.approx(expected, rel=0.01), kind
 
 
 @pytest.mark.parametrize("case", EXAMPLES, ids=IDS)

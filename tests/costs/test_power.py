@@ -21,6 +21,6 @@ def test_few_products_run_cool_and_nothing_but_products_run_as_held() -> None:
 
 @given(held=st.floats(0.3, 1.0), one=st.floats(0.0, 1.0), other=st.floats(0.0, 1.0))
 def test_more_products_never_wait_less_and_none_is_slower_than_held(held: float, one: float, other: float) -> None:
-    few, many = sorted((one, other))
-    assert wait_s(few, held) <= wait_s(many, held) + 1e-9
-    assert wait_s(many, held) <= many * (1.0 / held - 1.0) + 1e-9
+    fewer, more = sorted((one, other))
+    assert wait_s(fewer, held) <= wait_s(more, held) + 1e-9
+    assert wait_s(more, held) <= more * (1.0 / held - 1.0) + 1e-9

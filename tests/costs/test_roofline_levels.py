@@ -53,9 +53,9 @@ def test_streaming_is_bound_by_memory_until_its_data_fits_a_cache() -> None:
 def test_weights_come_from_memory_even_where_a_product_fits_a_cache() -> None:
     """Decoding: each layer's weights would fit, but the other layers' were there since."""
     decode = replace(STREAM, flop=1.3e9, traffic_bytes=21e6, fresh_bytes=20e6, cache_bytes=22e6)
-    found = place(decode, H200, "fp8")
-    assert (found.roof, found.home) == ("memory", "L2")
-    assert found.attainable_flop_per_s == pytest.approx(1.3e9 / 20e6 * H200.hbm_bytes_per_s)
+    bound = place(decode, H200, "fp8")
+    assert (bound.roof, bound.home) == ("memory", "L2")
+    assert bound.attainable_flop_per_s == pytest.approx(1.3e9 / 20e6 * H200.hbm_bytes_per_s)
 
 
 def test_a_large_product_is_bound_by_the_units_or_the_cache_never_by_memory() -> None:
@@ -63,9 +63,9 @@ def test_a_large_product_is_bound_by_the_units_or_the_cache_never_by_memory() ->
     through = product_cache_bytes(num_rows=side, num_columns=side, num_depth=side, width_bytes=2.0)
     assert work / through == pytest.approx(85.3, rel=0.02), "tiles of 256 x 128: 2 / (2 (1/256 + 1/128))"
     product = replace(STREAM, kind="matmul", flop=work, traffic_bytes=6.0 * side**2, cache_bytes=through)
-    found = place(product, H200, "bf16")
-    assert found.roof == "L2", "9.7 TB/s x 85 FLOP per byte is 0.83 of the dense peak"
-    assert found.attainable_flop_per_s <= H200.peak_flop_per_s("bf16")
+    bound = place(product, H200, "bf16")
+    assert bound.roof == "L2", "9.7 TB/s x 85 FLOP per byte is 0.83 of the dense peak"
+    assert bound.attainable_flop_per_s <= H200.peak_flop_per_s("bf16")
     assert place(product, device("b200-sxm"), "bf16").roof == "bf16 peak", "no figure for its L2: no roof"
 
 

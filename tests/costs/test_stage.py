@@ -71,11 +71,11 @@ def test_weight_sync_is_of_asystems_order(
 @settings(deadline=None)
 @given(size=st.floats(1e9, 1e12), faster=st.floats(1.0, 8.0))
 def test_sync_is_never_slower_on_a_faster_network(size: float, faster: float) -> None:
-    asked = {"weights_bytes": size, "num_tensors": 300}
+    weights = {"weights_bytes": size, "num_tensors": 300}
     slow, fast = cluster(), cluster(50e9 * faster)
-    both = [stage.gather_broadcast_time_s(num_devices=64, machine=m, **asked) for m in (slow, fast)]
+    both = [stage.gather_broadcast_time_s(num_devices=64, machine=m, **weights) for m in (slow, fast)]
     assert both[1] <= both[0]
     both = [
-        stage.peer_to_peer_time_s(num_trainers=64, num_generators=64, tp=8, machine=m, **asked) for m in (slow, fast)
+        stage.peer_to_peer_time_s(num_trainers=64, num_generators=64, tp=8, machine=m, **weights) for m in (slow, fast)
     ]
     assert both[1] <= both[0]

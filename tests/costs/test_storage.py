@@ -61,25 +61,25 @@ def test_an_unpublished_rate_is_bounded_by_the_nodes() -> None:
 def test_asynchronous_saving_stops_ten_to_thirty_times_shorter_for_the_published_7b() -> None:
     """PyTorch blog, "Reducing Model Checkpointing Times by Over 10x": 148.8 s to 6.3 s, 23.6 times. Devices are not
     stated there: 8 over PCIe 4 x16 are assumed."""
-    asked = {"write_s": 148.8, "state_bytes_per_device": 7e9 * 14 / 8, "host_bytes_per_s": 25e9}
-    assert stall_time_s(kind="sync", **asked) == 148.8
-    assert 148.8 / stall_time_s(kind="async", **asked) >= 10
-    assert stall_time_s(kind="async", **(asked | {"host_bytes_per_s": None})) == 148.8
+    arguments = {"write_s": 148.8, "state_bytes_per_device": 7e9 * 14 / 8, "host_bytes_per_s": 25e9}
+    assert stall_time_s(kind="sync", **arguments) == 148.8
+    assert 148.8 / stall_time_s(kind="async", **arguments) >= 10
+    assert stall_time_s(kind="async", **(arguments | {"host_bytes_per_s": None})) == 148.8
 
 
 @settings(deadline=None)
 @given(write=st.floats(0.1, 1e4), state=st.floats(1e6, 1e12), link=st.floats(1e9, 1e12))
 def test_asynchronous_saving_never_stops_longer(write: float, state: float, link: float) -> None:
-    asked = {"write_s": write, "state_bytes_per_device": state, "host_bytes_per_s": link}
-    assert stall_time_s(kind="async", **asked) <= stall_time_s(kind="sync", **asked)
+    arguments = {"write_s": write, "state_bytes_per_device": state, "host_bytes_per_s": link}
+    assert stall_time_s(kind="async", **arguments) <= stall_time_s(kind="sync", **arguments)
 
 
 def wait(**changed: Any) -> float:
-    asked = {
+    arguments = {
         "step_s": 1.0, "step_bytes": 1e9, "read_bytes_per_s": 1e10, "loader_s_per_device": 1.0,
         "num_loaders_per_device": 2,
     }  # fmt: skip
-    return float(data_wait_s(**(asked | changed)))
+    return float(data_wait_s(**(arguments | changed)))
 
 
 def test_only_what_is_slower_than_the_step_is_waited_for() -> None:

@@ -23,8 +23,8 @@ MODES = (FULL, OFFLOAD, LORA)
 
 
 def case(mode: TrainingMode, **changed: Any) -> Setting:
-    asked: dict[str, Any] = {"model": "llama3-8b", "precision": "bf16", "dp": 8, "gbs": 64, "zero": 1}
-    return replace(setting(**(asked | changed)), mode=mode)
+    arguments: dict[str, Any] = {"model": "llama3-8b", "precision": "bf16", "dp": 8, "gbs": 64, "zero": 1}
+    return replace(setting(**(arguments | changed)), mode=mode)
 
 
 def times(cost: StepCost, name: str) -> float:
@@ -117,8 +117,8 @@ def test_columns_say_what_single_layouts_say(mode: TrainingMode) -> None:
 )  # fmt: skip
 def test_bytes_of_a_parameter_by_recipe(name: str, optimizer: str, total: float) -> None:
     """Rajbhandari et al. 2020, section 3.1: 2 + 2 + 12 with Adam in mixed precision; SGD keeps one moment."""
-    found = recipe(name).with_optimizer(optimizer)
-    assert found.weight_bytes + found.gradient_bytes + found.optimizer_bytes == total
+    changed = recipe(name).with_optimizer(optimizer)
+    assert changed.weight_bytes + changed.gradient_bytes + changed.optimizer_bytes == total
 
 
 def test_momentum_alone_keeps_less_and_updates_faster() -> None:

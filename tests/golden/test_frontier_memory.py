@@ -28,13 +28,13 @@ TOLERANCE = dict.fromkeys(STAGES, 0.03)
 
 def measured() -> dict[int, float]:
     """MiB by stage; the four tensor-parallel ranks of a stage agree."""
-    found: dict[int, set[float]] = {}
+    mib_of_stage: dict[int, set[float]] = {}
     with (Path(__file__).parent / "frontier_175b_memory.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            found.setdefault(int(row["pipeline_stage"]), set()).add(float(row["max_allocated_MiB"]))
-    assert sorted(found) == list(STAGES)
-    assert all(len(values) == 1 for values in found.values())
-    return {stage: values.pop() for stage, values in found.items()}
+            mib_of_stage.setdefault(int(row["pipeline_stage"]), set()).add(float(row["max_allocated_MiB"]))
+    assert sorted(mib_of_stage) == list(STAGES)
+    assert all(len(values) == 1 for values in mib_of_stage.values())
+    return {stage: values.pop() for stage, values in mib_of_stage.items()}
 
 
 def run() -> Setting:

@@ -49,10 +49,10 @@ def test_eager_and_compiled_steps_are_told_apart() -> None:
     by_shape: dict[str, dict[bool | None, PublishedRun]] = {}
     for run in NEW:
         by_shape.setdefault(run.model.name, {})[run.layout.compile] = run
-    both = [found for found in by_shape.values() if len(found) == 2]
+    both = [pair for pair in by_shape.values() if len(pair) == 2]
     assert len(both) >= 4
-    for found in both:
-        eager, compiled = (validate_run(CATALOG, found[way]) for way in (False, True))
+    for pair in both:
+        eager, compiled = (validate_run(CATALOG, pair[way]) for way in (False, True))
         assert eager.measured_step_s is not None
         assert compiled.measured_step_s is not None
         assert eager.predicted_step_s is not None

@@ -46,9 +46,11 @@ def test_sizes_by_factor_are_those_of_the_example() -> None:
 @pytest.mark.parametrize("row", TABLE["rows"], ids=lambda row: str(row[0]))
 def test_bandwidths_of_each_row(row: list[float]) -> None:
     size, _, time_us, algorithm, bus = row
-    found = bandwidths_bytes_per_s("all-reduce", size_bytes=size, time_s=time_us * 1e-6, num_ranks=TABLE["num_ranks"])
-    assert found[0] * 1e-9 == pytest.approx(algorithm, abs=LAST_DIGIT_GB_PER_S)
-    assert found[1] * 1e-9 == pytest.approx(bus, abs=LAST_DIGIT_GB_PER_S)
+    bandwidths = bandwidths_bytes_per_s(
+        "all-reduce", size_bytes=size, time_s=time_us * 1e-6, num_ranks=TABLE["num_ranks"]
+    )
+    assert bandwidths[0] * 1e-9 == pytest.approx(algorithm, abs=LAST_DIGIT_GB_PER_S)
+    assert bandwidths[1] * 1e-9 == pytest.approx(bus, abs=LAST_DIGIT_GB_PER_S)
 
 
 def test_the_worked_example_of_the_text() -> None:
@@ -59,13 +61,13 @@ def test_the_worked_example_of_the_text() -> None:
 def test_the_printed_table_has_the_columns_and_digits_of_nccl_tests() -> None:
     rows = measured_rows()
     mean = sum(row["bus_bytes_per_s"] for row in rows) / len(rows)
-    found = Measurements(
+    measurements = Measurements(
         kind="collectives", device={}, versions={}, rows=rows,
         summary={"num_wrong": 0, "mean_bus_bytes_per_s": mean, "best_bus_bytes_per_s": {}},
         fits=[fit.document() for fit in fit_collectives(rows)],
     )  # fmt: skip
     out = io.StringIO()
-    print_collectives(Console(file=out, width=80), found)
+    print_collectives(Console(file=out, width=80), measurements)
     lines = out.getvalue().splitlines()
     assert max(len(line) for line in lines) <= 80
     words = [line.split() for line in lines]

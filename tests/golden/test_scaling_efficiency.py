@@ -83,8 +83,8 @@ def small(system: str, nodes: int, *, weak: bool) -> Answer:
     ],
 )
 def test_epicure_175b(system: str, growth: int, weak: bool, low: float, high: float) -> None:
-    found = flop_per_s_per_gpu(large(system, growth, weak=weak)) / flop_per_s_per_gpu(large(system, 1, weak=weak))
-    assert low - POINTS <= found <= high + POINTS
+    efficiency = flop_per_s_per_gpu(large(system, growth, weak=weak)) / flop_per_s_per_gpu(large(system, 1, weak=weak))
+    assert low - POINTS <= efficiency <= high + POINTS
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_epicure_175b(system: str, growth: int, weak: bool, low: float, high: fl
     ],
 )
 def test_epicure_small_model(system: str, nodes: int, weak: bool, low: float, high: float) -> None:
-    found = flop_per_s_per_gpu(small(system, nodes, weak=weak)) / flop_per_s_per_gpu(small(system, 1, weak=weak))
-    assert low - POINTS <= found <= high + POINTS
+    efficiency = flop_per_s_per_gpu(small(system, nodes, weak=weak)) / flop_per_s_per_gpu(small(system, 1, weak=weak))
+    assert low - POINTS <= efficiency <= high + POINTS
 
 
 def test_marenostrum5_reaches_384_and_the_small_model_a_quarter_of_it() -> None:
@@ -148,9 +148,11 @@ def batch_s(system: str, nodes: int, precision: str) -> float:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_marenostrum5_loses_little_per_batch(precision: str) -> None:
     """ "Never below 89 %", up to the 64 nodes of the other pre-exascale systems."""
-    found = [batch_s("marenostrum5", 1, precision) / batch_s("marenostrum5", n, precision) for n in (2, 8, 32, 64)]
-    assert min(found) >= 0.89 - POINTS
-    assert found == sorted(found, reverse=True)
+    efficiencies = [
+        batch_s("marenostrum5", 1, precision) / batch_s("marenostrum5", n, precision) for n in (2, 8, 32, 64)
+    ]
+    assert min(efficiencies) >= 0.89 - POINTS
+    assert efficiencies == sorted(efficiencies, reverse=True)
 
 
 def test_leonardo_is_near_perfect_per_batch_in_fp32() -> None:
@@ -198,12 +200,12 @@ def frontier(
 )
 def test_frontier_scales(model: str, tp: int, pp: int, copies: tuple[int, int], weak: float, strong: float) -> None:
     """1,024 and 3,072 GCDs. Weak: 320 and 800 samples a copy; strong: 8,000 and 8,016 in all (recalled)."""
-    few, many = copies
+    fewer, more = copies
     each, total = (320, 8000) if model == "frontier-175b" else (800, 8016)
-    assert frontier(model, tp, pp, many, each * many) / frontier(model, tp, pp, few, each * few) == pytest.approx(
+    assert frontier(model, tp, pp, more, each * more) / frontier(model, tp, pp, fewer, each * fewer) == pytest.approx(
         weak, abs=POINTS
     )
-    assert frontier(model, tp, pp, many, total) / frontier(model, tp, pp, few, total) == pytest.approx(
+    assert frontier(model, tp, pp, more, total) / frontier(model, tp, pp, fewer, total) == pytest.approx(
         strong, abs=POINTS
     )
 
@@ -219,8 +221,8 @@ def test_frontier_scales(model: str, tp: int, pp: int, copies: tuple[int, int], 
 def test_frontier_percent_of_peak(
     model: str, tp: int, pp: int, batch: int, zero: int, percent: float, tolerance: float
 ) -> None:
-    found = frontier(model, tp, pp, 2, batch, zero=zero) / GCD_PEAK_FLOP_PER_S
-    assert 100 * found == pytest.approx(percent, abs=tolerance)
+    peak_frac = frontier(model, tp, pp, 2, batch, zero=zero) / GCD_PEAK_FLOP_PER_S
+    assert 100 * peak_frac == pytest.approx(percent, abs=tolerance)
 
 
 def test_more_tensor_parallelism_is_slower_and_most_so_across_nodes() -> None:

@@ -20,16 +20,16 @@ POINTS = 0.08
 @pytest.mark.parametrize("name", [name for name, path in shipped().items() if load(path).published])
 def test_published_efficiencies(name: str) -> None:
     results = predict_study(CATALOG, open_study(CATALOG, name))
-    for told in results.published:
-        if not told.figure.metric.endswith("efficiency_frac"):
+    for published in results.published:
+        if not published.figure.metric.endswith("efficiency_frac"):
             continue
-        found = results.predicted[told.point].numbers[told.figure.metric].value
-        figure = told.figure
+        predicted = results.predicted[published.point].numbers[published.figure.metric].value
+        figure = published.figure
         low = figure.low if figure.low is not None else (figure.value if figure.high is None else 0.0)
         high = figure.high if figure.high is not None else (figure.value if figure.low is None else 1.0)
         assert low is not None
         assert high is not None
-        assert low - POINTS <= found <= high + POINTS, results.study.points[told.point].labels
+        assert low - POINTS <= predicted <= high + POINTS, results.study.points[published.point].labels
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -64,6 +64,6 @@ def vision(num_nodes: int, precision: str) -> Answer:
 def test_marenostrum_keeps_its_efficiency_per_batch(precision: str) -> None:
     """EPICURE's guide: never below 89 % per batch, FP32 and AMP (256 images for 64 GiB; up to 64 nodes assumed)."""
     alone = float(vision(1, precision).time.total)
-    found = [alone / float(vision(n, precision).time.total) for n in (2, 4, 8, 16, 32, 64)]
-    assert min(found) >= 0.89
-    assert found == sorted(found, reverse=True)
+    efficiencies = [alone / float(vision(n, precision).time.total) for n in (2, 4, 8, 16, 32, 64)]
+    assert min(efficiencies) >= 0.89
+    assert efficiencies == sorted(efficiencies, reverse=True)

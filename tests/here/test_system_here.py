@@ -102,9 +102,9 @@ def test_a_cpu_refines_the_plain_machine_and_a_gpu_the_nodes_that_have_it() -> N
     h200 = calibration(device="cuda").fingerprint
     assert base_system(CATALOG, h200, None) == ("generic-h200", "gpu")
     assert default_name(CATALOG, h200) == "h200-sxm-x1"
-    strange = h200.model_copy(update={"name": "Abacus 3000"})
+    unknown = h200.model_copy(update={"name": "Abacus 3000"})
     with pytest.raises(ConfigError, match="name the system to refine"):
-        base_system(CATALOG, strange, None)
+        base_system(CATALOG, unknown, None)
 
 
 @pytest.mark.parametrize(

@@ -32,80 +32,82 @@ def read(node: FakeNode, cpus: Sequence[int] = range(256)) -> Topology:
     return read_topology(node.root, run_tool=node.ask, cpus=cpus)
 
 
-def findings(found: Topology) -> list[Finding]:
-    return placement_findings(found, num_links=catalogued_links(CATALOG))
+def findings(topology: Topology) -> list[Finding]:
+    return placement_findings(topology, num_links=catalogued_links(CATALOG))
 
 
-def printed(found: Topology, told: Sequence[Finding]) -> str:
+def printed(topology: Topology, notes: Sequence[Finding]) -> str:
     page = io.StringIO()
-    print_topology(Console(width=80, file=page), found, told)
+    print_topology(Console(width=80, file=page), topology, notes)
     return page.getvalue()
 
 
 def test_dgx_h100_is_read_whole_and_well_placed(tmp_path: Path) -> None:
-    found = read(dgx_h100(tmp_path))
-    assert [node.number for node in found.numa_nodes] == [0, 1]
-    assert found.numa_nodes[0].cpus == (*range(56), *range(112, 168))
-    assert found.numa_nodes[0].memory_bytes == 1024 * GIB
-    assert [gpu.numa for gpu in found.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert found.gpus[0].bus == "0000:1b:00.0"
-    assert found.gpus[0].link is not None
-    assert (found.gpus[0].link.transfers_per_s, found.gpus[0].link.num_lanes) == (32e9, 16)
-    assert {found.connection(f"GPU{a}", f"GPU{b}") for a in range(8) for b in range(8) if a != b} == {"NV18"}
-    assert found.connection("GPU1", "mlx5_2") == "PXB"
-    assert found.connection("mlx5_9", "GPU0") == "SYS"
-    assert {nic.bytes_per_s for nic in found.nics} == {50e9}
-    assert [nic.name for nic in nearest_nics(found, found.gpus[7])] == ["mlx5_9"]
-    assert findings(found) == []
+    topology = read(dgx_h100(tmp_path))
+    assert [node.number for node in topology.numa_nodes] == [0, 1]
+    assert topology.numa_nodes[0].cpus == (*range(56), *range(112, 168))
+    assert topology.numa_nodes[0].memory_bytes == 1024 * GIB
+    assert [gpu.numa for gpu in topology.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert topology.gpus[0].bus == "0000:1b:00.0"
+    assert topology.gpus[0].link is not None
+    assert (topology.gpus[0].link.transfers_per_s, topology.gpus[0].link.num_lanes) == (32e9, 16)
+    assert {topology.connection(f"GPU{a}", f"GPU{b}") for a in range(8) for b in range(8) if a != b} == {"NV18"}
+    assert topology.connection("GPU1", "mlx5_2") == "PXB"
+    assert topology.connection("mlx5_9", "GPU0") == "SYS"
+    assert {nic.bytes_per_s for nic in topology.nics} == {50e9}
+    assert [nic.name for nic in nearest_nics(topology, topology.gpus[7])] == ["mlx5_9"]
+    assert findings(topology) == []
 
 
 def test_dies_of_lumi_sit_where_its_documentation_says(tmp_path: Path) -> None:
     """LUMI documentation, GPU nodes: dies 0 and 1 belong to NUMA node 3, 2 and 3 to 1, 4 and 5 to 0, 6 and 7 to 2."""
-    found = read(lumi(tmp_path))
-    assert [gpu.numa for gpu in found.gpus] == [3, 3, 1, 1, 0, 0, 2, 2]
-    assert found.connection("GPU0", "GPU1") == found.connection("GPU1", "GPU3") == "XGMI"
-    assert found.connection("GPU0", "GPU5") is None
-    assert {(nic.kind, nic.bytes_per_s) for nic in found.nics} == {("slingshot", 25e9)}
-    assert [nearest_nics(found, gpu)[0].name for gpu in found.gpus] == [f"hsn{i // 2}" for i in range(8)]
-    assert findings(found) == []
+    topology = read(lumi(tmp_path))
+    assert [gpu.numa for gpu in topology.gpus] == [3, 3, 1, 1, 0, 0, 2, 2]
+    assert topology.connection("GPU0", "GPU1") == topology.connection("GPU1", "GPU3") == "XGMI"
+    assert topology.connection("GPU0", "GPU5") is None
+    assert {(nic.kind, nic.bytes_per_s) for nic in topology.nics} == {("slingshot", 25e9)}
+    assert [nearest_nics(topology, gpu)[0].name for gpu in topology.gpus] == [f"hsn{i // 2}" for i in range(8)]
+    assert findings(topology) == []
 
 
 def test_virtual_machine_with_one_gpu(tmp_path: Path) -> None:
-    found = read(one_gpu_vm(tmp_path))
-    assert [(gpu.name, gpu.numa, gpu.link) for gpu in found.gpus] == [("NVIDIA H200", 0, None)]
-    assert found.connections == {}
-    assert findings(found) == []
+    topology = read(one_gpu_vm(tmp_path))
+    assert [(gpu.name, gpu.numa, gpu.link) for gpu in topology.gpus] == [("NVIDIA H200", 0, None)]
+    assert topology.connections == {}
+    assert findings(topology) == []
 
 
 def test_node_without_gpus_or_tools(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     node.numa(0, "0-3", kib=1 << 20)
-    found = read(node, range(4))
-    assert (found.gpus, found.nics, findings(found)) == ((), (), [])
-    assert "4 CPUs, no GPUs, " in printed(found, [])
+    topology = read(node, range(4))
+    assert (topology.gpus, topology.nics, findings(topology)) == ((), (), [])
+    assert "4 CPUs, no GPUs, " in printed(topology, [])
 
 
 def test_every_bad_placement_is_found(tmp_path: Path) -> None:
-    found = read(four_a100_bad(tmp_path), range(16))
-    told = {(f.rule, str(f.evidence.get("gpu") or f.evidence.get("device") or "")) for f in findings(found)}
-    assert told == {
+    topology = read(four_a100_bad(tmp_path), range(16))
+    rule_and_device = {
+        (f.rule, str(f.evidence.get("gpu") or f.evidence.get("device") or "")) for f in findings(topology)
+    }
+    assert rule_and_device == {
         ("nic-far", "GPU2"), ("nic-far", "GPU3"), ("nic-shared", ""), ("nic-down", ""), ("cpus-far", "GPU2"),
         ("cpus-far", "GPU3"), ("pcie-narrow", "GPU1"), ("pcie-slow", "GPU3"), ("nvlink-missing", "GPU2"),
         ("nvlink-missing", "GPU3"),
     }  # fmt: skip
-    assert {rule for rule, _ in told} == {rule.id for rule in RULES}
-    severity = {f.rule: f.severity for f in findings(found)}
+    assert {rule for rule, _ in rule_and_device} == {rule.id for rule in RULES}
+    severity = {f.rule: f.severity for f in findings(topology)}
     assert (severity["pcie-narrow"], severity["pcie-slow"]) == ("error", "info")
-    assert all(f.next_step and f.source for f in findings(found))
+    assert all(f.next_step and f.source for f in findings(topology))
 
 
 def test_gpus_that_show_no_nvlink_though_they_have_it(tmp_path: Path) -> None:
     """Virtual machines without a fabric manager: eight H100, all traffic over PCIe."""
     node = dgx_h100(tmp_path)
     node.answers["nvidia-smi", "topo"] = (TEXTS / "dgx_h100.txt").read_text().replace("NV18", "NODE")
-    told = findings(read(node))
-    assert {f.rule for f in told} == {"nvlink-missing"}
-    assert len(told) == 8
+    missing_links = findings(read(node))
+    assert {f.rule for f in missing_links} == {"nvlink-missing"}
+    assert len(missing_links) == 8
 
 
 @pytest.mark.parametrize(("way", "is_bad"), [("NV18", False), ("NV16", True), ("NV6", False)])
@@ -168,10 +170,10 @@ def test_card_in_a_narrower_slot_is_not_at_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [dgx_h100, lumi, one_gpu_vm, four_a100_bad])
 def test_text_fits_80_columns_and_names_every_device(tmp_path: Path, make: Callable[[Path], FakeNode]) -> None:
-    found = read(make(tmp_path), range(16))
-    text = printed(found, findings(found))
+    topology = read(make(tmp_path), range(16))
+    text = printed(topology, findings(topology))
     assert max(len(line) for line in text.splitlines()) <= 80
-    for name in (*(gpu.label for gpu in found.gpus), *(nic.name for nic in found.nics)):
+    for name in (*(gpu.label for gpu in topology.gpus), *(nic.name for nic in topology.nics)):
         assert name in text
 
 
@@ -179,15 +181,15 @@ def test_text_fits_80_columns_and_names_every_device(tmp_path: Path, make: Calla
 def test_picture_has_a_box_for_every_device_and_is_the_same_each_time(
     tmp_path: Path, make: Callable[[Path], FakeNode]
 ) -> None:
-    found = read(make(tmp_path), range(16))
-    told = findings(found)
+    topology = read(make(tmp_path), range(16))
+    notes = findings(topology)
     for name in ("a.svg", "b.svg"):
-        plot_topology(tmp_path / name, found, told)
+        plot_topology(tmp_path / name, topology, notes)
     svg = (tmp_path / "a.svg").read_text()
     assert svg == (tmp_path / "b.svg").read_text()
     words = " ".join(e.text or "" for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("text"))
-    placed = boxes(found)
-    assert len(placed) == len(found.gpus) + len(found.nics)
+    placed = boxes(topology)
+    assert len(placed) == len(topology.gpus) + len(topology.nics)
     assert len({(box.x, box.y) for box in placed}) == len(placed)
     for box in placed:
         assert box.words.splitlines()[0] in words

@@ -46,8 +46,8 @@ class Ran:
 
     @property
     def exit_info(self) -> dict[str, object]:
-        found: dict[str, object] = json.loads((self.folder / "run" / "exit_info.json").read_text())
-        return found
+        document: dict[str, object] = json.loads((self.folder / "run" / "exit_info.json").read_text())
+        return document
 
     @property
     def requeued(self) -> bool:

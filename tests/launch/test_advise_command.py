@@ -22,8 +22,8 @@ def test_without_a_scheduler_there_is_no_advice(cli: Cli, refused: Refused, tmp_
         *("--steps", "10", "--out", str(plan)),
     )
     assert made.returncode == 0, made.stderr
-    said = refused(cli("advise", str(plan), env={"PATH": str(tmp_path)}), 3)
-    assert "PATH" in said
+    message = refused(cli("advise", str(plan), env={"PATH": str(tmp_path)}), 3)
+    assert "PATH" in message
     assert "squeue" in refused(cli("advise", "--job", "1", env={"PATH": str(tmp_path)}), 3)
 
 

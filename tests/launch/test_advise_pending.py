@@ -25,35 +25,35 @@ def queue(nodes: str = FULL) -> Queue:
 
 def test_the_next_job_needs_fewer_nodes() -> None:
     """Two nodes are free now or in ten minutes; six only when the thirty-minute job ends. No shorter limit helps it."""
-    found = explain(queue(), "4")
-    assert (found.reason.code, found.ahead, found.wait_s) == ("Resources", 0, 1800.0)
-    assert found.change is not None
-    assert found.change.command == "scontrol update JobId=4 NumNodes=3"
-    assert found.change.saves_s == 1200.0
+    explanation = explain(queue(), "4")
+    assert (explanation.reason.code, explanation.ahead, explanation.wait_s) == ("Resources", 0, 1800.0)
+    assert explanation.change is not None
+    assert explanation.change.command == "scontrol update JobId=4 NumNodes=3"
+    assert explanation.change.saves_s == 1200.0
 
 
 def test_a_job_behind_it_needs_a_shorter_limit() -> None:
-    found = explain(queue(), "5")
-    assert (found.reason.code, found.ahead, found.nodes_ahead) == ("Priority", 1, 6)
-    assert found.wait_s == 2700.0
-    assert found.change is not None
-    assert found.change.command == "scontrol update JobId=5 TimeLimit=00:15:00"
-    assert found.change.wait_s == 600.0  # two nodes free up in ten minutes, the large job takes them at thirty
+    explanation = explain(queue(), "5")
+    assert (explanation.reason.code, explanation.ahead, explanation.nodes_ahead) == ("Priority", 1, 6)
+    assert explanation.wait_s == 2700.0
+    assert explanation.change is not None
+    assert explanation.change.command == "scontrol update JobId=5 TimeLimit=00:15:00"
+    assert explanation.change.wait_s == 600.0  # two nodes free up in ten minutes, the large job takes them at thirty
 
 
 def test_another_partition_comes_before_fewer_nodes() -> None:
     more = FULL + "".join(f"m{n}|small|idle\n" for n in range(6))
-    found = explain(queue(more), "4")
-    assert found.change is not None
-    assert found.change.command == "scontrol update JobId=4 Partition=small"
-    assert found.change.wait_s == 0.0
+    explanation = explain(queue(more), "4")
+    assert explanation.change is not None
+    assert explanation.change.command == "scontrol update JobId=4 Partition=small"
+    assert explanation.change.wait_s == 0.0
 
 
 def test_a_limit_is_no_question_of_when() -> None:
-    found = explain(queue(), "6")
-    assert found.wait_s is None
-    assert found.change is None
-    assert "QOS" in found.reason.remedy
+    explanation = explain(queue(), "6")
+    assert explanation.wait_s is None
+    assert explanation.change is None
+    assert "QOS" in explanation.reason.remedy
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_a_limit_is_no_question_of_when() -> None:
     ],
 )
 def test_the_longest_code_that_fits(text: str, code: str) -> None:
-    found = reason_of(text)
-    assert found.code == code
-    assert found.meaning
+    reason = reason_of(text)
+    assert reason.code == code
+    assert reason.meaning
 
 
 def test_codes_are_there_once() -> None:

@@ -41,12 +41,12 @@ def job(
 
 
 def test_the_text_of_squeue_and_sinfo() -> None:
-    found = queue()
-    assert [j.id for j in found.running()] == ["1601", "1602", "1603"]
-    assert [j.id for j in found.waiting()] == ["1604", "1605"]
-    assert found.running()[0].nodes == ("n1", "n2", "n3")
-    assert found.running()[0].left_s == 29 * 60 + 53
-    assert found.nodes_of == {"batch": tuple(f"n{n}" for n in range(1, 9)), "debug": ("n1",)}  # n9 is down
+    live = queue()
+    assert [j.id for j in live.running()] == ["1601", "1602", "1603"]
+    assert [j.id for j in live.waiting()] == ["1604", "1605"]
+    assert live.running()[0].nodes == ("n1", "n2", "n3")
+    assert live.running()[0].left_s == 29 * 60 + 53
+    assert live.nodes_of == {"batch": tuple(f"n{n}" for n in range(1, 9)), "debug": ("n1",)}  # n9 is down
     assert parse_queue("nonsense\n1|2|3\n") == ()
 
 
@@ -130,9 +130,9 @@ def test_those_who_wait_only_make_it_later(
     ],
 )  # fmt: skip
 def test_the_words_of_test_only(words: str, nodes: str, partition: str) -> None:
-    found = parse_test_only(words)
-    assert found.start_s == datetime(2021, 11, 13, 4, 47, 2).timestamp()
-    assert (found.nodes, found.partition) == (nodes, partition)
+    parsed = parse_test_only(words)
+    assert parsed.start_s == datetime(2021, 11, 13, 4, 47, 2).timestamp()
+    assert (parsed.nodes, parsed.partition) == (nodes, partition)
 
 
 @pytest.mark.parametrize("words", ["", "allocation failure: Invalid qos specification"])

@@ -45,7 +45,7 @@ def queue(*busy_min: int, nodes: int = 8) -> Queue:
     return Queue(jobs=parse_queue(jobs), nodes_of=parse_nodes(listed))
 
 
-class Asked:
+class FakeScheduler:
     """A scheduler that answers with the time it is now, and remembers what it was asked."""
 
     def __init__(self, *, wait_min: int = 0, refuses: str = "") -> None:
@@ -61,81 +61,83 @@ class Asked:
         return f"Job 1 to start at {start.isoformat()} using 4 processors on nodes n1 in partition {ask.partition}"
 
 
-def advice(live: Queue, asked: Asked, *partitions: LivePartition, original: QueueRequest = ORIGINAL) -> Advice:
+def advice(
+    live: Queue, scheduler: FakeScheduler, *partitions: LivePartition, original: QueueRequest = ORIGINAL
+) -> Advice:
     return advise(
-        RUN, original=original, partitions=partitions or (partition("batch", 8),), queue=live, test=asked,
-        now=lambda: NOW_S, sleep=asked.pauses.append,
+        RUN, original=original, partitions=partitions or (partition("batch", 8),), queue=live, test=scheduler,
+        now=lambda: NOW_S, sleep=scheduler.pauses.append,
     )  # fmt: skip
 
 
 def test_in_an_empty_queue_the_most_nodes_are_the_soonest() -> None:
-    found = advice(queue(), Asked())
-    assert found.best.request.num_nodes == 8
-    assert found.best.total_s == pytest.approx(900.0)
+    ranking = advice(queue(), FakeScheduler())
+    assert ranking.best.request.num_nodes == 8
+    assert ranking.best.total_s == pytest.approx(900.0)
 
 
 def test_in_a_full_queue_fewer_nodes_that_are_free_now_are_the_soonest() -> None:
-    found = advice(queue(0, 0, 600, 600, 600, 600, 600, 600), Asked())
-    assert (found.best.request.num_nodes, found.best.wait_s) == (2, 0.0)
-    assert found.original.wait_s == 600 * 60
-    assert found.helps
+    ranking = advice(queue(0, 0, 600, 600, 600, 600, 600, 600), FakeScheduler())
+    assert (ranking.best.request.num_nodes, ranking.best.wait_s) == (2, 0.0)
+    assert ranking.original.wait_s == 600 * 60
+    assert ranking.helps
 
 
 def test_the_limit_is_honest() -> None:
-    found = advice(queue(), Asked())
-    assert found.best.request.limit_s == 21 * 60  # 9000 s / 8, and a tenth, in whole minutes
-    assert RUN.least_s(found.best.count) < found.best.request.limit_s
+    ranking = advice(queue(), FakeScheduler())
+    assert ranking.best.request.limit_s == 21 * 60  # 9000 s / 8, and a tenth, in whole minutes
+    assert RUN.least_s(ranking.best.count) < ranking.best.request.limit_s
 
 
 def test_offers_are_in_the_order_of_time_to_result() -> None:
-    found = advice(queue(0, 30, 60, 60, 90, 90, 120, 240), Asked())
-    totals = [offer.total_s for offer in found.offers]
+    ranking = advice(queue(0, 30, 60, 60, 90, 90, 120, 240), FakeScheduler())
+    totals = [offer.total_s for offer in ranking.offers]
     assert totals == sorted(totals)
-    assert found.original in found.offers
-    assert all(offer.total_s >= offer.wait_s + offer.count.run_s for offer in found.offers)
+    assert ranking.original in ranking.offers
+    assert all(offer.total_s >= offer.wait_s + offer.count.run_s for offer in ranking.offers)
 
 
 def test_the_later_of_both_answers_counts() -> None:
-    found = advice(queue(), Asked(wait_min=50))
-    assert {offer.wait_s for offer in found.offers} == {3000.0}
+    ranking = advice(queue(), FakeScheduler(wait_min=50))
+    assert {offer.wait_s for offer in ranking.offers} == {3000.0}
 
 
 def test_questions_are_few_and_spaced() -> None:
-    asked = Asked()
+    scheduler = FakeScheduler()
     many = [partition(f"p{i}", 8) for i in range(20)]
     live = queue()
     live = replace(live, nodes_of=live.nodes_of | {p.name: live.nodes_of["batch"] for p in many})
-    found = advice(live, asked, partition("batch", 8), *many)
-    assert len(asked.asks) == MAX_TESTS == found.num_tested
-    assert asked.asks[0] == ORIGINAL
-    assert asked.pauses == [PAUSE_S] * (MAX_TESTS - 1)
-    assert found.num_considered > MAX_TESTS
+    ranking = advice(live, scheduler, partition("batch", 8), *many)
+    assert len(scheduler.asks) == MAX_TESTS == ranking.num_tested
+    assert scheduler.asks[0] == ORIGINAL
+    assert scheduler.pauses == [PAUSE_S] * (MAX_TESTS - 1)
+    assert ranking.num_considered > MAX_TESTS
 
 
 def test_what_the_scheduler_refuses_is_no_offer_and_its_words_are_kept() -> None:
     live = queue()
     live = replace(live, nodes_of=live.nodes_of | {"vip": live.nodes_of["batch"]})
-    found = advice(live, Asked(refuses="vip"), partition("batch", 8), partition("vip", 8))
-    assert {offer.request.partition for offer in found.offers} == {"batch"}
-    assert {offer.refusal for offer in found.refused} == {"not you"}
+    ranking = advice(live, FakeScheduler(refuses="vip"), partition("batch", 8), partition("vip", 8))
+    assert {offer.request.partition for offer in ranking.offers} == {"batch"}
+    assert {offer.refusal for offer in ranking.refused} == {"not you"}
 
 
 def test_nothing_but_refusals_is_an_error_with_its_words() -> None:
     with pytest.raises(SchedulerRefusedError, match="not you"):
-        advice(queue(), Asked(refuses="batch"))
+        advice(queue(), FakeScheduler(refuses="batch"))
 
 
 def test_partitions_without_enough_gpus_or_nodes_are_left_out() -> None:
-    found = advice(queue(), Asked(), partition("batch", 8), partition("debug", 1, gpus=0))
-    assert {offer.request.partition for offer in found.offers} == {"batch"}
+    ranking = advice(queue(), FakeScheduler(), partition("batch", 8), partition("debug", 1, gpus=0))
+    assert {offer.request.partition for offer in ranking.offers} == {"batch"}
     with pytest.raises(ConfigError, match="usable nodes"):
-        advice(queue(nodes=3), Asked())
+        advice(queue(nodes=3), FakeScheduler())
 
 
 def test_a_partition_with_a_short_limit_cuts_the_run_and_every_job_waits() -> None:
     live = queue()
-    found = advice(live, Asked(wait_min=10), partition("batch", 8, max_time_s=15 * 60))
-    sliced = [o for o in found.offers if o.num_jobs > 1 and o.request.num_nodes == 1]
+    ranking = advice(live, FakeScheduler(wait_min=10), partition("batch", 8, max_time_s=15 * 60))
+    sliced = [o for o in ranking.offers if o.num_jobs > 1 and o.request.num_nodes == 1]
     assert sliced
     for offer in sliced:
         assert offer.request.limit_s <= 15 * 60
@@ -147,10 +149,10 @@ def test_a_pilot_sets_times_and_memory() -> None:
     pilot = Pilot(
         path="r", num_ranks=4, step_s=3.0, high_step_s=3.6, predicted_step_s=2.0, host_memory_bytes=100 * 2.0**30
     )
-    found = with_pilot(RUN, pilot)
-    assert found.count(4).run_s == pytest.approx(1.5 * RUN.count(4).run_s)
-    assert found.count(4).high_s == pytest.approx(1.2 * found.count(4).run_s)
-    memory = found.memory_request_gib()
+    piloted = with_pilot(RUN, pilot)
+    assert piloted.count(4).run_s == pytest.approx(1.5 * RUN.count(4).run_s)
+    assert piloted.count(4).high_s == pytest.approx(1.2 * piloted.count(4).run_s)
+    memory = piloted.memory_request_gib()
     assert memory is not None
     assert 110 <= memory <= 120  # the peak and 10 to 20 %
     assert RUN.memory_request_gib() is None

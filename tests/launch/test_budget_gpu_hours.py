@@ -21,20 +21,20 @@ def graph_of(jobs: dict[str, dict[str, object]]) -> Graph:
 
 
 def test_estimate_is_nodes_times_gpus_times_limit_times_items() -> None:
-    found = budget.estimate(
+    estimated = budget.estimate(
         graph_of({"one": {}, "ten": {"items": [str(i) for i in range(10)], "after": {"one": "ok"}}})
     )
-    assert found.num_gpu_hours == pytest.approx(2 * 4 * 1.5 * 11)
-    assert [s.basis for s in found.jobs] == ["at most, by the time limit"] * 2
+    assert estimated.num_gpu_hours == pytest.approx(2 * 4 * 1.5 * 11)
+    assert [s.basis for s in estimated.jobs] == ["at most, by the time limit"] * 2
 
 
 def test_over_the_limit_is_refused_and_over_the_threshold_warned_of() -> None:
-    found = budget.estimate(graph_of({"one": {}}))
-    assert budget.check_budget(found, warn_gpu_hours=12, limit_gpu_hours=12) == []
-    (warning,) = budget.check_budget(found, warn_gpu_hours=11.9, limit_gpu_hours=None)
+    estimated = budget.estimate(graph_of({"one": {}}))
+    assert budget.check_budget(estimated, warn_gpu_hours=12, limit_gpu_hours=12) == []
+    (warning,) = budget.check_budget(estimated, warn_gpu_hours=11.9, limit_gpu_hours=None)
     assert "12 GPU-hours, over warn_gpu_hours = 11.9" in warning
     with pytest.raises(budget.OverBudgetError, match=r"12 GPU-hours, over the limit of 11: .* --force") as error:
-        budget.check_budget(found, warn_gpu_hours=None, limit_gpu_hours=11)
+        budget.check_budget(estimated, warn_gpu_hours=None, limit_gpu_hours=11)
     assert error.value.exit_code == 1
 
 

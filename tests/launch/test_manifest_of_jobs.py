@@ -217,8 +217,8 @@ def test_single_job_of_launch_is_listed_and_its_log_shown(
     assert (launched.returncode, launched.stdout) == (0, "101\n"), launched.stderr
     (folder / "queue").write_text("101|N/A|RUNNING|n1|0:10|None|x\n")
     listed = cli("jobs", "list", "--json", cwd=tmp_path, env=env)
-    (found,) = json.loads(listed.stdout)["launches"]
-    assert [(job["id"], job["states"]) for job in found["slurm_jobs"]] == [("101", {"running": "0"})]
+    (launch_document,) = json.loads(listed.stdout)["launches"]
+    assert [(job["id"], job["states"]) for job in launch_document["slurm_jobs"]] == [("101", {"running": "0"})]
     (tmp_path / "runs/one/logs/slurm-101.out").write_text("hello\n")
     assert "hello" in cli("jobs", "logs", "runs/one", cwd=tmp_path, env=env).stdout
     again = cli("launch", *size, "--run-dir", "runs/one", "--", "true", cwd=tmp_path, env=env)

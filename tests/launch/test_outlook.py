@@ -34,9 +34,9 @@ def run_of(name: str, **options: object) -> LanguageRun:
 
 def test_probed_machine_is_never_faster_than_its_probe() -> None:
     for name in ("gpt2-tiny", "gpt2", "gpt3-1.3b"):
-        found = language_outlook(CATALOG, run_of(name), here().machine, start_s=5.0)
-        assert found.step_s >= found.prediction.transformer.model_flop / PROBE.matmul_flop_per_s * 0.9
-        assert found.duration_s == pytest.approx(5.0 + 50 * found.step_s)
+        outlook = language_outlook(CATALOG, run_of(name), here().machine, start_s=5.0)
+        assert outlook.step_s >= outlook.prediction.transformer.model_flop / PROBE.matmul_flop_per_s * 0.9
+        assert outlook.duration_s == pytest.approx(5.0 + 50 * outlook.step_s)
 
 
 def test_ranks_share_a_cpu() -> None:
@@ -50,10 +50,10 @@ def test_slower_machine_takes_longer_and_has_a_smaller_largest_preset() -> None:
     slow = replace(PROBE, matmul_flop_per_s=PROBE.matmul_flop_per_s / 100, memory_bytes_per_s=4e8)
     best = {}
     for name, probe in (("fast", PROBE), ("slow", slow)):
-        found = largest_that_fits(CATALOG, here(probe).machine, remake=make, start_s=5.0, budget_s=600.0)
-        assert found is not None
-        assert found[1] <= 600.0
-        best[name] = CATALOG.model(found[0])
+        largest = largest_that_fits(CATALOG, here(probe).machine, remake=make, start_s=5.0, budget_s=600.0)
+        assert largest is not None
+        assert largest[1] <= 600.0
+        best[name] = CATALOG.model(largest[0])
     assert from_catalog(best["fast"]).num_params > from_catalog(best["slow"]).num_params
 
 

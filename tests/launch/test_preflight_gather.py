@@ -51,30 +51,30 @@ SLINGSHOT = {
 
 
 def test_ports_of_an_infiniband_node(tmp_path: Path) -> None:
-    found = {nic.name: nic for nic in network_ports(write_tree(tmp_path, INFINIBAND) / "sys")}
-    assert set(found) == {"mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "ib0"}
-    assert found["mlx5_0:1"].bytes_per_s == pytest.approx(50e9)
-    assert found["mlx5_1:1"].bytes_per_s == pytest.approx(25e9)  # trained at half width
-    assert [found[n].is_up for n in ("mlx5_0:1", "mlx5_2:1")] == [True, False]
-    assert [found[n].kind for n in ("mlx5_0:1", "mlx5_2:1", "ib0")] == ["infiniband", "roce", "infiniband"]
-    assert found["mlx5_0:1"].numa == 0
-    assert found["mlx5_1:1"].numa == -1
-    link = found["mlx5_0:1"].link
+    ports = {nic.name: nic for nic in network_ports(write_tree(tmp_path, INFINIBAND) / "sys")}
+    assert set(ports) == {"mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "ib0"}
+    assert ports["mlx5_0:1"].bytes_per_s == pytest.approx(50e9)
+    assert ports["mlx5_1:1"].bytes_per_s == pytest.approx(25e9)  # trained at half width
+    assert [ports[n].is_up for n in ("mlx5_0:1", "mlx5_2:1")] == [True, False]
+    assert [ports[n].kind for n in ("mlx5_0:1", "mlx5_2:1", "ib0")] == ["infiniband", "roce", "infiniband"]
+    assert ports["mlx5_0:1"].numa == 0
+    assert ports["mlx5_1:1"].numa == -1
+    link = ports["mlx5_0:1"].link
     assert link is not None
     assert link.max_bytes_per_s == pytest.approx(63.0e9, rel=0.01)  # PCIe 5.0 x16
 
 
 def test_ports_of_a_slingshot_node(tmp_path: Path) -> None:
-    found = list(network_ports(write_tree(tmp_path, SLINGSHOT) / "sys"))
-    assert [(nic.name, nic.kind, nic.bytes_per_s, nic.numa) for nic in found] == [
+    ports = list(network_ports(write_tree(tmp_path, SLINGSHOT) / "sys"))
+    assert [(nic.name, nic.kind, nic.bytes_per_s, nic.numa) for nic in ports] == [
         (f"hsn{n}", "slingshot", 25e9, n) for n in range(4)
     ]
 
 
 def test_numa_nodes_without_cpus_are_left_out(tmp_path: Path) -> None:
-    found = numa_cpus(write_tree(tmp_path, INFINIBAND) / "sys")
-    assert list(found) == ["0", "1"]
-    assert len(found["0"]) == 112
+    cpus_of_node = numa_cpus(write_tree(tmp_path, INFINIBAND) / "sys")
+    assert list(cpus_of_node) == ["0", "1"]
+    assert len(cpus_of_node["0"]) == 112
 
 
 def test_the_link_and_place_of_a_gpu(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_cpu_lists() -> None:
 
 
 def test_room_in_folders(tmp_path: Path) -> None:
-    found = disk(tmp_path / "new")
-    assert found.problem == ""
-    assert found.free_bytes is not None
-    assert found.free_bytes > 0
+    room = disk(tmp_path / "new")
+    assert room.problem == ""
+    assert room.free_bytes is not None
+    assert room.free_bytes > 0
     assert list((tmp_path / "new").iterdir()) == []  # the probe's file is gone
     (tmp_path / "file").write_text("")
     assert disk(tmp_path / "file" / "below").problem
@@ -122,9 +122,9 @@ def test_own_connections_of_the_kernels_table() -> None:
 
 def test_facts_of_this_machine_survive_the_way_to_rank_0(tmp_path: Path) -> None:
     world = World.from_environment({}, host="here")
-    found = gather(world, {}, folders=[tmp_path], gpu=RankGpu(uuid="u", bus="", name="G"), num_visible_gpus=1)
-    assert set(found.cpus) == os.sched_getaffinity(0)
-    assert RankFacts.from_dict(found.as_dict()) == found
+    facts = gather(world, {}, folders=[tmp_path], gpu=RankGpu(uuid="u", bus="", name="G"), num_visible_gpus=1)
+    assert set(facts.cpus) == os.sched_getaffinity(0)
+    assert RankFacts.from_dict(facts.as_dict()) == facts
 
 
 def test_node_lists() -> None:

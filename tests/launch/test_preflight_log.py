@@ -52,29 +52,29 @@ i:1:2 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 2901000 c
 
 
 def test_h100_over_infiniband() -> None:
-    found = read_log(H100, rank=7)
-    assert (found.rank, found.library, found.version) == (7, "nccl", "2.21.5+cuda12.4")
-    assert found.network == "IBext_v8"
-    assert found.routes == ("P2P/CUMEM", "NET/IBext_v8/2/GDRDMA")
-    assert networks_used(found) == ("rdma",)
-    assert is_direct(found)
-    assert found.has_multicast
-    assert not goes_through_host(found)
+    log = read_log(H100, rank=7)
+    assert (log.rank, log.library, log.version) == (7, "nccl", "2.21.5+cuda12.4")
+    assert log.network == "IBext_v8"
+    assert log.routes == ("P2P/CUMEM", "NET/IBext_v8/2/GDRDMA")
+    assert networks_used(log) == ("rdma",)
+    assert is_direct(log)
+    assert log.has_multicast
+    assert not goes_through_host(log)
 
 
 def test_slingshot_with_the_plugin() -> None:
-    found = read_log(RCCL, rank=0)
-    assert (found.library, found.version, found.provider) == ("rccl", "2.21.5-HEAD:9a0e6a1", "cxi")
-    assert found.routes == ("NET/AWS Libfabric/1/GDRDMA", "P2P/IPC")
-    assert networks_used(found) == ("libfabric",)
-    assert is_direct(found)
+    log = read_log(RCCL, rank=0)
+    assert (log.library, log.version, log.provider) == ("rccl", "2.21.5-HEAD:9a0e6a1", "cxi")
+    assert log.routes == ("NET/AWS Libfabric/1/GDRDMA", "P2P/IPC")
+    assert networks_used(log) == ("libfabric",)
+    assert is_direct(log)
 
 
 @pytest.mark.parametrize("text", [SOCKETS, RCCL_FALLEN_BACK])
 def test_a_fall_back_to_sockets_shows(text: str) -> None:
-    found = read_log(text, rank=0)
-    assert networks_used(found) == ("sockets",)
-    assert not is_direct(found)
+    log = read_log(text, rank=0)
+    assert networks_used(log) == ("sockets",)
+    assert not is_direct(log)
 
 
 def test_interfaces_of_sockets_and_ports() -> None:
@@ -83,9 +83,9 @@ def test_interfaces_of_sockets_and_ports() -> None:
 
 
 def test_old_releases_say_ring() -> None:
-    found = read_log(OLD, rank=0)
-    assert found.version == "2.5.6+cuda10.2"
-    assert found.routes == ("P2P/IPC", "NET/IB/1/GDRDMA")
+    log = read_log(OLD, rank=0)
+    assert log.version == "2.5.6+cuda10.2"
+    assert log.routes == ("P2P/IPC", "NET/IB/1/GDRDMA")
 
 
 def test_host_memory_inside_a_node() -> None:
@@ -94,10 +94,10 @@ def test_host_memory_inside_a_node() -> None:
 
 
 def test_warnings_are_kept_and_failures_are_no_way() -> None:
-    found = read_log(FAILED, rank=0)
-    assert found.routes == ()
-    assert len(found.warnings) == 1
-    assert "Invalid argument" in found.warnings[0]
+    log = read_log(FAILED, rank=0)
+    assert log.routes == ()
+    assert len(log.warnings) == 1
+    assert "Invalid argument" in log.warnings[0]
 
 
 @pytest.mark.parametrize("text", ["", "\x00\xff garbage\n", "NCCL INFO Channel\nvia NET/\n"])
@@ -115,5 +115,5 @@ def test_what_is_no_log_says_nothing(text: str) -> None:
     ],
 )
 def test_forms_of_a_way(way: str, family: str) -> None:
-    found = read_log(f"h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via {way}\n", rank=0)
-    assert networks_used(found) in ((family,), (family.removesuffix("_v9"),))
+    log = read_log(f"h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via {way}\n", rank=0)
+    assert networks_used(log) in ((family,), (family.removesuffix("_v9"),))

@@ -20,7 +20,7 @@ def test_rounds_pair_every_node_with_two_neighbours_and_nobody_twice_at_once(num
     for first, second in (pair for pairs in plan for pair in pairs):
         partners[first].add(second)
         partners[second].add(first)
-    assert {len(found) for found in partners.values()} == ({1} if num_nodes == 2 else {2})
+    assert {len(neighbours) for neighbours in partners.values()} == ({1} if num_nodes == 2 else {2})
 
 
 @given(

@@ -16,12 +16,12 @@ CATALOG = Catalog((packaged_data(),))
 
 
 def test_lumi_has_four_ports_of_200_gbit() -> None:
-    found = with_nominal(PreflightRequest(), CATALOG, system="lumi", num_nodes=4, ranks_per_node=8)
-    assert (found.nic_bytes_per_s, found.num_nics) == (25e9, 4)
-    assert found.node_s is not None
-    assert found.pair_s is not None
-    assert found.world_s is not None
-    assert 0 < found.node_s < found.pair_s <= found.world_s < 1.0
+    request = with_nominal(PreflightRequest(), CATALOG, system="lumi", num_nodes=4, ranks_per_node=8)
+    assert (request.nic_bytes_per_s, request.num_nics) == (25e9, 4)
+    assert request.node_s is not None
+    assert request.pair_s is not None
+    assert request.world_s is not None
+    assert 0 < request.node_s < request.pair_s <= request.world_s < 1.0
 
 
 def test_more_ranks_than_devices_are_refused() -> None:

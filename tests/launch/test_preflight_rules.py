@@ -26,7 +26,7 @@ def with_timings(seen: PreflightEvidence, change: Callable[[Timings, str], Timin
     return replace(seen, timings=tuple(change(t, seen.host_of(t.rank)) for t in seen.timings))
 
 
-def found(seen: PreflightEvidence) -> dict[str, set[str]]:
+def nodes_at_fault(seen: PreflightEvidence) -> dict[str, set[str]]:
     """Nodes at fault by rule."""
     named: dict[str, set[str]] = {}
     for one in judge(seen):
@@ -115,15 +115,15 @@ FAULTS: dict[str, tuple[str, Change]] = {
 def test_a_fault_of_one_node_is_found_and_pinned_on_it(fault: str) -> None:
     rule, change = FAULTS[fault]
     seen = with_ranks(healthy(3), "n2", change)
-    assert found(seen)[rule] == {"n2"}
-    assert {node for nodes in found(seen).values() for node in nodes} == {"n2"}
+    assert nodes_at_fault(seen)[rule] == {"n2"}
+    assert {node for nodes in nodes_at_fault(seen).values() for node in nodes} == {"n2"}
 
 
 def test_a_port_below_nominal_is_found_even_where_all_are_alike() -> None:
     seen = healthy(2, request=PreflightRequest(nic_bytes_per_s=NDR))
     half = tuple(replace(n, bytes_per_s=NDR / 2) for n in seen.ranks[0].nics)
     seen = replace(seen, ranks=tuple(replace(r, nics=half) for r in seen.ranks))
-    assert found(seen)["nic-slow"] == {"n1", "n2"}
+    assert nodes_at_fault(seen)["nic-slow"] == {"n1", "n2"}
     assert decide(seen).code == ExitCode.REQUEUE
 
 
@@ -131,7 +131,7 @@ def test_a_missing_port_is_counted() -> None:
     seen = with_ranks(
         healthy(2, request=PreflightRequest(num_nics=8)), "n1", lambda r: replace(r, nics=r.nics[:7])
     )  # fmt: skip
-    assert found(seen)["nic-down"] == {"n1"}
+    assert nodes_at_fault(seen)["nic-down"] == {"n1"}
 
 
 def test_ip_over_infiniband_is_no_port_of_its_own() -> None:
@@ -144,7 +144,7 @@ def test_ip_over_infiniband_is_no_port_of_its_own() -> None:
 
 def test_a_slow_copy_is_measured_against_the_link() -> None:
     seen = with_timings(healthy(2), lambda t, host: replace(t, copy_bytes_per_s=12e9) if host == "n2" else t)
-    assert found(seen) == {"copy-slow": {"n2"}}
+    assert nodes_at_fault(seen) == {"copy-slow": {"n2"}}
 
 
 @pytest.mark.parametrize("num_nodes", [3, 4, 5])
@@ -153,12 +153,12 @@ def test_the_node_that_is_slow_with_both_neighbours_is_named_and_not_they(num_no
         pairs = {o: 1e-2 if "n2" in (host, o) else t for o, t in timing.pairs_s.items()}
         return replace(timing, pairs_s=pairs)
 
-    assert found(with_timings(healthy(num_nodes), slow)) == {"node-slow": {"n2"}}
+    assert nodes_at_fault(with_timings(healthy(num_nodes), slow)) == {"node-slow": {"n2"}}
 
 
 def test_two_nodes_cannot_tell_which_is_slow() -> None:
     seen = healthy(2, request=PreflightRequest(pair_s=1e-4))
-    assert found(seen) == {"collective-slow": set()}
+    assert nodes_at_fault(seen) == {"collective-slow": set()}
     assert decide(seen).code == ExitCode.YES
 
 
@@ -167,19 +167,19 @@ def test_a_slow_device_and_a_slow_link_inside_a_node() -> None:
     (one,) = judge(seen)
     assert (one.rule, one.evidence["rank"]) == ("device-slow", 9)
     seen = with_timings(healthy(3), lambda t, host: replace(t, node_s=3e-3) if host == "n3" else t)
-    assert found(seen) == {"node-slow": {"n3"}}
+    assert nodes_at_fault(seen) == {"node-slow": {"n3"}}
 
 
 def test_the_warm_up_is_held_against_its_price() -> None:
-    assert found(healthy(3, request=PreflightRequest(world_s=3e-3))) == {}
-    assert found(healthy(3, request=PreflightRequest(world_s=1e-3))) == {"collective-slow": set()}
+    assert nodes_at_fault(healthy(3, request=PreflightRequest(world_s=3e-3))) == {}
+    assert nodes_at_fault(healthy(3, request=PreflightRequest(world_s=1e-3))) == {"collective-slow": set()}
 
 
 def test_a_wrong_sum_and_a_clock() -> None:
     seen = with_timings(healthy(3), lambda t, host: replace(t, is_sum_right=host != "n3"))
-    assert found(seen) == {"sum-wrong": {"n3"}}
+    assert nodes_at_fault(seen) == {"sum-wrong": {"n3"}}
     seen = with_timings(healthy(3), lambda t, host: replace(t, clock_s=1005.0) if host == "n3" else t)
-    assert found(seen) == {"clock-off": {"n3"}}
+    assert nodes_at_fault(seen) == {"clock-off": {"n3"}}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_wrong_sum_and_a_clock() -> None:
 def test_the_way_taken_against_the_way_wanted(transport: str, routes: tuple[str, ...], rule: str | None) -> None:
     seen = healthy(2, request=PreflightRequest(transport=transport))
     seen = replace(seen, transports=tuple(replace(t, routes=routes) for t in seen.transports))
-    assert set(found(seen)) == ({rule} if rule else set())
+    assert set(nodes_at_fault(seen)) == ({rule} if rule else set())
     assert decide(seen).code == (ExitCode.NO if rule == "transport-other" else ExitCode.YES)
 
 
@@ -208,9 +208,9 @@ def test_ranks_that_never_came_and_ranks_that_hang() -> None:
     gone = replace(
         gone, ranks=gone.ranks[:16], timings=(), transports=(), missing=tuple((r, "n3", "") for r in range(16, 24))
     )
-    assert found(gone) == {"rank-missing": {"n3"}}
+    assert nodes_at_fault(gone) == {"rank-missing": {"n3"}}
     hung = replace(healthy(3), timings=(), missing=((8, "n2", "all-reduce of two nodes, round 1"),))
-    assert found(hung) == {"collective-hung": {"n2"}}
+    assert nodes_at_fault(hung) == {"collective-hung": {"n2"}}
     assert decide(hung).code == ExitCode.REQUEUE
 
 

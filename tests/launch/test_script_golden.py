@@ -28,7 +28,7 @@ def test_every_stored_script_has_its_case() -> None:
 def variants(site: str) -> dict[str, dict[str, object]]:
     tasks = ArrayTasks(manifest=Path("/a b/items"), num_items=4, max_running=2)
     software = {"venv": "/v e/x", "modules": ("PyTorch/2.9",), "variables": {"A": "it's $(x) \\"}, "requeue": False}
-    found: dict[str, dict[str, object]] = {
+    changes_of: dict[str, dict[str, object]] = {
         "srun": {"launcher": "srun", "array": tasks, "copied_paths": ("/data/a b", "/data/c")},
         "torchrun": {"launcher": "torchrun", "transport": "tcp", **software},
     }
@@ -39,22 +39,22 @@ def variants(site: str) -> dict[str, dict[str, object]]:
             container = Container(image=image, sha256=digest, runtime=runtime.kind)
             copied = () if runtime.kind == "shifter" else (image,)
             names = {"variables": {"OWN": "1", "NCCL_DEBUG": "WARN"}}
-            found[f"{runtime.kind} {launcher}"] = {
+            changes_of[f"{runtime.kind} {launcher}"] = {
                 "container": container,
                 "launcher": launcher,
                 "copied_paths": copied,
             } | names
-    return found
+    return changes_of
 
 
 def written_variants(folder: Path) -> list[Path]:
-    found = []
+    paths = []
     for name in SITES:
         for index, changes in enumerate(variants(name).values()):
             path = folder / f"{name}-{index}.sh"
             path.write_text(render(request_for(SITES[name], num_nodes=1, **changes), SITES[name]).text)
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def test_every_variant_is_clean_for_bash(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ PATHS = st.one_of(
 def whole_requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """A site, and everything that somebody may write for it at once."""
     site = draw(st.sampled_from(sorted(SITES)))
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "command": (draw(st.sampled_from(("python", "/o p/python3.11", "./run"))), *draw(st.lists(TEXT, max_size=4))),
         "launcher": draw(st.sampled_from(("srun", "torchrun"))),
         "num_nodes": draw(st.integers(1, 3)),
@@ -233,17 +233,17 @@ def whole_requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         "notes": tuple(draw(st.lists(TEXT, max_size=2))),
     }
     if draw(st.booleans()):
-        asked["array"] = ArrayTasks(manifest=Path(draw(PATHS)), num_items=2, max_running=1)
+        request["array"] = ArrayTasks(manifest=Path(draw(PATHS)), num_items=2, max_running=1)
     elif draw(st.booleans()):
-        asked["num_spares"] = 1
-    return site, asked
+        request["num_spares"] = 1
+    return site, request
 
 
-def rendered_or_refused(site: str, asked: dict[str, Any], image: str) -> str:
+def rendered_or_refused(site: str, changes: dict[str, Any], image: str) -> str:
     """The script; empty where the request is refused, which it is in one sentence."""
     try:
         container = Container(image=image) if image else None
-        return render(request_for(SITES[site], container=container, **asked), SITES[site]).text
+        return render(request_for(SITES[site], container=container, **changes), SITES[site]).text
     except ConfigError as error:
         one_sentence(error)
         return ""

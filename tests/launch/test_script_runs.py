@@ -224,7 +224,7 @@ def test_rank_that_sees_one_device_has_local_rank_zero(tmp_path: Path, site: str
 
 
 @pytest.mark.parametrize(
-    ("site", "transport", "wanted", "unwanted"),
+    ("site", "transport", "set_variables", "unset_variables"),
     [
         ("leonardo", "rdma", "NCCL_NET=IB UCX_TLS=^tcp", "NCCL_SOCKET_IFNAME"),
         ("jupiter", "ipoib", "NCCL_NET=Socket NCCL_SOCKET_IFNAME=ib0 NCCL_IB_DISABLE=1", "NCCL_IB_HCA"),
@@ -235,15 +235,15 @@ def test_rank_that_sees_one_device_has_local_rank_zero(tmp_path: Path, site: str
     ],
 )
 def test_transport_is_forced_by_its_variables(
-    tmp_path: Path, site: str, transport: str, wanted: str, unwanted: str
+    tmp_path: Path, site: str, transport: str, set_variables: str, unset_variables: str
 ) -> None:
     folder = make(tmp_path / "s")
     (folder / "bin" / "probe").write_text('#!/bin/bash\nenv >"$SANDBOX/probe.env"; : >"$SANDBOX/probe.argv"\n')
     ran = run(folder, site, transport=transport, launcher="srun")
-    found = ran.chosen.splitlines()
-    assert set(wanted.split()) <= set(found)
-    assert not {line.partition("=")[0] for line in found} & set(unwanted.split())
-    assert ("NCCL_NET=AWS Libfabric" in found) == (transport == "ofi-plugin")
+    environment = ran.chosen.splitlines()
+    assert set(set_variables.split()) <= set(environment)
+    assert not {line.partition("=")[0] for line in environment} & set(unset_variables.split())
+    assert ("NCCL_NET=AWS Libfabric" in environment) == (transport == "ofi-plugin")
 
 
 def test_staging_that_does_not_fit_ends_the_job_before_the_ranks(tmp_path: Path) -> None:

@@ -35,23 +35,23 @@ ACCOUNTS = """\
 
 
 def test_queue() -> None:
-    found = slurm.parse_queue(QUEUE)
-    assert found["12", 0].state is JobState.RUNNING
-    assert found["12", 0].elapsed_s == 93784
-    assert {found["12", task].state for task in range(2, 10)} == {JobState.PENDING}
-    assert (found["12", 5].reason, found["12", 1].nodes) == ("JobArrayTaskLimit", "n[1-2]")
-    assert found["13", slurm.NO_TASK].state is JobState.OUT_OF_MEMORY
-    assert len(found) == 11
+    jobs = slurm.parse_queue(QUEUE)
+    assert jobs["12", 0].state is JobState.RUNNING
+    assert jobs["12", 0].elapsed_s == 93784
+    assert {jobs["12", task].state for task in range(2, 10)} == {JobState.PENDING}
+    assert (jobs["12", 5].reason, jobs["12", 1].nodes) == ("JobArrayTaskLimit", "n[1-2]")
+    assert jobs["13", slurm.NO_TASK].state is JobState.OUT_OF_MEMORY
+    assert len(jobs) == 11
 
 
 def test_accounts_tell_a_starved_step_from_a_failure() -> None:
-    found = slurm.parse_accounting(ACCOUNTS)
-    assert found["12", 0].state is JobState.COMPLETED
-    assert found["12", 1].state is JobState.OUT_OF_MEMORY
-    assert (found["12", 1].exit_code, found["12", 1].nodes) == (1, "n2")
-    assert found["12", 7].state is JobState.PENDING
-    assert found["13", slurm.NO_TASK].state is JobState.CANCELLED
-    assert found["13", slurm.NO_TASK].elapsed_s == 7
+    jobs = slurm.parse_accounting(ACCOUNTS)
+    assert jobs["12", 0].state is JobState.COMPLETED
+    assert jobs["12", 1].state is JobState.OUT_OF_MEMORY
+    assert (jobs["12", 1].exit_code, jobs["12", 1].nodes) == (1, "n2")
+    assert jobs["12", 7].state is JobState.PENDING
+    assert jobs["13", slurm.NO_TASK].state is JobState.CANCELLED
+    assert jobs["13", slurm.NO_TASK].elapsed_s == 7
 
 
 def test_queue_as_json_of_old_and_new_versions() -> None:
@@ -65,10 +65,10 @@ def test_queue_as_json_of_old_and_new_versions() -> None:
     alone = {"job_id": 30, "array_job_id": number | {"number": 0}, "array_task_id": unset,
              "array_task_string": "", "job_state": ["COMPLETED"], "nodes": "n2",
              "start_time": number | {"number": 10}, "end_time": number | {"number": 25}}  # fmt: skip
-    found = slurm.parse_queue_json(json.dumps({"jobs": [old, new, alone]}))
-    assert (found["1", 3].state, found["1", 3].exit_code, found["1", 3].elapsed_s) == (JobState.FAILED, 1, 3.0)
-    assert [found["20", task].state for task in (4, 5, 6)] == [JobState.PENDING] * 3
-    assert (found["30", slurm.NO_TASK].state, found["30", slurm.NO_TASK].elapsed_s) == (JobState.COMPLETED, 15.0)
+    jobs = slurm.parse_queue_json(json.dumps({"jobs": [old, new, alone]}))
+    assert (jobs["1", 3].state, jobs["1", 3].exit_code, jobs["1", 3].elapsed_s) == (JobState.FAILED, 1, 3.0)
+    assert [jobs["20", task].state for task in (4, 5, 6)] == [JobState.PENDING] * 3
+    assert (jobs["30", slurm.NO_TASK].state, jobs["30", slurm.NO_TASK].elapsed_s) == (JobState.COMPLETED, 15.0)
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ def test_epicures_protocol_trains_five_epochs() -> None:
 
 def test_an_epoch_is_the_images_that_are_not_held_out(tmp_path: Path) -> None:
     make_images(tmp_path / "set", ImageSet(num_images=78, num_classes=2), to="shards")
-    asked = replace(REQUEST, data=str(tmp_path / "set"), batch=5, workers=3)
-    run = resolve_vision_run(CATALOG, asked)
+    request = replace(REQUEST, data=str(tmp_path / "set"), batch=5, workers=3)
+    run = resolve_vision_run(CATALOG, request)
     assert run.steps_per_epoch == 75 // 10
     assert (run.data, run.num_workers) == (str((tmp_path / "set").resolve()), 3)
     assert (
-        resolve_vision_run(CATALOG, replace(asked, options={"passes_per_epoch": 13})).steps_per_epoch == 75 * 13 // 10
+        resolve_vision_run(CATALOG, replace(request, options={"passes_per_epoch": 13})).steps_per_epoch == 75 * 13 // 10
     )
 
 
@@ -75,9 +75,9 @@ def test_batch_follows_the_memory_as_epicures_does(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_does_not_fit_is_said() -> None:
-    asked = replace(REQUEST, ranks=1, batch=8192)
+    request = replace(REQUEST, ranks=1, batch=8192)
     with pytest.raises(RunTooLargeError, match=r"8192 images a rank does not fit in memory .*smaller --batch"):
-        prepare_vision(CATALOG, asked, system="generic-v100", budget_s=1e9)
+        prepare_vision(CATALOG, request, system="generic-v100", budget_s=1e9)
 
 
 def test_decoding_is_in_the_prediction(tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ def measured(network: ShapedNetwork, path: Path, *ops: CollectiveOp, budget_s: f
     return read_measurements(directory)
 
 
-def fits_of(found: Measurements) -> dict[str, Fit]:
-    fits = {fit.op: fit for fit in fit_collectives(found.rows)}
-    assert all(row["num_wrong"] == 0 and row["num_nodes"] == row["num_ranks"] for row in found.rows)
-    assert {row["backend"] for row in found.rows} == {"gloo"}
-    assert found.versions["interface"] == "TCP/eth0"
+def fits_of(measurements: Measurements) -> dict[str, Fit]:
+    fits = {fit.op: fit for fit in fit_collectives(measurements.rows)}
+    assert all(row["num_wrong"] == 0 and row["num_nodes"] == row["num_ranks"] for row in measurements.rows)
+    assert {row["backend"] for row in measurements.rows} == {"gloo"}
+    assert measurements.versions["interface"] == "TCP/eth0"
     return fits
 
 

@@ -92,8 +92,8 @@ def test_no_size_is_ever_predicted_to_take_less_than_nothing(noise: list[float])
 
 def test_groups_are_fitted_apart_and_too_few_sizes_not_at_all() -> None:
     two, four = rows_of(line(1e-5, 1e9), num_ranks=2), rows_of(line(3e-5, 1e9), num_ranks=4)
-    few = rows_of([1e-5, 2e-5], sizes=[1024, 2048], op="broadcast")
-    fits = fit_collectives([*two, *four, *few])
+    two_sizes = rows_of([1e-5, 2e-5], sizes=[1024, 2048], op="broadcast")
+    fits = fit_collectives([*two, *four, *two_sizes])
     assert [(fit.op, fit.num_ranks) for fit in fits] == [("all-reduce", 2), ("all-reduce", 4)]
     assert fit_collectives([]) == []
 

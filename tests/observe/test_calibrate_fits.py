@@ -44,28 +44,30 @@ SHAPES = (
 )
 
 
-def found(name: str, values: object, of: str = "") -> float:
+def value_of(name: str, values: object, of: str = "") -> float:
     assert isinstance(values, tuple)
     return next(float(v.value) for v in values if (v.name, v.of) == (name, of))
 
 
 def test_rate_and_start_of_a_cpus_products_are_recovered() -> None:
     values = values_from([source("gemm", product_rows(150e9, start_s=3e-6), CPU)], LAPTOP)
-    assert found("matmul_flop_per_s", values, "fp32") == pytest.approx(150e9, rel=0.03)
-    assert found("matmul_start_s", values) == pytest.approx(3e-6, rel=0.1)
+    assert value_of("matmul_flop_per_s", values, "fp32") == pytest.approx(150e9, rel=0.03)
+    assert value_of("matmul_start_s", values) == pytest.approx(3e-6, rel=0.1)
 
 
 def test_a_product_that_others_slowed_down_does_not_move_a_cpus_rate() -> None:
     rows = product_rows(150e9, start_s=3e-6)
     rows[-1] = {**rows[-1], "time_s": 20.0 * rows[-1]["time_s"], "flop_per_s": rows[-1]["flop_per_s"] / 20.0}
     values = values_from([source("gemm", rows, CPU)], LAPTOP)
-    assert found("matmul_flop_per_s", values, "fp32") == pytest.approx(150e9, rel=0.1)
+    assert value_of("matmul_flop_per_s", values, "fp32") == pytest.approx(150e9, rel=0.1)
 
 
 def test_a_cpu_that_was_held_up_keeps_the_catalogues_rate_and_says_so() -> None:
-    few = source("gemm", product_rows(3e6)[:3], CPU)
-    assert values_from([few], LAPTOP) == ()
-    assert "gemm: 3 products in fp32 were measured in its time, and 4 are needed" in unmeasured_words([few])[0]
+    three_products = source("gemm", product_rows(3e6)[:3], CPU)
+    assert values_from([three_products], LAPTOP) == ()
+    assert (
+        "gemm: 3 products in fp32 were measured in its time, and 4 are needed" in unmeasured_words([three_products])[0]
+    )
     assert unmeasured_words([source("gemm", product_rows(150e9), CPU)]) == []
 
 
@@ -76,28 +78,28 @@ def test_saves_of_the_largest_state_and_the_copy_that_training_waits_for() -> No
         for mode in ("sync", "async")
     ]
     values = values_from([source("checkpoint", rows, {**CPU, "num_ranks": 2})], LAPTOP)
-    assert found("checkpoint_bytes_per_s", values, "sync") == 2e8
-    assert found("checkpoint_copy_bytes_per_s", values) == pytest.approx(2e9)  # a rank's half of the state
+    assert value_of("checkpoint_bytes_per_s", values, "sync") == 2e8
+    assert value_of("checkpoint_copy_bytes_per_s", values) == pytest.approx(2e9)  # a rank's half of the state
 
 
 def test_a_gpus_products_are_what_it_holds_and_its_best_is_kept_beside() -> None:
     rows = [*product_rows(700e12, precision="bf16"), *product_rows(640e12, precision="bf16", series="sustained")[-1:]]
     values = values_from([source("gemm", rows, GPU)], H200)
-    assert found("matmul_flop_per_s", values, "bf16") == pytest.approx(640e12, rel=0.01)
-    assert found("best_matmul_flop_per_s", values, "bf16") == pytest.approx(700e12, rel=0.01)
+    assert value_of("matmul_flop_per_s", values, "bf16") == pytest.approx(640e12, rel=0.01)
+    assert value_of("best_matmul_flop_per_s", values, "bf16") == pytest.approx(700e12, rel=0.01)
 
 
 def test_memory_is_read_where_no_cache_helps() -> None:
     values = values_from([source("memory", memory_rows(12e9), CPU)], LAPTOP)
-    assert found("memory_bytes_per_s", values) == pytest.approx(12e9, rel=0.01)
+    assert value_of("memory_bytes_per_s", values) == pytest.approx(12e9, rel=0.01)
     assert [v.catalogue for v in values] == [pytest.approx(LAPTOP.hbm_bytes_per_s)]
 
 
 def test_attention_is_the_fastest_kernels_and_its_ramp_is_recovered() -> None:
     values = values_from([source("attention", attention_rows(600e12, 3.2, half_at=500.0), GPU)], H200)
-    assert found("attention_flop_per_s", values, "bf16") == pytest.approx(600e12, rel=0.02)
-    assert found("attention_seq_ramp", values) == pytest.approx(500.0, rel=0.05)
-    assert found("attention_backward_ratio", values, "bf16") == pytest.approx(3.2, rel=0.01)
+    assert value_of("attention_flop_per_s", values, "bf16") == pytest.approx(600e12, rel=0.02)
+    assert value_of("attention_seq_ramp", values) == pytest.approx(500.0, rel=0.05)
+    assert value_of("attention_backward_ratio", values, "bf16") == pytest.approx(3.2, rel=0.01)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(8192, 6144, 2048), (2048, 2048, 2048), (16384, 4096, 1024), (300, 700, 90)])
@@ -120,10 +122,12 @@ def test_cool_products_and_held_ones_are_told_apart() -> None:
         )
     ]  # fmt: skip
     values = values_from([source("gemm", rows, GPU)], H200)
-    cool, held = (found("full_matmul_flop_per_s", values, of) for of in ("bf16 cool", "bf16"))
+    cool, held = (value_of("full_matmul_flop_per_s", values, of) for of in ("bf16 cool", "bf16"))
     assert cool == pytest.approx(full_tile_flop_per_s(H200, rows[1]))
     assert held / cool == pytest.approx(50 / 60)
-    assert found("best_matmul_flop_per_s", values, "bf16") == pytest.approx(2 * 8192**3 / 1.6e-3)  # a pause is no merit
+    assert value_of("best_matmul_flop_per_s", values, "bf16") == pytest.approx(
+        2 * 8192**3 / 1.6e-3
+    )  # a pause is no merit
 
 
 def test_operators_of_convolutions_are_kept_of_gpus_and_the_later_run_counts() -> None:
@@ -142,12 +146,12 @@ def test_a_start_that_only_others_explain_is_not_believed() -> None:
     assert "matmul_flop_per_s" in names
     assert "matmul_start_s" not in names
     jolted = [row | {"time_s": 8e-3} if row["m"] < 256 else row for row in rows]  # the quickest repeats were not
-    assert found("matmul_start_s", values_from([source("gemm", jolted, CPU)], LAPTOP)) < 50e-6
+    assert value_of("matmul_start_s", values_from([source("gemm", jolted, CPU)], LAPTOP)) < 50e-6
 
 
 def test_of_two_runs_of_one_benchmark_the_later_counts() -> None:
     both = [source("memory", memory_rows(rate), CPU) for rate in (8e9, 12e9)]
-    assert found("memory_bytes_per_s", values_from(both, LAPTOP)) == pytest.approx(12e9, rel=0.01)
+    assert value_of("memory_bytes_per_s", values_from(both, LAPTOP)) == pytest.approx(12e9, rel=0.01)
 
 
 def language_steps(truth: Calibration, *, num: int = len(SHAPES), noise: float = 0.0) -> list[RealStep]:

@@ -159,6 +159,6 @@ def test_report_as_a_document_and_as_a_picture(tmp_path: Path, cli: Cli) -> None
 )
 def test_report_refuses(tmp_path: Path, cli: Cli, refused: Callable[..., str], args: list[str], words: str) -> None:
     directory = make_run(tmp_path / "r")
-    said = refused(cli("report", *[str(directory.path) if a == "RUN" else a for a in args], cwd=tmp_path))
-    assert words in said
+    message = refused(cli("report", *[str(directory.path) if a == "RUN" else a for a in args], cwd=tmp_path))
+    assert words in message
     assert not (tmp_path / "x.bmp").exists()

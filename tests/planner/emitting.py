@@ -93,15 +93,15 @@ def megatron_arguments(text: str) -> dict[str, Any]:
     return vars(megatron_parser().parse_args(shlex.split(inside)))
 
 
-def layout_of(found: Emitted, num_gpus: int) -> Layout:
+def layout_of(emitted_file: Emitted, num_gpus: int) -> Layout:
     """The layout that a framework would make of its file on so many devices."""
-    return {"megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed, "fsdp": _fsdp}[found.framework](
-        found, num_gpus
-    )
+    return {"megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed, "fsdp": _fsdp}[
+        emitted_file.framework
+    ](emitted_file, num_gpus)
 
 
-def _megatron(found: Emitted, num_gpus: int) -> Layout:
-    args = megatron_arguments(found.text)
+def _megatron(emitted_file: Emitted, num_gpus: int) -> Layout:
+    args = megatron_arguments(emitted_file.text)
     tp, pp = args["tensor_model_parallel_size"], args["pipeline_model_parallel_size"]
     cp = args["context_parallel_size"] or 1
     strategy = {"optim_grads": 2, "optim_grads_params": 3}.get(args["data_parallel_sharding_strategy"], 0)
@@ -124,17 +124,17 @@ def _megatron_recompute(args: dict[str, Any]) -> Recompute:
 
 def _megatron_chunks(args: dict[str, Any]) -> int:
     """Chunks on each stage: told as a number, or by a layout with one part for each of them; never by both."""
-    parts, told = args["pipeline_model_parallel_layout"], args["num_virtual_stages_per_pipeline_rank"]
+    parts, num_chunks = args["pipeline_model_parallel_layout"], args["num_virtual_stages_per_pipeline_rank"]
     if parts is None:
-        return told or 1
-    assert told is None
+        return num_chunks or 1
+    assert num_chunks is None
     num, rest = divmod(parts.count("|") + 1, args["pipeline_model_parallel_size"])
     assert rest == 0
     return num
 
 
-def _torchtitan(found: Emitted, num_gpus: int) -> Layout:
-    doc = tomllib.loads(found.text)
+def _torchtitan(emitted_file: Emitted, num_gpus: int) -> Layout:
+    doc = tomllib.loads(emitted_file.text)
     split, batch = doc["parallelism"], doc["training"]
     tp, pp, cp = (split[f"{kind}_parallel_degree"] for kind in ("tensor", "pipeline", "context"))
     dp = split["data_parallel_replicate_degree"] * split["data_parallel_shard_degree"]
@@ -163,9 +163,9 @@ def _flavours() -> dict[tuple[int, ...], tuple[str, str]]:
     return FLAVOURS
 
 
-def _deepspeed(found: Emitted, num_gpus: int) -> Layout:
-    doc = json.loads(found.text)
-    script = [note.removeprefix(SCRIPT_ARGUMENTS) for note in found.notes if note.startswith(SCRIPT_ARGUMENTS)]
+def _deepspeed(emitted_file: Emitted, num_gpus: int) -> Layout:
+    doc = json.loads(emitted_file.text)
+    script = [note.removeprefix(SCRIPT_ARGUMENTS) for note in emitted_file.notes if note.startswith(SCRIPT_ARGUMENTS)]
     words = shlex.split(script[0]) if script else []
 
     def of(name: str) -> int:
@@ -183,14 +183,16 @@ def _deepspeed(found: Emitted, num_gpus: int) -> Layout:
     )  # fmt: skip
 
 
-def _fsdp(found: Emitted, num_gpus: int) -> Layout:
-    doc = yaml.safe_load(found.text)
+def _fsdp(emitted_file: Emitted, num_gpus: int) -> Layout:
+    doc = yaml.safe_load(emitted_file.text)
     assert doc["num_processes"] == num_gpus
     split = doc.get("parallelism_config", {})
     tp, cp = split.get("parallelism_config_tp_size", 1), split.get("parallelism_config_cp_size", 1)
     dp = split.get("parallelism_config_dp_shard_size", num_gpus)
     assert dp * tp * cp == num_gpus
-    batch = re.search(r"per_device_train_batch_size=(\d+), gradient_accumulation_steps=(\d+)", " ".join(found.notes))
+    batch = re.search(
+        r"per_device_train_batch_size=(\d+), gradient_accumulation_steps=(\d+)", " ".join(emitted_file.notes)
+    )
     assert batch is not None
     mbs, steps = int(batch[1]), int(batch[2])
     sharding = doc["fsdp_config"]

@@ -30,20 +30,20 @@ LATER = {"memory_bytes", "reserved_bytes", "device_memory_bytes", "fits", "energ
 def ask(cli: Cli, stage: str, *more: str) -> dict[str, Any]:
     done = cli("predict", *ASKED[stage], "--json", *more)
     assert done.returncode in (0, 1), done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 @pytest.mark.parametrize("stage", ASKED)
 def test_keys_are_shared_and_documented(cli: Cli, stage: str) -> None:
-    found = ask(cli, stage)
-    assert list(found)[: len(SHARED)] == SHARED
-    assert set(found) >= LATER
-    assert found["stage"] == stage
-    low, high = found["step_time_interval_s"]
-    assert found["step_time_bound_s"] < found["step_time_s"]
-    assert low < found["step_time_s"] < high
-    assert found["confidence_of"] == {
+    document = ask(cli, stage)
+    assert list(document)[: len(SHARED)] == SHARED
+    assert set(document) >= LATER
+    assert document["stage"] == stage
+    low, high = document["step_time_interval_s"]
+    assert document["step_time_bound_s"] < document["step_time_s"]
+    assert low < document["step_time_s"] < high
+    assert document["confidence_of"] == {
         "step_time": "model", "step_time_bound": "bound", "memory": "model", "energy": "model",
     }  # fmt: skip
     page = set(re.findall(r"`(\w+)`", REFERENCE.read_text(encoding="utf-8")))

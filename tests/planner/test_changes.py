@@ -40,10 +40,10 @@ def named(prediction: Answer) -> dict[str, Change]:
 @pytest.mark.parametrize("case", [DENSE, EXPERTS, SMALL, SHARDED], ids=lambda c: c[0])
 def test_limits_are_the_whole_step_largest_first(case: tuple[str, str, str]) -> None:
     prediction = ask(*case)
-    found = prediction.limits
-    assert sum(limit.share_frac for limit in found) == pytest.approx(1.0)
-    assert sum(limit.time_s for limit in found) == pytest.approx(prediction.time_s)
-    assert [limit.share_frac for limit in found] == sorted((limit.share_frac for limit in found), reverse=True)
+    limits = prediction.limits
+    assert sum(limit.share_frac for limit in limits) == pytest.approx(1.0)
+    assert sum(limit.time_s for limit in limits) == pytest.approx(prediction.time_s)
+    assert [limit.share_frac for limit in limits] == sorted((limit.share_frac for limit in limits), reverse=True)
 
 
 @pytest.mark.parametrize("case", [DENSE, EXPERTS, SMALL, SHARDED], ids=lambda c: c[0])
@@ -68,11 +68,11 @@ def test_reasons_name_the_knob() -> None:
 def test_changes_are_sorted_and_each_does_something(case: tuple[str, str, str]) -> None:
     prediction = ask(*case)
     before = prediction.time_s
-    found = changes(prediction, CATALOG)
-    assert found
-    assert [c.after.time_s for c in found] == sorted(c.after.time_s for c in found)
-    assert len({c.name for c in found}) == len(found)
-    for change in found:
+    suggested = changes(prediction, CATALOG)
+    assert suggested
+    assert [c.after.time_s for c in suggested] == sorted(c.after.time_s for c in suggested)
+    assert len({c.name for c in suggested}) == len(suggested)
+    for change in suggested:
         assert change.time_ratio_frac == pytest.approx(change.after.time_s / before)
         assert change.gain_frac == pytest.approx(1 - change.time_ratio_frac)
         assert sum(seconds for _, seconds in change.terms) == pytest.approx(change.after.time_s - before)
@@ -82,7 +82,7 @@ def test_changes_are_sorted_and_each_does_something(case: tuple[str, str, str]) 
 
 
 def test_changes_of_a_dense_model_are_these() -> None:
-    found = named(ask(*DENSE))
+    suggested = named(ask(*DENSE))
     assert {
         "micro-batch mbs=2",
         "recompute=operators",
@@ -95,17 +95,19 @@ def test_changes_of_a_dense_model_are_these() -> None:
         "transport ipoib",
         "stack compiled",
         "stack megatron-bridge",
-    } <= set(found)
-    assert not {"stack eager", "zero=2", "zero=3"} & set(found), "what a stack cannot do is not offered"
-    assert "recompute=none" not in found, "one level at a time"
-    assert not found["tp=4, dp=16"].after.fits
+    } <= set(suggested)
+    assert not {"stack eager", "zero=2", "zero=3"} & set(suggested), "what a stack cannot do is not offered"
+    assert "recompute=none" not in suggested, "one level at a time"
+    assert not suggested["tp=4, dp=16"].after.fits
 
 
 def test_what_does_not_divide_or_does_not_matter_is_left_out() -> None:
-    found = named(ask(*SMALL))
-    assert not [name for name in found if name.startswith(("micro-batch", "tp=", "interleave", "transport", "zero"))]
-    assert "sequence parallel sp=1" not in found
-    assert {"recompute=selective", "stack compiled"} <= set(found)
+    suggested = named(ask(*SMALL))
+    assert not [
+        name for name in suggested if name.startswith(("micro-batch", "tp=", "interleave", "transport", "zero"))
+    ]
+    assert "sequence parallel sp=1" not in suggested
+    assert {"recompute=selective", "stack compiled"} <= set(suggested)
 
 
 def test_sequence_parallel_ends_where_tensor_parallel_does() -> None:

@@ -60,22 +60,22 @@ def answer(framework: Framework, name: str, layout: Layout, precision: str) -> E
 @given(case=cases())
 def test_a_layout_is_refused_or_comes_back_whole(framework: Framework, case: tuple[str, Layout, str]) -> None:
     name, layout, precision = case
-    found = answer(framework, name, layout, precision)
-    if isinstance(found, str):
+    file_or_refusal = answer(framework, name, layout, precision)
+    if isinstance(file_or_refusal, str):
         label = {"megatron": "Megatron-LM", "torchtitan": "torchtitan", "deepspeed": "DeepSpeed", "fsdp": "FSDP"}
-        assert found.startswith(f"{label[framework]} cannot express ")
+        assert file_or_refusal.startswith(f"{label[framework]} cannot express ")
     else:
-        assert layout_of(found, int(layout.num_gpus)) == layout
+        assert layout_of(file_or_refusal, int(layout.num_gpus)) == layout
 
 
 @pytest.mark.parametrize(("framework", "name", "layout", "precision"), EXPRESSED)
 def test_layouts_that_a_framework_must_take(framework: Framework, name: str, layout: str, precision: str) -> None:
-    wanted = parse_layout(layout)
+    requested = parse_layout(layout)
     seq_len = 512 if name == "bert-large" else SEQ_LEN
-    found = emitted(framework, name, wanted, precision=precision, seq_len=seq_len)
-    assert layout_of(found, int(wanted.num_gpus)) == wanted
-    assert found.framework == framework
-    assert found.text.endswith("\n")
+    emitted_file = emitted(framework, name, requested, precision=precision, seq_len=seq_len)
+    assert layout_of(emitted_file, int(requested.num_gpus)) == requested
+    assert emitted_file.framework == framework
+    assert emitted_file.text.endswith("\n")
 
 
 REFUSED: list[tuple[Framework, str, str, str, str]] = [
@@ -122,16 +122,16 @@ def test_what_cannot_be_expressed_is_named_with_a_way_out(
     seq_len = 512 if name == "bert-large" else SEQ_LEN
     with pytest.raises(NotExpressedError) as caught:
         emitted(framework, name, layout, precision=precision, seq_len=seq_len)
-    said = str(caught.value)
-    assert f"cannot express {knob}" in said
-    assert any(word in said for word in ("; use ", "; choose ", "; set ", "; make ", "; change "))
+    message = str(caught.value)
+    assert f"cannot express {knob}" in message
+    assert any(word in message for word in ("; use ", "; choose ", "; set ", "; make ", "; change "))
     assert caught.value.exit_code == 2
 
 
 def test_bash_sees_the_arguments_that_were_meant(tmp_path: Path) -> None:
-    found = emitted("megatron", "deepseek-v3", "tp=2,pp=16,ep=64,dp=32,mbs=1,gbs=4096,zero=1,sp=1")
-    (tmp_path / found.filename).write_text(found.text)
-    script = f'set -eu; source {found.filename}; printf "%s\\n" "${{MEGATRON_ARGS[@]}}"'
+    emitted_file = emitted("megatron", "deepseek-v3", "tp=2,pp=16,ep=64,dp=32,mbs=1,gbs=4096,zero=1,sp=1")
+    (tmp_path / emitted_file.filename).write_text(emitted_file.text)
+    script = f'set -eu; source {emitted_file.filename}; printf "%s\\n" "${{MEGATRON_ARGS[@]}}"'
     out = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     words = out.stdout.splitlines()
     assert words[words.index("--moe-layer-freq") + 1] == "([0]*3+[1]*58)"
@@ -143,18 +143,18 @@ def test_a_hostile_model_name_stays_a_comment(tmp_path: Path) -> None:
     spec = replace(model("llama3-8b"), id="x\ntouch hacked\n$(touch hacked)")
     layout = parse_layout("dp=8,gbs=8,zero=3")
     for framework in FRAMEWORKS:
-        found = emit(
+        emitted_file = emit(
             framework=framework, spec=spec, layout=layout, recipe=recipe("bf16"), seq_len=4096, gpus_per_node=8,
             num_gpus=8,
         )  # fmt: skip
-        assert layout_of(found, 8) == layout
+        assert layout_of(emitted_file, 8) == layout
         if framework == "megatron":
-            subprocess.run(["bash", "-euc", found.text], cwd=tmp_path, check=True)
+            subprocess.run(["bash", "-euc", emitted_file.text], cwd=tmp_path, check=True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "expected"),
     [
         # From the models' own configurations.
         ("llama3-70b", {"num_query_groups": 8, "swiglu": True, "normalization": "RMSNorm",
@@ -173,9 +173,9 @@ def test_a_hostile_model_name_stays_a_comment(tmp_path: Path) -> None:
         ("gpt-oss-20b", {"disable_bias_linear": False, "moe_router_enable_expert_bias": False, "kv_channels": 64}),
     ],
 )  # fmt: skip
-def test_megatron_model_arguments(name: str, wanted: dict[str, object]) -> None:
+def test_megatron_model_arguments(name: str, expected: dict[str, object]) -> None:
     args = megatron_arguments(emitted("megatron", name, "dp=8,gbs=8", seq_len=2048).text)
-    assert {key: args[key] for key in wanted} == wanted
+    assert {key: args[key] for key in expected} == expected
 
 
 def test_uneven_stages_are_those_of_the_prediction() -> None:
@@ -209,8 +209,8 @@ def test_training_modes_are_expressed_or_refused() -> None:
     args = megatron_arguments(emitted("megatron", "llama3-8b", "dp=8,gbs=8,zero=1", mode="offload").text)
     assert args["optimizer_cpu_offload"]
     for framework in ("deepspeed", "fsdp"):
-        found = emitted(framework, "llama3-8b", "dp=8,gbs=8,zero=3", mode="lora")
-        assert any("adapters of rank 16" in note for note in found.notes)
+        emitted_file = emitted(framework, "llama3-8b", "dp=8,gbs=8,zero=3", mode="lora")
+        assert any("adapters of rank 16" in note for note in emitted_file.notes)
     for framework, mode in (
         ("megatron", "lora"),
         ("torchtitan", "lora"),

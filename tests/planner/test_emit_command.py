@@ -22,12 +22,12 @@ QUESTION = ("plan", "--system", "generic-h100", "--nodes", "2", "--global-batch"
 def test_the_file_is_of_the_layout_beside_it(cli: Cli, framework: str) -> None:
     result = cli(*QUESTION, "--model", "llama3-8b", "--emit", framework, "--json")
     assert result.returncode == 0, result.stderr[-500:]
-    found = json.loads(result.stdout)["emitted"]
+    document = json.loads(result.stdout)["emitted"]
     emitted = Emitted(
-        framework=found["framework"], version=found["version"], filename=found["filename"], text=found["text"],
-        notes=tuple(found["notes"]),
+        framework=document["framework"], version=document["version"], filename=document["filename"],
+        text=document["text"], notes=tuple(document["notes"]),
     )  # fmt: skip
-    assert layout_of(emitted, 16) == Layout(**found["layout"])
+    assert layout_of(emitted, 16) == Layout(**document["layout"])
 
 
 def test_people_see_the_file_as_it_is(cli: Cli) -> None:
@@ -45,8 +45,8 @@ def test_the_file_is_written_where_asked(cli: Cli, refused: Refused, tmp_path: P
 
 
 def test_a_model_that_a_framework_lacks_is_refused(cli: Cli, refused: Refused) -> None:
-    said = refused(cli(*QUESTION, "--model", "gpt3-6.7b", "--emit", "torchtitan", "--json"))
-    assert "torchtitan cannot express model gpt3-6.7b" in said
+    message = refused(cli(*QUESTION, "--model", "gpt3-6.7b", "--emit", "torchtitan", "--json"))
+    assert "torchtitan cannot express model gpt3-6.7b" in message
     assert "did you mean megatron" in refused(cli(*QUESTION, "--model", "llama3-8b", "--emit", "megatrn"))
 
 

@@ -64,20 +64,27 @@ def parsed(packages: Path, driver: str, *args: str) -> Any:
 
 
 def cases_of(framework: str) -> list[tuple[str, Layout, str, Emitted]]:
-    found = []
-    for wanted, name, text, precision in EXPRESSED:
-        if wanted == framework:
+    cases = []
+    for name_of_framework, name, text, precision in EXPRESSED:
+        if name_of_framework == framework:
             seq_len = 512 if name == "bert-large" else SEQ_LEN
             layout = parse_layout(text)
-            found.append((name, layout, precision, emitted(wanted, name, layout, precision=precision, seq_len=seq_len)))
-    return found
+            cases.append(
+                (
+                    name,
+                    layout,
+                    precision,
+                    emitted(name_of_framework, name, layout, precision=precision, seq_len=seq_len),
+                )
+            )
+    return cases
 
 
 def written(folder: Path, cases: list[tuple[str, Layout, str, Emitted]]) -> list[str]:
     paths = []
-    for i, (_, _, _, found) in enumerate(cases):
-        path = folder / f"{i}-{found.filename}"
-        path.write_text(found.text)
+    for i, (_, _, _, emitted_file) in enumerate(cases):
+        path = folder / f"{i}-{emitted_file.filename}"
+        path.write_text(emitted_file.text)
         paths.append(str(path))
     return paths
 
@@ -165,7 +172,7 @@ def test_deepspeed_reads_its_json(packages: Path, tmp_path: Path) -> None:
     wrong = f"{pairs[0].rpartition('=')[0]}={int(cases[0][1].dp) + 1}"  # one copy more than the batch was split for
     *read, refused = parsed(packages, "deepspeed_config.py", *pairs, wrong)
     assert "Check batch related parameters" in refused["refused"]
-    for (name, layout, precision, found), config in zip(cases, read, strict=True):
+    for (name, layout, precision, emitted_file), config in zip(cases, read, strict=True):
         assert config["gbs"] == layout.gbs
         assert config["mbs"] == layout.mbs
         assert config["num_micro_batches"] == layout.num_micro_batches
@@ -174,7 +181,7 @@ def test_deepspeed_reads_its_json(packages: Path, tmp_path: Path) -> None:
         assert config["gradients"] == {"bf16": "fp32"}.get(precision)
         assert config["is_pure"] == (precision == "bf16-pure")
         assert config["ep"] == layout.ep
-        in_json = "tensor_parallel" in json.loads(found.text)
+        in_json = "tensor_parallel" in json.loads(emitted_file.text)
         assert config["tp"] == (layout.tp if in_json else 1)
         layers = model(name).transformer.layers
         assert config["num_checkpoints"] == (layers if layout.recompute == "full" else None)
@@ -183,7 +190,7 @@ def test_deepspeed_reads_its_json(packages: Path, tmp_path: Path) -> None:
 def test_accelerate_reads_its_yaml(packages: Path, tmp_path: Path) -> None:
     cases = cases_of("fsdp")
     read = parsed(packages, "accelerate_config.py", *written(tmp_path, cases))
-    for (_, layout, precision, found), answer in zip(cases, read, strict=True):
+    for (_, layout, precision, emitted_file), answer in zip(cases, read, strict=True):
         args, known = answer["args"], set(answer["known"])
         assert args["use_fsdp"] is True
         assert args["num_processes"] == layout.num_gpus
@@ -196,14 +203,14 @@ def test_accelerate_reads_its_yaml(packages: Path, tmp_path: Path) -> None:
             assert args["parallelism_config_cp_size"] == layout.cp
             assert args["parallelism_config_dp_shard_size"] == layout.dp
         # Nested keys are copied unchecked, so that a misspelt one would do nothing: each must be an option of its own.
-        sections = [value for value in yaml.safe_load(found.text).values() if isinstance(value, dict)]
+        sections = [value for value in yaml.safe_load(emitted_file.text).values() if isinstance(value, dict)]
         assert {key for section in sections for key in section} <= known
 
 
 def test_megatron_core_takes_these_arguments(packages: Path, tmp_path: Path) -> None:
     """No wheel carries Megatron-LM's parser; Megatron-Core's configuration checks the same values together."""
     cases = cases_of("megatron")
-    arguments = [megatron_arguments(found.text) for *_, found in cases]
+    arguments = [megatron_arguments(emitted_file.text) for *_, emitted_file in cases]
     (tmp_path / "given.json").write_text(json.dumps([_core_fields(args) for args in arguments]))
     read = parsed(packages, "megatron_config.py", str(tmp_path / "given.json"))
     for (name, layout, _, _), args, built in zip(cases, arguments, read["built"], strict=True):

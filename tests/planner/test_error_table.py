@@ -115,9 +115,9 @@ def test_left_out_coverage_judges_a_source_by_the_others_only() -> None:
     alike = [timed(run(i, s), 1.0, 1.0 + i / 100) for s in ("A", "B") for i in range(5)]
     odd = [timed(run(1, "C"), 1.0, 9.0)]
     assert error_table(odd).overall["left_out_coverage_frac"] is None
-    found = error_table([*alike, *odd]).overall["left_out_coverage_frac"]
-    assert isinstance(found, float)
-    assert found <= 2 / 3, "the odd source lies outside what the others say"
+    coverage_frac = error_table([*alike, *odd]).overall["left_out_coverage_frac"]
+    assert isinstance(coverage_frac, float)
+    assert coverage_frac <= 2 / 3, "the odd source lies outside what the others say"
 
 
 def test_empty_table_has_no_scores() -> None:

@@ -79,6 +79,6 @@ def test_weighted_quantile_stays_inside_the_sample_and_ignores_the_scale_of_weig
     values: list[float], quantile: float
 ) -> None:
     sample, weights = column(*values), column(*range(1, len(values) + 1))
-    found = scores.weighted_quantile(sample, weights, quantile)
-    assert min(values) <= found <= max(values)
-    assert scores.weighted_quantile(sample, weights * 7.0, quantile) == pytest.approx(found)
+    value = scores.weighted_quantile(sample, weights, quantile)
+    assert min(values) <= value <= max(values)
+    assert scores.weighted_quantile(sample, weights * 7.0, quantile) == pytest.approx(value)

@@ -61,7 +61,7 @@ def space_of(
 
 def one_by_one(space: Space) -> dict[Layout, float]:
     """Step time of every layout that divides, stays in a node, shards something and fits, through `predict`."""
-    found = {}
+    time_s_of = {}
     experts = divisors(space.shape.moe.num_experts) if space.shape.moe else (1,)
     n = space.num_gpus
     for tp, pp, cp in itertools.product(divisors(n), repeat=3):
@@ -83,8 +83,8 @@ def one_by_one(space: Space) -> dict[Layout, float]:
                 )
             )
             if cost.fits:
-                found[layout] = float(cost.time.total)
-    return found
+                time_s_of[layout] = float(cost.time.total)
+    return time_s_of
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def one_by_one(space: Space) -> dict[Layout, float]:
 def test_every_layout_has_the_time_that_predict_gives_it_alone(space: Space) -> None:
     expected, result = one_by_one(space), search(space)
     fits = np.flatnonzero(np.isfinite(result.step_time_s))
-    found = {result.layout(int(i)): float(result.step_time_s[i]) for i in fits}
-    assert len(found) == result.feasible == result.costed
-    assert found == pytest.approx(expected, rel=1e-12)
+    time_s_of = {result.layout(int(i)): float(result.step_time_s[i]) for i in fits}
+    assert len(time_s_of) == result.feasible == result.costed
+    assert time_s_of == pytest.approx(expected, rel=1e-12)
     best = result.best(1, "time")[0]
     assert best.time_s == pytest.approx(min(expected.values()), rel=1e-12)
 
@@ -217,9 +217,9 @@ def test_reason_names_the_memory_needed_and_there() -> None:
 
 
 def test_group_across_nodes_is_searched_where_the_user_asks_for_it() -> None:
-    asked = search(space_of("gpt3-13b", "jupiter", 64, 64, "tp=8"))
-    assert asked.feasible > 0
-    assert not asked.having("tp", 4).any()
+    fixed_tp = search(space_of("gpt3-13b", "jupiter", 64, 64, "tp=8"))
+    assert fixed_tp.feasible > 0
+    assert not fixed_tp.having("tp", 4).any()
     assert not search(space_of("gpt3-13b", "jupiter", 64, 64)).having("tp", 8).any()
 
 

@@ -83,7 +83,7 @@ def test_knob_that_is_fixed_too_high_is_let_go(fix: str) -> None:
     space = request_for("gpt3-6.7b", "selene", counts=(8,), global_batch=512, fix=text).space(CATALOG, 8)
     assert not np.isfinite(search(space).step_time_s).any()
     knob, _, value = fix.partition(",")[0].partition("=")
-    (released,) = [found for found in fixes(space) if found.change.startswith(f"{knob}=")]
+    (released,) = [suggestion for suggestion in fixes(space) if suggestion.change.startswith(f"{knob}=")]
     assert released.change.endswith(f"instead of {value}")
     assert released.prediction.fits
 
@@ -106,10 +106,10 @@ def test_modes_that_keep_less_need_no_more_devices() -> None:
 
 def test_what_if_is_the_best_under_its_condition_and_its_terms_add_up() -> None:
     best = best_of(PLAN)
-    found = what_if(CATALOG, PLAN, "tp=8,recompute=full")
-    assert (found.after.question.layout.tp, found.after.question.layout.recompute) == (8, "full")
-    delta = found.after.time_s - best.time_s
-    assert sum(d for _, d in found.terms) == pytest.approx(delta)
+    comparison = what_if(CATALOG, PLAN, "tp=8,recompute=full")
+    assert (comparison.after.question.layout.tp, comparison.after.question.layout.recompute) == (8, "full")
+    delta = comparison.after.time_s - best.time_s
+    assert sum(d for _, d in comparison.terms) == pytest.approx(delta)
     assert delta > 0
 
 
@@ -153,8 +153,8 @@ def test_count_that_nothing_divides_does_not_spoil_the_others() -> None:
 
 
 def test_budgets_read_with_their_units() -> None:
-    found = parse_budget("gpu-hours=100k,energy=1 MWh,money=2 MUSD,time=30 d").limits
-    assert found == {"gpu-hours": 1e5, "energy": 3.6e9, "money": 2e6, "time": 30 * 86400.0}
+    limits = parse_budget("gpu-hours=100k,energy=1 MWh,money=2 MUSD,time=30 d").limits
+    assert limits == {"gpu-hours": 1e5, "energy": 3.6e9, "money": 2e6, "time": 30 * 86400.0}
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_id_depends_on_the_question_alone() -> None:
 @pytest.mark.parametrize("framework", ["megatron", "deepspeed", "fsdp"])
 def test_framework_gets_the_fastest_layout_that_it_can_express(framework: Any) -> None:
     best = best_of(PLAN)
-    found = express(PLAN.result, best, framework)
-    assert found.emitted.framework == framework
-    assert found.prediction.fits
-    assert found.prediction.time_s >= best.time_s
-    assert bool(found.refused) == (found.prediction.question.layout != best.question.layout)
+    expressed = express(PLAN.result, best, framework)
+    assert expressed.emitted.framework == framework
+    assert expressed.prediction.fits
+    assert expressed.prediction.time_s >= best.time_s
+    assert bool(expressed.refused) == (expressed.prediction.question.layout != best.question.layout)
 
 
 def test_search_of_a_mode_gives_predictions_in_that_mode() -> None:

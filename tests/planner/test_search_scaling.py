@@ -20,9 +20,9 @@ PARTS = st.floats(0.01, 100.0)
 def test_fit_finds_the_law_it_was_given(serial: float, parallel: float, first: int) -> None:
     law = Amdahl(serial_s=serial, parallel_s=parallel)
     nodes = [first * 2**i for i in range(5)]
-    found = fit_amdahl(nodes, [law.time_s(n) for n in nodes])
+    fitted = fit_amdahl(nodes, [law.time_s(n) for n in nodes])
     for n in nodes:
-        assert found.time_s(n) == pytest.approx(law.time_s(n), rel=1e-6)
+        assert fitted.time_s(n) == pytest.approx(law.time_s(n), rel=1e-6)
 
 
 @given(serial=PARTS, parallel=PARTS)
@@ -38,8 +38,8 @@ def test_doublings_pay_below_the_knee_and_not_above(serial: float, parallel: flo
 
 
 def test_perfect_scaling_has_no_knee() -> None:
-    found = fit_amdahl([1, 2, 4, 8], [8.0, 4.0, 2.0, 1.0])
-    assert found.serial_s == pytest.approx(0.0, abs=1e-9)
+    fitted = fit_amdahl([1, 2, 4, 8], [8.0, 4.0, 2.0, 1.0])
+    assert fitted.serial_s == pytest.approx(0.0, abs=1e-9)
     assert fit_amdahl([1, 2, 4], [9.0, 4.0, 1.9]).num_nodes_at_knee == np.inf  # better than perfect counts as perfect
 
 
@@ -92,21 +92,21 @@ def test_asked_count_is_in_the_table_with_the_plans_own_best() -> None:
 
 
 def test_recommended_count_is_the_one_nearest_to_the_knee() -> None:
-    found = PLAN.recommended
-    assert found is not None
+    recommended = PLAN.recommended
+    assert recommended is not None
     counts = [r.num_nodes for r in PLAN.rows if r.strong is not None]
-    assert found.num_nodes == min(counts, key=lambda n: abs(np.log(n / found.knee)))
-    assert found.num_gpus == found.num_nodes * PLAN.request.machine.gpus_per_node
-    assert found.knee_interval[0] <= found.knee <= found.knee_interval[1]
-    assert found.costs_frac == pytest.approx(2 * (1 - found.saves_frac) - 1)
+    assert recommended.num_nodes == min(counts, key=lambda n: abs(np.log(n / recommended.knee)))
+    assert recommended.num_gpus == recommended.num_nodes * PLAN.request.machine.gpus_per_node
+    assert recommended.knee_interval[0] <= recommended.knee <= recommended.knee_interval[1]
+    assert recommended.costs_frac == pytest.approx(2 * (1 - recommended.saves_frac) - 1)
 
 
 def test_next_doubling_is_told_as_the_table_has_it() -> None:
     plan = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(1024,), global_batch=1536))
-    found, times = plan.recommended, {r.num_nodes: r.strong.time_s for r in plan.rows if r.strong is not None}
-    assert found is not None
-    assert 2 * found.num_nodes in times
-    assert found.saves_frac == pytest.approx(1 - times[2 * found.num_nodes] / times[found.num_nodes])
+    recommended, times = plan.recommended, {r.num_nodes: r.strong.time_s for r in plan.rows if r.strong is not None}
+    assert recommended is not None
+    assert 2 * recommended.num_nodes in times
+    assert recommended.saves_frac == pytest.approx(1 - times[2 * recommended.num_nodes] / times[recommended.num_nodes])
 
 
 def test_a_step_that_grows_with_the_nodes_is_recommended_by_its_rows() -> None:
@@ -140,9 +140,9 @@ def test_counts_stay_within_the_machine() -> None:
 
 
 def test_searches_already_made_are_not_repeated() -> None:
-    found = search_counts(PLAN.result.space, [64, 128], [PLAN.result])
-    assert found[0] is PLAN.result
-    assert [r.space.num_gpus for r in found] == [128, 64]
+    searches = search_counts(PLAN.result.space, [64, 128], [PLAN.result])
+    assert searches[0] is PLAN.result
+    assert [r.space.num_gpus for r in searches] == [128, 64]
 
 
 def test_count_on_which_nothing_fits_says_what_it_lacks() -> None:

@@ -80,8 +80,8 @@ def test_the_interval_of_an_rl_step_holds_the_published_ones() -> None:
 
 
 def test_nothing_is_faster_than_physics() -> None:
-    for found in (generation(), generation(layout="dp=2,gbs=1"), generation(layout="tp=2,gbs=2048")):
-        assert found.bound_s < float(found.time.total)
+    for predicted in (generation(), generation(layout="dp=2,gbs=1"), generation(layout="tp=2,gbs=2048")):
+        assert predicted.bound_s < float(predicted.time.total)
     step = rl("llama3-8b", parse_layout(SMALL))
     assert step.rl.rollout.bound_s < step.bound_s < float(step.time.total)
 
@@ -110,9 +110,9 @@ def smallest(
     ],
 )
 def test_hpc_r1s_minimum_in_a_named_mode(name: str, stage: Any, mode: Any, partition: str, published: int) -> None:
-    found = smallest(name, stage, partition, mode=mode)
-    assert found.num_gpus == published
-    assert found.assumption
+    minimum = smallest(name, stage, partition, mode=mode)
+    assert minimum.num_gpus == published
+    assert minimum.assumption
 
 
 def test_four_devices_for_70b_need_adapters() -> None:
@@ -145,9 +145,9 @@ def test_copies_share_the_prompts() -> None:
 
 
 def test_prompts_that_do_not_fit_take_turns() -> None:
-    found = generation(layout="gbs=4096", prompt_len=4096, response_len=1024)
-    assert found.generation.num_alive == found.generation.num_fit < 4096
-    assert any("take turns" in note for note in found.warnings)
+    answer = generation(layout="gbs=4096", prompt_len=4096, response_len=1024)
+    assert answer.generation.num_alive == answer.generation.num_fit < 4096
+    assert any("take turns" in note for note in answer.warnings)
 
 
 def test_one_long_answer_holds_everybody() -> None:
@@ -205,15 +205,15 @@ def test_without_a_reference_model_it_neither_scores_nor_takes_memory() -> None:
 
 
 def test_a_host_too_small_is_the_honest_no() -> None:
-    found = rl("llama3-8b", parse_layout(SMALL), machine=replace(h100s(), host_memory_bytes=64e9))
-    assert not found.fits
-    assert any("host memory is too small" in note for note in found.warnings)
+    answer = rl("llama3-8b", parse_layout(SMALL), machine=replace(h100s(), host_memory_bytes=64e9))
+    assert not answer.fits
+    assert any("host memory is too small" in note for note in answer.warnings)
 
 
 @pytest.mark.parametrize("kind", ["generate", "rl"])
 def test_documents_are_predictions_and_json(kind: str) -> None:
-    found = generation() if kind == "generate" else rl("llama3-8b", parse_layout(SMALL))
-    body = json.loads(json.dumps(found.document()))
+    answer = generation() if kind == "generate" else rl("llama3-8b", parse_layout(SMALL))
+    body = json.loads(json.dumps(answer.document()))
     assert body["schema"] == "scalewright.prediction/1"
     assert body["stage"] == kind
     assert body["fits"] is True
@@ -236,17 +236,17 @@ def test_pages_are_80_columns_and_name_the_mode() -> None:
 
 
 def test_footprint_of_a_step_is_charged_and_printed() -> None:
-    found = rl("llama3-8b", parse_layout(SMALL))
+    answer = rl("llama3-8b", parse_layout(SMALL))
     facility = Facility(
         pue_frac=1.2, kgco2e_per_j=CATALOG.grid("france").carbon_intensity.value, usd_per_s_per_gpu=3 / 3600
     )
-    asked: dict[str, Any] = {
-        "machine": h100s(), "recipe": BF16, "facility": facility, "time_s": float(found.time.total), "num_gpus": 16,
+    arguments: dict[str, Any] = {
+        "machine": h100s(), "recipe": BF16, "facility": facility, "time_s": float(answer.time.total), "num_gpus": 16,
         "num_tokens": 2048 * 1060,
     }  # fmt: skip
-    idle, busy = (footprint(hardware_flop=work, **asked) for work in (0.0, 4e17))
+    idle, busy = (footprint(hardware_flop=work, **arguments) for work in (0.0, 4e17))
     assert float(busy.energy.total) > float(idle.energy.total) > 0
-    assert busy.cost_usd == pytest.approx(16 * asked["time_s"] * 3 / 3600)
+    assert busy.cost_usd == pytest.approx(16 * arguments["time_s"] * 3 / 3600)
     assert busy.num_tokens_per_j * busy.energy_j_per_token == pytest.approx(1.0)
     console = Console(width=80, no_color=True)
     with console.capture() as captured:

@@ -58,9 +58,9 @@ def changed(**sections: dict[str, Any] | Any) -> PublishedRun:
 
 
 def answer(run: PublishedRun) -> dict[str, Any]:
-    found = validate_run(CATALOG, run).as_dict()
-    del found["id"]
-    return found
+    row = validate_run(CATALOG, run).as_dict()
+    del row["id"]
+    return row
 
 
 def test_row_is_predicted_beside_its_measurement() -> None:
@@ -87,8 +87,8 @@ def test_prediction_never_looks_at_the_measured_time(index: int, factor: float) 
     time = (run.measured.step_time_s or 1.0) * factor
     other = run.model_copy(update={"measured": run.measured.model_copy(update={"step_time_s": time})})
     ours, theirs = answer(run), answer(other)
-    for found in (ours, theirs):
-        found.pop("measured_step_s", None)
+    for row in (ours, theirs):
+        row.pop("measured_step_s", None)
     assert ours == theirs
 
 

@@ -47,16 +47,16 @@ def test_answer_is_readable(cli: Cli) -> None:
 
 def test_document_has_what_every_prediction_has(cli: Cli) -> None:
     args = ["--model", "resnet-50", "--system", "marenostrum5", "--layout", "dp=64,mbs=256", "--precision", "fp16"]
-    found = json.loads(cli("predict", *args, "--json").stdout)
-    assert (found["stage"], found["model"], found["system"]) == ("vision", "resnet-50", "marenostrum5/acc")
-    low, high = found["step_time_interval_s"]
-    assert 0 < found["step_time_bound_s"] < low < found["step_time_s"] < high
-    assert found["confidence"] == "model"
-    assert found["confidence_of"]["step_time_bound"] == "bound"
-    assert found["memory_bytes"] < found["reserved_bytes"] < found["device_memory_bytes"]
-    assert found["fits"] is True
-    assert found["energy_j"] > 0
-    assert 0.89 <= found["efficiency_frac"] <= 1
+    document = json.loads(cli("predict", *args, "--json").stdout)
+    assert (document["stage"], document["model"], document["system"]) == ("vision", "resnet-50", "marenostrum5/acc")
+    low, high = document["step_time_interval_s"]
+    assert 0 < document["step_time_bound_s"] < low < document["step_time_s"] < high
+    assert document["confidence"] == "model"
+    assert document["confidence_of"]["step_time_bound"] == "bound"
+    assert document["memory_bytes"] < document["reserved_bytes"] < document["device_memory_bytes"]
+    assert document["fits"] is True
+    assert document["energy_j"] > 0
+    assert 0.89 <= document["efficiency_frac"] <= 1
 
 
 def test_what_does_not_fit_is_a_no(cli: Cli) -> None:
@@ -78,8 +78,8 @@ def test_named_storage_counts_the_wait_for_images(cli: Cli) -> None:
     ]
     assert real[0] == pytest.approx(ready[0], rel=0.01)
     assert real[1] < 0.9 * ready[1]
-    asked = "--model", "resnet-50", "--system", "leonardo", "--layout", "dp=4,mbs=128", "--precision", "fp16"
-    text = cli("predict", *asked, *named).stdout
+    question = "--model", "resnet-50", "--system", "leonardo", "--layout", "dp=4,mbs=128", "--precision", "fp16"
+    text = cli("predict", *question, *named).stdout
     assert "waits for data" in text
 
 
@@ -102,10 +102,10 @@ def test_figures_of_vision_and_generation_are_drawn_and_an_rl_step_is_refused(cl
     vision = "--model", "resnet-50", "--system", "generic-h200", "--layout", "dp=8,mbs=256"
     assert cli("predict", *vision, "--plot", str(tmp_path / "v.png")).returncode == 0
     text = "--model", "llama3-8b", "--system", "generic-h100", "--layout", "dp=2,gbs=64"
-    asked = "--generate", "prompt=512,response=128"
-    assert cli("predict", *text, *asked, "--plot", str(tmp_path / "g.svg")).returncode == 0
-    asked = "--rl", "prompts=8,samples=8,prompt=256,response=256,tp=1"
-    done = cli("predict", *text, *asked, "--plot", str(tmp_path / "r.png"))
+    stage = "--generate", "prompt=512,response=128"
+    assert cli("predict", *text, *stage, "--plot", str(tmp_path / "g.svg")).returncode == 0
+    stage = "--rl", "prompts=8,samples=8,prompt=256,response=256,tp=1"
+    done = cli("predict", *text, *stage, "--plot", str(tmp_path / "r.png"))
     assert done.returncode == 2
     assert "RL step" in done.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.svg", "v.png"]

@@ -40,8 +40,8 @@ WORK = StepWork(
 
 
 def run(work: StepWork = WORK, **changed: Any) -> WholeRun:
-    asked: dict[str, Any] = {"num_steps": 10_000, "storage_entry": CATALOG.storage("lumi-f")}
-    return whole_run(work=work, **(asked | changed))
+    arguments: dict[str, Any] = {"num_steps": 10_000, "storage_entry": CATALOG.storage("lumi-f")}
+    return whole_run(work=work, **(arguments | changed))
 
 
 def predicted(layout: str = "tp=4,dp=16,mbs=1,gbs=256,zero=1,sp=1", *, mode: TrainingMode = FULL) -> Answer:
@@ -53,29 +53,29 @@ def predicted(layout: str = "tp=4,dp=16,mbs=1,gbs=256,zero=1,sp=1", *, mode: Tra
 
 
 def test_tokens_are_whole_steps() -> None:
-    found = run(num_steps=None, num_tokens=10e6)
-    assert found.num_steps == 3
-    assert found.num_tokens == 12e6
+    whole = run(num_steps=None, num_tokens=10e6)
+    assert whole.num_steps == 3
+    assert whole.num_tokens == 12e6
 
 
 def test_time_money_energy_and_carbon_follow_from_each_other() -> None:
-    found = run()
-    assert found.time_s > 1e5
-    assert found.num_gpu_hours == pytest.approx(64 * found.time_s / HOUR_S)
-    assert found.cost_usd == pytest.approx(2.0 * found.num_gpu_hours)
-    assert found.energy is not None
+    whole = run()
+    assert whole.time_s > 1e5
+    assert whole.num_gpu_hours == pytest.approx(64 * whole.time_s / HOUR_S)
+    assert whole.cost_usd == pytest.approx(2.0 * whole.num_gpu_hours)
+    assert whole.energy is not None
     least = 1e5 * (64 * 400.0 + 64 * 168.0) * 1.2
-    assert least <= float(found.energy.total) <= least * found.time_s / 1e5
-    assert found.carbon_kgco2e == pytest.approx(float(found.energy.total) * 57e-3 / 3.6e6)
-    assert found.interval_s[0] < found.time_s < found.interval_s[1]
-    assert found.goodput_frac == pytest.approx(1e5 / found.time_s)
+    assert least <= float(whole.energy.total) <= least * whole.time_s / 1e5
+    assert whole.carbon_kgco2e == pytest.approx(float(whole.energy.total) * 57e-3 / 3.6e6)
+    assert whole.interval_s[0] < whole.time_s < whole.interval_s[1]
+    assert whole.goodput_frac == pytest.approx(1e5 / whole.time_s)
 
 
 def test_without_a_site_there_is_no_energy_and_no_money() -> None:
-    found = run(replace(WORK, facility=None))
-    assert found.energy is None
-    assert found.cost_usd is None
-    assert "energy_j" not in found.as_dict()
+    whole = run(replace(WORK, facility=None))
+    assert whole.energy is None
+    assert whole.cost_usd is None
+    assert "energy_j" not in whole.as_dict()
 
 
 def test_llama_3_keeps_nine_tenths_of_its_time() -> None:
@@ -86,11 +86,11 @@ def test_llama_3_keeps_nine_tenths_of_its_time() -> None:
     assert bandwidth is not None
     own = bandwidth.model_copy(update={"value": 2e12 / CONSTANTS.shared_storage_share.value})
     big = replace(WORK, num_gpus=16384, checkpoint_bytes=405e9 * 14, step_time_s=15.0, interval_s=(14.0, 16.0))
-    found = run(
+    whole = run(
         big, num_steps=round(54 * DAY_S / 15), storage_entry=storage.model_copy(update={"write_bandwidth": own})
     )  # fmt: skip
-    assert 0.90 <= found.goodput_frac <= 0.97
-    assert found.num_failures == pytest.approx(419 / found.goodput_frac, rel=0.02)
+    assert 0.90 <= whole.goodput_frac <= 0.97
+    assert whole.num_failures == pytest.approx(419 / whole.goodput_frac, rel=0.02)
 
 
 def test_bloom_takes_about_what_it_took() -> None:
@@ -100,20 +100,20 @@ def test_bloom_takes_about_what_it_took() -> None:
         WORK, num_gpus=384, num_tokens_per_step=2048 * 2048, checkpoint_bytes=2.47e12, step_time_s=105.0,
         interval_s=(105.0, 105.0), busy_w=285.0, idle_w=68.0, overhead_w=384 * 0.42 * 400.0,
     )  # fmt: skip
-    found = run(bloom, num_steps=None, num_tokens=366e9, storage_entry=CATALOG.storage("jean-zay-scratch"))
-    assert found.num_gpu_hours == pytest.approx(1_082_990, rel=0.15)
+    whole = run(bloom, num_steps=None, num_tokens=366e9, storage_entry=CATALOG.storage("jean-zay-scratch"))
+    assert whole.num_gpu_hours == pytest.approx(1_082_990, rel=0.15)
 
 
 def test_slices_hold_the_whole_run() -> None:
-    found = run(limit_s=12 * HOUR_S)
-    cut = found.slices
+    whole = run(limit_s=12 * HOUR_S)
+    cut = whole.slices
     assert cut is not None
     assert float(cut.one.total) == pytest.approx(12 * HOUR_S)
     work_s = float(cut.one.part("work").total)
-    starts_s = float(found.time.part("job_starts").total) + float(found.time.part("last_checkpoints").total)
-    assert (cut.num_jobs - 1) * work_s < found.time_s - starts_s <= cut.num_jobs * work_s
+    starts_s = float(whole.time.part("job_starts").total) + float(whole.time.part("last_checkpoints").total)
+    assert (cut.num_jobs - 1) * work_s < whole.time_s - starts_s <= cut.num_jobs * work_s
     assert cut.last_request_s <= 12 * HOUR_S
-    assert found.time_s > run().time_s
+    assert whole.time_s > run().time_s
 
 
 def test_a_short_run_is_one_job_of_a_shorter_request() -> None:
@@ -124,10 +124,10 @@ def test_a_short_run_is_one_job_of_a_shorter_request() -> None:
 
 
 def test_epochs_and_an_interval_of_ones_own_are_followed() -> None:
-    found = run(num_epochs=90, epoch_fixed_s=30.0, every_s=3600.0)
-    assert float(found.time.part("epoch_ends").total) == 2700.0
-    assert found.steps_between_checkpoints == 360
-    assert found.time_s > run().time_s
+    whole = run(num_epochs=90, epoch_fixed_s=30.0, every_s=3600.0)
+    assert float(whole.time.part("epoch_ends").total) == 2700.0
+    assert whole.steps_between_checkpoints == 360
+    assert whole.time_s > run().time_s
 
 
 def test_adapters_are_small_to_save() -> None:
@@ -140,10 +140,10 @@ def test_a_predicted_step_makes_a_run() -> None:
     prediction = predicted()
     work = step_work(prediction)
     assert work.num_nodes == 16
-    found = whole_run(work=work, num_tokens=1e12, storage_entry=storage_of(CATALOG, "leonardo"))
-    assert found.num_tokens == pytest.approx(1e12, rel=1e-5)
-    assert found.energy is not None
-    assert found.time_s > found.num_steps * prediction.time_s
+    whole = whole_run(work=work, num_tokens=1e12, storage_entry=storage_of(CATALOG, "leonardo"))
+    assert whole.num_tokens == pytest.approx(1e12, rel=1e-5)
+    assert whole.energy is not None
+    assert whole.time_s > whole.num_steps * prediction.time_s
 
 
 @pytest.mark.parametrize(

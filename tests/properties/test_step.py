@@ -93,9 +93,9 @@ def test_order_of_layouts_in_a_column_changes_nothing(
     where: dict[str, str], chosen: dict[str, object], data: st.DataObject
 ) -> None:
     rows = data.draw(st.lists(degrees(where["model"]), min_size=2, max_size=4))
-    forth = {name: np.array([row[name] for row in rows]) for name in COLUMNS}
-    back = {name: column[::-1].copy() for name, column in forth.items()}
-    one, other = cost_of(setting(**where, **forth, **chosen)), cost_of(setting(**where, **back, **chosen))
+    columns = {name: np.array([row[name] for row in rows]) for name in COLUMNS}
+    reversed_columns = {name: column[::-1].copy() for name, column in columns.items()}
+    one, other = cost_of(setting(**where, **columns, **chosen)), cost_of(setting(**where, **reversed_columns, **chosen))
     for index in range(len(rows)):
         assert numbers(one.at(index)) == numbers(other.at(len(rows) - 1 - index))
 

@@ -47,5 +47,5 @@ def test_interval_of_a_long_sequence_lies_above_the_bound_that_is_printed(cli: C
         "predict", "--model", "layers=32,hidden=1024,heads=8,vocab=32000,seq=1048576", "--system", "generic-a100",
         "--layout", "cp=64,zero=1", "--stack", "compiled", "--json",
     )  # fmt: skip
-    found = json.loads(done.stdout)
-    assert found["step_time_bound_s"] <= found["step_time_interval_s"][0]
+    prediction = json.loads(done.stdout)
+    assert prediction["step_time_bound_s"] <= prediction["step_time_interval_s"][0]

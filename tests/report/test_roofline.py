@@ -137,12 +137,12 @@ def test_segments_add_up(name: str) -> None:
 @pytest.mark.parametrize("name", [*CASES, *STAGES])
 def test_points_are_the_largest_operations_under_their_roofs(name: str) -> None:
     picture = picture_of(ask_any(name))
-    found = points(picture)
-    for point in found:
+    drawn_points = points(picture)
+    for point in drawn_points:
         assert point.cache_intensity_flop_per_byte <= point.intensity_flop_per_byte * (1 + 1e-9)
         assert point.placement.attainable_flop_per_s <= picture.machine.peak_flop_per_s(picture.precision)
-    assert 3 <= len(found) <= 9
-    assert [p.share_frac for p in found] == sorted((p.share_frac for p in found), reverse=True)
+    assert 3 <= len(drawn_points) <= 9
+    assert [p.share_frac for p in drawn_points] == sorted((p.share_frac for p in drawn_points), reverse=True)
 
 
 def texts(figure: Figure) -> Iterator[Annotation]:

@@ -50,8 +50,8 @@ def cluster(**changes: object) -> Cluster:
     return Cluster(**(parts | changes))  # type: ignore[arg-type]
 
 
-def made(found: Cluster) -> Site:
-    text = to_toml(detected(found, "mine", today=date(2026, 11, 15)))
+def made(cluster_here: Cluster) -> Site:
+    text = to_toml(detected(cluster_here, "mine", today=date(2026, 11, 15)))
     return validate(link_sources(parse_toml(text, where="it")), Site, where="it")
 
 
@@ -107,8 +107,8 @@ def test_hostile_names_come_out_as_text_or_are_refused() -> None:
 
 def test_differences_are_named_and_agreement_is_silent() -> None:
     assert differences(made(cluster()), cluster()) == []
-    found = {finding.rule: finding.message for finding in differences(SITES["lumi"], cluster())}
-    assert set(found) == {"site.partitions.dev-g", "site.partitions.bench"}
+    message_of_rule = {finding.rule: finding.message for finding in differences(SITES["lumi"], cluster())}
+    assert set(message_of_rule) == {"site.partitions.dev-g", "site.partitions.bench"}
     faster = PARTITIONS.replace("MaxTime=2-00", "MaxTime=1-00").replace("MaxNodes=1024", "MaxNodes=512")
     changed = cluster(
         partitions=parse_partitions(faster, parse_sinfo(SINFO.replace("mi250:8", "mi250:4"))), name="vega"

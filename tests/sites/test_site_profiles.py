@@ -100,8 +100,8 @@ def test_step_has_the_flags_and_masks_of_the_sources(site: str, launcher: str) -
 @pytest.mark.parametrize("site", VARIABLES)
 def test_variables_are_those_of_the_sources(site: str) -> None:
     text = render(request_for(SITES[site]), SITES[site]).text
-    found = dict(re.findall(r"^ *export (\w+)='?([^'\n]*?)'?(?:  # .*)?$", text, re.MULTILINE))
-    assert {name: found.get(name) for name in VARIABLES[site]} == VARIABLES[site]
+    exported = dict(re.findall(r"^ *export (\w+)='?([^'\n]*?)'?(?:  # .*)?$", text, re.MULTILINE))
+    assert {name: exported.get(name) for name in VARIABLES[site]} == VARIABLES[site]
 
 
 def test_a_variable_says_why_where_the_profile_does_and_nobody_set_it_otherwise() -> None:
@@ -184,7 +184,7 @@ def test_own_profile_comes_before_the_packaged_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('launcher = "srun"', 'launcher = "mpirun"', "launcher"),
         ('source = "slurm" }', 'source = "nobody" }', "source 'nobody' is not in"),
@@ -195,18 +195,18 @@ def test_own_profile_comes_before_the_packaged_one(tmp_path: Path) -> None:
         ('[layouts.torchrun]', '[layouts.other]', "layouts"),
     ],
 )  # fmt: skip
-def test_profile_with_a_mistake_is_refused_in_one_sentence(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_profile_with_a_mistake_is_refused_in_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
     packaged = (packaged_sites() / "generic.toml").read_text()
     assert old in packaged
     path = tmp_path / "generic.toml"
     path.write_text(packaged.replace(old, new))
-    with pytest.raises(DocumentError, match=re.escape(said)) as caught:
+    with pytest.raises(DocumentError, match=re.escape(message)) as caught:
         load_site(path)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("site", "changes", "said"),
+    ("site", "changes", "message"),
     [
         ("lumi", {"directives": {"gpus-per-task": "1"}}, "--gpus-per-task must not be used on LUMI"),
         ("lumi", {"directives": {"gpu-bind": "single:1"}}, "--gpu-bind must not be used on LUMI"),
@@ -232,15 +232,21 @@ def test_profile_with_a_mistake_is_refused_in_one_sentence(tmp_path: Path, old: 
         ("deucalion", {"array": tasks(10000)}, "allows fewer than 10000"),
     ],
 )
-def test_request_that_the_site_does_not_run_is_refused(site: str, changes: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+def test_request_that_the_site_does_not_run_is_refused(site: str, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         render(request_for(SITES[site], **changes), SITES[site])
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_longer_bins_of_frontier_are_allowed() -> None:
     site = SITES["frontier"]
-    asked = {"06:00:00": {"num_nodes": 92}, "12:00:00": {"num_nodes": 184}, "1-00:00:00": {"partition": "extended"}}
-    for limit, (changes, hours) in zip(asked, zip(asked.values(), (6, 12, 24), strict=True), strict=True):
+    changes_of_limit = {
+        "06:00:00": {"num_nodes": 92},
+        "12:00:00": {"num_nodes": 184},
+        "1-00:00:00": {"partition": "extended"},
+    }
+    for limit, (changes, hours) in zip(
+        changes_of_limit, zip(changes_of_limit.values(), (6, 12, 24), strict=True), strict=True
+    ):
         text = render(request_for(site, walltime_s=hours * 3600, **changes), site).text
         assert f"#SBATCH --time={limit}\n" in text

@@ -55,11 +55,11 @@ def test_why_a_job_waits(cli: Cli, slurm: Lab) -> None:
     first, second = (job.stdout.strip() for job in jobs)
     try:
         wait_for("the first job runs", lambda: job_field(slurm, first, "JobState") == "RUNNING")
-        found = cli("advise", "--job", second, "--json", env=slurm.env)
-        assert found.returncode == 0, found.stderr
-        told = json.loads(found.stdout)
-        assert told["reason"]["code"] in ("Resources", "Priority", "None")
-        assert 0 < told["wait_s"] <= 1800
+        done = cli("advise", "--job", second, "--json", env=slurm.env)
+        assert done.returncode == 0, done.stderr
+        explanation = json.loads(done.stdout)
+        assert explanation["reason"]["code"] in ("Resources", "Priority", "None")
+        assert 0 < explanation["wait_s"] <= 1800
         assert "neither runs nor waits" in cli("advise", "--job", "999999", env=slurm.env).stderr
         assert "is running on" in cli("advise", "--job", first, env=slurm.env).stderr
     finally:
@@ -73,8 +73,8 @@ def test_an_unknown_partition_is_refused(cli: Cli, slurm: Lab, refused: Refused,
         *("--steps", "10", "--out", str(plan)),
     )
     assert made.returncode == 0, made.stderr
-    said = refused(cli("advise", str(plan), "--account", "lab", "--partition", "nope", env=slurm.env))
-    assert "batch" in said
+    message = refused(cli("advise", str(plan), "--account", "lab", "--partition", "nope", env=slurm.env))
+    assert "batch" in message
     # made for nodes of eight GPUs, where these have two: the profile's rule, before anybody is asked
-    said = refused(cli("advise", str(plan), "--account", "lab", env=slurm.env))
-    assert "GPUs" in said
+    message = refused(cli("advise", str(plan), "--account", "lab", env=slurm.env))
+    assert "GPUs" in message

@@ -31,7 +31,7 @@ def test_an_allocation_and_srun_both_start_the_ranks(slurm: Lab, tmp_path: Path)
     done = slurm.run("sbatch", "--wait", "-N2", "-n2", "-o", str(tmp_path / "out"), str(script), timeout_s=PATIENCE_S)
     assert done.returncode == 0, done.stderr + (tmp_path / "out").read_text()
     for name in answers:
-        found = json.loads((tmp_path / f"{name}.json").read_text())
-        assert [(row["size_bytes"], row["num_wrong"]) for row in found["rows"]] == [(4096, 0), (8192, 0), (16384, 0)]
-        assert {(row["num_ranks"], row["num_nodes"]) for row in found["rows"]} == {(2, 2)}
-        assert {fit["num_nodes"] for fit in found["fits"]} <= {2}
+        document = json.loads((tmp_path / f"{name}.json").read_text())
+        assert [(row["size_bytes"], row["num_wrong"]) for row in document["rows"]] == [(4096, 0), (8192, 0), (16384, 0)]
+        assert {(row["num_ranks"], row["num_nodes"]) for row in document["rows"]} == {(2, 2)}
+        assert {fit["num_nodes"] for fit in document["fits"]} <= {2}

@@ -177,7 +177,7 @@ def ended(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
     root = tmp_path_factory.mktemp("graphs")
     root.chmod(0o755)
     drivers: dict[str, subprocess.Popen[str]] = {}
-    found: dict[str, Ended] = {}
+    ends: dict[str, Ended] = {}
     slurm.run("sbatch", "--job-name=deps.single", "--output=/dev/null", "--mem=64M", "--wrap", "sleep 4")
     try:
         for name, body in GRAPHS.items():
@@ -198,12 +198,12 @@ def ended(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
             )  # fmt: skip
 
         def end_of(name: str) -> Ended:
-            if name not in found:
+            if name not in ends:
                 out, err = drivers[name].communicate(timeout=PATIENCE_S)
                 assert out, err
                 launch = json.loads(out)["launches"][0]
-                found[name] = Ended(drivers[name].returncode, err, launch, root / name)
-            return found[name]
+                ends[name] = Ended(drivers[name].returncode, err, launch, root / name)
+            return ends[name]
 
         yield end_of
     finally:
@@ -359,5 +359,5 @@ def test_driver_killed_between_sbatch_and_its_answer_submits_nothing_twice(
     assert watched.returncode == 0, watched.stderr
     logs = cli("jobs", "logs", str(launch), "b")
     assert f"ran {jobs[1]['id']}" in logs.stdout
-    (told,) = json.loads(cli("jobs", "logs", str(launch), "b", "--json").stdout)["logs"]
-    assert f"ran {jobs[1]['id']}" in told["lines"]
+    (log,) = json.loads(cli("jobs", "logs", str(launch), "b", "--json").stdout)["logs"]
+    assert f"ran {jobs[1]['id']}" in log["lines"]

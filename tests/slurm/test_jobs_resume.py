@@ -152,9 +152,13 @@ def test_without_accounts_ends_are_known_and_a_driver_waits_for_a_scheduler_that
         finally:
             driver.kill()
     assert driver.returncode == 1, err
-    found = json.loads(out)["launches"][0]
-    assert found["jobs"]["sweep"]["states"] == {"completed": 1, "failed": 1}
-    assert [(j["job"], j["tasks"]) for j in found["slurm_jobs"]] == [("sweep", "0-1"), ("sweep", "1"), ("after", "0")]
+    launch_document = json.loads(out)["launches"][0]
+    assert launch_document["jobs"]["sweep"]["states"] == {"completed": 1, "failed": 1}
+    assert [(j["job"], j["tasks"]) for j in launch_document["slurm_jobs"]] == [
+        ("sweep", "0-1"),
+        ("sweep", "1"),
+        ("after", "0"),
+    ]
     spent = cli("jobs", "spent", launch, env=slurm.env)
     assert spent.returncode == 0, spent.stderr
     assert "the queue, as recorded by drivers" in spent.stdout

@@ -33,20 +33,20 @@ def job_state(lab: Lab, job: str) -> str:
 
 def pid_namespaces() -> dict[Path, str]:
     """The PID namespace of every process that runs; those that ended and wait for their parent do not."""
-    found = {}
+    namespace_of = {}
     for entry in Path("/proc").glob("[0-9]*"):
         if start_ticks(int(entry.name)) is not None:
             with contextlib.suppress(OSError):  # ended in the meantime
-                found[entry] = str((entry / "ns/pid").readlink())
-    return found
+                namespace_of[entry] = str((entry / "ns/pid").readlink())
+    return namespace_of
 
 
 def commands_in(namespace: str) -> list[str]:
-    found = []
+    commands = []
     for entry in (entry for entry, own in pid_namespaces().items() if own == namespace):
         with contextlib.suppress(OSError):
-            found.append((entry / "comm").read_text().strip())
-    return found
+            commands.append((entry / "comm").read_text().strip())
+    return commands
 
 
 def status_of(cli: Cli, lab_id: str) -> dict[str, Any]:

@@ -22,15 +22,15 @@ pytestmark = [pytest.mark.slurm, pytest.mark.skipif(os.geteuid() != 0, reason="n
 
 def processes_of(directory: Path) -> set[int]:
     """The processes whose command or environment names a file of this folder."""
-    needle, found = os.fsencode(directory) + b"/", set()
+    needle, pids = os.fsencode(directory) + b"/", set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:  # ended in the meantime
             continue
         if needle in text:
-            found.add(int(entry.name))
-    return found
+            pids.add(int(entry.name))
+    return pids
 
 
 def is_listening(port: int) -> bool:
@@ -89,7 +89,7 @@ def test_a_start_that_fails_cleans_up_and_names_the_log(cli: Cli, refused: Refus
         *("lab", "up", "broken", "--nodes", "1", "--no-accounting"), env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     )
     sentence = refused(result, 3)
-    (paths,) = [found for found in instances() if found.id == "broken"]
+    (paths,) = [instance for instance in instances() if instance.id == "broken"]
     log = paths.log("slurmctld")
     assert "fatal: planted" in sentence
     assert str(log) in sentence

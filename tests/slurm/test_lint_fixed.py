@@ -105,5 +105,5 @@ def test_everything_that_fix_does_to_a_whole_script_leaves_it_running(cli: Cli, 
     assert path.read_text() == once
     job = submitted(slurm, path)
     assert wait_for_end(slurm, job) == "COMPLETED", once
-    logs = "".join(found.read_text() for found in tmp_path.glob("*out*"))
+    logs = "".join(log_path.read_text() for log_path in tmp_path.glob("*out*"))
     assert logs.count("nccl=WARN port=2") == 4, once + logs

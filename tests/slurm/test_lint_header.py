@@ -70,7 +70,7 @@ def test_headers_are_read_as_sbatch_reads_them(slurm: Lab, tmp_path: Path, seed:
     for _ in range(60):
         text = script_of(chance)
         path.write_text(text, encoding="utf-8")
-        is_read, theirs, said = said_by_sbatch(slurm, path)
+        is_read, theirs, message = said_by_sbatch(slurm, path)
         script = parse_script(text)
         if "hetjob" in text:
             continue
@@ -78,13 +78,15 @@ def test_headers_are_read_as_sbatch_reads_them(slurm: Lab, tmp_path: Path, seed:
             assert not is_read, f"we refuse what sbatch reads:\n{text}\n{script.header}"
             num_refused += 1
         elif not is_read:
-            assert re.search(r"Invalid --|is not a valid|invalid|Requested", said), f"sbatch refuses:\n{text}\n{said}"
+            assert re.search(r"Invalid --|is not a valid|invalid|Requested", message), (
+                f"sbatch refuses:\n{text}\n{message}"
+            )
         else:
             ours = {name: value for name, value in our_options(script).items() if name in COMPARED}
             for name in sorted(
                 {*ours, *(theirs.keys() & set(COMPARED))} - {"requeue", "no-requeue", "exclusive", "ntasks"}
             ):
-                assert ours.get(name) == theirs.get(name), f"{name} in\n{text}\n{said}"
+                assert ours.get(name) == theirs.get(name), f"{name} in\n{text}\n{message}"
             num_read += 1
     assert num_read > 10
     assert num_refused > 5

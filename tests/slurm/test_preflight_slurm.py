@@ -97,8 +97,8 @@ pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(told)
 
 
 def described(slurm: Lab, job: str, log: Path) -> str:
-    said = log.read_text() if log.exists() else "it has said nothing"
-    return slurm.run("scontrol", "show", "job", job).stdout + said
+    text = log.read_text() if log.exists() else "it has said nothing"
+    return slurm.run("scontrol", "show", "job", job).stdout + text
 
 
 def test_a_bad_node_is_left_out_where_there_is_a_spare(cli: Cli, slurm: Lab, tmp_path: Path) -> None:
@@ -128,6 +128,6 @@ def test_a_bad_node_is_left_out_where_there_is_a_spare(cli: Cli, slurm: Lab, tmp
         assert (result["code"], result["keep"], result["drop"]) == (0, good, [bad]), result["reason"]
         assert {f["rule"] for f in result["findings"] if f["severity"] == "error"} == {"versions-differ"}
         assert f"running on {','.join(good)}" in log.read_text()
-        told = [(tmp_path / launcher / str(rank)).read_text() for rank in range(2)]
-        assert sorted(told) == sorted(f"{host} 2 {good[0]}" for host in good)
+        rank_texts = [(tmp_path / launcher / str(rank)).read_text() for rank in range(2)]
+        assert sorted(rank_texts) == sorted(f"{host} 2 {good[0]}" for host in good)
         assert directory.preflight_exclude.read_text() == f"{bad}\n"

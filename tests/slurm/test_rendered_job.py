@@ -67,10 +67,10 @@ def test_notice_saves_requeues_and_the_second_start_resumes(cli: Cli, slurm: Lab
     first, second = (host for _, host in sorted(places)[::2])
     assert first != second
     assert sorted(places) == [("0", first), ("1", first), ("2", second), ("3", second)]
-    found = {(tmp_path / f"rank-{rank}.done").read_text() for rank in range(4)}
-    (told,) = found
-    before, _, restarts = told.rpartition(" ")
-    assert re.fullmatch(rf"step 7 of 4 at [\w-]+-n\d:{20000 + int(job) % 10000}", before), told
+    rank_texts = {(tmp_path / f"rank-{rank}.done").read_text() for rank in range(4)}
+    (rank_text,) = rank_texts
+    before, _, restarts = rank_text.rpartition(" ")
+    assert re.fullmatch(rf"step 7 of 4 at [\w-]+-n\d:{20000 + int(job) % 10000}", before), rank_text
     assert restarts == "1", text
     ended = json.loads((run_dir / "exit_info.json").read_text())
     assert (ended["code"], ended["reason"], ended["attempt"], ended["job"]) == (0, "finished", 1, job)
@@ -177,8 +177,8 @@ def test_profile_of_this_cluster_is_made_used_and_checked(cli: Cli, slurm: Lab, 
         *("launch", "--site", "mine", "--nodes", "1", "--time", "00:05:00", "--dry-run", "--", "true"), env=env
     )
     assert "#SBATCH --gpus-per-node=2\n" in script.stdout, script.stderr
-    asked = ("--nodes", "1", "--time", "00:05:00", "--dry-run", "--run-dir", str(tmp_path / "run"), "--", "true")
-    at_hand = cli("launch", "--site", "here", *asked, env=env)
+    request = ("--nodes", "1", "--time", "00:05:00", "--dry-run", "--run-dir", str(tmp_path / "run"), "--", "true")
+    at_hand = cli("launch", "--site", "here", *request, env=env)
     assert "profile mine." in at_hand.stdout, at_hand.stderr
     assert cli("site", "check", "mine", env=env).returncode == 0
     other = cli("site", "check", "lumi", env=env)

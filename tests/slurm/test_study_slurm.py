@@ -83,18 +83,18 @@ def test_points_become_jobs_and_a_second_run_takes_up(slurm: Lab, cli: Cli, tmp_
 
     def submitted() -> list[list[tuple[str, str, str]]]:
         """Shape, items and dependency of every job, by the launch."""
-        found = json.loads(cli("jobs", "list", str(results / "jobs"), "--json", env=slurm.env).stdout)["launches"]
-        return [[(job["job"], job["tasks"], job["dependency"]) for job in launch["slurm_jobs"]] for launch in found]
+        launches = json.loads(cli("jobs", "list", str(results / "jobs"), "--json", env=slurm.env).stdout)["launches"]
+        return [[(job["job"], job["tasks"], job["dependency"]) for job in launch["slurm_jobs"]] for launch in launches]
 
     first = study("run", "mine.toml", "--json")
     assert first.returncode == 0, first.stderr
-    told = json.loads(first.stdout)
-    assert told["next"].startswith("scalewright study status mine.toml")
-    assert submitted() == [[("1x1", "0-1", ""), ("2x1", "0-1", f"afterany:{told['jobs'][0]}")]]
+    submission = json.loads(first.stdout)
+    assert submission["next"].startswith("scalewright study status mine.toml")
+    assert submitted() == [[("1x1", "0-1", ""), ("2x1", "0-1", f"afterany:{submission['jobs'][0]}")]]
 
     def tries() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(study("status", "mine.toml", "--json").stdout)["tries"]
-        return found
+        rows: list[dict[str, Any]] = json.loads(study("status", "mine.toml", "--json").stdout)["tries"]
+        return rows
 
     def waiting() -> set[tuple[str, str]]:
         return {(one["state"], one["reason"]) for one in tries() if one["labels"]["ranks"] == "2"}
@@ -114,7 +114,7 @@ def test_points_become_jobs_and_a_second_run_takes_up(slurm: Lab, cli: Cli, tmp_
     report = json.loads((results / "report" / "report.json").read_text())
     measured = {tuple(p["labels"].values()): p["measured"] for p in report["points"]}
     assert measured["2", "synthetic"]["num_gpus"]["value"] == 2
-    starts = slurm.run("sacct", "-n", "-P", "-X", "-j", ",".join(told["jobs"]), "-o", "Start,End").stdout.split()
+    starts = slurm.run("sacct", "-n", "-P", "-X", "-j", ",".join(submission["jobs"]), "-o", "Start,End").stdout.split()
     spans = sorted(tuple(row.split("|")) for row in starts)
     assert len(spans) == 4
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans)), spans

@@ -39,7 +39,7 @@ class TrainingRun:
     directory: RunDirectory
 
     @classmethod
-    def submit(cls, lab: Lab, path: Path, **asked: Any) -> TrainingRun:
+    def submit(cls, lab: Lab, path: Path, **changes: Any) -> TrainingRun:
         """As `launch` does with a plan, which would ask for GPUs: the ranks and the script share a run directory."""
         spec = resolve_model(open_catalog(None), MODEL)
         config = language_run.resolve(
@@ -50,7 +50,7 @@ class TrainingRun:
         request = JobRequest(
             command=(sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(path)),
             num_nodes=2, gpus_per_node=1, run_dir=path, work_dir=path, finds_its_rank=True,
-            variables={"OMP_NUM_THREADS": "1"}, **{"walltime_s": 600} | asked,
+            variables={"OMP_NUM_THREADS": "1"}, **{"walltime_s": 600} | changes,
         )  # fmt: skip
         script = render(request, find_site("generic", None)).text
         write_text(directory.script, without_pause(script))
@@ -98,10 +98,10 @@ class TrainingRun:
 
     def _signal_ranks(self, number: signal.Signals) -> None:
         command = [sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(self.directory.path)]
-        wanted = "\0".join(command).encode() + b"\0"
+        command_line = "\0".join(command).encode() + b"\0"
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                if path.read_bytes() == wanted:
+                if path.read_bytes() == command_line:
                     os.kill(int(path.parent.name), number)
             except (OSError, ProcessLookupError):
                 continue  # it ended while we looked

@@ -79,8 +79,8 @@ def test_a_device_that_slowed_down_is_told_of_in_the_calibration(
     cpu = request.fingerprint.name
     hot = measured(tmp_path, "gemm", product_rows(150e9), name=cpu, throttled=("hardware thermal slowdown",))
     cool = measured(tmp_path, "memory", memory_rows(20e9), name=cpu)
-    found = calibration_of(CATALOG, request, [hot, cool], spent_s=50.0, skipped=[])
-    assert found.notes == ("gemm: the device slowed itself down (hardware thermal slowdown)",)
+    made = calibration_of(CATALOG, request, [hot, cool], spent_s=50.0, skipped=[])
+    assert made.notes == ("gemm: the device slowed itself down (hardware thermal slowdown)",)
     assert not (tmp_path / "home").exists()
 
 
@@ -91,18 +91,20 @@ def test_runs_of_another_machine_are_refused(tmp_path: Path) -> None:
         calibration_of(CATALOG, request, [foreign], spent_s=50.0, skipped=[])
 
 
-@pytest.mark.parametrize(("had", "said"), [((0.1, 0.1), False), ((0.0, 0.9), True), ((0.9, 0.0), False)])
+@pytest.mark.parametrize(
+    ("cores_of_others", "is_noted"), [((0.1, 0.1), False), ((0.0, 0.9), True), ((0.9, 0.0), False)]
+)
 def test_others_count_by_what_they_had_while_it_was_measured(
-    tmp_path: Path, had: tuple[float, float], said: bool
+    tmp_path: Path, cores_of_others: tuple[float, float], is_noted: bool
 ) -> None:
     """A run of 1 s and one of 9 s on two cores: more than 0.3 of them in the mean is too much."""
     runs = []
-    for took_s, cores in zip((1.0, 9.0), had, strict=True):
+    for took_s, cores in zip((1.0, 9.0), cores_of_others, strict=True):
         run = RunDirectory.create_or_resume(tmp_path / str(took_s), {"schema": "scalewright.gemm-run/1"})
         one = {"others_cores": cores, "num_cores": 2, "num_throttles": 0.0, "took_s": took_s}
         write_document(run.conditions, document("run-conditions", {"attempts": [one]}))
         runs.append(run.path)
-    assert ("calibrate again" in disturbance_note(runs)) is said
+    assert ("calibrate again" in disturbance_note(runs)) is is_noted
     assert disturbance_note([]) == ""
 
 

@@ -28,20 +28,20 @@ RUN = language_run.resolve(
 )
 
 
-def asked(share: float, link_share: float = 1.0) -> EmulatedPoint:
+def point_of(share: float, link_share: float = 1.0) -> EmulatedPoint:
     return EmulatedPoint(model="gpt2-tiny", layout="dp=2,mbs=4,gbs=8", communication_share=share, link_share=link_share)
 
 
 @pytest.mark.parametrize(("layout", "share"), [("dp=2", 0.4), ("dp=2", 0.6), ("dp=2", 0.8), ("pp=2", 0.03)])
 def test_the_fastest_link_gives_the_share_asked_for(layout: str, share: float) -> None:
     run = replace(RUN, layout=parse_layout(f"{layout},mbs=4,gbs=16"))
-    rate = link_bytes_per_s(CATALOG, run, MACHINE, asked(share))
+    rate = link_bytes_per_s(CATALOG, run, MACHINE, point_of(share))
     time = language_outlook(CATALOG, run, over_links(MACHINE, rate), start_s=0.0).prediction.time
     assert float(time.part("communication").total) / float(time.total) == pytest.approx(share, abs=0.01)
 
 
 def test_other_links_are_slower_in_their_ratio() -> None:
-    fastest, slower = (link_bytes_per_s(CATALOG, RUN, MACHINE, asked(0.6, s)) for s in (1.0, 0.15))
+    fastest, slower = (link_bytes_per_s(CATALOG, RUN, MACHINE, point_of(0.6, s)) for s in (1.0, 0.15))
     assert slower == pytest.approx(0.15 * fastest)
 
 

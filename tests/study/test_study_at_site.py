@@ -195,11 +195,11 @@ def test_the_queue_knows_what_the_folder_does_not(tmp_path: Path) -> None:
         keys[1]: InQueue(job="5_1", state=JobState.PENDING, reason="JobArrayTaskLimit"),
         keys[2]: InQueue(job="5_2", state=JobState.TIMEOUT, reason=""),
     }
-    found = status_of(study, store, queue=queue)
-    shown = [(one.state, one.job, one.reason) for one in found.tries[:4]]
+    status = status_of(study, store, queue=queue)
+    shown = [(one.state, one.job, one.reason) for one in status.tries[:4]]
     assert shown == [
         ("running", "5_0", ""), ("queued", "5_1", "JobArrayTaskLimit"), ("failed", "5_2", "job 5_2: timeout"),
         ("waiting", "", ""),
     ]  # fmt: skip
-    assert found.is_running
+    assert status.is_running
     assert not status_of(study, store).is_running

@@ -37,10 +37,10 @@ def test_what_others_did_is_counted(tmp_path: Path) -> None:
         time.sleep(0.3)
         proc(tmp_path / "proc", busy_s=100.3, idle_s=50.0)
         took_s = time.monotonic() - begun
-    (found,) = read_attempts(run)
-    assert found.num_cores == len(CORES)
-    assert found.others_cores == pytest.approx(0.3 / took_s, rel=0.2)
-    assert found.num_throttles == 0
+    (attempt,) = read_attempts(run)
+    assert attempt.num_cores == len(CORES)
+    assert attempt.others_cores == pytest.approx(0.3 / took_s, rel=0.2)
+    assert attempt.num_throttles == 0
 
 
 def test_what_our_own_processes_did_is_not(tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ def test_what_our_own_processes_did_is_not(tmp_path: Path) -> None:
     with watched(run, proc=stat, sys=tmp_path):
         subprocess.run([sys.executable, "-c", spin], check=True)
         proc(tmp_path / "proc", busy_s=100.5)
-    (found,) = read_attempts(run)
-    assert found.others_cores == pytest.approx(0.0, abs=0.02)
+    (attempt,) = read_attempts(run)
+    assert attempt.others_cores == pytest.approx(0.0, abs=0.02)
 
 
 def test_attempts_are_kept_and_heat_is_counted(tmp_path: Path) -> None:

@@ -28,14 +28,14 @@ def test_equal_machines_are_mostly_called_equal() -> None:
 @pytest.mark.parametrize("slowdown", [1.10, 1.25])
 def test_a_real_slowdown_is_found(slowdown: float) -> None:
     random = np.random.default_rng(2)
-    found = 0
+    num_detected = 0
     for _ in range(20):
         ratio, (low, _) = ratio_of_medians(
             runs(random, speed=1.0, num_runs=5), runs(random, speed=slowdown, num_runs=5)
         )
         assert ratio == pytest.approx(slowdown, rel=0.06)
-        found += low > 1.0
-    assert found >= 19
+        num_detected += low > 1.0
+    assert num_detected >= 19
 
 
 def test_the_interval_narrows_with_more_runs() -> None:

@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "studies.md"
 
 def test_the_example_is_a_study(tmp_path: Path) -> None:
     catalog = Catalog((packaged_data(),))
-    text = next(found for found in re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S) if 'id = "mine"' in found)
+    text = next(block for block in re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S) if 'id = "mine"' in block)
     (tmp_path / "mine.toml").write_text(text)
     results = predict_study(catalog, open_study(catalog, str(tmp_path / "mine.toml")))
     assert len(results.predicted) == 10

@@ -60,7 +60,7 @@ def test_a_run_where_all_was_well_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "sort", "words"),
+    ("options", "sort", "words"),
     [
         ({"others": 1.2}, "busy", "1.2 of 2 cores"),
         ({"num_steps": 7}, "fewer", "7 of 10 steps"),
@@ -69,10 +69,10 @@ def test_a_run_where_all_was_well_has_none(tmp_path: Path) -> None:
         ({"verdict": "not steady: halves differ by 30.0 %"}, "unsteady", "halves differ by 30.0 %"),
     ],
 )
-def test_each_reason_is_found_with_its_numbers(tmp_path: Path, told: dict[str, Any], sort: str, words: str) -> None:
-    (found,) = doubts_of_training(collect(run_of(tmp_path, **told)))
-    assert found.sort == sort
-    assert words in found.text
+def test_each_reason_is_found_with_its_numbers(tmp_path: Path, options: dict[str, Any], sort: str, words: str) -> None:
+    (doubt,) = doubts_of_training(collect(run_of(tmp_path, **options)))
+    assert doubt.sort == sort
+    assert words in doubt.text
 
 
 def test_the_detectors_own_words_are_understood(tmp_path: Path) -> None:
@@ -93,27 +93,27 @@ def test_load_before_counts_only_where_nobody_kept_count(tmp_path: Path) -> None
 
 
 def test_a_micro_benchmark_tells_of_its_own_device(tmp_path: Path) -> None:
-    found = Measurements(kind="storage", device={}, versions={}, rows=[], conditions={"throttled": ["too hot"]})
-    (doubt,) = doubts_of_measurements(RunDirectory(tmp_path), found)
+    measurements = Measurements(kind="storage", device={}, versions={}, rows=[], conditions={"throttled": ["too hot"]})
+    (doubt,) = doubts_of_measurements(RunDirectory(tmp_path), measurements)
     assert doubt.sort == "throttled"
     assert "too hot" in doubt.text
 
 
 def test_outside_is_said_with_both() -> None:
-    told = Number(value=1.0, low=0.9, high=1.1)
+    predicted = Number(value=1.0, low=0.9, high=1.1)
     metric = METRICS["step_time_s"]
-    assert outside_interval(metric, told, Number(value=1.05)) is None
+    assert outside_interval(metric, predicted, Number(value=1.05)) is None
     assert outside_interval(metric, Number(value=1.0), Number(value=9.0)) is None
-    found = outside_interval(metric, told, Number(value=2.0))
-    assert found is not None
-    assert "2.00 s is above the predicted 900 ms to 1.10 s" in found.text
+    doubt = outside_interval(metric, predicted, Number(value=2.0))
+    assert doubt is not None
+    assert "2.00 s is above the predicted 900 ms to 1.10 s" in doubt.text
 
 
 def test_repeats_say_how_many_are_touched() -> None:
     busy = (Doubt(sort="busy", text="others"),)
     assert merged([busy]) == busy
-    (found,) = merged([busy, (), busy])
-    assert found.text == "in 2 of 3 repeats: others"
+    (doubt,) = merged([busy, (), busy])
+    assert doubt.text == "in 2 of 3 repeats: others"
     assert fewer_repeats(3, 3) == ()
     assert "2 of 3" in fewer_repeats(2, 3)[0].text
 
@@ -121,8 +121,13 @@ def test_repeats_say_how_many_are_touched() -> None:
 def report(*doubts: Doubt) -> StudyReport:
     metric = MetricShown(name="step_time_s", title="step time", unit="s", quantity="time", better="lower")
     points = tuple(
-        PointRow(id=f"p{n}", labels={"ranks": str(n)}, measured={"step_time_s": Number(value=float(n))}, doubts=told)
-        for n, told in ((1, ()), (2, doubts))
+        PointRow(
+            id=f"p{n}",
+            labels={"ranks": str(n)},
+            measured={"step_time_s": Number(value=float(n))},
+            doubts=doubts_of_point,
+        )
+        for n, doubts_of_point in ((1, ()), (2, doubts))
     )
     return StudyReport(
         study="s",
@@ -136,31 +141,31 @@ def report(*doubts: Doubt) -> StudyReport:
     )
 
 
-def printed(found: StudyReport) -> str:
+def printed(study_report: StudyReport) -> str:
     text = io.StringIO()
-    print_study(Console(width=80, file=text), found)
+    print_study(Console(width=80, file=text), study_report)
     return text.getvalue()
 
 
 def test_every_form_has_the_mark_and_its_reason() -> None:
-    found = report(Doubt(sort="busy", text="other work had 1.2 of 2 cores"), Doubt(sort="unsteady", text="drifting"))
-    text = printed(found)
+    doubtful = report(Doubt(sort="busy", text="other work had 1.2 of 2 cores"), Doubt(sort="unsteady", text="drifting"))
+    text = printed(doubtful)
     assert re.search(r"^2 +2\.00 s +bu", text, re.MULTILINE)
     assert "b: other work had 1.2 of 2 cores" in text
     assert max(map(len, text.splitlines())) <= 80
-    lines = markdown(found)
+    lines = markdown(doubtful)
     assert "| 2 | 2.00 s | bu |" in lines
     assert "- b: other work had 1.2 of 2 cores" in lines
-    assert r"2 & 2.00 s & bu \\" in latex(found)
-    html = page(found)
+    assert r"2 & 2.00 s & bu \\" in latex(doubtful)
+    html = page(doubtful)
     assert "other work had 1.2 of 2 cores" in html
     assert ">bu</td>" in html
-    assert found.document()["points"][1]["doubts"][0] == {"sort": "busy", "text": "other work had 1.2 of 2 cores"}
-    assert [row["doubt"] for row in long_rows(found)] == ["", "busy, unsteady"]
+    assert doubtful.document()["points"][1]["doubts"][0] == {"sort": "busy", "text": "other work had 1.2 of 2 cores"}
+    assert [row["doubt"] for row in long_rows(doubtful)] == ["", "busy, unsteady"]
 
 
 def test_nothing_is_said_where_all_was_well() -> None:
-    found = report()
-    for text in (printed(found), markdown(found), latex(found)):
+    undoubted = report()
+    for text in (printed(undoubted), markdown(undoubted), latex(undoubted)):
         assert "mark" not in text.lower()
-    assert "in doubt" not in re.sub(r"<script>.*", "", page(found), flags=re.DOTALL)
+    assert "in doubt" not in re.sub(r"<script>.*", "", page(undoubted), flags=re.DOTALL)

@@ -63,10 +63,10 @@ def test_everything_else_is_one_sentence(text: str) -> None:
 @given(st.text(alphabet=string.printable, max_size=60))
 def test_any_text_gives_a_value_or_a_refusal(text: str) -> None:
     try:
-        found = evaluate(text, VALUES, where="study.toml")
+        value = evaluate(text, VALUES, where="study.toml")
     except ConfigError:
         return
-    assert isinstance(found, str | int | float | bool)
+    assert isinstance(value, str | int | float | bool)
 
 
 def test_placeholders_are_filled_and_unknown_ones_named() -> None:

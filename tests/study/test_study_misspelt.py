@@ -174,8 +174,8 @@ def refusal(catalog: Catalog, path: Path) -> str:
 
 def test_the_file_has_every_key_and_is_read(catalog: Catalog, tmp_path: Path) -> None:
     for path, model in MODELS.items():
-        wanted = set(keys(model)) - (REFUSED_FOR_STUDIES if path == ("measure", "job") else set())
-        assert set(at(FULL, path)) == wanted, path
+        expected_keys = set(keys(model)) - (REFUSED_FOR_STUDIES if path == ("measure", "job") else set())
+        assert set(at(FULL, path)) == expected_keys, path
     for is_measured in (False, True):
         assert open_study(catalog, str(written(tmp_path, FULL)), is_measured=is_measured).points
 
@@ -183,12 +183,12 @@ def test_the_file_has_every_key_and_is_read(catalog: Catalog, tmp_path: Path) ->
 @pytest.mark.parametrize(("path", "key"), [pytest.param(p, k, id=".".join(map(str, (*p, k)))) for p, k in every_key()])
 def test_a_misspelt_key_is_named_with_the_right_one(catalog: Catalog, tmp_path: Path, path: Path_, key: str) -> None:
     file = written(tmp_path, with_slip(path, key))
-    told = refusal(catalog, file)
-    assert "\n" not in told
-    assert str(file) in told
-    assert misspelt(key) in told
-    assert key in told.replace(misspelt(key), "").replace(str(file), ""), told
-    assert "missing" not in told
+    message = refusal(catalog, file)
+    assert "\n" not in message
+    assert str(file) in message
+    assert misspelt(key) in message
+    assert key in message.replace(misspelt(key), "").replace(str(file), ""), message
+    assert "missing" not in message
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_what_a_point_is_told_is_named_likewise(catalog: Catalog, tmp_path: Path
     point = {misspelt(name) if name == key else name: value for name, value in ({key: "1"} | needed).items()}
     bare = {name: FULL[name] for name in ("schema", "id", "title", "question")}
     file = written(tmp_path, {**bare, "kind": kind, "matrix": {"nodes": [1]}, "point": point})
-    told = refusal(catalog, file)
-    assert f"point.{misspelt(key)}'" in told
-    assert key in told.replace(misspelt(key), "")
+    message = refusal(catalog, file)
+    assert f"point.{misspelt(key)}'" in message
+    assert key in message.replace(misspelt(key), "")
 
 
 def _is_needed(field: Any) -> bool:
@@ -212,5 +212,5 @@ def _is_needed(field: Any) -> bool:
 
 @pytest.mark.parametrize(("path", "key"), [(("scaling",), "metric"), (("scaling",), "over"), ((), "sources")])
 def test_the_command_ends_with_two(cli: Cli, refused: Refused, tmp_path: Path, path: Path_, key: str) -> None:
-    told = refused(cli("study", "check", str(written(tmp_path, with_slip(path, key)))))
-    assert f"did you mean {key}" in told
+    message = refused(cli("study", "check", str(written(tmp_path, with_slip(path, key)))))
+    assert f"did you mean {key}" in message

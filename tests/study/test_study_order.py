@@ -92,15 +92,15 @@ def outcomes(*times: float | None) -> tuple[Outcome, ...]:
 
 
 def test_orders_are_compared_over_what_ran(study: Study) -> None:
-    told = outcomes(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, None)
-    seen = outcomes(2.2, 2.0, 4.0, 5.0, None, None, None)
-    found = agreement(study, told, seen)
-    assert found is not None
-    assert found.points == (0, 1, 2, 3)
-    assert found.spearman == pytest.approx(0.8)  # 1 - 6 (1 + 1) / (4 (16 - 1))
-    assert found.regret_frac == pytest.approx(0.1)
-    assert agreement(study, told, outcomes(1.0, 2.0, None, None, None, None, None)) is None
-    places = [outcome.numbers.get("place") for outcome in with_places(study, seen)]
+    predicted = outcomes(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, None)
+    measured = outcomes(2.2, 2.0, 4.0, 5.0, None, None, None)
+    order = agreement(study, predicted, measured)
+    assert order is not None
+    assert order.points == (0, 1, 2, 3)
+    assert order.spearman == pytest.approx(0.8)  # 1 - 6 (1 + 1) / (4 (16 - 1))
+    assert order.regret_frac == pytest.approx(0.1)
+    assert agreement(study, predicted, outcomes(1.0, 2.0, None, None, None, None, None)) is None
+    places = [outcome.numbers.get("place") for outcome in with_places(study, measured)]
     assert [None if place is None else place.value for place in places] == [2, 1, 3, 4, None, None, None]
 
 
@@ -110,14 +110,14 @@ def test_the_report_says_whether_the_order_held(study: Study) -> None:
         predicted=with_places(study, outcomes(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, None)),
         measured=with_places(study, outcomes(2.2, 2.0, 4.0, 5.0, None, None, None)),
     )
-    told = report_of(results)
-    texts = " | ".join(finding.text for finding in told.findings)
+    report = report_of(results)
+    texts = " | ".join(finding.text for finding in report.findings)
     assert "4 points that ran, the one predicted to be fastest ran 10% slower than the fastest" in texts
     assert "rank correlation 0.80" in texts
     assert "3 of 7 points could not run, the first because: does not fit in memory" in texts
-    assert "place" in [metric.name for metric in told.metrics]
+    assert "place" in [metric.name for metric in report.metrics]
     console = Console(width=80, record=True, file=io.StringIO())
-    print_study(console, told)
+    print_study(console, report)
     rows = [line.split() for line in console.export_text().splitlines()]
     assert ["8", "full", "1.00", "s", "2.20", "s", "2.20", "1.", "2."] in rows
     assert ["2", "none", "6.00", "s", "-", "-", "6.", "-"] in rows

@@ -20,15 +20,17 @@ PERFECT = {
 @pytest.mark.parametrize("name", PERFECT)
 def test_perfect_scaling_is_one(name: str, n: int, m: int, t: float) -> None:
     value, least = PERFECT[name](n, t), PERFECT[name](m, t)
-    found = efficiency(METRICS[name], scale=n, value=value, least_scale=m, least_value=least)
-    assert found == pytest.approx(1.0)
+    efficiency_frac = efficiency(METRICS[name], scale=n, value=value, least_scale=m, least_value=least)
+    assert efficiency_frac == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", PERFECT)
 def test_worse_is_below_one(name: str) -> None:
     worse = 0.8 if METRICS[name].better == "higher" else 1.25
-    found = efficiency(METRICS[name], scale=4, value=worse * PERFECT[name](4, 8.0), least_scale=1, least_value=8.0)
-    assert found == pytest.approx(0.8)
+    efficiency_frac = efficiency(
+        METRICS[name], scale=4, value=worse * PERFECT[name](4, 8.0), least_scale=1, least_value=8.0
+    )
+    assert efficiency_frac == pytest.approx(0.8)
 
 
 def curve(scales: tuple[float, ...]) -> Curve:
@@ -38,23 +40,23 @@ def curve(scales: tuple[float, ...]) -> Curve:
 def test_amdahl_is_found_again_and_says_where_to_stop() -> None:
     """10 % serial: a doubling from n to 2n pays while t(n) >= 3/2 t(2n), that is up to parallel / (2 serial) = 4.5."""
     scales = (1.0, 2.0, 4.0, 8.0, 16.0)
-    found = where_to_stop(curve(scales), {i: 0.1 + 0.9 / n for i, n in enumerate(scales)})
-    assert found is not None
-    assert found.serial_frac == pytest.approx(0.1)
-    assert found.serial_interval_frac == pytest.approx((0.1, 0.1))
-    assert found.scale == 8.0  # 4 to 8 still pays (0.325 -> 0.2125), 8 to 16 does not
+    advice = where_to_stop(curve(scales), {i: 0.1 + 0.9 / n for i, n in enumerate(scales)})
+    assert advice is not None
+    assert advice.serial_frac == pytest.approx(0.1)
+    assert advice.serial_interval_frac == pytest.approx((0.1, 0.1))
+    assert advice.scale == 8.0  # 4 to 8 still pays (0.325 -> 0.2125), 8 to 16 does not
 
     # 1 - 0.15625 / 0.2125 = 26 % of the time, 2 x 0.15625 / 0.2125 - 1 = 47 % of the device-hours
-    assert found.sentence == "stop at 8: 16 would save 26% of the time and cost 47% more device-hours"
+    assert advice.sentence == "stop at 8: 16 would save 26% of the time and cost 47% more device-hours"
 
 
 @given(serial=st.floats(0.0, 0.9), num_scales=st.integers(3, 9))
 def test_exact_amdahl_is_recovered_whatever_its_serial_part(serial: float, num_scales: int) -> None:
     scales = tuple(float(2**k) for k in range(num_scales))
-    found = where_to_stop(curve(scales), {i: serial + (1 - serial) / n for i, n in enumerate(scales)})
-    assert found is not None
-    assert found.serial_frac == pytest.approx(serial, abs=1e-9)
-    assert found.serial_interval_frac == pytest.approx((serial, serial), abs=1e-9)
+    advice = where_to_stop(curve(scales), {i: serial + (1 - serial) / n for i, n in enumerate(scales)})
+    assert advice is not None
+    assert advice.serial_frac == pytest.approx(serial, abs=1e-9)
+    assert advice.serial_interval_frac == pytest.approx((serial, serial), abs=1e-9)
 
 
 def test_the_fit_is_the_least_relative_error() -> None:
@@ -70,28 +72,28 @@ def test_the_fit_is_the_least_relative_error() -> None:
     )  # fmt: skip
     serial = (b1 * a22 - b2 * a12) / (a11 * a22 - a12**2)
     parallel = (a11 * b2 - a12 * b1) / (a11 * a22 - a12**2)
-    found = where_to_stop(curve(scales), dict(enumerate(times)))
-    assert found is not None
-    assert found.serial_frac == pytest.approx(serial / (serial + parallel))
-    low, high = found.serial_interval_frac
-    assert low <= found.serial_frac <= high
+    advice = where_to_stop(curve(scales), dict(enumerate(times)))
+    assert advice is not None
+    assert advice.serial_frac == pytest.approx(serial / (serial + parallel))
+    low, high = advice.serial_interval_frac
+    assert low <= advice.serial_frac <= high
 
 
 def test_a_curve_faster_than_in_proportion_has_no_serial_part_and_says_so() -> None:
     scales = (1.0, 2.0, 4.0, 8.0)
-    found = where_to_stop(curve(scales), {i: n**-1.1 for i, n in enumerate(scales)})
-    assert found is not None
-    assert found.serial_frac == 0.0
-    assert found.scale == 8.0
-    assert "better than linear" in found.sentence
+    advice = where_to_stop(curve(scales), {i: n**-1.1 for i, n in enumerate(scales)})
+    assert advice is not None
+    assert advice.serial_frac == 0.0
+    assert advice.scale == 8.0
+    assert "better than linear" in advice.sentence
 
 
 def test_a_curve_that_gets_slower_stops_where_it_began() -> None:
     scales = (1.0, 2.0, 4.0)
-    found = where_to_stop(curve(scales), {i: 1.0 + 0.1 * n for i, n in enumerate(scales)})
-    assert found is not None
-    assert found.scale == 1.0
-    assert found.sentence == "stop at 1: 2 is no faster"
+    advice = where_to_stop(curve(scales), {i: 1.0 + 0.1 * n for i, n in enumerate(scales)})
+    assert advice is not None
+    assert advice.scale == 1.0
+    assert advice.sentence == "stop at 1: 2 is no faster"
 
 
 @pytest.mark.parametrize("scales", [(4.0,), (1.0, 2.0)])

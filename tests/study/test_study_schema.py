@@ -32,8 +32,8 @@ def problems(value: Any, rule: dict[str, Any], at: str = "") -> list[str]:
     if "$ref" in rule:
         return problems(value, SCHEMA["$defs"][rule["$ref"].removeprefix("#/$defs/")], at)
     if "anyOf" in rule:
-        found = [problems(value, one, at) for one in rule["anyOf"]]
-        return [] if not all(found) else found[0]
+        problems_of_choices = [problems(value, one, at) for one in rule["anyOf"]]
+        return [] if not all(problems_of_choices) else problems_of_choices[0]
     kind = rule.get("type")
     if kind is not None and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         return [f"{at}: {value!r} is no {kind}"]
@@ -90,8 +90,8 @@ def test_what_the_loader_refuses_the_schema_refuses(old: str, new: str) -> None:
 def test_keys_are_explained() -> None:
     for name in ("Measure", "ConditionalValues"):
         for key in ("matrix", "choose", "order", "concurrent", "where", "time_limit"):
-            found = SCHEMA["$defs"][name]["properties"].get(key)
-            assert found is None or found.get("description"), (name, key)
+            property_schema = SCHEMA["$defs"][name]["properties"].get(key)
+            assert property_schema is None or property_schema.get("description"), (name, key)
 
 
 def test_the_copy_for_the_web_is_the_same() -> None:

@@ -83,13 +83,13 @@ def row(report: StudyReport, precision: str, ranks: int) -> PointRow:
 def test_efficiency_has_three_senses(measured: tuple[StudyReport, dict], precision: str) -> None:  # type: ignore[type-arg]
     """Median batch t(1)/t(2); epoch and its training t(1)/(2 t(2)), for as many images are in it on two ranks."""
     report, times = measured
-    found = row(report, precision, 2).measured
-    assert found["efficiency_frac"].value == pytest.approx(BATCH_S[precision, 1] / BATCH_S[precision, 2])
+    numbers = row(report, precision, 2).measured
+    assert numbers["efficiency_frac"].value == pytest.approx(BATCH_S[precision, 1] / BATCH_S[precision, 2])
     (train_1, epoch_1), (train_2, epoch_2) = times[precision, 1], times[precision, 2]
-    assert found["training_efficiency_frac"].value == pytest.approx(train_1 / (2 * train_2))
-    assert found["epoch_efficiency_frac"].value == pytest.approx(epoch_1 / (2 * epoch_2))
-    assert found["epoch_time_s"].value == pytest.approx(epoch_2)
-    assert found["training_time_s"].value == pytest.approx(train_2)
+    assert numbers["training_efficiency_frac"].value == pytest.approx(train_1 / (2 * train_2))
+    assert numbers["epoch_efficiency_frac"].value == pytest.approx(epoch_1 / (2 * epoch_2))
+    assert numbers["epoch_time_s"].value == pytest.approx(epoch_2)
+    assert numbers["training_time_s"].value == pytest.approx(train_2)
 
 
 def test_an_epoch_has_as_many_images_on_any_number_of_ranks() -> None:
@@ -100,9 +100,9 @@ def test_an_epoch_has_as_many_images_on_any_number_of_ranks() -> None:
 
 def test_the_elbow_is_where_the_tail_begins(measured: tuple[StudyReport, dict]) -> None:  # type: ignore[type-arg]
     """Of the 22 batches that count of 24, those after the twentieth take twice as long: 19 of 22 do not."""
-    found = row(measured[0], "fp32", 1)
-    assert len(found.series["batch_time_s"]) == 22
-    bend = found.elbows["batch_time_s"]
+    point = row(measured[0], "fp32", 1)
+    assert len(point.series["batch_time_s"]) == 22
+    bend = point.elbows["batch_time_s"]
     assert bend.time_s == pytest.approx(BATCH_S["fp32", 1])
     assert bend.share_frac == pytest.approx(19 / 22)
 

@@ -27,7 +27,7 @@ def test_a_configuration_comes_back_from_its_document() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"ops": ()}, "name one or more"),
         ({"ops": ("broadcast", "broadcast")}, "each once"),
@@ -45,8 +45,8 @@ def test_a_configuration_comes_back_from_its_document() -> None:
         ({"step_bytes": 4}, "take a larger factor"),
     ],
 )
-def test_what_cannot_be_run_is_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_run_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         CollectivesRun(**given)
 
 

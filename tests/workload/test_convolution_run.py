@@ -49,12 +49,12 @@ def test_a_network_has_as_many_convolutions_as_published(
 
 def test_distinct_convolutions_of_resnet_50() -> None:
     cases = cases_of(shape_of("resnet-50"))
-    found = {(c.kernel, c.channels_in, c.channels_out, c.in_size, c.out_size): c.count for c in cases}
-    assert len(found) == len(cases) == 23
-    assert found[7, 3, 64, 224, 112] == 1
-    assert found[3, 256, 256, 14, 14] == 5
-    assert found[3, 256, 256, 28, 14] == 1
-    assert found[1, 64, 256, 56, 56] == 4  # three ends of blocks, and the first projection
+    count_of = {(c.kernel, c.channels_in, c.channels_out, c.in_size, c.out_size): c.count for c in cases}
+    assert len(count_of) == len(cases) == 23
+    assert count_of[7, 3, 64, 224, 112] == 1
+    assert count_of[3, 256, 256, 14, 14] == 5
+    assert count_of[3, 256, 256, 28, 14] == 1
+    assert count_of[1, 64, 256, 56, 56] == 4  # three ends of blocks, and the first projection
     assert [(c.kernel, c.has_input_gradient) for c in cases if not c.has_input_gradient] == [(7, False)]
 
 
@@ -69,8 +69,8 @@ def test_work_is_the_networks(name: str, image_size: int) -> None:
 
 def test_strides_and_paddings_are_the_networks_own() -> None:
     """He et al. 2015, with the stride on the 3x3: 7x7 stride 2 padding 3, 3x3 padding 1, 1x1 without."""
-    found = {(c.kernel, c.in_size // c.out_size, c.stride, c.padding) for c in cases_of(shape_of("resnet-50"))}
-    assert found == {(7, 2, 2, 3), (3, 1, 1, 1), (3, 2, 2, 1), (1, 1, 1, 0), (1, 2, 2, 0)}
+    shapes = {(c.kernel, c.in_size // c.out_size, c.stride, c.padding) for c in cases_of(shape_of("resnet-50"))}
+    assert shapes == {(7, 2, 2, 3), (3, 1, 1, 1), (3, 2, 2, 1), (1, 1, 1, 0), (1, 2, 2, 0)}
 
 
 def test_document_comes_back_as_it_was() -> None:

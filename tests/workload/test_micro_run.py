@@ -35,15 +35,15 @@ def sides(product: Product) -> tuple[int, int, int]:
 
 def test_products_of_llama3_8b_by_its_published_sizes() -> None:
     """meta2024 (arXiv:2407.21783), table 3: width 4096, feed-forward 14336, 32 heads over 8, vocabulary 128,256."""
-    found = {p.name: sides(p) for p in model_products(CATALOG.model("llama3-8b").transformer, num_tokens=8192)}
-    assert found["qkv"] == (8192, 6144, 4096)
-    assert found["attention_out"] == (8192, 4096, 4096)
-    assert found["ffn_up"] == (8192, 28672, 4096)
-    assert found["ffn_down"] == (8192, 4096, 14336)
-    assert found["ffn_down_grad_input"] == (8192, 14336, 4096)
-    assert found["ffn_down_grad_weight"] == (4096, 14336, 8192)
-    assert found["head"] == (8192, 128256, 4096)
-    assert len(set(found.values())) == len(found)
+    sides_of = {p.name: sides(p) for p in model_products(CATALOG.model("llama3-8b").transformer, num_tokens=8192)}
+    assert sides_of["qkv"] == (8192, 6144, 4096)
+    assert sides_of["attention_out"] == (8192, 4096, 4096)
+    assert sides_of["ffn_up"] == (8192, 28672, 4096)
+    assert sides_of["ffn_down"] == (8192, 4096, 14336)
+    assert sides_of["ffn_down_grad_input"] == (8192, 14336, 4096)
+    assert sides_of["ffn_down_grad_weight"] == (4096, 14336, 8192)
+    assert sides_of["head"] == (8192, 128256, 4096)
+    assert len(set(sides_of.values())) == len(sides_of)
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "gpt3-6.7b", "deepseek-v3", "qwen3-0.6b"])
@@ -57,16 +57,16 @@ def test_weights_are_those_that_the_cost_model_counts(model: str) -> None:
     counted = dict(attention_gemms(setting))
     if spec.transformer.moe is None:
         counted |= ffn_gemms(setting, spec.transformer.ffn_hidden)
-    found = {sides(product) for product in model_products(spec.transformer, num_tokens=tokens)}
+    product_sides = {sides(product) for product in model_products(spec.transformer, num_tokens=tokens)}
     for name, (n, k) in counted.items():
-        assert {(tokens, n, k), (tokens, k, n), (n, k, tokens)} <= found, name
+        assert {(tokens, n, k), (tokens, k, n), (n, k, tokens)} <= product_sides, name
 
 
 def test_experts_get_their_share_of_the_tokens() -> None:
     """DeepSeek-V3: 8 of 256 experts of width 2048 over a width of 7168 (arXiv:2412.19437, section 4.2)."""
-    found = {p.name: sides(p) for p in model_products(CATALOG.model("deepseek-v3").transformer, num_tokens=8192)}
-    assert found["expert_up"] == (256, 4096, 7168)
-    assert found["expert_down"] == (256, 7168, 2048)
+    sides_of = {p.name: sides(p) for p in model_products(CATALOG.model("deepseek-v3").transformer, num_tokens=8192)}
+    assert sides_of["expert_up"] == (256, 4096, 7168)
+    assert sides_of["expert_down"] == (256, 7168, 2048)
 
 
 def test_attention_counts_the_published_flop() -> None:

@@ -22,15 +22,15 @@ class Groups:
 
 
 deepspeed.comm.get_rank = lambda: 0  # without a rank the parser ignores the groups
-found = []
+configs = []
 for pair in sys.argv[2:]:
     file, _, dp = pair.rpartition("=")
     try:
         config = DeepSpeedConfig(file, mpu=Groups(int(dp)))
     except AssertionError as error:
-        found.append({"refused": str(error)})
+        configs.append({"refused": str(error)})
         continue
-    found.append(
+    configs.append(
         {
             "gbs": config.train_batch_size,
             "mbs": config.train_micro_batch_size_per_gpu,
@@ -45,4 +45,4 @@ for pair in sys.argv[2:]:
             "num_checkpoints": config.activation_checkpointing_config.number_checkpoints,
         }
     )
-sys.stdout.write("\n" + json.dumps(found))
+sys.stdout.write("\n" + json.dumps(configs))
