@@ -62,6 +62,7 @@ def test_kinds_of_the_catalogue_are_tables_and_hide_no_module() -> None:
     modules = {info.name for info in pkgutil.iter_modules(scalewright.catalog.__path__)}
     assert not modules & set(scalewright._CATALOG_NAMES)  # type: ignore[attr-defined]
     systems = sw.catalog.systems
+    assert sw.catalog.systems() == systems
     assert "leonardo" in systems
     assert "leonardo" in systems._repr_html_()
     assert systems["leonardo"]["booster.num_nodes"] == 3456

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -168,3 +169,14 @@ def test_modes_and_optimizers_change_the_answer(cli: Cli) -> None:
     )
     assert predictions["lora"]["checkpoint_bytes"] == 41_943_040 * 14
     assert len({body["id"] for body in predictions.values()}) == 4
+
+
+@pytest.mark.parametrize(
+    "args",
+    [FITS, ["plan", "--model", "gpt3-6.7b", "--system", "selene", "--nodes", "1", "--global-batch", "8"]],
+    ids=["predict", "plan"],
+)
+def test_out_says_on_stderr_which_file_it_wrote(here: Cli, args: list[str]) -> None:
+    done = here(*args, "--json", "--out", "answer.json")
+    assert (done.returncode, done.stderr) == (0, "wrote answer.json\n")
+    assert Path("answer.json").read_text() == done.stdout

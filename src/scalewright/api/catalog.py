@@ -1,6 +1,6 @@
 """`sw.catalog`: what is known of devices, systems and models, as tables with their sources.
 
-sw.catalog.systems                           a table of all systems
+sw.catalog.systems                           a table of all systems; sw.catalog.systems() is the same
 sw.catalog.systems["leonardo"]               one entry, with its facts
 sw.catalog.find("h100-sxm")                  an entry of whatever kind has that name
 sw.catalog.compare("h100-sxm", "a100-sxm-80gb")
@@ -25,6 +25,10 @@ class EntryTable(Framed, Mapping[str, "EntryFacts"]):
 
     kind: str
     library: Catalog
+
+    def __call__(self) -> EntryTable:
+        """The table itself: `sw.catalog.systems()` is what many type first."""
+        return self
 
     def __getitem__(self, name: str) -> EntryFacts:
         return EntryFacts(self.library.get(self.kind, name), self.library)

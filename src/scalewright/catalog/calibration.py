@@ -166,6 +166,10 @@ class Calibration(Strict):
     notes: tuple[str, ...] = ()
     is_disturbed: bool = False
     """Others used the machine meanwhile: it is what they left."""
+    num_parts: int = Field(default=0, ge=0)
+    """Benchmarks and training runs that were planned; 0: an older file, which does not say."""
+    num_missing: int = Field(default=0, ge=0)
+    """Of those, how many gave nothing: the budget ended before them, or they failed."""
 
     @model_validator(mode="after")
     def _each_once(self) -> Calibration:
@@ -181,7 +185,9 @@ class Calibration(Strict):
     @property
     def id(self) -> str:
         """Changes with every value, so that predictions made with another one are seen to be stale."""
-        return f"{self.name}@{digest(self.model_dump(mode='json', by_alias=True))[:8]}"
+        # The counts of parts are no values: without them files keep the id that they had before there were counts.
+        values = self.model_dump(mode="json", by_alias=True, exclude={"num_parts", "num_missing"})
+        return f"{self.name}@{digest(values)[:8]}"
 
     def value(self, name: ValueName, of: str = "", *, num_ranks: int = 1) -> Value | None:
         """As measured with so many ranks at once; None where it was not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,3 +13,17 @@ CatalogFolder = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document: SI values, units in the keys.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show equations, inputs and sources.")]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write the JSON document here.")]
+
+
+def write_out(path: Path | None, document: dict[str, Any]) -> None:
+    """What --out does, for every command that has it: write the document, and say so on stderr."""
+    from scalewright.records.documents import write_document
+
+    if path is not None:
+        write_document(path, document)
+        report_written(path)
+
+
+def report_written(path: Path) -> None:
+    """One line on stderr, so that stdout stays the answer."""
+    typer.echo(f"wrote {path}", err=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, OutFile
+from scalewright.cli.options import AsJson, OutFile, write_out
 
 PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw time, rate, split, memory, energy: .png, .svg or .pdf.")
@@ -21,7 +21,7 @@ def run(
     plot: PlotFile = None,
 ) -> None:
     """Print one run: split, throughput, memory, energy, and the prediction beside the measurement."""
-    from scalewright.records.documents import to_json, write_document
+    from scalewright.records.documents import to_json
     from scalewright.records.run_directory import RunDirectory
     from scalewright.report.console import answer_console
     from scalewright.report.planner.roofline import check_plot
@@ -32,8 +32,7 @@ def run(
     report = run_report(RunDirectory.open(run_directory))
     if plot is not None:
         report.plot(plot)
-    if out is not None:
-        write_document(out, report.document())
+    write_out(out, report.document())
     if as_json:
         typer.echo(to_json(report.document()), nl=False)
     else:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
 from scalewright import __version__
 from scalewright.catalog import calibration as calibrations
+from scalewright.catalog import calibration_quality
 from scalewright.catalog.calibration import Calibration, Fingerprint
 from scalewright.catalog.library import Catalog, folded
 from scalewright.catalog.measured_storage import storage_here
@@ -20,7 +21,7 @@ from scalewright.costs.machine import Machine, machine_from_system, pick_partiti
 from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.errors import ConfigError, EnvironmentFailedError, UnknownNameError
 from scalewright.here.devices import num_cores, visible_gpus
-from scalewright.records.types import EnvName
+from scalewright.records.types import WARNING, EnvName
 from scalewright.sites.cluster import ask_cluster_name
 from scalewright.sites.loader import load_site, site_files
 
@@ -43,6 +44,10 @@ class Place:
     storage: Storage | None = None
     """Where samples are read and checkpoints go: the system's first, or what one node measured."""
     has_measured_storage: bool = False
+    doubt: str = ""
+    """Why its calibration may be far off; empty where nothing says so."""
+    is_trusted: bool = True
+    """Whether its calibration predicts its own left-out runs well enough to be used without being named."""
 
     def storage_of(self, catalog: Catalog, *, num_gpus: int) -> Storage | None:
         """The storage of a job of so many devices. A calibration is of one node: several have the catalogue's."""
@@ -71,9 +76,9 @@ def place_of(
 
 
 def calibrated_here(catalog: Catalog, *, num_ranks: int, device: str) -> Place | None:
-    """This machine by its newest calibration; None where it has none."""
+    """This machine by its best calibration; None where it has none."""
     matching = calibrations.matching(fingerprint_here(device), versions_here())
-    return _calibrated(catalog, matching[0], None, None, num_ranks) if matching else None
+    return _best_calibrated(catalog, matching, None, None, num_ranks) if matching else None
 
 
 def _here(catalog: Catalog, *, partition: str | None, transport: str | None, num_ranks: int, device: str) -> Place:
@@ -84,7 +89,7 @@ def _here(catalog: Catalog, *, partition: str | None, transport: str | None, num
     fingerprint = fingerprint_here(device)
     matching = calibrations.matching(fingerprint, versions_here())
     if matching:
-        return _calibrated(catalog, matching[0], partition, transport, num_ranks)
+        return _best_calibrated(catalog, matching, partition, transport, num_ranks)
     cluster = cluster_name(os.environ)
     if cluster:
         with contextlib.suppress(UnknownNameError):
@@ -116,6 +121,20 @@ def _catalogued(catalog: Catalog, name: str, partition: str | None, transport: s
     )  # fmt: skip
 
 
+def _best_calibrated(
+    catalog: Catalog, matching: Sequence[Calibration], partition: str | None, transport: str | None, num_ranks: int
+) -> Place:
+    """The newest calibration that predicts its own left-out runs. A newer, weaker one is named and not used."""
+    newest = matching[0]
+    best = calibration_quality.best_of(catalog, matching)
+    place = _calibrated(catalog, best, partition, transport, num_ranks)
+    if best is newest:
+        return place
+    weakness = calibration_quality.doubt(catalog, newest) or "others used this machine when it was made"
+    note = f"calibration {best.name} is used and not the newer {newest.name}: {weakness}"
+    return replace(place, machine=replace(place.machine, assumptions=(*place.machine.assumptions, note)))
+
+
 def _calibrated(
     catalog: Catalog, calibration: Calibration, partition: str | None, transport: str | None, num_ranks: int
 ) -> Place:
@@ -134,10 +153,18 @@ def _calibrated(
         if calibration.is_disturbed
         else ""
     )
+    doubt = calibration_quality.doubt(catalog, calibration)
+    weak = (
+        f"{WARNING}this prediction may be far off. Calibration {calibration.name} is a weak basis: {doubt}. Calibrate "
+        "again when this machine is quiet, or with a longer --budget."
+        if doubt
+        else ""
+    )
     return Place(
-        machine=replace(machine, assumptions=(*machine.assumptions, *filter(None, [storage.note, disturbed]))),
+        machine=replace(machine, assumptions=(*machine.assumptions, *filter(None, [weak, storage.note, disturbed]))),
         system=calibration.base, basis=f"calibration {calibration.name} of {day}", calibration=calibration,
-        storage=storage.entry, has_measured_storage=storage.is_measured,
+        storage=storage.entry, has_measured_storage=storage.is_measured, doubt=doubt,
+        is_trusted=calibration_quality.is_trusted(catalog, calibration),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from scalewright.records.documents import document
+from scalewright.records.types import warnings_among
 
 KIND = "study-report"
 PLACE = "place"
@@ -152,6 +153,11 @@ class StudyReport:
     """Of every metric that a point has a number for, those without a column of their own too."""
     parts: tuple[StudyReport, ...] = ()
     """Other sets of points of the same study: what is predicted for machines elsewhere."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What says that its predictions may be far off, each once."""
+        return warnings_among(note for row in self.points for note in row.notes)
 
     def document(self) -> dict[str, Any]:
         return document(KIND, asdict(self))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal
@@ -9,6 +10,13 @@ from typing import Any, Literal
 Severity = Literal["info", "warning", "error"]
 Confidence = Literal["bound", "model", "calibrated"]
 """How a predicted number was made: physics only; a formula with catalogue values; measured on this machine."""
+WARNING = "warning: "
+"""Begins a note of a prediction that may be far off. Reports show such notes beside the number, not below it."""
+
+
+def warnings_among(notes: Iterable[str]) -> list[str]:
+    """The notes that warn of a prediction that may be far off, each once."""
+    return [note for note in dict.fromkeys(notes) if note.startswith(WARNING)]
 
 
 class ExitCode(IntEnum):

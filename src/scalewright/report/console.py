@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from scalewright.records.types import WARNING, warnings_among
 
 DEFAULT_WIDTH = 80
 MAX_WIDTH = 100
@@ -44,6 +48,19 @@ def plain_table(
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def print_warnings(console: Console, notes: Iterable[str]) -> None:
+    """Warnings that a prediction may be far off: they stand beside the number."""
+    for note in warnings_among(notes):
+        console.print(f"[bold yellow]warning[/] {escape(note.removeprefix(WARNING))}")
+
+
+def print_notes(console: Console, notes: Iterable[str]) -> None:
+    """All other notes of a prediction, below its tables."""
+    for note in dict.fromkeys(notes):
+        if not note.startswith(WARNING):
+            console.print(f"[yellow]note[/] {escape(note)}")
 
 
 def rate_words(rate: float, unit: str) -> str:

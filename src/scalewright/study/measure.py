@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from scalewright import units
+from scalewright.catalog.calibration_quality import doubt
 from scalewright.catalog.library import Catalog
 from scalewright.errors import EnvironmentFailedError, ScalewrightError
 from scalewright.here.place import calibrated_here
@@ -16,7 +17,7 @@ from scalewright.launch.prepare.outlook import RunTooLargeError
 from scalewright.launch.ranks.allocation import is_inside
 from scalewright.records.events import Event
 from scalewright.records.host_load import load_now
-from scalewright.records.types import ExitCode, Point
+from scalewright.records.types import WARNING, ExitCode, Point
 from scalewright.study.calibration.measure import calibrate
 from scalewright.study.calibration.request import calibration_here
 from scalewright.study.execute import RunObserver, execute, execution_of
@@ -108,20 +109,26 @@ def calibrate_first(catalog: Catalog, study: Study, say: Callable[[str], None]) 
         return
     place = calibrated_here(catalog, num_ranks=1, device="auto")
     if place is not None and place.calibration is not None:
-        if not place.calibration.is_disturbed:
-            say("this machine is already calibrated")
+        name, weakness = place.calibration.name, place.doubt
+        if not weakness and place.calibration.is_disturbed:
+            weakness = "others used this machine when it was made"
+        if not weakness:
+            say(f"this machine is already calibrated ({name})")
             return
         if load_now().is_busy:
-            say("this machine was busy when it was calibrated, and is busy now: calibrate again when it is quiet")
+            say(f"calibration {name} is weak ({weakness}), and this machine is busy: calibrate again when it is quiet")
             return
-        say("this machine was busy when it was calibrated: it is calibrated again")
+        say(f"calibration {name} is weak ({weakness}): this machine is calibrated again")
     budget_s = units.parse(limits.calibrate, units.SECONDS)
     try:
         calibration = calibrate(catalog, calibration_here(catalog, budget_s=budget_s), say)
     except EnvironmentFailedError as error:
-        say(f"not calibrated, so predictions use a short probe: {error}")
-    else:
-        say(f"calibrated as {calibration.name}")
+        basis = place.basis if place is not None and place.is_trusted else "a short probe"
+        say(f"not calibrated, so predictions use {basis}: {error}")
+        return
+    say(f"calibrated as {calibration.name}")
+    if weakness := doubt(catalog, calibration):
+        say(f"{WARNING}{calibration.name} is a weak calibration: {weakness}")
 
 
 def run_here(

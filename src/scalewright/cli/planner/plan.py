@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile
+from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile, report_written, write_out
 from scalewright.cli.planner.predict import ModelName, ModeText, PartitionName, PrecisionName, SeqLength, StackName
 
 if TYPE_CHECKING:
@@ -99,22 +99,23 @@ def run(
         from scalewright.report.planner.plan_plot import plot_plan
 
         plot_plan(plot, document)
+        report_written(plot)
     if emit_to is not None and report.expressed is not None:
         write_text(emit_to, document["emitted"]["text"])
+        report_written(emit_to)
     _print_plan(report.plan, document, library, explain=explain, as_json=as_json, out=out)
 
 
 def _print_plan(
     plan: Plan, document: dict[str, Any], library: Catalog, *, explain: bool, as_json: bool, out: Path | None
 ) -> None:
-    from scalewright.records.documents import to_json, write_document
+    from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.answer import print_explanation
     from scalewright.report.planner.plan import print_plan
 
-    if out is not None:
-        write_document(out, document)
+    write_out(out, document)
     if as_json:
         typer.echo(to_json(document), nl=False)
     else:
@@ -126,13 +127,12 @@ def _print_plan(
 
 
 def _print_stage_plan(plan: StagePlan, *, as_json: bool, out: Path | None) -> None:
-    from scalewright.records.documents import to_json, write_document
+    from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.stages import print_stage_plan
 
-    if out is not None:
-        write_document(out, plan.document())
+    write_out(out, plan.document())
     if as_json:
         typer.echo(to_json(plan.document()), nl=False)
     else:

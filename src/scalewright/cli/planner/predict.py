@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile
+from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile, report_written, write_out
 
 ModelName = Annotated[
     str,
@@ -73,7 +73,7 @@ def run(
     from scalewright.errors import ConfigError
     from scalewright.planner.answer import answer
     from scalewright.planner.question import ask
-    from scalewright.records.documents import to_json, write_document
+    from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.answer import print_answer, print_explanation
@@ -94,8 +94,8 @@ def run(
     document = prediction.document()
     if plot is not None:
         plot_prediction(plot, prediction)
-    if out is not None:
-        write_document(out, document)
+        report_written(plot)
+    write_out(out, document)
     if as_json:
         typer.echo(to_json(document), nl=False)
     else:

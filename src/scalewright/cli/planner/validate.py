@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, OutFile
+from scalewright.cli.options import AsJson, CatalogFolder, OutFile, write_out
 
 if TYPE_CHECKING:
     from scalewright.planner.validation.error_table import Scores
@@ -32,7 +32,7 @@ def run(
     from scalewright.catalog.library import open_catalog
     from scalewright.errors import ConfigError
     from scalewright.planner.validation.error_table import validation_table
-    from scalewright.records.documents import to_json, write_document
+    from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.validation import print_error_table
@@ -40,8 +40,7 @@ def run(
     if record and file is not None:
         raise ConfigError(f"--record keeps the scores of the shipped rows, not of {file}: leave the file out")
     table = validation_table(open_catalog(catalog), file)
-    if out is not None:
-        write_document(out, table.as_document())
+    write_out(out, table.as_document())
     if as_json:
         typer.echo(to_json(table.as_document()), nl=False)
     else:

@@ -13,7 +13,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
 from scalewright.here.devices import CPU_START_S, GPU_START_S, Here, device_here, machine_here, visible_gpus
-from scalewright.here.place import calibrated_here, place_of
+from scalewright.here.place import Place, calibrated_here, place_of
 from scalewright.launch.plan_job import planned_job
 from scalewright.launch.prepare.outlook import Outlook, Ready, RunTooLargeError, language_outlook, largest_that_fits
 from scalewright.launch.ranks.allocation import default_num_ranks, is_inside, num_nodes
@@ -22,7 +22,7 @@ from scalewright.planner.search.search import search
 from scalewright.planner.search.space import Space
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import MANIFEST, RunDirectory
-from scalewright.records.types import EnvName
+from scalewright.records.types import WARNING, EnvName
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import Layout, parse_layout
@@ -213,8 +213,9 @@ def best_split(catalog: Catalog, request: LanguageRequest, config: LanguageRun, 
 
 
 def machine_of(catalog: Catalog, system: str | None, config: LanguageRun | VisionRun, num_ranks: int) -> Here | None:
-    """The machine of a run: the named system, else the newest calibration, else the catalogue or a probe.
+    """The machine of a run: the named system, else the best calibration, else the catalogue or a probe.
 
+    A calibration that does not predict its own left-out runs is not used, and the prediction says so.
     None for several nodes without a name: a probe of this node says nothing of the others.
     """
     if system is not None:
@@ -223,9 +224,19 @@ def machine_of(catalog: Catalog, system: str | None, config: LanguageRun | Visio
     if num_nodes(os.environ) > 1:
         return None
     calibrated = calibrated_here(catalog, num_ranks=num_ranks, device=config.device)
-    if calibrated is not None:
+    if calibrated is not None and calibrated.is_trusted:
         return Here(machine=calibrated.machine, device=config.device, start_s=_start_s(config), basis=calibrated.basis)
-    return machine_here(catalog, num_ranks=num_ranks, precision=config.precision, device=config.device)
+    here = machine_here(catalog, num_ranks=num_ranks, precision=config.precision, device=config.device)
+    return here if calibrated is None else _instead_of(calibrated, here)
+
+
+def _instead_of(calibrated: Place, here: Here) -> Here:
+    """The machine without its calibration, and the reason as a warning of every prediction."""
+    warning = (
+        f"{WARNING}the {calibrated.basis} is not used, because {calibrated.doubt}. The prediction uses the "
+        f"{here.basis} and is rough. Run scalewright calibrate when this machine is quiet."
+    )
+    return replace(here, machine=replace(here.machine, assumptions=(warning, *here.machine.assumptions)))
 
 
 def _start_s(config: LanguageRun | VisionRun) -> float:

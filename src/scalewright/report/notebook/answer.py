@@ -27,7 +27,7 @@ def answer_html(answer: Answer) -> str:
         html.paragraph(f"Does not fit: {answer.why_not}", bold=True) if not answer.fits else "",
         breakdown_html(answer.time, units.SECONDS, caption="where the time goes"),
         breakdown_html(answer.memory, units.BYTES, caption="where the memory goes"),
-        *(html.paragraph(f"note: {warning}", muted=True) for warning in answer.warnings),
+        *html.notes(answer.warnings),
     )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from scalewright.records.types import warnings_among
+
 CELL = "padding:2px 12px 2px 0;vertical-align:top;border:none;background:none;"
 HEAD = f"{CELL}font-weight:600;border-bottom:1px solid currentColor;"
 TABLE = "border-collapse:collapse;margin:6px 0 10px 0;"
@@ -21,6 +23,13 @@ MAX_ROWS = 20
 def paragraph(text: str, *, bold: bool = False, muted: bool = False) -> str:
     style = f"margin:2px 0;{'font-weight:600;' if bold else ''}{'opacity:0.75;' if muted else ''}"
     return f'<p style="{style}">{escape(text)}</p>'
+
+
+def notes(texts: Sequence[str]) -> list[str]:
+    """Notes of a prediction in small print. One that warns stands out."""
+    warnings = warnings_among(texts)
+    others = [text for text in texts if text not in warnings]
+    return [*(paragraph(text, bold=True) for text in warnings), *(paragraph(f"note: {t}", muted=True) for t in others)]
 
 
 def table(

@@ -29,7 +29,7 @@ def plan_html(document: dict[str, Any]) -> str:
         _scaling(document["scaling"]),
         html.paragraph(document["recommended"]["sentence"]) if document["recommended"] else "",
         _whole_run(document["whole_run"]),
-        *(html.paragraph(f"note: {warning}", muted=True) for warning in document["warnings"]),
+        *html.notes(document["warnings"]),
     )
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
-from scalewright.report.console import bar_mark, plain_table, rate_words
+from scalewright.report.console import bar_mark, plain_table, print_notes, print_warnings, rate_words
 from scalewright.report.planner.whole_run import print_run_details
 from scalewright.workload.layout import parse_layout
 
@@ -44,8 +44,11 @@ def print_plan(console: Console, plan: Document, *, explain: bool = False) -> No
         print_comparison(console, plan)
     if "emitted" in plan:
         _print_emitted(console, plan["emitted"])
-    for warning in dict.fromkeys((*plan["warnings"], *((plan["best"] or {}).get("warnings", ())))):
-        console.print(f"[yellow]note[/] {escape(warning)}")
+    print_notes(console, _warnings(plan))
+
+
+def _warnings(plan: Document) -> list[str]:
+    return [*plan["warnings"], *(plan["best"] or {}).get("warnings", ())]
 
 
 def _print_question(console: Console, plan: Document) -> None:
@@ -81,6 +84,7 @@ def _print_best(console: Console, plan: Document) -> None:
     table.add_row("memory", _b(best["memory_bytes"]), reserved)
     console.print()
     console.print(table)
+    print_warnings(console, _warnings(plan))
     console.print()
     console.print(_bars(console, "where the step goes", best["time"], units.SECONDS))
     console.print()

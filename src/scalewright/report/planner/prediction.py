@@ -14,7 +14,7 @@ from scalewright.catalog.constant_types.whole_run import WholeRunConstants
 from scalewright.catalog.library import Catalog
 from scalewright.planner.answer import CONFIDENCE_TITLES, Answer
 from scalewright.planner.changes import changes
-from scalewright.report.console import plain_table, rate_words
+from scalewright.report.console import plain_table, print_notes, print_warnings, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
     device_facts,
@@ -40,13 +40,13 @@ def print_transformer(console: Console, answer: Answer) -> None:
     console.print(f"{question.recipe.name}{optimizer}, stack {escape(question.stack.id)}{mode}")
     console.print(f"layout {layout.brief}, sequences of {question.spec.transformer.seq}")
     console.print(_summary(answer))
+    print_warnings(console, answer.warnings)
     print_terms(console, "where the step goes", answer.time, units.SECONDS)
     print_terms(console, "where the memory goes", answer.memory, units.BYTES)
     print_terms(console, "where a node's host memory goes", answer.transformer.cost.host_memory, units.BYTES)
     if int(layout.pp) > 1:
         _print_pipeline_ranks(console, answer)
-    for warning in answer.warnings:
-        console.print(f"[yellow]note[/] {escape(warning)}")
+    print_notes(console, answer.warnings)
 
 
 def _summary(answer: Answer) -> Table:

@@ -21,7 +21,7 @@ from scalewright.planner.figures import RlFigures
 from scalewright.planner.question import Generation, RlStep, VisionModelStep
 from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
-from scalewright.report.console import plain_table, rate_words
+from scalewright.report.console import plain_table, print_notes, print_warnings, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
     device_facts,
@@ -60,9 +60,10 @@ def print_generation(console: Console, answer: Answer) -> None:
     table.add_row("memory", _b(answer.memory_bytes), f"model; of {_b(machine.memory_bytes)}; {room}")
     _add_energy(table, answer.footprint, "all answers cost", "tokens")
     console.print(table)
+    print_warnings(console, answer.warnings)
     print_terms(console, "where the time goes", answer.time, units.SECONDS, max_depth=2)
     print_terms(console, "where the memory goes", answer.memory, units.BYTES, max_depth=2)
-    _print_notes(console, answer.warnings)
+    print_notes(console, answer.warnings)
 
 
 def print_rl(console: Console, answer: Answer) -> None:
@@ -87,11 +88,12 @@ def print_rl(console: Console, answer: Answer) -> None:
     table.add_row("host memory", _b(float(answer.host_memory.total)), f"model; {has}a node")
     _add_energy(table, answer.footprint, "a step costs", "tokens")
     console.print(table)
+    print_warnings(console, answer.warnings)
     print_terms(console, "where the step goes", answer.time, units.SECONDS, max_depth=2)
     print_terms(console, "memory during rollout", figures.memory_rollout, units.BYTES, max_depth=2)
     print_terms(console, "memory during the update", figures.memory_update, units.BYTES, max_depth=2)
     print_terms(console, "host memory of a node", answer.host_memory, units.BYTES, max_depth=2)
-    _print_notes(console, answer.warnings)
+    print_notes(console, answer.warnings)
 
 
 def print_vision(console: Console, answer: Answer) -> None:
@@ -116,9 +118,10 @@ def print_vision(console: Console, answer: Answer) -> None:
     table.add_row("memory", _b(answer.memory_bytes), f"model; {room}")
     _add_energy(table, answer.footprint, "a step costs", "images")
     console.print(table)
+    print_warnings(console, answer.warnings)
     print_terms(console, "where the step goes", answer.time, units.SECONDS)
     print_terms(console, "where the memory goes", answer.memory, units.BYTES)
-    _print_notes(console, answer.warnings)
+    print_notes(console, answer.warnings)
 
 
 def _add_energy(table: Table, used: Footprint | None, name: str, counted: str) -> None:
@@ -217,8 +220,3 @@ def _b(value: float) -> str:
 
 def _verdict(fits: bool) -> str:
     return "[green]fits[/]" if fits else "[bold red]does not fit[/]"
-
-
-def _print_notes(console: Console, notes: Iterable[str]) -> None:
-    for note in notes:
-        console.print(f"[yellow]note[/] {escape(note)}")

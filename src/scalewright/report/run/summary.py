@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from scalewright.observe.collect import CollectedRun
 from scalewright.observe.summary import Comparison, RunSummary
 from scalewright.records import metric_names as names
 from scalewright.records.documents import write_bytes
-from scalewright.report.console import bar_mark, plain_table, rate_words
+from scalewright.report.console import bar_mark, plain_table, print_warnings, rate_words
 from scalewright.report.planner.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
 from scalewright.report.run.vision import print_vision
 from scalewright.workload.layout import parse_layout
@@ -48,7 +49,8 @@ def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
     ranks = f"{summary.num_ranks} rank{'s' if summary.num_ranks != 1 else ''}"
     console.print(f"[bold]{escape(summary.run)}[/]: {summary.num_steps} steps on {ranks}; {escape(summary.end)}")
     console.print(escape(_description(run.config)))
-    _print_comparisons(console, summary, on_cpu=run.config.get("device") == "cpu")
+    warnings = (run.prediction or {}).get("warnings", ())
+    _print_comparisons(console, summary, warnings, on_cpu=run.config.get("device") == "cpu")
     if summary.vision is not None:
         print_vision(console, summary.vision)
     _print_split(console, summary)
@@ -65,7 +67,7 @@ def _description(config: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _print_comparisons(console: Console, summary: RunSummary, *, on_cpu: bool) -> None:
+def _print_comparisons(console: Console, summary: RunSummary, warnings: Iterable[str], *, on_cpu: bool) -> None:
     numbers = ("measured", "predicted", "ratio")
     table = plain_table("", *numbers, "90 % interval", right=numbers)
     for compared in summary.comparisons:
@@ -75,6 +77,7 @@ def _print_comparisons(console: Console, summary: RunSummary, *, on_cpu: bool) -
     console.print(table)
     if on_cpu:
         console.print("measured memory includes PyTorch itself; the prediction covers training only")
+    print_warnings(console, warnings)
     if summary.losses is not None:
         console.print(f"loss {summary.losses[0]:.4f} at the first step, {summary.losses[1]:.4f} at the last")
 

@@ -12,6 +12,7 @@ from typing import Any
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_bytes, write_document, write_text
 from scalewright.records.study_report import MetricShown, PointRow, StudyReport
+from scalewright.records.types import WARNING
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import doubt_words, is_marked, mark_notes, marks
 from scalewright.report.study.numbers import elbow_words, published_words, shown
@@ -94,6 +95,8 @@ def write_parquet(path: Path, report: StudyReport) -> None:
 def markdown(report: StudyReport) -> str:
     lines = [f"# {_md(report.title)}", "", _md(report.question), "", "## Findings", ""]
     lines += [f"- {_md(finding.text)}" for finding in report.findings]
+    for warning in report.warnings:
+        lines += ["", f"**Warning:** {_md(warning.removeprefix(WARNING))}"]
     if report.measure_note:
         lines += ["", f"Measured: {_md(report.measure_note)}"]
     if any(curve.sentence for curve in report.curves):

@@ -12,6 +12,7 @@ from typing import Any
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_text
 from scalewright.records.study_report import CurveShown, MetricShown, Number, PointRow, StudyReport
+from scalewright.records.types import WARNING
 from scalewright.report.study.files import Column, columns
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
@@ -74,6 +75,7 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "title": f"{what}: {len(report.points)} points",
         "findings": report.findings,
         "measure_note": report.measure_note,
+        "warnings": [note.removeprefix(WARNING) for note in report.warnings],
         "groups": list(report.curves[0].group) if report.curves else [],
         "scale_name": report.scale_name,
         "curves": [_curve(curve) for curve in report.curves if curve.sentence],

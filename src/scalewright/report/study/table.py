@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from scalewright.records.study_report import PLACE, MetricShown, Number, PointRow, StudyReport
-from scalewright.report.console import plain_table
+from scalewright.report.console import plain_table, print_warnings
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
 from scalewright.report.study.numbers import heading, published_words, ratio_text, shown
@@ -35,6 +35,7 @@ def print_study(console: Console, report: StudyReport) -> None:
         _print_problems(console, report)
     else:
         _print_points(console, report)
+    print_warnings(console, report.warnings)
     for note in mark_notes(report):
         console.print(escape(note))
     for note in (*report.notes, *((report.measure_note,) if report.measure_note else ())):

@@ -26,7 +26,14 @@ from scalewright.records.host_load import load_now
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.study.calibration.points import CalibrationPoint, MicroPoint, TrainingRun, points
-from scalewright.study.calibration.request import RESULT, STUDY, CalibrationRequest, check_replaceable, make_folder
+from scalewright.study.calibration.request import (
+    RESULT,
+    STUDY,
+    CalibrationRequest,
+    check_better,
+    check_replaceable,
+    make_folder,
+)
 from scalewright.study.calibration.result import calibration_of, disturbance_note, draft_calibration, sources_of
 from scalewright.study.execute import RunObserver, execute, execution_of
 from scalewright.study.execution import Execution
@@ -136,10 +143,13 @@ def calibrate(catalog: Catalog, request: CalibrationRequest, say: Say) -> Calibr
     skipped = [*progress.skipped, *filter(None, [progress.late_note()])]
     spent_s = time.monotonic() - progress.begun_s
     calibration = calibration_of(catalog, request, progress.done, spent_s=spent_s, skipped=skipped)
+    num_missing = len(every) - len(progress.done)
+    calibration = calibration.model_copy(update={"num_parts": len(every), "num_missing": num_missing})
     if request.device == "cpu" and (note := disturbance_note(progress.done)):
         calibration = calibration.model_copy(update={"notes": (*calibration.notes, note), "is_disturbed": True})
-    calibrations.write(calibration)
     write_document(request.folder / RESULT, calibration.document())
+    check_better(catalog, request, calibration)
+    calibrations.write(calibration)
     return calibration
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewright.catalog import calibration as calibrations
-from scalewright.catalog.calibration import Fingerprint
+from scalewright.catalog import calibration_quality
+from scalewright.catalog.calibration import Calibration, Fingerprint
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import ConfigError, EnvironmentFailedError
@@ -93,6 +94,21 @@ def check_replaceable(request: CalibrationRequest) -> None:
             f"this machine is busy (load {load.load:.1f} on {load.num_cores} cores), and {path} was measured when it "
             "was quiet: wait until it is quiet, choose another name with --as, or replace it with --force"
         )
+
+
+def check_better(catalog: Catalog, request: CalibrationRequest, calibration: Calibration) -> None:
+    """Refuse to replace a calibration that predicts its own left-out runs by one that does so worse."""
+    path = calibrations.path_of(request.name)
+    if request.force or not path.exists():
+        return
+    stored = calibrations.read(path)
+    if not calibration_quality.is_worse(catalog, calibration, stored):
+        return
+    weakness = calibration_quality.doubt(catalog, calibration) or "others used this machine"
+    raise EnvironmentFailedError(
+        f"the new calibration is worse than the stored one ({weakness}), so {path} is kept; to use the new one, copy "
+        f"{request.folder / RESULT} there, or calibrate again with --force"
+    )
 
 
 def make_folder(path: Path) -> None:

@@ -25,6 +25,7 @@ from scalewright.planner.question import Question, ask
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
+from scalewright.records.types import warnings_among
 from scalewright.study.doubts import doubts_of_training
 from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
@@ -219,7 +220,7 @@ def _vision(point: TrainingPoint, prediction: Answer) -> Outcome:
     }
     return Outcome(
         numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(prediction.time),
-        problem="" if prediction.fits else "does not fit in memory",
+        notes=tuple(warnings_among(prediction.warnings)), problem="" if prediction.fits else "does not fit in memory",
     )  # fmt: skip
 
 
@@ -291,6 +292,7 @@ def with_prediction(execution: Execution, ready: Ready[Any], *, detail: str = ""
     if outlook is not None and here is not None:
         duration, step = (units.format(s, units.SECONDS) for s in (outlook.duration_s, outlook.step_s))
         forecast = f"predicted {duration}: {ready.config.steps} steps of {step} ({here.basis}){detail}"
+        forecast = "\n".join([forecast, *warnings_among(outlook.prediction.warnings)])
     return replace(
         execution,
         config=ready.config.document(),
