@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalewright.errors import QuantityError, nearest
@@ -158,6 +159,16 @@ def format(value: float, dimension: Dimension, *, digits: int = 3) -> str:
         if abs(value) >= threshold * ROUNDS_UP:
             return f"{_rounded(value / divisor, digits)} {label}".rstrip()
     return f"{_rounded(value, digits)} {dimension.si}".rstrip()
+
+
+def format_difference(value: float, dimension: Dimension) -> str:
+    """A quantity with its sign in front, also where it is above 0."""
+    return f"{'+' if value >= 0 else '-'}{format(abs(value), dimension)}"
+
+
+def format_differences(values: Mapping[str, float], dimension: Dimension) -> str:
+    """Named differences in one line: `compute +2 ms, tensor parallel -1 ms`."""
+    return ", ".join(f"{name.replace('_', ' ')} {format_difference(v, dimension)}" for name, v in values.items())
 
 
 ROUNDS_UP = 0.9995

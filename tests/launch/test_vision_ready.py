@@ -11,7 +11,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.data.imagenet_like import ImageSet, make_images
 from scalewright.launch.prepare import vision_setup as vision
 from scalewright.launch.prepare.outlook import RunTooLargeError
-from scalewright.launch.prepare.vision_setup import VisionRequest, prepare_vision, resolve_vision_run
+from scalewright.launch.prepare.vision_setup import VisionRequest, prepare_vision_config, resolve_vision_run
 from scalewright.workload.model import from_catalog
 
 CATALOG = Catalog((packaged_data(),))
@@ -77,15 +77,16 @@ def test_batch_follows_the_memory_as_epicures_does(monkeypatch: pytest.MonkeyPat
 def test_what_does_not_fit_is_said() -> None:
     request = replace(REQUEST, ranks=1, batch=8192)
     with pytest.raises(RunTooLargeError, match=r"8192 images a rank does not fit in memory .*smaller --batch"):
-        prepare_vision(CATALOG, request, system="generic-v100", budget_s=1e9)
+        prepare_vision_config(CATALOG, resolve_vision_run(CATALOG, request), system="generic-v100", budget_s=1e9)
 
 
 def test_decoding_is_in_the_prediction(tmp_path: Path) -> None:
     make_images(tmp_path / "set", ImageSet(num_images=60, num_classes=2), to="folder")
-    fast = prepare_vision(CATALOG, replace(REQUEST, ranks=1), system="generic-h200", budget_s=1e6)
-    fed = prepare_vision(
-        CATALOG, replace(REQUEST, ranks=1, data=str(tmp_path / "set"), workers=1), system="generic-h200", budget_s=1e6
+    fast = prepare_vision_config(
+        CATALOG, resolve_vision_run(CATALOG, replace(REQUEST, ranks=1)), system="generic-h200", budget_s=1e6
     )
+    from_files = resolve_vision_run(CATALOG, replace(REQUEST, ranks=1, data=str(tmp_path / "set"), workers=1))
+    fed = prepare_vision_config(CATALOG, from_files, system="generic-h200", budget_s=1e6)
     assert fast.outlook is not None
     assert fed.outlook is not None
     assert fed.outlook.step_s > 2 * fast.outlook.step_s

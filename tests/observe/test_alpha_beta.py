@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalewright.observe.alpha_beta import Fit, fit_collectives, predicted_time_s
+from scalewright.observe.alpha_beta import Fit, fit_collectives
 from scalewright.workload.collective import bus_share
 
 SIZES = [2**k for k in range(10, 27)]
@@ -28,6 +28,13 @@ def rows_of(
 
 def line(alpha_s: float, rate: float, *, sizes: list[int] = SIZES, share: float = 1.5) -> list[float]:
     return [alpha_s + size * share / rate for size in sizes]
+
+
+def predicted_time_s(fits: Sequence[Fit], size_bytes: float) -> float:
+    """Of one operation, by the line that the size falls to."""
+    ordered = sorted(fits, key=lambda fit: fit.from_bytes)
+    below = [fit for fit in ordered if fit.from_bytes <= size_bytes]
+    return (below[-1] if below else ordered[0]).time_s(size_bytes)
 
 
 @settings(deadline=None)

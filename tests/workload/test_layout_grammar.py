@@ -12,7 +12,7 @@ from scalewright.errors import ConfigError, LayoutError, UnknownNameError
 from scalewright.workload.layout import Layout, check_divides, divisibility_problems, interleaves, parse_layout
 from scalewright.workload.model import from_shape
 from scalewright.workload.precision import recipe
-from scalewright.workload.stage import stage
+from scalewright.workload.stage import check_stage
 
 DEGREE = st.integers(1, 64)
 LAYOUTS: Any = st.builds(
@@ -174,7 +174,7 @@ def test_unknown_precision_and_stage_list_what_there_is() -> None:
     with pytest.raises(UnknownNameError, match=r"bf15.*bf16"):
         recipe("bf15")
     with pytest.raises(UnknownNameError, match=r"pretrian.*pretrain"):
-        stage("pretrian")
+        check_stage("pretrian")
 
 
 def test_mixed_precision_adam_keeps_sixteen_bytes_with_half_gradients() -> None:

@@ -16,7 +16,6 @@ from scalewright.workload.flop import (
     transformer_forward_flop,
 )
 from scalewright.workload.model import from_catalog, from_shape
-from scalewright.workload.stage import stage
 
 CATALOG = Catalog((packaged_data(),))
 SHAPES: Any = st.tuples(
@@ -94,12 +93,6 @@ def test_multiply_adds_of_residual_networks(model: str, multiply_adds: float) ->
 
 def test_trillion_parameters_on_twenty_trillion_tokens() -> None:
     assert six_nd_flop(num_params=1e12, num_tokens=20e12) == pytest.approx(1.2e26)
-
-
-def test_reinforcement_learning_adds_two_forward_passes_to_training() -> None:
-    assert stage("pretrain").num_forward_equivalents() == 3.0
-    assert stage("rl").num_forward_equivalents() == 5.0
-    assert stage("generate").num_forward_equivalents() == 1.0
 
 
 def test_prediction_modules_add_a_layer_a_head_and_a_projection_each() -> None:

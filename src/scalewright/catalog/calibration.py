@@ -197,9 +197,6 @@ class Calibration(Strict):
     def kinds_of(self, name: ValueName) -> list[str]:
         return list(dict.fromkeys(v.of for v in self.values if v.name == name))
 
-    def measured_ranks(self, name: ValueName) -> list[int]:
-        return sorted({v.num_ranks for v in self.values if v.name == name})
-
     def residual(self, name: ResidualName) -> float:
         return next((r.factor for r in self.residuals if r.name == name), 1.0)
 

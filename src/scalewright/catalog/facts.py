@@ -105,10 +105,6 @@ class Fraction(Fact):
     dimension = units.FRACTION
 
 
-class Usd(Fact):
-    dimension = units.USD
-
-
 class UsdPerS(Fact):
     dimension = units.USD_PER_S
 

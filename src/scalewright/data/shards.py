@@ -71,9 +71,6 @@ class ShardSamples:
                     self._check(start + int(row), header, len(content), size)
                     yield content, label
 
-    def shard_files(self) -> list[Path]:
-        return [self.path / name for name in self._shards]
-
     def where(self, index: int) -> str:
         return f"{self.path / self._shards[int(self._index['shard'][index])]} (sample {index})"
 

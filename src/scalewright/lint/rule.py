@@ -91,10 +91,6 @@ class Context:
     """Folder that the script's relative paths start from."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-    def slurm_between(self, first: tuple[int, int], last: tuple[int, int]) -> bool:
-        """Whether the Slurm version is known and lies in the range, both ends included."""
-        return self.slurm is not None and first <= self.slurm <= last
-
 
 Check = Callable[["Script", Context], Iterator[Hit]]
 

@@ -6,7 +6,7 @@ do, each from a size on. How many is decided by how well each describes sizes th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -119,13 +119,6 @@ def add_fits(directory: RunDirectory) -> None:
     measurements = read_measurements(directory)
     fits = [fit.document() for fit in fit_collectives(measurements.rows)]
     write_measurements(directory, replace(measurements, fits=fits))
-
-
-def predicted_time_s(fits: Sequence[Fit], size_bytes: float) -> float:
-    """Of one operation, by the line that the size falls to."""
-    ordered = sorted(fits, key=lambda fit: fit.from_bytes)
-    below = [fit for fit in ordered if fit.from_bytes <= size_bytes]
-    return (below[-1] if below else ordered[0]).time_s(size_bytes)
 
 
 def _fits(key: tuple[Any, ...], sizes: Floats, times_s: Floats, spreads: Floats) -> list[Fit]:

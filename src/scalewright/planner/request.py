@@ -23,7 +23,7 @@ from scalewright.planner.whole_run import WholeRun
 from scalewright.workload.grammar import MAX_SIZE, assignments
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
-from scalewright.workload.stage import stage
+from scalewright.workload.stage import check_stage
 from scalewright.workload.training import FULL, Feed, TrainingMode, training_mode
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def resolve_request(
 
     `feed` None: samples and checkpoints are in the system's own storage, and checkpoints are written beside training.
     """
-    stage(options.stage)
+    check_stage(options.stage)
     if options.global_batch is None:
         raise ConfigError("how large is the batch? give a global batch in samples per step, such as 1536")
     if not 1 <= options.top <= MAX_TOP:

@@ -126,13 +126,6 @@ def resolve_copy_to(copy_to: str) -> str:
     return str(Path(copy_to).resolve())
 
 
-def prepare_vision(
-    catalog: Catalog, request: VisionRequest, *, system: str | None, budget_s: float
-) -> Ready[VisionRun]:
-    """Resolve the configuration and predict its run, before anything starts."""
-    return prepare_vision_config(catalog, resolve_vision_run(catalog, request), system=system, budget_s=budget_s)
-
-
 def prepare_vision_config(
     catalog: Catalog, config: VisionRun, *, system: str | None, budget_s: float
 ) -> Ready[VisionRun]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from scalewright.errors import ConfigError, UnknownNameError
 from scalewright.sites.types import Site, SiteTransport
 
-SOCKETS = ("ipoib", "tcp", "tcp-slingshot")
 NO_FAST_INTERFACES = "^ib,hsn,lo,docker"
 """In NCCL's syntax: any interface whose name does not start with one of these."""
 

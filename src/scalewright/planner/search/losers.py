@@ -42,8 +42,8 @@ class Loser:
         if self.prediction is None:
             return self.reason
         verb = "loses" if self.loss_s >= 0 else "gains"
-        parts = ", ".join(f"{name.replace('_', ' ')} {signed_s(delta)}" for name, delta in self.terms)
-        return f"{self.knob}={self.value} {verb} {units.format(abs(self.loss_s), units.SECONDS)}: {parts}"
+        loss = units.format(abs(self.loss_s), units.SECONDS)
+        return f"{self.knob}={self.value} {verb} {loss}: {units.format_differences(dict(self.terms), units.SECONDS)}"
 
     def as_dict(self) -> dict[str, Any]:
         body = {"knob": self.knob, "value": self.value, "sentence": self.sentence}
@@ -54,10 +54,6 @@ class Loser:
             "loss_s": self.loss_s,
             "terms_s": dict(self.terms),
         }
-
-
-def signed_s(delta_s: float) -> str:
-    return f"{'+' if delta_s >= 0 else '-'}{units.format(abs(delta_s), units.SECONDS)}"
 
 
 def losers(result: SearchResult, winner: Answer) -> list[Loser]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -152,8 +151,3 @@ def left_out_coverage_frac(rows: Sequence[StageRow]) -> float:
         own = [row.time_ratio for row in rows if row.source == source]
         inside.append(sum(low <= ratio <= high for ratio in own) / len(own))
     return sum(inside) / len(inside)
-
-
-def geometric_mean(rows: Sequence[StageRow]) -> float:
-    """Of predicted over published."""
-    return math.exp(sum(math.log(row.predicted / row.published) for row in rows) / len(rows))

@@ -87,7 +87,7 @@ def change_html(change: Change) -> str:
         ("fits", *("yes" if a.fits else "no" for a in (before, after)), ""),
     ]
     terms = [
-        (name.replace("_", " "), f"{'+' if seconds > 0 else '-'}{units.format(abs(seconds), units.SECONDS)}")
+        (name.replace("_", " "), units.format_difference(seconds, units.SECONDS))
         for name, seconds in change.terms[:MAX_TERMS]
     ]
     return html.block(

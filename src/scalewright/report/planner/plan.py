@@ -174,7 +174,7 @@ def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
         if "loss_s" not in loser:
             table.add_row(escape(name), "cannot be", escape(loser["sentence"]))
             continue
-        terms = ", ".join(f"{n.replace('_', ' ')} {_signed(v, units.SECONDS)}" for n, v in loser["terms_s"].items())
+        terms = units.format_differences(loser["terms_s"], units.SECONDS)
         moved = _moved_with(names, plan["best"]["layout_text"], loser["layout"])
         table.add_row(escape(name), _s(loser["loss_s"]), escape(f"with {moved}: {terms}" if moved else terms))
     console.print()
@@ -280,12 +280,14 @@ def print_what_if(console: Console, plan: Document) -> None:
     console.print(f"[bold]what if {escape(change['change'])}[/]: {escape(other['layout_text'])}")
     numbers = ("best", "what if", "difference")
     table = plain_table("", *numbers, right=numbers)
-    table.add_row("step time", _s(best["step_time_s"]), _s(other["step_time_s"]), _signed(delta, units.SECONDS))
+    table.add_row(
+        "step time", _s(best["step_time_s"]), _s(other["step_time_s"]), units.format_difference(delta, units.SECONDS)
+    )
     least = SMALLEST_SHOWN_FRAC * best["step_time_s"]
     for name, value in change["terms_s"].items():
         if abs(value) >= least:
-            table.add_row(f"  {escape(name.replace('_', ' '))}", "", "", _signed(value, units.SECONDS))
-    memory = _signed(change["memory_difference_bytes"], units.BYTES)
+            table.add_row(f"  {escape(name.replace('_', ' '))}", "", "", units.format_difference(value, units.SECONDS))
+    memory = units.format_difference(change["memory_difference_bytes"], units.BYTES)
     table.add_row("memory", _b(best["memory_bytes"]), _b(other["memory_bytes"]), memory)
     console.print(table)
     console.print(f"{_s(abs(delta))} {verdict} ({delta / best['step_time_s']:+.1%})")
@@ -323,10 +325,6 @@ def _print_emitted(console: Console, emitted: Document) -> None:
     console.print(escape(emitted["text"]), soft_wrap=True)
     for note in emitted["notes"]:
         console.print(f"[yellow]note[/] {escape(note)}")
-
-
-def _signed(value: float, dimension: units.Dimension) -> str:
-    return f"{'+' if value >= 0 else '-'}{units.format(abs(value), dimension)}"
 
 
 def _nodes(count: int) -> str:

@@ -196,20 +196,6 @@ def minimum_table(minimum: Iterable[MinimumGpus]) -> Table:
     return table
 
 
-def print_footprint(console: Console, footprint: Footprint) -> None:
-    table = plain_table("", "predicted", "")
-    energy = units.format(float(footprint.energy.total), units.JOULES)
-    table.add_row("energy", energy, f"boards at {footprint.board_w:,.0f} W")
-    each = f"{footprint.num_tokens_per_j:.3g} tokens per joule"
-    table.add_row("per token", units.format(footprint.energy_j_per_token, units.JOULES), each)
-    if footprint.cost_usd is not None:
-        table.add_row("money", units.format(footprint.cost_usd, units.USD), "devices at their price per hour")
-    if footprint.carbon_kgco2e is not None:
-        table.add_row("carbon", units.format(footprint.carbon_kgco2e, units.KGCO2E), "electricity only")
-    console.print(table)
-    print_terms(console, "where the energy goes", footprint.energy, units.JOULES)
-
-
 def _s(value: float) -> str:
     return units.format(value, units.SECONDS)
 

@@ -1,6 +1,7 @@
-"""Plots of a study for a paper: predictions as lines with intervals, measurements as dots, published as diamonds.
+"""Plots of a study for a paper, with the marks of the page.
 
-An open dot is a measurement in doubt. A cross on a distribution marks where its tail begins.
+Line: predicted; band: 90 % interval. Filled dot: measured, with its spread; pale: in doubt. Diamond: published.
+Cross: where the tail of a distribution begins.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 PANEL_INCH = (3.3, 2.4)
 MAX_PANELS = 12
 MAX_COLUMNS = 3
-MARKERS = ("o", "s", "^", "v", "P", "X", "*", "h")
+PALE = 0.45
+"""Opacity of a measurement in doubt, as in study.js."""
 DASHES = ("-", "--", "-.", ":")
 BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 TIMES = ((86400.0, "d", 172800.0), (3600.0, "h", 7200.0), (60.0, "min", 120.0), (1.0, "s", 1.0), (1e-3, "ms", 1e-3))
@@ -181,7 +183,7 @@ def _draw_marks(axis: Axes, line: Line, name: str, size: float) -> None:
                 markersize=4,
                 lw=0.8,
                 clip_on=False,
-                markerfacecolor="white" if row.doubts else line.colour,
+                markerfacecolor=(line.colour, PALE if row.doubts else 1.0),
             )
         for figure in row.published:
             if figure.metric == name:
@@ -211,7 +213,7 @@ def _bars(report: StudyReport, metric: MetricShown) -> Figure:
                 axis.plot(ends, [at, at], color=COLOURS[0], alpha=0.3, linewidth=4)
             axis.plot([predicted.value / size], [at], "|", color=COLOURS[0], markersize=9, label="predicted")
         if measured is not None:
-            inner = "white" if row.doubts else COLOURS[4]
+            inner = (COLOURS[4], PALE if row.doubts else 1.0)
             axis.plot(
                 [measured.value / size],
                 [at],

@@ -30,10 +30,6 @@ class MeshPosition:
         return self.mesh.get_local_rank("pp")
 
     @property
-    def tp_rank(self) -> int:
-        return self.mesh.get_local_rank("tp")
-
-    @property
     def dp_rank(self) -> int:
         return self.context_mesh.get_local_rank("dp")
 
