@@ -19,7 +19,7 @@ from scalewright.launch.prepare.outlook import Outlook, Ready, RunTooLargeError,
 from scalewright.launch.ranks.allocation import default_num_ranks, is_inside, num_nodes
 from scalewright.planner.question import resolve_recipe
 from scalewright.planner.search.search import search
-from scalewright.planner.search.space import Space
+from scalewright.planner.search.space import Space, stacks_by_zero
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import MANIFEST, RunDirectory
 from scalewright.records.types import WARNING, EnvName
@@ -201,7 +201,8 @@ def best_split(catalog: Catalog, request: LanguageRequest, config: LanguageRun, 
         num_gpus=int(config.layout.num_gpus),
         global_batch=int(config.layout.gbs),
         recipes=(resolve_recipe(config.precision, machine),),
-        stack_of=lambda _: catalog.stack("eager"),
+        stack_of=stacks_by_zero(catalog.stack_of_own_run(config.compile).id, catalog, machine),
+        catalog=catalog,
     )
     result = search(space)
     for index in result.fastest(NUM_TRIED):
