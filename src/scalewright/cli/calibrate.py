@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.cli.options import AsJson, CatalogFolder, DeviceName
 
 NameText = Annotated[str | None, typer.Option("--as", help="Name of the calibration; default: after the device.")]
 BaseName = Annotated[str | None, typer.Option(help="Catalogued system that it refines; default: by the device.")]
@@ -18,7 +18,7 @@ RankCount = Annotated[int | None, typer.Option(help="Ranks that exchange; defaul
 def run(
     name: NameText = None,
     budget: Annotated[str, typer.Option(help="Time for all of it.")] = "10 min",
-    device: Annotated[str, typer.Option(help="cpu, cuda (also AMD), or auto.")] = "auto",
+    device: DeviceName = "auto",
     ranks: RankCount = None,
     system: BaseName = None,
     out: OutFolder = None,

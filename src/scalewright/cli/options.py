@@ -27,3 +27,7 @@ def write_out(path: Path | None, document: dict[str, Any]) -> None:
 def report_written(path: Path) -> None:
     """One line on stderr, so that stdout stays the answer."""
     typer.echo(f"wrote {path}", err=True)
+
+
+RunFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/TIME-NAME. The same one resumes.")]
+DeviceName = Annotated[str, typer.Option(help="cpu, cuda (also AMD), or auto.")]

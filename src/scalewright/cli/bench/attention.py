@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
-from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.cli.bench.options import MeasuringTime
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 
 PrecisionText = Annotated[str, typer.Option(help="Some of fp32,fp16,bf16; auto: bf16 on GPUs, fp32 on CPUs.")]
 SeqText = Annotated[str | None, typer.Option(metavar="N,...", help="Sequence lengths.")]
@@ -24,7 +25,7 @@ def run(
     batch: Annotated[int, typer.Option(help="0: as many as make 16,384 tokens (1,024 on CPUs).")] = 0,
     full: Annotated[bool, typer.Option("--full", help="Without the causal mask.")] = False,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for measuring; start-up comes on top.")] = "30 s",
+    budget: MeasuringTime = "30 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,

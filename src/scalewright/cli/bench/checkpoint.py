@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
-from scalewright.cli.options import AsJson
+from scalewright.cli.bench.options import ScratchFolder
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, DeviceName, RunFolder
 
-ScratchFolder = Annotated[Path, typer.Option(metavar="DIR", help="Scratch folder on the storage to measure.")]
 StateSizes = Annotated[str, typer.Option(metavar="SIZE,...", help="State of all ranks together.")]
 ModeNames = Annotated[str, typer.Option(help="sync: training waits; async: it goes on after a copy.")]
 

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
-from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.cli.bench.options import ImageSize, MeasuringTime
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 
 PrecisionText = Annotated[str, typer.Option(help="Some of fp32,tf32,fp16,bf16; auto: bf16,fp32 on GPUs, fp32 on CPUs.")]
 
@@ -17,9 +18,9 @@ def run(
     precision: PrecisionText = "auto",
     layout: Annotated[str, typer.Option(help="Where channels lie in memory: last, first, or both.")] = "last",
     batch: Annotated[int, typer.Option(help="Images of a call; 0: 128 on GPUs, 8 on CPUs.")] = 0,
-    size: Annotated[int, typer.Option(help="Side of an image in pixels; 0: the model's own.")] = 0,
+    size: ImageSize = 0,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for measuring; start-up comes on top.")] = "60 s",
+    budget: MeasuringTime = "60 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
-from scalewright.cli.options import AsJson
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, DeviceName, RunFolder
 
 
 def run(

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
-from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.cli.bench.options import MeasuringTime
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 
 PrecisionText = Annotated[
     str, typer.Option(help="Some of fp32,tf32,fp16,bf16,fp8; auto: those the device has (fp32,bf16 on CPUs).")
@@ -23,7 +24,7 @@ def run(
     tokens: Annotated[int, typer.Option(help="Tokens of a model's micro-batch; 0: one of its sequences.")] = 0,
     best: Annotated[bool, typer.Option("--best", help="Search for the best rate; default without shapes.")] = False,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for measuring; start-up comes on top.")] = "60 s",
+    budget: MeasuringTime = "60 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
-from scalewright.cli.bench.training import BudgetText, EveryText, KeepNumber, KeepTrace, SavingText, SystemName
-from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.cli.bench.options import BudgetText, EveryText, KeepNumber, KeepTrace, SavingText, SystemName
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 
 ModelName = Annotated[str | None, typer.Option(help="Catalogue name, config.json, or layers=..,hidden=..,heads=..")]
 PrecisionText = Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16, fp8; auto: bf16 on GPUs, fp32 on CPUs.")]

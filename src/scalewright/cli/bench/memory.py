@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
-from scalewright.cli.options import AsJson
+from scalewright.cli.bench.options import MeasuringTime
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, DeviceName, RunFolder
 
 SizesText = Annotated[str | None, typer.Option(metavar="SIZE,...", help="Of a buffer; default: 64 KiB to 1 GiB.")]
 
@@ -15,7 +16,7 @@ SizesText = Annotated[str | None, typer.Option(metavar="SIZE,...", help="Of a bu
 def run(
     sizes: SizesText = None,
     device: DeviceName = "auto",
-    budget: Annotated[str, typer.Option(help="Time for measuring; start-up comes on top.")] = "20 s",
+    budget: MeasuringTime = "20 s",
     run_dir: RunFolder = None,
     as_json: AsJson = False,
 ) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
     from scalewright.study.execution import Execution
     from scalewright.study.expressions import Value
-
-RunFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/TIME-NAME. The same one resumes.")]
-DeviceName = Annotated[str, typer.Option(help="cpu, cuda (also AMD), or auto.")]
 
 
 def run_benchmark(

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import RunFolder, run_benchmark
-from scalewright.cli.options import AsJson
+from scalewright.cli.bench.options import ScratchFolder
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, RunFolder
 
-ScratchFolder = Annotated[Path, typer.Option(metavar="DIR", help="Scratch folder on the storage to measure.")]
 FormatNames = Annotated[str, typer.Option(help="all, or some of files,shards,lmdb,ram.")]
 WorkerCounts = Annotated[str, typer.Option(metavar="N,...", help="Processes that read; auto: 1,2,4,... cores.")]
 ReadSizes = Annotated[str, typer.Option(metavar="SIZE,...", help="Of a sequential read of shards.")]

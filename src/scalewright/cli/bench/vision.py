@@ -6,9 +6,17 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import DeviceName, RunFolder, run_benchmark
-from scalewright.cli.bench.training import BudgetText, EveryText, KeepNumber, KeepTrace, SavingText, SystemName
-from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.cli.bench.options import (
+    BudgetText,
+    EveryText,
+    ImageSize,
+    KeepNumber,
+    KeepTrace,
+    SavingText,
+    SystemName,
+)
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 
 BatchNumber = Annotated[int | None, typer.Option(help="Images a rank; default: EPICURE's for the GPU's memory.")]
 EpochNumber = Annotated[int, typer.Option(help="0: one, or EPICURE's five.")]
@@ -31,7 +39,7 @@ def run(
     model: Annotated[str, typer.Option(help="Catalogue name of a residual network.")] = "resnet-50",
     ranks: Annotated[int | None, typer.Option(help="Processes; default: one per GPU.")] = None,
     batch: BatchNumber = None,
-    size: Annotated[int, typer.Option(help="Side of an image in pixels; 0: the model's own.")] = 0,
+    size: ImageSize = 0,
     epochs: EpochNumber = 0,
     steps: StepNumber = 0,
     precision: PrecisionText = "auto",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalewright.cli.cluster.options import Constraint, Qos
 from scalewright.cli.options import AsJson, CatalogFolder
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ Nodes = Annotated[int | None, typer.Option(help="Nodes of the original request; 
 TimeText = Annotated[str, typer.Option("--time", help="Its limit, HH:MM:SS; default: as the plan predicts.")]
 PartitionName = Annotated[str, typer.Option(help="Its partition; default: the site's.")]
 Account = Annotated[str, typer.Option(help="Project to charge; default: yours, if you have only one.")]
-Qos = Annotated[str, typer.Option(help="Default: the site's.")]
-Constraint = Annotated[str, typer.Option(help="Node features, such as 'a100|h100&nvlink'.")]
 PilotRun = Annotated[
     Path | None, typer.Option("--pilot", metavar="RUN", help="A short run, for measured step times and memory.")
 ]

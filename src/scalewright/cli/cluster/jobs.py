@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scalewright.cli.cluster.options import Force
 from scalewright.cli.options import AsJson, CatalogFolder
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def submit(
     site: Annotated[str, typer.Option(help="Profile of the cluster; default: the file's.")] = "",
     limit_gpu_hours: Annotated[float | None, typer.Option(help="Refuse more; default: the file's.", min=0.0)] = None,
     cut: Annotated[bool, typer.Option("--cut", help="Drop the last items of sweeps to stay in the limit.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Submit even if over the limit.")] = False,
+    force: Force = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the graph and its cost; write nothing.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Stay until every job has ended.")] = False,
     poll: Poll = "10 s",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.cli.cluster.options import Constraint, Force, Qos
+from scalewright.cli.options import AsJson, CatalogFolder, RunFolder
 
 if TYPE_CHECKING:
     from scalewright.launch.script.request import Container, JobRequest
@@ -29,8 +30,6 @@ Device = Annotated[str, typer.Option(help="Device of a plan's run: cuda, or cpu 
 TimeText = Annotated[str, typer.Option("--time", help="HH:MM:SS or D-HH:MM:SS; default: as the plan predicts.")]
 Account = Annotated[str, typer.Option(help="Project to charge.")]
 Partition = Annotated[str, typer.Option(help="Default: the site's.")]
-Qos = Annotated[str, typer.Option(help="Default: the site's.")]
-Constraint = Annotated[str, typer.Option(help="Node features, such as 'a100|h100&nvlink'.")]
 Reservation = Annotated[str, typer.Option(help="Reservation to run in.")]
 Switches = Annotated[str, typer.Option(help="Largest number of leaf switches, and the wait for it: 1@12:00:00.")]
 Mig = Annotated[str, typer.Option(help="MIG slices instead of whole GPUs: 1g.10gb.")]
@@ -49,8 +48,6 @@ Directives = Annotated[list[str] | None, typer.Option("--directive", metavar="NA
 Notice = Annotated[str, typer.Option(help="How long before the time limit the ranks save, such as 5 min.")]
 NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not requeue the job.")]
 LimitHours = Annotated[float | None, typer.Option(help="Refuse a job that may use more.", min=0.0, show_default=False)]
-Force = Annotated[bool, typer.Option("--force", help="Submit even if over the limit.")]
-RunDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/TIME-NAME. The same one resumes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script; submit and write nothing.")]
 
 
@@ -86,7 +83,7 @@ def run(
     no_requeue: NoRequeue = False,
     limit_gpu_hours: LimitHours = None,
     force: Force = False,
-    run_dir: RunDir = None,
+    run_dir: RunFolder = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,

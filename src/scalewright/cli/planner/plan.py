@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile, report_written, write_out
-from scalewright.cli.planner.predict import ModelName, ModeText, PartitionName, PrecisionName, SeqLength, StackName
+from scalewright.cli.planner.options import ModelName, ModeText, PartitionName, PrecisionName, SeqLength, StackName
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog

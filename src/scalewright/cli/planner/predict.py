@@ -8,23 +8,14 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile, report_written, write_out
+from scalewright.cli.planner.options import ModelName, ModeText, PartitionName, PrecisionName, SeqLength, StackName
 
-ModelName = Annotated[
-    str,
-    typer.Option(help="Catalogue name, Hugging Face config.json, or layers=..,hidden=..,heads=..", show_default=False),
-]
 SystemName = Annotated[
     str, typer.Option(help="Catalogue name of the machine, a calibration's, or here.", show_default=False)
 ]
 LayoutText = Annotated[
     str, typer.Option(help="tp=4,pp=16,vpp=2,dp=8,mbs=1,gbs=1536,zero=1,sp=1,recompute=full", show_default=False)
 ]
-PrecisionName = Annotated[
-    str, typer.Option(help="fp32, tf32, fp16, bf16, bf16-lean, bf16-pure, fp8, mxfp8, nvfp4, or auto.")
-]
-StackName = Annotated[str, typer.Option(help="Software stack (see: catalog stacks), or auto.")]
-SeqLength = Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")]
-PartitionName = Annotated[str | None, typer.Option(help="Partition of the system; default: its main one.")]
 TransportName = Annotated[str | None, typer.Option(help="Network path; default: the fabric's best.")]
 GenerateText = Annotated[
     str | None, typer.Option(help="Generation instead: prompt=2048,response=256; the layout's tp, dp and gbs count.")
@@ -32,7 +23,6 @@ GenerateText = Annotated[
 RlText = Annotated[
     str | None, typer.Option(help="One GRPO step instead: prompts=128,samples=8,prompt=512,response=1024.")
 ]
-ModeText = Annotated[str, typer.Option(help="full, offload (optimizer on the hosts) or lora (adapters).")]
 LoraRank = Annotated[int | None, typer.Option(help="Rank of the adapters in mode lora; default: 16.")]
 OptimizerText = Annotated[str | None, typer.Option(help="adam or sgd (with momentum); default: adam.")]
 StorageName = Annotated[
