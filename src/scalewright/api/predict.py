@@ -40,7 +40,8 @@ class ShownAnswer(Answer, Framed):
 
     def plot(self) -> SvgPlot:
         """Roofline, time and memory as one figure, as `scalewright predict --plot` draws it."""
-        from scalewright.report.planner.roofline import check_plot, prediction_drawing
+        from scalewright.report.figure_file import check_plot
+        from scalewright.report.planner.roofline import prediction_drawing
 
         check_plot(Path("answer.svg"))
         return SvgPlot(prediction_drawing(self, "svg").decode())

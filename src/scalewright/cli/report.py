@@ -24,7 +24,7 @@ def run(
     from scalewright.records.documents import to_json
     from scalewright.records.run_directory import RunDirectory
     from scalewright.report.console import answer_console
-    from scalewright.report.planner.roofline import check_plot
+    from scalewright.report.figure_file import check_plot
     from scalewright.report.run.report import run_report
 
     if plot is not None:

@@ -24,7 +24,7 @@ def run(plot: PictureFile = None, as_json: AsJson = False, catalog: CatalogFolde
     from scalewright.report.cluster.topology import print_topology
     from scalewright.report.cluster.topology_plot import plot_topology
     from scalewright.report.console import answer_console
-    from scalewright.report.planner.roofline import check_plot
+    from scalewright.report.figure_file import check_plot
 
     if plot is not None:
         check_plot(plot)

@@ -78,7 +78,7 @@ def run(
     from scalewright.records.documents import write_text
 
     if plot is not None:
-        from scalewright.report.planner.roofline import check_plot
+        from scalewright.report.figure_file import check_plot
 
         check_plot(plot)
     library = open_catalog(catalog)

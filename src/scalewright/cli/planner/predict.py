@@ -66,8 +66,9 @@ def run(
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
+    from scalewright.report.figure_file import check_plot
     from scalewright.report.planner.answer import print_answer, print_explanation
-    from scalewright.report.planner.roofline import check_plot, plot_prediction
+    from scalewright.report.planner.roofline import plot_prediction
 
     if plot is not None:
         check_plot(plot)

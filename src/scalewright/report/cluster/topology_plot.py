@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING
 from scalewright import units
 from scalewright.here.placement_rules import nearest_nics
 from scalewright.here.topology import Topology, cpu_list
-from scalewright.records.documents import write_bytes
 from scalewright.records.node_devices import Nic
 from scalewright.records.types import Finding
 from scalewright.report.cluster.topology import gigabit, uniform_connection
-from scalewright.report.planner.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
+from scalewright.report.figure_file import COLOURS, REST, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,15 +41,7 @@ class Box:
 
 def plot_topology(path: Path, topology: Topology, findings: Sequence[Finding]) -> None:
     """Draw a node into a PNG, SVG or PDF file."""
-    check_plot(path)
-    import matplotlib as mpl
-
-    kind = path.suffix.lower().removeprefix(".")
-    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    buffer = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        draw(topology, findings).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
-    write_bytes(path, buffer.getvalue())
+    write_figure(path, lambda: draw(topology, findings))
 
 
 def boxes(topology: Topology) -> list[Box]:

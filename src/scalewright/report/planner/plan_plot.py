@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalewright import units
 from scalewright.errors import ConfigError
-from scalewright.records.documents import write_bytes
-from scalewright.report.planner.roofline import DOTS_PER_INCH, STYLE, check_plot
+from scalewright.report.figure_file import check_plot, write_figure
 from scalewright.workload.layout import Layout
 
 if TYPE_CHECKING:
@@ -65,14 +63,7 @@ def plot_plan(path: Path, plan_document: dict[str, Any]) -> None:
     check_plot(path)
     if plan_document["best"] is None:
         raise ConfigError(f"plan {plan_document['id']} has no layout that fits: there is nothing to draw in {path}")
-    import matplotlib as mpl
-
-    kind = path.suffix.lower().removeprefix(".")
-    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    buffer = io.BytesIO()
-    with mpl.rc_context({**STYLE, "hatch.linewidth": 0.4}):
-        draw(plan_document).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
-    write_bytes(path, buffer.getvalue())
+    write_figure(path, lambda: draw(plan_document), style={"hatch.linewidth": 0.4})
 
 
 def bars(plan_document: dict[str, Any]) -> list[Bar]:

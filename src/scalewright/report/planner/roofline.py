@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from scalewright import units
 from scalewright.costs.roofline import Roof, roofs
-from scalewright.errors import ConfigError, MissingExtraError
 from scalewright.planner.answer import Answer
-from scalewright.records.documents import write_bytes
+from scalewright.report.figure_file import COLOURS, REST, figure_bytes, write_figure
 from scalewright.report.pictures import MIN_SHARE_FRAC, Picture, RooflinePoint, Terms, picture_of, points
 
 if TYPE_CHECKING:
@@ -21,17 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
-SUFFIXES = (".png", ".svg", ".pdf")
+
 SIZE_INCH = (7.0, 3.5)
-DOTS_PER_INCH = 200
 POINTS_PER_INCH = 72.0
 LABEL_STEP = 8.0
 """Between two names of a stair, in points."""
 LABEL_ROOM = 45.0
 """Width of a name, in points."""
-# Okabe and Ito's colours, which readers with any colour vision can tell apart; grey is for the rest.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
-REST = "#999999"
 NUM_SEGMENTS = 7
 KIND_COLOURS = {
     **dict(zip(("matmul", "attention", "elementwise", "head", "optimizer"), COLOURS, strict=False)),
@@ -41,18 +35,6 @@ KIND_COLOURS = {
 """The same in both panels; the head's term of the step has its loss in it."""
 LEVEL_STYLES = {"memory": ("black", 1.0), "last-level cache": ("#7a7a7a", 0.8), "L2": ("#7a7a7a", 0.8)}
 """Colour and width of each level's slope."""
-STYLE: dict[Any, Any] = {
-    "font.size": 7.0,
-    "axes.labelsize": 7.0,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.fonttype": "none",  # text stays text: it can be searched and edited
-    "svg.hashsalt": "scalewright",  # the same prediction gives the same file
-    "pdf.fonttype": 42,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,31 +62,14 @@ class Label:
     """The line from the point, in pixels."""
 
 
-def check_plot(path: Path) -> None:
-    """Refuse what cannot be drawn before anything is computed."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--plot {str(path)!r} names no kind of picture: end it in {', '.join(SUFFIXES)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("report", "matplotlib") from error
-
-
 def plot_prediction(path: Path, answer: Answer) -> None:
     """Draw a prediction into a PNG, SVG or PDF file."""
-    check_plot(path)
-    write_bytes(path, prediction_drawing(answer, path.suffix.lower().removeprefix(".")))
+    write_figure(path, lambda: draw(picture_of(answer)))
 
 
 def prediction_drawing(answer: Answer, kind: str) -> bytes:
     """A prediction drawn as png, svg or pdf; the same answer gives the same bytes."""
-    import matplotlib as mpl
-
-    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    buffer = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        draw(picture_of(answer)).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
-    return buffer.getvalue()
+    return figure_bytes(lambda: draw(picture_of(answer)), kind)
 
 
 def time_segments(picture: Picture) -> list[Segment]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +14,8 @@ from scalewright import units
 from scalewright.observe.collect import CollectedRun
 from scalewright.observe.summary import Comparison, RunSummary
 from scalewright.records import metric_names as names
-from scalewright.records.documents import write_bytes
 from scalewright.report.console import bar_mark, plain_table, print_warnings, rate_words
-from scalewright.report.planner.roofline import COLOURS, DOTS_PER_INCH, REST, STYLE, check_plot
+from scalewright.report.figure_file import COLOURS, REST, write_figure
 from scalewright.report.run.vision import print_vision
 from scalewright.workload.layout import parse_layout
 
@@ -168,15 +166,7 @@ def _ranks(who: list[str]) -> str:
 
 def plot_run(path: Path, run: CollectedRun, summary: RunSummary) -> None:
     """Draw a run into a PNG, SVG or PDF file: step time, throughput, split, loss, memory and energy."""
-    check_plot(path)
-    import matplotlib as mpl
-
-    kind = path.suffix.lower().removeprefix(".")
-    stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    buffer = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        draw(run, summary).savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
-    write_bytes(path, buffer.getvalue())
+    write_figure(path, lambda: draw(run, summary))
 
 
 def draw(run: CollectedRun, summary: RunSummary) -> Figure:

@@ -6,7 +6,6 @@ Cross: where the tail of a distribution begins.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from scalewright import units
 from scalewright.records.documents import write_bytes
 from scalewright.records.study_report import MetricShown, Number, PointRow, StudyReport
-from scalewright.report.planner.roofline import COLOURS, DOTS_PER_INCH, STYLE, check_plot
+from scalewright.report.figure_file import COLOURS, STYLE, check_plot, encoded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,12 +68,8 @@ def write_plots(folder: Path, report: StudyReport) -> list[Path]:
     with mpl.rc_context(STYLE):
         for name, figure in figures(report):
             for kind in ("svg", "png"):
-                buffer = io.BytesIO()
-                stamp = {"Date": None} if kind == "svg" else None
-                figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=stamp)
-                path = folder / f"{name}.{kind}"
-                write_bytes(path, buffer.getvalue())
-                paths.append(path)
+                paths.append(folder / f"{name}.{kind}")
+                write_bytes(paths[-1], encoded(figure, kind))
     return paths
 
 
