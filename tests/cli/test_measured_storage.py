@@ -79,7 +79,7 @@ def test_what_was_not_measured_is_said_and_stays_the_catalogues(here: Here, cali
     calibrated()
     plan, text = json.loads(here(*PLAN, "--json").stdout), " ".join(here(*PREDICT).stdout.split())
     assert plan["whole_run"]["checkpoint"]["storage"] == "nvme-gen4"
-    assert "calibration mine measured no reads and no saves: nvme-gen4 of the catalogue stands in" in text
+    assert "calibration mine measured no reads and no saves: nvme-gen4 of the catalogue is used" in text
     calibrated(*READS)
     partly = json.loads(here(*PREDICT, "--json").stdout)
     assert any("measured no saves: nvme-gen4" in note for note in partly["warnings"])

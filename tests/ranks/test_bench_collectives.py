@@ -112,7 +112,7 @@ def test_ranks_of_torchrun_without_a_run_directory_are_refused(tmp_path: Path, c
 
 def test_refusals(tmp_path: Path, cli: Cli) -> None:
     for options, code, message in (
-        (["--ranks", "1"], 2, "1 rank has nobody to exchange with: collectives need --ranks 2 or more"),
+        (["--ranks", "1"], 2, "1 rank cannot exchange data: collectives need --ranks 2 or more"),
         (["--ranks", "0"], 2, "--ranks 0 starts nothing"),
         (["--root", "2"], 2, "root 2 is not among 2 ranks"),
         (["--ops", "all-reduce,allgather"], 2, "did you mean all-gather?"),

@@ -2,7 +2,7 @@
 
 sw.catalog.systems                           a table of all systems; sw.catalog.systems() is the same
 sw.catalog.systems["leonardo"]               one entry, with its facts
-sw.catalog.find("h100-sxm")                  an entry of whatever kind has that name
+sw.catalog.find("h100-sxm")                  an entry of that name, of any kind
 sw.catalog.compare("h100-sxm", "a100-sxm-80gb")
 """
 
@@ -113,7 +113,7 @@ class EntryComparison(Framed):
 
 
 def find(name: str) -> EntryFacts:
-    """The entry of that name, of whatever kind; near names in the error where there is none."""
+    """The entry of that name, of any kind. If there is none, the error lists near names."""
     library = open_catalog()
     return EntryFacts(library.find(name), library)
 

@@ -6,7 +6,7 @@ from scalewright.catalog.facts import Bytes, BytesPerS, Strict
 
 
 class Caches(Strict):
-    """Levels between memory and the units. What nobody published is absent; no other device's figure replaces it."""
+    """Levels between memory and the units. Unpublished values are absent; no other device's figure replaces them."""
 
     l1_per_compute_unit: Bytes | None = None
     l1_bandwidth: BytesPerS | None = None

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scalewright import units
-from scalewright.catalog.facts import Strict
+from scalewright.catalog.facts import Source, Strict
 from scalewright.catalog.library import home
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
 from scalewright.records.documents import check_schema, digest, parse_json, read_text, schema, write_document
@@ -137,7 +137,7 @@ class Interval(Strict):
     low_frac: Positive
     high_frac: Positive
     num_steps: int = Field(ge=0)
-    """Runs that it comes from; 0: the catalogue's own interval stands."""
+    """Runs that it comes from; 0: the interval of the catalogue is used."""
 
 
 class Calibration(Strict):
@@ -165,7 +165,7 @@ class Calibration(Strict):
     """What was not measured, and why."""
     notes: tuple[str, ...] = ()
     is_disturbed: bool = False
-    """Others used the machine meanwhile: it is what they left."""
+    """Other work used the machine meanwhile, so the rates are too low."""
     num_parts: int = Field(default=0, ge=0)
     """Benchmarks and training runs that were planned; 0: an older file, which does not say."""
     num_missing: int = Field(default=0, ge=0)
@@ -176,11 +176,17 @@ class Calibration(Strict):
         keys = [(value.name, value.of, value.num_ranks) for value in self.values]
         twice = [key for key in keys if keys.count(key) > 1]
         if twice:
-            raise ValueError(f"{twice[0][0]} of {twice[0][1] or 'the machine'} stands in it twice")
+            raise ValueError(f"{twice[0][0]} of {twice[0][1] or 'the machine'} appears twice")
         names = [residual.name for residual in self.residuals]
         if len(set(names)) != len(names):
-            raise ValueError("a residual stands in it twice")
+            raise ValueError("a residual appears twice")
         return self
+
+    @property
+    def source(self) -> Source:
+        """The source of facts that this calibration gives."""
+        day = self.created.date()
+        return Source(kind="measured", text=f"calibration {self.name} of this machine", checked=day)
 
     @property
     def id(self) -> str:

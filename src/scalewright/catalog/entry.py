@@ -18,7 +18,7 @@ class Entry(Strict):
     sources: dict[str, Source]
     notes: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """Figures elsewhere that disagree with this entry, and why this one stands."""
+    """Other sources' figures that disagree with this entry, and why its own value is kept."""
 
 
 def require_positive(name: str, fact: Fact | None, *, whole: bool = False) -> None:

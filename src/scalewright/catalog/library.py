@@ -82,7 +82,7 @@ class Catalog:
         return self._load(kind, entry_id, files[entry_id])
 
     def find(self, name: str) -> Entry:
-        """The entry of whatever kind has that name; a name that two kinds share must be given with its kind."""
+        """The entry of that name, of any kind. A name that two kinds share must be given with its kind."""
         matches: dict[str, Entry] = {}
         for kind in KINDS:
             with contextlib.suppress(UnknownNameError):

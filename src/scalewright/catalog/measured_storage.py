@@ -32,19 +32,12 @@ def storage_here(calibration: Calibration, catalogued: Storage | None) -> Storag
     files = calibration.value("storage_files_per_s")
     other = "nothing" if catalogued is None else f"{catalogued.id} of the catalogue"
     lacking = [what for what, value in (("reads", read), ("saves", save)) if value is None]
-    note = (
-        f"calibration {calibration.name} measured no {' and no '.join(lacking)}: {other} stands in" if lacking else ""
-    )
+    note = f"calibration {calibration.name} measured no {' and no '.join(lacking)}: {other} is used" if lacking else ""
     if read is None and save is None:
         return StorageHere(entry=catalogued, is_measured=False, note=note)
-    source = {
-        "kind": "measured",
-        "text": f"calibration {calibration.name} of this machine",
-        "checked": calibration.created.date(),
-    }
 
     def fact(value: Value | None, unit: str, instead: Fact | None) -> dict[str, Any] | Fact | None:
-        return instead if value is None else {"value": f"{value.value:.6g} {unit}", "source": source}
+        return instead if value is None else {"value": f"{value.value:.6g} {unit}", "source": calibration.source}
 
     entry = Storage.model_validate(
         {

@@ -49,7 +49,7 @@ class Path:
     """How far apart they are: a place in `network.TIERS`."""
     inside_bytes_per_s: float
     quiet_bytes_per_s: FloatLike
-    """Between nodes, per member, with nobody else in the way."""
+    """Between nodes, per member, without other traffic."""
     slowdown: FloatLike
     """Of bulk exchange between nodes, by collisions and congestion."""
     offset_s: float

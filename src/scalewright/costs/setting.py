@@ -17,7 +17,7 @@ from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSetting:
-    """What every training step depends on, whatever the model: a machine, a layout, a precision and a stack."""
+    """What every training step depends on, for any model: a machine, a layout, a precision and a stack."""
 
     machine: Machine
     layout: Layout

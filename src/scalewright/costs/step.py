@@ -49,7 +49,7 @@ class StepCost:
     """The arithmetic that is executed, at dense peak: without what fused causal kernels skip. No run is faster."""
     reserved_bytes: FloatLike
     fits: FloatLike
-    """1 where the reserved memory is within the device's, and the hosts' within theirs where that is known."""
+    """1 if the reserved memory fits the device, and the host memory (if known) fits the hosts."""
     fits_host: FloatLike
     """1 where the hosts' memory suffices, or is not known."""
     model_flop: FloatLike

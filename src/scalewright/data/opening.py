@@ -1,4 +1,4 @@
-"""Open a data set, whatever its format."""
+"""Open a data set of any format."""
 
 from __future__ import annotations
 

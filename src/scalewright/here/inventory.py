@@ -188,7 +188,7 @@ def _slurm() -> Iterator[Check]:
 
 
 def _permissions() -> Iterator[Check]:
-    yield Check(name="network namespaces", area="permitted", **_try_namespace())
+    yield _namespace_check()
     for name, pattern in (
         ("cpu energy counters", "/sys/class/powercap/intel-rapl:0/energy_uj"),
         ("cray power counters", "/sys/cray/pm_counters/energy"),
@@ -205,7 +205,7 @@ def _permissions() -> Iterator[Check]:
     )
 
 
-def _try_namespace() -> dict[str, Any]:
+def _namespace_check() -> Check:
     """Try to create a network namespace in a child process. Only a try shows whether it is permitted."""
     child = os.fork()
     if child == 0:
@@ -213,9 +213,10 @@ def _try_namespace() -> dict[str, Any]:
         os._exit(0 if libc.unshare(CLONE_NEWNET) == 0 else min(ctypes.get_errno(), 125))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    if code == 0:
-        return {"state": "ok", "detail": "a namespace could be created"}
-    return {"state": "denied", "detail": f"unshare: {os.strerror(code)}; shaped networks need root"}
+    state: State = "ok" if code == 0 else "denied"
+    denied = f"unshare: {os.strerror(code)}; shaped networks need root"
+    detail = "a namespace could be created" if code == 0 else denied
+    return Check(name="network namespaces", area="permitted", state=state, detail=detail)
 
 
 def _untested() -> list[Check]:

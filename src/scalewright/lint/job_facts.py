@@ -181,7 +181,7 @@ def number(script: Script, text: str | None) -> int | None:
 
 
 def _value_of(script: Script, name: str, job_numbers: dict[str, int]) -> str:
-    """Value of a variable that stands without `$` in an arithmetic expression; the name itself if it is unknown."""
+    """Value of a variable that is written without `$` in an arithmetic expression; the name itself if it is unknown."""
     words = script.body.variables.get(name)
     return str(job_numbers[name]) if name in job_numbers else words[0].text if words and len(words) == 1 else name
 

@@ -95,7 +95,7 @@ def vision_label(run: VisionRun) -> str:
 
 
 def median_interval(times_s: np.ndarray) -> tuple[float, float]:
-    """Between which order statistics the median lies with 95 % confidence, whatever the distribution."""
+    """Between which order statistics the median lies with 95 % confidence, for any distribution."""
     ordered, num = np.sort(times_s), int(times_s.size)
     away = math.ceil(0.98 * math.sqrt(num))
     low, high = max(num // 2 - away, 0), min((num - 1) // 2 + away, num - 1)

@@ -41,14 +41,14 @@ T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.
 """Student's t for a two-sided interval of 90 %, by degrees of freedom from 1."""
 T_MANY = 1.70
 LEAST_FREEDOM = 4
-"""Steps beyond the fitted factors that an interval of one's own needs; with fewer the catalogue's stands."""
+"""Steps needed beyond the number of fitted factors for a calibrated interval. With fewer, the catalogue's is used."""
 
 NUM_NEWTON_STEPS = 8
 SMALL_STEP, CLOSE_ENOUGH = 1e-3, 3e-3
 LARGEST_MOVE = 0.7
 """Of a logarithm in one step: a fit walks, it does not leap."""
 FARTHEST = math.log(4.0)
-"""A factor beyond this stands for something else: another process, a wrong count."""
+"""A factor beyond this has another cause: another process, a wrong count."""
 MOST_LEVERAGE = 0.9
 """A step that alone decides a factor says little about how well others are predicted."""
 
@@ -83,7 +83,7 @@ class Fitted:
 
 
 def fit_residuals(catalog: Catalog, calibration: Calibration, steps: Sequence[RealStep]) -> Fitted:
-    """The residuals that these steps show; without steps there are none, and the catalogue's interval stands."""
+    """The residuals that these steps show; without steps there are none, and the catalogue's interval is used."""
     if not steps:
         return Fitted(residuals=(), steps=(), language_interval=None, vision_interval=None)
     problem = _Problem(catalog, calibration, steps)

@@ -52,7 +52,7 @@ class Answer:
     reserved_bytes: float
     """The peak with the allocator's slack and what libraries hold."""
     host_memory: Breakdown | None
-    """What the processes of one node hold in its host memory; None where that is not predicted."""
+    """What the processes of one node hold in its host memory; None if it is not predicted."""
     interval_s: tuple[float, float]
     """Where the time lies with a probability of 90 %."""
     bound_s: float

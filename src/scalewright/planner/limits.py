@@ -186,7 +186,7 @@ STAGE_REASONS = {
     "cache": "keys and values of all sequences cross memory each step: fewer bits in the cache or shorter contexts",
     "head": "one score per word and sequence: fewer bits or a larger tp",
     "tensor_parallel": "two sums a layer and token that nothing hides: a smaller tp where memory allows",
-    "kernels": "starting and ending kernels, whatever their work: fewer, larger layers; more sequences at once",
+    "kernels": "the start and end of each kernel, for any amount of work: fewer, larger layers; more sequences at once",
     "engine": "the engine's host work in each step: more sequences at once, or several tokens a step",
     "prompt_products": "arithmetic of the prompts: fewer bits, shorter or shared prompts",
     "prompt_attention": "grows with the square of a prompt: shorter or shared prompts",

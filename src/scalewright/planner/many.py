@@ -50,7 +50,7 @@ def answer_columns(questions: Sequence[Question | None]) -> dict[str, Floats]:
 
 
 def _group(question: Question, row: int) -> tuple[object, ...]:
-    """What must be the same for questions to share a call; what is not a transformer's step stands alone.
+    """What must be equal for questions to share a call. A question that is not a transformer's step gets its own call.
 
     Models, machines and stacks are compared by identity: rows of one grid share them, and comparing machines by value
     would cost more than predicting on them.

@@ -207,5 +207,5 @@ def _count(number: Any) -> int:
 
 def _checked(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"a {type(value).__name__} stands where a {kind.__name__} belongs")
+        raise TypeError(f"it has a {type(value).__name__} where a {kind.__name__} belongs")
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -82,16 +83,15 @@ def _difference(point: dict[str, Any], first: Store, second: Store, threshold_fr
     finished = [_finished(store, str(point["id"])) for store in (first, second)]
     samples_s = [[kind.samples(run.path) for run in runs] for runs in finished]
     before, after = ([np.asarray(times) for times in of_runs if times] for of_runs in samples_s)
-    common: dict[str, Any] = {"point": str(point["id"]), "labels": dict(point["labels"])}
+    difference = partial(Difference, point=str(point["id"]), labels=dict(point["labels"]))
     if not before and not after:
         return None
     if not before or not after:
-        return Difference(**common, verdict="only in the second" if after else "only in the first")
+        return difference(verdict="only in the second" if after else "only in the first")
     ratio, interval = ratio_of_medians(before, after)
     doubts = [merged([kind.measured(run.path).doubts for run in runs]) for runs in finished]
     slower, faster = interval[0] > 1.0 + threshold_frac, interval[1] < 1.0 - threshold_frac
-    return Difference(
-        **common,
+    return difference(
         verdict="slower" if slower else "faster" if faster else "same",
         ratio_frac=ratio,
         interval_frac=interval,

@@ -258,7 +258,7 @@ def _open_gpu_s(launch: LaunchProgress) -> float:
 
 
 def wait(drivers: Sequence[Driver]) -> None:
-    """Until every job has ended, whatever its end. Nothing more is submitted: the next run of the study does that."""
+    """Wait until every job has ended or failed. Nothing more is submitted: the next run of the study does that."""
     wait_s = POLL_S[0]
     with ExitStack() as stack:
         for driver in drivers:

@@ -10,7 +10,7 @@ CollectiveOp = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all
 OPS = cast(tuple[CollectiveOp, ...], get_args(CollectiveOp))
 REDUCING: tuple[CollectiveOp, ...] = ("all-reduce", "reduce-scatter")
 SPLIT: tuple[CollectiveOp, ...] = ("all-gather", "reduce-scatter", "all-to-all")
-"""Their buffer is cut into one part per rank: a call is told the elements of a part, the size is that of the whole."""
+"""Their buffer is cut into one part per rank. A call gets the elements of one part; the size is that of the whole."""
 ALIGN_BYTES = 16
 """A part begins at a multiple of this."""
 
@@ -26,9 +26,9 @@ def parse_op(text: str) -> CollectiveOp:
 
 
 def num_elements(op: CollectiveOp, *, size_bytes: int, element_bytes: int, num_ranks: int) -> int:
-    """Elements that the call is told: of the whole buffer, or of one rank's part where the operation is `SPLIT`.
+    """Elements to pass to the call: of the whole buffer, or of one rank's part if the operation is in `SPLIT`.
 
-    A part is rounded down to whole `ALIGN_BYTES`, as in nccl-tests; 0 where the size has less than that for each rank.
+    A part is rounded down to whole `ALIGN_BYTES`, as in nccl-tests; 0 if the size has less than that for each rank.
     """
     elements = size_bytes // element_bytes
     if op not in SPLIT:

@@ -93,7 +93,7 @@ class CollectivesRun:
     def check_ranks(self, num_ranks: int) -> None:
         """Refuse a number of ranks that cannot run this."""
         if num_ranks < 2:
-            raise ConfigError(f"{num_ranks} rank has nobody to exchange with: collectives need --ranks 2 or more")
+            raise ConfigError(f"{num_ranks} rank cannot exchange data: collectives need --ranks 2 or more")
         if self.root >= num_ranks:
             raise ConfigError(f"root {self.root} is not among {num_ranks} ranks: choose 0 to {num_ranks - 1}")
 

@@ -31,7 +31,7 @@ class ConvolutionCase:
     out_size: int
     count: int = 1
     has_input_gradient: bool = True
-    """False of a network's first one: nobody asks for the gradient of images."""
+    """False for a network's first one: the gradient of images is not needed."""
     num_unactivated: int = 0
     """Of all, those that no activation follows: the projections of shortcuts."""
 

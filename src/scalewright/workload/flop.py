@@ -84,8 +84,8 @@ def score_flop(shape: TransformerShape) -> float:
 def training_flop_per_sample(spec: ModelSpec, *, frozen: bool = False) -> float:
     """Model FLOP of one sample's forward and backward pass: three times the forward pass; recompute not counted.
 
-    Frozen weights have no gradient: twice the forward pass, but for attention scores, which have no weights. Adapters
-    are not counted.
+    Frozen weights have no gradient: twice the forward pass, except for attention scores, which have no weights.
+    Adapters are not counted.
     """
     parts = forward_flop_by_part(spec)
     if not frozen:

@@ -63,7 +63,7 @@ class EpicureBatch:
     """
 
     strong_gbs: int
-    """Samples per step in strong scaling, whatever the number of devices."""
+    """Samples per step in strong scaling, for any number of devices."""
     weak_accumulation: int
     """Micro-batches of each copy of the model per step in weak scaling."""
 
@@ -71,7 +71,7 @@ class EpicureBatch:
 EPICURE_SMALL = EpicureBatch(strong_gbs=512, weak_accumulation=16)
 EPICURE_LARGE = EpicureBatch(strong_gbs=1536, weak_accumulation=192)
 EPICURE_LARGE_FROM_PARAMS = 10**10
-"""The guide has one model of 175 billion parameters and one 200 times smaller; ours is told by which is nearer."""
+"""The guide has one model of 175 billion parameters and one 200 times smaller. Ours counts as the nearer of the two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ class StorageRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRun:
-    """Saving and restoring training state of some sizes, while training waits and while it goes on."""
+    """Saving and restoring training state of some sizes, while training waits and while it continues."""
 
     KIND: ClassVar[str] = "checkpoint-run"
     path: str

@@ -70,7 +70,7 @@ class Feed:
     num_prefetched: int = 2
     """Batches each worker prepares ahead."""
     async_checkpoint: bool = False
-    """A checkpoint is copied to host memory and written from there while training goes on."""
+    """A checkpoint is copied to host memory and written from there while training continues."""
 
     def __post_init__(self) -> None:
         if self.num_loaders < 1 or self.num_prefetched < 1:

@@ -15,7 +15,7 @@ class TrainingConstants(Strict):
     memory_bandwidth_share: Fraction
     """Share of the datasheet's memory bandwidth that streaming kernels reach."""
     unpublished_matmul_share: Fraction
-    """Share of peak taken for a device whose best matrix product nobody published."""
+    """Share of peak taken for a device without a published best matrix product."""
     throttle_exponent: Count
     """How fast sustained products slow down as peak per watt grows."""
     throttle_reference: FlopPerS

@@ -11,7 +11,7 @@ class WholeRunConstants(Strict):
     idle_power_share: Fraction
     """Board power of a device that waits, over its rating."""
     dynamic_power_share: Fraction
-    """Board power added when products run at the device's best rate, over the rating; above 1 where that throttles."""
+    """Board power added when products run at the device's best rate, over the rating; above 1 if it throttles."""
     memory_power_share: Fraction
     """Board power added when memory runs at the datasheet's bandwidth, over the rating."""
     node_power_share: Fraction

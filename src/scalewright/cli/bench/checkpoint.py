@@ -12,7 +12,7 @@ from scalewright.cli.bench.start import run_benchmark
 from scalewright.cli.options import AsJson, DeviceName, RunFolder
 
 StateSizes = Annotated[str, typer.Option(metavar="SIZE,...", help="State of all ranks together.")]
-ModeNames = Annotated[str, typer.Option(help="sync: training waits; async: it goes on after a copy.")]
+ModeNames = Annotated[str, typer.Option(help="sync: training waits; async: it continues after a copy.")]
 
 
 def run(

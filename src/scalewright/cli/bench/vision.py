@@ -44,7 +44,7 @@ def run(
     steps: StepNumber = 0,
     precision: PrecisionText = "auto",
     compile_mode: CompileText = "auto",
-    channels: Annotated[str, typer.Option(help="last, first; auto: last, but for fp32 on GPUs.")] = "auto",
+    channels: Annotated[str, typer.Option(help="last, first; auto: last, except for fp32 on GPUs.")] = "auto",
     protocol: ProtocolText = "steady",
     data: DataText = "synthetic",
     images: Annotated[int, typer.Option(help="Training images that are made.")] = 2000,

@@ -115,21 +115,14 @@ def _held_fracs(calibration: Calibration) -> dict[str, float]:
     return fracs
 
 
-def _source(calibration: Calibration) -> dict[str, Any]:
-    day = calibration.created.date()
-    return {"kind": "measured", "text": f"calibration {calibration.name} of this machine", "checked": day}
-
-
 def _set(fact: Fact, value: float) -> Fact:
     """The same fact with another value, written as a plain number of its SI unit."""
     return fact.model_copy(update={"value": value, "text": f"{value:.6g}"})
 
 
 def _accelerator(calibration: Calibration, base: Accelerator, num_ranks: int) -> Accelerator:
-    source = _source(calibration)
-
     def rate(flop_per_s: float) -> FlopPerS:
-        return FlopPerS.model_validate({"value": f"{flop_per_s:.6g} FLOP/s", "source": source})
+        return FlopPerS.model_validate({"value": f"{flop_per_s:.6g} FLOP/s", "source": calibration.source})
 
     slower = calibration.residual("products")
     best, sustained = dict(base.best_matmul), dict(base.sustained_matmul)
@@ -144,7 +137,7 @@ def _accelerator(calibration: Calibration, base: Accelerator, num_ranks: int) ->
     for precision, fact in sustained.items():
         best[precision] = rate(max(fact.value, best[precision].value if precision in best else 0.0))
     update: dict[str, Any] = {"best_matmul": best, "sustained_matmul": sustained}
-    if base.kind == "cpu":  # the peak of a CPU that nobody catalogued is the best it was seen to do
+    if base.kind == "cpu":  # a CPU without a catalogued peak gets its best measured rate
         seen = {precision: rate(fact.value) for precision, fact in best.items() if precision in sustained}
         update["peak"] = seen or base.peak
         update["id"], update["name"] = calibration.name, calibration.fingerprint.name

@@ -98,7 +98,7 @@ class Machine:
     num_copy_passes: float = 0.0
     """Times gradients cross memory to be gathered for their exchange and put back."""
     checkpoint_copy_bytes_per_s: float | None = None
-    """A device's state to where a checkpoint is written from while training goes on; None where not measured."""
+    """Rate of copying a device's state before an asynchronous save; None if not measured."""
     calibrated_range: CalibratedRange | None = None
     """Of the real steps that its interval comes from; None: the interval is that of the published runs."""
 
@@ -128,7 +128,7 @@ class Machine:
         return fact.value
 
     def matmul_flop_per_s(self, precision: Precision) -> float:
-        """Best matrix-product rate: published for this device, else peak x the share assumed where nobody did."""
+        """Best matrix-product rate: published for this device, else peak x the assumed share."""
         peak = self.peak_flop_per_s(precision)
         best = self.accelerator.best_matmul.get(precision)
         if best is None and precision == "fp16":

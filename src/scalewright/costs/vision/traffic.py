@@ -74,7 +74,7 @@ def norm_time_s(setting: VisionSetting) -> FloatLike:
 
     Equation  sum of crossings / rate of each operator as measured; else all crossings at the rate of memory
     Source    `bench convolution`, by the calibration; norm_bytes_per_sample for what crosses
-    Assumes   a compiled step has kernels of its own, which no operator measured alone stands for
+    Assumes   a compiled step has kernels of its own, which single measured operators do not represent
     Checked   tests/costs/test_measured_convolutions.py: the measured rates' sum
     """
     shape, w, b = setting.shape, setting.recipe.activation_bytes, setting.num_images

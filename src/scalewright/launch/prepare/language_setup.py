@@ -139,7 +139,7 @@ def resolve_start(folder: Path | None, *, steps: int) -> str:
 
 
 def resolve_save_mode(mode: str) -> bool:
-    """Whether training goes on while a checkpoint is written."""
+    """Whether training continues while a checkpoint is written."""
     if mode not in ("sync", "async"):
         raise ConfigError(f"--checkpoint {mode!r} is not known: choose sync or async")
     return mode == "async"

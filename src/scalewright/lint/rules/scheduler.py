@@ -55,7 +55,7 @@ def _is_short_loop(script: Script, command: Command) -> bool:
     id="sbatch-in-job",
     severity="info",
     title="The job submits other jobs",
-    why="A job that submits its successor goes on forever when it fails early, and compute nodes of some sites "
+    why="A job that submits its successor repeats forever if it fails early, and compute nodes of some sites "
     "cannot submit. A dependency does the same and ends.",
     source=f"{GUIDE} 2.4.12: use dependencies, not loops; 10.8 % of {SURVEY}",
     before=_HEAD + "srun python train.py\nsbatch eval.sbatch\n",

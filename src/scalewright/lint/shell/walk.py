@@ -431,7 +431,7 @@ def _text_for_shell(command: Command, within: Enclosing, state: WalkState, depth
     if text is None or text.text.startswith("-"):
         return
     code = resolve(text.text, state.variables)
-    # Only a text that stands in the script as it is, between two quotes, has offsets of its own.
+    # Only text that the script has verbatim, between two quotes, has offsets of its own.
     is_verbatim = not text.is_expanded and code == text.text and text.end - text.start == len(text.text) + 2
     parent = None if command.name == "eval" else command
     unit = (

@@ -10,7 +10,7 @@ from scalewright.lint.shell.syntax import Assignment, Command, Comment, Heredoc,
 from scalewright.lint.shell.words import resolve, split_words
 
 MAX_EXPANDED = 512
-"""Words that a variable may expand to. Longer values are not followed: nobody writes such a command line."""
+"""Words that a variable may expand to. Longer values are not followed: such command lines do not occur."""
 _MAX_VALUE = 16384
 
 

@@ -72,7 +72,7 @@ class EmitRequest:
 
     @property
     def header(self) -> list[str]:
-        """Lines for a comment; never more than one line each, whatever a model is called."""
+        """Lines for a comment; each is one line, even if a model's name has line breaks."""
         return [
             f"Written by scalewright {__version__} for {one_line(self.spec.id)}, sequence {self.seq_len}, "
             f"{self.recipe.name}" + ("" if self.mode == FULL else f", {self.mode}"),

@@ -103,7 +103,7 @@ def _refuse_sharding(request: EmitRequest) -> None:
         why = "context parallel ranks always share the weights"
         raise refusal(NAME, f"zero=0 with cp={layout.cp}", why, "use zero=2 or zero=3")
     if layout.zero == 0 and dp > 1 and others > 1:
-        why = "its replicated data parallelism stands alone"
+        why = "it cannot combine replicated data parallelism with other splits"
         raise refusal(NAME, f"zero=0 with tp={layout.tp},pp={layout.pp}", why, "use zero=2 or zero=3")
     if layout.zero == 0 and int(layout.ep) > 1:
         raise refusal(NAME, f"zero=0 with ep={layout.ep}", "experts are sharded where they are spread", "use zero=2")
@@ -123,7 +123,7 @@ def _refuse_splits(request: EmitRequest) -> None:
         raise refusal(NAME, f"ep={ep} with tp={tp}", why, "make ep a multiple of tp, or use --emit megatron")
     chunks = request.layers_of_chunks()
     if int(layout.vpp) > 1 and -(-shape.layers // max(chunks)) != len(chunks):
-        why = f"it is told the layers of a chunk, and {max(chunks)} each make fewer chunks of {shape.layers} layers"
+        why = f"its file gives the layers of a chunk; with {max(chunks)} each, {shape.layers} make fewer chunks"
         raise refusal(NAME, f"pp={layout.pp},vpp={layout.vpp}", why, "use another pp or vpp, or --emit megatron")
 
 

@@ -111,7 +111,7 @@ def no_tensor_group(columns: Columns, choice: KnobChoice) -> Mask:
 
 
 def no_copies(columns: Columns, choice: KnobChoice, space: Space) -> Mask:
-    """State sharded over one copy is not sharded. A user who fixes the ZeRO stage may have it all the same."""
+    """State sharded over one copy is not sharded. A user who fixes the ZeRO stage gets it anyway."""
     searched = choice.zero > 0 and "zero" not in space.fixed.values
     alone: Mask = (columns["dp"] * columns["cp"] == 1) & searched
     return alone

@@ -19,7 +19,7 @@ from scalewright.workload.training import ModeName, TrainingMode
 LEANEST: tuple[Recompute, ...] = ("selective", "operators", "full")
 """Storing everything never takes less than leaving out the scores."""
 LEANEST_ZERO = (0, 1, 3)
-"""ZeRO-2 keeps no less than ZeRO-3, but for the layers that it gathers; behind a pipeline ZeRO-1 keeps as little."""
+"""ZeRO-2 keeps as much as ZeRO-3, except for gathered layers. With a pipeline, ZeRO-1 keeps as little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

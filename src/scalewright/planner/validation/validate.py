@@ -201,7 +201,7 @@ MAX_ASSUMED_VPP = 8
 
 
 def is_truncated(run: PublishedRun) -> bool:
-    """A proxy cut to a few layers (`DeepSeek-V3-4L`) keeps one dense layer, whatever the whole model has."""
+    """A proxy cut to a few layers (`DeepSeek-V3-4L`) keeps one dense layer, even if the whole model has more."""
     return re.search(r"-\d+L$", run.model.name) is not None
 
 

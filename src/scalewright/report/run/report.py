@@ -1,4 +1,4 @@
-"""The report of one run, whatever it ran: training has steps and a summary, a micro benchmark has rows."""
+"""The report of one run of any kind: training has steps and a summary, a micro benchmark has rows."""
 
 from __future__ import annotations
 

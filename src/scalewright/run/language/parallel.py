@@ -80,7 +80,7 @@ def split_model(run: LanguageRun, position: MeshPosition, numbers: Numbers) -> S
 
 
 def wrap_in_ddp(split: SplitModel, run: LanguageRun, numbers: Numbers) -> None:
-    """Replicate with DDP where that fits. Call it once the weights have their final type: DDP's buckets copy it."""
+    """Replicate with DDP if `uses_ddp`. Call it when the weights have their final type: DDP's buckets copy it."""
     position = split.position
     if uses_ddp(run, position, numbers):
         ids = [position.device.index] if position.device.type == "cuda" else None
@@ -97,8 +97,8 @@ def wrap_in_ddp(split: SplitModel, run: LanguageRun, numbers: Numbers) -> None:
 
 
 def uses_ddp(run: LanguageRun, position: MeshPosition, numbers: Numbers) -> bool:
-    """DDP reduces during the backward pass, in the type of the weights. It is not used where that would round an
-    accumulated gradient, nor with tensors that are split already."""
+    """DDP reduces during the backward pass, in the type of the weights. It is not used if it would round an
+    accumulated gradient, or if tensors are already split."""
     whole = int(run.layout.tp) == 1 and int(run.layout.pp) == 1
     short_sum = numbers.weights != torch.float32 and int(run.layout.num_micro_batches) > 1
     return position.num_replicas > 1 and run.layout.zero == 0 and whole and not short_sum

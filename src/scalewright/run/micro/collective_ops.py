@@ -20,7 +20,7 @@ DTYPES = {
     "uint8": torch.uint8,
 }
 LARGEST_EXACT = {"fp32": 2**24, "fp64": 2**53, "fp16": 2**11, "bf16": 2**8, "int32": 2**31 - 1, "uint8": 255}
-"""Whole numbers up to these are exact, so a sum is right or wrong, whatever the order of its additions."""
+"""Whole numbers up to these are exact, so a sum is right or wrong in any order of additions."""
 PERIOD = 251
 """Values count from 0 up to this and start again. It is a prime, so that no part of a buffer equals its neighbour."""
 SHIFT = 37

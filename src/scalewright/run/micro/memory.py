@@ -136,7 +136,7 @@ def _time(
     share_s = session.budget.left_s / max(num_left, 1)
     if place == session.device:
         timing = session.time(work, share_s=share_s, before=flush)
-    else:  # the host of a GPU: timed by its own clock, whatever the GPU's state
+    else:  # the host of a GPU: timed by its own clock; the GPU's state does not matter
         timing = measure(work, device=place, budget_s=min(LONGEST_POINT_S, max(0.0, share_s)), before=flush)
         session.beat(share_s)
     row: dict[str, Any] = {

@@ -58,7 +58,7 @@ def timing_of(samples_s: Sequence[float], *, calls_per_repeat: int = 1) -> Timin
     """Median and interval of measured times; with fewer than six repeats the interval spans all of them.
 
     The interval runs between two order statistics: the number of repeats below the true median is binomial with
-    probability 1/2, whatever the distribution of the times.
+    probability 1/2, for any distribution of the times.
     """
     if not samples_s:
         raise AssertionError("no times: a median needs at least one")

@@ -67,7 +67,7 @@ class Kind(Protocol):
     def samples(self, path: Path) -> tuple[float, ...]:
         """Times in seconds by which two results are compared: of steps, or of repeats of one operation."""
 
-    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
         """Values that follow from others, such as the GPUs per node of the system."""
 
 

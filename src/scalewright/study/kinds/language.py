@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError
@@ -58,7 +58,7 @@ class LanguageKind:
         else:
             resolve(catalog, options, where=where)
 
-    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
@@ -151,8 +151,18 @@ def _request(options: TrainingOptions, chosen: Chosen) -> LanguageRequest:
     )
 
 
-def saving_options(options: TrainingOptions) -> dict[str, Any]:
+class SharedOptions(TypedDict):
     """Fields that the configurations of language and vision runs share."""
+
+    seed: int
+    checkpoint_every: int | str
+    checkpoint_async: bool
+    checkpoint_keep: int
+    profile_steps: int
+    keep_trace: bool
+
+
+def saving_options(options: TrainingOptions) -> SharedOptions:
     every = str(options.checkpoint_every)
     return {
         "seed": options.seed,

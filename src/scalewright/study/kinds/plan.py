@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
@@ -67,7 +66,7 @@ class PlanKind(PredictedOnly):
         if point.system != HERE:
             place_of(catalog, point.system, partition=point.partition or None)
 
-    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:

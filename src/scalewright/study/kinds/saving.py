@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
@@ -50,7 +49,7 @@ class SavingKind(PredictedOnly):
         place = place_of(catalog, point.system, partition=point.partition or None)
         _storage(catalog, place, point)
 
-    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
@@ -72,7 +72,7 @@ class StageKind(PredictedOnly):
         if point.system != HERE:
             place_of(catalog, point.system, partition=point.partition or None)
 
-    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:

@@ -78,7 +78,7 @@ class TrainingPoint:
     scaling: str = "given"
     seed: int = 0
     checkpoint: str = "async"
-    """async: training goes on while a checkpoint is written; sync: it waits."""
+    """async: training continues while a checkpoint is written; sync: it waits."""
     checkpoint_every: int | str = 0
     """Steps; 0: only when the run is stopped; auto: from the failure model."""
     keep: int = 2
@@ -148,7 +148,7 @@ def resolve(catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Qu
     )  # fmt: skip
 
 
-def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
     """Facts of a point's system: devices per node, nodes, memory of a device."""
     system = values.get("system")
     if not isinstance(system, str) or system == HERE:

@@ -81,7 +81,7 @@ def _deadly_signal(script: Script, trap: Trap) -> str | None:
 
 
 def _handles(script: Script, launch: Launch) -> bool:
-    """Whether the launcher is told which signals to pass on, which PyTorch 2.9 and later support."""
+    """Whether the launcher has a list of signals to pass on. PyTorch 2.9 and later support that."""
     return launch.has("signals-to-handle") or "TORCHELASTIC_SIGNALS_TO_HANDLE" in code_of(script)
 
 

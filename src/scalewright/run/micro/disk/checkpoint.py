@@ -155,7 +155,7 @@ def _shared_scratch(bench: _CheckpointBench) -> Iterator[Path]:
                 "give a --path that all nodes share"
             )
         yield folder
-        dist.barrier()  # no rank reads any more; after an error nobody waits, which would delay the launcher
+        dist.barrier()  # no rank reads any more; after an error no rank waits, because that would delay the launcher
 
 
 def _measure_all(bench: _CheckpointBench, folder: Path) -> bool:

@@ -83,7 +83,7 @@ class MicroKind(ABC, Generic[OptionsT]):
         parsed = parse_options(self.options, options, where=where)
         self.config(catalog, parsed, device=cast(DeviceKind, parsed.device), folder=Path())
 
-    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Any]:
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
         del catalog, values
         return {}
 
