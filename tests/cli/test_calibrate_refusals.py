@@ -52,9 +52,7 @@ def test_a_calibration_that_is_not_ours_is_left_alone(
     assert not Path("results").exists()
 
 
-def test_a_home_that_cannot_be_written_is_told_before_anything_is_measured(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_home_is_refused_before_anything_is_measured(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCALEWRIGHT_HOME", "/proc/nowhere")
     done = here("calibrate", "--budget", "30 s", "--device", "cpu")
     assert done.returncode == 3

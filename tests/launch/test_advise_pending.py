@@ -49,7 +49,7 @@ def test_another_partition_comes_before_fewer_nodes() -> None:
     assert explanation.change.wait_s == 0.0
 
 
-def test_a_limit_is_no_question_of_when() -> None:
+def test_a_job_over_a_limit_has_no_predicted_wait() -> None:
     explanation = explain(queue(), "6")
     assert explanation.wait_s is None
     assert explanation.change is None

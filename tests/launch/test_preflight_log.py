@@ -93,7 +93,7 @@ def test_host_memory_inside_a_node() -> None:
     assert networks_used(read_log(HOST_MEMORY, rank=0)) == ()
 
 
-def test_warnings_are_kept_and_failures_are_no_way() -> None:
+def test_warnings_are_kept_and_failures_are_not_routes() -> None:
     log = read_log(FAILED, rank=0)
     assert log.routes == ()
     assert len(log.warnings) == 1

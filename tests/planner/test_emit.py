@@ -184,7 +184,7 @@ def test_uneven_stages_are_those_of_the_prediction() -> None:
     assert args["pipeline_model_parallel_layout"] == "Et*32|t*32|t*31|t*31L"
 
 
-def test_vocabulary_padding_is_told() -> None:
+def test_vocabulary_padding_is_noted() -> None:
     exact = emitted("megatron", "llama3-8b", "tp=4,dp=2,gbs=8")
     assert megatron_arguments(exact.text)["make_vocab_size_divisible_by"] == 64  # 128256 = 4 x 64 x 501
     assert not any("padded" in note for note in exact.notes)

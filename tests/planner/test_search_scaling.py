@@ -101,7 +101,7 @@ def test_recommended_count_is_the_one_nearest_to_the_knee() -> None:
     assert recommended.costs_frac == pytest.approx(2 * (1 - recommended.saves_frac) - 1)
 
 
-def test_next_doubling_is_told_as_the_table_has_it() -> None:
+def test_gain_of_the_next_doubling_is_that_of_the_table() -> None:
     plan = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(1024,), global_batch=1536))
     recommended, times = plan.recommended, {r.num_nodes: r.strong.time_s for r in plan.rows if r.strong is not None}
     assert recommended is not None

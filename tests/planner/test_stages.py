@@ -204,7 +204,7 @@ def test_without_a_reference_model_it_neither_scores_nor_takes_memory() -> None:
     assert float(with_it.rl.memory_rollout.part("reference").total) > 0.0
 
 
-def test_a_host_too_small_is_the_honest_no() -> None:
+def test_too_little_host_memory_does_not_fit() -> None:
     answer = rl("llama3-8b", parse_layout(SMALL), machine=replace(h100s(), host_memory_bytes=64e9))
     assert not answer.fits
     assert any("host memory is too small" in note for note in answer.warnings)

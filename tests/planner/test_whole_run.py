@@ -123,7 +123,7 @@ def test_a_short_run_is_one_job_of_a_shorter_request() -> None:
     assert cut.last_request_s < HOUR_S
 
 
-def test_epochs_and_an_interval_of_ones_own_are_followed() -> None:
+def test_given_epochs_and_checkpoint_interval_are_used() -> None:
     whole = run(num_epochs=90, epoch_fixed_s=30.0, every_s=3600.0)
     assert float(whole.time.part("epoch_ends").total) == 2700.0
     assert whole.steps_between_checkpoints == 360

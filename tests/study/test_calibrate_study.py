@@ -71,9 +71,7 @@ def measured(path: Path, kind: str, rows: list[Any], *, name: str, throttled: tu
     return directory.path
 
 
-def test_a_device_that_slowed_down_is_told_of_in_the_calibration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_calibration_notes_a_device_that_slowed_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
     request = calibration_here(CATALOG, budget_s=60.0, name="mine", device="cpu", ranks=1, out=tmp_path / "results")
     cpu = request.fingerprint.name
@@ -94,7 +92,7 @@ def test_runs_of_another_machine_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cores_of_others", "is_noted"), [((0.1, 0.1), False), ((0.0, 0.9), True), ((0.9, 0.0), False)]
 )
-def test_others_count_by_what_they_had_while_it_was_measured(
+def test_other_work_counts_by_its_cores_during_measurement(
     tmp_path: Path, cores_of_others: tuple[float, float], is_noted: bool
 ) -> None:
     """A run of 1 s and one of 9 s on two cores: more than 0.3 of them in the mean is too much."""

@@ -85,7 +85,7 @@ def test_a_gpus_host_may_be_used_by_others(tmp_path: Path) -> None:
     assert sorts(run_of(tmp_path, others=0.5, device="cuda")) == []
 
 
-def test_load_before_counts_only_where_nobody_kept_count(tmp_path: Path) -> None:
+def test_load_before_a_run_counts_only_without_conditions(tmp_path: Path) -> None:
     """In a study the minute before is full of the study's own last point."""
     busy = _event(-1, names.EVENT_BUSY, 1.0, detail="this machine was at work in the minute before")
     assert sorts(run_of(tmp_path / "kept", others=0.0, node=busy)) == []
@@ -99,7 +99,7 @@ def test_a_micro_benchmark_tells_of_its_own_device(tmp_path: Path) -> None:
     assert "too hot" in doubt.text
 
 
-def test_outside_is_said_with_both() -> None:
+def test_a_measurement_outside_its_interval_is_reported_with_both_numbers() -> None:
     predicted = Number(value=1.0, low=0.9, high=1.1)
     metric = METRICS["step_time_s"]
     assert outside_interval(metric, predicted, Number(value=1.05)) is None
@@ -164,7 +164,7 @@ def test_every_form_has_the_mark_and_its_reason() -> None:
     assert [row["doubt"] for row in long_rows(doubtful)] == ["", "busy, unsteady"]
 
 
-def test_nothing_is_said_where_all_was_well() -> None:
+def test_a_report_without_doubts_has_no_marks() -> None:
     undoubted = report()
     for text in (printed(undoubted), markdown(undoubted), latex(undoubted)):
         assert "mark" not in text.lower()

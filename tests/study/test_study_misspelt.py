@@ -194,7 +194,9 @@ def test_a_misspelt_key_is_named_with_the_right_one(catalog: Catalog, tmp_path: 
 @pytest.mark.parametrize(
     ("kind", "key"), [(kind, key) for kind, model in TOLD.items() for key in model.__dataclass_fields__]
 )
-def test_what_a_point_is_told_is_named_likewise(catalog: Catalog, tmp_path: Path, kind: str, key: str) -> None:
+def test_a_misspelt_option_of_a_point_is_named_with_the_right_one(
+    catalog: Catalog, tmp_path: Path, kind: str, key: str
+) -> None:
     needed = {
         name: CHOSEN.get(name, "1") for name, field in TOLD[kind].__dataclass_fields__.items() if _is_needed(field)
     }
@@ -211,6 +213,6 @@ def _is_needed(field: Any) -> bool:
 
 
 @pytest.mark.parametrize(("path", "key"), [(("scaling",), "metric"), (("scaling",), "over"), ((), "sources")])
-def test_the_command_ends_with_two(cli: Cli, refused: Refused, tmp_path: Path, path: Path_, key: str) -> None:
+def test_study_check_exits_with_code_2(cli: Cli, refused: Refused, tmp_path: Path, path: Path_, key: str) -> None:
     message = refused(cli("study", "check", str(written(tmp_path, with_slip(path, key)))))
     assert f"did you mean {key}" in message

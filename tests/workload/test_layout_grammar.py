@@ -142,7 +142,7 @@ def test_key_value_heads_must_divide_one_way() -> None:
     check_divides(parse_layout("tp=8"), layers=24, heads=16, kv_heads=4, seq=2048)
 
 
-def test_a_second_problem_is_told_too() -> None:
+def test_a_second_problem_is_reported_too() -> None:
     with pytest.raises(LayoutError, match=r"also cp=3"):
         check_divides(parse_layout("pp=25,cp=3"), **GPT)
 
