@@ -95,3 +95,18 @@ class Breakdown:
         if self.parts:
             body["parts"] = [p.as_dict() for p in self.parts]
         return body
+
+
+def seconds_term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
+    """A leaf in seconds, with the inputs of its formula."""
+    return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
+
+
+def bytes_term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
+    """A leaf in bytes."""
+    return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
+
+
+def joules_term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
+    """A leaf in joules."""
+    return Breakdown(name=name, unit="j", value=value, formula=formula, inputs=inputs)

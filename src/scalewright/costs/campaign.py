@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scalewright import units
 from scalewright.costs import failures
-from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.breakdown import Breakdown, joules_term, seconds_term
 from scalewright.errors import ConfigError
 
 LARGE_REQUEST_S = 512 * units.HOUR_S
@@ -85,17 +85,14 @@ def run_time(
     )
     undone_s = wall.restart_s * c.exposed_s / again_s if again_s else 0.0
 
-    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
-        return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
-
     parts = (
-        term("steps", num_steps * step_s, "campaign.run_time", num_steps=num_steps, step_s=step_s),
-        term("epoch_ends", num_epochs * epoch_fixed_s, "storage.epoch_time_s", num_epochs=num_epochs),
-        term("checkpoint_stalls", wall.saving_s, "storage.stall_time_s", every_s=every_s, stall_s=c.stall_s),
-        term("lost_work", wall.lost_s + undone_s, "failures.wall_time", num_failures=wall.num_failures),
-        term("restarts", wall.restart_s - undone_s, "failures.wall_time", restart_s=w.restart_s + c.read_s),
-        term("job_starts", num_jobs * (w.startup_s + c.read_s), "campaign.run_time", num_jobs=num_jobs),
-        term("last_checkpoints", num_jobs * c.write_s, "storage.write_time_s", num_jobs=num_jobs),
+        seconds_term("steps", num_steps * step_s, "campaign.run_time", num_steps=num_steps, step_s=step_s),
+        seconds_term("epoch_ends", num_epochs * epoch_fixed_s, "storage.epoch_time_s", num_epochs=num_epochs),
+        seconds_term("checkpoint_stalls", wall.saving_s, "storage.stall_time_s", every_s=every_s, stall_s=c.stall_s),
+        seconds_term("lost_work", wall.lost_s + undone_s, "failures.wall_time", num_failures=wall.num_failures),
+        seconds_term("restarts", wall.restart_s - undone_s, "failures.wall_time", restart_s=w.restart_s + c.read_s),
+        seconds_term("job_starts", num_jobs * (w.startup_s + c.read_s), "campaign.run_time", num_jobs=num_jobs),
+        seconds_term("last_checkpoints", num_jobs * c.write_s, "storage.write_time_s", num_jobs=num_jobs),
     )
     return Breakdown(name="whole_run", unit="s", formula="campaign.run_time", parts=parts)
 
@@ -186,17 +183,16 @@ def run_energy(
     devices = num_devices * (busy_w * busy_s + waiting_w * (total_s - busy_s))
     nodes = overhead_w * total_s
 
-    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
-        return Breakdown(name=name, unit="j", value=value, formula=formula, inputs=inputs)
-
     return Breakdown(
         name="energy",
         unit="j",
         formula="campaign.run_energy",
         parts=(
-            term("steps", num_devices * busy_w * busy_s, "energy.board_power_w", power_w=busy_w),
-            term("waiting", num_devices * waiting_w * (total_s - busy_s), "energy.board_power_w", power_w=waiting_w),
-            term("nodes", nodes, "energy.node_overhead_w", power_w=overhead_w),
-            term("facility", (devices + nodes) * (pue_frac - 1.0), "energy.energy_use", pue_frac=pue_frac),
+            joules_term("steps", num_devices * busy_w * busy_s, "energy.board_power_w", power_w=busy_w),
+            joules_term(
+                "waiting", num_devices * waiting_w * (total_s - busy_s), "energy.board_power_w", power_w=waiting_w
+            ),
+            joules_term("nodes", nodes, "energy.node_overhead_w", power_w=overhead_w),
+            joules_term("facility", (devices + nodes) * (pue_frac - 1.0), "energy.energy_use", pue_frac=pue_frac),
         ),
     )

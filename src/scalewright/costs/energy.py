@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scalewright.catalog.types import Constants
-from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.breakdown import Breakdown, joules_term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +68,14 @@ def energy_use(*, time_s: float, num_devices: float, device_w: float, overhead_w
     """
     devices, nodes = time_s * num_devices * device_w, time_s * overhead_w
 
-    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
-        return Breakdown(name=name, unit="j", value=value, formula=formula, inputs=inputs)
-
     return Breakdown(
         name="energy",
         unit="j",
         formula="energy.energy_use",
         parts=(
-            term("devices", devices, "energy.board_power_w", power_w=device_w, num_devices=num_devices),
-            term("nodes", nodes, "energy.node_overhead_w", power_w=overhead_w),
-            term("facility", (devices + nodes) * (pue_frac - 1.0), "energy.energy_use", pue_frac=pue_frac),
+            joules_term("devices", devices, "energy.board_power_w", power_w=device_w, num_devices=num_devices),
+            joules_term("nodes", nodes, "energy.node_overhead_w", power_w=overhead_w),
+            joules_term("facility", (devices + nodes) * (pue_frac - 1.0), "energy.energy_use", pue_frac=pue_frac),
         ),
     )
 

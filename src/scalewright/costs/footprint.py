@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.costs import memory, pipeline
-from scalewright.costs.breakdown import Breakdown, FloatLike
+from scalewright.costs.breakdown import Breakdown, FloatLike, bytes_term
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import (
     first_expert_rank,
@@ -118,9 +118,6 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
         num_unit_params=unit, recipe=recipe, zero=layout.zero, dp=layout.dp * layout.cp
     )
 
-    def term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
-        return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
-
     activations = held * (layers + beside) * stored
     logits = (is_last + beside) * memory.logits_bytes(setting)
 
@@ -141,7 +138,7 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
         if name == "gradients" and not setting.stack.keeps_gradients:
             # they take the place of activations as the backward pass frees them: only the excess adds to the peak
             value = np.maximum(value - activations - logits, 0.0)
-        return term(
+        return bytes_term(
             name, value, "memory.state_bytes_per_param", num_params=held.num_params, bytes_per_param=dense[name]
         )
 
@@ -151,9 +148,11 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
         formula="footprint.step_memory",
         parts=(
             *(state(name) for name in dense),
-            term("gathered_weights", gathered, "memory.gathered_weight_bytes", zero=layout.zero),
-            term("activations", activations, "memory.activation_bytes_per_layer", in_flight=held, stage=pipeline_rank),
-            term("working_set", working, "memory.activation_bytes_per_layer"),
-            term("logits", logits, "memory.logits_bytes"),
+            bytes_term("gathered_weights", gathered, "memory.gathered_weight_bytes", zero=layout.zero),
+            bytes_term(
+                "activations", activations, "memory.activation_bytes_per_layer", in_flight=held, stage=pipeline_rank
+            ),
+            bytes_term("working_set", working, "memory.activation_bytes_per_layer"),
+            bytes_term("logits", logits, "memory.logits_bytes"),
         ),
     )

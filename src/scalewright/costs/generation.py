@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from scalewright.catalog.types import Stack, TransformerShape
 from scalewright.costs import collectives, compute, memory
-from scalewright.costs.breakdown import Breakdown, FloatLike
+from scalewright.costs.breakdown import Breakdown, FloatLike, bytes_term, seconds_term
 from scalewright.costs.machine import Machine
 from scalewright.costs.roofline import Kind, Operation, Phase, product_cache_bytes
 from scalewright.costs.setting import Setting
@@ -171,24 +171,22 @@ def decode_step(serving: Serving, *, num_sequences: float, num_context: float) -
     setting = serving.setting(num_sequences=rows, seq=1)
     head = {"head": (shape.vocab / serving.tp, float(shape.hidden))}
 
-    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
-        return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
-
     attention = cached_attention_time_s(serving=serving, num_sequences=num_sequences, num_context=num_context)
     return Breakdown(
         name="decode",
         unit="s",
         formula="generation.decode_step",
         parts=(
-            term("weights", weight_product_time_s(serving=serving, num_sequences=rows),
-                 "generation.weight_product_time_s", num_sequences=num_sequences),
-            term("experts", expert_product_time_s(serving=serving, num_sequences=num_sequences),
-                 "generation.expert_product_time_s"),
-            term("cache", attention, "generation.cached_attention_time_s", num_context=num_context),
-            term("head", _products(serving, setting, head), "generation.weight_product_time_s", vocab=shape.vocab),
-            term("tensor_parallel", sums, "generation.tensor_sum_time_s", tp=serving.tp, size_bytes=size),
-            term("kernels", shape.layers * c.decode_layer_time.value, "generation.decode_step"),
-            term("engine", c.engine_step_time.value, "generation.decode_step"),
+            seconds_term("weights", weight_product_time_s(serving=serving, num_sequences=rows),
+                         "generation.weight_product_time_s", num_sequences=num_sequences),
+            seconds_term("experts", expert_product_time_s(serving=serving, num_sequences=num_sequences),
+                         "generation.expert_product_time_s"),
+            seconds_term("cache", attention, "generation.cached_attention_time_s", num_context=num_context),
+            seconds_term("head", _products(serving, setting, head), "generation.weight_product_time_s",
+                         vocab=shape.vocab),
+            seconds_term("tensor_parallel", sums, "generation.tensor_sum_time_s", tp=serving.tp, size_bytes=size),
+            seconds_term("kernels", shape.layers * c.decode_layer_time.value, "generation.decode_step"),
+            seconds_term("engine", c.engine_step_time.value, "generation.decode_step"),
         ),
     )  # fmt: skip
 
@@ -290,20 +288,17 @@ def serving_memory(serving: Serving, *, num_sequences: int, total_len: int) -> B
         dropout=False, width_bytes=width, input_bytes=width,
     )  # fmt: skip
 
-    def term(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
-        return Breakdown(name=name, unit="bytes", value=value, formula=formula, inputs=inputs)
-
     return Breakdown(
         name="serving",
         unit="bytes",
         formula="generation.serving_memory",
         parts=(
-            term("weights", weights, "generation.serving_memory", bytes_per_param=serving.weight_bytes),
-            term("kv_cache", num_sequences * total_len * cached, "generation.cache_bytes_per_token",
-                 num_sequences=num_sequences, bytes_per_token=cached),
-            term("activations", float(working), "memory.activation_bytes_per_layer"),
-            term("scores", 4.0 * num_sequences * shape.vocab / tp, "generation.serving_memory"),
-            term("reserve", c.device_reserve.value, "generation.serving_memory"),
+            bytes_term("weights", weights, "generation.serving_memory", bytes_per_param=serving.weight_bytes),
+            bytes_term("kv_cache", num_sequences * total_len * cached, "generation.cache_bytes_per_token",
+                       num_sequences=num_sequences, bytes_per_token=cached),
+            bytes_term("activations", float(working), "memory.activation_bytes_per_layer"),
+            bytes_term("scores", 4.0 * num_sequences * shape.vocab / tp, "generation.serving_memory"),
+            bytes_term("reserve", c.device_reserve.value, "generation.serving_memory"),
         ),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.costs import collectives, compute, hostmem, interval, pipeline, power, storage
-from scalewright.costs.breakdown import Breakdown, FloatLike, Words
+from scalewright.costs.breakdown import Breakdown, FloatLike, Words, seconds_term
 from scalewright.costs.compute import PassTimes
 from scalewright.costs.footprint import reserved_bytes, step_memory
 from scalewright.costs.layer import (
@@ -202,7 +202,7 @@ def _power_wait(setting: Setting, computing: Breakdown, step_s: FloatLike) -> tu
     products = _sum(compute.head_products(setting)) * setting.num_micro_batches + layers
     moving_frac = setting.constants.moving_power_share.value
     wait = power.power_wait_s(product_s=products, step_s=step_s, held_frac=held, moving_frac=moving_frac)
-    return (_term("power_limit", wait, "power.power_wait_s", held_frac=held),)
+    return (seconds_term("power_limit", wait, "power.power_wait_s", held_frac=held),)
 
 
 def _data_wait(setting: Setting, step_s: FloatLike) -> Breakdown:
@@ -220,11 +220,7 @@ def _data_wait(setting: Setting, step_s: FloatLike) -> Breakdown:
         loader_s_per_device=num_tokens / layout.dp * c.token_loader_time.value, num_loaders_per_device=feed.num_loaders,
         num_files=layout.gbs if feed.one_file_each else 0.0, num_files_per_s=files,
     )  # fmt: skip
-    return _term("data", wait, "storage.data_wait_s", num_tokens=num_tokens, num_loaders=feed.num_loaders)
-
-
-def _term(name: str, value: FloatLike, formula: str, **inputs: object) -> Breakdown:
-    return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
+    return seconds_term("data", wait, "storage.data_wait_s", num_tokens=num_tokens, num_loaders=feed.num_loaders)
 
 
 def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, visible_head_s: FloatLike) -> Breakdown:
@@ -233,8 +229,10 @@ def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, vi
     per_step = m * setting.num_layers
 
     def both(name: str, times: PassTimes, formula: str) -> tuple[Breakdown, Breakdown]:
-        forward = _term(f"{name}_forward", per_step * times.forward_s, formula, per_layer_s=times.forward_s)
-        return forward, _term(f"{name}_backward", per_step * times.backward_s, formula, per_layer_s=times.backward_s)
+        forward = seconds_term(f"{name}_forward", per_step * times.forward_s, formula, per_layer_s=times.forward_s)
+        return forward, seconds_term(
+            f"{name}_backward", per_step * times.backward_s, formula, per_layer_s=times.backward_s
+        )
 
     attention = "flash_attention_time_s" if setting.stack.fused_attention else "unfused_attention_times"
     return Breakdown(
@@ -244,8 +242,8 @@ def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, vi
             *both("matmul", layer.matmul, "compute.gemm_time_s"),
             *both("attention", layer.attention, f"compute.{attention}"),
             *both("elementwise", layer.elementwise, "compute.elementwise_bytes_per_layer"),
-            _term("recompute", per_step * layer.again_s, "step.step_time", mode=setting.layout.recompute),
-            _term("head_and_loss", m * visible_head_s, "compute.head_times", hidden_s=head_s - visible_head_s),
+            seconds_term("recompute", per_step * layer.again_s, "step.step_time", mode=setting.layout.recompute),
+            seconds_term("head_and_loss", m * visible_head_s, "compute.head_times", hidden_s=head_s - visible_head_s),
         ),
     )
 
@@ -289,10 +287,10 @@ def _communication_terms(
     tensor, context, expert = (per_step * _sum(times) for times in (layer.tensor, layer.context, layer.expert))
     messages = {"algorithm": "messages", "span": pipe.span}
     parts = (
-        _term("tensor_parallel", tensor, "collectives.all_reduce_time_s", tp=layout.tp, **exchanges["tensor"]),
-        _term("context_parallel", context, "collectives.send_time_s", cp=layout.cp, **exchanges["context"]),
-        _term("expert_parallel", expert, "collectives.all_to_all_time_s", ep=layout.ep, **exchanges["expert"]),
-        _term("pipeline_transfer", m * transfer_s, "collectives.send_time_s", pp=layout.pp, **messages),
+        seconds_term("tensor_parallel", tensor, "collectives.all_reduce_time_s", tp=layout.tp, **exchanges["tensor"]),
+        seconds_term("context_parallel", context, "collectives.send_time_s", cp=layout.cp, **exchanges["context"]),
+        seconds_term("expert_parallel", expert, "collectives.all_to_all_time_s", ep=layout.ep, **exchanges["expert"]),
+        seconds_term("pipeline_transfer", m * transfer_s, "collectives.send_time_s", pp=layout.pp, **messages),
         data,
     )
     return Breakdown(name="communication", unit="s", parts=parts)
@@ -313,9 +311,9 @@ def _waiting_terms(
         name="waiting",
         unit="s",
         parts=(
-            _term("host", host, "compute.host_times", stack=setting.stack.id),
-            _term("pipeline_bubble", bubble, "pipeline.bubble_time_s", pp=layout.pp, vpp=layout.vpp),
-            _term("stragglers", repeated * straggle, "step.step_time", num_nodes=nodes),
+            seconds_term("host", host, "compute.host_times", stack=setting.stack.id),
+            seconds_term("pipeline_bubble", bubble, "pipeline.bubble_time_s", pp=layout.pp, vpp=layout.vpp),
+            seconds_term("stragglers", repeated * straggle, "step.step_time", num_nodes=nodes),
         ),
     )
 
@@ -348,9 +346,9 @@ def _update(setting: Setting, whole: Shards, layer: LayerTimes) -> Breakdown:
         name="update",
         unit="s",
         parts=(
-            _term("optimizer", adam, "compute.optimizer_time_s", num_params=updated),
-            _term("offload_transfer", moved, "hostmem.offload_transfer_s", num_params=updated),
-            _term("host_per_step", once, "step.step_time"),
+            seconds_term("optimizer", adam, "compute.optimizer_time_s", num_params=updated),
+            seconds_term("offload_transfer", moved, "hostmem.offload_transfer_s", num_params=updated),
+            seconds_term("host_per_step", once, "step.step_time"),
             *_gradient_copies(setting, shards, recipe.gradient_bytes),
         ),
     )
@@ -363,7 +361,7 @@ def _gradient_copies(setting: Setting, shards: Shards, gradient_bytes: float) ->
         return ()
     copied = np.asarray(np.asarray(layout.dp * layout.cp) > 1, dtype=np.float64)[()]
     time = copied * machine.num_copy_passes * shards.num_params * gradient_bytes / machine.hbm_bytes_per_s
-    return (_term("gradient_copies", time, "step.step_time", num_passes=machine.num_copy_passes),)
+    return (seconds_term("gradient_copies", time, "step.step_time", num_passes=machine.num_copy_passes),)
 
 
 def _pipeline_path(setting: Setting) -> collectives.Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scalewright.costs import compute, generation, hostmem, stage
-from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.breakdown import Breakdown, seconds_term
 from scalewright.costs.layer import layer_times
 from scalewright.costs.setting import Setting
 from scalewright.costs.stage import Sync
@@ -64,17 +64,13 @@ def _step_time(question: Question, rl: RlStep, setting: Setting, rollout: Answer
     scoring_s = _scoring_s(replace(setting, layout=scored_layout))
     parts = (
         replace(rollout.time, name="rollout"),
-        _leaf("reward", rl.reward_s, "", stated_s=rl.reward_s),
-        _leaf("old_log_probs", scoring_s, "stage.scoring_time_s"),
-        _leaf("reference_log_probs", scoring_s if rl.has_reference else 0.0, "stage.scoring_time_s"),
+        seconds_term("reward", rl.reward_s, "", stated_s=rl.reward_s),
+        seconds_term("old_log_probs", scoring_s, "stage.scoring_time_s"),
+        seconds_term("reference_log_probs", scoring_s if rl.has_reference else 0.0, "stage.scoring_time_s"),
         replace(updates, name="update"),
-        _leaf("weight_sync", _sync_s(question, rollout, rl.sync), f"stage.{rl.sync}_time_s", sync=rl.sync),
+        seconds_term("weight_sync", _sync_s(question, rollout, rl.sync), f"stage.{rl.sync}_time_s", sync=rl.sync),
     )
     return Breakdown(name="rl_step", unit="s", parts=parts)
-
-
-def _leaf(name: str, value: float, formula: str, **inputs: object) -> Breakdown:
-    return Breakdown(name=name, unit="s", value=value, formula=formula, inputs=inputs)
 
 
 def _scoring_s(setting: Setting) -> float:
