@@ -236,8 +236,8 @@ def models_index(pages: dict[str, tuple[str, tuple[str, ...]]]) -> str:
                 rows.append((f"[{title}]({page}.md#{formula.key})", f"`{formula.key}`", cell(formula.summary)))
     intro = (
         "Every formula states its equation, its source, what it assumes and how it was checked. The text comes from\n"
-        "the docstrings; `scalewright predict --explain` prints the same for the terms of one prediction. How far the\n"
-        "sum of them is off is on the page [Validation](../validation.md).\n"
+        "the docstrings; `scalewright predict --explain-all` prints the same for the terms of one prediction. The\n"
+        "page [Validation](../validation.md) shows how far off their sum is.\n"
     )
     return "\n".join([HEADER, "# Cost models\n", intro, table(("page", "formula", "what it gives"), rows, left=3)])
 

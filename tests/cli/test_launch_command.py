@@ -63,7 +63,13 @@ def test_dry_run_prints_the_script_and_writes_nothing(here: Here, tmp_path: Path
     assert f"#SBATCH --output={tmp_path}/runs/" in done.stdout
     assert "command=(python train.py)\n" in done.stdout
     assert "\n# untested: " in done.stdout
-    assert done.stderr == ""
+    assert done.stderr == (
+        "note: near its time limit the job is queued again, at most 100 times, until its program finishes or fails. "
+        "A program that does not save on USR1 starts over each time: use --no-requeue, or change max_requeues=100 in "
+        "the script.\n"
+    )
+    assert "\nmax_requeues=100\n" in done.stdout
+    assert here(*LUMI, "--dry-run", "--no-requeue", *COMMAND).stderr == ""
     assert list(tmp_path.iterdir()) == []
     body = json.loads(here(*LUMI, "--dry-run", "--json", *COMMAND).stdout)
     assert body["schema"] == "scalewright.job-script/1"

@@ -138,7 +138,7 @@ def loser_of(document: dict[str, Any], knob: str) -> dict[str, Any]:
 
 
 def test_explanation_walks_from_the_total_to_equations_and_sources(here: Here) -> None:
-    flat = " ".join(here(*plan("--explain")).stdout.split())
+    flat = " ".join(here(*plan("--explain-all")).stdout.split())
     marks = ["where the step goes", "why others lost", "rejected because", "what limits it", "equations", "inputs"]
     positions = [flat.index(mark) for mark in marks]
     assert positions == sorted(positions)
@@ -184,3 +184,24 @@ def test_beyond_the_critical_batch_there_is_a_warning(here: Here) -> None:
     args = ["plan", "--model", "gpt2", "--system", "selene", "--nodes", "4", "--global-batch"]
     assert "beyond the critical" in " ".join(here(*args, "65536", "--fix", "mbs=8").stdout.split())
     assert "beyond the critical" not in " ".join(here(*args, "512", "--fix", "mbs=8").stdout.split())
+
+
+def test_predict_and_plan_agree_on_tensor_parallelism_across_nodes(here: Here) -> None:
+    """plan excludes it unless it is fixed; predict answers, and says that plan excludes it."""
+    model = ("--model", "llama3-8b", "--system", "leonardo")
+    layout = ("--layout", "tp=8,dp=2,mbs=1,gbs=64")
+    predicted = here("predict", *model, *layout, "--mode", "offload")
+    text = " ".join(predicted.stdout.split())
+    assert "note tp 8 spans two nodes of 4, so the sums of every layer cross the network: plan excludes such" in text
+    planned = here("plan", *model, "--nodes", "4", "--global-batch", "64")
+    assert "tp=8 excluded tp 8 spans two nodes of 4" in " ".join(planned.stdout.split())
+    fixed = here("plan", *model, "--nodes", "4", "--global-batch", "64", "--fix", "tp=8")
+    assert fixed.returncode == 0
+    assert "plan --fix tp=8 includes them" in " ".join(fixed.stdout.split())
+
+
+def test_the_recommendation_is_in_short_sentences(here: Here) -> None:
+    text = " ".join(here(*plan()).stdout.split())
+    advice = text.partition("recommended: ")[2].partition(" fewest devices")[0]
+    assert re.match(r"\d+ nodes? \(\d+ devices\)\. [A-Z]", advice), advice
+    assert max(len(sentence.split()) for sentence in advice.split(". ")) <= 16, advice

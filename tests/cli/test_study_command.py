@@ -221,3 +221,13 @@ def test_a_point_that_fails_says_why_and_the_rest_goes_on(cli: Cli, folder: Path
     assert first["measured"]
     assert not second["measured"]
     assert "over the budget" in second["measured_problem"]
+
+
+def test_show_has_the_question_and_the_command_to_type_next(cli: Cli) -> None:
+    quick = cli("study", "show", "quick").stdout
+    assert "How close is the prediction?" in " ".join(quick.split())
+    assert quick.splitlines()[-2:] == [
+        "measure it: scalewright study run quick",
+        "predict it: scalewright study predict quick (after scalewright calibrate)",
+    ]
+    assert cli("study", "show", "hpc-r1").stdout.splitlines()[-1] == "predict it: scalewright study predict hpc-r1"

@@ -57,7 +57,7 @@ def test_loser_differs_in_its_knob_and_its_terms_add_up_to_the_loss() -> None:
 def test_family_that_cannot_be_says_why() -> None:
     plan = make_plan(CATALOG, request_for("gpt3-175b", "lumi", counts=(64,), global_batch=64))
     sentences = {(loser.knob, loser.value): loser.sentence for loser in plan.losers if loser.prediction is None}
-    assert sentences["tp", "16"] == "tp 16 spans two nodes of 8"
+    assert sentences["tp", "16"] == "tp 16 spans two nodes of 8, so its sums cross the network; --fix tp=16 includes it"
     assert any("GiB of" in s and s.endswith("at least") for s in sentences.values())
 
 

@@ -226,7 +226,7 @@ def test_pages_are_80_columns_and_name_the_mode() -> None:
     with console.capture() as captured:
         for prediction in (generation(), rl("llama3-8b", parse_layout(SMALL))):
             print_answer(console, prediction)
-            print_explanation(console, prediction, CATALOG)
+            print_explanation(console, prediction, CATALOG, whole=True)
         console.print(minimum_table([smallest("llama3-70b", "sft", "gpu-80", mode="lora")]))
     text = captured.get()
     assert max(len(line) for line in text.splitlines()) <= 80

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -22,15 +23,18 @@ HEADINGS = [
     "what limits it",
     "one change at a time",
     "equations",
-    "inputs",
 ]
 
 
+@pytest.mark.parametrize(
+    ("flag", "last"), [("--explain", "all equations with their"), ("--explain-all", "inputs")], ids=["main", "all"]
+)
 @pytest.mark.parametrize("args", [DENSE, EXPERTS, SMALL], ids=lambda a: a[1])
-def test_parts_come_in_order_in_eighty_columns(cli: Cli, args: list[str]) -> None:
-    result = cli("predict", *args, "--explain")
+def test_parts_come_in_order_in_eighty_columns(cli: Cli, args: list[str], flag: str, last: str) -> None:
+    result = cli("predict", *args, flag)
     lines = result.stdout.splitlines()
-    places = [next(i for i, line in enumerate(lines) if line.startswith(heading)) for heading in HEADINGS]
+    headings = [*HEADINGS, last]
+    places = [next(i for i, line in enumerate(lines) if line.startswith(heading)) for heading in headings]
     assert places == sorted(places)
     assert max(map(len, lines)) <= 80
     assert result.stderr == ""
@@ -82,6 +86,17 @@ def test_equation_keeps_its_lines(cli: Cli) -> None:
     start = next(i for i, line in enumerate(lines) if line.startswith("compute.gemm_time_s"))
     assert lines[start + 1].startswith("  Equation  t = max(tiled arithmetic")
     assert lines[start + 2].startswith(" " * 12), "a long line goes on under itself"
+
+
+def test_explain_shows_the_terms_that_matter_and_explain_all_the_rest(cli: Cli) -> None:
+    main, whole = (cli("predict", *DENSE, flag).stdout for flag in ("--explain", "--explain-all"))
+    shown, every = (set(re.findall(r"^[a-z_]+\.[a-z_]+  ", text, re.MULTILINE)) for text in (main, whole))
+    assert "pipeline.bubble_time_s  " in shown
+    assert shown < every
+    assert "  Checked" not in main
+    assert "  Checked" in whole
+    assert len(main.splitlines()) < len(whole.splitlines()) / 2
+    assert main.rstrip().endswith("--explain-all")
 
 
 def test_without_explain_there_is_none_of_it(cli: Cli) -> None:

@@ -12,6 +12,10 @@ CatalogFolder = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document: SI values, units in the keys.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show equations, inputs and sources.")]
+ExplainStep = Annotated[
+    bool, typer.Option("--explain", help="Show what limits the step, and the equations of its largest terms.")
+]
+ExplainAll = Annotated[bool, typer.Option("--explain-all", help="Show every equation, input and source.")]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write the JSON document here.")]
 
 

@@ -26,6 +26,7 @@ ReportFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help=
 Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it until the study ends or Ctrl-C.")]
 SiteName = Annotated[str, typer.Option("--site", help="Run points as jobs of this cluster; here: the one at hand.")]
 Wait = Annotated[bool, typer.Option("--wait", help="At a site: stay until every job has ended, then report.")]
+HERE = "here"
 JOBS_EVERY_S = 15.0
 """Between two looks at the queue, which is shared with others."""
 Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Figures for a paper, as SVG and PNG.")]
@@ -55,7 +56,7 @@ def list_studies(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(study: StudyName, as_json: AsJson = False, catalog: CatalogFolder = None) -> None:
-    """Show a study's points, resolved."""
+    """Show a study's question, its points, and the commands that answer it."""
     from scalewright.catalog.library import open_catalog
     from scalewright.records.documents import document, to_json
     from scalewright.report.console import answer_console, plain_table
@@ -68,10 +69,23 @@ def show(study: StudyName, as_json: AsJson = False, catalog: CatalogFolder = Non
         return
     console = answer_console()
     console.print(f"{opened.file.title}: {len(opened.points)} points of kind {opened.file.kind}", markup=False)
+    console.print(" ".join(opened.file.question.split()), markup=False)
+    console.print()
     table = plain_table(*opened.points[0].labels, gap=1)
     for point in opened.points:
         table.add_row(*point.labels.values())
     console.print(table)
+    console.print()
+    for command in _next_commands(opened, shlex.quote(study)):
+        console.print(command, markup=False, soft_wrap=True)
+
+
+def _next_commands(study: Study, name: str) -> list[str]:
+    """What to type next. Points of this machine can be predicted once it is calibrated, which `run` does."""
+    predict, run = f"scalewright study predict {name}", f"scalewright study run {name}"
+    if any(point.resolved.get("system") == HERE for point in study.points):
+        return [f"measure it: {run}", f"predict it: {predict} (after scalewright calibrate)"]
+    return [f"predict it: {predict}", *([f"measure it: {run}"] if study.file.measure is not None else [])]
 
 
 @app.command("check")

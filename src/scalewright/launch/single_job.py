@@ -13,7 +13,7 @@ from scalewright.launch.graph.budget import OverBudgetError
 from scalewright.launch.plan_job import PlannedJob, planned_job, planned_request, whole_run_of
 from scalewright.launch.preflight.request import request_of_job
 from scalewright.launch.script.quoting import quote
-from scalewright.launch.script.request import JobRequest, JobScript
+from scalewright.launch.script.request import MAX_REQUEUES, JobRequest, JobScript
 from scalewright.records.documents import document, read_document, write_document, write_text
 from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.sites.scheduler import Runner
@@ -43,6 +43,20 @@ def read_work(words: tuple[str, ...], device: DeviceKind) -> JobWork:
     plan = read_document(Path(words[0]), "plan")
     planned = planned_job(plan, where=words[0], device="cuda" if device == "auto" else device)
     return JobWork(command=words, plan=plan, planned=planned)
+
+
+def requeue_note(work: JobWork, request: JobRequest) -> str:
+    """How often Slurm may queue the job again, when that ends, and how to change it; empty where it never does."""
+    if not request.requeue:
+        return ""
+    often = (
+        f"near its time limit the job is queued again, at most {MAX_REQUEUES} times, until its program finishes "
+        "or fails."
+    )
+    change = f"use --no-requeue, or change max_requeues={MAX_REQUEUES} in the script."
+    if work.planned is not None:
+        return f"{often} To change that, {change}"
+    return f"{often} A program that does not save on USR1 starts over each time: {change}"
 
 
 def job_request(

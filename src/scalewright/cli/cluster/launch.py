@@ -46,7 +46,7 @@ Width = Annotated[int, typer.Option(help="Largest number of array tasks that run
 EnvTexts = Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Variable of the job.")]
 Directives = Annotated[list[str] | None, typer.Option("--directive", metavar="NAME=VALUE", help="Any sbatch option.")]
 Notice = Annotated[str, typer.Option(help="How long before the time limit the ranks save, such as 5 min.")]
-NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not requeue the job.")]
+NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not requeue the job at its time limit.")]
 LimitHours = Annotated[float | None, typer.Option(help="Refuse a job that may use more.", min=0.0, show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script; submit and write nothing.")]
 
@@ -133,7 +133,7 @@ def _finish(
     from scalewright.catalog.library import open_catalog
     from scalewright.launch.graph.launches import submit_alone
     from scalewright.launch.script.render import render
-    from scalewright.launch.single_job import next_commands, size_warning, write_job
+    from scalewright.launch.single_job import next_commands, requeue_note, size_warning, write_job
     from scalewright.launch.slurm.sbatch import check_sbatch
     from scalewright.records.documents import document, to_json
     from scalewright.sites.scheduler import Runner
@@ -151,6 +151,7 @@ def _finish(
         body["job"] = submit_alone(request, site, items=items, say=_say)
         output, notes, commands = f"{body['job']}\n", list(script.notes), next_commands(request, body["job"])
         body["next"] = list(commands.values())
+    notes += filter(None, [requeue_note(work, request)])
     for note in () if as_json else notes:
         _say(f"note: {note}")
     typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else output, nl=False)

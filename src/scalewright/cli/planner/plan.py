@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile, report_written, write_out
+from scalewright.cli.options import AsJson, CatalogFolder, ExplainAll, ExplainStep, OutFile, report_written, write_out
 from scalewright.cli.planner.options import ModelName, ModeText, PartitionName, PrecisionName, SeqLength, StackName
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def run(
     emit_to: EmitFile = None,
     plot: PlanPlot = None,
     top: TopCount = 5,
-    explain: Explain = False,
+    explain: ExplainStep = False,
+    explain_all: ExplainAll = False,
     as_json: AsJson = False,
     out: OutFile = None,
     catalog: CatalogFolder = None,
@@ -75,7 +76,8 @@ def run(
     from scalewright.planner.plan_report import STAGES_WITHOUT_LAYOUT, check_unused, plan_systems, systems_of
     from scalewright.planner.request import PlanOptions
     from scalewright.planner.stages.stage_plan import plan_stage
-    from scalewright.records.documents import write_text
+    from scalewright.records.documents import to_json, write_text
+    from scalewright.records.types import ExitCode
 
     if plot is not None:
         from scalewright.report.figure_file import check_plot
@@ -103,27 +105,23 @@ def run(
     if emit_to is not None and report.expressed is not None:
         write_text(emit_to, document["emitted"]["text"])
         report_written(emit_to)
-    _print_plan(report.plan, document, library, explain=explain, as_json=as_json, out=out)
-
-
-def _print_plan(
-    plan: Plan, document: dict[str, Any], library: Catalog, *, explain: bool, as_json: bool, out: Path | None
-) -> None:
-    from scalewright.records.documents import to_json
-    from scalewright.records.types import ExitCode
-    from scalewright.report.console import answer_console
-    from scalewright.report.planner.answer import print_explanation
-    from scalewright.report.planner.plan import print_plan
-
     write_out(out, document)
     if as_json:
         typer.echo(to_json(document), nl=False)
     else:
-        console = answer_console()
-        print_plan(console, document, explain=explain)
-        if explain and plan.best is not None:
-            print_explanation(console, plan.best, library)
-    raise typer.Exit(ExitCode.YES if plan.fits else ExitCode.NO)
+        _print_plan(report.plan, document, library, explain=explain or explain_all, whole=explain_all)
+    raise typer.Exit(ExitCode.YES if report.plan.fits else ExitCode.NO)
+
+
+def _print_plan(plan: Plan, document: dict[str, Any], library: Catalog, *, explain: bool, whole: bool) -> None:
+    from scalewright.report.console import answer_console
+    from scalewright.report.planner.answer import print_explanation
+    from scalewright.report.planner.plan import print_plan
+
+    console = answer_console()
+    print_plan(console, document, explain=explain)
+    if explain and plan.best is not None:
+        print_explanation(console, plan.best, library, whole=whole)
 
 
 def _print_stage_plan(plan: StagePlan, *, as_json: bool, out: Path | None) -> None:

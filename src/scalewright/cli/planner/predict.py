@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, Explain, OutFile, report_written, write_out
+from scalewright.cli.options import AsJson, CatalogFolder, ExplainAll, ExplainStep, OutFile, report_written, write_out
 from scalewright.cli.planner.options import ModelName, ModeText, PartitionName, PrecisionName, SeqLength, StackName
 
 SystemName = Annotated[
@@ -52,7 +52,8 @@ def run(
     storage: StorageName = None,
     samples: SamplesText = "shards",
     checkpoint: CheckpointText = "sync",
-    explain: Explain = False,
+    explain: ExplainStep = False,
+    explain_all: ExplainAll = False,
     as_json: AsJson = False,
     out: OutFile = None,
     plot: PlotFile = None,
@@ -91,6 +92,6 @@ def run(
         typer.echo(to_json(document), nl=False)
     else:
         print_answer(answer_console(), prediction)
-        if explain:
-            print_explanation(answer_console(), prediction, library)
+        if explain or explain_all:
+            print_explanation(answer_console(), prediction, library, whole=explain_all)
     raise typer.Exit(ExitCode.YES if prediction.fits else ExitCode.NO)

@@ -11,7 +11,7 @@ import numpy as np
 from scalewright import units
 from scalewright.planner.answer import Answer
 from scalewright.planner.limits import differences
-from scalewright.planner.search.constraints import reasons
+from scalewright.planner.search.constraints import reasons, span_problem
 from scalewright.planner.search.search import SearchResult
 from scalewright.planner.search.space import RECOMPUTE, ZERO, Space, divisors
 from scalewright.workload.layout import Layout
@@ -113,6 +113,9 @@ def _why_none(result: SearchResult, layout: Layout, knob: str, value: str, among
     if smallest is not None:
         return f"{knob}={value} {result.problem(smallest)} at least"
     space = result.space
+    spans = span_problem(int(value), space.machine, num_gpus=space.num_gpus) if knob == "tp" else None
+    if spans is not None:
+        return f"{spans}, so its sums cross the network; --fix tp={value} includes it"
     problems = reasons(_with(layout, knob, int(value), space.num_gpus), space)
     if problems:
         return problems[0].partition(";")[0]

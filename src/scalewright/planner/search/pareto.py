@@ -202,21 +202,22 @@ class Recommended:
 
     def _shown(self, nodes: float) -> str:
         """Nodes, or devices where they are fewer than a node has."""
-        if np.isinf(nodes):
-            return "no end"
         return f"{nodes:,.0f}" if self.num_gpus >= self.gpus_per_node else f"{nodes * self.gpus_per_node:,.0f}"
 
     @property
     def sentence(self) -> str:
         if self.saves_frac <= 0.0:
-            return "more devices do not shorten the step"
-        doubling = f"the next doubling saves {self.saves_frac:.0%} of the time for {self.costs_frac:.0%} more GPU-hours"
+            return "More devices do not shorten the step."
+        doubling = (
+            f"Twice as many save {self.saves_frac:.0%} of the time and cost {self.costs_frac:.0%} more GPU-hours."
+        )
         if np.isinf(self.knee):
-            return f"{doubling}; it pays as far as the rows go"
+            return f"{doubling} Doubling pays for every count in the table."
         unit = "nodes" if self.num_gpus >= self.gpus_per_node else "devices"
-        low, high = (self._shown(k) for k in self.knee_interval)
-        seen = " (beyond the rows looked at)" if self.beyond_table else ""
-        return f"{doubling}; it stops paying at about {self._shown(self.knee)} {unit}, {low} to {high}{seen}"
+        low, high = self.knee_interval
+        span = f"{self._shown(low)} or more" if np.isinf(high) else f"{self._shown(low)} to {self._shown(high)}"
+        beyond = " The table ends before that." if self.beyond_table else ""
+        return f"{doubling} Doubling stops paying at about {self._shown(self.knee)} {unit} ({span}).{beyond}"
 
     def as_dict(self) -> dict[str, Any]:
         def finite(value: float) -> float | None:

@@ -8,6 +8,7 @@ from scalewright.planner.answer import Answer
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import TransformerFigures
 from scalewright.planner.question import Question
+from scalewright.planner.search.constraints import span_problem
 
 MIN_EFFICIENT_HEAD_DIM_MULTIPLE = 8
 
@@ -59,8 +60,12 @@ def _warnings(question: Question, cost: StepCost) -> list[str]:
         )
     if shape.head_dim % MIN_EFFICIENT_HEAD_DIM_MULTIPLE:
         warnings.append(f"head size {shape.head_dim} is not a multiple of 8: it leaves the matrix units or is padded")
-    if int(question.layout.tp) > machine.gpus_per_node:
-        warnings.append(f"tp={question.layout.tp} spans nodes of {machine.gpus_per_node} devices")
+    spans = span_problem(int(question.layout.tp), machine, num_gpus=question.num_gpus)
+    if spans is not None:
+        warnings.append(
+            f"{spans}, so the sums of every layer cross the network: plan excludes such layouts, and plan "
+            f"--fix tp={question.layout.tp} includes them"
+        )
     warnings += _host_warnings(question, cost)
     warnings += [f"{reason}: the interval is wider" for reason in widened_by(question.setting)]
     return [*warnings, *machine.assumptions, *(question.facility.notes if question.facility else ())]

@@ -23,9 +23,12 @@ def print_answer(console: Console, answer: Answer) -> None:
             print_rl(console, answer)
 
 
-def print_explanation(console: Console, answer: Answer, catalog: Catalog) -> None:
-    """What limits it, what one change at a time would give, the equations, the inputs and their sources."""
+def print_explanation(console: Console, answer: Answer, catalog: Catalog, *, whole: bool) -> None:
+    """What limits it, what one change at a time would give, and the equations of its largest terms.
+
+    `whole`: every equation, and all inputs with their sources.
+    """
     if isinstance(answer.question.stage, TransformerStep):
-        explain_transformer(console, answer, catalog)
+        explain_transformer(console, answer, catalog, whole=whole)
     else:
-        explain_stage(console, answer, catalog)
+        explain_stage(console, answer, catalog, whole=whole)

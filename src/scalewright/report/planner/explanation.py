@@ -22,6 +22,9 @@ BAR_WIDTH = 20
 LEAST_SHOWN_FRAC = 1e-9
 """A smaller share of the total is what rounding leaves of a term, not a term."""
 NUM_LIMITS = 5
+LEAST_EXPLAINED_FRAC = 0.02
+"""Share of the time from which on a term is explained without being asked for."""
+MAIN_SECTIONS = ("Equation", "Source")
 NUM_OPERATIONS = 6
 
 
@@ -75,19 +78,36 @@ def print_operations(console: Console, picture: Picture) -> None:
 
 def print_equations(console: Console, breakdowns: Iterable[Breakdown], *more: str) -> None:
     """Every formula used, once: equation, source, assumptions, check."""
-    console.print()
-    console.print("[bold]equations[/]")
     keys = dict.fromkeys(
         term.formula
         for breakdown in breakdowns
         for _, term in breakdown.walk()
         if term.formula and float(term.total) != 0.0
     )
-    for key in [*keys, *more]:
+    _print_formulas(console, "equations", [*keys, *more])
+
+
+def print_main_equations(console: Console, time: Breakdown) -> None:
+    """Equation and source of the terms that matter, and how to see the others."""
+    least = LEAST_EXPLAINED_FRAC * float(time.total)
+    leaves = [term for _, term in time.walk() if not term.parts and term.formula and abs(float(term.total)) >= least]
+    keys = dict.fromkeys(term.formula for term in leaves if term.formula)
+    share = f"{LEAST_EXPLAINED_FRAC:.0%}".replace("%", " %")
+    _print_formulas(console, f"equations of the terms that take at least {share} of the time", keys, MAIN_SECTIONS)
+    console.print()
+    console.print("all equations with their assumptions and checks, and all inputs: --explain-all")
+
+
+def _print_formulas(console: Console, title: str, keys: Iterable[str], sections: Sequence[str] | None = None) -> None:
+    console.print()
+    console.print(f"[bold]{title}[/]")
+    for key in keys:
         docstring = formula(key)
         console.print(f"[cyan]{key}[/]  {escape(docstring.summary)}")
         table = plain_table("", "", header=False)
         for name, text in docstring.sections.items():
+            if sections is not None and name not in sections:
+                continue
             # an equation's lines are its alternatives; the lines of a sentence are not
             table.add_row(name, escape(text if name == "Equation" else " ".join(text.splitlines())))
         console.print(Padding(table, (0, 0, 0, 2)))

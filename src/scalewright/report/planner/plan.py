@@ -172,7 +172,7 @@ def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
     for names, loser in _by_layout(shown):
         name = ", ".join(names)
         if "loss_s" not in loser:
-            table.add_row(escape(name), "cannot be", escape(loser["sentence"]))
+            table.add_row(escape(name), "excluded", escape(loser["sentence"]))
             continue
         terms = units.format_differences(loser["terms_s"], units.SECONDS)
         moved = _moved_with(names, plan["best"]["layout_text"], loser["layout"])
@@ -235,8 +235,8 @@ def _print_scaling(console: Console, plan: Document) -> None:
         console.print(f"above 100% since the fewest that fit, {first}, are bound to {bound_to}")
     if plan["recommended"] is not None:
         advice = plan["recommended"]
-        devices = f"{advice['num_gpus']} devices"
-        console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/], {devices}; {escape(advice['sentence'])}")
+        console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/] ({advice['num_gpus']} devices).")
+        console.print(escape(advice["sentence"]))
 
 
 def _print_minimum(console: Console, plan: Document) -> None:

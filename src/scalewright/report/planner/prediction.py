@@ -22,6 +22,7 @@ from scalewright.report.planner.explanation import (
     print_equations,
     print_facts,
     print_limits,
+    print_main_equations,
     print_operations,
     print_terms,
 )
@@ -110,12 +111,15 @@ def _hfu_note(answer: Answer) -> str:
     return f"{note}; {units.format(answer.transformer.hfu_frac, units.FRACTION)} with recompute"
 
 
-def explain_transformer(console: Console, answer: Answer, catalog: Catalog) -> None:
+def explain_transformer(console: Console, answer: Answer, catalog: Catalog, *, whole: bool) -> None:
     """From the total to the terms: what limits it, what one change would give, then equations, inputs and sources."""
     print_limits(console, answer.limits)
     print_operations(console, picture_of(answer))
     _print_changes(console, answer, catalog)
     _print_exchange(console, answer)
+    if not whole:
+        print_main_equations(console, answer.time)
+        return
     cost = answer.transformer.cost
     print_equations(console, (cost.time, cost.memory, cost.host_memory), "interval.interval_s")
     _print_inputs(console, answer)

@@ -29,6 +29,7 @@ from scalewright.report.planner.explanation import (
     print_equations,
     print_facts,
     print_limits,
+    print_main_equations,
     print_operations,
     print_terms,
 )
@@ -133,12 +134,15 @@ def _add_energy(table: Table, used: Footprint | None, name: str, counted: str) -
     table.add_row(name, joules, f"model; {used.num_tokens_per_j:.3g} {counted}/J{money}{carbon}")
 
 
-def explain_stage(console: Console, answer: Answer, catalog: Catalog) -> None:
+def explain_stage(console: Console, answer: Answer, catalog: Catalog, *, whole: bool) -> None:
     """From the total to the terms: limits, roofs, single changes, then equations, inputs and sources."""
     print_limits(console, answer.limits)
     if not isinstance(answer.question.stage, RlStep):  # an RL step has no operations of one kind
         print_operations(console, picture_of(answer))
     _print_changes(console, changes(answer, catalog))
+    if not whole:
+        print_main_equations(console, answer.time)
+        return
     breakdowns: tuple[Breakdown, ...] = (answer.time, answer.memory)
     if isinstance(answer.figures, RlFigures):
         assert answer.host_memory is not None
