@@ -37,7 +37,7 @@ def test_splitting_that_does_not_apply_is_refused(cli: Cli, layout: str) -> None
 
 
 def test_answer_is_readable(cli: Cli) -> None:
-    done = cli("predict", "--model", "resnet-50", "--system", "lumi", "--layout", "dp=8,mbs=128", "--explain")
+    done = cli("predict", "--model", "resnet-50", "--system", "lumi", "--layout", "dp=8,mbs=128", "--explain-all")
     assert done.returncode == 0, done.stderr
     assert "images/s" in done.stdout
     assert "norm and activation" in done.stdout
@@ -85,7 +85,7 @@ def test_named_storage_counts_the_wait_for_images(cli: Cli) -> None:
 
 def test_explanation_ranks_places_and_turns_one_knob(cli: Cli) -> None:
     args = ["--model", "resnet-50", "--system", "generic-h200", "--layout", "dp=8,mbs=256", "--stack", "eager"]
-    text = cli("predict", *args, "--precision", "bf16", "--explain").stdout
+    text = cli("predict", *args, "--precision", "bf16", "--explain-all").stdout
     for word in (
         "what limits it",
         "under which roof",
