@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from training_runs import signal_ranks
 from waiting import PATIENCE_S, job_field, limit_job, update_job, wait_for
 
 from scalewright.catalog.library import Catalog, packaged_data
@@ -72,10 +74,12 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
             job = _job(cli, launch, slurm)["id"]
             log = launch / "jobs/train/logs" / f"slurm-{job}.out"
             wait_for("a checkpoint", run.checkpoint_steps)
+            signal_ranks(run, signal.SIGSTOP)
             limit_job(slurm, job, minutes_left=3)
-            wait_for("the notice and the requeue", lambda: job_field(slurm, job, "Restarts") == "1")
+            wait_for("the notice", lambda: "asking the ranks to save" in log.read_text())
+            signal_ranks(run, signal.SIGCONT)
+            wait_for("the requeue", lambda: job_field(slurm, job, "Restarts") == "1")
             stopped_at = run.checkpoint_steps()[-1]
-            assert "asking the ranks to save" in log.read_text()
             assert resumes(run) == []
             wait_for("the queue", lambda: job_field(slurm, job, "JobState") == "PENDING")
             slurm.restart_controller()
@@ -84,6 +88,7 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
             wait_for("the first resume", lambda: len(resumes(run)) == 1)
             assert resumes(run) == [f"from step-{stopped_at:08d}"]
             wait_for("more checkpoints", lambda: run.checkpoint_steps()[-1] > stopped_at)
+            signal_ranks(run, signal.SIGSTOP)
             lost = job_field(slurm, job, "BatchHost")
             slurm.kill_node(lost)
             try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from waiting import job_field, wait_for, wait_for_end, without_pause
+from waiting import job_field, wait_for, wait_for_end, without_pause, without_preflight
 
 from scalewright.catalog.library import open_catalog
 from scalewright.lab.cluster import Lab
@@ -53,7 +53,7 @@ class TrainingRun:
             variables={"OMP_NUM_THREADS": "1"}, **{"walltime_s": 600} | changes,
         )  # fmt: skip
         script = render(request, find_site("generic", None)).text
-        write_text(directory.script, without_pause(script))
+        write_text(directory.script, without_preflight(without_pause(script)))
         done = lab.run("sbatch", "--parsable", str(directory.script))
         assert done.returncode == 0, done.stderr
         return cls(lab=lab, job=parse_job_id(done.stdout), directory=directory)
@@ -90,23 +90,25 @@ class TrainingRun:
     def hold(self) -> None:
         """Let it train past its first checkpoint, and keep it there: a fault must not find it finished."""
         wait_for("a checkpoint", lambda: bool(self.directory.checkpoint_steps()), shown=self.shown)
-        self._signal_ranks(signal.SIGSTOP)
+        signal_ranks(self.directory, signal.SIGSTOP)
         assert self.last_step() < NUM_STEPS - 5, "it is too fast to be stopped on the way: make the model larger"
 
     def release(self) -> None:
-        self._signal_ranks(signal.SIGCONT)
-
-    def _signal_ranks(self, number: signal.Signals) -> None:
-        command = [sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(self.directory.path)]
-        command_line = "\0".join(command).encode() + b"\0"
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                if path.read_bytes() == command_line:
-                    os.kill(int(path.parent.name), number)
-            except (OSError, ProcessLookupError):
-                continue  # it ended while we looked
+        signal_ranks(self.directory, signal.SIGCONT)
 
     def finish(self) -> TrainingRun:
         """Until the job has ended for good."""
         wait_for_end(self.lab, self.job, shown=self.shown)
         return self
+
+
+def signal_ranks(directory: RunDirectory, number: signal.Signals) -> None:
+    """Ranks that are stopped need no processor while a test waits for Slurm's timers."""
+    command = [sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(directory.path)]
+    cmdline = "\0".join(command).encode() + b"\0"
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes() == cmdline:
+                os.kill(int(path.parent.name), number)
+        except (OSError, ProcessLookupError):
+            continue  # it ended while we looked
