@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit statuses
-TIMED = ("ranks", "kills", "slurm")
+TIMED = ("ranks", "kills", "slurm", "netns")
 """Tiers whose tests wait for real daemons and processes: on a busy machine one may miss its time."""
 MOST_TRIED_AGAIN = 3
 """More failures than these are no accident."""
@@ -63,14 +63,15 @@ PARTS = {
     "unit": (Part(UNIT, options=HALVES),),
     "ranks": (Part("ranks", RANKS, TWO_FILES, narrowed="not alone"), Part("ranks", RANKS, narrowed="alone")),
     "kills": (Part("kills", ("tests/kills", "tests/ranks", "tests/records", "tests/run"), TWO_FILES),),
-    "slurm": (Part("slurm", ("tests/slurm",), CLUSTERS), Part("netns", ("tests/netns",))),
+    "slurm": (Part("slurm", ("tests/slurm",), CLUSTERS),),
+    "netns": (Part("netns", ("tests/netns",)),),
     "browser": (Part("browser", ("tests/browser",)),),
 }
 TIERS = ("static", *PARTS)
-GROUPS = (("unit",), ("ranks",), ("kills",), ("slurm", "static", "browser"))
+GROUPS = (("unit",), ("ranks",), ("kills",), ("slurm", "browser"), ("netns", "static"))
 """Tiers of a group run at once, the groups one after the other. Practice clusters leave cores idle while they wait for
-timers; static checks and the browser need no exact times. The first of a group prints as it goes, the others at their
-end."""
+timers, and shaped links are slower than any core; the browser and static checks need no exact times. The first of a
+group prints as it goes, the others at their end."""
 # Per tier: the programs it needs, each with the packages that bring it.
 PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
     "unit": {"shellcheck": ("shellcheck",)},
@@ -83,6 +84,7 @@ PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
         "mariadbd": ("mariadb-server-core",),
         "ip": ("iproute2",),
     },
+    "netns": {"ip": ("iproute2",)},
     "browser": {"chromium": ("chromium", "fonts-dejavu-core"), "chromedriver": ("chromium-driver",)},
 }
 
