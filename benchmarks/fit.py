@@ -25,6 +25,7 @@ from fit_problem import (
     FAMILIES,
     NOTHING_REMOVED,
     OWN_STEPS,
+    SCALARS,
     Array,
     Problem,
     Removed,
@@ -86,8 +87,11 @@ def fit(
 
     def slopes(x: Array, r: Array) -> Array:
         columns = np.zeros((len(r), len(x)))
-        for i in np.flatnonzero(is_free):
-            columns[:, i] = (residuals(x + SLOPE_STEP * np.eye(len(x))[i]) - r) / SLOPE_STEP
+        moved = x + SLOPE_STEP * np.eye(len(x))
+        at_once = np.array([name not in SCALARS for name in parameter_names()])
+        for i in np.flatnonzero(is_free & ~at_once):
+            columns[:, i] = (residuals(moved[i]) - r) / SLOPE_STEP
+        columns[:, is_free & at_once] = (residuals(moved[is_free & at_once]) - r).T / SLOPE_STEP
         return columns
 
     def loss(r: Array, x: Array) -> float:

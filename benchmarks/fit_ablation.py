@@ -1,28 +1,21 @@
-"""What each fitted constant is worth: the left-out error with the constant set to its neutral value.
+"""What each fitted constant is worth: the left-out error of a full fit with the constant at its neutral value.
 
-    python benchmarks/fit_ablation.py [NAME ...]             each of these (default: all) removed alone
-    python benchmarks/fit_ablation.py --together NAME ...    all of these removed at once, fitted again in full
+    python benchmarks/fit_ablation.py [--jobs N] [NAME ...]
 
-Alone: the other constants are fitted again along the derivatives of the fit with everything, and each source is left
-out in turn (see fit.py). The cost of a removal is the growth of the balanced left-out error, in points.
+Each constant (default: all) is removed alone and the others are fitted again. Then the cheapest two, three, ... are
+removed together, in the order of their cost alone, and fitted again. Each source is left out in turn (see fit.py). The
+cost of a removal is the growth of the balanced left-out error, in points.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-import numpy as np
-from fit import Fitted, balanced_mape_frac, fit, leave_sources_out
-from fit_problem import (
-    FAMILIES,
-    Problem,
-    Removed,
-    Values,
-    build_problem,
-    origin_and_ceiling,
-    parameter_names,
-    with_parameters,
-)
+from fit import balanced_mape_frac, fit, leave_sources_out, summary
+from fit_problem import FAMILIES, Problem, Values, build_problem, predict_all
 
 from scalewright.catalog.library import open_catalog
 
@@ -40,40 +33,65 @@ LEAST_COST_POINTS = 0.2
 """A constant whose removal costs less than this is dropped."""
 
 
-def left_out_percent(problem: Problem, fitted: Fitted) -> float:
-    """Balanced error of sources left out."""
-    return 100 * balanced_mape_frac(problem, leave_sources_out(problem, fitted, progress=lambda _: None))
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A fit without some constants."""
+
+    removed: tuple[str, ...]
+    left_out_percent: float
+    text: str
 
 
-def without(fitted: Fitted, removed: Removed) -> Fitted:
-    """The fit with constants at their neutral value, before the others are fitted again."""
-    origin, _ = origin_and_ceiling()
-    is_free = np.array([name not in removed for name in parameter_names()])
-    logs = np.where(is_free, fitted.logs, origin)
-    values = with_parameters(fitted.values, np.exp(logs), removed)
-    return Fitted(values, logs, fitted.jacobian * is_free, removed)
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    problem: Problem
+    start: Values
+
+    def trial(self, removed: tuple[str, ...]) -> Trial:
+        neutral = {name: NEUTRAL[name] for name in removed}
+        fitted = fit(self.problem, self.start, progress=_no_progress, removed=neutral)
+        left_out = leave_sources_out(self.problem, fitted, progress=_no_progress)
+        on_all = summary(self.problem, predict_all(self.problem, fitted.values))
+        percent = 100 * balanced_mape_frac(self.problem, left_out)
+        return Trial(removed, percent, f"left out: {summary(self.problem, left_out)}; fitted on all: {on_all}")
+
+
+def _no_progress(text: str) -> None:
+    pass
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="constants to remove; default: all")
-    parser.add_argument("--together", action="store_true", help="remove all of them at once")
+    parser.add_argument("--jobs", type=int, default=1, help="fits at once")
     args = parser.parse_args()
-    names = args.names or list(NEUTRAL)
     catalog = open_catalog()
     problem = build_problem(catalog)
-    start = Values(catalog.constants(), {s: catalog.stack(s) for family in FAMILIES for s in family})
-    fitted = fit(problem, start, progress=lambda _: None)
-    base = left_out_percent(problem, fitted)
-    print(f"{'nothing removed':28s} left out {base:5.2f} %", flush=True)
-    for group in [names] if args.together else [[name] for name in names]:
-        removed = {name: NEUTRAL[name] for name in group}
-        fewer = without(fitted, removed)
-        if args.together:
-            fewer = fit(problem, fitted.values, progress=lambda _: None, removed=removed)
-        error = left_out_percent(problem, fewer)
-        word = "  drop" if error - base < LEAST_COST_POINTS else ""
-        print(f"{' '.join(group):28s} left out {error:5.2f} %   cost {error - base:+5.2f} points{word}", flush=True)
+    shipped = Values(catalog.constants(), {s: catalog.stack(s) for family in FAMILIES for s in family})
+    fitted = fit(problem, shipped, progress=lambda text: print(text, flush=True))
+    ablation = Ablation(problem, fitted.values)
+    names = args.names or list(NEUTRAL)
+
+    with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
+        base, *alone = _printed(pool.imap(ablation.trial, [(), *((name,) for name in names)]))
+        cheapest = sorted(alone, key=lambda trial: trial.left_out_percent)
+        drop = [t.removed[0] for t in cheapest if t.left_out_percent - base.left_out_percent < LEAST_COST_POINTS]
+        print(f"cost less than {LEAST_COST_POINTS} points alone: {len(drop)} of {len(names)}; the cheapest together:")
+        together = [base, *_printed(pool.imap(ablation.trial, [tuple(drop[:k]) for k in range(2, len(drop) + 1)]))]
+    most = max(
+        (t for t in together if t.left_out_percent - base.left_out_percent < LEAST_COST_POINTS),
+        key=lambda trial: len(trial.removed),
+    )
+    print(f"drop: {', '.join(most.removed) or 'nothing'}")
+
+
+def _printed(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials, each printed when it is there; costs are against the first of all, which removes nothing."""
+    done = []
+    for trial in trials:
+        print(f"{' '.join(trial.removed) or 'nothing removed':28s} {trial.text}", flush=True)
+        done.append(trial)
+    return done
 
 
 if __name__ == "__main__":

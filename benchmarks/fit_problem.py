@@ -38,6 +38,8 @@ CONSTANTS = (
 AT_MOST_ONE = {"misaligned_matmul_share", "grouped_matmul_share", "tensor_exposure",
                "transfer_exposure", "all_to_all_exposure", "gradient_overlap",
                "overlap_cost"}  # fmt: skip
+SCALARS = {"throttle_exponent", "narrow_matmul_gain"}
+"""Constants that decide branches of the cost models, so that trials with other values need calls of their own."""
 FACTORS = ("host_time", "elementwise_passes", "attention_share")
 # stacks that share their factors with the first of the row: they differ in what overlaps, not in kernels
 FAMILIES = (
@@ -172,37 +174,47 @@ def starting_values(values: Values) -> Array:
 
 
 def with_parameters(values: Values, parameters: Array, removed: Removed) -> Values:
-    """The trial with these parameters; removed ones have their neutral value, whatever the array says of them."""
+    """The trial with these parameters; removed ones have their neutral value, whatever the array says of them.
+
+    A matrix of parameters holds one trial per row: each value becomes a column across the layouts' axis, but for those
+    in SCALARS, which must be the same in all trials.
+    """
     parameters = parameters.copy()
     for name, neutral in removed.items():
-        parameters[parameter_names().index(name)] = neutral
+        parameters[..., parameter_names().index(name)] = neutral
 
-    def changed(fact: object, value: float) -> object:
-        return fact.model_copy(update={"value": float(value)})  # type: ignore[attr-defined]
+    def changed(fact: object, name: str, value: Array) -> object:
+        if value.ndim and name in SCALARS:
+            assert np.all(value == value[0]), name
+            value = value[0]
+        new = value[:, None] if value.ndim else float(value)
+        return fact.model_copy(update={"value": new})  # type: ignore[attr-defined]
 
     count = len(CONSTANTS)
-    update = {
-        name: changed(getattr(values.constants, name), v) for name, v in zip(CONSTANTS, parameters[:count], strict=True)
-    }
+    by_name = np.moveaxis(parameters, -1, 0)
+    update = {n: changed(getattr(values.constants, n), n, v) for n, v in zip(CONSTANTS, by_name[:count], strict=True)}
     stacks = dict(values.stacks)
     for i, family in enumerate(FAMILIES):
-        chosen = parameters[count + i * len(FACTORS) : count + (i + 1) * len(FACTORS)]
+        chosen = by_name[count + i * len(FACTORS) : count + (i + 1) * len(FACTORS)]
         for stack in family:
-            facts = {f: changed(getattr(stacks[stack], f), v) for f, v in zip(FACTORS, chosen, strict=True)}
+            facts = {f: changed(getattr(stacks[stack], f), f, v) for f, v in zip(FACTORS, chosen, strict=True)}
             stacks[stack] = stacks[stack].model_copy(update=facts)
     return Values(values.constants.model_copy(update=update), stacks)
 
 
 def predict_all(problem: Problem, values: Values, *, rows: NDArray[np.bool_] | None = None) -> Array:
-    """Step times of all rows, or of these rows and 1 for the others."""
-    predicted = np.zeros(len(problem.measured_s))
+    """Step times of all rows, or of these rows and 1 for the others; for several trials one line per trial."""
+    predicted: Array | float = 0.0
     for block in problem.blocks:
-        if rows is not None and not rows[block.index].any():
-            predicted[block.index] = 1.0
-            continue
-        s = block.setting
-        trial = replace(s, machine=replace(s.machine, constants=values.constants), stack=values.stacks[s.stack.id])
-        predicted[block.index] += block.share_frac * step_time(trial).total
+        times = np.ones(len(block.index))
+        if rows is None or rows[block.index].any():
+            s = block.setting
+            trial = replace(s, machine=replace(s.machine, constants=values.constants), stack=values.stacks[s.stack.id])
+            times = np.asarray(step_time(trial).total)
+        if isinstance(predicted, float):
+            predicted = np.zeros((*times.shape[:-1], len(problem.measured_s)))
+        predicted[..., block.index] += block.share_frac * times
+    assert not isinstance(predicted, float)
     return predicted
 
 

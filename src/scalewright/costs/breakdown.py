@@ -24,7 +24,7 @@ class Words:
 
     def spread(self, index: NDArray[np.int64]) -> Words:
         """The name of each layout, where these are the names of the distinct ones."""
-        return Words(self.names, self.places[index])
+        return Words(self.names, self.places.take(index, axis=-1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,10 @@ def _repeated(times: PassTimes) -> PassTimes:
 
 
 def _pick(value: FloatLike, index: NDArray[np.int64] | None) -> FloatLike:
-    return value.take(index) if index is not None and isinstance(value, np.ndarray) else value
+    """One value per layout from one per distinct layer, the last axis; a last axis of 1 beside others is no column."""
+    if index is None or not isinstance(value, np.ndarray) or (value.ndim > 1 and value.shape[-1] == 1):
+        return value
+    return value.take(index, axis=-1)
 
 
 def spread(times: PassTimes, index: NDArray[np.int64] | None) -> PassTimes:
