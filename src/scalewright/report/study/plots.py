@@ -1,6 +1,7 @@
 """Plots of a study for a paper, with the marks of the page.
 
-Line: predicted; band: 90 % interval. Filled dot: measured, with its spread; pale: in doubt. Diamond: published.
+Line and small circle: predicted; band, or bar of a single point: 90 % interval. Filled dot: measured, with its spread;
+pale: in doubt. Diamond: published.
 Cross: where the tail of a distribution begins.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +28,11 @@ MAX_PANELS = 12
 MAX_COLUMNS = 3
 PALE = 0.45
 """Opacity of a measurement in doubt, as in study.js."""
+SIDE_PT = 6.0
+"""Distance between predicted single points at the same scale."""
+POINTS_PER_INCH = 72.0
+CIRCLE: dict[str, Any] = {"marker": "o", "markersize": 3, "markerfacecolor": "white", "markeredgewidth": 0.8}
+"""A predicted point, as in study.js."""
 DASHES = ("-", "--", "-.", ":")
 BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 TIMES = ((86400.0, "d", 172800.0), (3600.0, "h", 7200.0), (60.0, "min", 120.0), (1.0, "s", 1.0), (1e-3, "ms", 1e-3))
@@ -138,18 +144,15 @@ def _draw_lines(axis: Axes, lines: Sequence[Line], metric: MetricShown, scale_na
     values = [n.value for line in lines for row in line.rows for n in _numbers(row, metric.name)]
     size, unit = axis_unit(metric, max(values, default=1.0))
     scales = sorted({row.scale for line in lines for row in line.rows if row.scale is not None})
-    for line in lines:
-        predicted = [
-            (row.scale, row.predicted[metric.name])
-            for row in line.rows
-            if metric.name in row.predicted and row.scale is not None and not row.problem
-        ]
-        if predicted:
-            x, y = [scale for scale, _ in predicted], [number.value / size for _, number in predicted]
-            axis.plot(x, y, line.style, color=line.colour, label=line.name, linewidth=1.0)
-            if len(lines) <= 3 and all(n.low is not None and n.high is not None for _, n in predicted):
-                low, high = ([float(getattr(n, end)) / size for _, n in predicted] for end in ("low", "high"))
-                axis.fill_between(x, low, high, color=line.colour, alpha=0.12, linewidth=0)
+    by_line = [(line, _predicted(line, metric.name)) for line in lines]
+    single = [line for line, predicted in by_line if len(predicted) == 1]
+    for line, predicted in by_line:
+        if len(predicted) == 1:
+            _draw_single(
+                axis, line, *predicted[0], size, aside_pt=SIDE_PT * (single.index(line) - len(single) / 2 + 0.5)
+            )
+        elif predicted:
+            _draw_line(axis, line, predicted, size, has_band=len(lines) <= 3)
         _draw_marks(axis, line, metric.name, size)
     if scales and scales[-1] / scales[0] >= 8:
         axis.set_xscale("log", base=2)
@@ -159,6 +162,38 @@ def _draw_lines(axis: Axes, lines: Sequence[Line], metric: MetricShown, scale_na
     axis.set_xlabel(scale_name)
     axis.set_ylabel(f"{metric.title} ({unit})" if unit else metric.title)
     axis.set_title(title, fontsize=7.0, loc="left")
+
+
+def _predicted(line: Line, name: str) -> list[tuple[float, Number]]:
+    return [
+        (row.scale, row.predicted[name])
+        for row in line.rows
+        if name in row.predicted and row.scale is not None and not row.problem
+    ]
+
+
+def _draw_line(
+    axis: Axes, line: Line, predicted: Sequence[tuple[float, Number]], size: float, *, has_band: bool
+) -> None:
+    x, y = [scale for scale, _ in predicted], [number.value / size for _, number in predicted]
+    axis.plot(x, y, line.style, color=line.colour, label=line.name, linewidth=1.0, clip_on=False, **CIRCLE)
+    if has_band and all(n.low is not None and n.high is not None for _, n in predicted):
+        low, high = ([float(getattr(n, end)) / size for _, n in predicted] for end in ("low", "high"))
+        axis.fill_between(x, low, high, color=line.colour, alpha=0.12, linewidth=0)
+
+
+def _draw_single(axis: Axes, line: Line, scale: float, number: Number, size: float, *, aside_pt: float) -> None:
+    """A series of one predicted point, beside others at the same scale."""
+    from matplotlib.transforms import ScaledTranslation
+
+    shift = ScaledTranslation(aside_pt / POINTS_PER_INCH, 0.0, axis.figure.dpi_scale_trans)
+    low, high = (number.value if end is None else end for end in (number.low, number.high))
+    axis.update_datalim([(scale, low / size), (scale, high / size)])  # a shifted mark does not widen the axes by itself
+    axis.errorbar(
+        [scale], [number.value / size], yerr=np.array([[number.value - low], [high - number.value]]) / size,
+        linestyle="none", color=line.colour, label=line.name, elinewidth=0.8, zorder=4, clip_on=False,
+        transform=axis.transData + shift, **CIRCLE | {"markersize": 4},
+    )  # fmt: skip
 
 
 def _draw_marks(axis: Axes, line: Line, name: str, size: float) -> None:
