@@ -38,3 +38,19 @@ def test_every_figure_meets_a_point(name: str) -> None:
     lonely = [figure.where for figure in study.file.published if not study.matching(figure.where)]
     assert not lonely
     assert not [remark.where for remark in study.file.remarks if not study.matching(remark.where)]
+
+
+BATCH_OF_THE_GUIDE = {
+    "lumi": 256, "leonardo": 256, "marenostrum5": 256,  # 64 GB
+    "meluxina": 128, "karolina": 128, "vega": 128, "deucalion": 128,  # 40 GB
+    "discoverer": 512, "jupiter": 512,  # more than 80 GB: the guide has no figure, 512 is assumed
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("system", "batch"), BATCH_OF_THE_GUIDE.items())
+def test_vision_has_the_guides_batch_per_gpu(system: str, batch: int) -> None:
+    """EPICURE guide 1.0, section 5.2: 128 for devices of 40 GB, 256 for 64 GB and 512 for 80 GB."""
+    study = open_study(CATALOG, "epicure-vision")
+    mine = [study.combinations[index] for index in study.matching({"system": system})]
+    assert {cell.values["batch"] for cell in mine} == {batch}
+    assert all(f"mbs={batch}," in str(cell.options["layout"]) for cell in mine)

@@ -93,3 +93,84 @@ def test_refusals_name_file_and_key(tmp_path: Path, old: str, new: str, says: st
         opened(tmp_path, STUDY.replace(old, new))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def derived(folder: Path, choices: str, *, derive: str = "", layout: str = "dp={dp},mbs={mbs},gbs={gbs}") -> Study:
+    """The study with choices and with further derived values."""
+    text = STUDY.replace("[derive]", f"{choices}\n[derive]\n{derive}")
+    return opened(folder, text.replace("dp={dp},mbs=1,gbs={dp}", layout))
+
+
+def test_a_choice_may_ask_for_a_derived_value_and_for_a_fact(tmp_path: Path) -> None:
+    choices = """
+[[choose]]
+values = { mbs = 1 }
+[[choose]]
+where = { dp = [8, 16] }
+values = { mbs = 2 }
+[[choose]]
+where = { gpus_per_node = 4, nodes = 4 }
+values = { mbs = 4 }
+"""
+    study = derived(tmp_path, choices, derive='gbs = "dp * mbs * 2"')
+    layouts = [point.resolved["layout"] for point in study.points]
+    assert layouts == [
+        "dp=8,mbs=2,gbs=32", "dp=16,mbs=2,gbs=64", "dp=32,mbs=1,gbs=64",
+        "dp=4,mbs=1,gbs=8", "dp=8,mbs=2,gbs=32", "dp=16,mbs=4,gbs=128",
+    ]  # fmt: skip
+
+
+def test_derived_values_may_be_written_in_any_order(tmp_path: Path) -> None:
+    study = derived(
+        tmp_path, "[[choose]]\nvalues = { mbs = 1 }\n", derive='gbs = "2 * per_step"\nper_step = "dp * mbs"'
+    )
+    assert study.points[0].resolved["layout"] == "dp=8,mbs=1,gbs=16"
+
+
+def test_a_derived_value_may_change_the_axis_of_its_name(tmp_path: Path) -> None:
+    study = opened(tmp_path, STUDY.replace("[derive]", '[derive]\nnodes = "nodes * 2"'))
+    assert [point.resolved["layout"] for point in study.points[:2]] == ["dp=16,mbs=1,gbs=16", "dp=32,mbs=1,gbs=32"]
+    assert [point.labels["nodes"] for point in study.points[:2]] == ["1", "2"]
+
+
+def test_values_that_need_each_other_are_refused(tmp_path: Path) -> None:
+    choices = "[[choose]]\nvalues = { mbs = 1 }\n[[choose]]\nwhere = { gbs = 64 }\nvalues = { mbs = 2 }\n"
+    with pytest.raises(ConfigError, match=r"mine\.toml: gbs needs mbs needs gbs: a value cannot follow from itself"):
+        derived(tmp_path, choices, derive='gbs = "dp * mbs"')
+
+
+@pytest.mark.parametrize(
+    "system",
+    ['system = "lumi"', 'system = "{machine}"', 'system = "{machine}"\npartition = "{part}"'],
+    ids=["in point", "from a choice", "with a partition"],
+)
+def test_facts_are_known_wherever_the_system_is_named(tmp_path: Path, system: str) -> None:
+    text = STUDY.replace('system = ["lumi", "leonardo"]\n', "").replace('system = "{system}"', system)
+    text = text.replace("[derive]", '[[choose]]\nvalues = { machine = "lumi", part = "lumi-g" }\n\n[derive]')
+    study = opened(tmp_path, text)
+    assert [point.resolved["layout"] for point in study.points] == [f"dp={8 * n},mbs=1,gbs={8 * n}" for n in (1, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("system", "sold_gb"),
+    [("lumi", 64), ("leonardo", 64), ("marenostrum5", 64), ("meluxina", 40), ("jupiter", 96), ("discoverer", 141)],
+)
+def test_memory_in_gb_is_what_the_vendor_prints(tmp_path: Path, system: str, sold_gb: int) -> None:
+    study = opened(tmp_path, STUDY.replace('"lumi", "leonardo"', f'"{system}"').replace("[1, 2, 4]", "[1]"))
+    assert study.combinations[0].values["gpu_memory_gb"] == sold_gb
+
+
+def test_facts_of_a_partition_are_its_own(tmp_path: Path) -> None:
+    text = STUDY.replace('system = ["lumi", "leonardo"]', 'part = ["gpu-40", "gpu-80"]')
+    text = text.replace('system = "{system}"', 'system = "perlmutter"\npartition = "{part}"')
+    study = opened(tmp_path, text)
+    names = ("gpu_memory_gb", "gpu_memory_gib")
+    memory = {cell.labels["part"]: tuple(round(float(cell.values[n]), 1) for n in names) for cell in study.combinations}
+    assert memory == {"gpu-40": (40.0, 39.5), "gpu-80": (80.0, 79.2)}  # as sold, and what a process can use
+
+
+def test_facts_of_no_catalogued_system_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    text = STUDY.replace('system = ["lumi", "leonardo"]\n', "").replace('system = "{system}"', 'system = "here"')
+    with pytest.raises(ConfigError, match="gpus_per_node follows from the system of a point") as refused:
+        opened(tmp_path, text)
+    assert "give one in [point], or write the number" in str(refused.value)

@@ -25,8 +25,8 @@ PointKind = Literal[
     "language", "vision", "emulated", "plan", "saving", "stage", "reading",
     "gemm", "memory", "attention", "convolution", "dispatch", "collectives", "storage", "checkpoint",
 ]  # fmt: skip
-FACTS = ("gpus_per_node", "system_nodes", "gpu_memory_gib")
-"""Values that follow from a point's system."""
+FACTS = ("gpus_per_node", "system_nodes", "gpu_memory_gb", "gpu_memory_gib")
+"""Values that follow from a point's system. Memory: in GB as the vendor prints it, in GiB as a process can use it."""
 
 
 class Documented(Strict):
@@ -49,9 +49,9 @@ class PointMatrix(Documented):
     matrix: dict[Name, tuple[Value, ...]] = Field(default_factory=dict)
     """Axes. Every combination of their values is a point, and labels it."""
     choose: tuple[ConditionalValues, ...] = ()
-    """Further values for some points. Later entries override earlier ones."""
+    """Further values for some points. Later entries override earlier ones. A condition may name derived values."""
     derive: dict[Name, str] = Field(default_factory=dict)
-    """Further values, as expressions over the values above, evaluated in the order written."""
+    """Further values, as expressions over axes, choices, other derived values and facts of the system."""
     exclude: tuple[dict[Name, Value | tuple[Value, ...]], ...] = ()
     """Points that match one of these conditions are left out."""
     include: tuple[dict[Name, Value | tuple[Value, ...]], ...] = ()

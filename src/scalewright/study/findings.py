@@ -8,9 +8,11 @@ from statistics import median
 from scalewright import units
 from scalewright.records.study_report import FindingShown, Number
 from scalewright.study.expressions import shown
+from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
 from scalewright.study.order import agreement, is_search
 from scalewright.study.results import NOT_YET, Results
+from scalewright.study.scaling import RATES, SAME_WORK, work_per_device
 
 MAX_COMPARED = 3
 DOUBTS = {
@@ -141,11 +143,9 @@ def _published_pairs(results: Results) -> Pairs:
 def _best(results: Results) -> Iterator[FindingShown]:
     outcomes = results.measured or results.predicted
     word = "measured" if results.measured else "predicted"
-    has = {name for outcome in outcomes for name in outcome.numbers} - {"ratio"}  # of which the best is 1 by definition
-    names = [name for name in results.study.metrics if name in has]
-    if not names:
+    metric = _metric_of_the_best(results, outcomes)
+    if metric is None:
         return
-    metric = METRICS[names[0]]
     usable = [
         (o.numbers[metric.name].value, i) for i, o in enumerate(outcomes) if metric.name in o.numbers and not o.problem
     ]
@@ -156,6 +156,32 @@ def _best(results: Results) -> Iterator[FindingShown]:
     where = ", ".join(f"{name} {label}" for name, label in point.labels.items())
     text = f"best {metric.title}, {word}: {units.format(value, metric.dimension)} {_named_unit(metric)}({where})"
     yield FindingShown(text=text, evidence=(point.id,))
+
+
+def _metric_of_the_best(results: Results, outcomes: Sequence[Outcome]) -> Metric | None:
+    """The study's first metric that can be compared between its points; None if there is none.
+
+    The time of a step says nothing between steps of different work, as under weak scaling: rates per device are
+    compared instead. The fewest devices of different stages are not compared at all.
+    """
+    has = {name for outcome in outcomes for name in outcome.numbers} - {"ratio"}  # of which the best is 1 by definition
+    names = [name for name in results.study.metrics if name in has]
+    if not names or names[0] == "num_gpus":
+        return None
+    if METRICS[names[0]].efficiency != "as time" or _is_same_work(outcomes):
+        return METRICS[names[0]]
+    rates = [name for name in (*names, *RATES) if name in has and METRICS[name].efficiency == "as rate"]
+    return METRICS[rates[0]] if rates else None
+
+
+def _is_same_work(outcomes: Sequence[Outcome]) -> bool:
+    """Whether all steps do the same work; also true if no point tells."""
+    work = [
+        each * outcome.numbers["num_gpus"].value
+        for outcome in outcomes
+        if (each := work_per_device(outcome)) is not None and "num_gpus" in outcome.numbers
+    ]
+    return not work or max(work) <= SAME_WORK * min(work)
 
 
 def _compared(results: Results) -> Iterator[FindingShown]:

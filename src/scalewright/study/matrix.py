@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scalewright.errors import ConfigError
-from scalewright.study.expressions import Value, evaluate, fill, shown
+from scalewright.study.expressions import Value, fill, shown
 from scalewright.study.file import PointMatrix, axes_of
-
-Condition = Mapping[str, Value | tuple[Value, ...]]
-Facts = Callable[[Mapping[str, Value]], Mapping[str, Value]]
-"""Values that follow from a point's axes and choices, such as the GPUs per node of its system."""
+from scalewright.study.point_values import Condition, Facts, PointValues, as_tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +34,6 @@ def matches(values: Mapping[str, Value], condition: Condition) -> bool:
 def num_combinations(matrix: PointMatrix) -> int:
     product = math.prod(len(axis) for axis in matrix.matrix.values()) if matrix.matrix else 0
     return product + sum(math.prod(len(as_tuple(v)) for v in extra.values()) for extra in matrix.include)
-
-
-def as_tuple(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def expand(matrix: PointMatrix, *, facts: Facts, where: str, max_points: int) -> list[Combination]:
@@ -82,16 +75,7 @@ def _product(axes: Mapping[str, tuple[Value, ...]]) -> Iterator[dict[str, Value]
 
 
 def _combination(matrix: PointMatrix, axes: dict[str, Value], facts: Facts, where: str) -> Combination:
-    values: dict[str, Value] = dict(axes)
-    for choice in matrix.choose:
-        if matches(values, choice.where):
-            values.update(choice.values)
-    for name, value in values.items():
-        if isinstance(value, str):
-            values[name] = fill(value, values, where=f"{where}: {name}")
-    values = {**facts(values), **values}
-    for name, text in matrix.derive.items():
-        values[name] = evaluate(text, values, where=f"{where}: key 'derive.{name}'")
+    values = PointValues(matrix, axes, facts=facts, where=where).every()
 
     def filled(table: Mapping[str, Value], key: str) -> dict[str, Value]:
         return {

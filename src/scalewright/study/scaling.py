@@ -15,6 +15,10 @@ from scalewright.study.points import Study
 
 NO_LOSS = 0.99
 """Device-hours of the largest scale over those of the smallest. Below it a curve scales better than linearly."""
+RATES = ("flop_per_s_per_gpu", "images_per_s_per_gpu")
+"""Rates per device that compare points of different work."""
+SAME_WORK = 1.05
+"""Largest over smallest work of a step that counts as the same; a measured rate and a median time differ a little."""
 MIN_POINTS = 3
 """Points needed to fit Amdahl's law."""
 
@@ -45,20 +49,38 @@ class Stop:
     sentence: str
 
 
-def efficiency(of: Metric, *, scale: float, value: float, least_scale: float, least_value: float) -> float:
+def efficiency(
+    of: Metric, *, scale: float, value: float, least_scale: float, least_value: float, work_ratio: float = 1.0
+) -> float:
     """Scaling efficiency of one point over the smallest of its curve.
 
-    Equation  t(m)/t(n) for a batch whose size per device is kept; r(n)/r(m) for a rate per device;
-              m t(m)/(n t(n)) for an epoch or a whole training
+    Equation  w(n)/w(m) t(m)/t(n) for a step, where w is its work per device: 1 under weak scaling, m/n under strong;
+              r(n)/r(m) for a rate per device; m t(m)/(n t(n)) for an epoch or a whole training
     Source    EPICURE Best Practice Guide on AI on EuroHPC Systems 1.0, whose e(n) = t(n)/t(1) is inverted as printed
     Assumes   the smallest point of a curve is efficient
-    Checked   tests/study/test_scaling.py: 1 for perfect scaling in each of the three
+    Checked   tests/study/test_study_scaling.py: 1 for perfect scaling in each of the three
     """
     if of.efficiency == "as rate":
         return value / least_value
     if of.efficiency == "as total":
         return least_scale * least_value / (scale * value)
-    return least_value / value
+    return work_ratio * least_value / value
+
+
+def work_per_device(outcome: Outcome) -> float | None:
+    """Work of a step on one device, in FLOP or images; None if the point does not tell."""
+    step = outcome.numbers.get("step_time_s")
+    rate = next((outcome.numbers[name].value for name in RATES if name in outcome.numbers), None)
+    return None if step is None or rate is None else rate * step.value
+
+
+def _work_ratio(outcome: Outcome, least: Outcome) -> float:
+    """Work per device of a step over that of the smallest point: 1 if both are alike or one does not tell."""
+    work, least_work = work_per_device(outcome), work_per_device(least)
+    if not work or not least_work:
+        return 1.0
+    ratio = work / least_work
+    return 1.0 if 1.0 / SAME_WORK <= ratio <= SAME_WORK else ratio
 
 
 def curves(study: Study) -> list[Curve]:
@@ -94,11 +116,12 @@ def efficiencies(study: Study, outcomes: Sequence[Outcome], *, of: str) -> dict[
         ]
         if not usable:
             continue
-        least_scale, _, least = usable[0]
+        least_scale, least_index, least = usable[0]
         for scale, index, number in usable:
             value = efficiency(
-                chosen, scale=scale, value=number.value, least_scale=least_scale, least_value=least.value
-            )
+                chosen, scale=scale, value=number.value, least_scale=least_scale, least_value=least.value,
+                work_ratio=_work_ratio(outcomes[index], outcomes[least_index]),
+            )  # fmt: skip
             by_index[index] = Number(value=value)
     return by_index
 

@@ -158,7 +158,8 @@ def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Val
     return {
         "gpus_per_node": machine.gpus_per_node,
         "system_nodes": machine.num_nodes or 0,
-        "gpu_memory_gib": machine.accelerator.memory.value / units.GIB,
+        "gpu_memory_gb": machine.accelerator.memory.value / units.DECIMAL["G"],
+        "gpu_memory_gib": machine.memory_bytes / units.GIB,
     }
 
 

@@ -1,0 +1,73 @@
+"""Findings of a study: which points are compared, and by which metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.records.study_report import StudyReport
+from scalewright.study.points import open_study
+from scalewright.study.report_builder import predicted_report
+
+CATALOG = Catalog((packaged_data(),))
+STUDY = """
+schema = "scalewright.study/1"
+id = "mine"
+title = "Mine"
+question = "How far?"
+kind = "language"
+metrics = ["step_time_s", "tokens_per_s"]
+
+[matrix]
+nodes = [1, 2, 4]
+
+[derive]
+dp = "nodes * gpus_per_node"
+gbs = "GBS"
+
+[point]
+model = "gpt2-medium"
+system = "leonardo"
+layout = "dp={dp},mbs=1,gbs={gbs}"
+
+[scaling]
+over = "nodes"
+groups = []
+metric = "METRIC"
+"""
+
+
+def predicted(folder: Path, *, gbs: str, metric: str = "tokens_per_s_per_gpu") -> StudyReport:
+    path = folder / "mine.toml"
+    path.write_text(STUDY.replace("GBS", gbs).replace("METRIC", metric))
+    return predicted_report(CATALOG, open_study(CATALOG, str(path)))
+
+
+def best(report: StudyReport) -> str:
+    return next((finding.text for finding in report.findings if finding.text.startswith("best ")), "")
+
+
+def test_the_best_step_time_is_named_where_all_steps_do_the_same_work(tmp_path: Path) -> None:
+    assert best(predicted(tmp_path, gbs="64")).startswith("best step time, predicted:")
+    assert best(predicted(tmp_path, gbs="64")).endswith("(nodes 4)")
+
+
+def test_weak_scaling_names_the_best_rate_per_device(tmp_path: Path) -> None:
+    """Twice the batch on twice the nodes: the shortest step is only the smallest one."""
+    assert best(predicted(tmp_path, gbs="4 * dp")).startswith("best rate per device, predicted:")
+
+
+@pytest.mark.parametrize("gbs", ["64", "4 * dp"], ids=["strong", "weak"])
+def test_efficiency_is_the_same_by_step_time_and_by_rate(tmp_path: Path, gbs: str) -> None:
+    by_time = predicted(tmp_path, gbs=gbs, metric="step_time_s")
+    by_rate = predicted(tmp_path, gbs=gbs, metric="tokens_per_s_per_gpu")
+    for one, other in zip(by_time.points, by_rate.points, strict=True):
+        figures = (one.predicted["efficiency_frac"].value, other.predicted["efficiency_frac"].value)
+        assert figures[0] == pytest.approx(figures[1])
+        assert 0.5 < figures[0] <= 1.0
+
+
+def test_fewest_devices_of_different_stages_are_not_compared() -> None:
+    assert best(predicted_report(CATALOG, open_study(CATALOG, "hpc-r1"))) == ""
