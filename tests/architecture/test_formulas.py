@@ -28,7 +28,7 @@ NOT_A_FORMULA = {
     "Path.tree_latency_s": "steps inside nodes and between them",
     "Path.hop_latency_s": "a choice between two fields",
     "hops_latency_s": "a look-up by tier",
-    "congestion": "network.slowdown for the whole job",
+    "slowdown_by_other_jobs": "network.slowdown for the whole job",
     "tier_frac": "a look-up by tier",
     "tensor_bytes": "tokens x width x bytes",
     "num_output_rows": "a size rounded up, as its docstring says",

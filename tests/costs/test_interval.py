@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from properties.cases import CATALOG, changed, setting
+from properties.cases import CATALOG, changed, cost_of, setting
 from scalewright.catalog.published import PublishedRun, load_runs, packaged_runs
-from scalewright.costs.interval import interval_s, unseen, widened_by
-from scalewright.costs.machine import machine_from_system
+from scalewright.costs.interval import interval_s, other_jobs_note, unseen
+from scalewright.costs.machine import machine_from_system, with_network
 from scalewright.planner.validation.validate import Case, NotInScopeError, express
 from scalewright.workload.precision import RECIPES
 
@@ -97,10 +97,33 @@ def test_shapes_outside_the_fitted_range_widen_the_interval_and_are_named(change
 def test_interval_is_wider_where_other_jobs_are_in_the_way() -> None:
     """512 of LUMI's 2,978 nodes beside 16, which fit under one leaf; each layout of a column for itself."""
     small, large = (changed(setting(machine="lumi"), dp=dp, gbs=dp) for dp in (128, 4096))
-    assert widened_by(small) == unseen(small)
-    assert "shared network" in widened_by(large)[-1]
-    together = changed(small, dp=np.array([128, 4096]), gbs=np.array([128, 4096]))
-    low, high = interval_s(time_s=1.0, setting=together)
-    assert low[1] < low[0]
-    assert high[1] > high[0]
-    assert (low[0], high[0]) == pytest.approx(interval_s(time_s=1.0, setting=small))
+    assert other_jobs_note(small) == ""
+    assert "--network quiet" in other_jobs_note(large)
+    costs = [cost_of(one) for one in (small, large)]
+    quiet = cost_of(replace(large, machine=with_network(large.machine, "quiet")))
+    widths = [float(cost.interval_s[1]) / float(cost.interval_s[0]) for cost in (quiet, costs[1])]
+    assert widths[1] > widths[0]
+    together = cost_of(changed(small, dp=np.array([128, 4096]), gbs=np.array([128, 4096])))
+    for index, cost in enumerate(costs):
+        assert [end[index] for end in together.interval_s] == pytest.approx(list(cost.interval_s))
+
+
+@pytest.mark.parametrize("name", ["lumi", "generic-a100"])
+def test_interval_of_a_shared_network_holds_the_quiet_day_and_the_bad_one(name: str) -> None:
+    machine = with_network(machine_from_system(CATALOG, name), "shared")
+    assert machine.network is not None
+    here = changed(setting(machine=machine), dp=2048, gbs=2048)
+    low, high = (float(end) for end in cost_of(here).interval_s)
+    for network in (
+        replace(machine.network, is_shared=False),
+        replace(machine.network, congestion=machine.network.congestion_high),
+    ):
+        assert low <= cost_of(replace(here, machine=replace(machine, network=network))).time.total <= high
+
+
+def test_quiet_network_leaves_the_interval_as_it_is() -> None:
+    quiet = with_network(machine_from_system(CATALOG, "lumi"), "quiet")
+    here = changed(setting(machine=quiet), dp=4096, gbs=4096)
+    cost = cost_of(here)
+    assert other_jobs_note(here) == ""
+    assert float(cost.interval_s[1]) == pytest.approx(interval_s(time_s=cost.time.total, setting=here)[1])

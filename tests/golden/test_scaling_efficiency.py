@@ -1,10 +1,10 @@
 """Scaling efficiency against what Frontier's and EPICURE's authors printed in numbers.
 
 Kind: measured. Efficiency is throughput per device over that of the smallest run, as both define it for language; for
-vision it is a batch's time on one node over that on n. Nothing of these runs is in the fit, but the slowdown of bulk
-exchange in a large job was set with EPICURE's language figures in view: its size (fabric entries, `congestion`) by 175B
-on LUMI (strong) and on MareNostrum 5, where it begins by the small models, which see none. So those say that one curve
-meets them all, not that it was foreseen; Frontier, Deucalion and vision are checks. Tolerance: 8 points, what single
+vision it is a batch's time on one node over that on n. Nothing of these runs is in the fit, but the slowdown by other
+jobs (`congestion` of a partition) was set by 175B on LUMI (strong) and MareNostrum 5, and on Deucalion between images
+and language; where it begins, by the small models, which see none. So those say that one curve meets them all, not that
+it was foreseen; Frontier, Leonardo, MeluXina, images and the small models are checks. Tolerance: 8 points, what single
 runs on shared machines are good for; the guide says that it could not repeat the large ones.
 
 Not public, hence assumed: EPICURE's split of 175B over 128 devices (tensor parallel within a node, the rest pipeline),
@@ -19,6 +19,7 @@ from functools import cache
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.costs.collectives import group_path
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.storage import epoch_time_s
 from scalewright.planner.answer import Answer, answer
@@ -56,7 +57,7 @@ def flop_per_s_per_gpu(run: Answer) -> float:
 
 SPLITS: dict[str, tuple[int, int, Recompute]] = {"lumi": (8, 16, "full"), "marenostrum5": (4, 32, "selective")}
 """Of one copy of 175B: tensor parallel, pipeline, recomputation."""
-DEVICES_PER_NODE = {"lumi": 8, "marenostrum5": 4, "deucalion": 4}
+DEVICES_PER_NODE = {"lumi": 8, "leonardo": 4, "marenostrum5": 4, "meluxina": 4, "karolina": 8, "deucalion": 4}
 
 
 def large(system: str, copies: int, *, weak: bool) -> Answer:
@@ -76,7 +77,7 @@ def small(system: str, nodes: int, *, weak: bool) -> Answer:
 @pytest.mark.parametrize(
     ("system", "growth", "weak", "low", "high"),
     [
-        ("lumi", 32, True, 0.80, 0.80),  # "above 80 %"
+        ("lumi", 32, True, 0.80, 1.00),  # "above 80 %"
         ("lumi", 32, False, 0.45, 0.45),
         ("marenostrum5", 4, True, 0.75, 0.80),
         ("marenostrum5", 4, False, 0.75, 0.80),
@@ -128,21 +129,87 @@ def test_strong_scaling_falls_faster_and_faster_and_meets_weak_at_1024() -> None
 # --- EPICURE, vision -------------------------------------------------------------------------------------------------
 
 
+IMAGES_PER_GPU = {"meluxina": 128, "karolina": 128, "deucalion": 128}
+"""128 for devices of 40 GiB; 256 for those of 64, which the other systems have."""
+
+
 @cache
-def batch_s(system: str, nodes: int, precision: str) -> float:
-    """Batch of 256 for devices of 64 GiB."""
-    dp = 4 * nodes
-    run = answer(
+def image_batch(system: str, nodes: int, precision: str) -> Answer:
+    dp, batch = DEVICES_PER_NODE[system] * nodes, IMAGES_PER_GPU.get(system, 256)
+    return answer(
         Question(
             spec=from_catalog(CATALOG.model("resnet-50")),
             machine=machine_from_system(CATALOG, system),
-            layout=Layout(dp=dp, mbs=256, gbs=256 * dp),
+            layout=Layout(dp=dp, mbs=batch, gbs=batch * dp),
             recipe=recipe(precision),
             stack=CATALOG.stack("eager"),
             stage=VisionModelStep(),
         )
     )
-    return float(run.time.total)
+
+
+def batch_s(system: str, nodes: int, precision: str) -> float:
+    return image_batch(system, nodes, precision).time_s
+
+
+def batch_efficiency(system: str, nodes: int, precision: str) -> float:
+    return batch_s(system, 1, precision) / batch_s(system, nodes, precision)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_karolina_degrades_faster_than_other_systems_on_64_nodes(precision: str) -> None:
+    """ "Fairly rapidly compared to other systems on which 64 nodes were used"."""
+    others = ("lumi", "leonardo", "meluxina", *(("marenostrum5",) if precision == "fp16" else ()))
+    assert batch_efficiency("karolina", 64, precision) < min(batch_efficiency(name, 64, precision) for name in others)
+
+
+@pytest.mark.parametrize("weak", [True, False])
+def test_small_model_degrades_faster_on_karolina_than_on_meluxina(weak: bool) -> None:
+    """Same devices, and 100 Gbit/s for each of them on both."""
+    karolina, meluxina = (
+        flop_per_s_per_gpu(small(name, 32, weak=weak)) / flop_per_s_per_gpu(small(name, 1, weak=weak))
+        for name in ("karolina", "meluxina")
+    )
+    assert karolina < meluxina - 0.005
+
+
+def test_batches_on_karolina_are_steady_and_on_deucalion_and_meluxina_they_are_not() -> None:
+    """The guide sees no outliers in Karolina's batches, and a long tail in those of the others."""
+
+    def high_over_time(system: str, nodes: int) -> float:
+        run = image_batch(system, nodes, "fp16")
+        return run.interval_s[1] / run.time_s
+
+    steady = high_over_time("karolina", 1)
+    assert high_over_time("karolina", 64) == pytest.approx(steady)
+    assert high_over_time("meluxina", 64) > 1.05 * steady
+    assert high_over_time("deucalion", 4) > 1.05 * steady
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_images_on_deucalion_are_near_perfect_on_2_nodes_and_worse_on_4(precision: str) -> None:
+    """ "Degrades rapidly with 4 nodes", on a busy machine; the small language model did not."""
+    two, four = (batch_efficiency("deucalion", nodes, precision) for nodes in (2, 4))
+    assert two > 0.96
+    assert four < two - 0.02
+    assert "shared network" in " ".join(image_batch("deucalion", 4, precision).warnings)
+
+
+def test_mixed_precision_scales_worse_than_fp32_on_every_system() -> None:
+    for system, nodes in (("lumi", 64), ("leonardo", 64), ("marenostrum5", 64), ("meluxina", 64), ("karolina", 64)):
+        assert batch_efficiency(system, nodes, "fp16") < batch_efficiency(system, nodes, "fp32")
+
+
+def test_marenostrum5_has_a_faster_network_than_lumi_where_both_run_large_jobs() -> None:
+    """ "Consistently fast network": from 512 nodes on, and least disturbed where the job has nearly all nodes."""
+    for nodes in (512, 768, 1024):
+        slowdowns = {}
+        for name in ("lumi", "leonardo", "marenostrum5"):
+            machine = machine_from_system(CATALOG, name)
+            devices = nodes * machine.gpus_per_node
+            slowdowns[name] = float(group_path(machine, num_ranks=devices, stride=1).slowdown)
+        assert slowdowns["marenostrum5"] < slowdowns["lumi"] / 2
+    assert slowdowns["marenostrum5"] < 2.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

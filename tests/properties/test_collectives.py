@@ -25,11 +25,17 @@ SIZES = st.floats(1.0, 1e11)
 RANKS = st.integers(2, 512)
 NAMES = st.sampled_from(sorted(MACHINES))
 CONGESTED: dict[str, Machine] = {
-    name: replace(machine, network=replace(machine.network, congestion=8.0, collisions=1.2))
+    name: replace(
+        machine,
+        network=replace(
+            machine.network, congestion=8.0, collisions=1.2, is_shared=True, num_nodes=60_000, congestion_frac=0.5
+        ),
+    )
     for name, machine in MACHINES.items()
     if machine.network is not None
 }
-"""The same machines with other jobs around, which not all of the catalogue's have."""
+"""The same machines with other jobs around, which not all of the catalogue's have, and so large that no job of these
+tests has half of them: beyond that there are fewer others, and a larger job may be faster."""
 
 
 def path_of(name: str, num_ranks: int, stride: int = 1) -> Path:
@@ -148,6 +154,22 @@ def test_larger_jobs_and_wider_groups_are_never_faster(
     near = group_path(machine, num_ranks=num_ranks, stride=stride, num_job_devices=job + 4 * num_ranks * stride)
     assert wide.tier >= near.tier or wide.span == "rail"  # fewer members a node may put them on one rail
     assert gather_time_s(size_bytes=size, path=wide) >= gather_time_s(size_bytes=size, path=near) * (1 - 1e-12)
+
+
+@given(name=NAMES, share=st.floats(0.0, 2.0))
+@MANY
+def test_other_jobs_only_ever_slow_down_and_a_job_on_all_nodes_has_none(name: str, share: float) -> None:
+    machine = CONGESTED[name]
+    assert machine.network is not None
+    nodes = max(2, round(share * machine.network.num_nodes))
+    devices = nodes * machine.gpus_per_node
+    shared, quiet = (
+        group_path(replace(machine, network=network), num_ranks=devices, stride=1)
+        for network in (machine.network, replace(machine.network, is_shared=False))
+    )
+    assert 8.0 * quiet.slowdown >= shared.slowdown >= quiet.slowdown >= 1.0
+    if share >= 1.0:
+        assert shared.slowdown == quiet.slowdown
 
 
 @given(name=NAMES, num_ranks=RANKS, job=JOBS, more=JOBS, size=SIZES)

@@ -144,7 +144,9 @@ def predict_many(
     }  # fmt: skip
     specs = {(name, length): _spec(library, name, length) for name in axes["model"] for length in axes["seq"]}
     split = [parse_layout(one) if isinstance(one, str) else one for one in axes["layout"]]
-    places = _Places(library, options.pop("partition", None), options.pop("transport", None))
+    places = _Places(
+        library, options.pop("partition", None), options.pop("transport", None), options.pop("network", None)
+    )
     labels: dict[str, list[str]] = {name: [] for name, values in axes.items() if len(values) > 1}
     questions: list[Question | None] = []
     problems: list[str] = []
@@ -180,6 +182,7 @@ class _Places:
     library: Catalog
     partition: str | None
     transport: str | None
+    network: str | None
     resolved: dict[tuple[str, int], Place] = field(default_factory=dict)
 
     def at(self, system: str, num_gpus: int) -> Place:
@@ -189,6 +192,11 @@ class _Places:
     def _resolve(self, system: str, num_ranks: int) -> Place:
         if (system, num_ranks) not in self.resolved:
             self.resolved[system, num_ranks] = resolve_place(
-                self.library, system, partition=self.partition, transport=self.transport, num_ranks=num_ranks
+                self.library,
+                system,
+                partition=self.partition,
+                transport=self.transport,
+                network=self.network,
+                num_ranks=num_ranks,
             )
         return self.resolved[system, num_ranks]

@@ -71,6 +71,7 @@ def plan(
     gpus: int | None = None,
     global_batch: int | None = None,
     partition: str | None = None,
+    network: str | None = None,
     seq: int | None = None,
     precision: str = "auto",
     stack: str = "auto",
@@ -96,8 +97,8 @@ def plan(
         raise ConfigError(f"stage {stage} has no layouts to search: use scalewright plan --stage {stage}")
     options = PlanOptions(
         model=model, global_batch=global_batch, nodes=None if nodes is None else str(nodes), gpus=gpus,
-        partition=partition, seq=seq, precision=precision, stack=stack, fix=fix, objective=objective, tokens=tokens,
-        steps=steps, budget=budget, walltime=walltime, mode=mode, stage=stage, top=top,
+        partition=partition, network=network, seq=seq, precision=precision, stack=stack, fix=fix, objective=objective,
+        tokens=tokens, steps=steps, budget=budget, walltime=walltime, mode=mode, stage=stage, top=top,
     )  # fmt: skip
     library = open_catalog(None if catalog is None else Path(catalog))
     systems = list(dict.fromkeys([system, *compare]))

@@ -95,6 +95,7 @@ def predict(
     seq: int | None = None,
     partition: str | None = None,
     transport: str | None = None,
+    network: str | None = None,
     generate: str | None = None,
     rl: str | None = None,
     mode: str = "full",
@@ -109,13 +110,15 @@ def predict(
 
     The options are those of `scalewright predict`. `model` is a catalogue name, a Hugging Face config.json or a shape
     such as `layers=32,hidden=4096,heads=32`; `system` a catalogued system, a calibration, or `here`; `layout` a text
-    such as `tp=2,dp=8`, or the same as a dictionary.
+    such as `tp=2,dp=8`, or the same as a dictionary. `network="quiet"` predicts without other jobs on the fabric,
+    `"shared"` with them.
     """
     if isinstance(layout, Mapping):
         layout = ",".join(f"{knob}={int(v) if isinstance(v, bool) else v}" for knob, v in layout.items())
     question = ask(
         open_catalog(None if catalog is None else Path(catalog)), model=model, system=system, layout=layout,
-        precision=precision, stack=stack, seq=seq, partition=partition, transport=transport, generate=generate, rl=rl,
-        mode=mode, lora_rank=lora_rank, optimizer=optimizer, storage=storage, samples=samples, checkpoint=checkpoint,
+        precision=precision, stack=stack, seq=seq, partition=partition, transport=transport, network=network,
+        generate=generate, rl=rl, mode=mode, lora_rank=lora_rank, optimizer=optimizer, storage=storage,
+        samples=samples, checkpoint=checkpoint,
     )  # fmt: skip
     return shown_answer(answer(question))

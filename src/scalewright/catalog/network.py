@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
 from scalewright.catalog.entry import Entry, require_positive
 from scalewright.catalog.facts import BytesPerS, Count, Fact, Fraction, Id, Seconds, Strict, TransfersPerS
 
+NetworkUse = Literal["quiet", "shared"]
+"""Whether other jobs exchange over the same fabric."""
+NETWORKS: tuple[NetworkUse, ...] = get_args(NetworkUse)
 Topology = Literal["fat-tree", "dragonfly", "dragonfly-plus", "torus-3d", "switch"]
 
 
@@ -84,13 +87,25 @@ class Fabric(Entry):
     collisions: Count
     """Slowdown of exchange beyond a leaf from flows that share a link by chance: 1 with adaptive routing."""
     congestion: Count
-    """Slowdown of exchange beyond a leaf for a job that has most of the machine, among other jobs: 1 for none."""
+    """Slowdown of exchange beyond a leaf by other jobs, for a job of middling share of a shared machine: 1 for none."""
+    congestion_high: Count
+    """The same on a bad day: the upper end of a prediction's interval uses it."""
 
     @model_validator(mode="after")
     def _slowdowns_slow_down(self) -> Fabric:
         require_positive("nodes_per_leaf", self.nodes_per_leaf, whole=True)
-        for name, fact in {"collisions": self.collisions, "congestion": self.congestion}.items():
+        slowdowns = {
+            "collisions": self.collisions,
+            "congestion": self.congestion,
+            "congestion_high": self.congestion_high,
+        }
+        for name, fact in slowdowns.items():
             require_slowdown(name, fact)
+        if self.congestion_high.value < self.congestion.value:
+            raise ValueError(
+                f"congestion_high is {self.congestion_high.text}, below congestion, {self.congestion.text}: give the "
+                "larger one"
+            )
         return self
 
 
@@ -108,8 +123,14 @@ class NodeNetwork(Strict):
     """Nodes of one Dragonfly group, island or pod; absent: all."""
     bisection_share: Fraction | None = None
     """Where it differs from the fabric's."""
+    collisions: Count | None = None
+    """Where it differs from the fabric's: what runs on these nodes lost to their own traffic."""
     congestion: Count | None = None
-    """Where it differs from the fabric's: 1 on a machine that runs one large job at a time."""
+    """Slowdown by other jobs that runs on these nodes showed, in place of the fabric's general value."""
+    congestion_nodes: Count | None = None
+    """Nodes of the job that saw this `congestion`."""
+    congestion_high: Count | None = None
+    """Where these nodes' bad days are known to differ from the fabric's."""
     placement: Literal["compact", "scattered"] = "scattered"
     """compact: consecutive nodes of a job fill leaves and groups in turn; scattered: what the scheduler finds free."""
     in_network_reduction: bool = False
@@ -122,7 +143,12 @@ class NodeNetwork(Strict):
         require_positive("nics_per_node", self.nics_per_node)
         require_positive("nodes_per_leaf", self.nodes_per_leaf, whole=True)
         require_positive("nodes_per_group", self.nodes_per_group, whole=True)
+        require_slowdown("collisions", self.collisions)
         require_slowdown("congestion", self.congestion)
+        require_slowdown("congestion_high", self.congestion_high)
+        require_positive("congestion_nodes", self.congestion_nodes, whole=True)
+        if (self.congestion is None) != (self.congestion_nodes is None):
+            raise ValueError("give congestion and congestion_nodes (of the job that saw it) together, or neither")
         return self
 
 

@@ -30,7 +30,7 @@ from scalewright.catalog.facts import (
 )
 from scalewright.catalog.network import Fabric as Fabric  # noqa: PLC0414
 from scalewright.catalog.network import Link as Link  # noqa: PLC0414
-from scalewright.catalog.network import NodeNetwork
+from scalewright.catalog.network import NetworkUse, NodeNetwork
 from scalewright.catalog.network import Transport as Transport  # noqa: PLC0414
 from scalewright.catalog.stack import Stack as Stack  # noqa: PLC0414
 
@@ -115,6 +115,11 @@ class Partition(NodeNetwork):
         require_positive("num_nodes", self.num_nodes, whole=True)
         require_positive("accelerators_per_node", self.accelerators_per_node, whole=True)
         require_positive("scale_up_bandwidth", self.scale_up_bandwidth)
+        if self.congestion_nodes is not None and self.congestion_nodes.value > self.num_nodes.value / 2:
+            raise ValueError(
+                f"congestion_nodes is {self.congestion_nodes.text}: a job on more than half of the nodes "
+                f"({self.num_nodes.text}) says little of other jobs; take a smaller job"
+            )
         return self
 
 
@@ -125,6 +130,8 @@ class System(Entry):
     country: str
     in_production: int | None = None
     scheduler: str
+    network: NetworkUse = "quiet"
+    """shared: jobs of other people exchange over the fabric, as on a production machine; quiet: one's own cluster."""
     partitions: tuple[Partition, ...] = Field(min_length=1)
     storage: tuple[Id, ...] = ()
     grid: Id | None = None

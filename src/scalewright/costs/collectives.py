@@ -140,8 +140,7 @@ def group_path(
         job = extent if num_job_devices is None else np.ceil(num_job_devices / per_node)
         reach = np.where(spans, np.maximum(extent, 2.0), 1.0)
         tier = tier_of(network, num_span_nodes=reach, num_job_nodes=job, one_per_node=here == 1)
-        half = machine.constants.congestion_share.value
-        slow = slowdown(network, tier=tier, num_job_nodes=job, half_frac=half)
+        slow = slowdown(network, tier=tier, num_job_nodes=job)
         quiet = quiet * tier_frac(network, tier)
         between = between + hops_latency_s(network, tier)
     factor, switch = machine.constants.latency_factor.value, machine.in_switch_bytes_per_s
@@ -302,7 +301,7 @@ def _all_to_all_by_links_s(
         return (time * (n > 1))[()]
     if network is None:
         return ((time + size_bytes / n * (n - here) / rate) * (n > 1))[()]
-    per_node, half = float(machine.gpus_per_node), machine.constants.congestion_share.value
+    per_node = float(machine.gpus_per_node)
     extent = np.ceil(n / per_node)
     job = extent if num_job_devices is None else np.maximum(np.ceil(np.asarray(num_job_devices) / per_node), extent)
     if network.is_compact:
@@ -315,7 +314,7 @@ def _all_to_all_by_links_s(
         wide = tier_of(network, num_span_nodes=np.maximum(extent, 2.0), num_job_nodes=job, one_per_node=False)
         parts = [(n - here, wide)]
     for ranks, tier in parts:
-        slow = slowdown(network, tier=tier, num_job_nodes=job, half_frac=half)
+        slow = slowdown(network, tier=tier, num_job_nodes=job)
         time = time + size_bytes / n * ranks * slow / (rate * tier_frac(network, tier))
     return (time * (n > 1))[()]
 

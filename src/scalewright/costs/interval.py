@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 
 from scalewright.costs.breakdown import FloatLike
-from scalewright.costs.machine.machine import CalibratedRange
+from scalewright.costs.machine.machine import CalibratedRange, Machine
 from scalewright.costs.machine.network import slowdown, tier_of
-from scalewright.costs.setting import Setting
+from scalewright.costs.setting import Setting, VisionSetting
+
+AnySetting = Setting | VisionSetting
+TimeOn = Callable[[Machine], FloatLike]
 
 COVERAGE_FRAC = 0.90
 """Share of further runs that an interval should hold."""
+SHARED_NETWORK = "shared network"
+"""How the note about other jobs begins."""
 SHAPE_WORDS = {"hidden": "a width of", "seq": "sequences of", "vocab": "a vocabulary of", "head_dim": "heads of"}
 
 
@@ -68,38 +77,88 @@ def _ranks(num_ranks: int) -> str:
     return f"{num_ranks} rank" if num_ranks == 1 else f"{num_ranks} ranks"
 
 
-def congestion(setting: Setting) -> FloatLike:
-    """Slowdown of bulk exchange over all devices of the job, by other jobs and by itself."""
+def slowdown_by_other_jobs(setting: AnySetting, *, congestion: float | None = None) -> FloatLike:
+    """Of bulk exchange over all devices of a job; `congestion` in place of the network's own."""
     network = setting.machine.network
     if network is None:
         return 1.0
     nodes = np.ceil(setting.layout.num_gpus / setting.machine.gpus_per_node)
     tier = tier_of(network, num_span_nodes=nodes, num_job_nodes=nodes, one_per_node=False)
-    half = setting.constants.congestion_share.value
-    return slowdown(network, tier=tier, num_job_nodes=nodes, half_frac=half)
+    alone = replace(network, collisions=1.0, congestion=network.congestion if congestion is None else congestion)
+    return slowdown(alone, tier=tier, num_job_nodes=nodes)
 
 
-def widened_by(setting: Setting) -> list[str]:
-    """Why one prediction's interval is wider than that of the fitted runs."""
-    slow = float(congestion(setting))
-    rough = f"shared network: communication assumed {slow:.2g}x slower (from two published runs)"
-    is_rough = slow > setting.constants.noticeable_slowdown.value
-    return [*unseen(setting), *([rough] if is_rough else [])]
+def shared_interval_s(
+    ends_s: tuple[FloatLike, FloatLike], *, time_s: FloatLike, setting: AnySetting, time_on: TimeOn
+) -> tuple[FloatLike, FloatLike]:
+    """An interval widened by what is not known of other jobs on a shared network; `time_on` predicts for a machine.
+
+    Equation  low = t exp(-hypot(ln t/low0, ln t/t_quiet)),  high = t exp(hypot(ln high0/t, ln t_busy/t))
+    Source    jcgm2008 (JCGM 100:2008), section 5.1.2: independent errors add in squares, here in logarithms
+    Assumes   other jobs and the model's own error know nothing of each other; t_quiet without other jobs, t_busy with
+              the fabric's `congestion_high`; as before where not even these would be noticed
+    Checked   tests/costs/test_interval.py: as before without other jobs; holds the quiet and the busy time
+    """
+    machine, network = setting.machine, setting.machine.network
+    is_noticed = _is_noticed(setting)
+    if network is None or not np.any(is_noticed):
+        return ends_s
+    quiet_s = time_on(replace(machine, network=replace(network, is_shared=False)))
+    busy_s = time_on(replace(machine, network=replace(network, congestion=network.congestion_high)))
+    low_s, high_s = ends_s
+    down = np.hypot(np.log(np.maximum(time_s / low_s, 1.0)), np.log(np.maximum(time_s / quiet_s, 1.0)))
+    up = np.hypot(np.log(np.maximum(high_s / time_s, 1.0)), np.log(np.maximum(busy_s / time_s, 1.0)))
+    low_s, high_s = (
+        np.where(is_noticed, wide_s, end_s)[()]
+        for wide_s, end_s in ((time_s * np.exp(-down), low_s), (time_s * np.exp(up), high_s))
+    )
+    return low_s, high_s
+
+
+def _is_noticed(setting: AnySetting) -> NDArray[np.bool_]:
+    """Whether other jobs may slow down exchange enough to be worth a word."""
+    network = setting.machine.network
+    worst = 1.0 if network is None else slowdown_by_other_jobs(setting, congestion=network.congestion_high)
+    return np.asarray(worst) > setting.constants.noticeable_slowdown.value
+
+
+def other_jobs_note(setting: AnySetting) -> str:
+    """One sentence about other jobs on the network; empty where they cannot be noticed."""
+    network = setting.machine.network
+    if network is None or not _is_noticed(setting):
+        return ""
+    centre, worst = (float(slowdown_by_other_jobs(setting, congestion=c)) for c in (None, network.congestion_high))
+    return (
+        f"{SHARED_NETWORK}: other jobs are assumed to slow down exchange between nodes {centre:.2g}x, in the interval "
+        f"1x to {worst:.2g}x ({network.congestion_basis}); --network quiet predicts without them"
+    )
+
+
+def own_flows_note(setting: AnySetting) -> str:
+    """One sentence about a network that a job's own flows overload; empty where they do not."""
+    network, layout = setting.machine.network, setting.layout
+    if network is None or network.collisions <= setting.constants.noticeable_slowdown.value:
+        return ""
+    if int(np.max(layout.num_gpus)) <= network.num_leaf_nodes * setting.machine.gpus_per_node:
+        return ""
+    return (
+        f"the job's own flows share links beyond {network.num_leaf_nodes:.0f} nodes: exchange is assumed "
+        f"{network.collisions:.2g}x slower there"
+    )
 
 
 def interval_s(*, time_s: FloatLike, setting: Setting) -> tuple[FloatLike, FloatLike]:
     """The 90 % interval of a predicted time.
 
-    Equation  [low, high] x t, each end to the power p (1 + u/2) for u things never seen in a fit, and for
-              congestion; p = 1 for dense models
+    Equation  [low, high] x t, each end to the power p (1 + u/2) for u things never seen in a fit; p = 1 for dense
+              models; other jobs on the network widen it further (shared_interval_s)
     Source    lee2023 (arXiv:2306.06342) on the published runs shipped with the package, each source left out in turn
               and weighing the same, as does the one that is not among them (benchmarks/fit.py)
     Assumes   tomorrow's run is of a source like those
     Checked   `scalewright validate` prints the coverage; tests/costs/test_interval.py: never narrower for the unseen
     """
     constants = setting.constants
-    is_congested = np.asarray(congestion(setting)) > constants.noticeable_slowdown.value
-    power = 1.0 + constants.unseen_widening.value * (len(unseen(setting)) + is_congested)
+    power = 1.0 + constants.unseen_widening.value * len(unseen(setting))
     if setting.shape.moe is not None:
         power = power * constants.expert_interval_power.value
     return time_s * constants.interval_low.value**power, time_s * constants.interval_high.value**power

@@ -105,7 +105,7 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     hardware_flop = model_flop + recompute_flop_per_sample(setting.shape, layout) * layout.gbs
     executed_flop = hardware_flop - skipped_flop_per_sample(setting) * layout.gbs
     bound_s = executed_flop / (layout.num_gpus * machine.peak_flop_per_s(setting.recipe.matmul))
-    low_s, high_s = interval.interval_s(time_s=total_s, setting=setting)
+    low_s, high_s = _interval_s(setting, total_s)
     rate = total_s * layout.num_gpus * machine.peak_flop_per_s(setting.recipe.matmul)
     return StepCost(
         time=time,
@@ -121,6 +121,13 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
         mfu_frac=model_flop / rate,
         hfu_frac=hardware_flop / rate,
     )
+
+
+def _interval_s(setting: Setting, time_s: FloatLike) -> tuple[FloatLike, FloatLike]:
+    return interval.shared_interval_s(
+        interval.interval_s(time_s=time_s, setting=setting), time_s=time_s, setting=setting,
+        time_on=lambda machine: step_time(replace(setting, machine=machine)).total,
+    )  # fmt: skip
 
 
 def recompute_flop_per_sample(shape: TransformerShape, layout: Layout) -> float:

@@ -127,7 +127,8 @@ def other_machines(machine: Machine, catalog: Catalog, *, num_nodes: int) -> Ite
     offered = catalog.fabric(partition.fabric).transports if partition.fabric is not None else ()
     for name in offered:
         if name != machine.transport:
-            yield name, machine_from_system(catalog, system_name, partition_name=partition_name, transport_name=name)
+            other = machine_from_system(catalog, system_name, partition_name=partition_name, transport_name=name)
+            yield name, replace(other, network=machine.network)
 
 
 def _vision_neighbours(question: Question, vision: VisionModelStep, catalog: Catalog) -> Iterator[Neighbour]:

@@ -15,7 +15,7 @@ from scalewright.catalog.derive import training_precision
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Stack
 from scalewright.costs.energy import Facility
-from scalewright.costs.machine import Machine, pick_partition
+from scalewright.costs.machine import Machine, pick_partition, with_network
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import why_not_expressed
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
@@ -246,7 +246,8 @@ class Question:
 def ask(
     catalog: Catalog, *, model: str | ModelSpec, system: str | Place | Machine, layout: str | Layout,
     precision: str = AUTO, stack: str = AUTO, seq: int | None = None, partition: str | None = None,
-    transport: str | None = None, generate: str | GenerateRequest | None = None, rl: str | RlRequest | None = None,
+    transport: str | None = None, network: str | None = None, generate: str | GenerateRequest | None = None,
+    rl: str | RlRequest | None = None,
     mode: str = "full", lora_rank: int | None = None, optimizer: str | None = None, storage: str | None = None,
     samples: str = "shards", checkpoint: str = "sync", num_loaders: int | None = None,
     channels_last: bool | None = None,
@@ -254,14 +255,17 @@ def ask(
     """Resolve every name and check every option. Whether the layout fits model and machine, `check` says.
 
     `system` is a name as people write it, a place that was resolved before, or a bare machine, which has no storage,
-    grid or price around it. Transformers read from the system's own storage unless `storage` names another. Images
+    grid or price around it. `network` says whether other jobs share the fabric: quiet or shared; None: as the system's
+    entry says. Transformers read from the system's own storage unless `storage` names another. Images
     are ready unless `storage` is named.
     """
     if generate is not None and rl is not None:
         raise ConfigError("generate and rl exclude each other: an RL step holds its own generation; give one of them")
     spec = resolve_spec(catalog, model, seq)
     split = parse_layout(layout) if isinstance(layout, str) else layout
-    place = resolve_place(catalog, system, partition=partition, transport=transport, num_ranks=int(split.num_gpus))
+    place = resolve_place(
+        catalog, system, partition=partition, transport=transport, network=network, num_ranks=int(split.num_gpus)
+    )
     machine = place.machine
     chosen_recipe = resolve_recipe(precision, machine)
     chosen_stack = resolve_stack(stack, catalog, split, machine, is_vision=spec.is_vision)
@@ -296,14 +300,16 @@ def resolve_spec(catalog: Catalog, model: str | ModelSpec, seq: int | None = Non
 
 def resolve_place(
     catalog: Catalog, system: str | Place | Machine, *, partition: str | None = None, transport: str | None = None,
-    num_ranks: int = 1,
+    network: str | None = None, num_ranks: int = 1,
 ) -> Place:  # fmt: skip
     """The machine that is meant, with the system around it."""
     if isinstance(system, Place):
-        return system
-    if isinstance(system, Machine):
-        return Place(machine=system, system="", basis="")
-    return place_of(catalog, system, partition=partition, transport=transport, num_ranks=num_ranks)
+        place = system
+    elif isinstance(system, Machine):
+        place = Place(machine=system, system="", basis="")
+    else:
+        place = place_of(catalog, system, partition=partition, transport=transport, num_ranks=num_ranks)
+    return replace(place, machine=with_network(place.machine, network))
 
 
 def resolve_recipe(name: str, machine: Machine) -> Recipe:

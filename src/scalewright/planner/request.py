@@ -176,6 +176,8 @@ class PlanOptions:
     gpus: int | None = None
     """Devices, where they are no whole nodes."""
     partition: str | None = None
+    network: str | None = None
+    """quiet or shared; None: as the system's entry says."""
     seq: int | None = None
     precision: str = "auto"
     """One or several, separated by commas."""
@@ -268,7 +270,9 @@ def resolve_request(
     spec = resolve_spec(catalog, options.model, options.seq)
     if spec.is_vision:
         raise ConfigError(f"{spec.id} has one layout, data parallel: predict it with a layout such as dp=8,mbs=256")
-    place = resolve_place(catalog, system, partition=options.partition, num_ranks=options.gpus or 1)
+    place = resolve_place(
+        catalog, system, partition=options.partition, network=options.network, num_ranks=options.gpus or 1
+    )
     machine, counts = place.machine, parse_counts(options.nodes, options.gpus, place.machine)
     precisions = [name.strip() for name in options.precision.split(",") if name.strip()]
     if feed is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from statistics import median
 
 from scalewright import units
+from scalewright.costs.interval import SHARED_NETWORK
 from scalewright.records.study_report import FindingShown, Number
 from scalewright.study.expressions import shown
 from scalewright.study.kinds.base import Outcome
@@ -33,6 +34,7 @@ def findings_of(results: Results) -> Iterator[FindingShown]:
     yield from _doubted(results, {point for finding in headlines for point in finding.evidence})
     yield from headlines
     yield from _limits(results)
+    yield from _shared(results)
 
 
 def _doubted(results: Results, headline: Set[str]) -> Iterator[FindingShown]:
@@ -213,6 +215,18 @@ def _bases(results: Results, axis: str, label: str) -> Iterator[str]:
 
 def _named_unit(metric: Metric) -> str:
     return f"{metric.unit} " if metric.dimension is units.COUNT and metric.unit else ""
+
+
+def _shared(results: Results) -> Iterator[FindingShown]:
+    """How many predictions assume other jobs on the network, which nobody knows beforehand."""
+    predicted = [index for index, outcome in enumerate(results.predicted) if outcome.numbers and not outcome.problem]
+    shared = [i for i in predicted if any(note.startswith(SHARED_NETWORK) for note in results.predicted[i].notes)]
+    if shared:
+        yield FindingShown(
+            text=f"{len(shared)} of {len(predicted)} predictions assume other jobs on the network: their intervals are "
+            'wider, and network = "quiet" predicts without them',
+            evidence=tuple(results.study.points[index].id for index in shared),
+        )
 
 
 def _limits(results: Results) -> Iterator[FindingShown]:

@@ -89,9 +89,7 @@ class TrainingConstants(Strict):
     straggler_growth: Fraction
     """Slowdown for each doubling of the node count: all wait for the slowest."""
     congestion_share: Fraction
-    """Share of a machine at which a job sees half of its fabric's `congestion`."""
-    congestion_nodes: Count
-    """Nodes of a machine that sees half of its fabric's `congestion`."""
+    """Share of a shared machine from which on a job sees all of its fabric's `congestion`."""
     step_overhead: Seconds
     """Host work once per step: data, clipping, logging."""
     device_reserve: Bytes
@@ -107,7 +105,7 @@ class TrainingConstants(Strict):
     unseen_widening: Fraction
     """Growth of an interval's logarithm for each thing about a request that no run behind the interval shares."""
     noticeable_slowdown: Count
-    """Congestion beyond this widens the interval, since it is a rough figure."""
+    """Other jobs widen the interval where they may slow down exchange by more than this."""
     seen_with_stack: dict[Id, tuple[Literal["8 bit", "experts"], ...]]
     """What fitted runs of each software stack had, of what changes its kernels."""
     seen_accelerators: tuple[Id, ...]

@@ -16,4 +16,7 @@ PrecisionName = Annotated[
 StackName = Annotated[str, typer.Option(help="Software stack (see: catalog stacks), or auto.")]
 SeqLength = Annotated[int | None, typer.Option(help="Tokens per sample; default: the model's own.")]
 PartitionName = Annotated[str | None, typer.Option(help="Partition of the system; default: its main one.")]
+NetworkText = Annotated[
+    str | None, typer.Option(help="quiet, or shared with other jobs; default: as the system's entry says.")
+]
 ModeText = Annotated[str, typer.Option(help="full, offload (optimizer on the hosts) or lora (adapters).")]

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalewright.cli.options import AsJson, CatalogFolder, ExplainAll, ExplainStep, OutFile, report_written, write_out
-from scalewright.cli.planner.options import ModelName, ModeText, PartitionName, PrecisionName, SeqLength, StackName
+from scalewright.cli.planner.options import (
+    ModelName,
+    ModeText,
+    NetworkText,
+    PartitionName,
+    PrecisionName,
+    SeqLength,
+    StackName,
+)
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
@@ -44,6 +52,7 @@ def run(
     global_batch: GlobalBatch = None,
     system: SystemOption = None,
     partition: PartitionName = None,
+    network: NetworkText = None,
     nodes: NodesText = None,
     gpus: GpuCount = None,
     seq: SeqLength = None,
@@ -85,7 +94,7 @@ def run(
         check_plot(plot)
     library = open_catalog(catalog)
     options = PlanOptions(
-        model=model, global_batch=global_batch, partition=partition, nodes=nodes, gpus=gpus, seq=seq,
+        model=model, global_batch=global_batch, partition=partition, network=network, nodes=nodes, gpus=gpus, seq=seq,
         precision=precision, stack=stack, fix=fix, objective=objective, tokens=tokens, steps=steps, budget=budget,
         walltime=walltime, mode=mode, stage=stage, top=top,
     )  # fmt: skip

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import AsJson, CatalogFolder, ExplainAll, ExplainStep, OutFile, report_written, write_out
-from scalewright.cli.planner.options import ModelName, ModeText, PartitionName, PrecisionName, SeqLength, StackName
+from scalewright.cli.planner.options import (
+    ModelName,
+    ModeText,
+    NetworkText,
+    PartitionName,
+    PrecisionName,
+    SeqLength,
+    StackName,
+)
 
 SystemName = Annotated[
     str, typer.Option(help="Catalogue name of the machine, a calibration's, or here.", show_default=False)
@@ -44,6 +52,7 @@ def run(
     seq: SeqLength = None,
     partition: PartitionName = None,
     transport: TransportName = None,
+    network: NetworkText = None,
     generate: GenerateText = None,
     rl: RlText = None,
     mode: ModeText = "full",
@@ -79,8 +88,8 @@ def run(
     prediction = answer(
         ask(
             library, model=model, system=system, layout=layout, precision=precision, stack=stack, seq=seq,
-            partition=partition, transport=transport, generate=generate, rl=rl, mode=mode, lora_rank=lora_rank,
-            optimizer=optimizer, storage=storage, samples=samples, checkpoint=checkpoint,
+            partition=partition, transport=transport, network=network, generate=generate, rl=rl, mode=mode,
+            lora_rank=lora_rank, optimizer=optimizer, storage=storage, samples=samples, checkpoint=checkpoint,
         )
     )  # fmt: skip
     document = prediction.document()

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from scalewright.catalog.derive import link_bytes_per_s, usable_memory_bytes
 from scalewright.catalog.library import Catalog
+from scalewright.catalog.network import NETWORKS
 from scalewright.catalog.types import Accelerator, Fabric, Link, Partition, System, Transport
 from scalewright.costs.machine.machine import Machine
-from scalewright.costs.machine.network import HOPS_IN_GROUP, Network, congestion_of_machine, exit_frac
+from scalewright.costs.machine.network import HOPS_IN_GROUP, Network, exit_frac
 from scalewright.errors import ConfigError, NotExpressedError, UnknownNameError
 
 
@@ -26,6 +27,7 @@ def pick_partition(system: System, name: str | None) -> Partition:
 def machine_from_system(
     catalog: Catalog, system_name: str, *, partition_name: str | None = None, transport_name: str | None = None
 ) -> Machine:
+    """The partition of a system. Whether other jobs share its network, the system's entry says."""
     system = catalog.system(system_name)
     partition = pick_partition(system, partition_name)
     accelerator = catalog.accelerator(partition.accelerator)
@@ -60,14 +62,32 @@ def machine_from_system(
         network_bytes_per_s_per_gpu=per_gpu * transport.achievable.value,
         network_latency_s=transport.latency.value,
         transport=transport.id,
-        network=_network(fabric, partition, num_half_nodes=constants.congestion_nodes.value),
+        network=_network(
+            fabric, partition, is_shared=system.network == "shared", usual_frac=constants.congestion_share.value
+        ),
     )
 
 
-def _network(fabric: Fabric, partition: Partition, *, num_half_nodes: float) -> Network:
+def with_network(machine: Machine, name: str | None) -> Machine:
+    """The machine with other jobs on its network (`shared`) or without (`quiet`); None: as its entry says."""
+    if name is None:
+        return machine
+    if name not in NETWORKS:
+        raise UnknownNameError("network", name, NETWORKS, hint=f"choose {' or '.join(NETWORKS)}")
+    if machine.network is None:
+        if name == "quiet":
+            return machine
+        raise ConfigError(
+            f"network shared: {machine.name} has no catalogued fabric that jobs could share; leave it out"
+        )
+    return replace(machine, network=replace(machine.network, is_shared=name == "shared"))
+
+
+def _network(fabric: Fabric, partition: Partition, *, is_shared: bool, usual_frac: float) -> Network:
     """The fabric with what the partition says of its own part of it."""
     nodes = partition.num_nodes.value
-    shared = congestion_of_machine(congestion=fabric.congestion.value, num_nodes=nodes, num_half_nodes=num_half_nodes)
+    congestion = partition.congestion or fabric.congestion
+    seen_nodes = partition.congestion_nodes
     leaf, whole = partition.nodes_per_leaf or fabric.nodes_per_leaf, fabric.max_hops.value
     group = partition.nodes_per_group
     share = (partition.bisection_share or fabric.bisection_share).value
@@ -79,8 +99,16 @@ def _network(fabric: Fabric, partition: Partition, *, num_half_nodes: float) -> 
         num_group_nodes=math.inf if group is None else group.value,
         num_nodes=nodes,
         exit_frac=exit_frac(topology=fabric.topology, bisection_frac=share),
-        collisions=fabric.collisions.value,
-        congestion=shared if partition.congestion is None else partition.congestion.value,
+        collisions=(partition.collisions or fabric.collisions).value,
+        congestion=congestion.value,
+        congestion_high=max(congestion.value, (partition.congestion_high or fabric.congestion_high).value),
+        congestion_frac=usual_frac if seen_nodes is None else seen_nodes.value / nodes,
+        congestion_basis=(
+            "a general value: no figure of this machine is published"
+            if seen_nodes is None
+            else f"by published runs on {seen_nodes.value:.0f} of its nodes"
+        ),
+        is_shared=is_shared,
         is_compact=partition.placement == "compact",
         is_rail_optimised=fabric.rail_optimised,
         reduces=partition.in_network_reduction,

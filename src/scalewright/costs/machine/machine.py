@@ -116,6 +116,7 @@ class Machine:
             "network_bytes_per_s_per_gpu": self.network_bytes_per_s_per_gpu,
             "transport": self.transport,
             "fabric": None if self.network is None else self.network.fabric,
+            "network": None if self.network is None else ("shared" if self.network.is_shared else "quiet"),
             "library": self.library,
             **({"calibration": self.calibration_id} if self.calibration_id else {}),
         }

@@ -53,7 +53,9 @@ class StagePlan:
 def plan_stage(catalog: Catalog, system: str, options: PlanOptions, *, teacher: str | None = None) -> StagePlan:
     """The fewest devices for stage rl, generate or distill. `teacher` is the model that generates in distillation."""
     spec, mode = resolve_spec(catalog, options.model), training_mode(options.mode)
-    machine = resolve_place(catalog, system, partition=options.partition, num_ranks=options.gpus or 1).machine
+    machine = resolve_place(
+        catalog, system, partition=options.partition, network=options.network, num_ranks=options.gpus or 1
+    ).machine
     minimum = fewest_by_mode(
         spec=spec, machine=machine, stage_name=options.stage, seq=options.seq or spec.transformer.seq,
         stack=resolve_stack(options.stack, catalog, Layout(zero=3), machine),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewright.costs.interval import widened_by
+from scalewright.costs.interval import other_jobs_note, own_flows_note, unseen
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.planner.answer import Answer
 from scalewright.planner.energy_use import Footprint, footprint
@@ -67,7 +67,8 @@ def _warnings(question: Question, cost: StepCost) -> list[str]:
             f"--fix tp={question.layout.tp} includes them"
         )
     warnings += _host_warnings(question, cost)
-    warnings += [f"{reason}: the interval is wider" for reason in widened_by(question.setting)]
+    warnings += [f"{reason}: the interval is wider" for reason in unseen(question.setting)]
+    warnings += filter(None, [other_jobs_note(question.setting), own_flows_note(question.setting)])
     return [*warnings, *machine.assumptions, *(question.facility.notes if question.facility else ())]
 
 

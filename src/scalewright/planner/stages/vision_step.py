@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from scalewright.catalog.types import ConvShape
 from scalewright.costs import storage, vision
-from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.breakdown import Breakdown, FloatLike
+from scalewright.costs.interval import other_jobs_note, own_flows_note, shared_interval_s
 from scalewright.costs.setting import VisionSetting
 from scalewright.planner.answer import Answer
 from scalewright.planner.energy_use import Footprint, footprint
@@ -33,7 +34,7 @@ def predict_vision(question: Question) -> Answer:
     peak = num_gpus * machine.peak_flop_per_s(question.recipe.matmul)
     memory = vision.step_memory(setting)
     reserved = float(memory.total) * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
-    low, high = vision.interval_s(time_s=total, setting=setting)
+    low, high = _interval_s(setting, total)
     images_per_s = int(layout.gbs) / total
     return Answer(
         question=question,
@@ -47,7 +48,7 @@ def predict_vision(question: Question) -> Answer:
         fits_host=True,
         num_units=int(layout.gbs),
         footprint=_footprint(question, time, flop),
-        warnings=tuple(_warnings(question, time, images_per_s / num_gpus, vision.unseen(setting))),
+        warnings=tuple(_warnings(question, setting, time, images_per_s / num_gpus)),
         figures=VisionFigures(
             setting=setting,
             one_node_s=one_node_s,
@@ -83,7 +84,14 @@ def _footprint(question: Question, time: Breakdown, flop: float) -> Footprint | 
     )  # fmt: skip
 
 
-def _warnings(question: Question, time: Breakdown, images_per_s_per_gpu: float, unseen: list[str]) -> list[str]:
+def _interval_s(setting: VisionSetting, time_s: float) -> tuple[FloatLike, FloatLike]:
+    return shared_interval_s(
+        vision.interval_s(time_s=time_s, setting=setting), time_s=time_s, setting=setting,
+        time_on=lambda machine: vision.step_time(replace(setting, machine=machine)).total,
+    )  # fmt: skip
+
+
+def _warnings(question: Question, setting: VisionSetting, time: Breakdown, images_per_s_per_gpu: float) -> list[str]:
     machine, feed, warnings = question.machine, question.feed, []
     accelerator = machine.accelerator
     if not question.channels_last and (accelerator.num_compute_units is None or accelerator.clock_boost is None):
@@ -97,5 +105,6 @@ def _warnings(question: Question, time: Breakdown, images_per_s_per_gpu: float, 
             f"images are assumed to be ready: {workers} would prepare {loaded_per_s:,.0f} a second; "
             "name a storage to count the wait"
         )
-    warnings += [f"{reason}: the interval is wider" for reason in unseen]
+    warnings += [f"{reason}: the interval is wider" for reason in vision.unseen(setting)]
+    warnings += filter(None, [other_jobs_note(setting), own_flows_note(setting)])
     return [*warnings, *machine.assumptions, *(question.facility.notes if question.facility else ())]

@@ -37,6 +37,8 @@ class SearchPoint:
     global_batch: int
     system: str = HERE
     partition: str = ""
+    network: str = ""
+    """quiet or shared: whether other jobs use the fabric; empty: as the system's entry says."""
     precision: str = "auto"
     stack: str = "auto"
     seq: int = 0
@@ -48,7 +50,8 @@ class SearchPoint:
         """The point as a plan is asked for."""
         return PlanOptions(
             model=self.model, nodes=str(self.nodes), global_batch=self.global_batch, partition=self.partition or None,
-            precision=self.precision, stack=self.stack, seq=self.seq or None, fix=self.fix,
+            network=self.network or None, precision=self.precision, stack=self.stack, seq=self.seq or None,
+            fix=self.fix,
         )  # fmt: skip
 
 

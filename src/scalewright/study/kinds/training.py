@@ -53,6 +53,8 @@ class TrainingPoint:
     system: str = HERE
     partition: str = ""
     transport: str = ""
+    network: str = ""
+    """quiet or shared: whether other jobs use the fabric; empty: as the system's entry says."""
     precision: str = "auto"
     stack: str = "auto"
     seq: int = 0
@@ -144,7 +146,8 @@ def resolve(catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Qu
     place = _place(catalog.folders, point.system, point.partition, point.transport, int(layout.num_gpus))
     return ask(
         catalog, model=point.model, system=place, layout=layout, precision=point.precision, stack=point.stack,
-        seq=point.seq or None, storage=point.storage or None, channels_last=point.channels_last,
+        network=point.network or None, seq=point.seq or None, storage=point.storage or None,
+        channels_last=point.channels_last,
     )  # fmt: skip
 
 
