@@ -40,13 +40,12 @@ def measured() -> dict[int, float]:
 def run() -> Setting:
     entry = CATALOG.model("frontier-175b").transformer
     assert entry is not None
-    megatron = CATALOG.stack("eager-unfused")  # Megatron-DeepSpeed with dropout; attention does not enter here
     return Setting(
         shape=entry.model_copy(update={"seq": 2048, "num_positions": 2048, "vocab": 51200}),
         machine=machine_from_system(CATALOG, "frontier"),
         layout=Layout(tp=4, pp=16, dp=2, mbs=1, gbs=640, zero=1, recompute="full"),
         recipe=recipe("fp16"),
-        stack=megatron.model_copy(update={"fused_attention": True}),
+        stack=CATALOG.stack("megatron-deepspeed-flash"),
     )
 
 

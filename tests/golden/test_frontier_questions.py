@@ -24,6 +24,7 @@ from scalewright.planner.answer import Answer, answer
 from scalewright.planner.question import Question
 from scalewright.planner.search.search import SearchResult, search
 from scalewright.planner.search.space import NOTHING_FIXED, Fixed, Space, parse_fixed
+from scalewright.study.points import open_study
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog
 from scalewright.workload.precision import recipe
@@ -82,8 +83,8 @@ CASES = {
 
 
 def stack() -> Stack:
-    """Megatron-DeepSpeed of 2023 with FlashAttention-2, as in the test of its memory."""
-    return CATALOG.stack("eager-unfused").model_copy(update={"fused_attention": True})
+    """Megatron-DeepSpeed of 2023 with FlashAttention-2: the software of the shipped study."""
+    return CATALOG.stack("megatron-deepspeed-flash")
 
 
 @cache
@@ -161,3 +162,47 @@ def test_what_the_wider_search_gains_is_the_recomputation(name: str) -> None:
     own = times_s(searched(name, THEIRS), CASES[name].parsed.zero)[0]
     # Splitting activations by sequence, interleaving and ZeRO give the tenth that recomputation does not.
     assert own / times_s(result)[0] <= RECOMPUTED * 1.10
+
+
+def test_the_shipped_study_asks_about_the_same_software() -> None:
+    study = open_study(CATALOG, "frontier-tuning")
+    assert {cell.options["stack"] for cell in study.combinations} == {stack().id}
+    layouts = {str(cell.options["layout"]) for cell in study.combinations if cell.labels["experiment"] == "tuned"}
+    assert {parse_layout(text) for text in layouts} == {CASES[name].parsed for name in ("22b", "175b", "1t-table")}
+
+
+def test_its_kernels_are_those_of_its_parents() -> None:
+    """No run with a known layout moves this stack apart from them."""
+    parent, flash = CATALOG.stack("eager-unfused"), CATALOG.stack("eager")
+    assert stack().host_time.value == pytest.approx(parent.host_time.value, rel=0.15)
+    assert stack().elementwise_passes.value == pytest.approx(parent.elementwise_passes.value, rel=0.15)
+    assert stack().attention_share.value == pytest.approx(flash.attention_share.value, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["22b", "175b"])
+def test_sharding_everything_lost_because_nothing_hides_its_gathers(name: str) -> None:
+    """ZeRO-3 without tensor and pipeline parallelism is slower than the tuned layout on their software.
+
+    With whole layers gathered beside the products (FSDP) it would be near the tuned layout or faster.
+    """
+    case = CASES[name]
+    layout = f"dp={case.parsed.num_gpus},mbs=1,gbs={case.parsed.gbs},zero=3,recompute=full"
+
+    def sharded(software: Stack) -> Answer:
+        question = Question(
+            spec=case.spec, machine=MACHINE, layout=parse_layout(layout), recipe=recipe("fp16"), stack=software
+        )
+        return answer(question)
+
+    theirs, hidden = sharded(stack()), sharded(CATALOG.stack("eager"))
+    assert theirs.time_s > 1.2 * tuned_s(name)
+    assert theirs.limits[0].name == "data_parallel"
+    assert hidden.time_s < 0.8 * theirs.time_s
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_search_on_their_software_splits_the_model(name: str) -> None:
+    best = searched(name, THEIRS)
+    layout = best.layout(best.fastest(1)[0])
+    assert layout.tp * layout.pp > 1
+    assert layout.zero < 3

@@ -11,7 +11,10 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.study.file import load, shipped
 from scalewright.study.points import open_study
+from scalewright.study.report_builder import report_of
 from scalewright.study.results import predict_study
+from scalewright.study.statements import checked_statements
+from scalewright.workload.model import from_catalog
 
 CATALOG = Catalog((packaged_data(),))
 POINTS = 0.08
@@ -38,6 +41,8 @@ def test_every_figure_meets_a_point(name: str) -> None:
     lonely = [figure.where for figure in study.file.published if not study.matching(figure.where)]
     assert not lonely
     assert not [remark.where for remark in study.file.remarks if not study.matching(remark.where)]
+    sides = [side for told in study.file.statements for side in (told.lower, told.higher)]
+    assert not [side for side in sides if not study.matching(side)]
 
 
 BATCH_OF_THE_GUIDE = {
@@ -54,3 +59,36 @@ def test_vision_has_the_guides_batch_per_gpu(system: str, batch: int) -> None:
     mine = [study.combinations[index] for index in study.matching({"system": system})]
     assert {cell.values["batch"] for cell in mine} == {batch}
     assert all(f"mbs={batch}," in str(cell.options["layout"]) for cell in mine)
+
+
+def test_the_best_rate_of_marenostrum5_is_under_strong_scaling_on_few_nodes() -> None:
+    """EPICURE guide 1.0, section 5.3: up to 384 TFLOP/s; rates are higher with strong scaling on few nodes."""
+    study = open_study(CATALOG, "epicure-language")
+    (figure,) = (f for f in study.file.published if f.metric == "flop_per_s_per_gpu" and f.value == 384e12)
+    (index,) = study.matching(figure.where)
+    values = study.combinations[index].values
+    assert (values["system"], values["scaling"], values["growth"]) == ("marenostrum5", "strong", 1)
+    results = predict_study(CATALOG, study)
+    mine = study.matching({"system": "marenostrum5", "size": "175b"})
+    rates = {i: results.predicted[i].numbers["flop_per_s_per_gpu"].value for i in mine}
+    assert max(rates, key=rates.__getitem__) == index
+    assert rates[index] == pytest.approx(384e12, rel=0.10)
+
+
+@pytest.mark.parametrize("name", ["epicure-vision", "epicure-language"])
+def test_contradictions_with_the_guide_are_in_the_notes(name: str) -> None:
+    """Each statement of the guide is met, or a note of the report names it with the predicted figures."""
+    results = predict_study(CATALOG, open_study(CATALOG, name))
+    report = report_of(results)
+    checks = checked_statements(results)
+    assert len(checks) == len(results.study.file.statements) >= 6
+    for check in checks:
+        assert check.holds != (check.sentence in report.notes)
+
+
+def test_the_inferred_shape_of_the_small_model_is_stated() -> None:
+    notes = " ".join(open_study(CATALOG, "epicure-language").file.notes)
+    spec = from_catalog(CATALOG.model("epicure-small"))
+    assert spec.num_params == pytest.approx(355e6, rel=0.02)
+    for words in ("Inferred", "857 million", "355 million", "24 layers"):
+        assert words in notes

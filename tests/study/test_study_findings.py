@@ -71,3 +71,47 @@ def test_efficiency_is_the_same_by_step_time_and_by_rate(tmp_path: Path, gbs: st
 
 def test_fewest_devices_of_different_stages_are_not_compared() -> None:
     assert best(predicted_report(CATALOG, open_study(CATALOG, "hpc-r1"))) == ""
+
+
+STATED = """
+[[statements]]
+text = "two nodes are slower than one for each device"
+metric = "tokens_per_s_per_gpu"
+lower = { nodes = 2 }
+higher = { nodes = 1 }
+source = "paper"
+
+[[statements]]
+text = "four nodes lose more than half"
+metric = "tokens_per_s_per_gpu"
+lower = { nodes = 4 }
+higher = { nodes = 1 }
+by = 0.5
+source = "paper"
+
+[[statements]]
+text = "one node is slower than two for each device"
+metric = "tokens_per_s_per_gpu"
+lower = { nodes = 1 }
+higher = { nodes = 2 }
+source = "paper"
+
+[sources.paper]
+kind = "measured"
+text = "who wrote it"
+checked = 2026-01-01
+"""
+
+
+def test_statements_of_a_source_are_held_against_the_predictions(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(STUDY.replace("GBS", "4 * dp").replace("METRIC", "tokens_per_s_per_gpu") + STATED)
+    report = predicted_report(CATALOG, open_study(CATALOG, str(path)))
+    assert "predictions agree with 1 of 3 statements of the sources; the notes name the others" in [
+        finding.text for finding in report.findings
+    ]
+    small, wrong = (note for note in report.notes if note.startswith("The source says: "))
+    assert "four nodes lose more than half. Predicted throughput per device is " in small
+    assert small.endswith("the difference is too small.")
+    assert "one node is slower than two for each device. " in wrong
+    assert wrong.endswith("the prediction contradicts it.")

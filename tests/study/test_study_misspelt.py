@@ -15,7 +15,16 @@ from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog, open_catalog
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.graph.file import Resources
-from scalewright.study.file import ConditionalValues, Measure, Published, Relative, Remark, Scaling, StudyFile
+from scalewright.study.file import (
+    ConditionalValues,
+    Measure,
+    Published,
+    Relative,
+    Remark,
+    Scaling,
+    Statement,
+    StudyFile,
+)
 from scalewright.study.kinds.emulated import EmulatedPoint
 from scalewright.study.kinds.plan import SearchPoint
 from scalewright.study.kinds.reading import ReadingPoint
@@ -66,6 +75,12 @@ FULL: dict[str, Any] = {
         }
     ],
     "remarks": [{"where": {"nodes": 1}, "text": "none"}],
+    "statements": [
+        {
+            "text": "t", "metric": "step_time_s", "lower": {"nodes": 1}, "higher": {"nodes": 2}, "by": 0.1,
+            "source": "paper",
+        }
+    ],
     "measure": {
         **CELLS, "where": "site", "site": "leonardo", "job": JOB, "concurrent": 1, "order": "listed",
         "calibrate": "60 s", "repeats": 1, "time_limit": "1 h", "gpu_hours_limit": 5.0, "note": "n", "scale": "ranks",
@@ -82,6 +97,7 @@ MODELS: dict[Path_, type[BaseModel]] = {
     ("relative",): Relative,
     ("published", 0): Published,
     ("remarks", 0): Remark,
+    ("statements", 0): Statement,
     ("sources", "paper"): Source,
 }
 CONDITIONS: tuple[Path_, ...] = (
@@ -90,6 +106,8 @@ CONDITIONS: tuple[Path_, ...] = (
     ("exclude", 0),
     ("published", 0, "where"),
     ("remarks", 0, "where"),
+    ("statements", 0, "lower"),
+    ("statements", 0, "higher"),
     ("relative", "to"),
     ("extra",),
     ("point",),

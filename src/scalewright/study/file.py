@@ -156,6 +156,20 @@ class Remark(Documented):
     text: str
 
 
+class Statement(Documented):
+    """What a publication says without a number: some points are below others in a metric."""
+
+    text: str
+    """One sentence without a full stop."""
+    metric: str
+    lower: dict[Name, Value | tuple[Value, ...]]
+    """Points that are below; of several points the mean counts."""
+    higher: dict[Name, Value | tuple[Value, ...]]
+    by: float = Field(default=0.0, ge=0.0)
+    """Least difference, as a share of the higher value."""
+    source: Source
+
+
 class StudyFile(PointMatrix):
     schema_: str = Field(alias="schema")
     id: Id
@@ -173,6 +187,8 @@ class StudyFile(PointMatrix):
     measure: Measure | None = None
     published: tuple[Published, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    """Each is held against the predictions. The notes of a report say which are contradicted."""
     notes: tuple[str, ...] = ()
     """Assumptions behind the figures."""
 
@@ -271,6 +287,9 @@ def _conditions(file: StudyFile) -> Iterator[tuple[str, str, set[str]]]:
         yield from ((f"{prefix}extra", name, set(get_args(PointKind))) for name in matrix.extra)
     for number, figure in enumerate(file.published):
         yield from ((f"published.{number}.where", name, every) for name in figure.where)
+    for number, statement in enumerate(file.statements):
+        yield from ((f"statements.{number}.lower", name, every) for name in statement.lower)
+        yield from ((f"statements.{number}.higher", name, every) for name in statement.higher)
     for number, remark in enumerate(file.remarks):
         yield from ((f"remarks.{number}.where", name, every) for name in remark.where)
     yield from (("relative.to", name, axes) for name in (file.relative.to if file.relative else ()))

@@ -14,8 +14,11 @@ from scalewright.study.metrics import METRICS, Metric
 from scalewright.study.order import agreement, is_search
 from scalewright.study.results import NOT_YET, Results
 from scalewright.study.scaling import RATES, SAME_WORK, work_per_device
+from scalewright.study.statements import checked_statements
 
 MAX_COMPARED = 3
+MEETS_FRAC = 0.005
+"""Distance from a published share, or from the range it prints, that rounds to none."""
 DOUBTS = {
     "busy": "other work used the machine",
     "unsteady": "steps were not steady",
@@ -30,7 +33,7 @@ def findings_of(results: Results) -> Iterator[FindingShown]:
 
     Doubts about the measurements behind these sentences come first.
     """
-    headlines = [*_agreement(results), *_order(results), *_best(results), *_compared(results)]
+    headlines = [*_agreement(results), *_statements(results), *_order(results), *_best(results), *_compared(results)]
     yield from _doubted(results, {point for finding in headlines for point in finding.evidence})
     yield from headlines
     yield from _limits(results)
@@ -72,10 +75,9 @@ def _agreement(results: Results) -> Iterator[FindingShown]:
             ids = tuple(results.study.points[index].id for index, _, _ in compared)
             if metric.dimension is units.FRACTION:
                 worst = max(abs(a.value - _nearest(b, a.value)) for _, a, b in compared)
-                text = (
-                    f"predicted {metric.title} is within {100 * worst:.0f} points of all {len(compared)} {origin} "
-                    "figures"
-                )
+                near = "meets" if worst < MEETS_FRAC else f"is within {100 * worst:.0f} points of"
+                every = f"all {len(compared)} {origin} figures" if len(compared) > 1 else f"the {origin} figure"
+                text = f"predicted {metric.title} {near} {every}"
             else:
                 errors = sorted(abs(a.value / _nearest(b, a.value) - 1.0) for _, a, b in compared)
                 text = (
@@ -83,6 +85,18 @@ def _agreement(results: Results) -> Iterator[FindingShown]:
                     f"(median of {len(compared)}, worst {errors[-1]:.0%})"
                 )
             yield FindingShown(text=text, evidence=ids)
+
+
+def _statements(results: Results) -> Iterator[FindingShown]:
+    """How many statements of the sources the predictions agree with."""
+    checks = checked_statements(results)
+    if checks:
+        held = sum(check.holds for check in checks)
+        rest = "" if held == len(checks) else "; the notes name the others"
+        yield FindingShown(
+            text=f"predictions agree with {held} of {len(checks)} statements of the sources{rest}",
+            evidence=tuple(dict.fromkeys(point for check in checks for point in check.points)),
+        )
 
 
 def _order(results: Results) -> Iterator[FindingShown]:

@@ -57,7 +57,8 @@ def open_study(catalog: Catalog, name: str, *, is_measured: bool = False) -> Stu
     path = find(name)
     file = load(path)
     with _naming(str(path)):
-        for metric_name in (*file.metrics, *(p.metric for p in file.published), *_scaling_metrics(file)):
+        sourced = [*(figure.metric for figure in file.published), *(claim.metric for claim in file.statements)]
+        for metric_name in (*file.metrics, *sourced, *_scaling_metrics(file)):
             metric(metric_name)
     if file.measure is not None and file.measure.where == "site" and file.measure.site != HERE:
         with _naming(f"{path}: key 'measure.site'"):

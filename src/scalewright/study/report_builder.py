@@ -25,6 +25,7 @@ from scalewright.study.metrics import METRICS, Metric
 from scalewright.study.points import Study, open_study
 from scalewright.study.results import Results, measured_study, predict_study
 from scalewright.study.scaling import Curve, curves, too_few_points, where_to_stop
+from scalewright.study.statements import contradictions
 from scalewright.study.store import Store
 
 NO_OUTCOME = Outcome()
@@ -74,7 +75,7 @@ def report_of(results: Results, *, machine: str = "", now: datetime | None = Non
         scale_name=_scale_name(results),
         units={name: METRICS[name].unit for name in sorted(_names(results))},
         findings=tuple(findings_of(results)),
-        notes=(*study.file.notes, *results.notes),
+        notes=(*study.file.notes, *contradictions(results), *results.notes),
         measure_note=study.file.measure.note if study.file.measure and results.measured else "",
     )
 

@@ -59,6 +59,8 @@ class TrainingPoint:
     stack: str = "auto"
     seq: int = 0
     channels_last: bool | None = None
+    tokens: str = ""
+    """Tokens of the whole training, such as `20T`: adds the work of all its steps."""
     storage: str = ""
     """Storage that images are read from; empty: reading is not predicted."""
     images_per_epoch: int = 0
@@ -171,7 +173,14 @@ def predict_point(catalog: Catalog, options: Mapping[str, Value], *, where: str)
     question = resolve(catalog, options, where=where)
     if question.spec.is_vision:
         return _vision(read(options, where=where), answer(question))
-    return outcome_of(answer(question))
+    outcome, tokens = outcome_of(answer(question)), read(options, where=where).tokens
+    return outcome if not tokens else _with_training_flop(outcome, units.parse(tokens, units.COUNT))
+
+
+def _with_training_flop(outcome: Outcome, num_tokens: float) -> Outcome:
+    """The outcome with the model's work on so many tokens."""
+    flop_per_token = outcome.numbers["flop_per_s_per_gpu"].value / outcome.numbers["tokens_per_s_per_gpu"].value
+    return replace(outcome, numbers=outcome.numbers | {"training_flop": Number(value=flop_per_token * num_tokens)})
 
 
 def outcome_of(prediction: Answer) -> Outcome:
