@@ -43,7 +43,7 @@ def opened(browser, path: Path, report: StudyReport, width: int = WIDE_PX) -> No
 
 def test_a_doubt_is_seen_in_table_chart_and_details(browser, tmp_path: Path) -> None:
     opened(browser, tmp_path / "index.html", REPORT)
-    marks = [row.find_elements(By.TAG_NAME, "td")[-2].text for row in rows(browser)]
+    marks = [row.find_elements(By.TAG_NAME, "td")[-1].text for row in rows(browser)]
     assert marks == ["", "b"]
     dots = browser.find_elements(By.CSS_SELECTOR, "circle[aria-label*='measured']")
     assert [dot.get_attribute("fill-opacity") for dot in dots] == ["1", "0.45"]

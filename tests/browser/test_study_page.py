@@ -68,7 +68,7 @@ def test_tables_sort_by_value_and_filter_by_words(browser, page: Path) -> None:
 def test_marks_tell_their_value_to_mouse_and_keyboard(browser, page: Path) -> None:
     opened(browser, page)
     label = browser.execute_script(
-        "const m = document.querySelector('.plots svg circle'); m.focus();"
+        "const m = document.querySelector('svg[aria-label=\"Chart of rate per device\"] circle'); m.focus();"
         "return [m.getAttribute('aria-label'), document.querySelector('.tip')?.textContent]"
     )
     assert "TFLOP/s" in label[0]
@@ -77,7 +77,7 @@ def test_marks_tell_their_value_to_mouse_and_keyboard(browser, page: Path) -> No
 
 def test_series_can_be_hidden_and_chosen(browser, page: Path) -> None:
     opened(browser, page)
-    count = "return document.querySelector('.plots svg').querySelectorAll('circle').length"
+    count = "return document.querySelectorAll('svg[aria-label=\"Chart of rate per device\"] circle').length"
     before = browser.execute_script(count)
     browser.execute_script("document.querySelector('.legend button').click()")
     assert 0 < browser.execute_script(count) < before
@@ -90,6 +90,45 @@ def test_series_can_be_hidden_and_chosen(browser, page: Path) -> None:
     )
     assert names
     assert all("leonardo" in name for name in names)
+
+
+def test_the_first_chart_compares_every_published_figure(browser, page: Path) -> None:
+    opened(browser, page)
+    report = json.loads((page.parent / "report.json").read_text())
+    told = sum(len(point["published"]) for point in report["points"])
+    title, num_marks = browser.execute_script(
+        "const f = document.querySelector('.plots figure');"
+        "return [f.querySelector('figcaption').textContent, f.querySelectorAll('circle').length]"
+    )
+    assert title == "Predicted over published"
+    assert num_marks == told > 5
+    assert browser.execute_script("return document.querySelectorAll('.published tbody tr').length") == told
+
+
+def test_no_header_covers_another_and_no_advice_is_empty(browser, page: Path) -> None:
+    opened(browser, page)
+    covered = browser.execute_script(
+        "const heads = [...document.querySelectorAll('.points th')].map(h => h.getBoundingClientRect());"
+        "return heads.filter((h, i) => i && heads[i - 1].right > h.left + 1).length"
+    )
+    assert covered == 0
+    empty = browser.execute_script(
+        "return [...document.querySelectorAll('.stop tbody td')].filter(c => !c.textContent.trim()).length"
+    )
+    assert empty == 0
+    assert "No advice for vega" in browser.execute_script("return document.body.innerText")
+
+
+def test_print_is_light_and_keeps_the_legend(browser, page: Path) -> None:
+    opened(browser, page)
+    browser.execute_script("document.documentElement.dataset.theme = 'dark'")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    display = "return getComputedStyle(document.querySelector(arguments[0])).display"
+    paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    shown = {name: browser.execute_script(display, name) for name in (".legend", ".controls", ".more")}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert paper == "rgb(255, 255, 255)"
+    assert shown == {".legend": "flex", ".controls": "none", ".more": "none"}
 
 
 def test_a_point_explains_itself(browser, page: Path) -> None:

@@ -39,6 +39,7 @@ Refused = Callable[..., str]
         (plan("--what-if", "mbs=128,recompute=none,tp=1,pp=1,cp=1", model="gpt3-6.7b"), ["what-if", "conflict"]),
         (plan("--emit", "megatrom"), ["megatrom", "megatron"]),
         (plan("--plot", "plan.gif"), ["plan.gif"]),
+        (plan("--plot", "/proc/none/plan.pdf", model="no-such-model"), ["/proc/none", "cannot be written"]),
         (plan("--walltime", "24"), ["'24'", "unit"]),
         (plan("--walltime", "0 s"), ["walltime 0 s"]),
         (plan("--top", "0"), ["top 0"]),

@@ -120,7 +120,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_predicted(
 def test_plots_are_for_print(cli: Cli, folder: Path) -> None:
     cli("study", "predict", "mine.toml", "--out", "report", cwd=folder)
     kinds = {path.suffix for path in (folder / "report" / "plots").iterdir()}
-    assert kinds == {".svg", ".png"}
+    assert kinds == {".svg", ".png", ".pdf"}
 
 
 def test_texts_of_a_study_come_out_inert(cli: Cli, folder: Path) -> None:

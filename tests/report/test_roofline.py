@@ -15,8 +15,9 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.question import Generation, Question, VisionModelStep, resolve_recipe, resolve_stack
+from scalewright.report.figure_file import COLOURS, DOTS_PER_INCH, REST
 from scalewright.report.pictures import picture_of, points
-from scalewright.report.planner.roofline import SIZE_INCH, draw, memory_segments, time_segments
+from scalewright.report.planner.roofline import KIND_COLOURS, SIZE_INCH, draw, memory_segments, time_segments
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import from_catalog
 
@@ -33,7 +34,7 @@ CASES = {
 FITS = ["predict", "--model", "gpt3-6.7b", "--system", "selene", "--layout", "tp=8,gbs=8"]
 
 
-STAGES = ("vision", "generation", "generation of experts")
+STAGES = ("vision", "generation", "generation of experts", "generation on leonardo")
 
 
 def ask_stage(name: str) -> Answer:
@@ -43,7 +44,7 @@ def ask_stage(name: str) -> Answer:
             spec=from_catalog(CATALOG.model("resnet-50")), machine=machine, recipe=resolve_recipe("bf16", machine),
             stack=CATALOG.stack("eager"), layout=parse_layout("dp=8,mbs=256,gbs=2048"), stage=VisionModelStep(),
 ))  # fmt: skip
-    machine = machine_from_system(CATALOG, "generic-mi300x")
+    machine = machine_from_system(CATALOG, "leonardo" if "leonardo" in name else "generic-mi300x")
     return answer(
         Question(
             spec=from_catalog(CATALOG.model("mixtral-8x7b" if "experts" in name else "llama3-70b")), machine=machine,
@@ -135,6 +136,19 @@ def test_segments_add_up(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*CASES, *STAGES])
+def test_a_colour_has_one_meaning_in_the_figure(name: str) -> None:
+    """A term of time that is no operation has a colour of no point, and memory has colours of its own."""
+    picture = picture_of(ask_any(name))
+    of_points = {KIND_COLOURS[point.kind] for point in points(picture)}
+    kinds = {kind.replace("_", " ") for kind in KIND_COLOURS}
+    others = [s for s in time_segments(picture) if s.name.removesuffix(" and loss") not in kinds]
+    num_free = len(set(COLOURS) - of_points)
+    assert not {segment.colour for segment in others[:num_free]} & of_points
+    of_time = {segment.colour for segment in time_segments(picture)} - {REST}
+    assert not of_time & {segment.colour for segment in memory_segments(picture)}
+
+
+@pytest.mark.parametrize("name", [*CASES, *STAGES])
 def test_points_are_the_largest_operations_under_their_roofs(name: str) -> None:
     picture = picture_of(ask_any(name))
     drawn_points = points(picture)
@@ -153,10 +167,13 @@ def texts(figure: Figure) -> Iterator[Annotation]:
 @pytest.mark.parametrize("name", [*CASES, *STAGES])
 def test_no_label_covers_another_or_leaves_the_figure(name: str) -> None:
     figure = draw(picture_of(ask_any(name)))
+    figure.set_dpi(DOTS_PER_INCH)
+    figure.canvas.draw()
     for axes in figure.axes[1:]:
         legend = axes.get_legend()
         assert legend is not None
         assert legend.get_window_extent().x1 <= figure.bbox.x1
+        assert legend.get_window_extent().y1 <= figure.bbox.y1
     assert tuple(figure.get_size_inches()) == SIZE_INCH
     figure.canvas.draw()
     boxes = {t.get_text(): t.get_window_extent() for t in texts(figure)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scalewright.api.frames import Framed
 from scalewright.catalog.library import open_catalog
@@ -40,11 +40,11 @@ class ShownAnswer(Answer, Framed):
 
     def plot(self) -> SvgPlot:
         """Roofline, time and memory as one figure, as `scalewright predict --plot` draws it."""
-        from scalewright.report.figure_file import check_plot
+        from scalewright.report.figure_file import check_library
         from scalewright.report.planner.roofline import prediction_drawing
 
-        check_plot(Path("answer.svg"))
-        return SvgPlot(prediction_drawing(self, "svg").decode())
+        check_library()
+        return SvgPlot(lambda kind: prediction_drawing(self, kind))
 
     def __repr__(self) -> str:
         low, high = self.interval_s
@@ -68,17 +68,25 @@ class ShownChange(Change):
 
 
 class SvgPlot(str):
-    """A drawing that a notebook shows; the text is SVG."""
+    """A drawing that a notebook shows; the text is SVG. It can be saved as .svg, .png or .pdf."""
 
-    __slots__ = ()
+    __slots__ = ("_drawing",)
+    _drawing: Callable[[str], bytes]
+
+    def __new__(cls, drawing: Callable[[str], bytes]) -> Self:
+        plot = super().__new__(cls, drawing("svg").decode())
+        plot._drawing = drawing
+        return plot
 
     def _repr_svg_(self) -> str:
         return str(self)
 
     def save(self, path: str | Path) -> None:
-        from scalewright.records.documents import write_text
+        from scalewright.records.documents import write_bytes
+        from scalewright.report.figure_file import check_plot
 
-        write_text(Path(path), str(self))
+        check_plot(Path(path))
+        write_bytes(Path(path), self._drawing(Path(path).suffix.lower().removeprefix(".")))
 
 
 def shown_answer(plain: Answer) -> ShownAnswer:

@@ -29,7 +29,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="At a site: stay until every 
 HERE = "here"
 JOBS_EVERY_S = 15.0
 """Between two looks at the queue, which is shared with others."""
-Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Figures for a paper, as SVG and PNG.")]
+Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Figures for a paper, as SVG, PNG and PDF.")]
 
 
 @app.callback()

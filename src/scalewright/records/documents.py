@@ -96,12 +96,16 @@ def _open_stream(path: Path) -> int | None:
         return None
     if stat.S_ISCHR(kind) or stat.S_ISFIFO(kind):
         return os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    _check_kind(path, kind)
+    return None
+
+
+def _check_kind(path: Path, kind: int) -> None:
     if stat.S_ISDIR(kind):
         raise DocumentError(f"{path}: is a folder; name a file in it")
-    if not stat.S_ISREG(kind):
+    if stat.S_ISSOCK(kind) or stat.S_ISBLK(kind):
         name = "socket" if stat.S_ISSOCK(kind) else "block device"
         raise DocumentError(f"{path}: is a {name}, not a file; name another file")
-    return None
 
 
 def _own_descriptor(path: Path) -> int | None:
@@ -132,6 +136,19 @@ def check_folder(path: Path) -> None:
         for folder in missing:
             with contextlib.suppress(OSError):  # it could not be made, or somebody else has put something there
                 folder.rmdir()
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work whose result it will hold. Leaves no trace."""
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        kind = stat.S_IFREG
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
+    _check_kind(path, kind)
+    if stat.S_ISREG(kind) and _own_descriptor(path) is None:
+        check_folder(Path(os.path.realpath(path)).parent)
 
 
 def read_document(path: Path, kind: str, *, major: int = 1) -> dict[str, Any]:

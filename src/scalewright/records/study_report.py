@@ -30,6 +30,12 @@ class Number:
     count: int = 1
     """Repeats behind a measured value."""
 
+    def nearest(self, value: float) -> float:
+        """The number, or the point of its range that is nearest to a value: inside a range that is the value itself."""
+        low = self.low if self.low is not None else (self.value if self.high is None else value)
+        high = self.high if self.high is not None else (self.value if self.low is None else value)
+        return min(max(value, low), high)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricShown:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.errors import ConfigError, MissingExtraError
-from scalewright.records.documents import write_bytes
+from scalewright.records.documents import check_file, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,6 +18,11 @@ DOTS_PER_INCH = 200
 # Okabe and Ito's colours, which readers with any colour vision can tell apart; grey is for the rest.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
 REST = "#999999"
+LINE_COLOURS = tuple(colour for colour in COLOURS if colour != "#F0E442")
+"""For lines and small marks on white, where yellow is too pale."""
+MEMORY_COLOURS = ("#332288", "#DDCC77", "#882255", "#88CCEE", "#999933", "#AA4499", "#661100")
+"""Terms of memory. They are other colours than those of time, so that no colour of a figure has two meanings; from
+Tol's muted scheme, for any colour vision."""
 STYLE: dict[Any, Any] = {
     "font.size": 7.0,
     "axes.labelsize": 7.0,
@@ -35,9 +40,14 @@ NO_DATE: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationD
 
 
 def check_plot(path: Path) -> None:
-    """Refuse what cannot be drawn before anything is computed."""
+    """Refuse what cannot be drawn or written before anything is computed."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"--plot {str(path)!r} names no kind of picture: end it in {', '.join(SUFFIXES)}")
+    check_file(path)
+    check_library()
+
+
+def check_library() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from statistics import median
 
@@ -17,8 +18,8 @@ from scalewright.study.scaling import RATES, SAME_WORK, work_per_device
 from scalewright.study.statements import checked_statements
 
 MAX_COMPARED = 3
-MEETS_FRAC = 0.005
-"""Distance from a published share, or from the range it prints, that rounds to none."""
+MAX_QUOTED = 2
+"""Figures that are quoted one by one; a median of two says nothing."""
 DOUBTS = {
     "busy": "other work used the machine",
     "unsteady": "steps were not steady",
@@ -69,22 +70,68 @@ def _of_measured(some: Sequence[int], measured: Sequence[int]) -> str:
 
 
 def _agreement(results: Results) -> Iterator[FindingShown]:
+    """One sentence for each metric: every figure if there are few, else the middle, the worst and where that is."""
     for origin, pairs in (("measured", _measured_pairs(results)), ("published", _published_pairs(results))):
         for name, compared in pairs.items():
             metric = METRICS[name]
-            ids = tuple(results.study.points[index].id for index, _, _ in compared)
-            if metric.dimension is units.FRACTION:
-                worst = max(abs(a.value - _nearest(b, a.value)) for _, a, b in compared)
-                near = "meets" if worst < MEETS_FRAC else f"is within {100 * worst:.0f} points of"
-                every = f"all {len(compared)} {origin} figures" if len(compared) > 1 else f"the {origin} figure"
-                text = f"predicted {metric.title} {near} {every}"
+            if len(compared) <= MAX_QUOTED:
+                text = _quoted(results, metric, compared, origin)
             else:
-                errors = sorted(abs(a.value / _nearest(b, a.value) - 1.0) for _, a, b in compared)
-                text = (
-                    f"predicted {metric.title} is {median(errors):.0%} off the {origin} one "
-                    f"(median of {len(compared)}, worst {errors[-1]:.0%})"
-                )
-            yield FindingShown(text=text, evidence=ids)
+                text = _summed_up(results, metric, compared, origin)
+            yield FindingShown(text=text, evidence=tuple(results.study.points[index].id for index, _, _ in compared))
+
+
+def _quoted(results: Results, metric: Metric, compared: Sequence[Pair], origin: str) -> str:
+    figures = [
+        f"predicted {_words(ours, metric)}, {origin} {_words(theirs, metric)} ({_where(results, index)})"
+        for index, ours, theirs in compared
+    ]
+    return f"{metric.title}: {'; '.join(figures)}"
+
+
+def _summed_up(results: Results, metric: Metric, compared: Sequence[Pair], origin: str) -> str:
+    is_share = metric.dimension is units.FRACTION
+    off = [(_off(ours, theirs, is_share=is_share), index) for index, ours, theirs in compared]
+    worst, index = max(off)
+    inside, known = _covered(compared)
+    cover = f"; {inside} of {known} lie in the 90 % interval" if known else ""
+    if worst == 0:
+        return f"{metric.title}: all {len(compared)} {origin} figures are predicted exactly{cover}"
+    middle = median(error for error, _ in off)
+    amounts = [f"{100 * error:.2g} {'points' if is_share else '%'}" for error in (middle, worst)]
+    return (
+        f"predicted {metric.title} is {amounts[0]} off in the median of {len(compared)} {origin} figures, "
+        f"{amounts[1]} at worst ({_where(results, index)}){cover}"
+    )
+
+
+def _off(ours: Number, theirs: Number, *, is_share: bool) -> float:
+    """Shares differ by points, other figures by a share of the figure they are compared with."""
+    nearest = theirs.nearest(ours.value)
+    return abs(ours.value - nearest) if is_share else abs(ours.value / nearest - 1.0)
+
+
+def _covered(compared: Sequence[Pair]) -> tuple[int, int]:
+    """How many figures lie in the predicted interval, of those with one."""
+    known = [(ours.low, ours.high, theirs.nearest(ours.value)) for _, ours, theirs in compared]
+    inside = [low <= value <= high for low, high, value in known if low is not None and high is not None]
+    return sum(inside), len(inside)
+
+
+def _words(number: Number, metric: Metric) -> str:
+    """A figure as it was printed: a range, a bound or a value."""
+    unit = f" {metric.unit}" if metric.dimension is units.COUNT and metric.unit else ""
+    low, high = (None if end is None else units.format(end, metric.dimension) for end in (number.low, number.high))
+    value = units.format(number.value, metric.dimension)
+    if low and not high:
+        value = f"above {low}"
+    elif high and not low:
+        value = f"below {high}"
+    return f"{value}{unit}"
+
+
+def _where(results: Results, index: int) -> str:
+    return ", ".join(f"{name} {label}" for name, label in results.study.points[index].labels.items() if label)
 
 
 def _statements(results: Results) -> Iterator[FindingShown]:
@@ -121,14 +168,9 @@ def _order(results: Results) -> Iterator[FindingShown]:
         )
 
 
-def _nearest(number: Number, value: float) -> float:
-    """The value, or the nearest point of a range: inside a range the error is zero."""
-    low = number.low if number.low is not None else (number.value if number.high is None else value)
-    high = number.high if number.high is not None else (number.value if number.low is None else value)
-    return min(max(value, low), high)
-
-
-Pairs = Mapping[str, list[tuple[int, Number, Number]]]
+Pair = tuple[int, Number, Number]
+"""A point, what is predicted of it, and what was measured or published."""
+Pairs = Mapping[str, list[Pair]]
 
 
 def _measured_pairs(results: Results) -> Pairs:
@@ -147,7 +189,7 @@ def _measured_pairs(results: Results) -> Pairs:
 
 
 def _published_pairs(results: Results) -> Pairs:
-    pairs: dict[str, list[tuple[int, Number, Number]]] = {}
+    pairs: dict[str, list[Pair]] = {}
     for published in results.published:
         numbers = results.predicted[published.point].numbers if results.predicted else {}
         metric = published.figure.metric
@@ -244,17 +286,32 @@ def _shared(results: Results) -> Iterator[FindingShown]:
 
 
 def _limits(results: Results) -> Iterator[FindingShown]:
+    """What takes most of the predicted time, and why points cannot run."""
+    points = results.study.points
     counts: dict[str, list[int]] = {}
     for index, outcome in enumerate(results.predicted):
         if outcome.limit and not outcome.problem:
             counts.setdefault(outcome.limit, []).append(index)
-    total = sum(map(len, counts.values()))
-    for name, indices in sorted(counts.items(), key=lambda item: -len(item[1]))[:3]:
-        ids = tuple(results.study.points[i].id for i in indices)
+    largest = sorted(counts.items(), key=lambda item: -len(item[1]))[:MAX_COMPARED]
+    if largest:
+        total = sum(map(len, counts.values()))
         yield FindingShown(
-            text=f"the largest term is {name} in {len(indices)} of {total} predicted points", evidence=ids
+            text=f"the largest term is {_terms([(name, len(indices)) for name, indices in largest], total)}",
+            evidence=tuple(points[index].id for _, indices in largest for index in indices),
         )
     blocked = [index for index, outcome in enumerate(results.predicted) if outcome.problem]
     if blocked:
-        ids = tuple(results.study.points[i].id for i in blocked)
-        yield FindingShown(text=f"{len(blocked)} of {len(results.predicted)} points cannot run", evidence=ids)
+        reasons = Counter(results.predicted[index].problem for index in blocked).most_common()
+        such_as = "" if len(reasons) == 1 else f"for {len(reasons)} reasons, such as "
+        yield FindingShown(
+            text=f"{len(blocked)} of {len(results.predicted)} points cannot run: {such_as}{reasons[0][0]}",
+            evidence=tuple(points[index].id for index in blocked),
+        )
+
+
+def _terms(largest: Sequence[tuple[str, int]], total: int) -> str:
+    if len(largest) == 1:
+        name, count = largest[0]
+        return f"{name} in {'every' if count == total else f'{count} of {total}'} predicted point"
+    names = [f"{name} in {count}" for name, count in largest]
+    return f"{', '.join(names[:-1])} and {names[-1]} of {total} predicted points"

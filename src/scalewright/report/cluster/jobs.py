@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from scalewright.errors import ConfigError, MissingExtraError
+from scalewright.errors import ConfigError
 from scalewright.launch.graph.budget import Bill, Estimate, Usage
 from scalewright.launch.graph.graph import Graph, dot, outline
 from scalewright.launch.graph.launches import LaunchProgress
 from scalewright.launch.graph.manifest import ALONE
-from scalewright.records.documents import document, to_json, write_bytes, write_text
+from scalewright.records.documents import check_file, document, to_json, write_text
 from scalewright.report.console import answer_console, plain_table
+from scalewright.report.figure_file import SUFFIXES, check_plot, write_figure
 
-PICTURES = (".svg", ".png", ".pdf")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def print_launches(launches: Sequence[LaunchProgress], *, as_json: bool) -> None:
@@ -87,21 +89,21 @@ def print_spent(usage: Usage, price: Bill | None, *, limit_gpu_hours: float | No
 def check_graph_plot(path: Path) -> None:
     """Refuse a --plot that cannot be drawn, before anything is submitted."""
     if path.suffix == ".dot":
+        check_file(path)
         return
-    if path.suffix not in PICTURES:
-        raise ConfigError(f"--plot {path}: a graph is drawn as .dot, {', '.join(PICTURES)}: choose one of these")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("report", "matplotlib") from error
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--plot {path}: a graph is drawn as .dot, {', '.join(SUFFIXES)}: choose one of these")
+    check_plot(path)
 
 
 def draw_graph(path: Path, graph: Graph) -> None:
     if path.suffix == ".dot":
         write_text(path, dot(graph))
         return
-    import io
+    write_figure(path, lambda: _drawn_graph(graph))
 
+
+def _drawn_graph(graph: Graph) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -124,9 +126,7 @@ def draw_graph(path: Path, graph: Graph) -> None:
             arrow = {"arrowstyle": "->", "color": "#30507a", "shrinkA": 28, "shrinkB": 28}
             axes.annotate("", xy=(x, y), xytext=start, arrowprops=arrow)
             axes.text((x + start[0]) / 2, (y + start[1]) / 2 - 0.1, relation, fontsize=7, ha="center", color="#555555")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:])
-    write_bytes(path, buffer.getvalue())
+    return figure
 
 
 def _positions(graph: Graph) -> dict[str, tuple[int, int]]:

@@ -1,81 +1,34 @@
 "use strict";
 function study(article) {
   const data = JSON.parse(article.querySelector("script.data").textContent);
-  const NS = "http://www.w3.org/2000/svg";
   /* A chart is 520 units wide whatever the screen: on a phone its letters are drawn larger, as the style sheet says. */
   const FONT = matchMedia("(max-width: 40rem)").matches ? 16 : 12;
-  const COLOURS = ["#2f7fd0", "#d1562b", "#229a5b", "#9a62cf", "#c08a10", "#17a2b8", "#d0487f", "#7b8794", "#8aa82f", "#8c5a3c", "#5a6fd6", "#c23b3b"];
-  const PREFIX = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
-
-  function make(tag, attributes, parent, text) {
-    const svg = ["svg", "g", "path", "line", "circle", "text", "rect"].includes(tag);
-    const node = svg ? document.createElementNS(NS, tag) : document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
-    if (text !== undefined) node.textContent = text;
-    if (parent) parent.appendChild(node);
-    return node;
-  }
-
-  // --- numbers, as the tables of the page write them --------------------------------------------------------------
-  function tidy(value) {
-    const rounded = Number(value.toPrecision(3));
-    return Math.abs(rounded) >= 1000 ? rounded.toLocaleString("en") : String(rounded);
-  }
-  /* Values are in SI; a link's bytes are written in bits. */
-  const BITS = 8;
-  function format(value, metric) {
-    if (metric.quantity === "fraction") return tidy(100 * value) + " %";
-    if (metric.quantity === "link rate") value *= BITS;
-    if (metric.unit === "s") {
-      if (value >= 172800) return tidy(value / 86400) + " d";
-      if (value >= 7200) return tidy(value / 3600) + " h";
-      if (value >= 120) return tidy(value / 60) + " min";
-    }
-    if (metric.unit === "B") {
-      for (const [size, name] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]])
-        if (value >= size) return tidy(value / size) + " " + name;
-      return tidy(value) + " B";
-    }
-    if (["tokens/s", "images/s", "samples/s", ""].includes(metric.unit) && Math.abs(value) < 1e6 && Math.abs(value) >= 1)
-      return (tidy(value) + " " + metric.unit).trim();
-    if (value === 0) return "0 " + metric.unit;
-    const [size, prefix] = PREFIX.find(([size]) => Math.abs(value) >= size * 0.9995) || [1e-9, "n"];
-    return (tidy(value / size) + " " + prefix + metric.unit).trim();
-  }
-
-  /* The unit that an axis is written in, by its largest value: what its ticks are divided by, and its name. */
-  function scaled(highest, metric) {
-    if (metric.quantity === "fraction") return { size: 0.01, name: "%" };
-    if (metric.quantity === "link rate") {
-      const whole = scaled(highest * BITS, { unit: metric.unit });
-      return { size: whole.size / BITS, name: whole.name };
-    }
-    if (metric.unit === "s") return [[86400, "d", 172800], [3600, "h", 7200], [60, "min", 120], [1, "s", 1], [1e-3, "ms", 1e-3]].map(([size, name, from]) => ({ size, name, from })).find((u) => highest >= u.from) || { size: 1e-6, name: "µs" };
-    if (metric.unit === "B") return [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].map(([size, name]) => ({ size, name })).find((u) => highest >= u.size) || { size: 1, name: "B" };
-    const [size, prefix] = PREFIX.find(([size]) => highest >= size * (size === 1e3 ? 10 : 1)) || [1e-9, "n"];
-    if (["tokens/s", "images/s", "samples/s", ""].includes(metric.unit)) return { size, name: ({ k: "thousand ", M: "million ", G: "billion ", T: "trillion " }[prefix] || prefix) + metric.unit };
-    return { size, name: prefix + metric.unit };
-  }
+  /* Okabe and Ito's colours, for any colour vision; further series are dashed. */
+  const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "var(--ink)"];
+  const DASHES = ["", "6 3", "2 3"];
 
   // --- which points are shown --------------------------------------------------------------------------------------
-  const groups = data.curves.length ? Object.keys(data.curves[0].group) : data.axes;
   const valuesOf = (axis) => [...new Set(data.points.map((point) => point.labels[axis] ?? ""))];
-  const state = { chosen: {}, hidden: new Set(), logX: false, logY: false, metrics: data.metrics.slice(0, 4).map((m) => m.name) };
-  const scaleOf = (point) => point.scale;
-  const isScaling = data.curves.length > 0;
-  const groupOf = (index) => {
-    const curve = data.curves.find((c) => c.points.includes(index));
-    return curve ? curve.group : data.points[index].labels;
-  };
-  const counts = groups.map((axis) => new Set(data.points.map((_, i) => groupOf(i)[axis])).size);
+  const varying = data.axes.filter((axis) => valuesOf(axis).length > 1);
+  const has = (point, name) => (point.predicted[name] && !point.problem) || point.measured[name] || point.published.some((told) => told.metric === name);
+  /* A line needs three scales; points of shorter curves stand in rows. */
+  const MIN_SCALES = 3;
+  const scalesIn = (curve) => new Set(curve.points.filter((i) => data.metrics.some((m) => has(data.points[i], m.name))).map((i) => data.points[i].scale)).size;
+  const lines = data.curves.filter((curve) => scalesIn(curve) >= MIN_SCALES);
+  const isScaling = lines.length > 0;
+  const groups = isScaling ? Object.keys(data.curves[0].group) : data.axes;
+  const curveOf = (index) => data.curves.find((curve) => curve.points.includes(index));
+  const groupOf = (index) => (isScaling && curveOf(index) ? curveOf(index).group : data.points[index].labels);
+  const onLine = data.points.map((_, index) => lines.some((curve) => curve.points.includes(index)));
+  const state = { chosen: {}, hidden: new Set(), logX: false, values: "auto", isOwn: false };
+  const ofLines = data.points.map((_, i) => i).filter((i) => onLine[i]);
+  const counts = groups.map((axis) => new Set(ofLines.map((i) => groupOf(i)[axis])).size);
   const seriesAxis = groups.length ? groups[counts.indexOf(Math.max(...counts))] : "";
-  const numCurves = new Set(data.points.map((_, i) => JSON.stringify(groupOf(i)))).size;
-  for (const axis of groups) {
-    const first = groupOf(0)[axis];
-    state.chosen[axis] = isScaling && numCurves > 8 && axis !== seriesAxis ? first : "";
-  }
-  const scales = data.points.map(scaleOf).filter((s) => s !== null);
+  const numCurves = new Set(ofLines.map((i) => JSON.stringify(groupOf(i)))).size;
+  for (const axis of groups) state.chosen[axis] = isScaling && numCurves > 8 && axis !== seriesAxis ? groupOf(ofLines[0])[axis] : "";
+  const scales = data.points.map((point) => point.scale).filter((s) => s !== null);
   if (scales.length && Math.max(...scales) / Math.min(...scales) >= 8) state.logX = true;
+  const isChosen = (index) => groups.every((axis) => !state.chosen[axis] || groupOf(index)[axis] === state.chosen[axis]);
 
   function controls() {
     const box = article.querySelector(".controls");
@@ -88,29 +41,29 @@ function study(article) {
       make("option", { value: "" }, select, "all");
       for (const value of values) make("option", { value }, select, value);
       select.value = state.chosen[axis];
-      select.addEventListener("change", () => { state.chosen[axis] = select.value; draw(); });
+      select.addEventListener("change", () => { state.chosen[axis] = select.value; state.isOwn = true; draw(); });
     }
-    const scalesOf = isScaling ? [["logX", "log " + data.scale_name], ["logY", "log values"]] : [["logY", "log values"]];
-    for (const [key, title] of scalesOf) {
-      const label = make("label", {}, box);
-      const check = make("input", { type: "checkbox" }, label);
-      check.checked = state[key];
-      label.append(" " + title);
-      check.addEventListener("change", () => { state[key] = check.checked; draw(); });
-    }
+    const axes = make("select", { class: "values" }, make("label", {}, box, "values "));
+    for (const [value, title] of [["auto", "automatic"], ["linear", "linear"], ["log", "logarithmic"]]) make("option", { value }, axes, title);
+    axes.addEventListener("change", () => { state.values = axes.value; draw(); });
+    if (!isScaling) return;
+    const label = make("label", {}, box);
+    const check = make("input", { type: "checkbox" }, label);
+    check.checked = state.logX;
+    label.append(" log " + data.scale_name);
+    check.addEventListener("change", () => { state.logX = check.checked; draw(); });
   }
 
   function series() {
     const found = new Map();
     data.points.forEach((point, index) => {
-      const group = groupOf(index);
-      if (groups.some((axis) => state.chosen[axis] && group[axis] !== state.chosen[axis])) return;
-      const open = groups.filter((axis) => !state.chosen[axis]);
+      if (!isChosen(index) || (isScaling && !onLine[index])) return;
+      const group = groupOf(index), open = groups.filter((axis) => !state.chosen[axis]);
       const name = isScaling ? open.map((axis) => group[axis]).join(", ") || data.title : "points";
       if (!found.has(name)) found.set(name, []);
       found.get(name).push(point);
     });
-    return [...found.entries()].map(([name, points], i) => ({ name, points, colour: COLOURS[i % COLOURS.length], dash: i >= COLOURS.length ? "5 3" : "" }));
+    return [...found.entries()].map(([name, points], i) => ({ name, points, colour: COLOURS[i % COLOURS.length], dash: DASHES[Math.floor(i / COLOURS.length) % DASHES.length] }));
   }
 
   function legend(all) {
@@ -119,7 +72,7 @@ function study(article) {
     if (all.length < 2) return;
     for (const one of all) {
       const button = make("button", { type: "button", "aria-pressed": String(!state.hidden.has(one.name)) }, box);
-      make("span", { class: "swatch", style: "background:" + one.colour }, button);
+      make("span", { class: "swatch", style: `border-top: 3px ${one.dash ? (one.dash === DASHES[1] ? "dashed" : "dotted") : "solid"} ${one.colour}` }, button);
       button.append(one.name);
       button.addEventListener("click", () => {
         state.hidden.has(one.name) ? state.hidden.delete(one.name) : state.hidden.add(one.name);
@@ -128,29 +81,7 @@ function study(article) {
     }
   }
 
-  // --- axes --------------------------------------------------------------------------------------------------------
-  function axis(values, log, zero) {
-    let low = Math.min(...values), high = Math.max(...values);
-    if (log && low > 0) {
-      const a = Math.log10(low), b = Math.log10(high), pad = Math.max((b - a) * 0.05, 0.05);
-      const ticks = [];
-      for (let power = Math.floor(a - pad); power <= Math.ceil(b + pad); power++)
-        for (const step of [1, 2, 5]) {
-          const tick = step * 10 ** power;
-          if (Math.log10(tick) >= a - pad && Math.log10(tick) <= b + pad) ticks.push(tick);
-        }
-      return { at: (v) => (Math.log10(v) - a + pad) / (b - a + 2 * pad), ticks: ticks.length > 8 ? ticks.filter((t) => /^1/.test(t.toExponential())) : ticks };
-    }
-    if (zero) low = Math.min(low, 0);
-    if (high === low) high = low + Math.abs(low || 1);
-    const raw = (high - low) / 5, size = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 2.5, 5, 10].map((s) => s * size).find((s) => s >= raw);
-    const start = Math.floor(low / step) * step, end = Math.ceil(high / step) * step;
-    const ticks = [];
-    for (let tick = start; tick <= end + step / 2; tick += step) ticks.push(Math.abs(tick) < step / 1e6 ? 0 : tick);
-    return { at: (v) => (v - start) / (end - start), ticks };
-  }
-
+  // --- marks ---------------------------------------------------------------------------------------------------------
   function tip(figure, node, text) {
     const show = () => {
       hide();
@@ -173,86 +104,133 @@ function study(article) {
   const labelsOf = (point) => Object.entries(point.labels).map(([k, v]) => k + " " + v).join(", ");
   /* What speaks against a measured point, for its tip; a point without doubts is drawn in full colour. */
   const doubtsOf = (point) => (point.doubts || []).map((doubt) => "in doubt: " + doubt.text);
-  const PALE = 0.45;
-  const ends = (n) => [n.low, n.value, n.high].filter((v) => v !== null && v !== undefined);
+  const PALE = 0.45, MAX_BANDS = 3, SAME = 1.005;
   const span = (n, metric) => (n.low !== null && n.high !== null && n.low !== n.high ? " (" + format(n.low, metric) + " to " + format(n.high, metric) + ")" : "");
 
-  /* Points that are not on a scale: one below the other, with their labels. */
-  function dots(parent, metric) {
-    const rows = data.points.filter((point) => {
-      const group = point.labels;
-      if (groups.some((axis) => state.chosen[axis] && group[axis] !== state.chosen[axis])) return false;
-      return point.predicted[metric.name] || point.measured[metric.name] || point.published.some((told) => told.metric === metric.name);
-    }).slice(0, 60);
-    if (!rows.length) return;
-    const marks = rows.flatMap((point, at) => {
-      const found = [];
-      if (point.predicted[metric.name] && !point.problem) found.push({ point, at, from: "predicted", n: point.predicted[metric.name], colour: COLOURS[0] });
-      if (point.measured[metric.name]) found.push({ point, at, from: "measured", n: point.measured[metric.name], colour: COLOURS[1] });
-      for (const told of point.published) if (told.metric === metric.name) found.push({ point, at, from: "published", n: told.number, told, colour: COLOURS[2] });
-      return found;
-    });
-    const values = marks.flatMap((m) => ends(m.n));
-    const unit = scaled(Math.max(...values), metric);
+  const titleOf = (metric, unit) => metric.title[0].toUpperCase() + metric.title.slice(1) + (unit.trim() ? " (" + unit.trim() + ")" : "");
+  const ORIGINS = { predicted: COLOURS[0], measured: COLOURS[4], published: COLOURS[2] };
+  const MAX_ROWS = 60;
+
+  function marksOf(point, metric) {
+    const found = [];
+    if (point.predicted[metric.name] && !point.problem) found.push({ point, from: "predicted", n: point.predicted[metric.name] });
+    if (point.measured[metric.name]) found.push({ point, from: "measured", n: point.measured[metric.name] });
+    for (const told of point.published) if (told.metric === metric.name) found.push({ point, from: "published", n: told.number, told });
+    return found;
+  }
+
+  const isNone = (value) => value === null || value === undefined;
+  /* A published value; some sources print a bound only. */
+  const toldOf = (n, metric) => (!isNone(n.low) && isNone(n.high) ? "above " : isNone(n.low) && !isNone(n.high) ? "below " : "") + format(n.value, metric);
+
+  function wordsOf(mark, metric) {
+    const words = [labelsOf(mark.point), mark.from + " " + metric.title + " " + (mark.told ? toldOf(mark.n, metric) : format(mark.n.value, metric)) + span(mark.n, metric)];
+    if (mark.told) words.push(mark.told.note || "", mark.told.source);
+    else if (mark.point.limit && mark.from === "predicted") words.push("most of the time: " + mark.point.limit);
+    else if (mark.from === "measured") words.push(...doubtsOf(mark.point));
+    return words.filter(Boolean).join("\n");
+  }
+
+  /* A mark by its origin: ring, dot or diamond. */
+  function shape(svg, x, y, from, colour, pale, small) {
+    const r = small ? 5 : 6;
+    if (from === "published") return make("path", { d: `M${x},${y - r - 1}L${x + r},${y}L${x},${y + r + 1}L${x - r},${y}Z`, fill: small ? "none" : "var(--paper)", stroke: colour, "stroke-width": 2.5 }, svg);
+    if (from === "measured") return make("circle", { cx: x, cy: y, r: small ? 4.5 : 6, fill: colour, "fill-opacity": pale ? PALE : 1, stroke: colour, "stroke-width": 1.5 }, svg);
+    return make("circle", { cx: x, cy: y, r: small ? 4.5 : 3.5, fill: "var(--paper)", stroke: colour, "stroke-width": 2 }, svg);
+  }
+
+  /* Rows of marks, one below the other: { name, marks }. Long names stand above their row. */
+  function rowsChart(parent, caption, rows, metric, choice, reference) {
+    const numbers = rows.flatMap((row) => row.marks.map((m) => m.n));
+    if (!numbers.length) return;
+    const X = valueAxis(reference === undefined ? numbers : [...numbers, { value: 1.25 * reference }], metric, choice), some = rows.slice(0, MAX_ROWS);
     const figure = make("figure", {}, parent);
-    make("figcaption", {}, figure, metric.title[0].toUpperCase() + metric.title.slice(1) + (unit.name.trim() ? " (" + unit.name.trim() + ")" : ""));
-    const names = rows.map((point) => Object.values(point.labels).filter(Boolean).join(", "));
-    const letter = FONT * 0.57, most = Math.floor(238 / letter);
-    const longest = Math.min(Math.max(...names.map((name) => name.length)) * letter + 12, 250);
-    const W = 520, L = longest, R = 16, T = 6, B = 28, STEP = FONT + 8, H = T + B + STEP * rows.length;
-    const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Chart of " + metric.title }, figure);
-    const X = axis(values.map((v) => v / unit.size), state.logY, true);
-    const px = (v) => L + X.at(v / unit.size) * (W - L - R), py = (at) => T + STEP * (at + 0.5);
+    make("figcaption", {}, figure, (caption || titleOf(metric, X.name)) + (rows.length > some.length ? `: ${some.length} of ${rows.length} points` : ""));
+    const longest = Math.max(...some.map((row) => row.name.length)) * FONT * 0.54 + 12, W = 520, above = longest > 0.62 * W;
+    const cuts = some.map((row) => row.marks.filter((m) => X.cuts(Math.max(...ends(m.n)))));
+    const cutWords = cuts.map((marks) => marks.map((m) => format(Math.max(...ends(m.n)), metric)).join(", "));
+    const room = Math.max(...cutWords.map((words) => words.length));
+    const L = above ? 8 : longest, R = room ? 24 + FONT * 0.54 * room : 16, T = 6, B = 28, STEP = above ? 2 * FONT + 10 : FONT + 8, H = T + B + STEP * some.length;
+    const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Chart of " + (caption || metric.title) }, figure);
+    const px = (v) => L + X.at(v) * (W - L - R), py = (at) => T + STEP * (at + (above ? 0.72 : 0.5));
     for (const tick of X.ticks) {
-      const x = px(tick * unit.size);
+      const x = px(tick * X.size);
       make("line", { class: "grid", x1: x, x2: x, y1: T, y2: H - B }, svg);
       make("text", { x, y: H - B + 16, "text-anchor": "middle" }, svg, tidy(tick));
     }
-    names.forEach((name, at) => make("text", { x: L - 8, y: py(at) + 4, "text-anchor": "end" }, svg, name.length > most ? name.slice(0, most - 1) + "…" : name));
-    for (const m of marks) {
-      const x = px(m.n.value), y = py(m.at), span_ = ends(m.n);
-      if (span_.length > 1) make("line", { x1: px(Math.min(...span_)), x2: px(Math.max(...span_)), y1: y, y2: y, stroke: m.colour, "stroke-width": m.from === "predicted" ? 6 : 1.5, opacity: m.from === "predicted" ? 0.25 : 1 }, svg);
-      const words = [labelsOf(m.point), m.from + " " + metric.title + " " + format(m.n.value, metric) + span(m.n, metric)];
-      if (m.told) words.push(m.told.note || "", m.told.source);
-      if (m.from === "measured") words.push(...doubtsOf(m.point));
-      const node = m.from === "published" ? make("path", { d: `M${x},${y - 6}L${x + 5},${y}L${x},${y + 6}L${x - 5},${y}Z`, fill: "var(--paper)", stroke: m.colour, "stroke-width": 2.5 }, svg)
-        : make("circle", { cx: x, cy: y, r: 4.5, fill: m.from === "measured" ? m.colour : "var(--paper)", stroke: m.colour, "stroke-width": 2 }, svg);
-      if (m.from === "measured" && doubtsOf(m.point).length) node.setAttribute("fill-opacity", PALE);
-      tip(figure, node, words.filter(Boolean).join("\n"));
-    }
+    if (reference !== undefined) make("line", { class: "axis", x1: px(reference), x2: px(reference), y1: T, y2: H - B, "stroke-dasharray": "4 3" }, svg);
+    some.forEach((row, at) => {
+      make("text", above ? { x: 0, y: T + STEP * at + FONT } : { x: L - 8, y: py(at) + 4, "text-anchor": "end" }, svg, row.name);
+      if (cuts[at].length) arrow(svg, px(Infinity), py(at), ORIGINS[cuts[at][0].from], cutWords[at], true);
+      for (const m of row.marks) {
+        const y = py(at), bar = ends(m.n), colour = ORIGINS[m.from], furthest = Math.max(...bar);
+        if (bar.length > 1) make("line", { x1: px(Math.min(...bar)), x2: px(furthest), y1: y, y2: y, stroke: colour, "stroke-width": m.from === "predicted" ? 6 : 1.5, opacity: m.from === "predicted" ? 0.25 : 1 }, svg);
+        tip(figure, shape(svg, px(m.n.value), y, m.from, colour, m.from === "measured" && doubtsOf(m.point).length, true), m.words || wordsOf(m, metric));
+      }
+    });
+  }
+
+  /* A bar that goes on beyond the axis: an arrow, and where it ends. */
+  function arrow(svg, x, y, colour, text, across) {
+    const d = across ? `M${x},${y - 5}L${x + 8},${y}L${x},${y + 5}Z` : `M${x - 5},${y}L${x},${y - 8}L${x + 5},${y}Z`;
+    make("path", { d, fill: colour, class: "cut" }, svg);
+    make("text", across ? { x: x + 11, y: y + 4 } : { x: x + 8, y: y + 4, class: "halo" }, svg, text);
+  }
+
+  const nameOf = (point) => (varying.length ? varying : data.axes).map((axis) => (/^\d+$/.test(point.labels[axis] || "") ? axis + " " : "") + (point.labels[axis] || "")).filter((text) => text.trim()).join(", ");
+
+  function dots(parent, metric, points) {
+    const rows = points.filter((point) => has(point, metric.name)).map((point) => ({ name: nameOf(point), marks: marksOf(point, metric) }));
+    rowsChart(parent, "", rows, metric, state.values);
+  }
+
+  /* Every published figure with its prediction, as a ratio: one chart for all metrics, until somebody chooses points. */
+  function compared(parent) {
+    const rows = [];
+    data.points.forEach((point, index) => {
+      if ((state.isOwn && !isChosen(index)) || point.problem) return;
+      for (const told of point.published) {
+        const metric = data.metrics.find((m) => m.name === told.metric), ours = point.predicted[told.metric];
+        if (!metric || !ours) continue;
+        const base = nearest(told.number, ours.value), over = (v) => (isNone(v) ? null : v / base);
+        if (!base) continue;
+        const words = [labelsOf(point), `${metric.title}: predicted ${format(ours.value, metric)}${span(ours, metric)}, published ${toldOf(told.number, metric)}`, told.note || "", told.source];
+        rows.push({ name: nameOf(point), title: metric.title, marks: [{ point, from: "predicted", n: { value: over(ours.value), low: over(ours.low), high: over(ours.high) }, words: words.filter(Boolean).join("\n") }] });
+      }
+    });
+    const titles = new Set(rows.map((row) => row.title));
+    if (titles.size > 1) for (const row of rows) row.name += ": " + row.title;
+    const isTold = rows.some((row) => Math.abs(row.marks[0].n.value - 1) > SAME - 1 || ends(row.marks[0].n).length > 1);
+    if (rows.length > 1 && isTold) rowsChart(parent, "Predicted over published" + (titles.size > 1 ? "" : ": " + rows[0].title), rows, { title: "ratio", unit: "", quantity: "count" }, "linear", 1);
+  }
+
+  /* The nearest value of a published range: inside it, the prediction is right. */
+  function nearest(n, value) {
+    const low = n.low ?? (isNone(n.high) ? n.value : value), high = n.high ?? (isNone(n.low) ? n.value : value);
+    return Math.min(Math.max(value, low), high);
   }
 
   function chart(parent, metric, all) {
     const shown = all.filter((one) => !state.hidden.has(one.name));
-    const marks = [];
-    shown.forEach((one) => one.points.forEach((point, i) => {
-      const x = isScaling ? point.scale : i + 1;
-      if (x === null) return;
-      const base = { one, point, x };
-      if (point.predicted[metric.name] && !point.problem) marks.push({ ...base, from: "predicted", n: point.predicted[metric.name] });
-      if (point.measured[metric.name]) marks.push({ ...base, from: "measured", n: point.measured[metric.name] });
-      for (const told of point.published) if (told.metric === metric.name) marks.push({ ...base, from: "published", n: told.number, told });
-    }));
+    const marks = shown.flatMap((one) => one.points.flatMap((point) => (point.scale === null ? [] : marksOf(point, metric).map((m) => ({ ...m, one, x: point.scale })))));
     if (!marks.length) return;
     const figure = make("figure", {}, parent);
-    const few = all.length <= 6;
-    const ys = marks.flatMap((m) => (few ? ends(m.n) : [m.n.value]));
-    const unit = scaled(Math.max(...ys), metric);
-    make("figcaption", {}, figure, metric.title[0].toUpperCase() + metric.title.slice(1) + (unit.name.trim() ? " (" + unit.name.trim() + ")" : ""));
+    const few = all.length <= MAX_BANDS;
+    const Y = valueAxis(marks.map((m) => (few || m.from === "measured" ? m.n : { value: m.n.value })), metric, state.values);
+    make("figcaption", {}, figure, titleOf(metric, Y.name));
     const W = 520, H = 300, L = 52, R = 12, T = 10, B = 44;
     const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Chart of " + metric.title }, figure);
-    const X = axis(marks.map((m) => m.x), state.logX && isScaling, false);
-    const Y = axis(ys.map((y) => y / unit.size), state.logY, metric.quantity === "fraction" || Math.min(...ys) < 0.6 * Math.max(...ys));
+    const X = axis(marks.map((m) => m.x), state.logX, false);
     const INSET = 16; // keeps the first mark off the labels of the axis
-    const px = (v) => L + INSET + X.at(v) * (W - L - R - 2 * INSET), py = (v) => H - B - Y.at(v / unit.size) * (H - T - B);
+    const px = (v) => L + INSET + X.at(v) * (W - L - R - 2 * INSET), py = (v) => H - B - Y.at(v) * (H - T - B);
     /* Measured marks of several series at one scale stand side by side. */
     const aside = (one) => (shown.length < 2 || shown.length > 6 ? 0 : 7 * (shown.indexOf(one) - (shown.length - 1) / 2));
     for (const tick of Y.ticks) {
-      const y = py(tick * unit.size);
+      const y = py(tick * Y.size);
       make("line", { class: "grid", x1: L, x2: W - R, y1: y, y2: y }, svg);
       make("text", { x: L - 6, y: y + 4, "text-anchor": "end" }, svg, tidy(tick));
     }
-    const xs = isScaling ? [...new Set(marks.map((m) => m.x))].sort((a, b) => a - b) : [];
+    const xs = [...new Set(marks.map((m) => m.x))].sort((a, b) => a - b);
     let last = -99;
     for (const tick of xs) {
       if (px(tick) - last < 34) continue;
@@ -267,22 +245,18 @@ function study(article) {
       if (few && own.length > 1 && own.every((m) => ends(m.n).length === 3)) {
         const up = own.map((m) => `${px(m.x)},${py(m.n.high)}`), down = own.map((m) => `${px(m.x)},${py(m.n.low)}`).reverse();
         make("path", { d: "M" + [...up, ...down].join("L") + "Z", fill: one.colour, opacity: 0.12 }, svg);
+        const furthest = own.reduce((a, b) => (b.n.high > a.n.high ? b : a));
+        if (Y.cuts(furthest.n.high)) arrow(svg, px(furthest.x), py(furthest.n.high), one.colour, format(furthest.n.high, metric), false);
       }
-      if (isScaling && own.length > 1) make("path", { d: "M" + own.map((m) => `${px(m.x)},${py(m.n.value)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2, "stroke-dasharray": one.dash }, svg);
+      if (own.length > 1) make("path", { d: "M" + own.map((m) => `${px(m.x)},${py(m.n.value)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2, "stroke-dasharray": one.dash }, svg);
     }
     for (const m of marks) {
-      const x = px(m.x) + (m.from === "measured" ? aside(m.one) : 0), y = py(m.n.value), many = ends(m.n).length > 1;
-      const words = [labelsOf(m.point), m.from + " " + metric.title + " " + (m.told && m.n.low !== null && m.n.high === null ? "above " : "") + format(m.n.value, metric) + span(m.n, metric)];
-      if (m.told) words.push(m.told.note || "", m.told.source);
-      else if (m.point.limit && m.from === "predicted") words.push("most of the time: " + m.point.limit);
-      else if (m.from === "measured") words.push(...doubtsOf(m.point));
-      let node;
-      if (m.from === "published") node = make("path", { d: `M${x},${y - 7}L${x + 6},${y}L${x},${y + 7}L${x - 6},${y}Z`, fill: "var(--paper)", stroke: m.one.colour, "stroke-width": 2.5 }, svg);
-      else if (m.from === "measured") {
-        if (many) make("line", { x1: x, x2: x, y1: py(Math.min(...ends(m.n))), y2: py(Math.max(...ends(m.n))), stroke: m.one.colour, "stroke-width": 1.5 }, svg);
-        node = make("circle", { cx: x, cy: y, r: 6, fill: m.one.colour, "fill-opacity": doubtsOf(m.point).length ? PALE : 1, stroke: m.one.colour, "stroke-width": 1.5 }, svg);
-      } else node = make("circle", { cx: x, cy: y, r: 3.5, fill: "var(--paper)", stroke: m.one.colour, "stroke-width": 2 }, svg);
-      tip(figure, node, words.filter(Boolean).join("\n"));
+      const x = px(m.x) + (m.from === "measured" ? aside(m.one) : 0), bar = ends(m.n);
+      if (m.from === "measured" && bar.length > 1) {
+        make("line", { x1: x, x2: x, y1: py(Math.min(...bar)), y2: py(Math.max(...bar)), stroke: m.one.colour, "stroke-width": 1.5 }, svg);
+        if (Y.cuts(Math.max(...bar))) arrow(svg, x, py(Math.max(...bar)), m.one.colour, format(Math.max(...bar), metric), false);
+      }
+      tip(figure, shape(svg, x, py(m.n.value), m.from, m.one.colour, m.from === "measured" && doubtsOf(m.point).length, false), wordsOf(m, metric));
     }
   }
 
@@ -327,13 +301,44 @@ function study(article) {
     });
   }
 
+  /* Which metrics are drawn, those with something to compare first. One that only repeats another is named instead. */
+  const MAX_CHARTS = 6;
+  function drawn() {
+    const told = (metric) => data.points.some((point) => point.measured[metric.name] || point.published.some((one) => one.metric === metric.name));
+    const ordered = [...data.metrics.filter(told), ...data.metrics.filter((metric) => !told(metric))];
+    const kept = [], left = [];
+    for (const metric of ordered) {
+      const twin = told(metric) ? undefined : kept.find((other) => isProportional(metric, other));
+      if (twin) left.push(`${metric.title} (proportional to ${twin.title})`);
+      else if (!told(metric) && isConstant(metric)) left.push(`${metric.title} (the same everywhere)`);
+      else if (kept.length < MAX_CHARTS) kept.push(metric);
+      else left.push(metric.title);
+    }
+    return { kept, left };
+  }
+  const predictedOf = (metric) => data.points.filter((point) => !point.problem).map((point) => (point.predicted[metric.name] || {}).value);
+  const spread = (values) => Math.max(...values) / Math.min(...values);
+  function isProportional(metric, other) {
+    const [ours, theirs] = [predictedOf(metric), predictedOf(other)];
+    const ratios = ours.map((v, i) => (v > 0 && theirs[i] > 0 ? v / theirs[i] : null));
+    return ours.length > 2 && ratios.every((ratio, i) => ratio !== null || (ours[i] === undefined && theirs[i] === undefined)) && spread(ratios.filter((r) => r !== null)) < SAME;
+  }
+  function isConstant(metric) {
+    const values = predictedOf(metric).filter((v) => v !== undefined);
+    return values.length > 2 && Math.min(...values) > 0 && spread(values) < SAME;
+  }
+
   function draw() {
-    const parent = article.querySelector(".plots");
+    const parent = article.querySelector(".plots"), all = isScaling ? series() : [], { kept, left } = drawn();
     parent.replaceChildren();
-    const all = series();
     legend(all);
-    for (const metric of data.metrics.slice(0, 6)) isScaling ? chart(parent, metric, all) : dots(parent, metric);
-    for (const name of new Set(data.points.flatMap((point) => Object.keys(point.series || {})))) distribution(parent, name, all);
+    compared(parent);
+    const alone = data.points.filter((_, index) => isChosen(index) && !(isScaling && onLine[index]));
+    const first = kept.find((metric) => alone.filter((point) => has(point, metric.name)).length > 1);
+    if (isScaling && first) dots(parent, first, alone);
+    for (const metric of kept) isScaling ? chart(parent, metric, all) : dots(parent, metric, alone);
+    for (const name of new Set(data.points.flatMap((point) => Object.keys(point.series || {})))) distribution(parent, name, isScaling ? all : series());
+    article.querySelector(".left").textContent = left.length ? "Not drawn: " + left.join(", ") + ". The table of points has their numbers." : "";
   }
 
   // --- tables ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalewright import units
 from scalewright.errors import ConfigError
-from scalewright.report.figure_file import check_plot, write_figure
+from scalewright.report.figure_file import COLOURS, MEMORY_COLOURS, check_plot, write_figure
 from scalewright.workload.layout import Layout
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ LABEL_CHARS = 66
 NUM_TERMS = 6
 PASSES = ("_forward", "_backward")
 OTHER = "other"
-# One scale from dark to light, neighbours far apart on it: each term differs from the others in grey as well.
-SHADES = ("#00204d", "#cbba69", "#666970", "#ffea46", "#31446b", "#958f78")
 RESERVE = "reserve"
 LINE = "#00204d"
 BAND = "#b9c3d6"
@@ -155,7 +153,7 @@ def heading(plan_document: dict[str, Any]) -> str:
 
 
 def _draw_time(axes: Axes, shown: list[Bar]) -> None:
-    _stack(axes, [bar.time for bar in shown])
+    _stack(axes, [bar.time for bar in shown], COLOURS)
     longest = max(bar.time_s for bar in shown)
     for row, bar in enumerate(shown):
         size = min(5.5, 5.5 * LABEL_CHARS / len(bar.label))
@@ -171,7 +169,7 @@ def _draw_time(axes: Axes, shown: list[Bar]) -> None:
 
 def _draw_memory(axes: Axes, shown: list[Bar], device_bytes: float) -> None:
     gib = float(2**30)
-    _stack(axes, [{name: value / gib for name, value in bar.memory.items()} for bar in shown])
+    _stack(axes, [{name: value / gib for name, value in bar.memory.items()} for bar in shown], MEMORY_COLOURS)
     axes.axvline(device_bytes / gib, color=INK, linewidth=0.9, linestyle=(0, (4, 2)))
     axes.annotate(
         "device", (device_bytes / gib, 1.0), xycoords=("data", "axes fraction"), xytext=(-2, 1),
@@ -185,18 +183,18 @@ def _draw_memory(axes: Axes, shown: list[Bar], device_bytes: float) -> None:
     axes.set_xlabel("memory of the fullest device (GiB)", labelpad=1.5)
 
 
-def _stack(axes: Axes, rows: list[Terms]) -> None:
-    """Horizontal bars from the top down, the same shade for a term in every row."""
+def _stack(axes: Axes, rows: list[Terms], colours: Sequence[str]) -> None:
+    """Horizontal bars from the top down, the same colour for a term in every row."""
     named = largest_terms(rows)
     starts = [0.0] * len(rows)
-    segments = [(name, SHADES[i], [row.get(name, 0.0) for row in rows]) for i, name in enumerate(named)]
+    segments = [(name, colours[i], [row.get(name, 0.0) for row in rows]) for i, name in enumerate(named)]
     rest = [sum(value for name, value in row.items() if name not in (*named, RESERVE)) for row in rows]
     segments.append((OTHER, "white", rest))
     segments.append((RESERVE, "white", [row.get(RESERVE, 0.0) for row in rows]))
-    for name, shade, widths in segments:
+    for name, colour, widths in segments:
         if max(widths) > 0.0:
             axes.barh(
-                range(len(rows)), widths, left=starts, height=0.42, color=shade, linewidth=0.5,
+                range(len(rows)), widths, left=starts, height=0.42, color=colour, linewidth=0.5,
                 edgecolor="white" if name in named else MUTED, hatch="//////" if name == OTHER else "",
                 label=name.replace("_", " "),
             )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scalewright import units
 from scalewright.costs.roofline import Roof, roofs
 from scalewright.planner.answer import Answer
-from scalewright.report.figure_file import COLOURS, REST, figure_bytes, write_figure
+from scalewright.report.figure_file import COLOURS, MEMORY_COLOURS, REST, figure_bytes, write_figure
 from scalewright.report.pictures import MIN_SHARE_FRAC, Picture, RooflinePoint, Terms, picture_of, points
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ LABEL_STEP = 8.0
 LABEL_ROOM = 45.0
 """Width of a name, in points."""
 NUM_SEGMENTS = 7
+LEGEND_MARGIN = 0.015
+"""Room beside a legend, as a share of the figure's width: a file's letters may be wider than those measured here."""
 KIND_COLOURS = {
     **dict(zip(("matmul", "attention", "elementwise", "head", "optimizer"), COLOURS, strict=False)),
     "convolution": COLOURS[0], "norm_and_activation": COLOURS[2], "layout": COLOURS[4], "layout_change": COLOURS[4],
@@ -73,22 +75,23 @@ def prediction_drawing(answer: Answer, kind: str) -> bytes:
 
 
 def time_segments(picture: Picture) -> list[Segment]:
-    """The terms of the time; those that are operations have the colour of their points."""
-    return _segments(picture.time_terms, KIND_COLOURS)
+    """The terms of the time; those that are operations have the colour of their points, others a colour of no point."""
+    drawn = {KIND_COLOURS[point.kind] for point in points(picture)}
+    return _segments(picture.time_terms, KIND_COLOURS, sorted(COLOURS, key=lambda colour: colour in drawn))
 
 
 def memory_segments(picture: Picture) -> list[Segment]:
     """The allocated terms, and what the allocator and the libraries hold beside them."""
-    return _segments(picture.memory_terms, {})
+    return _segments(picture.memory_terms, {}, MEMORY_COLOURS)
 
 
-def _segments(terms: Terms, fixed: dict[str, str]) -> list[Segment]:
+def _segments(terms: Terms, fixed: dict[str, str], colours: Sequence[str]) -> list[Segment]:
     """The largest terms in colours, the rest as one."""
     ranked = sorted(((value, name) for name, value in terms if value > 0.0), reverse=True)
     visible = MIN_SHARE_FRAC * sum(value for value, _ in ranked)
     num_shown = min(sum(value >= visible for value, _ in ranked), NUM_SEGMENTS)
     shown = [(name, value, fixed.get(name.removesuffix("_and_loss"))) for value, name in ranked[:num_shown]]
-    free = iter([colour for colour in COLOURS if colour not in {c for _, _, c in shown}])
+    free = iter([colour for colour in colours if colour not in {c for _, _, c in shown}])
     segments = [Segment(name=n.replace("_", " "), value=value, colour=c or next(free)) for n, value, c in shown]
     rest = sum(value for value, _ in ranked[num_shown:])
     return [*segments, Segment(name="other", value=rest, colour=REST)] if rest > 0.0 else segments
@@ -128,7 +131,7 @@ def _draw_roofline(axes: Axes, picture: Picture) -> None:
     axes.set_xlabel("arithmetic intensity (FLOP per byte)")
     axes.set_ylabel("attainable and predicted rate (FLOP/s)")
     axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
-    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.tick_params(which="minor", length=1.5, width=0.4)
     _name_flat_roofs(axes, picture, peak=peak, best=best)
     _name_rings(axes, shown)
@@ -360,12 +363,12 @@ def _draw_bar(axes: Axes, segments: list[Segment], total: float) -> None:
     axes.set_yticks([])
     axes.set_ylim(-0.5, 0.5)
     axes.spines["left"].set_visible(False)
-    for columns in (3, 2):  # three where the names leave room
+    for columns in (3, 2, 1):  # as many as the names leave room for
         legend = axes.legend(
             loc="lower left", bbox_to_anchor=(-0.02, 1.28), ncols=columns, frameon=False, fontsize=6.0,
             handlelength=0.9, handleheight=0.9, columnspacing=0.9, handletextpad=0.4, borderaxespad=0.0,
             labelspacing=0.35,
         )  # fmt: skip
         axes.figure.draw_without_rendering()  # type: ignore[union-attr]
-        if legend.get_window_extent().x1 <= axes.figure.bbox.x1:
+        if legend.get_window_extent().x1 <= axes.figure.bbox.x1 - LEGEND_MARGIN * axes.figure.bbox.width:
             break

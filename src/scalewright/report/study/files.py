@@ -11,18 +11,15 @@ from typing import Any
 
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_bytes, write_document, write_text
-from scalewright.records.study_report import MetricShown, PointRow, StudyReport
+from scalewright.records.study_report import PointRow, StudyReport
 from scalewright.records.types import WARNING
+from scalewright.report.study.columns import Column, columns, number_of
+from scalewright.report.study.latex import latex
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import doubt_words, is_marked, mark_notes, marks
 from scalewright.report.study.numbers import elbow_words, published_words, shown
 
 COLUMNS = ("metric", "origin", "value", "low", "high", "count", "unit", "source", "doubt")
-MAX_LATEX_METRICS = 3
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "µ": r"$\mu$", "<": r"$<$", ">": r"$>$",
-}  # fmt: skip
 
 
 def write_files(folder: Path, report: StudyReport) -> list[Path]:
@@ -99,14 +96,7 @@ def markdown(report: StudyReport) -> str:
         lines += ["", f"**Warning:** {_md(warning.removeprefix(WARNING))}"]
     if report.measure_note:
         lines += ["", f"Measured: {_md(report.measure_note)}"]
-    if any(curve.sentence for curve in report.curves):
-        groups = list(report.curves[0].group)
-        lines += ["", "## Where to stop", "", *_md_head([*groups, "from", report.scale_name, "why"])]
-        lines += [
-            _md_row([*curve.group.values(), curve.origin, _count(curve.recommended), curve.sentence])
-            for curve in report.curves
-            if curve.sentence
-        ]
+    lines += _md_stops(report)
     shown_columns, marked = columns(report), is_marked(report)
     lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(shown_columns), *([MARK] if marked else [])])]
     lines += [
@@ -124,13 +114,29 @@ def markdown(report: StudyReport) -> str:
     return "\n".join(lines)
 
 
-Column = tuple[MetricShown, str]
-"""A metric, and whether it is predicted, measured or published."""
+def _md_stops(report: StudyReport) -> list[str]:
+    advised = [curve for curve in report.curves if curve.recommended is not None]
+    without = without_advice(report)
+    lines = ["", "## Where to stop", ""] if advised or without else []
+    if advised:
+        lines += _md_head([*advised[0].group, "from", report.scale_name, "why"])
+        lines += [
+            _md_row([*curve.group.values(), curve.origin, f"{curve.recommended:,.0f}", curve.sentence])
+            for curve in advised
+        ]
+    for sentence in without:
+        lines += ["", _md(sentence)]
+    return lines
 
 
-def columns(report: StudyReport) -> list[Column]:
-    """Columns for which any point has a number."""
-    return [(metric, origin) for metric in report.metrics for origin in _origins(report, metric)]
+def without_advice(report: StudyReport) -> list[str]:
+    """One sentence for all curves that say nothing about where to stop, by reason."""
+    curves_by_reason: dict[str, list[str]] = {}
+    for curve in report.curves:
+        if curve.recommended is None and curve.sentence:
+            name = ", ".join(curve.group.values())
+            curves_by_reason.setdefault(curve.sentence, []).append(f"{name} ({curve.origin})")
+    return [f"No advice for {'; '.join(names)}: {reason}." for reason, names in curves_by_reason.items()]
 
 
 def _titles(shown_columns: Sequence[Column]) -> list[str]:
@@ -139,23 +145,9 @@ def _titles(shown_columns: Sequence[Column]) -> list[str]:
 
 def _figures(row: PointRow, shown_columns: Sequence[Column]) -> list[str]:
     return [
-        published_words(row, metric) if origin == "published" else shown(getattr(row, origin).get(metric.name), metric)
+        published_words(row, metric) if origin == "published" else shown(number_of(row, metric, origin), metric)
         for metric, origin in shown_columns
     ]
-
-
-def _origins(report: StudyReport, metric: MetricShown) -> list[str]:
-    origins = []
-    for origin in ("predicted", "measured"):
-        if any(metric.name in getattr(row, origin) for row in report.points):
-            origins.append(origin)
-    if any(figure.metric == metric.name for row in report.points for figure in row.published):
-        origins.append("published")
-    return origins
-
-
-def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
 
 
 def _md(text: str) -> str:
@@ -170,36 +162,3 @@ def _md_row(cells: list[str]) -> str:
 
 def _md_head(cells: list[str]) -> list[str]:
     return [_md_row(cells), "|" + "|".join("---" for _ in cells) + "|"]
-
-
-def latex(report: StudyReport) -> str:
-    """A booktabs table of the first metrics, one row a point."""
-    shown_metrics = {metric.name for metric in report.metrics[:MAX_LATEX_METRICS]}
-    shown_columns = [column for column in columns(report) if column[0].name in shown_metrics]
-    marked = is_marked(report)
-    titles = [*report.axes, *_titles(shown_columns), *([MARK] if marked else [])]
-    body = [
-        " & ".join(map(_tex, [*row.labels.values(), *_figures(row, shown_columns), *([marks(row)] if marked else [])]))
-        + r" \\"
-        for row in report.points
-    ]
-    layout = "l" * len(report.axes) + "r" * len(shown_columns) + ("l" if marked else "")
-    return "\n".join(
-        [
-            f"% {' '.join(report.title.split())}",
-            f"% made by scalewright {report.version} on {report.created}; needs the package booktabs",
-            rf"\begin{{tabular}}{{{layout}}}",
-            r"\toprule",
-            " & ".join(_tex(title) for title in titles) + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *[rf"\par\footnotesize {_tex(note)}" for note in mark_notes(report)],
-            "",
-        ]
-    )
-
-
-def _tex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))

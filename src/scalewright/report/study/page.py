@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,11 +13,13 @@ from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_text
 from scalewright.records.study_report import CurveShown, MetricShown, Number, PointRow, StudyReport
 from scalewright.records.types import WARNING
-from scalewright.report.study.files import Column, columns
+from scalewright.report.study.columns import Column, columns, number_of
+from scalewright.report.study.files import without_advice
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
 from scalewright.report.study.numbers import published_words, shown
 
+SCRIPTS = ("numbers.js", "study.js")
 DIGITS = 6
 """Significant digits of the numbers that charts are drawn from."""
 
@@ -59,7 +61,7 @@ def page(report: StudyReport) -> str:
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         sources=_sources(parts),
         css=safe((folder / "study.css").read_text(encoding="utf-8")),
-        js=safe((folder / "study.js").read_text(encoding="utf-8")),
+        js=safe("".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)),
     )
 
 
@@ -78,9 +80,16 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "warnings": [note.removeprefix(WARNING) for note in report.warnings],
         "groups": list(report.curves[0].group) if report.curves else [],
         "scale_name": report.scale_name,
-        "curves": [_curve(curve) for curve in report.curves if curve.sentence],
+        "curves": [_curve(curve) for curve in report.curves if curve.recommended is not None],
+        "without_advice": without_advice(report),
+        "axes": report.axes,
+        "published": list(_published(report)),
+        "is_measured": "measured" in origins,
         "columns": _columns(report, shown_columns, several=len(origins) > 1),
-        "rows": [{"cells": _cells(report, row, shown_columns), "limit": row.limit} for row in report.points],
+        "rows": [
+            {"cells": _cells(report, row, shown_columns), "limit": "cannot run" if row.problem else row.limit}
+            for row in report.points
+        ],
         "data": Markup(_data(report)),
         "marks": mark_notes(report),
         "elbows": any(row.elbows for row in report.points),
@@ -103,6 +112,32 @@ def _curve(curve: CurveShown) -> dict[str, Any]:
         "serial_raw": "" if curve.serial_frac is None else curve.serial_frac,
         "sentence": curve.sentence,
     }
+
+
+def _published(report: StudyReport) -> Iterator[dict[str, Any]]:
+    """Every published figure beside the prediction of the same point."""
+    metrics = {metric.name: metric for metric in report.metrics}
+    for row in report.points:
+        for name in dict.fromkeys(figure.metric for figure in row.published if figure.metric in metrics):
+            metric, predicted = metrics[name], None if row.problem else row.predicted.get(name)
+            figures = [figure for figure in row.published if figure.metric == name]
+            low, high = (None, None) if predicted is None else (predicted.low, predicted.high)
+            ends = [shown(Number(value=end), metric) for end in (low, high) if end is not None]
+            yield {
+                "labels": list(row.labels.values()),
+                "figure": metric.title,
+                "published": published_words(row, metric),
+                "predicted": shown(predicted, metric),
+                "interval": " to ".join(ends) if len(ends) == 2 else "",
+                "ratio": _ratio(predicted, figures[0].number),
+                "source": "; ".join(figure.source for figure in figures),
+            }  # fmt: skip
+
+
+def _ratio(predicted: Number | None, published: Number) -> str:
+    """Predicted over published; empty where there is nothing to divide."""
+    base = 0.0 if predicted is None else published.nearest(predicted.value)
+    return f"{predicted.value / base:.2f}" if predicted is not None and base else ""
 
 
 def _columns(report: StudyReport, shown_columns: Sequence[Column], *, several: bool) -> list[dict[str, Any]]:
@@ -143,8 +178,8 @@ def _figure(row: PointRow, metric: MetricShown, origin: str) -> TableCell:
         text = published_words(row, metric)
         value = repr(figures[0].number.value) if figures else ""
         title = "; ".join(figure.source for figure in figures) or row.remark or "nothing published"
-        return TableCell(text="not published" if text == "-" else text, is_number=True, raw=value, title=title)
-    number: Number | None = getattr(row, origin).get(metric.name)
+        return TableCell(text=text, is_number=True, raw=value, title=title)
+    number = number_of(row, metric, origin)
     if number is None:
         reason = row.problem if origin == "predicted" else row.measured_problem
         return TableCell(text="-", is_number=True, title=reason)

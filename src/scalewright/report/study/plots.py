@@ -1,7 +1,7 @@
 """Plots of a study for a paper, with the marks of the page.
 
 Line and small circle: predicted; band, or bar of a single point: 90 % interval. Filled dot: measured, with its spread;
-pale: in doubt. Diamond: published.
+pale: in doubt. Diamond: published. Arrow with a number: a bar that goes on beyond the axis, and its end.
 Cross: where the tail of a distribution begins.
 """
 
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scalewright import units
 from scalewright.records.documents import write_bytes
 from scalewright.records.study_report import MetricShown, Number, PointRow, StudyReport
-from scalewright.report.figure_file import COLOURS, STYLE, check_plot, encoded
+from scalewright.report.figure_file import LINE_COLOURS, STYLE, check_library, encoded
+from scalewright.report.study.axes import ValueAxis, value_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 PANEL_INCH = (3.3, 2.4)
@@ -33,10 +34,15 @@ SIDE_PT = 6.0
 POINTS_PER_INCH = 72.0
 CIRCLE: dict[str, Any] = {"marker": "o", "markersize": 3, "markerfacecolor": "white", "markeredgewidth": 0.8}
 """A predicted point, as in study.js."""
+MAX_BANDS = 3
+"""Series in one panel whose bands can be told apart."""
+MAX_BARS = 40
+ROW_INCH = 0.2
+GREY = "#555555"
 DASHES = ("-", "--", "-.", ":")
-BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-TIMES = ((86400.0, "d", 172800.0), (3600.0, "h", 7200.0), (60.0, "min", 120.0), (1.0, "s", 1.0), (1e-3, "ms", 1e-3))
-DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"))
+KINDS = ("svg", "png", "pdf")
+MARKS = {"published": ("D", "white"), "measured": ("o", GREY)}
+"""Shape and fill of marks in the legend, in grey: their colour is that of their series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,31 +55,15 @@ class Line:
     rows: tuple[PointRow, ...]
 
 
-def axis_unit(metric: MetricShown, highest: float) -> tuple[float, str]:
-    """Divisor of the values on an axis, and the unit of the quotient."""
-    if metric.quantity == units.FRACTION.name:
-        return 0.01, "%"
-    if metric.unit == "s":
-        return next(((size, name) for size, name, start in TIMES if highest >= start), (1e-6, "µs"))
-    if metric.unit == "B":
-        return next(((float(size), name) for size, name in BINARY if highest >= size), (1.0, "B"))
-    whole = units.BYTES_PER_BIT if metric.quantity == units.LINK_BYTES_PER_S.name else 1.0
-    size, prefix = next(((size, name) for size, name in DECIMAL if highest >= size * whole), (1.0, ""))
-    if metric.quantity == units.COUNT.name:
-        words = {"k": "10³ ", "M": "10⁶ ", "G": "10⁹ ", "T": "10¹² ", "": ""}
-        return (size, f"{words[prefix]}{metric.unit}".strip()) if prefix in words else (1.0, metric.unit)
-    return size * whole, f"{prefix}{metric.unit}"
-
-
 def write_plots(folder: Path, report: StudyReport) -> list[Path]:
-    """Draw every metric as SVG and PNG. Returns the paths."""
-    check_plot(folder / "any.svg")
+    """Draw every metric as SVG, PNG and PDF. Returns the paths."""
+    check_library()
     import matplotlib as mpl
 
     paths = []
     with mpl.rc_context(STYLE):
         for name, figure in figures(report):
-            for kind in ("svg", "png"):
+            for kind in KINDS:
                 paths.append(folder / f"{name}.{kind}")
                 write_bytes(paths[-1], encoded(figure, kind))
     return paths
@@ -103,21 +93,21 @@ def _curves(report: StudyReport, metric: MetricShown) -> Figure:
     """A panel for every combination of groups. The group with the most values is shown by colour instead."""
     groups = list(report.curves[0].group)
     counts = {name: len({curve.group[name] for curve in report.curves}) for name in groups}
-    by_colour = max(groups, key=lambda name: counts[name])
+    by_colour = max(groups, key=lambda name: counts[name], default="")
     others = [name for name in groups if name != by_colour]
     panels: dict[str, dict[str, tuple[int, ...]]] = {}
     for curve in report.curves:
         title = ", ".join(curve.group[name] for name in others)
-        panels.setdefault(title, {})[curve.group[by_colour]] = curve.points
-    names = list(dict.fromkeys(curve.group[by_colour] for curve in report.curves))
+        panels.setdefault(title, {})[curve.group.get(by_colour, report.title)] = curve.points
+    names = list(dict.fromkeys(curve.group.get(by_colour, report.title) for curve in report.curves))
     shown = list(panels.items())[:MAX_PANELS]
     num_columns = min(len(shown), MAX_COLUMNS if len(shown) != 4 else 2)
     figure, axes = _figure(-(-len(shown) // num_columns), num_columns)
     for axis, (title, members) in zip(axes, shown, strict=False):
         lines = [
             Line(
-                name=name, colour=COLOURS[names.index(name) % len(COLOURS)],
-                style=DASHES[names.index(name) // len(COLOURS) % len(DASHES)],
+                name=name, colour=LINE_COLOURS[names.index(name) % len(LINE_COLOURS)],
+                style=DASHES[names.index(name) // len(LINE_COLOURS) % len(DASHES)],
                 rows=tuple(report.points[i] for i in members[name]),
             )
             for name in names if name in members
@@ -125,43 +115,80 @@ def _curves(report: StudyReport, metric: MetricShown) -> Figure:
         _draw_lines(axis, lines, metric, report.scale_name, title=title)
     for axis in axes[len(shown) :]:
         axis.set_axis_off()
-    _legend(figure, axes[: len(shown)])
+    has_band = any(len(members) <= MAX_BANDS for _, members in shown)
+    _legend(figure, axes[: len(shown)], marks=_marks_drawn(report, metric, has_band=has_band))
     return figure
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+def _marks_drawn(report: StudyReport, metric: MetricShown, *, has_band: bool) -> dict[str, Any]:
+    """What the marks of a figure mean, for its legend."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    name, handles_by_name = metric.name, dict[str, Any]()
+    if has_band and any(row.predicted[name].low is not None for row in report.points if name in row.predicted):
+        handles_by_name["90 % interval"] = Patch(facecolor=GREY, alpha=0.3, linewidth=0)
+    has = {
+        "measured": any(name in row.measured for row in report.points),
+        "published": any(figure.metric == name for row in report.points for figure in row.published),
+    }
+    for origin, (shape, fill) in MARKS.items():
+        if has[origin]:
+            handles_by_name[origin] = Line2D(
+                [], [], linestyle="none", marker=shape, markerfacecolor=fill, markeredgecolor=GREY, markersize=4
+            )
+    return handles_by_name
+
+
+def _legend(figure: Figure, axes: Sequence[Axes], *, marks: dict[str, Any] | None = None) -> None:
     entries = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         entries.update(dict(zip(labels, handles, strict=True)))
+    entries |= marks or {}
     if len(entries) > 1:
+        num_columns = max(2, int(1.8 * figure.get_size_inches()[0] / (0.5 + 0.055 * max(map(len, entries)))) // 2)
+        num_rows = -(-len(entries) // num_columns)
         figure.legend(
-            entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), 5), frameon=False
-        )
+            entries.values(), entries.keys(), loc="outside lower center", ncols=-(-len(entries) // num_rows),
+            frameon=False, columnspacing=1.2, handlelength=1.8,
+        )  # fmt: skip
 
 
 def _draw_lines(axis: Axes, lines: Sequence[Line], metric: MetricShown, scale_name: str, *, title: str) -> None:
-    values = [n.value for line in lines for row in line.rows for n in _numbers(row, metric.name)]
-    size, unit = axis_unit(metric, max(values, default=1.0))
+    values = value_axis(metric, (n for line in lines for row in line.rows for n in _numbers(row, metric.name)))
     scales = sorted({row.scale for line in lines for row in line.rows if row.scale is not None})
     by_line = [(line, _predicted(line, metric.name)) for line in lines]
     single = [line for line, predicted in by_line if len(predicted) == 1]
     for line, predicted in by_line:
         if len(predicted) == 1:
-            _draw_single(
-                axis, line, *predicted[0], size, aside_pt=SIDE_PT * (single.index(line) - len(single) / 2 + 0.5)
-            )
+            aside_pt = SIDE_PT * (single.index(line) - len(single) / 2 + 0.5)
+            _draw_single(axis, line, *predicted[0], values, aside_pt=aside_pt)
         elif predicted:
-            _draw_line(axis, line, predicted, size, has_band=len(lines) <= 3)
-        _draw_marks(axis, line, metric.name, size)
+            _draw_line(axis, line, predicted, values, has_band=len(lines) <= MAX_BANDS)
+        _draw_marks(axis, line, values)
     if scales and scales[-1] / scales[0] >= 8:
         axis.set_xscale("log", base=2)
         axis.minorticks_off()
     axis.set_xticks(scales, [f"{scale:,.0f}" for scale in scales])
-    axis.set_ylim(bottom=0)
     axis.set_xlabel(scale_name)
-    axis.set_ylabel(f"{metric.title} ({unit})" if unit else metric.title)
+    if values.is_log:
+        axis.set_yscale("log")
+    axis.set_ylim(values.low, values.high)
+    _name_ticks(axis.yaxis, values)
+    axis.set_ylabel(values.title)
     axis.set_title(title, fontsize=7.0, loc="left")
+
+
+def _name_ticks(axis: Axis, values: ValueAxis) -> None:
+    """1,000 and 0.1, not 10 to a power."""
+    if values.is_log:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        spans = values.high / values.low
+        axis.set_major_locator(LogLocator(subs=(1.0,) if spans > 300 else (1.0, 2.0, 5.0)))
+        axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
 
 
 def _predicted(line: Line, name: str) -> list[tuple[float, Number]]:
@@ -173,109 +200,157 @@ def _predicted(line: Line, name: str) -> list[tuple[float, Number]]:
 
 
 def _draw_line(
-    axis: Axes, line: Line, predicted: Sequence[tuple[float, Number]], size: float, *, has_band: bool
+    axis: Axes, line: Line, predicted: Sequence[tuple[float, Number]], values: ValueAxis, *, has_band: bool
 ) -> None:
-    x, y = [scale for scale, _ in predicted], [number.value / size for _, number in predicted]
+    x, y = [scale for scale, _ in predicted], [number.value / values.size for _, number in predicted]
     axis.plot(x, y, line.style, color=line.colour, label=line.name, linewidth=1.0, clip_on=False, **CIRCLE)
-    if has_band and all(n.low is not None and n.high is not None for _, n in predicted):
-        low, high = ([float(getattr(n, end)) / size for _, n in predicted] for end in ("low", "high"))
-        axis.fill_between(x, low, high, color=line.colour, alpha=0.12, linewidth=0)
+    if not has_band or any(n.low is None or n.high is None for _, n in predicted):
+        return
+    low, high = ([float(getattr(n, end)) / values.size for _, n in predicted] for end in ("low", "high"))
+    axis.fill_between(x, low, high, color=line.colour, alpha=0.12, linewidth=0)
+    scale, furthest = max(predicted, key=lambda one: one[1].high or 0.0)
+    _draw_cut(axis, line, scale, furthest, values)
 
 
-def _draw_single(axis: Axes, line: Line, scale: float, number: Number, size: float, *, aside_pt: float) -> None:
+def _draw_cut(
+    axis: Axes,
+    line: Line,
+    scale: float,
+    number: Number,
+    values: ValueAxis,
+    *,
+    aside_pt: float = 0.0,
+    drop_pt: float = 0.0,
+) -> None:
+    """An arrow at the end of the axis, and where the bar or band ends that goes on beyond it."""
+    if number.high is None or not values.cuts(number.high):
+        return
+    arrow = {"arrowstyle": "->", "color": line.colour, "linewidth": 0.8, "shrinkA": 0.0, "shrinkB": 0.0}
+    flat: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
+    axis.annotate("", (scale, values.high), xytext=(aside_pt, -10), arrowprops=arrow, **flat)
+    axis.annotate(
+        values.words(number.high), (scale, values.high), xytext=(aside_pt + 3.0, -1.0 - drop_pt), va="top", ha="left",
+        fontsize=6.0, color=line.colour, **flat,
+    )  # fmt: skip
+
+
+def _draw_single(axis: Axes, line: Line, scale: float, number: Number, values: ValueAxis, *, aside_pt: float) -> None:
     """A series of one predicted point, beside others at the same scale."""
     from matplotlib.transforms import ScaledTranslation
 
     shift = ScaledTranslation(aside_pt / POINTS_PER_INCH, 0.0, axis.figure.dpi_scale_trans)
-    low, high = (number.value if end is None else end for end in (number.low, number.high))
-    axis.update_datalim([(scale, low / size), (scale, high / size)])  # a shifted mark does not widen the axes by itself
+    at = number.value / values.size
+    low, high = (at if end is None else values.end(end) for end in (number.low, number.high))
+    axis.update_datalim([(scale, at)])  # a shifted mark does not widen the axes by itself
     axis.errorbar(
-        [scale], [number.value / size], yerr=np.array([[number.value - low], [high - number.value]]) / size,
+        [scale], [at], yerr=np.array([[at - low], [high - at]]),
         linestyle="none", color=line.colour, label=line.name, elinewidth=0.8, zorder=4, clip_on=False,
         transform=axis.transData + shift, **CIRCLE | {"markersize": 4},
     )  # fmt: skip
+    _draw_cut(axis, line, scale, number, values, aside_pt=aside_pt)
 
 
-def _draw_marks(axis: Axes, line: Line, name: str, size: float) -> None:
+def _draw_marks(axis: Axes, line: Line, values: ValueAxis) -> None:
+    name = values.metric.name
     for row in line.rows:
         if row.scale is None:
             continue
         measured = row.measured.get(name)
         if measured is not None:
-            low, high = (measured.value if end is None else end for end in (measured.low, measured.high))
-            spread = np.array([[max(measured.value - low, 0.0)], [max(high - measured.value, 0.0)]]) / size
+            at = measured.value / values.size
+            low, high = (at if end is None else values.end(end) for end in (measured.low, measured.high))
             axis.errorbar(
-                [row.scale],
-                [measured.value / size],
-                yerr=spread,
-                fmt="o",
-                color=line.colour,
-                markersize=4,
-                lw=0.8,
-                clip_on=False,
+                [row.scale], [at], yerr=np.array([[max(at - low, 0.0)], [max(high - at, 0.0)]]), fmt="o",
+                color=line.colour, markersize=4, lw=0.8, clip_on=False,
                 markerfacecolor=(line.colour, PALE if row.doubts else 1.0),
-            )
+            )  # fmt: skip
+            _draw_cut(axis, line, row.scale, measured, values, drop_pt=8.0)
         for figure in row.published:
             if figure.metric == name:
                 axis.plot(
-                    [row.scale], [figure.number.value / size], "D", markerfacecolor="white",
+                    [row.scale], [figure.number.value / values.size], "D", markerfacecolor="white",
                     markeredgecolor=line.colour, markersize=5, clip_on=False, zorder=5,
                 )  # fmt: skip
 
 
 def _numbers(row: PointRow, name: str) -> list[Number]:
-    own = [numbers[name] for numbers in (row.predicted, row.measured) if name in numbers]
+    """What is drawn of a metric: a point that cannot run has no prediction."""
+    own = [row.predicted[name]] if name in row.predicted and not row.problem else []
+    own += [row.measured[name]] if name in row.measured else []
     return own + [figure.number for figure in row.published if figure.metric == name]
 
 
 def _bars(report: StudyReport, metric: MetricShown) -> Figure:
     """One row for each point: the prediction with its interval, the measurement as a dot, published as a diamond."""
-    rows = [row for row in report.points if _numbers(row, metric.name)][:40]
+    rows = [row for row in report.points if _numbers(row, metric.name)][:MAX_BARS]
     figure, axes = _figure(1, 1)
-    figure.set_size_inches(6.6, max(1.2, 0.22 * len(rows) + 0.7))
+    figure.set_size_inches(6.6, max(1.2, ROW_INCH * len(rows) + 0.7))
     axis = axes[0]
-    size, unit = axis_unit(metric, max((n.value for row in rows for n in _numbers(row, metric.name)), default=1.0))
+    values = value_axis(metric, (n for row in rows for n in _numbers(row, metric.name)))
     for at, row in enumerate(rows):
-        predicted, measured = row.predicted.get(metric.name), row.measured.get(metric.name)
-        if predicted is not None:
-            if predicted.low is not None and predicted.high is not None:
-                ends = [predicted.low / size, predicted.high / size]
-                axis.plot(ends, [at, at], color=COLOURS[0], alpha=0.3, linewidth=4)
-            axis.plot([predicted.value / size], [at], "|", color=COLOURS[0], markersize=9, label="predicted")
-        if measured is not None:
-            inner = (COLOURS[4], PALE if row.doubts else 1.0)
-            axis.plot(
-                [measured.value / size],
-                [at],
-                "o",
-                color=COLOURS[4],
-                markerfacecolor=inner,
-                markersize=4,
-                label="measured",
-            )
-        for published in row.published:
-            if published.metric == metric.name:
-                axis.plot([published.number.value / size], [at], "D", color=COLOURS[2], markersize=4, label="published")
-    axis.set_yticks(range(len(rows)), [", ".join(row.labels.values()) for row in rows])
-    axis.invert_yaxis()
-    axis.set_xlim(left=0)
-    axis.set_xlabel(f"{metric.title} ({unit})" if unit else metric.title)
+        _draw_bar(axis, at, row, values)
+    axis.set_yticks(range(len(rows)), _names(rows))
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    if values.is_log:
+        axis.set_xscale("log")
+    axis.set_xlim(values.low, values.high)
+    _name_ticks(axis.xaxis, values)
+    axis.grid(axis="x", linewidth=0.3, color="#dddddd")
+    axis.set_axisbelow(True)
+    axis.set_xlabel(values.title)
     _legend(figure, [axis])
     return figure
+
+
+def _names(rows: Sequence[PointRow]) -> list[str]:
+    """The labels in which the points differ."""
+    varying = [name for name in rows[0].labels if len({row.labels.get(name) for row in rows}) > 1] if rows else []
+    return [", ".join(row.labels[name] for name in varying or row.labels if row.labels.get(name)) for row in rows]
+
+
+def _draw_bar(axis: Axes, at: int, row: PointRow, values: ValueAxis) -> None:
+    name, size = values.metric.name, values.size
+    predicted, measured = row.predicted.get(name), row.measured.get(name)
+    for number, colour, width in ((predicted, LINE_COLOURS[0], 4.0), (measured, LINE_COLOURS[4], 0.8)):
+        if number is None or number.low is None or number.high is None or (number is predicted and row.problem):
+            continue
+        ends = [values.end(number.low), values.end(number.high)]
+        axis.plot(ends, [at, at], color=colour, alpha=0.3 if number is predicted else 1.0, linewidth=width,
+                  solid_capstyle="butt")  # fmt: skip
+        if values.cuts(number.high):
+            axis.plot([values.high], [at], ">", color=colour, markersize=4, clip_on=False)
+            axis.annotate(values.words(number.high), (values.high, at), xytext=(4, 0), textcoords="offset points",
+                          va="center", fontsize=6.0, annotation_clip=False)  # fmt: skip
+    if predicted is not None and not row.problem:
+        axis.plot([predicted.value / size], [at], "|", color=LINE_COLOURS[0], markersize=9, label="predicted")
+    if measured is not None:
+        inner = (LINE_COLOURS[4], PALE if row.doubts else 1.0)
+        axis.plot(
+            [measured.value / size], [at], "o", color=LINE_COLOURS[4], markerfacecolor=inner, markersize=4,
+            label="measured",
+        )  # fmt: skip
+    for published in row.published:
+        if published.metric == name:
+            axis.plot(
+                [published.number.value / size], [at], "D", markerfacecolor="none", markeredgecolor=LINE_COLOURS[2],
+                markersize=5, label="published",
+            )  # fmt: skip
 
 
 def _distribution(report: StudyReport) -> Figure:
     figure, axes = _figure(1, 1)
     for number, row in enumerate(row for row in report.points if "batch_time_s" in row.series):
         values = np.sort(np.asarray(row.series["batch_time_s"]))
-        style = DASHES[number // len(COLOURS) % len(DASHES)]
+        style = DASHES[number // len(LINE_COLOURS) % len(DASHES)]
         axes[0].plot(
-            values, np.arange(1, len(values) + 1) / len(values), style, color=COLOURS[number % len(COLOURS)],
+            values, np.arange(1, len(values) + 1) / len(values), style, color=LINE_COLOURS[number % len(LINE_COLOURS)],
             label=", ".join(row.labels.values()), linewidth=1.0,
         )  # fmt: skip
         if "batch_time_s" in row.elbows:
             bend = row.elbows["batch_time_s"]
-            axes[0].plot([bend.time_s], [bend.share_frac], "+", color=COLOURS[number % len(COLOURS)], markersize=8)
+            axes[0].plot(
+                [bend.time_s], [bend.share_frac], "+", color=LINE_COLOURS[number % len(LINE_COLOURS)], markersize=8
+            )
     axes[0].set_xscale("log")
     axes[0].set_xlabel("batch time (s)")
     axes[0].set_ylabel("share of batches")
