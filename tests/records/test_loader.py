@@ -144,3 +144,14 @@ def test_windows_line_ends_are_read(tmp_path: Path) -> None:
 def test_validation_of_a_row_names_where_it_came_from() -> None:
     with pytest.raises(DocumentError, match=r"^rows\.jsonl, line 7: key 'bandwidth' is missing"):
         validate({}, Inner, where="rows.jsonl, line 7")
+
+
+def test_all_problems_are_named_at_once_and_a_misspelt_key_is_not_missing_as_well(tmp_path: Path) -> None:
+    text = HEAD + "nme = 1\nnum_nodes = 0\n[[links]]\nlatency = 1.0\n[[links]]\n"
+    with pytest.raises(DocumentError) as error:
+        load(tmp_path, text)
+    message = str(error.value)
+    assert "did you mean name" in message
+    assert "'name'" not in message
+    assert "keys 'links.0.bandwidth', 'links.1.bandwidth' are missing; add them" in message
+    assert "greater than 0" in message

@@ -52,7 +52,7 @@ def cluster(**changes: object) -> Cluster:
 
 def made(cluster_here: Cluster) -> Site:
     text = to_toml(detected(cluster_here, "mine", today=date(2026, 11, 15)))
-    return validate(link_sources(parse_toml(text, where="it")), Site, where="it")
+    return validate(link_sources(parse_toml(text, where="it"))[0], Site, where="it")
 
 
 def test_texts_are_read() -> None:

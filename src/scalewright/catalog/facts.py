@@ -126,21 +126,27 @@ def _lower(value: Any) -> Any:
 Id = Annotated[str, BeforeValidator(_lower), Field(pattern=r"^[a-z0-9][a-z0-9.+-]*$")]
 
 
-def link_sources(raw: dict[str, Any], sources: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Replace each `source = "KEY"` by the table `[sources.KEY]`, so that a Fact stands alone."""
+UNKNOWN_SOURCE: dict[str, Any] = {"kind": "assumed", "text": "not in [sources]", "checked": date.min}
+"""In place of a source that is missing, so that the rest of the file can be checked."""
+
+
+def link_sources(raw: dict[str, Any], sources: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Replace each `source = "KEY"` by the table `[sources.KEY]`, so that a Fact stands alone; and missing keys."""
     table = raw.get("sources", {}) if sources is None else sources
+    missing: dict[str, list[str]] = {}
 
     def walk(node: Any, path: str) -> Any:
         if isinstance(node, dict):
             linked = {k: walk(v, f"{path}.{k}" if path else k) for k, v in node.items()}
             key = linked.get("source")
             if isinstance(key, str):
+                linked["source"] = table.get(key, UNKNOWN_SOURCE)
                 if key not in table:
-                    raise KeyError(f"{path or 'the file'}: source {key!r} is not in [sources]")
-                linked["source"] = table[key]
+                    missing.setdefault(key, []).append(path or "the file")
             return linked
         if isinstance(node, list):
             return [walk(v, f"{path}[{i}]") for i, v in enumerate(node)]
         return node
 
-    return {k: (v if k == "sources" else walk(v, k)) for k, v in raw.items()}
+    linked = {k: (v if k == "sources" else walk(v, k)) for k, v in raw.items()}
+    return linked, [f"{', '.join(at)}: source {key!r} is not in [sources]" for key, at in missing.items()]

@@ -108,6 +108,16 @@ class Catalog:
         files = self._files(kind)
         return [self._load(kind, entry_id, files[entry_id]) for entry_id in sorted(files)]
 
+    def readable(self, kind: str) -> tuple[list[Entry], list[str]]:
+        """Entries that load, and why others do not: a broken file must not hide its neighbours."""
+        entries, problems = [], []
+        for entry_id, path in sorted(self._files(kind).items()):
+            try:
+                entries.append(self._load(kind, entry_id, path))
+            except DocumentError as error:
+                problems.append(str(error))
+        return entries, problems
+
     def path(self, kind: str, entry_id: str) -> Path:
         return self._files(kind)[entry_id]
 
@@ -179,7 +189,14 @@ class Catalog:
         raise ConfigError(f"no stack of the catalogue has {compile_option!r} among its own_runs: add it to one of them")
 
     def prices(self, accelerator_id: str) -> list[Price]:
-        return [cast(Price, p) for p in self.all("prices") if cast(Price, p).accelerator == accelerator_id]
+        """Prices of a device that load, those of the user's folders first; `broken_prices` names the others."""
+        places = {entry_id: place for place, entry_id in enumerate(self._files("prices"))}
+        prices = [cast(Price, p) for p in self.readable("prices")[0] if cast(Price, p).accelerator == accelerator_id]
+        return sorted(prices, key=lambda price: places[price.id])
+
+    def broken_prices(self) -> list[str]:
+        """What is wrong with files of prices, which may be of any device."""
+        return self.readable("prices")[1]
 
     def _typed(self, kind: str, name: str, entry_type: type[E]) -> E:
         entry = self.get(kind, name)

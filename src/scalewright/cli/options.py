@@ -28,6 +28,12 @@ def write_out(path: Path | None, document: dict[str, Any]) -> None:
         report_written(path)
 
 
+def warn_left_out(problems: list[str]) -> None:
+    """Name files that could not be read and are not in the answer."""
+    for problem in problems:
+        typer.echo(f"warning: left out: {problem}", err=True)
+
+
 def report_written(path: Path) -> None:
     """One line on stderr, so that stdout stays the answer."""
     typer.echo(f"wrote {path}", err=True)

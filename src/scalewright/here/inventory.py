@@ -19,7 +19,6 @@ from scalewright.catalog import calibration as calibrations
 from scalewright.catalog.library import home, open_catalog
 from scalewright.catalog.types import KINDS
 from scalewright.catalog.verified import untested_paths
-from scalewright.errors import ScalewrightError
 from scalewright.records.documents import document
 from scalewright.records.types import EnvName
 from scalewright.units import BYTES, format
@@ -116,11 +115,10 @@ def _programs() -> Iterator[Check]:
 
 def _catalogue() -> Iterator[Check]:
     catalog = open_catalog()
-    try:
-        count = sum(len(catalog.all(kind)) for kind in KINDS)
-    except ScalewrightError as error:
-        yield Check(name="catalogue", area="visible", state="broken", detail=str(error))
-        return
+    read = [catalog.readable(kind) for kind in KINDS]
+    count, problems = sum(len(entries) for entries, _ in read), [text for _, broken in read for text in broken]
+    for problem in problems:
+        yield Check(name="catalogue", area="visible", state="broken", detail=problem)
     own = [str(f) for f in catalog.folders[:-1] if f.is_dir()]
     places = f"; own entries in {', '.join(own)}" if own else f"; no own entries ({home()} does not exist)"
     yield Check(name="catalogue", area="visible", state="ok", detail=f"{count} entries load{places}")

@@ -94,6 +94,7 @@ def facility_of(catalog: Catalog, system_name: str, accelerator_id: str) -> ener
         notes.append(f"money at {prices[0].per_accelerator} ({prices[0].basis}, {prices[0].valid_on.isoformat()})")
     else:
         notes.append(f"no price for {accelerator_id}: money left out")
+    notes += [f"price left out: {problem}" for problem in catalog.broken_prices()]
     return energy.Facility(
         pue_frac=1.0 if system.pue is None else system.pue.value,
         kgco2e_per_j=None if system.grid is None else catalog.grid(system.grid).carbon_intensity.value,

@@ -8,26 +8,31 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from scalewright.errors import DocumentError, nearest
 from scalewright.records.documents import check_schema, parse_json, read_text
 
+Prepared = tuple[dict[str, Any], list[str]]
+"""A table that was rewritten, and what is wrong with it."""
 M = TypeVar("M", bound=BaseModel)
 D = TypeVar("D")
 
 
 def load_toml(
-    path: Path, model: type[M], *, kind: str, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    path: Path, model: type[M], *, kind: str, prepare: Callable[[dict[str, Any]], Prepared] | None = None
 ) -> M:
-    """The file as a `model`. `prepare` may rewrite the raw table first and raise KeyError with a message."""
+    """The file as a `model`. `prepare` may rewrite the raw table first; its problems are reported with the others."""
     raw = parse_toml(read_text(path), where=str(path))
     check_schema(raw.get("schema"), kind, where=str(path))
-    if prepare is not None:
-        try:
-            raw = prepare(raw)
-        except KeyError as error:
-            raise DocumentError(f"{path}: {error.args[0]}") from error
-    return validate(raw, model, where=str(path))
+    table, problems = (raw, []) if prepare is None else prepare(raw)
+    try:
+        loaded = model.model_validate(table)
+    except ValidationError as error:
+        raise DocumentError(f"{path}: {'; '.join([explain_validation(error, model), *problems])}") from error
+    if problems:
+        raise DocumentError(f"{path}: {'; '.join(problems)}")
+    return loaded
 
 
 def parse_toml(text: str, *, where: str) -> dict[str, Any]:
@@ -84,23 +89,48 @@ def restore(doc: dict[str, Any], kind: type[D], *, where: str) -> D:
     return restored
 
 
+MAX_PROBLEMS = 8
+
+
 def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first problem as one sentence: key, value, rule and the nearest valid name."""
-    first = first_problem(error, unknown="extra_forbidden")
-    location = tuple(str(part) for part in first["loc"])
-    key = ".".join(location) or "the document"
-    if first["type"] == "extra_forbidden":
-        known = _fields_at(model, location[:-1])
-        near = nearest(location[-1], known)
-        hint = f"did you mean {', '.join(near)}?" if near else f"known keys: {', '.join(sorted(known))}"
-        return f"unknown key {key!r}: {hint}"
-    if first["type"] == "missing":
-        return f"key {key!r} is missing; add it"
-    message = first["msg"].removeprefix("Value error, ")
-    value = first.get("input")
+    """All problems in one sentence: unknown keys with the nearest valid names, missing keys, and wrong values."""
+    problems = error.errors(include_url=False)
+    inside = {one["loc"][:depth] for one in problems for depth in range(len(one["loc"]))}
+    problems = [one for one in problems if one["loc"] not in inside or len(problems) == 1]
+    unknown = [one for one in problems if one["type"] == "extra_forbidden"]
+    hints = {_key(one): _nearest_keys(one, model) for one in unknown}
+    misspelt = {(*one["loc"][:-1], near[0]) for one in unknown if (near := hints[_key(one)][0])}
+    missing = [_key(one) for one in problems if one["type"] == "missing" and one["loc"] not in misspelt]
+    sentences = [f"unknown key {key!r}: {_hint(*found)}" for key, found in hints.items()]
+    if len(missing) == 1:
+        sentences.append(f"key {missing[0]!r} is missing; add it")
+    elif missing:
+        sentences.append(f"keys {', '.join(map(repr, missing))} are missing; add them")
+    sentences += [_wrong_value(one) for one in problems if one["type"] not in ("extra_forbidden", "missing")]
+    more = len(sentences) - MAX_PROBLEMS
+    return "; ".join(sentences[:MAX_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _key(problem: ErrorDetails) -> str:
+    return ".".join(str(part) for part in problem["loc"]) or "the document"
+
+
+def _nearest_keys(problem: ErrorDetails, model: type[BaseModel]) -> tuple[list[str], list[str]]:
+    """The nearest valid names to an unknown key, and all of them."""
+    location = tuple(str(part) for part in problem["loc"])
+    known = _fields_at(model, location[:-1])
+    return nearest(location[-1], known), known
+
+
+def _hint(near: list[str], known: list[str]) -> str:
+    return f"did you mean {', '.join(near)}?" if near else f"known keys: {', '.join(sorted(known))}"
+
+
+def _wrong_value(problem: ErrorDetails) -> str:
+    message, value = problem["msg"].removeprefix("Value error, "), problem.get("input")
     named = isinstance(value, str) and repr(value) in message
     shown = f" (found {value!r})" if isinstance(value, str | int | float) and not named else ""
-    return f"key {key!r}: {message[0].lower()}{message[1:]}{shown}"
+    return f"key {_key(problem)!r}: {message[0].lower()}{message[1:]}{shown}"
 
 
 def first_problem(error: ValidationError, *, unknown: str) -> Any:

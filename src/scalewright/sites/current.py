@@ -40,7 +40,7 @@ def detected_site(cluster: Cluster, site_id: str) -> tuple[str, Site]:
     """A profile made from the scheduler's output, as TOML text and as a Site."""
     where = "the detected profile"
     text = to_toml(detected(cluster, site_id, today=datetime.now(UTC).date()))
-    return text, validate(link_sources(parse_toml(text, where=where)), Site, where=where)
+    return text, validate(link_sources(parse_toml(text, where=where))[0], Site, where=where)
 
 
 def cluster_of_user() -> Cluster:

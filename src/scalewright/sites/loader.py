@@ -35,6 +35,17 @@ def load_site(path: Path) -> Site:
     return site
 
 
+def readable_sites(extra: Path | None = None) -> tuple[list[Site], list[str]]:
+    """Profiles that load, and why others do not: a broken file must not hide its neighbours."""
+    sites, problems = [], []
+    for _, path in sorted(site_files(extra).items()):
+        try:
+            sites.append(load_site(path))
+        except DocumentError as error:
+            problems.append(str(error))
+    return sites, problems
+
+
 def find_site(name: str, extra: Path | None = None) -> Site:
     """The profile whose id or alias is `name`. An unknown name is an error that lists the nearest names."""
     files = site_files(extra)

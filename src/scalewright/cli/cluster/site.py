@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder
+from scalewright.cli.options import AsJson, CatalogFolder, warn_left_out
 
 app = typer.Typer(help="Profiles of clusters: show, detect, check.", no_args_is_help=True, rich_markup_mode=None)
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="Name of a profile.", show_default=False)]
@@ -24,10 +24,10 @@ def show(
     from scalewright.records.documents import document, to_json
     from scalewright.report.cluster.site import print_site, print_sites
     from scalewright.report.console import answer_console
-    from scalewright.sites.loader import find_site, load_site, site_files
+    from scalewright.sites.loader import find_site, readable_sites
 
-    files = site_files(catalog)
-    chosen = [load_site(path) for _, path in sorted(files.items())] if name is None else [find_site(name, catalog)]
+    chosen, problems = readable_sites(catalog) if name is None else ([find_site(name, catalog)], [])
+    warn_left_out(problems)
     if as_json:
         body = [site.model_dump(mode="json", by_alias=True) for site in chosen]
         typer.echo(to_json(document("sites", {"sites": body})), nl=False)

@@ -6,25 +6,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, Explain
+from scalewright.cli.options import AsJson, CatalogFolder, Explain, report_written, warn_left_out
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scalewright.catalog.types import Entry
 
 
 def run(
     kind: Annotated[
-        str | None, typer.Argument(help="accelerators, systems, models, ..., or `compare`.", show_default=False)
+        str | None, typer.Argument(help="accelerators, systems, models, ..., `compare` or `new`.", show_default=False)
     ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Entry to show, or two to compare.", show_default=False),
+        typer.Argument(
+            metavar="NAME",
+            help="Entry to show, or two to compare; new: system, fabric, price or site, and a name.",
+            show_default=False,
+        ),
     ] = None,
     explain: Explain = False,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
 ) -> None:
-    """Show the catalogue: its kinds, one kind, one entry, or `compare A B`."""
+    """Show the catalogue: its kinds, one kind, one entry, `compare A B`; `new KIND NAME` writes a template."""
     from scalewright.catalog.library import open_catalog
     from scalewright.catalog.types import KINDS
     from scalewright.errors import ConfigError
@@ -33,8 +39,11 @@ def run(
     from scalewright.report.catalogue import tables as catalogue_tables
     from scalewright.report.console import answer_console
 
-    library = open_catalog(catalog)
     words = list(names or [])
+    if kind == "new":
+        _write_template(words, catalog)
+        return
+    library = open_catalog(catalog)
     console = answer_console()
     if kind == "compare":
         if len(words) != 2:
@@ -59,7 +68,8 @@ def run(
             catalogue_tables.print_kinds(console, library, explain=explain)
         return
     if kind in KINDS and not words:
-        entries = library.all(kind)
+        entries, problems = library.readable(kind)
+        warn_left_out(problems)
     elif kind in KINDS:
         entries = [library.get(kind, name) for name in words]
     else:
@@ -72,3 +82,22 @@ def run(
     else:
         for entry in entries:
             catalogue_tables.print_entry(console, library, entry, explain=explain)
+
+
+def _write_template(words: list[str], folder: Path | None) -> None:
+    from datetime import UTC, datetime
+
+    from scalewright.catalog.library import search_path
+    from scalewright.catalog.new_entry import EXAMPLE, FOLDERS, write_new_entry
+    from scalewright.errors import ConfigError
+
+    if len(words) != 2:
+        raise ConfigError(
+            f"catalog new takes a kind ({', '.join(FOLDERS)}) and a name, not {len(words)} words: write {EXAMPLE}"
+        )
+    kind, name = words
+    path = write_new_entry(kind, name, folder=search_path(folder)[0], today=datetime.now(UTC).date())
+    report_written(path)
+    show = f"site show {name}" if kind == "site" else f"catalog {FOLDERS[kind]} {name}"
+    where = "" if folder is None else f" --catalog {folder}"
+    typer.echo(f"next: put your values in, then check it with scalewright {show}{where}", err=True)

@@ -11,7 +11,7 @@ from scalewright import units
 from scalewright.catalog.facts import Strict
 from scalewright.errors import ConfigError
 from scalewright.records.documents import read_text
-from scalewright.records.loader import load_toml
+from scalewright.records.loader import Prepared, load_toml
 from scalewright.sites.walltime import Walltime
 
 KIND = "graph"
@@ -139,11 +139,13 @@ def load_graph_file(path: Path) -> GraphFile:
     return load_toml(path, GraphFile, kind=KIND, prepare=_refuse_stages)
 
 
-def _refuse_stages(table: dict[str, Any]) -> dict[str, Any]:
-    if "stages" in table:
-        name = next(iter(table["stages"]), "NAME") if isinstance(table["stages"], dict) else "NAME"
-        raise KeyError(f"has [stages.{name}], the old name of a graph's jobs: write [jobs.{name}]")
-    return table
+def _refuse_stages(table: dict[str, Any]) -> Prepared:
+    if "stages" not in table:
+        return table, []
+    stages = table["stages"]
+    name = next(iter(stages), "NAME") if isinstance(stages, dict) else "NAME"
+    renamed = {key: value for key, value in table.items() if key != "stages"} | {"jobs": stages}
+    return renamed, [f"has [stages.{name}], the old name of a graph's jobs: write [jobs.{name}]"]
 
 
 def job_resources(job: GraphJobTable, defaults: Resources) -> Resources:

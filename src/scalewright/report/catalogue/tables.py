@@ -27,7 +27,7 @@ def print_kinds(console: Console, catalog: Catalog, *, explain: bool) -> None:
     )
     total: Counter[str] = Counter()
     for kind in KINDS:
-        entries = catalog.all(kind)
+        entries, _ = catalog.readable(kind)
         count: Counter[str] = Counter(entries=len(entries))
         for entry in entries:
             for _, fact in facts_of(entry):
