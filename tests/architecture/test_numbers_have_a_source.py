@@ -35,6 +35,7 @@ ALLOWED = {
     "power.NUM_POWER_ROUNDS": "rounds of a fixed-point iteration that has converged by then",
     "roofline.QUERY_TILE": "traffic of the drawn roofline only; no time depends on it",
     "roofline.TILE": "traffic of the drawn roofline only; no time depends on it",
+    "setting.WIDE_UNIT_LANES": "lanes of a compute unit, counted from the makers' block diagrams",
     "stack_costs.FP32_BYTES": WIDTH,
     "step.BACKWARD_FRAC": "two products of three, counted from the algorithm",
     "step.TENSORS_AROUND": COUNTED,

@@ -37,6 +37,7 @@ DIMENSIONLESS = {
     "machine.convolution_factor": "a factor around 1, fitted",
     "machine.norm_factor": "a factor around 1, fitted",
     "stack_costs.host_blend": "an exponent",
+    "convolution.vector_gain": "a ratio around 1, so not a share",
     "traffic.own_norm_factor": "a factor around 1, fitted",
     "calibrated.rank_value": "the unit is the value's own",
     "calibration.residual": "a factor around 1, fitted",
@@ -94,7 +95,8 @@ AS_IN_THE_FILE = {
     "published.hfu_pct",
     "published.tokens_per_s_per_gpu",
     "published.memory_gib",
-    "stage_runs.images_per_s",
+    "vision_runs.images_per_s",
+    "vision_runs.inter_bw_gb_per_s_per_gpu",
     "stage_runs.tokens_per_s",
 }
 

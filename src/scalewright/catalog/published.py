@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from scalewright.catalog.library import packaged_data
+from scalewright.catalog.vision_runs import is_vision_row
 from scalewright.records.loader import read_jsonl, validate
 
 
@@ -115,4 +116,9 @@ def packaged_runs() -> Path:
 
 
 def load_runs(path: Path) -> list[PublishedRun]:
-    return [validate(row, PublishedRun, where=f"{path}, line {number}") for number, row in read_jsonl(path)]
+    """The language rows of a file; rates of images are `vision_runs`."""
+    return [
+        validate(row, PublishedRun, where=f"{path}, line {number}")
+        for number, row in read_jsonl(path)
+        if not is_vision_row(row)
+    ]

@@ -1,4 +1,4 @@
-"""Published rates of generation, RL steps and vision training: what those predictions are held against."""
+"""Published rates of generation and RL steps: what those predictions are held against."""
 
 from __future__ import annotations
 
@@ -17,18 +17,6 @@ class StageRun(Strict):
     precision: str
     assumed: str = ""
     """Inputs that the source does not state and that were filled in."""
-
-
-class PublishedVisionRun(StageRun):
-    compiled: bool
-    channels_last: bool
-    batch: int = Field(gt=0)
-    """Images per device."""
-    num_gpus: int = Field(default=1, gt=0)
-    network_per_node: str | None = None
-    """Line rate, as text with its unit; absent for one node."""
-    images_per_s: float = Field(gt=0)
-    """All devices together."""
 
 
 class GenerationRun(StageRun):
@@ -58,11 +46,6 @@ class RlRun(StageRun):
     step_s: float = Field(gt=0)
 
 
-class _VisionFile(Strict):
-    schema_: str = Field(alias="schema")
-    runs: tuple[PublishedVisionRun, ...]
-
-
 class _GenerationFile(Strict):
     schema_: str = Field(alias="schema")
     runs: tuple[GenerationRun, ...]
@@ -71,10 +54,6 @@ class _GenerationFile(Strict):
 class _RlFile(Strict):
     schema_: str = Field(alias="schema")
     runs: tuple[RlRun, ...]
-
-
-def vision_runs() -> tuple[PublishedVisionRun, ...]:
-    return load_toml(packaged_data() / "published" / "vision_runs.toml", _VisionFile, kind="vision-runs").runs
 
 
 def generation_runs() -> tuple[GenerationRun, ...]:

@@ -14,6 +14,9 @@ from scalewright.workload.layout import Layout
 from scalewright.workload.precision import Recipe
 from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode
 
+WIDE_UNIT_LANES = 128
+"""32-bit lanes of a compute unit from GA102 and Hopper on; Volta and the A100 have 64 (NVIDIA's whitepapers)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSetting:
@@ -50,6 +53,13 @@ class VisionSetting(StepSetting):
 
     shape: ConvShape
     channels_last: bool
+    library_norms: bool = False
+    """The device's library has activation and sum in its norms, as MXNet and PaddlePaddle call them in 16 bit."""
+
+    @property
+    def fuses_norms(self) -> bool:
+        """Activation and shortcut are computed in the norms' kernels."""
+        return self.stack.compiled or self.library_norms
 
     @property
     def num_images(self) -> FloatLike:
@@ -60,12 +70,19 @@ class VisionSetting(StepSetting):
     def folds(self) -> bool:
         """Stem and pooling are computed in the forms that matrix units and a compiler make fast (run/vision)."""
         on_gpu = self.machine.accelerator.kind != "cpu"
-        return on_gpu and self.stack.compiled and self.channels_last and not self.on_vector_units
+        is_written = self.stack.compiled and not self.library_norms
+        return on_gpu and is_written and self.channels_last and not self.on_vector_units
 
     @property
     def on_vector_units(self) -> bool:
         """32-bit products without TF32 leave the matrix units."""
         return self.recipe.matmul == "fp32"
+
+    @property
+    def has_wide_units(self) -> bool:
+        """A compute unit has 128 lanes of 32 bit, which the kernels of 64 lanes do not fill."""
+        cores, units = self.machine.accelerator.num_cores, self.machine.accelerator.num_compute_units
+        return cores is not None and units is not None and cores.value >= WIDE_UNIT_LANES * units.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from scalewright.costs.setting import Setting, VisionSetting
 from scalewright.costs.shards import trained_shards
 from scalewright.costs.step import StepCost
 from scalewright.costs.storage import checkpoint_bytes
+from scalewright.costs.vision import Supply
 from scalewright.workload.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -90,7 +91,11 @@ class VisionFigures:
     efficiency_frac: float
     """Per batch: the step on one node over this one, the batch per device the same."""
     epoch_s: float
-    """One pass over ImageNet's training images, without what an epoch's start and end cost."""
+    """One pass over ImageNet's training images, loaded and decoded, without what an epoch's start and end cost."""
+    loader: Supply
+    """What limits the images that reach the devices, and its rate."""
+    epoch_images_per_s: float
+    """The slower of devices and loader."""
     data_wait_s: float
     mfu_frac: float
     model_flop: float
@@ -100,6 +105,9 @@ class VisionFigures:
             "images_per_s": answer.rate_per_s,
             "efficiency_frac": self.efficiency_frac,
             "epoch_time_s": self.epoch_s,
+            "epoch_images_per_s": self.epoch_images_per_s,
+            "loader_images_per_s": float(self.loader.num_images_per_s),
+            "loader_limit": self.loader.name,
             "data_wait_s": self.data_wait_s,
             "mfu_frac": self.mfu_frac,
             "model_flop": self.model_flop,

@@ -48,6 +48,8 @@ class VisionModelStep:
 
     channels_last: bool | None = None
     """Order of the activations in memory; None: channels last where the stack compiles."""
+    library_norms: bool = False
+    """Activation and shortcut are in the norms of the device's library, as MXNet has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,10 @@ class Question:
         return self.stack.compiled if self.stage.channels_last is None else self.stage.channels_last
 
     @property
+    def library_norms(self) -> bool:
+        return isinstance(self.stage, VisionModelStep) and self.stage.library_norms
+
+    @property
     def id(self) -> str:
         return digest(self.resolved_input())
 
@@ -205,6 +211,7 @@ class Question:
             "precision": self.recipe.name,
             "stack": self.stack.id,
             "channels_last": self.channels_last,
+            **({"library_norms": True} if self.library_norms else {}),
             "num_loaders": self.feed.num_loaders,
             "storage": None if self.feed.storage is None else self.feed.storage.id,
         }
@@ -367,6 +374,7 @@ def _feed(
         num_loaders = _num_image_loaders(catalog, place) if is_vision else TEXT.num_loaders
     return Feed(
         storage=source,
+        epoch_storage=(source or own) if is_vision else None,
         one_file_each=samples == "files",
         async_checkpoint=checkpoint == "async",
         num_loaders=num_loaders,

@@ -63,6 +63,8 @@ class Feed:
 
     storage: Storage | None = None
     """None: reading is taken to be faster than any step."""
+    epoch_storage: Storage | None = None
+    """Where the images of an epoch lie; a vision step waits for `storage` only."""
     one_file_each: bool = False
     """Every sample is a file of its own; false: samples lie in shards."""
     num_loaders: int = 2

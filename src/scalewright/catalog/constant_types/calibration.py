@@ -24,7 +24,5 @@ class CalibrationConstants(Strict):
     """Crossings of the optimizer's tensors on a CPU over those of one fused pass."""
     copy_passes_cpu: Count
     """Times that gradients cross a CPU's memory to be gathered for their exchange and put back."""
-    measured_convolution_gain: Fraction
-    """Rate of 32-bit convolutions on the vector units over that of products, where products were measured."""
     calibrated_width_range: Count
     """Widths up to so many times below or above those of a calibration's steps count as seen."""

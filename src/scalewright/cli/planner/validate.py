@@ -30,24 +30,34 @@ def run(
     Exit 1: none of a file's rows can be predicted; without a file, a score is worse than the one recorded.
     """
     from scalewright.catalog.library import open_catalog
+    from scalewright.catalog.published import load_runs
     from scalewright.errors import ConfigError
     from scalewright.planner.validation.error_table import validation_table
-    from scalewright.records.documents import to_json
+    from scalewright.planner.validation.vision_rows import read_left_out, vision_table
+    from scalewright.records.documents import document, to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.validation import print_error_table
+    from scalewright.report.planner.vision_validation import print_vision_table
 
     if record and file is not None:
         raise ConfigError(f"--record keeps the scores of the shipped rows, not of {file}: leave the file out")
-    table = validation_table(open_catalog(catalog), file)
-    write_out(out, table.as_document())
+    entries = open_catalog(catalog)
+    images = vision_table(entries, file)
+    table = validation_table(entries, file) if file is None or not images.rows or load_runs(file) else None
+    body = (document("validation", {}) if table is None else table.as_document()) | {"vision": images.as_dict()}
+    write_out(out, body)
     if as_json:
-        typer.echo(to_json(table.as_document()), nl=False)
+        typer.echo(to_json(body), nl=False)
     else:
-        print_error_table(answer_console(), table)
+        console = answer_console()
+        if table is not None:
+            print_error_table(console, table)
+        print_vision_table(console, images, left_out=read_left_out() if file is None else {})
     if file is None:
+        assert table is not None
         _hold(table.overall, record=record)
-    elif not table.overall["num_expressed"]:
+    elif not images.predicted and not (table is not None and table.overall["num_expressed"]):
         raise typer.Exit(ExitCode.NO)
 
 

@@ -151,8 +151,6 @@ def _constants(calibration: Calibration, base: Constants, num_ranks: int, *, on_
     changed: dict[str, float] = {
         "logits_passes": base.logits_passes.value * elementwise,
     }
-    if calibration.value("matmul_flop_per_s", "fp32") is not None:
-        changed["vector_convolution_gain"] = base.measured_convolution_gain.value
     ramp = calibration.value("attention_seq_ramp")
     if ramp is not None:
         changed["attention_seq_ramp"] = ramp.value

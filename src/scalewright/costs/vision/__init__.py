@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewright.costs.vision.convolution import conv_product_time_s, conv_time_s, num_conv_elements
+from scalewright.costs.vision.convolution import conv_product_time_s, conv_time_s, num_conv_elements, vector_gain
 from scalewright.costs.vision.footprint import activation_bytes_per_sample, step_memory
 from scalewright.costs.vision.interval import interval_s, unseen
 from scalewright.costs.vision.roofline import operations
@@ -13,6 +13,7 @@ from scalewright.costs.vision.step import (
     num_images_per_s,
     step_time,
 )
+from scalewright.costs.vision.supply import Supply, image_wait_s, slowest_supply, supplies
 from scalewright.costs.vision.traffic import (
     cast_bytes,
     layout_bytes_per_sample,
@@ -24,8 +25,29 @@ from scalewright.costs.vision.traffic import (
 )
 
 __all__ = [
-    "activation_bytes_per_sample", "cast_bytes", "conv_product_time_s", "conv_time_s", "exposed_exchange_s",
-    "gradient_bytes", "host_time_s", "interval_s", "layout_bytes_per_sample", "move_time_s", "norm_bytes_per_sample",
-    "norm_time_s", "num_conv_elements", "num_images_per_s", "operations", "own_norm_factor", "pool_time_s",
-    "step_memory", "step_time", "unseen",
+    "Supply",
+    "activation_bytes_per_sample",
+    "cast_bytes",
+    "conv_product_time_s",
+    "conv_time_s",
+    "exposed_exchange_s",
+    "gradient_bytes",
+    "host_time_s",
+    "image_wait_s",
+    "interval_s",
+    "layout_bytes_per_sample",
+    "move_time_s",
+    "norm_bytes_per_sample",
+    "norm_time_s",
+    "num_conv_elements",
+    "num_images_per_s",
+    "operations",
+    "own_norm_factor",
+    "pool_time_s",
+    "slowest_supply",
+    "step_memory",
+    "step_time",
+    "supplies",
+    "unseen",
+    "vector_gain",
 ]  # fmt: skip

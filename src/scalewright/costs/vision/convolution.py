@@ -14,16 +14,16 @@ from scalewright.workload.convolutions import Conv
 
 def conv_product_time_s(
     *, setting: VisionSetting, num_rows: FloatLike, num_columns: FloatLike, num_depth: FloatLike,
-    num_elements: FloatLike,
+    num_elements: FloatLike, kernel: int,
 ) -> FloatLike:  # fmt: skip
     """One of a convolution's three products, as an implicit matrix product on a roofline.
 
     Equation  matrix units: t = max(t_work, w E / B) / s;  vector units: t = max(t_work / g, w E / B)
-              t_work = min over tiles r x c of 2 ceil(m/r) r ceil(n/c) c (k + k0) / (F e);  g = 1 channels last
+              t_work = min over tiles r x c of 2 ceil(m/r) r ceil(n/c) c (k + k0) / (F e)
     Source    Chetlur et al. 2014 (cuDNN, arXiv:1410.0759) for the product; williams2009 for the roofline; lavin2016
               for fewer multiplications on vector units; s and g fitted (benchmarks/fit_vision.py)
     Assumes   patches are formed on chip, so that each activation crosses memory once: E elements of w bytes; tiles
-              fill the device, by splitting the depth where there are few
+              fill the device, by splitting the depth where there are few; g as `vector_gain` has it
     Checked   tests/costs/test_vision.py: never below the traffic; on matrix units never below the arithmetic
     """
     machine, constants, w = setting.machine, setting.machine.constants, setting.recipe.activation_bytes
@@ -38,9 +38,29 @@ def conv_product_time_s(
     traffic = w * num_elements / machine.hbm_bytes_per_s
     factor = 1.0 if machine.convolutions.are_measured else machine.convolution_factor  # else it is on the measured ones
     if setting.on_vector_units:
-        gain = 1.0 if setting.channels_last else constants.vector_convolution_gain.value
+        gain = vector_gain(setting, kernel=kernel)
         return np.maximum(best / gain, traffic) * (factor if machine.accelerator.kind == "cpu" else 1.0)
     return np.maximum(best, traffic) * factor / constants.matrix_convolution_share.value
+
+
+def vector_gain(setting: VisionSetting, *, kernel: int) -> float:
+    """Rate of 32-bit convolutions on vector units over that of products.
+
+    Equation  channels last: g_l;  channels first: g, on units of 128 lanes g s, with one s for 1x1 and one for others
+    Source    g and g_l fitted (benchmarks/fit_vision.py); s from benchmarks/results/h200_operators.jsonl: 27 TFLOP/s
+              for 1x1 and 44 for the others. The kernels there are those of the generation before, with 64 lanes
+    Assumes   with channels last 1x1 convolutions are computed as products, as run/vision does; 1 on a CPU
+    Checked   tests/costs/test_vision.py: slower for 1x1 on an H200, not on a V100
+    """
+    c = setting.constants
+    if setting.machine.accelerator.kind == "cpu":
+        return 1.0
+    if setting.channels_last:
+        return c.channels_last_vector_gain.value
+    if not setting.has_wide_units:
+        return c.vector_convolution_gain.value
+    share = c.wide_unit_pointwise_share if kernel == 1 else c.wide_unit_convolution_share
+    return c.vector_convolution_gain.value * share.value
 
 
 def conv_time_s(*, setting: VisionSetting, conv: Conv) -> tuple[FloatLike, FloatLike]:
@@ -87,16 +107,16 @@ def _modelled_conv_s(*, setting: VisionSetting, conv: Conv) -> tuple[FloatLike, 
     elements = num_conv_elements(setting=setting, conv=conv)
     forward = conv_product_time_s(
         setting=setting, num_rows=b * s**2, num_columns=conv.channels_out, num_depth=kernel * conv.channels_in,
-        num_elements=elements,
+        num_elements=elements, kernel=conv.kernel,
     )  # fmt: skip
     backward = conv_product_time_s(
         setting=setting, num_rows=conv.channels_out, num_columns=kernel * conv.channels_in, num_depth=b * s**2,
-        num_elements=elements,
+        num_elements=elements, kernel=conv.kernel,
     )  # fmt: skip
     if conv.place != "stem":
         backward = backward + conv_product_time_s(
             setting=setting, num_rows=b * i**2, num_columns=conv.channels_in,
-            num_depth=kernel * conv.channels_out * (s / i) ** 2, num_elements=elements,
+            num_depth=kernel * conv.channels_out * (s / i) ** 2, num_elements=elements, kernel=conv.kernel,
         )  # fmt: skip
     return forward, backward
 

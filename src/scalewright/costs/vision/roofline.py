@@ -17,7 +17,7 @@ def operations(setting: VisionSetting) -> list[Operation]:
     for conv in resnet_convs(setting.shape):
         points += _conv_operations(setting, conv)
     shape, w, b = setting.shape, setting.recipe.activation_bytes, float(setting.num_images)
-    norm = b * norm_bytes_per_sample(shape=shape, compiled=setting.stack.compiled, width_bytes=w)
+    norm = b * norm_bytes_per_sample(shape=shape, compiled=setting.fuses_norms, width_bytes=w)
     turned = b * layout_bytes_per_sample(shape=shape, recipe=setting.recipe, channels_last=setting.channels_last)
     moved: tuple[tuple[str, Kind, float], ...] = (("norms", "elementwise", norm), ("layout change", "layout", turned))
     for name, kind, size in moved:

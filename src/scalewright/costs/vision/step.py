@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from scalewright.catalog.types import ConvShape
-from scalewright.costs import collectives, storage
+from scalewright.costs import collectives
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.machine import Machine
 from scalewright.costs.machine.stack_costs import FP32_BYTES
 from scalewright.costs.setting import VisionSetting
 from scalewright.costs.vision.convolution import conv_time_s
+from scalewright.costs.vision.supply import image_wait_s
 from scalewright.costs.vision.traffic import (
     NUM_NORM_CROSSINGS,
     NUM_NORM_PASSES_COMPILED,
@@ -65,8 +66,8 @@ def exposed_exchange_s(
 def step_time(setting: VisionSetting) -> Breakdown:
     """Seconds of one training step, one batch on each device.
 
-    Equation  t = (convolutions + norms + layout + pool + casts + update + exchange) (1 + g log2 nodes) + host wait
-              + data wait
+    Equation  t = (convolutions + norms + layout + pool + casts + update + exchange + gaps) (1 + g log2 nodes)
+              + host wait + data wait
     Source    he2015 (arXiv:1512.03385), Table 1, for the convolutions
     Assumes   the all-reduce runs beside the backward pass; without a named storage images wait in memory
     Checked   tests/golden/test_vision_rates.py: published rates of H200, A100 and V100
@@ -117,7 +118,7 @@ def norm_backward_frac(setting: VisionSetting) -> float:
     Checked   tests/costs/test_vision.py: 8 of 13 eager, 5 of 8 compiled
     """
     backward = NUM_NORM_CROSSINGS["backward"]
-    if setting.stack.compiled:
+    if setting.fuses_norms:
         return backward / NUM_NORM_PASSES_COMPILED
     return (backward + NUM_RELU_CROSSINGS["backward"]) / NUM_NORM_PASSES_EAGER
 
@@ -135,27 +136,21 @@ def _exposed_exchange(setting: VisionSetting, *, backward_s: FloatLike) -> Float
 
 def _data_wait(setting: VisionSetting, step_s: FloatLike) -> Breakdown:
     """What the step waits for images; nothing where no storage is named (synthetic images)."""
-    feed, layout, c = setting.feed, setting.layout, setting.constants
-    wait: FloatLike = 0.0
-    if feed.storage is not None:
-        nodes, images = np.ceil(setting.num_nodes), layout.dp * layout.mbs
-        read = storage.job_bytes_per_s(storage=feed.storage, direction="read", num_nodes=nodes, constants=c)
-        wait = storage.data_wait_s(
-            step_s=step_s, step_bytes=images * c.image_bytes.value, read_bytes_per_s=read,
-            loader_s_per_device=layout.mbs * c.image_loader_time.value, num_loaders_per_device=feed.num_loaders,
-            num_files=images if feed.one_file_each else 0.0,
-            num_files_per_s=storage.num_job_files_per_s(storage=feed.storage, num_nodes=nodes, constants=c),
-        )  # fmt: skip
-    return Breakdown(name="data", unit="s", value=wait, formula="storage.data_wait_s")
+    source = setting.feed.storage
+    wait = 0.0 if source is None else image_wait_s(setting=setting, step_s=step_s, source=source)
+    return Breakdown(name="data", unit="s", value=wait, formula="vision.image_wait_s")
 
 
 def _gaps(setting: VisionSetting, num_convs: int) -> tuple[Breakdown, ...]:
-    """Pauses between kernels, where a calibration measured one."""
-    c, gap_s = setting.constants, setting.machine.kernel_gap_s
+    """Starts and ends of kernels, as a calibration measured the pause between two of them; else as fitted."""
+    c, machine = setting.constants, setting.machine
+    kernels = c.convolution_kernels_compiled if setting.fuses_norms else c.convolution_kernels_eager
+    gap_s = kernels.value * machine.kernel_gap_s
+    if machine.kernel_gap_s == 0.0:
+        gap_s = 0.0 if machine.accelerator.kind == "cpu" else c.convolution_gap.value
     if gap_s == 0.0:
         return ()
-    kernels = c.convolution_kernels_compiled if setting.stack.compiled else c.convolution_kernels_eager
-    return (Breakdown(name="gaps", unit="s", value=num_convs * kernels.value * gap_s, formula="vision.step_time"),)
+    return (Breakdown(name="gaps", unit="s", value=num_convs * gap_s, formula="vision.step_time"),)
 
 
 def num_images_per_s(*, step: Breakdown, num_images: int | FloatLike, dp: int | FloatLike = 1) -> FloatLike:

@@ -55,15 +55,19 @@ def own_norm_factor(setting: VisionSetting) -> float:
     """What norms take over the traffic counted here, where no operator was measured.
 
     Equation  as a calibration fitted it: on a CPU, where a compiler writes the norms, and for PyTorch's own kernels,
-              of which those for channels last take 1.8 times as long; else 1
-    Source    PyTorch's _select_batch_norm_backend: cuDNN takes no bf16; 1.23 and 2.61 TB/s forward and backward of 4.28
-              that memory has on an H200 (benchmarks/results/h200_calibration.json), activations at 4.1 to 4.3
-    Assumes   vendors' kernels move what is counted
+              of which those for channels last take f times as long; c where a compiler writes them in 16
+              bit; else 1
+    Source    c fitted (benchmarks/fit_vision.py); PyTorch's _select_batch_norm_backend: cuDNN takes no bf16; f from
+              1.18 and 2.47 TB/s forward and backward on an H200 (benchmarks/results/h200_calibration.json)
+    Assumes   vendors' kernels move what is counted, and so do a compiler's in 32 bit, whose sums need no conversion
     Checked   tests/observe/test_calibrate_fits.py: a fitted factor touches bf16 that is not compiled, and no other
     """
     machine, on_cpu = setting.machine, setting.machine.accelerator.kind == "cpu"
-    is_own = not on_cpu and setting.recipe.matmul == "bf16" and not setting.stack.compiled
-    is_written = setting.stack.compiled and machine.convolutions.are_measured
+    is_own = not on_cpu and setting.recipe.matmul == "bf16" and not setting.fuses_norms
+    is_written = setting.stack.compiled and not setting.library_norms
+    if is_written and not on_cpu and not machine.convolutions.are_measured:
+        is_narrow = setting.recipe.activation_bytes < FP32_BYTES
+        return setting.constants.compiled_norm_factor.value if is_narrow else 1.0
     if is_own:
         return machine.norm_factor * (setting.constants.own_norm_factor.value if setting.channels_last else 1.0)
     return machine.norm_factor if on_cpu or is_written else 1.0
@@ -78,9 +82,9 @@ def norm_time_s(setting: VisionSetting) -> FloatLike:
     Checked   tests/costs/test_measured_convolutions.py: the measured rates' sum
     """
     shape, w, b = setting.shape, setting.recipe.activation_bytes, setting.num_images
-    rates = None if setting.stack.compiled else _operator_rates(setting)
+    rates = None if setting.fuses_norms else _operator_rates(setting)
     if rates is None:
-        elements = norm_bytes_per_sample(shape=shape, compiled=setting.stack.compiled, width_bytes=w) / w
+        elements = norm_bytes_per_sample(shape=shape, compiled=setting.fuses_norms, width_bytes=w) / w
         return move_time_s(setting=setting, num_elements=b * elements) * own_norm_factor(setting)
     every, added, active = 0, 0, 0
     for conv in resnet_convs(shape):
@@ -107,15 +111,21 @@ def _operator_rate(setting: VisionSetting, op: str, direction: str) -> float | N
 def pool_time_s(setting: VisionSetting) -> FloatLike:
     """Max pooling after the stem, forward and backward.
 
-    Equation  c w E / r,  E its input's elements, c crossings, r the rate measured for it, else of memory
-    Source    `bench convolution`, by the calibration
-    Assumes   a folded stem pools in kernels of its own, at the rate of memory
+    Equation  c w E / r,  E its input's elements, c crossings, r the rate measured for it, else of memory; PyTorch's own
+              kernels with channels last: E / (u f p), u units, f cycles a second
+    Source    `bench convolution`, by the calibration; p from the same on an H200
+    Assumes   a folded stem pools in kernels of its own, at the rate of memory, as other libraries do
     Checked   tests/costs/test_measured_convolutions.py
     """
     elements = setting.num_images * outputs(next(iter(resnet_convs(setting.shape))))
     rates = [None if setting.folds else _operator_rate(setting, "pool", d) for d in NUM_POOL_CROSSINGS]
     if any(rate is None for rate in rates):
-        return move_time_s(setting=setting, num_elements=NUM_POOL_PASSES * elements)
+        moved_s = move_time_s(setting=setting, num_elements=NUM_POOL_PASSES * elements)
+        units, clock = setting.machine.accelerator.num_compute_units, setting.machine.accelerator.clock_boost
+        is_own = setting.channels_last and not setting.folds and not setting.library_norms
+        if not is_own or units is None or clock is None:
+            return moved_s
+        return np.maximum(moved_s, elements / (units.value * clock.value * setting.constants.pool_rate.value))
     w = setting.recipe.activation_bytes
     crossings = zip(NUM_POOL_CROSSINGS.values(), rates, strict=True)
     return sum((num * w * elements / rate for num, rate in crossings if rate is not None), start=0.0)

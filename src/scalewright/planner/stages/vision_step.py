@@ -23,7 +23,7 @@ STREAMING_TERMS = ("norm_and_activation", "layout_change", "pool")
 
 def predict_vision(question: Question) -> Answer:
     """`layout.mbs` images a device on `layout.dp` devices."""
-    setting, layout, machine = _setting(question), question.layout, question.machine
+    setting, layout, machine = vision_setting(question), question.layout, question.machine
     num_gpus = int(layout.dp)
     on_one_node = min(num_gpus, machine.gpus_per_node)
     time = vision.step_time(setting)
@@ -36,26 +36,32 @@ def predict_vision(question: Question) -> Answer:
     reserved = float(memory.total) * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
     low, high = _interval_s(setting, total)
     images_per_s = int(layout.gbs) / total
+    loader = vision.slowest_supply(setting, question.feed.epoch_storage)
+    loaded_s = max(total, int(layout.gbs) / float(loader.num_images_per_s))
     return Answer(
         question=question,
         time=time,
         memory=memory,
         reserved_bytes=reserved,
         host_memory=None,
-        interval_s=(float(low), float(high)),
+        interval_s=(max(float(low), flop / peak), float(high)),
         bound_s=flop / peak,
         fits=reserved <= machine.memory_bytes,
         fits_host=True,
         num_units=int(layout.gbs),
         footprint=_footprint(question, time, flop),
-        warnings=tuple(_warnings(question, setting, time, images_per_s / num_gpus)),
+        warnings=tuple(_warnings(question, setting, time, images_per_s, loader)),
         figures=VisionFigures(
             setting=setting,
             one_node_s=one_node_s,
             efficiency_frac=one_node_s / total,
             epoch_s=float(
-                storage.epoch_time_s(num_samples=NUM_IMAGENET, num_per_batch=int(layout.gbs), step_s=total, fixed_s=0.0)
+                storage.epoch_time_s(
+                    num_samples=NUM_IMAGENET, num_per_batch=int(layout.gbs), step_s=loaded_s, fixed_s=0.0
+                )
             ),
+            loader=loader,
+            epoch_images_per_s=int(layout.gbs) / loaded_s,
             data_wait_s=float(time.part("data").total),
             mfu_frac=flop / total / peak,
             model_flop=flop,
@@ -63,11 +69,12 @@ def predict_vision(question: Question) -> Answer:
     )
 
 
-def _setting(question: Question) -> VisionSetting:
+def vision_setting(question: Question) -> VisionSetting:
     assert isinstance(question.spec.shape, ConvShape)
     return VisionSetting(
         shape=question.spec.shape, machine=question.machine, layout=question.layout, recipe=question.recipe,
-        stack=question.stack, channels_last=question.channels_last, feed=question.feed,
+        stack=question.stack, channels_last=question.channels_last, library_norms=question.library_norms,
+        feed=question.feed,
     )  # fmt: skip
 
 
@@ -91,19 +98,40 @@ def _interval_s(setting: VisionSetting, time_s: float) -> tuple[FloatLike, Float
     )  # fmt: skip
 
 
-def _warnings(question: Question, setting: VisionSetting, time: Breakdown, images_per_s_per_gpu: float) -> list[str]:
-    machine, feed, warnings = question.machine, question.feed, []
+REMEDIES: dict[str, str] = {
+    "workers": "decode on the device (DALI), store smaller images, or take more cores",
+    "storage": "copy the shards to node-local storage, or store smaller images",
+    "files": "pack the images into shards",
+}
+"""What makes a limit of the loader go away."""
+
+
+def loader_words(question: Question, loader: vision.Supply) -> str:
+    """What limits the loader, in words."""
+    feed = question.feed
+    place = feed.epoch_storage.id if feed.epoch_storage is not None else "the storage"
+    return {
+        "workers": f"{feed.num_loaders} loader workers a device",
+        "storage": f"reading from {place}",
+        "files": f"opening files of {place}",
+    }[loader.name]
+
+
+def _warnings(
+    question: Question, setting: VisionSetting, time: Breakdown, images_per_s: float, loader: vision.Supply
+) -> list[str]:
+    machine, warnings = question.machine, []
     accelerator = machine.accelerator
     if not question.channels_last and (accelerator.num_compute_units is None or accelerator.clock_boost is None):
         warnings.append(f"{accelerator.id}: units or clock unknown, the limit of channels-first kernels is left out")
-    workers = f"{feed.num_loaders} loader workers a device"
-    loaded_per_s = feed.num_loaders / machine.constants.image_loader_time.value
+    rate, remedy = float(loader.num_images_per_s), REMEDIES[loader.name]
+    limit = f"{loader_words(question, loader)}: {rate:,.0f} images/s"
     if float(time.part("data").total) > 0.0:
-        warnings.append(f"the step waits for data: {workers} do not keep up; decode on the device")
-    elif feed.storage is None and images_per_s_per_gpu > loaded_per_s:
+        warnings.append(f"the step waits for data, {limit}; {remedy}")
+    elif images_per_s > rate:
         warnings.append(
-            f"images are assumed to be ready: {workers} would prepare {loaded_per_s:,.0f} a second; "
-            "name a storage to count the wait"
+            f"the step has its images ready; an epoch waits for its loader, {limit} where the devices take "
+            f"{images_per_s:,.0f}: {remedy}"
         )
     warnings += [f"{reason}: the interval is wider" for reason in vision.unseen(setting)]
     warnings += filter(None, [other_jobs_note(setting), own_flows_note(setting)])

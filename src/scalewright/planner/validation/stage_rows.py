@@ -1,25 +1,18 @@
-"""Published rates of generation, RL steps and vision training beside our predictions, and what the ratios say."""
+"""Published rates of generation and RL steps beside our predictions, and what such ratios say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from scalewright import units
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.stage_runs import (
-    GenerationRun,
-    PublishedVisionRun,
-    RlRun,
-    generation_runs,
-    rl_runs,
-    vision_runs,
-)
+from scalewright.catalog.stage_runs import GenerationRun, RlRun, generation_runs, rl_runs
 from scalewright.costs.machine import Machine, machine_from_hardware
 from scalewright.planner.answer import answer
-from scalewright.planner.question import Generation, Question, RlStep, ask
+from scalewright.planner.question import Generation, Question, RlStep
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog, from_shape
 from scalewright.workload.precision import recipe
@@ -28,6 +21,16 @@ from scalewright.workload.training import training_mode
 TAILS = (0.05, 0.95)
 RL_NETWORK_BYTES_PER_S_PER_GPU = 50e9
 """400 Gbit/s a GPU, as the RL rows' systems have."""
+
+
+class TimedRow(Protocol):
+    """A published time beside ours, of some source."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def time_ratio(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,28 +52,6 @@ class StageRow:
         """Measured over predicted time: what an interval of the predicted time has to cover."""
         ratio = self.published / self.predicted
         return 1.0 / ratio if self.is_rate else ratio
-
-
-def vision_rows(catalog: Catalog, runs: Iterable[PublishedVisionRun] | None = None) -> list[StageRow]:
-    return [_vision_row(catalog, run) for run in (vision_runs() if runs is None else runs)]
-
-
-def _vision_row(catalog: Catalog, run: PublishedVisionRun) -> StageRow:
-    node, per_gpu = 8, None
-    if run.network_per_node is not None:
-        per_gpu = units.parse(run.network_per_node, units.BYTES_PER_S) / node
-    machine = _machine(catalog, run.gpu, node, per_gpu)
-    question = ask(
-        catalog, model="resnet-50", system=machine, precision=run.precision,
-        stack="compiled" if run.compiled else "eager", channels_last=run.channels_last,
-        layout=Layout(dp=run.num_gpus, mbs=run.batch, gbs=run.batch * run.num_gpus),
-    )  # fmt: skip
-    order, code = "channels last" if run.channels_last else "channels first", "compiled" if run.compiled else "eager"
-    return StageRow(
-        source=run.source, what=f"{run.num_gpus} x {run.gpu}, {run.precision}, {order}, {code}, {run.batch} each",
-        metric="images/s", published=run.images_per_s, predicted=answer(question).rate_per_s, assumed=run.assumed,
-        is_rate=True,
-    )  # fmt: skip
 
 
 def generation_rows(catalog: Catalog) -> list[StageRow]:
@@ -132,7 +113,7 @@ def _machine(catalog: Catalog, gpu: str, gpus_per_node: int, network_bytes_per_s
     )  # fmt: skip
 
 
-def quantiles(rows: Sequence[StageRow]) -> tuple[float, float]:
+def quantiles(rows: Sequence[TimedRow]) -> tuple[float, float]:
     """5 and 95 % of measured over predicted time, each source weighing the same."""
     sources = [row.source for row in rows]
     order = np.argsort([row.time_ratio for row in rows])
@@ -143,7 +124,7 @@ def quantiles(rows: Sequence[StageRow]) -> tuple[float, float]:
     return low, high
 
 
-def left_out_coverage_frac(rows: Sequence[StageRow]) -> float:
+def left_out_coverage_frac(rows: Sequence[TimedRow]) -> float:
     """Share of rows inside the quantiles of the other sources; each source weighs the same."""
     inside = []
     for source in dict.fromkeys(row.source for row in rows):

@@ -21,6 +21,7 @@ from scalewright.planner.figures import RlFigures
 from scalewright.planner.question import Generation, RlStep, VisionModelStep
 from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
+from scalewright.planner.stages.vision_step import loader_words
 from scalewright.report.console import plain_table, print_notes, print_warnings, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
@@ -112,7 +113,11 @@ def print_vision(console: Console, answer: Answer) -> None:
     without = "" if wait_s == 0.0 else f"; {rate * total / (total - wait_s) / n:,.0f} if images were ready"
     table.add_row("throughput", rate_words(rate, "images/s"), f"{rate_words(rate / n, 'each')}{without}")
     table.add_row("efficiency", units.format(figures.efficiency_frac, units.FRACTION), "per batch, against one node")
-    table.add_row("an epoch", _s(figures.epoch_s), "of ImageNet, without its start, end and validation")
+    loader, loaded = loader_words(question, figures.loader), float(figures.loader.num_images_per_s)
+    verdict = "sets the rate of an epoch" if loaded < rate else "keeps up"
+    table.add_row("loader", rate_words(loaded, "images/s"), f"{loader}: {verdict}")
+    epoch_rate = rate_words(figures.epoch_images_per_s, "images/s")
+    table.add_row("an epoch", _s(figures.epoch_s), f"of ImageNet at {epoch_rate}, without start, end and validation")
     peak = f"of the dense {question.recipe.matmul} peak"
     table.add_row("MFU", units.format(figures.mfu_frac, units.FRACTION), peak)
     room = f"{_b(answer.reserved_bytes)} reserved of {_b(machine.memory_bytes)}: {_verdict(answer.fits)}"

@@ -22,6 +22,7 @@ from scalewright.planner.answer import Answer, answer
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.limits import PASSES, term_times
 from scalewright.planner.question import Question, ask
+from scalewright.planner.stages.vision_step import NUM_IMAGENET
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
@@ -217,10 +218,8 @@ def _memory_note(prediction: Answer) -> list[str]:
 def _vision(point: TrainingPoint, prediction: Answer) -> Outcome:
     step_s, ends, layout = prediction.time_s, prediction.interval_s, prediction.question.layout
     top = prediction.limits[0]
-    epoch_s = prediction.vision.epoch_s
-    if point.images_per_epoch:
-        epoch_s = step_s * max(point.images_per_epoch / int(layout.gbs), 1.0)
-    epoch_s += point.epoch_fixed_s
+    # a study's images are ready, or its storage is in the step
+    epoch_s = step_s * max((point.images_per_epoch or NUM_IMAGENET) / int(layout.gbs), 1.0) + point.epoch_fixed_s
     numbers = {
         "step_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
         "batch_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
