@@ -12,6 +12,8 @@ from tests.conftest import Cli
 pytestmark = pytest.mark.browser
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 MAX_BYTES = 5_000_000
+A4_PX = 1032
+"""Width of a landscape page between its margins, at 96 pixels an inch."""
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,10 @@ def test_print_is_light_and_keeps_the_legend(browser, page: Path) -> None:
     display = "return getComputedStyle(document.querySelector(arguments[0])).display"
     paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     shown = {name: browser.execute_script(display, name) for name in (".legend", ".controls", ".more")}
+    resize(browser, A4_PX)
+    width = browser.execute_script("return document.documentElement.scrollWidth")
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert width <= A4_PX
     assert paper == "rgb(255, 255, 255)"
     assert shown == {".legend": "flex", ".controls": "none", ".more": "none"}
 

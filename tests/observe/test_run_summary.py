@@ -143,7 +143,7 @@ def test_report_as_a_document_and_as_a_picture(tmp_path: Path, cli: Cli) -> None
     assert next(iter(doc.items())) == ("schema", "scalewright.run-summary/1")
     assert json.loads((tmp_path / "o").read_text()) == doc
     picture = (tmp_path / "run.svg").read_text()
-    for words in ("exposed", "tokens/s", "predicted", "peak memory (GiB)", "energy (kJ)", "gpu0"):
+    for words in ("exposed", "tokens/s", "predicted", "allocated memory (GiB)", "energy (kJ)", "gpu0"):
         assert words in picture, words
     made = directory.rollup.read_bytes()  # no launcher waited for this run: the report makes its roll-up
     assert {p: p.read_bytes() for p in directory.path.rglob("*") if p.is_file()} == {**before, directory.rollup: made}

@@ -32,9 +32,12 @@ def test_two_ranks_leave_a_whole_run_directory(tmp_path: Path, cli: Cli) -> None
     assert summary["schema"] == "scalewright.run-summary/1"
     assert (summary["num_steps"], summary["num_ranks"], summary["end"]) == (12, 2, "finished")
     compared = {row["name"]: row for row in summary["comparisons"]}
-    for name in (names.STEP_TIME, names.TOKENS_PER_S, names.FLOP_PER_S, names.MFU, names.PEAK_MEMORY):
+    for name in (names.STEP_TIME, names.TOKENS_PER_S, names.FLOP_PER_S, names.MFU):
         assert compared[name]["measured"] > 0, name
         assert compared[name]["predicted"] > 0, name
+    allocated, process = compared[names.PEAK_MEMORY], compared["process_memory"]
+    assert (allocated["measured"], process["predicted"]) == (None, None), "a process is not what training allocates"
+    assert process["measured"] > allocated["predicted"] > 0
     assert set(summary["split_s"]) == set(names.SPLIT)
     assert all(part >= 0 for part in summary["split_s"].values())
     # a rank's ordinary step, not the profiled one: the mean of ranks lies near the slowest one's median

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,10 @@ from scalewright.records.documents import document
 
 THROUGHPUTS = (names.TOKENS_PER_S, names.IMAGES_PER_S)
 ENERGY_OF = {names.NODE_ENERGY: "whole nodes", names.GPU_ENERGY: "GPUs", names.CPU_ENERGY: "CPUs"}
+
+
+PROCESS_MEMORY = "process_memory"
+"""The most memory of a rank's process, PyTorch and its libraries included; nothing predicts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +157,17 @@ def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...
             predicted=rate,
         ),
         Comparison(name=names.MFU, unit="1", measured=_mfu_frac(run), predicted=prediction.get("mfu_frac")),
-        Comparison(
-            name=names.PEAK_MEMORY,
-            unit="bytes",
-            measured=_largest(run, names.PEAK_MEMORY),
-            predicted=prediction.get("memory_bytes"),
-        ),
+        *_memory(run, prediction.get("memory_bytes")),
     )
+
+
+def _memory(run: CollectedRun, allocated_bytes: float | None) -> Iterator[Comparison]:
+    """What training allocates, measured on a GPU. On a CPU only the process can be measured: that is another figure."""
+    peak = _largest(run, names.PEAK_MEMORY)
+    on_cpu = run.config.get("device") == "cpu"
+    yield Comparison(name=names.PEAK_MEMORY, unit="bytes", measured=None if on_cpu else peak, predicted=allocated_bytes)
+    if on_cpu:
+        yield Comparison(name=PROCESS_MEMORY, unit="bytes", measured=peak, predicted=None)
 
 
 def _mfu_frac(run: CollectedRun) -> float | None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from scalewright import units
 from scalewright.observe.collect import CollectedRun
-from scalewright.observe.summary import Comparison, RunSummary
+from scalewright.observe.summary import PROCESS_MEMORY, Comparison, RunSummary
 from scalewright.records import metric_names as names
 from scalewright.report.console import bar_mark, plain_table, print_warnings, rate_words
 from scalewright.report.figure_file import COLOURS, REST, write_figure
@@ -35,12 +35,14 @@ TITLES = {
     names.IMAGES_PER_S: "throughput",
     names.FLOP_PER_S: "rate per device",
     names.MFU: "MFU",
-    names.PEAK_MEMORY: "peak memory",
+    names.PEAK_MEMORY: "allocated memory",
+    PROCESS_MEMORY: "memory of the process",
     names.COMPUTE_TIME: "compute",
     names.COMMUNICATION_TIME: "exposed communication",
     names.DATA_WAIT: "data wait",
     names.IDLE_TIME: "idle",
 }
+MEMORIES = (names.PEAK_MEMORY, PROCESS_MEMORY)
 
 
 def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
@@ -48,7 +50,7 @@ def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
     console.print(f"[bold]{escape(summary.run)}[/]: {summary.num_steps} steps on {ranks}; {escape(summary.end)}")
     console.print(escape(_description(run.config)))
     warnings = (run.prediction or {}).get("warnings", ())
-    _print_comparisons(console, summary, warnings, on_cpu=run.config.get("device") == "cpu")
+    _print_comparisons(console, summary, warnings)
     if summary.vision is not None:
         print_vision(console, summary.vision)
     _print_split(console, summary)
@@ -65,7 +67,7 @@ def _description(config: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _print_comparisons(console: Console, summary: RunSummary, warnings: Iterable[str], *, on_cpu: bool) -> None:
+def _print_comparisons(console: Console, summary: RunSummary, warnings: Iterable[str]) -> None:
     numbers = ("measured", "predicted", "ratio")
     table = plain_table("", *numbers, "90 % interval", right=numbers)
     for compared in summary.comparisons:
@@ -73,8 +75,6 @@ def _print_comparisons(console: Console, summary: RunSummary, warnings: Iterable
         shown = (_format(compared.measured, compared.unit), _format(compared.predicted, compared.unit))
         table.add_row(TITLES[compared.name], f"[bold]{shown[0]}[/]", shown[1], ratio, _interval(compared))
     console.print(table)
-    if on_cpu:
-        console.print("measured memory includes PyTorch itself; the prediction covers training only")
     print_warnings(console, warnings)
     if summary.losses is not None:
         console.print(f"loss {summary.losses[0]:.4f} at the first step, {summary.losses[1]:.4f} at the last")
@@ -178,7 +178,7 @@ def draw(run: CollectedRun, summary: RunSummary) -> Figure:
     _draw_steps(rates, run, summary.throughput, label=summary.throughput.unit)
     _draw_split(split, summary)
     _draw_loss(losses, run)
-    _draw_memory(memory, run, summary.compared(names.PEAK_MEMORY))
+    _draw_memory(memory, run, next(c for c in reversed(summary.comparisons) if c.name in MEMORIES))
     _draw_energy(energy, run, summary)
     figure.suptitle(f"{summary.run}: {_description(run.config)}", fontsize=7)
     return figure
@@ -218,7 +218,7 @@ def _draw_loss(axes: Axes, run: CollectedRun) -> None:
 
 
 def _draw_memory(axes: Axes, run: CollectedRun, compared: Comparison) -> None:
-    """Peak memory of each rank."""
+    """Peak memory of each rank, and the prediction where it is of the same kind."""
     peaks: dict[int, float] = {}
     for ranks in run.steps.get(names.PEAK_MEMORY, {}).values():
         for rank, value in ranks.items():
@@ -226,7 +226,7 @@ def _draw_memory(axes: Axes, run: CollectedRun, compared: Comparison) -> None:
     axes.bar(list(peaks), [value / units.BINARY["Gi"] for value in peaks.values()], color=COLOURS[0], width=0.6)
     if compared.predicted is not None:
         axes.axhline(compared.predicted / units.BINARY["Gi"], color=REST, linewidth=0.8, linestyle="--")
-    axes.set(xlabel="rank", ylabel="peak memory (GiB)")
+    axes.set(xlabel="rank", ylabel=f"{TITLES[compared.name]} (GiB)")
     if len(peaks) <= len(COLOURS):
         axes.set_xticks(list(peaks))
 

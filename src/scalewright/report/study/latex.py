@@ -109,7 +109,7 @@ def plain(value: float) -> str:
     if rounded != 0 and not 1e-4 <= abs(rounded) < 1e7:
         mantissa, power = f"{rounded:.{DIGITS - 1}e}".split("e")
         return rf"${mantissa}\times10^{{{int(power)}}}$"
-    if rounded.is_integer():
+    if float(f"{value:.9g}").is_integer() or abs(rounded) >= 100:
         return f"{rounded:,.0f}".replace(",", r"\,")
     return f"{rounded:.{max(0, DIGITS - 1 - _power(rounded))}f}"
 

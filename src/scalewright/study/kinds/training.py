@@ -17,7 +17,7 @@ from scalewright.costs.breakdown import Breakdown
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.launch.prepare.outlook import Ready
 from scalewright.observe.collect import CollectedRun, collect
-from scalewright.observe.summary import summarize
+from scalewright.observe.summary import PROCESS_MEMORY, summarize
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.limits import PASSES, term_times
@@ -40,6 +40,7 @@ MEASURED = {
     "flop_per_s_per_gpu": names.FLOP_PER_S,
     "mfu_frac": names.MFU,
     "memory_bytes": names.PEAK_MEMORY,
+    "process_memory_bytes": PROCESS_MEMORY,
 }
 """Names in a run's events, by the study's metric."""
 MAX_RANKS_SHOWN = 16
