@@ -12,7 +12,6 @@ WIDTH = "the width of an element: a definition"
 
 # Module constants of costs/ that hold a number, as `module.NAME`, each with the reason it is not in the catalogue.
 ALLOWED = {
-    "campaign.LARGE_REQUEST_S": "when advice is printed; no prediction depends on it",
     "campaign.MAX_SAVE_OVER_MTTF": "when a run is refused; no prediction depends on it",
     "compute.FLASH_BACKWARD_OVER_FORWARD": "five products over two, counted from the algorithm",
     "compute.REFERENCE_HEAD": "the head size that attention shares are stated for: a definition",
@@ -52,6 +51,8 @@ ALLOWED = {
     "traffic.NUM_POOL_CROSSINGS": COUNTED,
     "traffic.NUM_POOL_PASSES": COUNTED,
     "traffic.NUM_RELU_CROSSINGS": COUNTED,
+    "selection.NUM_DRAWS": "precision of a mean over random draws",
+    "selection.SEED": "the start of a random sequence: the same on every machine",
 }
 
 

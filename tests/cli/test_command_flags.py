@@ -331,6 +331,7 @@ FLAGS = {
         "--plot",
         "--precision",
         "--seq",
+        "--site",
         "--stack",
         "--stage",
         "--steps",

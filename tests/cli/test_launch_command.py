@@ -13,6 +13,7 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
+from scalewright.sites.loader import packaged_sites
 from scalewright.workload import language_run
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
@@ -243,3 +244,31 @@ def test_profiles_are_shown_with_their_sources(here: Here) -> None:
     body = json.loads(here("site", "show", "frontier", "--json").stdout)["sites"][0]
     assert body["size_bins"][4]["max_time"] == 7200
     assert body["env"][3]["source"]["kind"] == "official-doc"
+
+
+def test_a_large_job_is_warned_about_with_its_gpu_hours(here: Here, tmp_path: Path) -> None:
+    """The guide's threshold of 512 GPU-hours, or the site's own."""
+    large = (
+        "launch",
+        "--site",
+        "leonardo",
+        "--nodes",
+        "128",
+        "--account",
+        "EUHPC_x",
+        "--time",
+        "24:00:00",
+        "--dry-run",
+    )
+    done = here(*large, *COMMAND)
+    assert done.returncode == 0
+    assert "warning: the job may use 12,288 GPU-hours, and a request above 512 deserves a second look" in done.stderr
+    assert "section 2.4.5" in done.stderr
+    assert "12,288" in json.loads(here(*large, "--json", *COMMAND).stdout)["warnings"][0]
+    small = here(*LUMI, "--dry-run", *COMMAND)  # 2 nodes of 8 for two hours
+    assert "warning" not in small.stderr
+    profile = (packaged_sites() / "lumi.toml").read_text()
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "lumi.toml").write_text('warn_gpu_hours = { value = 20, source = "guide" }\n' + profile)
+    own = here(*LUMI, "--dry-run", "--catalog", str(tmp_path), *COMMAND)
+    assert "the job may use 32 GPU-hours, and a request above 20 deserves" in own.stderr

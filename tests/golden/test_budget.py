@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.campaign import LARGE_REQUEST_S, device_time_s, memory_request_bytes, walltime_request_s
+from scalewright.costs.campaign import device_time_s, memory_request_bytes, walltime_request_s
 
-MARGIN_FRAC = Catalog((packaged_data(),)).constants().walltime_margin.value
+CONSTANTS = Catalog((packaged_data(),)).constants()
+MARGIN_FRAC = CONSTANTS.walltime_margin.value
 HOUR_S, MINUTE_S = 3600.0, 60.0
 
 
@@ -27,4 +28,4 @@ def test_requests_lie_between_ten_and_twenty_percent_above(margin: float) -> Non
 
 
 def test_a_second_look_above_512_gpu_hours() -> None:
-    assert device_time_s(num_nodes=64, num_devices_per_node=8, time_s=HOUR_S) == LARGE_REQUEST_S
+    assert device_time_s(num_nodes=64, num_devices_per_node=8, time_s=HOUR_S) == CONSTANTS.large_request.value

@@ -10,6 +10,7 @@ import pytest
 
 from planner_cases import CATALOG, request_for
 from scalewright.errors import ConfigError, LayoutError
+from scalewright.planner.answer import unselected
 from scalewright.planner.expressed import express
 from scalewright.planner.limits import differences, terms_s
 from scalewright.planner.plan import Plan, compare, make_plan, what_if
@@ -29,11 +30,13 @@ def best_of(plan: Plan) -> Any:
     return plan.best
 
 
-def test_nothing_listed_is_faster_than_the_best() -> None:
-    best = best_of(PLAN).time_s
+def test_nothing_listed_is_faster_than_the_best_by_more_than_the_resolution() -> None:
+    best, choice = best_of(PLAN).time_s, PLAN.choice
+    assert choice is not None
     times = [p.time_s for p in PLAN.alternatives]
     assert times == sorted(times)
-    assert all(t >= best for t in times)
+    assert choice.fastest.time_s == min(best, *times)
+    assert best <= choice.fastest.time_s * (1 + choice.resolution_frac)
     assert len(PLAN.alternatives) == 4
 
 
@@ -45,13 +48,15 @@ def test_loser_differs_in_its_knob_and_its_terms_add_up_to_the_loss() -> None:
         assert loser.prediction is not None
         value = getattr(loser.prediction.question.layout, loser.knob)
         assert str(int(value) if isinstance(value, bool) else value) == loser.value
-        deltas = differences(best.time, loser.prediction.time)
+        deltas = differences(unselected(best).time, loser.prediction.time)
         assert sum(d for _, d in deltas) == pytest.approx(loser.loss_s, abs=1e-9)
         assert loser.terms == tuple(deltas[: len(loser.terms)])
-        assert loser.sentence.startswith(f"{loser.knob}={loser.value} loses ")
+        verb = "loses" if loser.loss_s >= 0 else "gains"
+        assert loser.sentence.startswith(f"{loser.knob}={loser.value} {verb} ")
     losses = [loser.loss_s for loser in PLAN.losers]
     assert losses == sorted(losses)
-    assert min(losses) >= 0
+    assert PLAN.choice is not None
+    assert min(losses) >= -PLAN.choice.resolution_frac * best.time_s
 
 
 def test_family_that_cannot_be_says_why() -> None:
@@ -219,7 +224,8 @@ def test_framework_gets_the_fastest_layout_that_it_can_express(framework: Any) -
     expressed = express(PLAN.result, best, framework)
     assert expressed.emitted.framework == framework
     assert expressed.prediction.fits
-    assert expressed.prediction.time_s >= best.time_s
+    assert PLAN.choice is not None
+    assert expressed.prediction.time_s >= unselected(PLAN.choice.fastest).time_s * (1 - 1e-9)
     assert bool(expressed.refused) == (expressed.prediction.question.layout != best.question.layout)
 
 

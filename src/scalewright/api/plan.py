@@ -81,6 +81,7 @@ def plan(
     steps: int | None = None,
     budget: str | None = None,
     walltime: str | None = None,
+    site: str | None = None,
     mode: str = "full",
     stage: str = "pretrain",
     compare: Sequence[str] = (),
@@ -91,14 +92,15 @@ def plan(
 ) -> ShownPlan:
     """Search every layout that divides the model. The options are those of `scalewright plan`.
 
-    `nodes` is a number, a choice such as "8,16,32", or doublings such as "8-64"; `compare` names more systems.
+    `nodes` is a number, a choice such as "8,16,32", or doublings such as "8-64"; without it, or
+    without `global_batch`, the plan chooses one and says why; `compare` names more systems.
     """
     if stage in STAGES_WITHOUT_LAYOUT:
         raise ConfigError(f"stage {stage} has no layouts to search: use scalewright plan --stage {stage}")
     options = PlanOptions(
         model=model, global_batch=global_batch, nodes=None if nodes is None else str(nodes), gpus=gpus,
         partition=partition, network=network, seq=seq, precision=precision, stack=stack, fix=fix, objective=objective,
-        tokens=tokens, steps=steps, budget=budget, walltime=walltime, mode=mode, stage=stage, top=top,
+        tokens=tokens, steps=steps, budget=budget, walltime=walltime, site=site, mode=mode, stage=stage, top=top,
     )  # fmt: skip
     library = open_catalog(None if catalog is None else Path(catalog))
     systems = list(dict.fromkeys([system, *compare]))

@@ -74,6 +74,8 @@ class Stack(Entry):
     """Memory per output score: the layer's output, copies in fp32 and their gradients, unless the loss is fused."""
     gathers_per_layer: int = Field(gt=0)
     """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
+    frameworks: tuple[Literal["megatron", "torchtitan", "deepspeed", "fsdp"], ...] = ()
+    """Training frameworks, by the names of `plan --emit`, that this stack describes."""
     splits: tuple[Literal["tp", "pp", "cp", "ep"], ...]
     """Axes beside data parallelism along which it splits a model."""
     max_zero: int = Field(ge=0, le=3)

@@ -10,8 +10,6 @@ from scalewright.costs import failures
 from scalewright.costs.breakdown import Breakdown, joules_term, seconds_term
 from scalewright.errors import ConfigError
 
-LARGE_REQUEST_S = 512 * units.HOUR_S
-"""Device time above which a request deserves a second look: 512 GPU-hours."""
 MAX_SAVE_OVER_MTTF = 5
 """A job that fails this often while it saves and restarts once makes no progress: it is refused."""
 

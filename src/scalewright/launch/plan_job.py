@@ -13,8 +13,8 @@ from typing import Any, cast, get_args
 from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, DocumentError, NotExpressedError
 from scalewright.launch.script.request import JobRequest
-from scalewright.launch.script.resolved_job import longest_s
 from scalewright.records.loader import validate
+from scalewright.sites.job_limits import longest_s
 from scalewright.sites.types import Site
 from scalewright.sites.walltime import HOUR_S, MINUTE_S, format_walltime
 from scalewright.workload.language_run import LanguageRun, RunPrecision

@@ -11,7 +11,7 @@ import numpy as np
 from scalewright import units
 from scalewright.costs.energy import Facility
 from scalewright.errors import NotExpressedError
-from scalewright.planner.answer import Answer
+from scalewright.planner.answer import Answer, unselected
 from scalewright.planner.emit import Framework, emit
 from scalewright.planner.emit.request import Emitted
 from scalewright.planner.question import Question
@@ -34,7 +34,7 @@ class Expressed:
     def as_dict(self, best: Answer) -> dict[str, Any]:
         notes = list(self.emitted.notes)
         if self.refused:
-            more = self.prediction.time_s / best.time_s - 1.0
+            more = self.prediction.time_s / unselected(best).time_s - 1.0
             time = units.format(self.prediction.time_s, units.SECONDS)
             notes.insert(0, f"{self.refused}; this is the fastest it can: {time} a step, {more:+.1%}")
         return {
@@ -43,7 +43,10 @@ class Expressed:
             "filename": self.emitted.filename,
             "layout": self.prediction.question.layout.as_dict(),
             "layout_text": self.prediction.question.layout.brief,
+            "stack": self.prediction.question.stack.id,
             "step_time_s": self.prediction.time_s,
+            "reserved_bytes": self.prediction.reserved_bytes,
+            "device_memory_bytes": self.prediction.question.machine.memory_bytes,
             "text": self.emitted.text,
             "notes": notes,
         }

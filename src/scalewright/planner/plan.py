@@ -11,27 +11,30 @@ import numpy as np
 
 from scalewright import __version__, units
 from scalewright.errors import ConfigError, LayoutError
-from scalewright.planner.answer import Answer, Change
+from scalewright.planner.answer import Answer, Change, unselected
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
 from scalewright.planner.question import resolve_recipe
 from scalewright.planner.request import BUDGETS, PlanRequest, check_request
+from scalewright.planner.search.chosen_layout import ChosenLayout, chosen_layout
 from scalewright.planner.search.constraints import NO_HOST_MEMORY, NO_TENSOR_GROUP, reasons
 from scalewright.planner.search.fewest import Fewest, fewest_gpus
 from scalewright.planner.search.losers import Loser, losers
 from scalewright.planner.search.pareto import (
-    Recommended,
+    PlannedCount,
     ScalingRow,
     counts_around,
-    recommended,
+    open_counts,
     scaling,
     search_counts,
     why_none,
 )
-from scalewright.planner.search.search import Objective, SearchResult, objective_value, search, search_each
+from scalewright.planner.search.recommended import Recommended, recommended
+from scalewright.planner.search.search import SearchResult, objective_value, search, search_each
 from scalewright.planner.search.smallest_change import Fix, fixes
 from scalewright.planner.search.space import KNOBS, Fixed, Space, parse_fixed
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
 from scalewright.records.documents import digest, document
+from scalewright.sites.job_limits import most_nodes
 from scalewright.workload.grammar import assignments, whole_number
 from scalewright.workload.layout import COLUMNS, KEYS, Layout
 
@@ -78,6 +81,8 @@ class Plan:
     batch: BatchVerdict
     minimum: tuple[Fewest, ...]
     notes: tuple[str, ...]
+    choice: ChosenLayout | None = None
+    """Why the best layout is recommended, and the fastest beside it."""
     alternatives: tuple[Answer, ...] = ()
     losers: tuple[Loser, ...] = ()
     rows: tuple[ScalingRow, ...] = ()
@@ -110,6 +115,8 @@ class Plan:
                 "num_nodes": result.space.num_nodes,
                 "fits": self.fits,
                 "best": None if self.best is None else prediction_body(self.best),
+                "choice": None if self.choice is None else self.choice.as_dict(),
+                "time_limit": self._time_limit(),
                 "alternatives": [prediction_body(p) for p in self.alternatives],
                 "searched": searched,
                 "considered": result.considered,
@@ -127,6 +134,11 @@ class Plan:
                 "warnings": list(self.notes),
             },
         )
+
+    def _time_limit(self) -> dict[str, Any] | None:
+        """The longest job on so many nodes, and whose rule that is."""
+        limit = self.request.time_limit(self.result.space.num_gpus)
+        return None if limit is None else {"limit_s": limit[0], "rule": limit[1]}
 
 
 def prediction_body(prediction: Answer) -> dict[str, Any]:
@@ -149,6 +161,8 @@ def what_if_body(change: Change) -> dict[str, Any]:
 def make_plan(catalog: Catalog, request: PlanRequest) -> Plan:
     """Search every node count of the request, choose by the objective, and explain."""
     check_request(request)
+    if request.chooses_nodes:
+        request = replace(request, counts=_open_counts(catalog, request))
     results = search_each([request.space(catalog, count) for count in request.counts])
     if request.feed.async_checkpoint and not any(r.feasible for r in results) and _lacks_host_memory(results):
         # A checkpoint that is written beside training keeps a copy on the hosts: without it something may fit.
@@ -156,8 +170,9 @@ def make_plan(catalog: Catalog, request: PlanRequest) -> Plan:
         return plan if plan.best is None else replace(plan, notes=(*plan.notes, NO_COPY_ON_HOSTS))
     if not any(len(result.split) for result in results):
         check_divides_at_all(results[-1], condition=f"fix {request.fixed}" if request.fixed.values else "")
-    chosen = choose(catalog, request, results)
-    best, notes = chosen.prediction, chosen.notes
+    planned = [plan_count(catalog, request, result) for result in results]
+    chosen = choose(request, planned)
+    best, notes = chosen.prediction, (*_batch_notes(request), *chosen.notes)
     batch = batch_verdict(request.spec, global_batch=request.global_batch, num_tokens=request.work.num_tokens)
     if batch.warning is not None:
         notes = (*notes, batch.warning)
@@ -165,13 +180,14 @@ def make_plan(catalog: Catalog, request: PlanRequest) -> Plan:
         request=request, result=chosen.result, best=best, run=chosen.run, batch=batch, notes=notes,
         minimum=tuple(fewest_gpus(chosen.result.space)),
     )  # fmt: skip
-    if best is None:
+    if best is None or chosen.choice is None:
         return replace(plan, fixes=tuple(fixes(chosen.result.space)), reason=why_none(chosen.result))
-    rows = _rows(results, chosen.result, best, request)
-    ranked = chosen.result.best(request.top, request.objective, facility=request.facility)
+    rows = scaling([*planned, *_around(catalog, request, results, chosen.result)], best)
     return replace(
-        plan, alternatives=tuple(ranked[1:]), losers=tuple(losers(chosen.result, best)), rows=tuple(rows),
-        recommended=recommended(rows),
+        plan, notes=(*notes, *stack_notes(chosen.choice), *_size_notes(request, best)), choice=chosen.choice,
+        alternatives=tuple(chosen.choice.alternatives(request.top - 1)), rows=tuple(rows),
+        losers=tuple(losers(chosen.result, unselected(best))),
+        recommended=recommended(rows, objective=request.objective, must_choose=request.chooses_nodes),
     )  # fmt: skip
 
 
@@ -182,12 +198,22 @@ def _lacks_host_memory(results: Sequence[SearchResult]) -> bool:
     return any(NO_HOST_MEMORY in result.rejected for result in results)
 
 
-def _rows(
-    results: Sequence[SearchResult], chosen: SearchResult, best: Answer, request: PlanRequest
-) -> list[ScalingRow]:
-    counts = request.counts if len(request.counts) >= SCALING_ROWS_MIN else tuple(counts_around(chosen.space))
-    around = search_counts(_free(chosen.space), counts, results)
-    return scaling(around, best, objective=request.objective, facility=request.facility)
+def _open_counts(catalog: Catalog, request: PlanRequest) -> tuple[int, ...]:
+    """Numbers of devices to choose from: doublings from the fewest that fit to what machine and site allow."""
+    space = request.space(catalog, request.counts[0])
+    needed = {row.mode.name: row.num_gpus for row in fewest_gpus(space)}
+    limit = None if request.site is None else most_nodes(request.site)
+    return open_counts(space, fewest=needed.get(request.mode.name), max_nodes=limit)
+
+
+def _around(
+    catalog: Catalog, request: PlanRequest, results: Sequence[SearchResult], chosen: SearchResult
+) -> list[PlannedCount]:
+    """Further node counts beside those of the request, for the table of node counts."""
+    if request.chooses_nodes or len(request.counts) >= SCALING_ROWS_MIN:
+        return []
+    searched = search_counts(_free(chosen.space), counts_around(chosen.space), results)[len(results) :]
+    return [plan_count(catalog, request, result) for result in searched]
 
 
 def _free(space: Space) -> Space:
@@ -195,48 +221,79 @@ def _free(space: Space) -> Space:
     return replace(space, fixed=Fixed(values={k: v for k, v in space.fixed.values.items() if k != "dp"}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestLayout:
-    """The best layout of one number of devices."""
-
-    result: SearchResult
-    prediction: Answer | None = None
-    """None where nothing fits."""
-    run: WholeRun | None = None
-    notes: tuple[str, ...] = ()
-
-    def value(self, objective: Objective) -> float:
-        return np.inf if self.prediction is None else objective_value(self.prediction, objective)
+def plan_count(catalog: Catalog, request: PlanRequest, result: SearchResult) -> PlannedCount:
+    """The layout to take on one number of devices, and the whole run with it."""
+    choice = chosen_layout(result, request.objective, facility=request.facility)
+    if choice is None:
+        return PlannedCount(result=result, choice=None)
+    run, notes = run_of(catalog, request, choice.prediction)
+    exceeded = () if run is None else tuple(request.budget.broken(run))
+    return PlannedCount(result=result, choice=choice, run=run, notes=notes, exceeded=exceeded)
 
 
-def choose(catalog: Catalog, request: PlanRequest, results: Sequence[SearchResult]) -> BestLayout:
-    """The node count and layout with the least of the objective that keep to the budget."""
-    within_budget: list[BestLayout] = []
-    over_budget: list[tuple[float, str]] = []
-    for result in results:
-        for best in result.best(1, request.objective, facility=request.facility):
-            run, notes = run_of(catalog, request, best)
-            exceeded = [] if run is None else request.budget.broken(run)
-            if exceeded:
-                reason = _over_budget(request, best, exceeded[0])
-                over_budget.append((objective_value(best, request.objective), reason))
-            else:
-                within_budget.append(BestLayout(result=result, prediction=best, run=run, notes=notes))
-    if within_budget:
-        return min(within_budget, key=lambda layout: layout.value(request.objective))
-    if over_budget:
-        raise ConfigError(min(over_budget)[1])
-    return BestLayout(result=results[-1])
+def choose(request: PlanRequest, planned: Sequence[PlannedCount]) -> PlannedCount:
+    """The node count with the least of the objective that keeps to the budget; the recommended one where no count was
+    given."""
+    fitting = [(count, count.prediction) for count in planned if count.prediction is not None]
+    within = [(count, best) for count, best in fitting if not count.exceeded]
+    if fitting and not within:
+        raise ConfigError(_over_budget(request, [count for count, _ in fitting]))
+    if not within:
+        return planned[-1]
+    if request.chooses_nodes:
+        advice = recommended(scaling(planned, within[0][1]), objective=request.objective, must_choose=True)
+        assert advice is not None
+        return next(count for count, _ in within if count.num_gpus == advice.num_gpus)
+    return min(within, key=lambda pair: objective_value(pair[1], request.objective))[0]
 
 
-def _over_budget(request: PlanRequest, best: Answer, exceeded: tuple[str, float]) -> str:
-    name, needs = exceeded
-    dimension = BUDGETS[name]
+def _batch_notes(request: PlanRequest) -> tuple[str, ...]:
+    return () if request.batch_origin == "as asked" else (f"batch {request.batch_origin}; set it with --global-batch",)
+
+
+def stack_notes(choice: ChosenLayout) -> tuple[str, ...]:
+    """Where `auto` takes another stack than for plain layouts: which, why, and what the plain one would give."""
+    best, result = choice.prediction, choice.result
+    plain = result.space.stack_of(0)
+    if not result.space.is_auto_stack or best.question.stack.id == plain.id:
+        return ()
+    others = np.array([c.stack.id == plain.id for c in result.choices], dtype=np.bool_).take(result.choice)
+    fastest = result.fastest(1, others)
+    beside = f"nothing fits with {plain.id}"
+    if fastest:
+        other = result.prediction(fastest[0])
+        more = other.time_s / unselected(best).time_s - 1.0
+        time = units.format(other.time_s, units.SECONDS)
+        beside = (
+            f"the fastest with {plain.id} is {other.question.layout.brief}, {time} ({more:+.0%}): --stack {plain.id} "
+            "keeps to it"
+        )
+    reason = best.question.stack_origin.partition(": ")[2]
+    return (f"stack auto takes {best.question.stack.id}, because {reason}; {beside}",)
+
+
+def _size_notes(request: PlanRequest, best: Answer) -> tuple[str, ...]:
+    most = None if request.site is None else most_nodes(request.site)
+    if most is None or best.question.num_nodes <= most or request.site is None:
+        return ()
+    return (f"{request.site.name} allows {most} nodes in one job: ask the site before you plan with more",)
+
+
+def _over_budget(request: PlanRequest, planned: Sequence[PlannedCount]) -> str:
+    """Names the count that comes closest to the budget."""
+
+    def excess_frac(count: PlannedCount) -> float:
+        return max(value / request.budget.limits[name] for name, value in count.exceeded)
+
+    closest = min(planned, key=excess_frac)
+    best = closest.prediction
+    assert best is not None
+    name, needs = max(closest.exceeded, key=lambda pair: pair[1] / request.budget.limits[pair[0]])
     unit = " GPU-hours" if name == "gpu-hours" else ""
-    limit, value = (units.format(v, dimension) + unit for v in (request.budget.limits[name], needs))
+    limit, value = (units.format(v, BUDGETS[name]) + unit for v in (request.budget.limits[name], needs))
     tokens = units.format(request.work.num_tokens, units.COUNT)
     return (
-        f"budget {name} of {limit} and {tokens} tokens conflict: the best choice, {best.question.num_nodes} nodes "
+        f"budget {name} of {limit} and {tokens} tokens conflict: the closest choice, {best.question.num_nodes} nodes "
         f"with {best.question.layout.brief}, needs {value}; train on fewer tokens or raise the budget"
     )
 
@@ -250,8 +307,9 @@ def run_of(catalog: Catalog, request: PlanRequest, best: Answer) -> tuple[WholeR
         if request.budget.limits:
             raise
         return None, (f"whole run left out: {error}",)
+    limit = request.time_limit(best.question.num_gpus)
     run = whole_run(
-        work=step_work(best), storage_entry=entry, limit_s=request.limit_s,
+        work=step_work(best), storage_entry=entry, limit_s=None if limit is None else limit[0],
         checkpoint="async" if request.feed.async_checkpoint else "sync",
         num_tokens=None if work.num_steps is not None else work.num_tokens, num_steps=work.num_steps,
     )  # fmt: skip
@@ -298,6 +356,7 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> Change:
         request,
         fixed=Fixed(values={**request.fixed.values, **knobs.values}),
         stack=written.get("stack", request.stack),
+        stack_origin="" if "stack" in written else request.stack_origin,
         counts=(count,),
         global_batch=int(knobs.values.get("gbs", request.global_batch)),
     )
@@ -306,10 +365,10 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> Change:
     check_request(other)
     result = search(other.space(catalog, count))
     check_divides_at_all(result, condition=f"what-if {text}")
-    ranked = result.best(1, request.objective, facility=request.facility)
-    if not ranked:
+    choice = chosen_layout(result, request.objective, facility=request.facility)
+    if choice is None:
         raise ConfigError(f"what-if {text} does not fit: it {why_none(result)}")
-    return Change(name=text, before=best, after=ranked[0])
+    return Change(name=text, before=best, after=choice.prediction)
 
 
 def compare(catalog: Catalog, requests: Sequence[PlanRequest]) -> list[Compared]:
@@ -323,8 +382,10 @@ def _compared(catalog: Catalog, request: PlanRequest) -> Compared:
 
     try:
         check_request(request)
+        if request.chooses_nodes:
+            request = replace(request, counts=_open_counts(catalog, request))
         results = search_counts(request.space(catalog, request.counts[0]), request.counts)
-        chosen = choose(catalog, request, results)
+        chosen = choose(request, [plan_count(catalog, request, result) for result in results])
     except LayoutError as error:
         return nothing(str(error))
     if chosen.prediction is None:

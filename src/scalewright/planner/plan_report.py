@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from scalewright.errors import ConfigError, UnknownNameError
@@ -11,7 +11,8 @@ from scalewright.planner.answer import Change
 from scalewright.planner.emit import EMITTERS
 from scalewright.planner.expressed import Expressed, express
 from scalewright.planner.plan import Compared, Plan, compare, make_plan, what_if, what_if_body
-from scalewright.planner.request import PlanOptions, resolve_request
+from scalewright.planner.question import AUTO
+from scalewright.planner.request import PlanOptions, PlanRequest, resolve_request
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
@@ -53,17 +54,39 @@ def plan_systems(
     if framework is not None and framework not in EMITTERS:
         raise UnknownNameError("framework", framework, EMITTERS, hint=f"choose {', '.join(EMITTERS)}")
     requests = [resolve_request(catalog, name, options) for name in systems]
+    if framework is not None:
+        requests = [with_stack_to_emit(catalog, request, framework) for request in requests]
     plan = make_plan(catalog, requests[0])
     expressed = None
     if framework is not None and plan.best is not None:
         expressed = express(plan.result, plan.best, cast("Framework", framework), facility=plan.request.facility)
     return PlanReport(
         plan=plan,
-        basis=f"{options.nodes} nodes of each" if options.gpus is None else f"{options.gpus} devices of each",
+        basis=_basis(options),
         change=None if what_if_text is None else what_if(catalog, plan, what_if_text),
         compared=tuple(compare(catalog, requests)) if len(requests) > 1 else (),
         expressed=expressed,
     )
+
+
+def with_stack_to_emit(catalog: Catalog, request: PlanRequest, framework: str) -> PlanRequest:
+    """The request with the stack that the framework runs with: what is emitted must fit as planned."""
+    if request.stack == AUTO:
+        origin = f"--emit {framework}: what it runs with"
+        return replace(request, stack=catalog.stack(framework).id, stack_origin=origin)
+    if framework in catalog.stack(request.stack).frameworks:
+        return request
+    own = [name for name in catalog.ids("stacks") if framework in catalog.stack(name).frameworks]
+    raise ConfigError(
+        f"stack {request.stack} and emit {framework} conflict: {framework} runs with {' or '.join(own)}, and a layout "
+        "that fits another stack may not fit there; leave --stack out"
+    )
+
+
+def _basis(options: PlanOptions) -> str:
+    if options.gpus is not None:
+        return f"{options.gpus} devices of each"
+    return "the recommended nodes of each" if options.nodes is None else f"{options.nodes} nodes of each"
 
 
 def systems_of(system: str | None, compared: str | None) -> list[str]:
@@ -82,7 +105,7 @@ def check_unused(options: PlanOptions, *, teacher: str | None, **beside: object)
     if options.stage not in STAGES_WITHOUT_LAYOUT:
         return
     usual = PlanOptions(model=options.model)
-    searched = ("fix", "objective", "tokens", "steps", "budget", "walltime", "top")
+    searched = ("fix", "objective", "tokens", "steps", "budget", "walltime", "site", "top")
     given = [name for name in searched if getattr(options, name) != getattr(usual, name)]
     given += [name for name, value in beside.items() if value is not None]
     if given:

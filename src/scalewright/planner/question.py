@@ -113,6 +113,8 @@ class Question:
     layout: Layout
     recipe: Recipe
     stack: Stack
+    stack_origin: str = ""
+    """Why this stack, where the user did not name it."""
     stage: StageQuestion = TransformerStep()
     mode: TrainingMode = FULL
     feed: Feed = TEXT
@@ -288,7 +290,9 @@ def ask(
         _check_unused(training_options, reason="vision models train all weights with momentum")
     return Question(
         spec=spec, machine=machine, layout=split, recipe=chosen_recipe.with_optimizer(optimizer or "adam"),
-        stack=chosen_stack, mode=training_mode(mode, lora_rank=lora_rank),
+        stack=chosen_stack,
+        stack_origin=auto_stack_reason(split, machine, is_vision=spec.is_vision) if stack == AUTO else "",
+        mode=training_mode(mode, lora_rank=lora_rank),
         feed=_feed(
             catalog, place, num_gpus=int(split.num_gpus), is_vision=spec.is_vision, storage=storage, samples=samples,
             checkpoint=checkpoint, num_loaders=num_loaders,
@@ -340,6 +344,19 @@ def resolve_stack(
         return catalog.stack_of_own_run("graphs" if alone else "off")
     on_cpu = machine is not None and machine.accelerator.kind == "cpu"
     return catalog.stack("eager" if layout.zero >= 3 or on_cpu else "megatron-core")
+
+
+def auto_stack_reason(layout: Layout, machine: Machine, *, is_vision: bool = False) -> str:
+    """Why `auto` takes the stack that `resolve_stack` gives."""
+    if is_vision:
+        return "auto: vision models run compiled"
+    if machine.calibration_id:
+        return "auto: what the calibration measured"
+    if machine.accelerator.kind == "cpu":
+        return "auto: CPUs run eager PyTorch"
+    if layout.zero >= 3:
+        return "auto: zero=3 shards the weights, which megatron-core does not"
+    return "auto"
 
 
 def _check_unused(given_options: dict[str, bool], *, reason: str) -> None:

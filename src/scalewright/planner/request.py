@@ -5,6 +5,7 @@ request = resolve_request(catalog, "leonardo", PlanOptions(model="llama3-70b", n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -14,12 +15,15 @@ from scalewright.costs.energy import Facility
 from scalewright.costs.machine import Machine
 from scalewright.errors import ConfigError, UnknownNameError
 from scalewright.here.place import Place
-from scalewright.planner.critical_batch import TOKENS_PER_PARAM
+from scalewright.planner.critical_batch import TOKENS_PER_PARAM, batch_verdict, extra_tokens_frac
 from scalewright.planner.energy_use import facility_of
-from scalewright.planner.question import resolve_place, resolve_recipe, resolve_spec
+from scalewright.planner.question import AUTO, resolve_place, resolve_recipe, resolve_spec
 from scalewright.planner.search.search import Objective
 from scalewright.planner.search.space import NOTHING_FIXED, Fixed, Space, parse_fixed, stacks_by_zero
 from scalewright.planner.whole_run import WholeRun
+from scalewright.sites.job_limits import longest_s
+from scalewright.sites.loader import find_site, site_of_system
+from scalewright.sites.types import Site
 from scalewright.workload.grammar import MAX_SIZE, assignments
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
@@ -76,14 +80,10 @@ def parse_budget(text: str | None) -> Budget:
 def parse_counts(nodes: str | None, gpus: int | None, machine: Machine) -> tuple[int, ...]:
     """Numbers of devices from nodes `8`, `8,16,32` or `8-64` (doublings) and from gpus, which must agree.
 
-    A machine of one node has nothing to choose: all its devices.
+    Without both, one node; the plan then chooses among more (`PlanRequest.chooses_nodes`).
     """
     if nodes is None:
-        if gpus is None and machine.num_nodes == 1:
-            return (machine.gpus_per_node,)
-        if gpus is None:
-            raise ConfigError("how many devices? give nodes (128, a choice 8,16,32 or doublings 8-64) or gpus (1024)")
-        return (_positive(gpus, "gpus"),)
+        return (machine.gpus_per_node,) if gpus is None else (_positive(gpus, "gpus"),)
     counts = tuple(n * machine.gpus_per_node for n in _node_counts(nodes))
     if gpus is None:
         return counts
@@ -170,9 +170,9 @@ class PlanOptions:
 
     model: str
     global_batch: int | None = None
-    """Samples per step."""
+    """Samples per step; None: chosen from the critical batch."""
     nodes: str | None = None
-    """`128`, a choice `8,16,32`, or doublings `8-64`."""
+    """`128`, a choice `8,16,32`, or doublings `8-64`; None, and no GPUs: the plan chooses."""
     gpus: int | None = None
     """Devices, where they are no whole nodes."""
     partition: str | None = None
@@ -191,7 +191,9 @@ class PlanOptions:
     """Steps of the whole run, instead of tokens."""
     budget: str | None = None
     walltime: str | None = None
-    """Longest job of the queue, such as `24 h`."""
+    """Longest job of the queue, such as `24 h`; None: the site's limit, where the system has a profile."""
+    site: str | None = None
+    """Profile of the cluster, for its limits; None: that of the system."""
     mode: str = "full"
     stage: str = "pretrain"
     top: int = 5
@@ -207,6 +209,8 @@ class PlanRequest:
     machine: Machine
     stack: str
     """A stack's name, or auto."""
+    stack_origin: str = ""
+    """Why this stack, where the user did not name it and it is not auto."""
     counts: tuple[int, ...]
     """Numbers of devices to choose from."""
     global_batch: int
@@ -220,14 +224,31 @@ class PlanRequest:
     stage: str = "pretrain"
     budget: Budget = NO_BUDGET
     limit_s: float | None = None
-    """Longest job of the queue."""
+    """Longest job of the queue, as the user gives it."""
+    site: Site | None = None
+    """The cluster, for its limits."""
+    chooses_nodes: bool = False
+    """Whether the number of nodes is the question."""
+    batch_origin: str = "as asked"
+    """Where the global batch comes from."""
     top: int = 5
+
+    def time_limit(self, num_gpus: int) -> tuple[float, str] | None:
+        """The longest job of that size in seconds, and the rule that says so; None where no limit is known."""
+        if self.limit_s is not None:
+            return self.limit_s, "as asked"
+        if self.site is None:
+            return None
+        usual, nodes = self.site.select, self.machine.num_nodes_for(num_gpus)
+        limit = longest_s(self.site, partition=usual.partition, qos=usual.qos, num_nodes=nodes)
+        return None if limit is None else (float(limit[0]), f"limit of {self.site.name} for {limit[1]}")
 
     def space(self, catalog: Catalog, num_gpus: int) -> Space:
         return Space(
             spec=self.spec, machine=self.machine, num_gpus=num_gpus, global_batch=self.global_batch,
             recipes=self.recipes, stack_of=stacks_by_zero(self.stack, catalog, self.machine), fixed=self.fixed,
-            mode=self.mode, feed=self.feed, catalog=catalog,
+            mode=self.mode, feed=self.feed, catalog=catalog, is_auto_stack=self.stack == AUTO,
+            stack_origin=self.stack_origin,
         )  # fmt: skip
 
     def resolved(self) -> dict[str, Any]:
@@ -237,6 +258,8 @@ class PlanRequest:
             "machine": self.machine.as_input(),
             "num_gpus": list(self.counts),
             "global_batch": self.global_batch,
+            "global_batch_origin": self.batch_origin,
+            "chooses_nodes": self.chooses_nodes,
             "precision": [r.name for r in self.recipes],
             "stack": self.stack,
             "fixed": dict(self.fixed.values),
@@ -248,6 +271,7 @@ class PlanRequest:
             "tokens_origin": self.work.origin,
             "budget": dict(self.budget.limits),
             "walltime_limit_s": self.limit_s,
+            "site": None if self.site is None else self.site.id,
             "storage": None if self.feed.storage is None else self.feed.storage.id,
         }
 
@@ -260,8 +284,6 @@ def resolve_request(
     `feed` None: samples and checkpoints are in the system's own storage, and checkpoints are written beside training.
     """
     check_stage(options.stage)
-    if options.global_batch is None:
-        raise ConfigError("how large is the batch? give a global batch in samples per step, such as 1536")
     if not 1 <= options.top <= MAX_TOP:
         raise ConfigError(f"top {options.top}: list 1 to {MAX_TOP} layouts")
     limit_s = None if options.walltime is None else units.parse(options.walltime, units.SECONDS)
@@ -274,20 +296,50 @@ def resolve_request(
         catalog, system, partition=options.partition, network=options.network, num_ranks=options.gpus or 1
     )
     machine, counts = place.machine, parse_counts(options.nodes, options.gpus, place.machine)
+    global_batch, batch_origin = resolve_batch(spec, machine, options)
     precisions = [name.strip() for name in options.precision.split(",") if name.strip()]
     if feed is None:
-        feed = Feed(storage=place.storage_of(catalog, num_gpus=max(counts)), async_checkpoint=True)
+        is_open = options.nodes is None and options.gpus is None and machine.num_nodes != 1
+        num_gpus = machine.gpus_per_node + 1 if is_open else max(counts)  # several nodes have the system's storage
+        feed = Feed(storage=place.storage_of(catalog, num_gpus=num_gpus), async_checkpoint=True)
     return PlanRequest(
         spec=spec, system=place.system, machine=machine, stack=options.stack, limit_s=limit_s,
-        facility=facility_of(catalog, place.system, machine.accelerator.id), global_batch=options.global_batch,
-        stage=options.stage, counts=counts, fixed=parse_fixed(options.fix),
+        facility=facility_of(catalog, place.system, machine.accelerator.id), global_batch=global_batch,
+        batch_origin=batch_origin, chooses_nodes=options.nodes is None and options.gpus is None,
+        site=resolve_site(options.site, place), stage=options.stage, counts=counts, fixed=parse_fixed(options.fix),
         recipes=tuple(dict.fromkeys(resolve_recipe(name, machine) for name in precisions)),
         work=resolve_work(
-            spec, tokens=options.tokens, steps=options.steps, global_batch=options.global_batch, stage=options.stage
+            spec, tokens=options.tokens, steps=options.steps, global_batch=global_batch, stage=options.stage
         ),
         feed=feed, objective=parse_objective(options.objective), mode=training_mode(options.mode),
         budget=parse_budget(options.budget), top=options.top,
     )  # fmt: skip
+
+
+def resolve_site(name: str | None, place: Place) -> Site | None:
+    """The profile of that name; else that of the catalogued system, which a calibration of one machine is not."""
+    if name is not None:
+        return find_site(name)
+    return None if place.calibration is not None or not place.system else site_of_system(place.system)
+
+
+def resolve_batch(spec: ModelSpec, machine: Machine, options: PlanOptions) -> tuple[int, str]:
+    """Samples per step, and where the number comes from: as given, else from the critical batch."""
+    if options.global_batch is not None:
+        return options.global_batch, "as asked"
+    if options.stage == "sft":
+        usual = machine.constants.fine_tuning_batch
+        return int(usual.value), f"chosen: {usual.value:.0f} samples, as in published fine-tuning (Tulu 3)"
+    tokens = options.tokens if options.steps is None else None
+    work = resolve_work(spec, tokens=tokens, steps=None, global_batch=1)
+    critical = batch_verdict(spec, global_batch=1, num_tokens=work.num_tokens).critical_tokens
+    batch = 2 ** int(math.log2(max(critical / spec.transformer.seq, 1.0)))
+    least = extra_tokens_frac(batch_tokens=batch * spec.transformer.seq, critical_tokens=critical)
+    return batch, (
+        f"chosen: {batch} samples, the largest power of two within the critical batch of "
+        f"{units.format(critical, units.COUNT)} tokens (Kaplan 2020); the same loss takes {1.0 + least:.1f} times the "
+        "fewest tokens"
+    )
 
 
 MAX_TOP = 1000

@@ -335,8 +335,8 @@ def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
     if _is_lost_with_node(work, entry):
         notes.append(f"{entry.id} is lost with its node: a checkpoint there needs a copy elsewhere")
     used_s = work.num_gpus * time_s
-    if used_s > campaign.LARGE_REQUEST_S:
-        notes.append(f"above {campaign.LARGE_REQUEST_S / units.HOUR_S:.0f} GPU-hours: try a short job first")
+    if used_s > c.large_request.value:
+        notes.append(f"above {c.large_request.value / units.HOUR_S:.0f} GPU-hours: try a short job first")
     return tuple(notes)
 
 

@@ -57,6 +57,18 @@ def find_site(name: str, extra: Path | None = None) -> Site:
     raise UnknownNameError("site", name, files, hint="see: scalewright site show")
 
 
+def site_of_system(system: str, extra: Path | None = None) -> Site | None:
+    """The profile of the cluster that a catalogued system is; None if there is none."""
+    files = site_files(extra)
+    for path in sorted(files.values(), key=lambda path: path.stem != system):  # most often it has the same name
+        try:
+            if parse_toml(read_text(path), where=str(path)).get("system") == system:
+                return load_site(path)
+        except DocumentError:
+            continue  # one broken profile must not break the search
+    return None
+
+
 def _aliases(path: Path) -> list[str]:
     """Aliases of a profile. The file is not validated: one broken profile must not break the search for another."""
     try:

@@ -246,6 +246,8 @@ class Site(Strict):
     """Whether compute nodes have internet access."""
     login_shell: SourcedValue[bool] | None = None
     max_array_size: SourcedValue[int] | None = None
+    warn_gpu_hours: SourcedValue[float] | None = None
+    """GPU-hours of a job above which `launch` warns; None: the catalogue's threshold."""
     account: Account
     select: Selection
     partitions: tuple[SitePartition, ...] = ()

@@ -102,6 +102,8 @@ class TrainingConstants(Strict):
     """Upper end of the 90 % interval, as measured over predicted."""
     expert_interval_power: Count
     """Exponent on both ends for mixtures of experts, whose times scatter more from release to release."""
+    layout_resolution: Fraction
+    """Spread of measured over predicted time between layouts of one job: what the model cannot tell apart."""
     unseen_widening: Fraction
     """Growth of an interval's logarithm for each thing about a request that no run behind the interval shares."""
     noticeable_slowdown: Count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewright.catalog.facts import Bytes, BytesPerS, Fraction, Hertz, Seconds, Strict
+from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Hertz, Seconds, Strict
 
 
 class WholeRunConstants(Strict):
@@ -46,5 +46,9 @@ class WholeRunConstants(Strict):
     """From the start of a job to its first step, without reading the checkpoint."""
     walltime_margin: Fraction
     """What a request for time or memory holds above the prediction."""
+    fine_tuning_batch: Count
+    """Samples per step of supervised fine-tuning, where none are given."""
+    large_request: Seconds
+    """Device time of a request above which a user is warned, where the site says nothing else."""
     max_writing_share: Fraction
     """Largest part of the time in which a checkpoint is written beside training."""

@@ -133,21 +133,31 @@ def _finish(
     from scalewright.catalog.library import open_catalog
     from scalewright.launch.graph.launches import submit_alone
     from scalewright.launch.script.render import render
-    from scalewright.launch.single_job import next_commands, requeue_note, size_warning, write_job
+    from scalewright.launch.single_job import (
+        large_job_warning,
+        next_commands,
+        requeue_note,
+        size_warning,
+        write_job,
+    )
     from scalewright.launch.slurm.sbatch import check_sbatch
     from scalewright.records.documents import document, to_json
     from scalewright.sites.scheduler import Runner
 
-    script = render(request, site)
+    script, library = render(request, site), open_catalog(catalog)
     body: dict[str, Any] = {"site": site.id, "run_dir": str(request.run_dir), "num_gpu_hours": hours}
     body["notes"] = list(script.notes)
     output, notes = script.text, list(script.warnings)
     commands: dict[str, str] = {}
+    large = large_job_warning(hours, site, library)
+    body["warnings"] = [large] if large else []
+    if large:
+        _say(f"warning: {large}")
     if not dry_run:
         check_sbatch()
         if warning := size_warning(request, site, Runner(max_tries=1)):
             _say(f"warning: {warning}")
-        write_job(work, request, script, items=items, site=site, catalog=open_catalog(catalog))
+        write_job(work, request, script, items=items, site=site, catalog=library)
         body["job"] = submit_alone(request, site, items=items, say=_say)
         output, notes, commands = f"{body['job']}\n", list(script.notes), next_commands(request, body["job"])
         body["next"] = list(commands.values())

@@ -26,15 +26,18 @@ if TYPE_CHECKING:
 SystemOption = Annotated[
     str | None, typer.Option(help="Catalogue name of the machine, a calibration's, or here.", show_default=False)
 ]
-NodesText = Annotated[str | None, typer.Option(help="128, a choice 8,16,32, or doublings 8-64.", show_default=False)]
+NodesText = Annotated[
+    str | None, typer.Option(help="128, a choice 8,16,32, or doublings 8-64; default: it chooses.", show_default=False)
+]
 GpuCount = Annotated[int | None, typer.Option(help="Devices, where they are no whole nodes.", show_default=False)]
-GlobalBatch = Annotated[int | None, typer.Option(help="Samples per step.", show_default=False)]
+GlobalBatch = Annotated[int | None, typer.Option(help="Samples per step; default: it chooses.", show_default=False)]
 FixText = Annotated[str | None, typer.Option(help="Knobs that are decided: tp=8,pp=4,recompute=full.")]
 ObjectiveName = Annotated[str, typer.Option(help="time, gpu-hours, energy or money.")]
 TokensText = Annotated[str | None, typer.Option(help="Tokens of the whole run, such as 300B; default: 20 a parameter.")]
 StepCount = Annotated[int | None, typer.Option(help="Steps of the whole run, instead of tokens.")]
 BudgetText = Annotated[str | None, typer.Option(help="gpu-hours=100000,energy=500 MWh,money=1 MUSD,time=30 d")]
-Walltime = Annotated[str | None, typer.Option(help="Longest job of the queue, such as 24 h.")]
+Walltime = Annotated[str | None, typer.Option(help="Longest job, such as 24 h; default: the site's limit.")]
+SiteName = Annotated[str | None, typer.Option(help="Profile of the cluster (see: site show); default: the system's.")]
 StageName = Annotated[str, typer.Option(help="pretrain, sft, rl, generate or distill.")]
 TeacherName = Annotated[str | None, typer.Option(help="Model that generates, for stage distill.")]
 CompareText = Annotated[str | None, typer.Option(help="More systems in one table: lumi,leonardo,jupiter.")]
@@ -64,6 +67,7 @@ def run(
     steps: StepCount = None,
     budget: BudgetText = None,
     walltime: Walltime = None,
+    site: SiteName = None,
     mode: ModeText = "full",
     stage: StageName = "pretrain",
     teacher: TeacherName = None,
@@ -96,7 +100,7 @@ def run(
     options = PlanOptions(
         model=model, global_batch=global_batch, partition=partition, network=network, nodes=nodes, gpus=gpus, seq=seq,
         precision=precision, stack=stack, fix=fix, objective=objective, tokens=tokens, steps=steps, budget=budget,
-        walltime=walltime, mode=mode, stage=stage, top=top,
+        walltime=walltime, site=site, mode=mode, stage=stage, top=top,
     )  # fmt: skip
     systems = systems_of(system, compare)
     check_unused(options, teacher=teacher, compare=compare, what_if=what_if, emit=emit, emit_to=emit_to, plot=plot)
@@ -107,10 +111,7 @@ def run(
     report = plan_systems(library, systems, options, what_if_text=what_if, framework=emit)
     document = report.document()
     if plot is not None and report.plan.fits:
-        from scalewright.report.planner.plan_plot import plot_plan
-
-        plot_plan(plot, document)
-        report_written(plot)
+        _plot_plan(plot, document)
     if emit_to is not None and report.expressed is not None:
         write_text(emit_to, document["emitted"]["text"])
         report_written(emit_to)
@@ -120,6 +121,13 @@ def run(
     else:
         _print_plan(report.plan, document, library, explain=explain or explain_all, whole=explain_all)
     raise typer.Exit(ExitCode.YES if report.plan.fits else ExitCode.NO)
+
+
+def _plot_plan(path: Path, document: dict[str, Any]) -> None:
+    from scalewright.report.planner.plan_plot import plot_plan
+
+    plot_plan(path, document)
+    report_written(path)
 
 
 def _print_plan(plan: Plan, document: dict[str, Any], library: Catalog, *, explain: bool, whole: bool) -> None:

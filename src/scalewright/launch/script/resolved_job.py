@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from scalewright.errors import ConfigError, UnknownNameError
 from scalewright.launch.script import transport as transports
 from scalewright.launch.script.request import JobRequest
+from scalewright.sites.job_limits import longest_s
 from scalewright.sites.types import JobLayout, Launcher, Qos, Runtime, Site, SitePartition, SiteTransport
 from scalewright.sites.walltime import format_walltime
 
@@ -159,22 +160,6 @@ def _check_size(request: JobRequest, site: Site, partition: str, qos: str, *, to
     if bins and not any(b.min_nodes <= nodes <= b.max_nodes for b in bins):
         largest = max(b.max_nodes for b in bins)
         raise ConfigError(f"--nodes {nodes}: {partition or site.name} allows at most {largest} nodes in one job")
-
-
-def longest_s(site: Site, *, partition: str, qos: str, num_nodes: int) -> tuple[int, str] | None:
-    """The time limit for a job of that size, and the rule that sets it; None if the profile has no limit."""
-    limits: list[tuple[int, str]] = []
-    chosen = site.partition(partition)
-    if chosen is not None and chosen.max_time is not None:
-        limits.append((chosen.max_time, f"partition {chosen.name}"))
-    if not qos and (normal := site.find_qos("normal")) is not None:
-        limits += [] if normal.max_time is None else [(normal.max_time, "QOS normal")]
-    if (named := site.find_qos(qos)) is not None and named.max_time is not None:
-        limits.append((named.max_time, f"QOS {named.name}"))
-    for size in site.size_bins:
-        if size.partition in ("", partition) and size.min_nodes <= num_nodes <= size.max_nodes:
-            limits.append((size.max_time, f"{size.min_nodes} to {size.max_nodes} nodes"))
-    return min(limits, default=None)
 
 
 def _check_time(request: JobRequest, site: Site, partition: str, qos: str) -> None:

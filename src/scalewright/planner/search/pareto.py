@@ -1,23 +1,46 @@
-"""Node counts: strong and weak scaling, what is worth its GPU-hours, and where doubling stops paying."""
+"""Node counts: strong and weak scaling, what is worth its GPU-hours, where doubling stops paying, and which to take."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from scalewright.costs.energy import Facility
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.search.search import Objective, SearchResult, search_each
+from scalewright.planner.search.chosen_layout import ChosenLayout
+from scalewright.planner.search.search import SearchResult, search_each
 from scalewright.planner.search.space import Space
+from scalewright.planner.whole_run import WholeRun
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Node counts that are searched around the requested one."""
+NUM_OPEN_COUNTS = 8
+"""Doublings that are offered where no node count is given."""
+MAX_OPEN_NODES = 2**12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCount:
+    """One number of devices: the layout to take there, the whole run with it, and the limits that it breaks."""
+
+    result: SearchResult
+    choice: ChosenLayout | None
+    """None where nothing fits."""
+    run: WholeRun | None = None
+    notes: tuple[str, ...] = ()
+    exceeded: tuple[tuple[str, float], ...] = ()
+    """Limits of the budget that the run exceeds, with what it needs."""
+
+    @property
+    def prediction(self) -> Answer | None:
+        return None if self.choice is None else self.choice.prediction
+
+    @property
+    def num_gpus(self) -> int:
+        return self.result.space.num_gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +50,28 @@ class ScalingRow:
     num_gpus: int
     num_nodes: int
     strong: Answer | None
-    """Fastest layout with the requested global batch."""
+    """The layout to take with the requested global batch."""
+    fastest_s: float
+    """Step time of the fastest layout; infinite where there is none."""
+    run: WholeRun | None
+    """The whole run with it, where there is a storage to save to."""
+    exceeded: tuple[str, ...]
+    """Limits of the budget that the run exceeds."""
     reason: str
     """Why there is none."""
     strong_frac: float | None
-    """Speed-up over the first row, divided by the devices' growth."""
+    """Speed-up of the fastest layout over that of the first row, divided by the devices' growth."""
     weak: Answer | None
     """The chosen layout with its batch per device."""
     weak_frac: float | None
     """Step time of the first weak row over this one."""
     is_efficient: bool
-    """No other row is both faster and cheaper in GPU-hours."""
+    """No other row has a layout that is both faster and cheaper in GPU-hours."""
+
+    @property
+    def is_allowed(self) -> bool:
+        """It fits and keeps to the budget."""
+        return self.strong is not None and not self.exceeded
 
     @property
     def gpu_s_per_step(self) -> float:
@@ -57,7 +91,11 @@ class ScalingRow:
                 "gpu_time_per_step_s": self.gpu_s_per_step,
                 "strong_efficiency_frac": self.strong_frac,
                 "is_efficient": self.is_efficient,
+                "over_budget": list(self.exceeded),
             }
+            if self.run is not None:
+                body |= {"run_time_s": self.run.time_s, "num_gpu_hours": self.run.num_gpu_hours}
+                body |= {} if self.run.cost_usd is None else {"cost_usd": self.run.cost_usd}
             if used is not None:
                 body["energy_per_step_j"] = float(used.energy.total)
         else:
@@ -81,20 +119,32 @@ def counts_around(space: Space) -> list[int]:
     return [c for c in counts if c <= machine.gpus_per_node or c % machine.gpus_per_node == 0 or c == n]
 
 
-def scaling(
-    results: Sequence[SearchResult], chosen: Answer, *, objective: Objective, facility: Facility | None
-) -> list[ScalingRow]:
-    """A row for each search, by number of devices; efficiencies are relative to the first that fits."""
+def open_counts(space: Space, *, fewest: int | None, max_nodes: int | None) -> tuple[int, ...]:
+    """Numbers of devices to choose from where none is given: whole nodes, doubled from the fewest that fit."""
+    machine = space.machine
+    if machine.num_nodes == 1 or machine.network_bytes_per_s_per_gpu is None:
+        return (machine.gpus_per_node,)
+    most = min(limit for limit in (machine.num_nodes, max_nodes, MAX_OPEN_NODES) if limit is not None)
+    first = most if fewest is None else min(-(-fewest // machine.gpus_per_node), most)
+    nodes = [first * 2**i for i in range(NUM_OPEN_COUNTS) if first * 2**i <= most]
+    return tuple(count * machine.gpus_per_node for count in nodes)
+
+
+def scaling(planned: Sequence[PlannedCount], chosen: Answer) -> list[ScalingRow]:
+    """A row for each number of devices; efficiencies are relative to the first that fits."""
     rows = []
-    for result in sorted(results, key=lambda r: r.space.num_gpus):
-        best = result.best(1, objective, facility=facility)
+    for count in sorted(planned, key=lambda p: p.num_gpus):
+        result, choice = count.result, count.choice
         weak = _weak(chosen, result.space.num_gpus)
         rows.append(
             ScalingRow(
                 num_gpus=result.space.num_gpus,
                 num_nodes=result.space.num_nodes,
-                strong=best[0] if best else None,
-                reason="" if best else why_none(result),
+                strong=count.prediction,
+                fastest_s=np.inf if choice is None else choice.fastest.time_s,
+                run=count.run,
+                exceeded=tuple(name for name, _ in count.exceeded),
+                reason="" if choice is not None else why_none(result),
                 strong_frac=None,
                 weak=weak,
                 weak_frac=None,
@@ -128,14 +178,15 @@ def _weak(chosen: Answer, num_gpus: int) -> Answer | None:
 def _with_efficiencies(rows: list[ScalingRow]) -> list[ScalingRow]:
     first = next((r for r in rows if r.strong is not None), None)
     first_weak = next((r for r in rows if r.weak is not None), None)
-    points = [(r.strong.time_s, r.gpu_s_per_step) for r in rows if r.strong is not None]
+    # Of the fastest layouts: that a safer one is taken on some counts says nothing about how counts compare.
+    points = [(r.fastest_s, r.fastest_s * r.num_gpus) for r in rows if r.strong is not None]
     done = []
     for row in rows:
         strong_frac = weak_frac = None
         efficient = False
         if row.strong is not None and first is not None:
-            time_s, cost = row.strong.time_s, row.gpu_s_per_step
-            strong_frac = first.gpu_s_per_step / cost
+            time_s, cost = row.fastest_s, row.fastest_s * row.num_gpus
+            strong_frac = first.fastest_s * first.num_gpus / cost
             efficient = not any(t <= time_s and c <= cost and (t, c) != (time_s, cost) for t, c in points)
         if row.weak is not None and first_weak is not None and first_weak.weak is not None:
             weak_frac = first_weak.weak.time_s / row.weak.time_s
@@ -180,97 +231,3 @@ def fit_amdahl(num_nodes: Sequence[float], time_s: Sequence[float]) -> Amdahl:
         shares = 1.0 / (n * t)
         serial, parallel = 0.0, float(shares.sum() / (shares**2).sum())
     return Amdahl(serial_s=float(serial), parallel_s=max(float(parallel), 0.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommended:
-    """How many nodes to take, and what the next doubling would bring."""
-
-    num_gpus: int
-    num_nodes: int
-    gpus_per_node: int
-    fit: Amdahl
-    knee: float
-    """Nodes at which doubling stops paying, by the fit."""
-    knee_interval: tuple[float, float]
-    """The same with each row left out in turn."""
-    saves_frac: float
-    """Part of the step time that the next doubling saves: by its row where there is one, else by the fit."""
-    costs_frac: float
-    """Part of the GPU-hours that it adds."""
-    beyond_table: bool
-
-    def _shown(self, nodes: float) -> str:
-        """Nodes, or devices where they are fewer than a node has."""
-        return f"{nodes:,.0f}" if self.num_gpus >= self.gpus_per_node else f"{nodes * self.gpus_per_node:,.0f}"
-
-    @property
-    def sentence(self) -> str:
-        if self.saves_frac <= 0.0:
-            return "More devices do not shorten the step."
-        doubling = (
-            f"Twice as many save {self.saves_frac:.0%} of the time and cost {self.costs_frac:.0%} more GPU-hours."
-        )
-        if np.isinf(self.knee):
-            return f"{doubling} Doubling pays for every count in the table."
-        unit = "nodes" if self.num_gpus >= self.gpus_per_node else "devices"
-        low, high = self.knee_interval
-        span = f"{self._shown(low)} or more" if np.isinf(high) else f"{self._shown(low)} to {self._shown(high)}"
-        beyond = " The table ends before that." if self.beyond_table else ""
-        return f"{doubling} Doubling stops paying at about {self._shown(self.knee)} {unit} ({span}).{beyond}"
-
-    def as_dict(self) -> dict[str, Any]:
-        def finite(value: float) -> float | None:
-            return value if np.isfinite(value) else None
-
-        return {
-            "num_nodes": self.num_nodes,
-            "num_gpus": self.num_gpus,
-            "sentence": self.sentence,
-            "amdahl_serial_s": self.fit.serial_s,
-            "amdahl_parallel_s": self.fit.parallel_s,
-            "knee_num_nodes": finite(self.knee),
-            "knee_num_nodes_interval": [finite(k) for k in self.knee_interval],
-            "next_doubling_saves_frac": self.saves_frac,
-            "next_doubling_costs_frac": self.costs_frac,
-        }
-
-
-def recommended(rows: Sequence[ScalingRow]) -> Recommended | None:
-    """The row nearest to where the next doubling costs more than it saves; None with fewer than three rows."""
-    fits = [row for row in rows if row.strong is not None]
-    if len(fits) < 3:
-        return None
-    assert fits[0].strong is not None
-    per_node = fits[0].strong.question.machine.gpus_per_node
-    seen = [(r.num_gpus / per_node, r.strong.time_s) for r in fits if r.strong is not None]
-    fit = fit_amdahl(*zip(*seen, strict=True))
-    others = [fit_amdahl(*zip(*(seen[:i] + seen[i + 1 :]), strict=True)) for i in range(len(seen))]
-    knees = sorted(f.num_nodes_at_knee for f in (fit, *others))
-    knee = fit.num_nodes_at_knee
-    if knee < seen[0][0]:  # the step grows with the nodes, which Amdahl's law excludes: take the rows themselves
-        at = _num_steps_that_pay(seen)
-        knee, knees = seen[at][0], [seen[at][0], seen[min(at + 1, len(seen) - 1)][0]]
-    nearest = min(fits, key=lambda row: abs(math.log(row.num_gpus / per_node / min(knee, 1e12))))
-    nodes, times = nearest.num_gpus / per_node, dict(seen)
-    doubled = times.get(2 * nodes)
-    after = fit.time_s(2 * nodes) / fit.time_s(nodes) if doubled is None else doubled / times[nodes]
-    return Recommended(
-        num_gpus=nearest.num_gpus,
-        num_nodes=nearest.num_nodes,
-        gpus_per_node=per_node,
-        fit=fit,
-        knee=knee,
-        knee_interval=(knees[0], knees[-1]),
-        saves_frac=1.0 - after,
-        costs_frac=2.0 * after - 1.0,
-        beyond_table=knee > seen[-1][0],
-    )
-
-
-def _num_steps_that_pay(seen: Sequence[tuple[float, float]]) -> int:
-    """Rows of nodes and time that can be gone up from the first, each saving a larger part than it costs."""
-    for at, ((nodes, time_s), (more_nodes, less_s)) in enumerate(itertools.pairwise(seen)):
-        if more_nodes / nodes * less_s / time_s - 1.0 > 1.0 - less_s / time_s:
-            return at
-    return len(seen) - 1

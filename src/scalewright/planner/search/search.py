@@ -22,7 +22,7 @@ from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_time, why_not_expressed
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.question import Question, check_num_gpus
+from scalewright.planner.question import Question, auto_stack_reason, check_num_gpus
 from scalewright.planner.search.constraints import (
     BEATEN,
     DEGREE_RULES,
@@ -125,10 +125,11 @@ class SearchResult:
 
     def question(self, index: int, *, facility: Facility | None = None) -> Question:
         """The question of one layout, in the mode that was searched."""
-        chosen = self.choices[int(self.choice[index])]
+        chosen, layout, space = self.choices[int(self.choice[index])], self.layout(index), self.space
+        origin = auto_stack_reason(layout, space.machine) if space.is_auto_stack else space.stack_origin
         return Question(
-            spec=self.space.spec, machine=self.space.machine, layout=self.layout(index), recipe=chosen.recipe,
-            stack=chosen.stack, facility=facility, mode=self.space.mode, feed=self.space.feed,
+            spec=self.space.spec, machine=self.space.machine, layout=layout, recipe=chosen.recipe,
+            stack=chosen.stack, stack_origin=origin, facility=facility, mode=self.space.mode, feed=self.space.feed,
             catalog=self.space.catalog,
         )  # fmt: skip
 

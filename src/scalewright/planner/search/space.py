@@ -88,6 +88,10 @@ class Space:
     recipes: tuple[Recipe, ...]
     stack_of: Callable[[int], Stack]
     """The software stack for a ZeRO stage."""
+    is_auto_stack: bool = False
+    """Whether the stack follows from the layout."""
+    stack_origin: str = ""
+    """Why this stack, where something else than the layout or the user decides."""
     fixed: Fixed = NOTHING_FIXED
     mode: TrainingMode = FULL
     """What training keeps on the devices."""

@@ -48,7 +48,18 @@ def print_plan(console: Console, plan: Document, *, explain: bool = False) -> No
 
 
 def _warnings(plan: Document) -> list[str]:
-    return [*plan["warnings"], *(plan["best"] or {}).get("warnings", ())]
+    return [*plan["warnings"], *_selection_notes(plan), *(plan["best"] or {}).get("warnings", ())]
+
+
+def _selection_notes(plan: Document) -> list[str]:
+    """What was added to the predicted step because a search chose it."""
+    choice = plan.get("choice")
+    if not choice or choice["selection_frac"] < LEAST_FRAC:
+        return []
+    return [
+        f"the step includes {choice['selection_frac']:.1%} for selection: a search picks predictions that err on the "
+        f"fast side (of {plan['feasible']:,} layouts, as the best of {choice['num_equal_layouts']:.1f} equal ones)"
+    ]
 
 
 def _print_question(console: Console, plan: Document) -> None:
@@ -69,8 +80,12 @@ def _print_question(console: Console, plan: Document) -> None:
 def _print_best(console: Console, plan: Document) -> None:
     best = plan["best"]
     given = best["input"]
-    console.print(f"best by {plan['request']['objective']}: [bold]{escape(best['layout_text'])}[/]")
-    console.print(f"{escape(given['precision'])}, stack {escape(given['stack'])}")
+    console.print(f"recommended by {plan['request']['objective']}: [bold]{escape(best['layout_text'])}[/]")
+    origin = f" ({escape(best['stack_origin'])})" if best.get("stack_origin") else ""
+    console.print(f"{escape(given['precision'])}, stack {escape(given['stack'])}{origin}")
+    choice = plan.get("choice") or {}
+    if choice.get("sentence"):
+        console.print(escape(choice["sentence"]))
     table = plain_table("", "predicted", "")
     low, high = best["step_time_interval_s"]
     table.add_row("step time", f"[bold]{_s(best['step_time_s'])}[/]", f"90 % interval {_s(low)} to {_s(high)}")
@@ -139,21 +154,28 @@ def _print_run(console: Console, plan: Document) -> None:
     table.add_row("checkpoint", f"every {_s(saved['every_s'])}", every)
     table.add_row("failures", f"{run['num_failures']:,.1f}", f"one each {_s(run['mttf_s'])} of this many devices")
     if "slices" in run:
-        cut = run["slices"]
-        table.add_row("jobs", f"{cut['num_jobs']:,}", _of_a_job(cut))
+        for row in _job_rows(plan, run):
+            table.add_row(*row)
     console.print()
     console.print(table)
 
 
-def _of_a_job(cut: dict[str, Any]) -> str:
-    """A job that the limit cuts, in the time it works."""
-    work_s = next(part["total_s"] for part in cut["one"]["parts"] if part["name"] == "work")
-    return f"of {_s(cut['limit_s'])}: {_s(work_s)} work, else start, restore, save, margin"
+def _job_rows(plan: Document, run: Document) -> list[tuple[str, str, str]]:
+    """Jobs of at most the time limit, whose limit that is, and what cutting the run costs."""
+    cut = run["slices"]
+    one, whole = (
+        {part["name"]: part["total_s"] for part in tree["parts"]} for tree in (cut["one"], run["time"])
+    )  # fmt: skip
+    jobs = f"of at most {_s(cut['limit_s'])}" if cut["num_jobs"] > 1 else f"of {_s(cut['last_request_s'])}"
+    rule = (plan.get("time_limit") or {}).get("rule", "as asked")
+    around = f"{_s(whole['job_starts'] + whole['last_checkpoints'])} in all to start, restore and save"
+    rows = [("jobs", f"{cut['num_jobs']:,}", f"{jobs}; {escape(rule)}")]
+    return [*rows, ("", "", f"{_s(one['work'])} of work in each; {around}")] if cut["num_jobs"] > 1 else rows
 
 
 def _print_ranking(console: Console, plan: Document) -> None:
     numbers = ("step", "MFU", "memory")
-    table = plain_table(*numbers, "layout", title="best layouts", right=numbers)
+    table = plain_table(*numbers, "layout", title="the recommended layout, then the fastest others", right=numbers)
     for prediction in (plan["best"], *plan["alternatives"]):
         text = prediction["layout_text"].replace(f",gbs={plan['request']['global_batch']}", "")
         seconds, mfu = _s(prediction["step_time_s"]), f"{prediction['mfu_frac']:.1%}"
@@ -175,6 +197,8 @@ def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
             table.add_row(escape(name), "excluded", escape(loser["sentence"]))
             continue
         terms = units.format_differences(loser["terms_s"], units.SECONDS)
+        if loser["loss_s"] < 0:
+            terms = f"not as safe; {terms}"
         moved = _moved_with(names, plan["best"]["layout_text"], loser["layout"])
         table.add_row(escape(name), _s(loser["loss_s"]), escape(f"with {moved}: {terms}" if moved else terms))
     console.print()
@@ -208,25 +232,15 @@ def _closest(losers: list[Document]) -> list[Document]:
 
 def _print_scaling(console: Console, plan: Document) -> None:
     rows = plan["scaling"]
-    if len(rows) < 2:
+    if not rows or (len(rows) < 2 and plan["recommended"] is None):
         return
-    names = ("nodes", "GPUs", "step", "MFU", "GPU-h/step", "strong", "weak")
-    table = plain_table(*names, "", title="node counts: same batch (strong), same batch a device (weak)", right=names)
-    advised = (plan["recommended"] or {}).get("num_gpus")
+    title = "node counts: same batch (strong), same batch a device (weak)"
+    has_cost = any("cost_usd" in row for row in rows)
+    names = ("nodes", "GPUs", "step", "MFU", "run", "GPU-h", *(("cost",) if has_cost else ()), "strong", "weak")
+    table = plain_table(*names, "", title=title, right=names, gap=1)
     for row in rows:
-        weak = f"{row['weak_efficiency_frac']:.0%}" if "weak_efficiency_frac" in row else "-"
-        marks = [m for m, on in (("asked", row["num_gpus"] == plan["num_gpus"]),
-                                 ("recommended", row["num_gpus"] == advised)) if on]  # fmt: skip
-        if not row["fits"]:
-            table.add_row(str(row["num_nodes"]), str(row["num_gpus"]), "-", "-", "-", "-", weak, escape(row["reason"]))
-            continue
-        if not row["is_efficient"]:
-            marks.append("dominated")
-        cost = f"{row['gpu_time_per_step_s'] / units.HOUR_S:,.2f}"
-        table.add_row(
-            str(row["num_nodes"]), str(row["num_gpus"]), _s(row["step_time_s"]), f"{row['mfu_frac']:.1%}", cost,
-            f"{row['strong_efficiency_frac']:.0%}", weak, ", ".join(marks),
-        )  # fmt: skip
+        cells = [str(row["num_nodes"]), str(row["num_gpus"]), *_cells_of_count(row, has_cost=has_cost)]
+        table.add_row(*cells, escape(", ".join(_marks(plan, row)) if row["fits"] else row["reason"]))
     console.print()
     console.print(table)
     fitting = [row for row in rows if row["fits"]]
@@ -237,6 +251,32 @@ def _print_scaling(console: Console, plan: Document) -> None:
         advice = plan["recommended"]
         console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/] ({advice['num_gpus']} devices).")
         console.print(escape(advice["sentence"]))
+
+
+def _cells_of_count(row: Document, *, has_cost: bool) -> list[str]:
+    """Step, MFU, run, GPU-hours, cost and efficiencies of one node count."""
+    weak = f"{row['weak_efficiency_frac']:.0%}" if "weak_efficiency_frac" in row else "-"
+    if not row["fits"]:
+        return [*("-",) * (6 if has_cost else 5), weak]
+    run = _s(row["run_time_s"]) if "run_time_s" in row else "-"
+    hours = row["num_gpu_hours"] if "num_gpu_hours" in row else row["gpu_time_per_step_s"] / units.HOUR_S
+    cells = [_s(row["step_time_s"]), f"{row['mfu_frac']:.0%}", run, f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"]
+    cost = units.format(row["cost_usd"], units.USD) if "cost_usd" in row else "-"
+    return [*cells, *([cost] if has_cost else []), f"{row['strong_efficiency_frac']:.0%}", weak]
+
+
+def _marks(plan: Document, row: Document) -> list[str]:
+    """What to say about a node count in one or two words."""
+    advice = plan["recommended"] or {}
+    is_asked = row["num_gpus"] == plan["num_gpus"] and not plan["request"].get("chooses_nodes")
+    marks = {
+        "asked": is_asked,
+        "recommended": row["num_gpus"] == advice.get("num_gpus"),
+        "cheapest": row["num_nodes"] == advice.get("cheapest_num_nodes"),
+        "over budget": bool(row.get("over_budget")),
+        "dominated": not row["is_efficient"],
+    }
+    return [name for name, is_set in marks.items() if is_set]
 
 
 def _print_minimum(console: Console, plan: Document) -> None:
@@ -322,6 +362,10 @@ def _print_emitted(console: Console, emitted: Document) -> None:
         f"[bold]{escape(emitted['framework'])}[/] {escape(emitted['version'])}, {escape(emitted['filename'])}"
     )
     console.print(escape(emitted["layout_text"]))
+    console.print(
+        f"stack {escape(emitted['stack'])}: {_s(emitted['step_time_s'])} a step, {_b(emitted['reserved_bytes'])} "
+        f"reserved of {_b(emitted['device_memory_bytes'])}"
+    )
     console.print(escape(emitted["text"]), soft_wrap=True)
     for note in emitted["notes"]:
         console.print(f"[yellow]note[/] {escape(note)}")

@@ -37,8 +37,9 @@ def print_transformer(console: Console, answer: Answer) -> None:
         f"({escape(machine.name)}, {question.num_nodes} node{'s' if question.num_nodes > 1 else ''})"
     )
     mode = "" if question.mode.name == "full" else f", mode {question.mode}"
+    origin = f" ({escape(question.stack_origin)})" if question.stack_origin else ""
     optimizer = "" if question.recipe.optimizer == "adam" else f" with {question.recipe.optimizer}"
-    console.print(f"{question.recipe.name}{optimizer}, stack {escape(question.stack.id)}{mode}")
+    console.print(f"{question.recipe.name}{optimizer}, stack {escape(question.stack.id)}{origin}{mode}")
     console.print(f"layout {layout.brief}, sequences of {question.spec.transformer.seq}")
     console.print(_summary(answer))
     print_warnings(console, answer.warnings)
