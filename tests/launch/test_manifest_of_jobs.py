@@ -247,6 +247,9 @@ def test_budget_refuses_warns_cuts_and_yields_to_force(
     forced = cli("jobs", "submit", graph, *out, "--force", env=env)
     assert forced.returncode == 0
     assert "12 GPU-hours, over warn_gpu_hours = 7" in forced.stderr
+    large = graph_file(tmp_path, SIZED.replace("nodes = 1", "nodes = 64"))
+    warned = cli("jobs", "submit", large, "--dry-run", env=env)
+    assert "the graph may use 768 GPU-hours, and a request above 512 deserves a second look" in warned.stderr
 
 
 def test_dry_run_and_drawing_write_no_launch(cli: Cli, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ ASKED = {
     "rl": (*TEXT, "--layout", "dp=8,mbs=1,gbs=64,zero=1", "--rl", "prompts=16,samples=8,prompt=256,response=256,tp=1"),
 }
 SHARED = [
-    "schema", "id", "scalewright", "stage", "model", "system", "stack_origin", "input", "num_gpus", "num_nodes", "step_time_s",
-    "step_time_interval_s", "step_time_bound_s", "confidence", "confidence_of",
+    "schema", "id", "scalewright", "stage", "model", "system", "stack_origin", "input", "num_gpus", "num_nodes",
+    "step_time_s", "step_time_interval_s", "step_time_bound_s", "confidence", "confidence_of",
 ]  # fmt: skip
 LATER = {"memory_bytes", "reserved_bytes", "device_memory_bytes", "fits", "energy_j", "warnings", "time", "memory"}
 

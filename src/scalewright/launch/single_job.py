@@ -133,15 +133,15 @@ def check_limit(hours: float, limit_gpu_hours: float | None) -> None:
         )
 
 
-def large_job_warning(hours: float, site: Site, catalog: Catalog) -> str:
+def large_job_warning(hours: float, site: Site | None, catalog: Catalog, *, what: str = "the job") -> str:
     """A warning above the GPU-hours that the site names, else the catalogue; empty below them."""
-    own, usual = site.warn_gpu_hours, catalog.constants().large_request
+    own, usual = None if site is None else site.warn_gpu_hours, catalog.constants().large_request
     threshold = usual.value / HOUR_S if own is None else own.value
     if hours <= threshold:
         return ""
     source = usual.source.text.partition(":")[0] if own is None else own.source.text
     return (
-        f"the job may use {hours:,.0f} GPU-hours, and a request above {threshold:,.0f} deserves a second look "
+        f"{what} may use {hours:,.0f} GPU-hours, and a request above {threshold:,.0f} deserves a second look "
         f"({source}): try a short job with a few steps first, or set --limit-gpu-hours"
     )
 

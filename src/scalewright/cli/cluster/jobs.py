@@ -53,6 +53,7 @@ def submit(
     from scalewright.catalog.library import open_catalog
     from scalewright.launch.graph.budget import bill, check_budget, cut_to, estimate
     from scalewright.launch.graph.launches import dry_scripts, read_graph, start_launch
+    from scalewright.launch.single_job import large_job_warning
     from scalewright.report.cluster.jobs import check_graph_plot, draw_graph, print_graph
 
     shortest_s = _seconds(poll)
@@ -65,7 +66,10 @@ def submit(
         resolved, dropped = cut_to(resolved, limit)
     estimated = estimate(resolved)
     warnings = check_budget(estimated, warn_gpu_hours=resolved.warn_gpu_hours, limit_gpu_hours=None if force else limit)
-    price = bill(open_catalog(catalog), resolved.system, gpu_s=estimated.gpu_s) if resolved.system else None
+    library = open_catalog(catalog)
+    if resolved.warn_gpu_hours is None:
+        warnings += filter(None, [large_job_warning(estimated.num_gpu_hours, profile, library, what="the graph")])
+    price = bill(library, resolved.system, gpu_s=estimated.gpu_s) if resolved.system else None
     for name, items in dropped.items():
         warnings.append(f"{name}: the last {len(items)} items are dropped to stay in the limit, from {items[0]!r} on")
     if dry_run:

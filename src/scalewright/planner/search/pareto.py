@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.search.chosen_layout import ChosenLayout
@@ -67,6 +68,18 @@ class ScalingRow:
     """Step time of the first weak row over this one."""
     is_efficient: bool
     """No other row has a layout that is both faster and cheaper in GPU-hours."""
+
+    @property
+    def paid_s(self) -> float:
+        """Time for each step with the fastest layout, with the step's share of starts, checkpoints and failures."""
+        if self.run is None or self.strong is None:
+            return self.fastest_s
+        return self.run.time_s / self.run.num_steps * self.fastest_s / self.strong.time_s
+
+    @property
+    def num_gpu_hours(self) -> float:
+        """Of the whole run; of a step where there is no run."""
+        return self.gpu_s_per_step / units.HOUR_S if self.run is None else self.run.num_gpu_hours
 
     @property
     def is_allowed(self) -> bool:

@@ -59,7 +59,7 @@ class Recommended:
         if row.num_gpus == self.num_gpus:
             return "It is also the cheapest count."
         if row.run is None:
-            return f"The cheapest count is {nodes}: {row.gpu_s_per_step / units.HOUR_S:,.3g} GPU-hours a step."
+            return f"The cheapest count is {nodes}: {row.num_gpu_hours:,.3g} GPU-hours a step."
         time = units.format(row.run.time_s, units.SECONDS)
         return f"The cheapest count is {nodes}: {row.run.num_gpu_hours:,.0f} GPU-hours in {time}."
 
@@ -113,7 +113,8 @@ def recommended(
     reason = ""
     if objective != "time":
         best = min(allowed, key=lambda row: _value(row, objective))
-        reason = f"It needs the least {OBJECTIVE_WORDS[objective]} of the counts that keep to the budget."
+        among = "in the table" if len(allowed) == len(fits) else "that keep to the budget"
+        reason = f"It needs the least {OBJECTIVE_WORDS[objective]} of the counts {among}."
     elif best is not by_time:
         limits = " and ".join(by_time.exceeded)
         reason = (
@@ -128,7 +129,7 @@ def recommended(
         num_gpus=best.num_gpus, num_nodes=best.num_nodes, gpus_per_node=per_node, fit=fit, knee=knee.num_nodes,
         knee_interval=knee.interval, saves_frac=1.0 - after, costs_frac=2.0 * after - 1.0,
         beyond_table=knee.num_nodes > knee.seen[-1][0], is_fitted=len(fits) >= MIN_ROWS, reason=reason,
-        cheapest=min(allowed, key=lambda row: row.gpu_s_per_step),
+        cheapest=min(allowed, key=lambda row: row.num_gpu_hours),
     )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ class _Knee:
 
     gpus_per_node: int
     seen: list[tuple[float, float]]
-    """Nodes and step times."""
+    """Nodes, and times of a step with its share of what surrounds steps."""
     fit: Amdahl
     num_nodes: float
     interval: tuple[float, float]
@@ -147,7 +148,7 @@ class _Knee:
 def _knee(fits: Sequence[ScalingRow]) -> _Knee:
     assert fits[0].strong is not None
     per_node = fits[0].strong.question.machine.gpus_per_node
-    seen = [(row.num_gpus / per_node, row.fastest_s) for row in fits]
+    seen = [(row.num_gpus / per_node, row.paid_s) for row in fits]
     fit = fit_amdahl(*zip(*seen, strict=True))
     knee, knees = fit.num_nodes_at_knee, [fit.num_nodes_at_knee]
     if len(seen) >= MIN_ROWS:

@@ -249,7 +249,7 @@ def _print_scaling(console: Console, plan: Document) -> None:
         console.print(f"above 100% since the fewest that fit, {first}, are bound to {bound_to}")
     if plan["recommended"] is not None:
         advice = plan["recommended"]
-        console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/] ({advice['num_gpus']} devices).")
+        console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/] ({_devices(advice['num_gpus'])}).")
         console.print(escape(advice["sentence"]))
 
 
@@ -369,6 +369,10 @@ def _print_emitted(console: Console, emitted: Document) -> None:
     console.print(escape(emitted["text"]), soft_wrap=True)
     for note in emitted["notes"]:
         console.print(f"[yellow]note[/] {escape(note)}")
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' if count != 1 else ''}"
 
 
 def _nodes(count: int) -> str:
