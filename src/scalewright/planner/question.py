@@ -21,6 +21,7 @@ from scalewright.costs.step import why_not_expressed
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.energy_use import facility_of
+from scalewright.planner.stack_reason import auto_stack_reason
 from scalewright.records.documents import digest
 from scalewright.workload.layout import Layout, check_divides, parse_layout
 from scalewright.workload.model import ModelSpec
@@ -344,19 +345,6 @@ def resolve_stack(
         return catalog.stack_of_own_run("graphs" if alone else "off")
     on_cpu = machine is not None and machine.accelerator.kind == "cpu"
     return catalog.stack("eager" if layout.zero >= 3 or on_cpu else "megatron-core")
-
-
-def auto_stack_reason(layout: Layout, machine: Machine, *, is_vision: bool = False) -> str:
-    """Why `auto` takes the stack that `resolve_stack` gives."""
-    if is_vision:
-        return "auto: vision models run compiled"
-    if machine.calibration_id:
-        return "auto: what the calibration measured"
-    if machine.accelerator.kind == "cpu":
-        return "auto: CPUs run eager PyTorch"
-    if layout.zero >= 3:
-        return "auto: zero=3 shards the weights, which megatron-core does not"
-    return "auto"
 
 
 def _check_unused(given_options: dict[str, bool], *, reason: str) -> None:

@@ -93,9 +93,7 @@ def run(
     from scalewright.records.types import ExitCode
 
     if plot is not None:
-        from scalewright.report.figure_file import check_plot
-
-        check_plot(plot)
+        _check_plot(plot)
     library = open_catalog(catalog)
     options = PlanOptions(
         model=model, global_batch=global_batch, partition=partition, network=network, nodes=nodes, gpus=gpus, seq=seq,
@@ -121,6 +119,12 @@ def run(
     else:
         _print_plan(report.plan, document, library, explain=explain or explain_all, whole=explain_all)
     raise typer.Exit(ExitCode.YES if report.plan.fits else ExitCode.NO)
+
+
+def _check_plot(path: Path) -> None:
+    from scalewright.report.figure_file import check_plot
+
+    check_plot(path)
 
 
 def _plot_plan(path: Path, document: dict[str, Any]) -> None:

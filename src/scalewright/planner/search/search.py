@@ -22,7 +22,7 @@ from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_time, why_not_expressed
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.question import Question, auto_stack_reason, check_num_gpus
+from scalewright.planner.question import Question, check_num_gpus
 from scalewright.planner.search.constraints import (
     BEATEN,
     DEGREE_RULES,
@@ -38,6 +38,7 @@ from scalewright.planner.search.constraints import (
     no_tensor_group,
 )
 from scalewright.planner.search.space import Columns, KnobChoice, Space
+from scalewright.planner.stack_reason import auto_stack_reason
 from scalewright.workload.layout import Layout
 
 Objective = Literal["time", "gpu-hours", "energy", "money"]
