@@ -160,7 +160,7 @@ function study(article) {
     }
     if (reference !== undefined) make("line", { class: "axis", x1: px(reference), x2: px(reference), y1: T, y2: H - B, "stroke-dasharray": "4 3" }, svg);
     some.forEach((row, at) => {
-      make("text", above ? { x: 0, y: T + STEP * at + FONT } : { x: L - 8, y: py(at) + 4, "text-anchor": "end" }, svg, row.name);
+      make("text", above ? { class: "halo", x: 0, y: T + STEP * at + FONT } : { x: L - 8, y: py(at) + 4, "text-anchor": "end" }, svg, row.name);
       if (cuts[at].length) arrow(svg, px(Infinity), py(at), ORIGINS[cuts[at][0].from], cutWords[at], true);
       for (const m of row.marks) {
         const y = py(at), bar = ends(m.n), colour = ORIGINS[m.from], furthest = Math.max(...bar);

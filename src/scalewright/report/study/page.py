@@ -70,7 +70,7 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
     from markupsafe import Markup
 
     origins = [name for name in ("predicted", "measured", "published") if _has(report, name)]
-    shown_columns = columns(report)
+    shown_columns, published = columns(report), list(_published(report))
     what = "Measured here" if "measured" in origins else "Predicted"
     return {
         "number": number,
@@ -83,7 +83,8 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "curves": [_curve(curve) for curve in report.curves if curve.recommended is not None],
         "without_advice": without_advice(report),
         "axes": report.axes,
-        "published": list(_published(report)),
+        "published": published,
+        "has_intervals": any(row["interval"] for row in published),
         "is_measured": "measured" in origins,
         "columns": _columns(report, shown_columns, several=len(origins) > 1),
         "rows": [
