@@ -12,7 +12,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.study.file import load, shipped
 from scalewright.study.points import open_study
 from scalewright.study.report_builder import report_of
-from scalewright.study.results import predict_study
+from scalewright.study.results import Results, predict_study
 from scalewright.study.statements import checked_statements
 from scalewright.workload.model import from_catalog
 
@@ -92,3 +92,54 @@ def test_the_inferred_shape_of_the_small_model_is_stated() -> None:
     assert spec.num_params == pytest.approx(355e6, rel=0.02)
     for words in ("Inferred", "857 million", "355 million", "24 layers"):
         assert words in notes
+
+
+PERLMUTTER = ("perlmutter-40", "perlmutter-80")
+
+
+def fewest(results: Results, stage: str, mode: str = "full", model: str = "llama3-70b") -> dict[str, float]:
+    """Fewest devices of a stage on Perlmutter, by the memory of a device."""
+    study = results.study
+    mine = study.matching({"system": PERLMUTTER, "stage": stage, "mode": mode, "model": model})
+    return {study.points[i].labels["system"]: results.predicted[i].numbers["num_gpus"].value for i in mine}
+
+
+def test_fewest_gpus_are_printed_for_both_kinds_of_perlmutters_nodes() -> None:
+    """HPC-R1 prints one minimum a stage and no memory: one of the two kinds of nodes has it."""
+    results = predict_study(CATALOG, open_study(CATALOG, "hpc-r1"))
+    cases = {
+        4: fewest(results, "sft", "lora"),
+        64: fewest(results, "rl"),
+        8: fewest(results, "generation"),
+        32: fewest(results, "teacher", model="deepseek-v3"),
+        1: fewest(results, "student", model="llama3.2-3b"),
+    }
+    for published, ours in cases.items():
+        assert set(ours) == set(PERLMUTTER)
+        assert published in ours.values()
+        assert ours["perlmutter-40"] >= ours["perlmutter-80"]
+    shown = {
+        row.labels["system"]
+        for row in report_of(results).points
+        if any(figure.metric == "num_gpus" for figure in row.published)
+    }
+    assert shown == set(PERLMUTTER)
+    assert {cell.values["gpu_memory_gb"] for cell in results.study.combinations} == {40.0, 64.0, 80.0, 96.0}
+
+
+def test_utilisation_of_generation_stands_beside_hpc_r1s() -> None:
+    """44 % on average, where 8 GPUs are the fewest. How it was measured is not public, so the tolerance is wide."""
+    results = predict_study(CATALOG, open_study(CATALOG, "hpc-r1"))
+    (index,) = results.study.matching({"system": "perlmutter-40", "stage": "generation"})
+    assert results.predicted[index].numbers["utilisation_frac"].value == pytest.approx(0.44, abs=0.10)
+    assert results.published_of(index, "utilisation_frac")[0].figure.value == 0.44
+
+
+def test_frontier_prints_shares_of_peak_and_the_work_of_the_whole_training() -> None:
+    """Dash et al. 2023, abstract: 1T parameters on 20T tokens need 120 million exaFLOP; 38.38, 36.14 and 31.96 %."""
+    results = predict_study(CATALOG, open_study(CATALOG, "frontier-tuning"))
+    figures = {(p.figure.metric, p.figure.value): p.point for p in results.published}
+    work = results.predicted[figures["training_flop", 1.2e26]].numbers["training_flop"].value
+    assert work == pytest.approx(120e6 * 1e18, rel=0.05)
+    for share in (0.3838, 0.3614, 0.3196):
+        assert "mfu_frac" in results.predicted[figures["mfu_frac", share]].numbers

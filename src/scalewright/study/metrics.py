@@ -44,6 +44,7 @@ METRICS = {
         _metric("images_per_s", "throughput", "images/s", units.COUNT, "higher"),
         _metric("images_per_s_per_gpu", "throughput per device", "images/s", units.COUNT, "higher", "as rate"),
         _metric("flop_per_s_per_gpu", "rate per device", "FLOP/s", units.FLOP_PER_S, "higher", "as rate"),
+        _metric("utilisation_frac", "utilisation", "", units.FRACTION, "higher"),
         _metric("training_flop", "work of the whole training", "FLOP", units.FLOP, "lower"),
         _metric("mfu_frac", "MFU", "", units.FRACTION, "higher"),
         _metric("memory_bytes", "allocated memory", "B", units.BYTES, "lower"),

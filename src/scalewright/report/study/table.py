@@ -59,15 +59,16 @@ def _print_problems(console: Console, report: StudyReport) -> None:
 
 
 def _print_published(console: Console, report: StudyReport) -> None:
-    """Every published figure beside the predicted and measured one of the same point."""
+    """Every published figure beside the predicted one of the same point, and the measured one if there is any."""
     metrics = {metric.name: metric for metric in report.metrics}
-    titles = [*report.axes, "figure", "published", "predicted", "measured"]
-    table = plain_table(*titles, title="published figures", right=tuple(titles[-3:]), gap=1)
+    origins = ["published", "predicted", *(["measured"] if any(row.measured for row in report.points) else [])]
+    titles = [*report.axes, "figure", *origins]
+    table = plain_table(*titles, title="published figures", right=tuple(origins), gap=1)
     for row in report.points:
         for name in dict.fromkeys(figure.metric for figure in row.published if figure.metric in metrics):
             metric = metrics[name]
             ours = [shown(numbers.get(name), metric) for numbers in (row.predicted, row.measured)]
-            cells = [*row.labels.values(), metric.title, published_words(row, metric), *ours]
+            cells = [*row.labels.values(), metric.title, published_words(row, metric), *ours][: len(titles)]
             table.add_row(*(escape(cell) for cell in cells))
     if table.row_count:
         console.print()

@@ -51,6 +51,9 @@ class StagePoint:
     """Steps of training or RL; batches of generation."""
 
 
+NOT_BUSY = ("tensor parallel", "prompt tensor sums", "kernels", "engine", "prompt engine")
+"""Terms of generation in which a device neither reads nor computes: it exchanges, or waits for a launch."""
+
 _OPTIONS: TypeAdapter[StagePoint] = TypeAdapter(StagePoint)
 
 
@@ -131,6 +134,8 @@ def _outcome(point: StagePoint, fewest: MinimumGpus, prediction: Answer) -> Outc
         if used.carbon_kgco2e is not None:
             numbers["carbon_kgco2e"] = used.carbon_kgco2e * point.work
     parts = {name.replace("_", " "): seconds / step_s for name, seconds in term_times(prediction.time)}
+    if point.stage == "generate":
+        numbers["utilisation_frac"] = 1.0 - sum(parts.get(name, 0.0) for name in NOT_BUSY)
     return Outcome(
         numbers={name: Number(value=float(value)) for name, value in numbers.items()},
         words={"how": f"{fewest.mode_name}: {fewest.assumption}"},
