@@ -253,6 +253,11 @@ def example_files() -> str:
     return "\n".join(parts)
 
 
+def price_file() -> str:
+    path = DOCS / "examples" / "my-prices" / "prices" / "leonardo.toml"
+    return f"```toml\n{path.read_text(encoding='utf-8')}```\n"
+
+
 def recipes() -> str:
     """Bytes of a parameter by precision recipe and optimizer."""
     rows = []
@@ -283,6 +288,7 @@ REGIONS = {
     "other-scores": lambda: accuracy.other_scores(validation()),
     "reasons": lambda: accuracy.reasons(validation()),
     "example-files": example_files,
+    "price-file": price_file,
     "lint-rules": category_table,
 }
 

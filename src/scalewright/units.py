@@ -87,6 +87,9 @@ COUNT = Dimension("count", "", {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12
 FRACTION = Dimension("fraction", "", {"": 1.0, "%": 0.01}, "0.92 or 92 %", suffix="frac")
 USD = Dimension("money", "USD", _prefixed("USD", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "30 kUSD", suffix="usd")
 USD_PER_S = Dimension("price", "USD/s", {"USD/s": 1.0, "USD/h": 1 / HOUR_S}, "2.49 USD/h", suffix="usd_per_s")
+EUR = Dimension("euros", "EUR", _prefixed("EUR", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "30 kEUR", suffix="eur")
+EUR_PER_S = Dimension("price in euros", "EUR/s", {"EUR/s": 1.0, "EUR/h": 1 / HOUR_S}, "2.30 EUR/h", suffix="eur_per_s")
+USD_PER_EUR = Dimension("exchange rate", "USD/EUR", {"USD/EUR": 1.0}, "1.08 USD/EUR", suffix="usd_per_eur")
 KGCO2E_PER_J = Dimension(
     "carbon intensity",
     "kgCO2e/J",
@@ -113,6 +116,9 @@ DIMENSIONS = {
         FRACTION,
         USD,
         USD_PER_S,
+        EUR,
+        EUR_PER_S,
+        USD_PER_EUR,
         KGCO2E_PER_J,
         KGCO2E,
     )
@@ -219,6 +225,9 @@ _LADDERS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "fraction": ((0.0, 0.01, "%"),),
     "money": ((1e6, 1e6, "MUSD"), (1e4, 1e3, "kUSD"), (0.0, 1.0, "USD")),
     "price": ((0.0, 1 / HOUR_S, "USD/h"),),
+    "euros": ((1e6, 1e6, "MEUR"), (1e4, 1e3, "kEUR"), (0.0, 1.0, "EUR")),
+    "price in euros": ((0.0, 1 / HOUR_S, "EUR/h"),),
+    "exchange rate": ((0.0, 1.0, "USD/EUR"),),
     "carbon intensity": ((0.0, 1e-3 / _KWH, "gCO2e/kWh"),),
     "carbon": ((1e3, 1e3, "tCO2e"), (1.0, 1.0, "kgCO2e"), (0.0, 1e-3, "gCO2e")),
 }

@@ -12,6 +12,10 @@ WIDTH = "the width of an element: a definition"
 
 # Module constants of costs/ that hold a number, as `module.NAME`, each with the reason it is not in the catalogue.
 ALLOWED = {
+    "campaign.LEAST_RANGE": "how wide advice on checkpoints is; its cost is computed",
+    "campaign.NO_CAMPAIGN": "zero shares and a factor of one",
+    "campaign.SAVE_COST_FRACS": "round figures that advice is given for; its cost is computed",
+    "campaign.SAVE_EVERY_S": "round intervals that people set; their cost is computed",
     "campaign.MAX_SAVE_OVER_MTTF": "when a run is refused; no prediction depends on it",
     "compute.FLASH_BACKWARD_OVER_FORWARD": "five products over two, counted from the algorithm",
     "compute.REFERENCE_HEAD": "the head size that attention shares are stated for: a definition",

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
+from scalewright.catalog.campaign_runs import campaign_runs
 from scalewright.catalog.facts import Fact, Source
 from scalewright.catalog.library import Catalog, folded, packaged_data
 from scalewright.catalog.published import load_runs, packaged_runs
@@ -179,7 +180,7 @@ def test_verified_paths_load_and_say_why() -> None:
 
 def test_every_toml_under_data_is_reachable_by_a_reader() -> None:
     reachable = {CATALOG.path(kind, entry_id) for kind, entry_id in ENTRIES} | {packaged_data() / "verified.toml"}
-    readers = {"generation": generation_runs, "rl": rl_runs}
+    readers = {"generation": generation_runs, "rl": rl_runs, "campaign": campaign_runs}
     assert all(read() for read in readers.values())
     reachable |= {packaged_data() / "published" / f"{name}_runs.toml" for name in readers}
     assert vision_frameworks().frameworks

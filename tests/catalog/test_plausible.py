@@ -162,7 +162,7 @@ def test_france_is_cleaner_than_the_world() -> None:
 
 def test_an_hour_costs_between_ten_cents_and_thirty_dollars() -> None:
     for entry in CATALOG.all("prices"):
-        assert 0.1 <= cast(Price, entry).per_accelerator.value * 3600 <= 30, entry.id
+        assert 0.1 <= cast(Price, entry).usd_per_s * 3600 <= 30, entry.id
 
 
 def test_shares_lie_between_zero_and_one() -> None:

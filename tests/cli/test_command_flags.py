@@ -367,10 +367,11 @@ FLAGS = {
         "--stack",
         "--storage",
         "--system",
+        "--tokens",
         "--transport",
     ],
     ("report",): ["--help", "--json", "--out", "--plot"],
-    ("validate",): ["--catalog", "--help", "--json", "--out", "--record"],
+    ("validate",): ["--catalog", "--help", "--json", "--kind", "--out", "--record"],
 }
 
 

@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.campaign import (
+    SAVE_EVERY_S,
     Interruptions,
     Saving,
+    campaign_of,
     num_failures,
     run_energy,
     run_time,
-    save_every_s,
+    save_cost_frac,
+    save_range,
     slice_parts,
 )
 from scalewright.costs.energy import energy_use
@@ -54,8 +58,8 @@ def test_a_run_without_failures_is_its_steps_and_stalls() -> None:
 def test_parts_add_up_and_are_never_negative(mttf: float, stall: float, write: float, steps: int) -> None:
     saving = Saving(size_bytes=1e12, write_s=max(write, stall), stall_s=stall, read_s=write)
     stops = Interruptions(mttf_s=mttf, restart_s=600.0, startup_s=180.0)
-    every = save_every_s(saving=saving, mttf_s=mttf, step_s=2.0, work_s=2.0 * steps, max_writing_frac=0.1)
-    time = run(num_steps=steps, step_s=2.0, every_s=every, saving=saving, interruptions=stops)
+    advice = save_range(saving=saving, interruptions=stops, step_s=2.0, work_s=2.0 * steps, max_writing_frac=0.1)
+    time = run(num_steps=steps, step_s=2.0, every_s=advice.every_s, saving=saving, interruptions=stops)
     assert float(time.total) == pytest.approx(sum(float(p.total) for p in time.parts))
     assert min(float(p.total) for p in time.parts) >= 0.0
     assert float(time.total) >= 2.0 * steps
@@ -67,16 +71,55 @@ def test_saving_is_every_whole_step_and_never_before_the_last_is_written(
     stall: float, longer: float, mttf: float, step: float
 ) -> None:
     saving = Saving(size_bytes=1e12, write_s=stall * longer, stall_s=stall, read_s=1.0)
-    every = save_every_s(saving=saving, mttf_s=mttf, step_s=step, work_s=1e9, max_writing_frac=0.1)
-    assert every / step == pytest.approx(round(every / step))
-    assert every >= saving.write_s - step
-    assert every >= 10 * saving.exposed_s - step
+    stops = Interruptions(mttf_s=mttf, restart_s=600.0, startup_s=180.0)
+    advice = save_range(saving=saving, interruptions=stops, step_s=step, work_s=1e9, max_writing_frac=0.1)
+    assert advice.every_s / step == pytest.approx(round(advice.every_s / step))
+    assert advice.shortest_s <= advice.longest_s
+    assert advice.shortest_s >= saving.write_s
+    assert advice.shortest_s >= 10 * saving.exposed_s
 
 
-def test_no_other_number_of_steps_between_checkpoints_is_better() -> None:
-    every = save_every_s(saving=SAVING, mttf_s=STOPS.mttf_s, step_s=100.0, work_s=1e6, max_writing_frac=0.1)
-    least = min(float(run(every_s=100.0 * n).total) for n in range(1, 1000))
-    assert float(run(every_s=every).total) <= least * 1.001
+def test_every_interval_of_the_advice_costs_at_most_what_it_says() -> None:
+    """One failure in five days, 40 s a stall: an hour loses half an hour a failure and 40 s an hour."""
+    advice = save_range(saving=SAVING, interruptions=STOPS, step_s=100.0, work_s=1e7, max_writing_frac=0.1)
+    hour = save_cost_frac(every_s=HOUR_S, saving=SAVING, interruptions=STOPS)
+    assert hour == pytest.approx(40 / HOUR_S + HOUR_S / 2 / (5 * DAY_S), rel=0.03)
+    for every in SAVE_EVERY_S:
+        cost = save_cost_frac(every_s=every, saving=SAVING, interruptions=STOPS)
+        assert (cost <= advice.most_frac) == (advice.shortest_s <= every <= advice.longest_s)
+    assert advice.longest_s >= 12 * advice.shortest_s
+    assert advice.shortest_s <= HOUR_S <= advice.longest_s
+
+
+def test_a_run_shorter_than_a_minute_still_has_an_interval() -> None:
+    advice = save_range(saving=FREE, interruptions=NEVER, step_s=0.5, work_s=20.0, max_writing_frac=0.1)
+    assert advice.shortest_s == advice.longest_s == 20.0
+
+
+CONSTANTS = Catalog((packaged_data(),)).constants()
+
+
+def test_a_job_of_minutes_runs_as_its_steps_and_a_campaign_of_weeks_does_not() -> None:
+    short = campaign_of(steps_s=600.0, is_searched=True, constants=CONSTANTS)
+    long = campaign_of(steps_s=20 * DAY_S, is_searched=True, constants=CONSTANTS)
+    assert sum(short.shares_frac.values()) < 0.01
+    assert short.factor_high_frac < 1.01
+    assert sum(long.shares_frac.values()) > 0.1
+    assert long.factor_low_frac < 1.0 < long.factor_high_frac
+
+
+def test_a_given_layout_has_no_gap_to_the_best() -> None:
+    given_layout = campaign_of(steps_s=20 * DAY_S, is_searched=False, constants=CONSTANTS)
+    assert given_layout.shares_frac["layout_gap"] == 0.0
+    assert given_layout.shares_frac["evaluation"] > 0.0
+
+
+def test_parts_of_a_campaign_add_up_to_its_factor() -> None:
+    beside = campaign_of(steps_s=1e6, is_searched=True, constants=CONSTANTS)
+    plain, whole = run(interruptions=NEVER, saving=FREE), run(interruptions=NEVER, saving=FREE, campaign=beside)
+    named = 1.0 + sum(beside.shares_frac.values())
+    assert float(whole.total) == pytest.approx(float(plain.total) * named * beside.factor_frac, rel=1e-6)
+    assert float(whole.total) == pytest.approx(sum(float(part.total) for part in whole.parts))
 
 
 def test_saving_beside_training_stops_less_and_loses_more_at_each_failure() -> None:

@@ -146,5 +146,5 @@ def test_tokens_per_joule_and_joules_per_token_are_inverse() -> None:
 
 
 def test_deepseek_v3s_bill() -> None:
-    price = CATALOG.prices("h800-sxm")[0].per_accelerator.value
+    price = CATALOG.prices("h800-sxm")[0].usd_per_s
     assert rental_usd(time_s=2.788e6 * HOUR_S, num_devices=1, usd_per_s_per_gpu=price) == pytest.approx(5.576e6)

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.energy import Facility
+from scalewright.costs.energy import Facility, billed_units
 from scalewright.costs.machine import machine_from_system
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer, answer
+from scalewright.planner.energy_use import facility_of
 from scalewright.planner.question import Question
 from scalewright.planner.whole_run import (
     StepWork,
@@ -71,6 +72,38 @@ def test_time_money_energy_and_carbon_follow_from_each_other() -> None:
     assert whole.goodput_frac == pytest.approx(1e5 / whole.time_s)
 
 
+def test_gpu_hours_have_an_interval_and_never_less_than_the_fastest_steps() -> None:
+    whole = run(num_steps=200_000)
+    low, high = whole.gpu_hours_interval
+    assert low < whole.num_gpu_hours < high
+    assert low >= 64 * 200_000 * WORK.interval_s[0] / HOUR_S
+    assert high / low > 2.0
+    assert sum(float(part.total) for part in whole.time.parts) == pytest.approx(whole.time_s)
+
+
+def test_a_wide_step_makes_a_wide_campaign() -> None:
+    wide = run(replace(WORK, interval_s=(5.0, 40.0)), num_steps=200_000)
+    assert wide.interval_s[1] > run(num_steps=200_000).interval_s[1]
+
+
+def test_money_is_in_euros_and_in_units_of_the_site() -> None:
+    """LUMI bills four GPU-hours, one for each card, for a node of eight devices and an hour."""
+    site = replace(SITE, usd_per_eur=1.25, billed_unit="GPU-hours", billed_per_node_s=4 / HOUR_S)
+    whole = run(replace(WORK, num_gpus=80, facility=site))
+    assert whole.cost_usd is not None
+    assert whole.cost_eur == pytest.approx(whole.cost_usd / 1.25)
+    assert whole.num_billed_units == pytest.approx(10 * 4 * whole.time_s / HOUR_S)
+    body = whole.as_dict()
+    assert body["billed"]["unit"] == "GPU-hours"
+    assert body["cost_eur_interval"][0] < body["cost_eur"] < body["cost_eur_interval"][1]
+
+
+def test_ten_nodes_of_lumi_for_six_hours_are_240_hours_of_cards() -> None:
+    per_node_s = facility_of(CATALOG, "lumi", "mi250x-gcd").billed_per_node_s
+    assert per_node_s is not None
+    assert billed_units(time_s=6 * HOUR_S, num_nodes=10, billed_per_node_s=per_node_s) == pytest.approx(240)
+
+
 def test_without_a_site_there_is_no_energy_and_no_money() -> None:
     whole = run(replace(WORK, facility=None))
     assert whole.energy is None
@@ -87,7 +120,8 @@ def test_llama_3_keeps_nine_tenths_of_its_time() -> None:
     own = bandwidth.model_copy(update={"value": 2e12 / CONSTANTS.shared_storage_share.value})
     big = replace(WORK, num_gpus=16384, checkpoint_bytes=405e9 * 14, step_time_s=15.0, interval_s=(14.0, 16.0))
     whole = run(
-        big, num_steps=round(54 * DAY_S / 15), storage_entry=storage.model_copy(update={"write_bandwidth": own})
+        big, num_steps=round(54 * DAY_S / 15), storage_entry=storage.model_copy(update={"write_bandwidth": own}),
+        is_campaign=False,
     )  # fmt: skip
     assert 0.90 <= whole.goodput_frac <= 0.97
     assert whole.num_failures == pytest.approx(419 / whole.goodput_frac, rel=0.02)
@@ -153,7 +187,7 @@ def test_a_predicted_step_makes_a_run() -> None:
         ({"num_steps": None}, "give one of them"),
         ({"num_steps": 0}, "at least one step"),
         ({"limit_s": 200.0}, "leaves no time to work"),
-        ({"every_s": 0.0}, "leave it to Daly's interval"),
+        ({"every_s": 0.0}, "leave it to the advised range"),
     ],
 )
 def test_impossible_runs_are_refused(changed: dict[str, Any], message: str) -> None:

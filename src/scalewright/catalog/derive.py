@@ -91,7 +91,7 @@ def flop_per_s_per_w(accelerator: Accelerator, precision: Precision) -> float:
 
 def flop_per_usd(accelerator: Accelerator, price: Price, precision: Precision) -> float:
     """Dense peak work that one dollar buys at the given price."""
-    return accelerator.peak[precision].value / price.per_accelerator.value
+    return accelerator.peak[precision].value / price.usd_per_s
 
 
 def switched_bisection_bytes_per_s_bidir(*, num_devices: int, link_bytes_per_s_bidir: float) -> float:

@@ -109,6 +109,14 @@ class UsdPerS(Fact):
     dimension = units.USD_PER_S
 
 
+class EurPerS(Fact):
+    dimension = units.EUR_PER_S
+
+
+class UsdPerEur(Fact):
+    dimension = units.USD_PER_EUR
+
+
 class Kgco2ePerJ(Fact):
     dimension = units.KGCO2E_PER_J
 

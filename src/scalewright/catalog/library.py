@@ -188,11 +188,13 @@ class Catalog:
                 return self.stack(entry_id)
         raise ConfigError(f"no stack of the catalogue has {compile_option!r} among its own_runs: add it to one of them")
 
-    def prices(self, accelerator_id: str) -> list[Price]:
-        """Prices of a device that load, those of the user's folders first; `broken_prices` names the others."""
+    def prices(self, accelerator_id: str, system_id: str | None = None) -> list[Price]:
+        """Prices of a device that load: those of that system before those that hold everywhere, and those of the
+        user's folders first; `broken_prices` names the others."""
         places = {entry_id: place for place, entry_id in enumerate(self._files("prices"))}
         prices = [cast(Price, p) for p in self.readable("prices")[0] if cast(Price, p).accelerator == accelerator_id]
-        return sorted(prices, key=lambda price: places[price.id])
+        fitting = [price for price in prices if price.system is None or price.system == system_id]
+        return sorted(fitting, key=lambda price: (price.system is None, places[price.id]))
 
     def broken_prices(self) -> list[str]:
         """What is wrong with files of prices, which may be of any device."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from scalewright.catalog.caches import Caches
 from scalewright.catalog.constant_types import Constants as Constants  # noqa: PLC0414
@@ -15,6 +15,7 @@ from scalewright.catalog.facts import (
     Bytes,
     BytesPerS,
     Count,
+    EurPerS,
     FlopPerS,
     Fraction,
     Hertz,
@@ -25,6 +26,7 @@ from scalewright.catalog.facts import (
     Seconds,
     Source,
     Strict,
+    UsdPerEur,
     UsdPerS,
     Watts,
 )
@@ -272,13 +274,45 @@ class Storage(Entry):
     """Small files opened and read a second: of the whole file system, or of one device of node-local storage."""
 
 
+def _currency(raw: Any) -> str:
+    """Euros where the text says so; all else is read as dollars, which names what is wrong with it."""
+    if isinstance(raw, EurPerS):
+        return "eur"
+    return "eur" if isinstance(raw, dict) and "EUR" in str(raw.get("value")) else "usd"
+
+
 class Price(Entry):
-    """What an accelerator costs to use."""
+    """What an accelerator costs to use, everywhere or on one system."""
 
     accelerator: Id
-    per_accelerator: UsdPerS
+    system: Id | None = None
+    """Only on this system, where it comes before prices of the accelerator elsewhere; absent: everywhere."""
+    per_accelerator: Annotated[
+        Annotated[UsdPerS, Tag("usd")] | Annotated[EurPerS, Tag("eur")], Discriminator(_currency)
+    ]
+    """Per device and time, in USD or EUR; a device is what frameworks count, such as a GCD of a two-die card."""
+    exchange_rate: UsdPerEur | None = None
+    """On the day of the price; absent: that of the constants. It is never fetched."""
     basis: Literal["on-demand", "reserved", "allocation", "ownership"]
     valid_on: date
+
+    @model_validator(mode="after")
+    def _has_a_rate(self) -> Price:
+        require_positive("exchange_rate", self.exchange_rate)
+        if isinstance(self.per_accelerator, EurPerS) and self.exchange_rate is None:
+            raise ValueError(
+                f"per_accelerator is {self.per_accelerator.text}: add exchange_rate, such as "
+                '{ value = "1.08 USD/EUR", source = "ecb" }, and its source'
+            )
+        return self
+
+    @property
+    def usd_per_s(self) -> float:
+        """In dollars, which all sums are in."""
+        if isinstance(self.per_accelerator, UsdPerS):
+            return self.per_accelerator.value
+        assert self.exchange_rate is not None
+        return self.per_accelerator.value * self.exchange_rate.value
 
 
 class Grid(Entry):

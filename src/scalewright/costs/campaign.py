@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalewright import units
+from scalewright.catalog.constant_types.campaign import CampaignConstants
 from scalewright.costs import failures
 from scalewright.costs.breakdown import Breakdown, joules_term, seconds_term
 from scalewright.errors import ConfigError
@@ -43,35 +45,125 @@ class Interruptions:
     """Of a planned job, without reading the checkpoint."""
 
 
-def save_every_s(
-    *, saving: Saving, mttf_s: float, step_s: float, work_s: float, max_writing_frac: float
-) -> float:  # fmt: skip
-    """Work between two checkpoints, in whole steps.
+SAVE_EVERY_S = (
+    *(minutes * units.MINUTE_S for minutes in (1, 2, 3, 5, 10, 15, 20, 30, 45)),
+    *(hours * units.HOUR_S for hours in (1, 2, 3, 4, 6, 8, 12, 24)),
+)
+"""Intervals between checkpoints that people set."""
+SAVE_COST_FRACS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+"""Costs of checkpoints that advice is given for: the least of them with a choice of intervals."""
+LEAST_RANGE = 12.0
+"""Longest over shortest interval of an advice, where the run is long enough."""
 
-    Equation  Daly's interval for the stall, at least w / f for w written beside training, at most the whole run
-    Source    daly2006 (FGCS 22), equation 37
-    Assumes   a job that writes beside training keeps a shared file system busy for at most f of the time
-    Checked   tests/costs/test_campaign.py: whole steps; never shorter than a write; nothing better nearby
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRange:
+    """Intervals between checkpoints that all cost little."""
+
+    shortest_s: float
+    longest_s: float
+    every_s: float
+    """One of them, near the middle, in whole steps."""
+    most_frac: float
+    """What stalls and lost work cost at most, over the work."""
+
+
+def save_cost_frac(*, every_s: float, saving: Saving, interruptions: Interruptions) -> float:
+    """Stalls and lost work over the work, if it is saved every `every_s`.
+
+    Equation  Daly's wall time for one interval, less the work and the restarts, plus the write beside training / M
+    Source    daly2006 (FGCS 22), equation 20
+    Assumes   a failure loses the work since the last checkpoint on disk
+    Checked   tests/costs/test_campaign.py: half an interval a failure, one stall an interval
     """
-    best = failures.daly_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s)
-    least = max(saving.write_s, saving.exposed_s / max_writing_frac, step_s)
-    interval = min(max(best, least), max(work_s, step_s))
-    return max(round(interval / step_s), 1) * step_s
+    c, w = saving, interruptions
+    again_s = w.restart_s + c.read_s + c.exposed_s
+    wall = failures.wall_time(
+        work_s=every_s, interval_s=every_s, checkpoint_s=c.stall_s, restart_s=again_s, mttf_s=w.mttf_s
+    )
+    return (wall.saving_s + wall.lost_s) / every_s + c.exposed_s / w.mttf_s
+
+
+def save_range(
+    *, saving: Saving, interruptions: Interruptions, step_s: float, work_s: float, max_writing_frac: float
+) -> SaveRange:
+    """Intervals between checkpoints to choose from, and what they cost at most.
+
+    Equation  all t of a list with cost(t) <= f, for the least f of a list with max t / min t >= 12;  t >= w / f_w
+    Source    daly2006 (FGCS 22), equation 20: the cost is flat around its least
+    Assumes   a job that writes beside training keeps a shared file system busy for at most f_w of the time
+    Checked   tests/costs/test_campaign.py: none outside the range is cheaper than its limit; never before a write ends
+    """
+    least_s = max(saving.write_s, saving.exposed_s / max_writing_frac, step_s)
+    choices = [t for t in SAVE_EVERY_S if least_s <= t <= work_s] or [max(least_s, min(work_s, SAVE_EVERY_S[0]))]
+    costs = {t: save_cost_frac(every_s=t, saving=saving, interruptions=interruptions) for t in choices}
+    widest = min(LEAST_RANGE, choices[-1] / choices[0])
+    for most_frac in (*SAVE_COST_FRACS, max(costs.values())):
+        cheap = [t for t, cost in costs.items() if cost <= most_frac]
+        if cheap and cheap[-1] / cheap[0] >= widest:
+            break
+    middle_s = min(cheap, key=lambda t: abs(math.log(t / math.sqrt(cheap[0] * cheap[-1]))))
+    every_s = max(round(middle_s / step_s), 1) * step_s
+    return SaveRange(shortest_s=cheap[0], longest_s=cheap[-1], every_s=every_s, most_frac=most_frac)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """What a campaign costs beside planned steps, failures and checkpoints."""
+
+    shares_frac: Mapping[str, float]
+    """Over the time of the steps, by name."""
+    factor_frac: float
+    """All hours over those that have a name."""
+    factor_low_frac: float
+    factor_high_frac: float
+
+
+NO_CAMPAIGN = Campaign(shares_frac={}, factor_frac=1.0, factor_low_frac=1.0, factor_high_frac=1.0)
+
+
+def campaign_of(*, steps_s: float, is_searched: bool, constants: CampaignConstants) -> Campaign:
+    """Shares and factor for a run whose planned steps take `steps_s`.
+
+    Equation  share x v, factor^v;  v = min(1, steps / campaign_time);  the layout gap only for the best of a search
+    Source    published/campaign_runs.toml, fitted by benchmarks/fit_campaign.py
+    Assumes   a job of hours runs as its steps predict; a campaign of days meets what published campaigns met
+    Checked   validate --kind campaign: published runs with their family left out
+    """
+    c, v = constants, min(1.0, steps_s / constants.campaign_time.value)
+    shares = {
+        "layout_gap": c.layout_gap_share.value if is_searched else 0.0,
+        "slow_steps": c.slow_step_share.value,
+        "evaluation": c.evaluation_share.value,
+        "ramp_up": c.ramp_up_share.value,
+        "rollbacks": c.rollback_share.value,
+    }
+    return Campaign(
+        shares_frac={name: share * v for name, share in shares.items()},
+        factor_frac=c.campaign_factor.value**v,
+        factor_low_frac=c.campaign_factor_low.value**v,
+        factor_high_frac=c.campaign_factor_high.value**v,
+    )
 
 
 def run_time(
     *, num_steps: float, step_s: float, every_s: float, saving: Saving, interruptions: Interruptions, num_jobs: int,
-    num_epochs: float = 0.0, epoch_fixed_s: float = 0.0,
+    num_epochs: float = 0.0, epoch_fixed_s: float = 0.0, campaign: Campaign = NO_CAMPAIGN,
 ) -> Breakdown:  # fmt: skip
     """Expected time on the machine from the first job's start to the last one's end.
 
-    Equation  T = M e^(R/M) (e^((t + C)/M) - 1) W / t + jobs x (start + restore + last checkpoint),  W = steps + epochs
-    Source    daly2006 (FGCS 22), equation 20
+    Equation  T = r [M e^(R/M) (e^((t + C)/M) - 1) W / t + jobs x (start + restore + last checkpoint)];
+              W = steps (1 + shares) + epochs
+    Source    daly2006 (FGCS 22), equation 20; shares and r from published runs, `campaign_of`
     Assumes   a failure loses the work since the last checkpoint on disk; waiting in the queue is not counted
     Checked   tests/costs/test_campaign.py: parts add up; a run without failures is its steps and stalls
     """
-    c, w = saving, interruptions
-    work = num_steps * step_s + num_epochs * epoch_fixed_s
+    c, w, steps_s = saving, interruptions, num_steps * step_s
+    extra = tuple(
+        seconds_term(name, share * steps_s, "campaign.campaign_of", share_frac=share)
+        for name, share in campaign.shares_frac.items()
+    )
+    work = steps_s + num_epochs * epoch_fixed_s + sum(float(term.total) for term in extra)
     again_s = w.restart_s + c.read_s + c.exposed_s
     if again_s + c.stall_s > MAX_SAVE_OVER_MTTF * w.mttf_s:
         raise ConfigError(
@@ -83,15 +175,21 @@ def run_time(
     )
     undone_s = wall.restart_s * c.exposed_s / again_s if again_s else 0.0
 
-    parts = (
-        seconds_term("steps", num_steps * step_s, "campaign.run_time", num_steps=num_steps, step_s=step_s),
+    named = (
+        seconds_term("steps", steps_s, "campaign.run_time", num_steps=num_steps, step_s=step_s),
         seconds_term("epoch_ends", num_epochs * epoch_fixed_s, "storage.epoch_time_s", num_epochs=num_epochs),
+        *extra,
         seconds_term("checkpoint_stalls", wall.saving_s, "storage.stall_time_s", every_s=every_s, stall_s=c.stall_s),
         seconds_term("lost_work", wall.lost_s + undone_s, "failures.wall_time", num_failures=wall.num_failures),
         seconds_term("restarts", wall.restart_s - undone_s, "failures.wall_time", restart_s=w.restart_s + c.read_s),
         seconds_term("job_starts", num_jobs * (w.startup_s + c.read_s), "campaign.run_time", num_jobs=num_jobs),
         seconds_term("last_checkpoints", num_jobs * c.write_s, "storage.write_time_s", num_jobs=num_jobs),
     )
+    named_s = sum(float(term.total) for term in named)
+    rest = seconds_term(
+        "unexplained", named_s * (campaign.factor_frac - 1.0), "campaign.campaign_of", factor_frac=campaign.factor_frac
+    )
+    parts = (*named, rest) if campaign.factor_frac != 1.0 else named
     return Breakdown(name="whole_run", unit="s", formula="campaign.run_time", parts=parts)
 
 
@@ -166,18 +264,23 @@ def device_time_s(*, num_nodes: float, num_devices_per_node: float, time_s: floa
     return num_nodes * num_devices_per_node * time_s
 
 
+WAITING = ("epoch_ends", "checkpoint_stalls", "restarts", "job_starts", "last_checkpoints")
+"""Terms of `run_time` while which no step runs."""
+
+
 def run_energy(
     *, time: Breakdown, num_devices: float, busy_w: float, waiting_w: float, overhead_w: float, pue_frac: float
 ) -> Breakdown:  # fmt: skip
     """Joules of the whole run.
 
     Equation  E = [n (P_busy T_busy + P_idle T_rest) + P_node T] PUE,  busy while steps run, for the first time or again
+              or beside the plan
     Source    patterson2021 (arXiv:2104.10350), section 2
-    Assumes   devices draw idle power while state is saved, restored or jobs start; lost work draws that of steps
+    Assumes   devices draw idle power while state is saved, restored or jobs start; all else draws that of steps
     Checked   tests/costs/test_campaign.py: equals the energy of its steps when there is nothing else
     """
-    busy_s = sum(float(time.part(name).total) for name in ("steps", "lost_work"))
     total_s = float(time.total)
+    busy_s = total_s - sum(float(time.part(name).total) for name in WAITING)
     devices = num_devices * (busy_w * busy_s + waiting_w * (total_s - busy_s))
     nodes = overhead_w * total_s
 

@@ -18,6 +18,16 @@ class Facility:
     """None: no grid is known, so there is no carbon figure."""
     usd_per_s_per_gpu: float | None
     """None: no price is known, so there is no money figure."""
+    usd_per_eur: float | None = None
+    """None: no exchange rate is known, so there is no figure in euros."""
+    price_words: str = ""
+    """The price and its date, or how to give one."""
+    billed_unit: str = ""
+    """What the site bills in; empty: its profile does not say."""
+    billed_note: str = ""
+    """What one unit is."""
+    billed_per_node_s: float | None = None
+    """Units for one node and second."""
     notes: tuple[str, ...] = ()
     """What a reader must know of these figures: which are missing, what the price is."""
 
@@ -111,6 +121,17 @@ def rental_usd(*, time_s: float, num_devices: float, usd_per_s_per_gpu: float) -
     Checked   tests/costs/test_energy.py: 5.576 M USD
     """
     return time_s * num_devices * usd_per_s_per_gpu
+
+
+def billed_units(*, time_s: float, num_nodes: float, billed_per_node_s: float) -> float:
+    """What a site takes from an allocation, in its own unit.
+
+    Equation  B = t n u
+    Source    the accounting of the catalogued sites, [billing] of their profiles
+    Assumes   whole nodes are charged from start to end, as in `campaign.device_time_s`
+    Checked   tests/planner/test_whole_run.py: 10 nodes of LUMI for 6 h are 240 GPU-hours of cards
+    """
+    return time_s * num_nodes * billed_per_node_s
 
 
 def carbon_kgco2e(*, energy_j: float, kgco2e_per_j: float) -> float:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scalewright import units
 from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Price
 from scalewright.costs import energy
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.machine import Machine
+from scalewright.sites.billing import billing_of
 from scalewright.workload.precision import Recipe
 
 
@@ -85,19 +88,34 @@ def _carbon(facility: energy.Facility, *, energy_j: float) -> Breakdown | None:
 def facility_of(catalog: Catalog, system_name: str, accelerator_id: str) -> energy.Facility:
     """Building, grid and price around a system, with notes on what is missing."""
     system = catalog.system(system_name)
-    prices, notes = catalog.prices(accelerator_id), []
+    prices, notes = catalog.prices(accelerator_id, system.id), []
+    billing = billing_of(system.id)
     if system.pue is None:
         notes.append("PUE not published: energy of the machine only, not of its building")
     if system.grid is None:
         notes.append("no grid: carbon left out")
-    if prices:
-        notes.append(f"money at {prices[0].per_accelerator} ({prices[0].basis}, {prices[0].valid_on.isoformat()})")
-    else:
-        notes.append(f"no price for {accelerator_id}: money left out")
+    words = price_words(prices[0]) if prices else no_price_words(accelerator_id, system.id)
+    notes.append(f"money at {words}" if prices else f"{words}; money left out")
     notes += [f"price left out: {problem}" for problem in catalog.broken_prices()]
+    rate = prices[0].exchange_rate if prices else None
     return energy.Facility(
         pue_frac=1.0 if system.pue is None else system.pue.value,
         kgco2e_per_j=None if system.grid is None else catalog.grid(system.grid).carbon_intensity.value,
-        usd_per_s_per_gpu=prices[0].per_accelerator.value if prices else None,
+        usd_per_s_per_gpu=prices[0].usd_per_s if prices else None,
+        usd_per_eur=(rate or catalog.constants().exchange_rate).value,
+        price_words=words,
+        billed_unit="" if billing is None else billing.unit,
+        billed_note="" if billing is None else billing.note,
+        billed_per_node_s=None if billing is None else billing.per_node_hour / units.HOUR_S,
         notes=tuple(notes),
     )
+
+
+def price_words(price: Price) -> str:
+    """A price with its basis and date."""
+    return f"{price.per_accelerator} a device ({price.basis}, {price.valid_on.isoformat()})"
+
+
+def no_price_words(accelerator_id: str, system_id: str) -> str:
+    """How to give the price that is missing."""
+    return f"no price of {accelerator_id} on {system_id}: give one with scalewright catalog new price {system_id}"

@@ -309,7 +309,8 @@ def run_of(catalog: Catalog, request: PlanRequest, best: Answer) -> tuple[WholeR
         return None, (f"whole run left out: {error}",)
     limit = request.time_limit(best.question.num_gpus)
     run = whole_run(
-        work=step_work(best), storage_entry=entry, limit_s=None if limit is None else limit[0],
+        work=step_work(best, is_searched=True), storage_entry=entry,
+        limit_s=None if limit is None else limit[0],
         checkpoint="async" if request.feed.async_checkpoint else "sync",
         num_tokens=None if work.num_steps is not None else work.num_tokens, num_steps=work.num_steps,
     )  # fmt: skip

@@ -16,10 +16,11 @@ from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Constants, Storage
 from scalewright.costs import campaign, energy, failures, storage
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.campaign import Interruptions, Saving
+from scalewright.costs.campaign import Interruptions, SaveRange, Saving
 from scalewright.costs.storage import CheckpointKind
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer
+from scalewright.planner.question import TransformerStep
 from scalewright.records.documents import document
 from scalewright.units import BYTES_PER_S, SECONDS
 from scalewright.units import format as shown
@@ -47,14 +48,16 @@ class StepWork:
     overhead_w: float = 0.0
     """Hosts, NICs and fans of all nodes."""
     facility: energy.Facility | None = None
+    is_searched: bool = False
+    """Its layout is the best of a search, so the layouts that teams run are slower on average."""
 
     @property
     def num_nodes(self) -> int:
         return -(-self.num_gpus // self.gpus_per_node)
 
 
-def step_work(prediction: Answer) -> StepWork:
-    """A predicted step as the unit of a whole run."""
+def step_work(prediction: Answer, *, is_searched: bool = False) -> StepWork:
+    """A predicted step as the unit of a whole run; `is_searched`: with the best layout of a search."""
     question, machine, used = prediction.question, prediction.question.machine, prediction.footprint
     tdp, num_gpus = machine.accelerator.tdp.value, question.num_gpus
     measured = machine.checkpoint_copy_bytes_per_s
@@ -73,6 +76,7 @@ def step_work(prediction: Answer) -> StepWork:
         idle_w=energy.board_power_w(tdp_w=tdp, activity_frac=0.0, memory_frac=0.0, constants=machine.constants),
         overhead_w=energy.node_overhead_w(tdp_w=tdp, num_devices=num_gpus, constants=machine.constants),
         facility=question.facility,
+        is_searched=is_searched,
     )
 
 
@@ -101,11 +105,13 @@ class WholeRun:
     """Checkpoints lie on the nodes themselves, so that one which fails takes its part along."""
     every_s: float
     """Work between two checkpoints."""
+    save_range: SaveRange
+    """Intervals that cost little."""
     young_s: float
     interruptions: Interruptions
     time: Breakdown
     interval_s: tuple[float, float]
-    """90 % interval of the time, from that of the step."""
+    """90 % interval of the time: that of published campaigns, or that of the step where it is wider."""
     energy: Breakdown | None
     slices: Slices | None
     notes: tuple[str, ...]
@@ -140,6 +146,12 @@ class WholeRun:
         return self.device_time_s / units.HOUR_S
 
     @property
+    def gpu_hours_interval(self) -> tuple[float, float]:
+        """90 % interval of the GPU-hours."""
+        low_s, high_s = self.interval_s
+        return self.num_gpu_hours * low_s / self.time_s, self.num_gpu_hours * high_s / self.time_s
+
+    @property
     def steps_between_checkpoints(self) -> int:
         return round(self.every_s / self.work.step_time_s)
 
@@ -157,6 +169,23 @@ class WholeRun:
         return self.device_time_s * facility.usd_per_s_per_gpu
 
     @property
+    def cost_eur(self) -> float | None:
+        facility, cost_usd = self.work.facility, self.cost_usd
+        if facility is None or cost_usd is None or facility.usd_per_eur is None:
+            return None
+        return cost_usd / facility.usd_per_eur
+
+    @property
+    def num_billed_units(self) -> float | None:
+        """In the site's own unit; None where its profile does not say."""
+        facility = self.work.facility
+        if facility is None or facility.billed_per_node_s is None:
+            return None
+        return energy.billed_units(
+            time_s=self.time_s, num_nodes=self.work.num_nodes, billed_per_node_s=facility.billed_per_node_s
+        )
+
+    @property
     def carbon_kgco2e(self) -> float | None:
         facility = self.work.facility
         if self.energy is None or facility is None or facility.kgco2e_per_j is None:
@@ -165,7 +194,7 @@ class WholeRun:
 
     def as_dict(self) -> dict[str, Any]:
         """SI values with their unit in the key; part of a plan, or a document of its own."""
-        money, carbon, cut = self.cost_usd, self.carbon_kgco2e, self.slices
+        carbon, cut = self.carbon_kgco2e, self.slices
         return {
             "model": self.work.name,
             "machine": self.work.machine,
@@ -178,6 +207,7 @@ class WholeRun:
             "time_interval_s": list(self.interval_s),
             "device_time_s": self.device_time_s,
             "num_gpu_hours": self.num_gpu_hours,
+            "num_gpu_hours_interval": list(self.gpu_hours_interval),
             "goodput_frac": self.goodput_frac,
             "mttf_s": self.interruptions.mttf_s,
             "num_failures": self.num_failures,
@@ -192,17 +222,40 @@ class WholeRun:
                 "read_s": self.saving.read_s,
                 "every_s": self.every_s,
                 "every_num_steps": self.steps_between_checkpoints,
+                "shortest_every_s": self.save_range.shortest_s,
+                "longest_every_s": self.save_range.longest_s,
+                "most_cost_frac": self.save_range.most_frac,
                 "young_interval_s": self.young_s,
             },
             "walltime_request_s": self.request_s,
             **({} if self.energy is None else {"energy_j": float(self.energy.total)}),
-            **({} if money is None else {"cost_usd": money}),
+            **self._money_dict(),
             **({} if carbon is None else {"carbon_kgco2e": carbon}),
             **({} if cut is None else {"slices": _slices_dict(cut)}),
             "notes": list(self.notes),
             "time": self.time.as_dict(),
             **({} if self.energy is None else {"energy": self.energy.as_dict()}),
         }
+
+    def _money_dict(self) -> dict[str, Any]:
+        """Money with its price, and what the site takes from an allocation."""
+        facility, usd, eur, billed = self.work.facility, self.cost_usd, self.cost_eur, self.num_billed_units
+        if facility is None:
+            return {}
+        ratios = [end / self.time_s for end in self.interval_s]
+        body: dict[str, Any] = {"price": facility.price_words}
+        if usd is not None:
+            body |= {"cost_usd": usd, "cost_usd_interval": [usd * ratio for ratio in ratios]}
+        if eur is not None:
+            body |= {"cost_eur": eur, "cost_eur_interval": [eur * ratio for ratio in ratios]}
+            body["usd_per_eur"] = facility.usd_per_eur
+        if billed is not None:
+            interval = [billed * ratio for ratio in ratios]
+            body["billed"] = {
+                "unit": facility.billed_unit, "note": facility.billed_note, "num_units": billed,
+                "num_units_interval": interval,
+            }  # fmt: skip
+        return body
 
     def as_document(self) -> dict[str, Any]:
         return document("whole-run", {"scalewright": __version__, **self.as_dict()})
@@ -220,12 +273,12 @@ def _slices_dict(cut: Slices) -> dict[str, Any]:
 def whole_run(
     *, work: StepWork, storage_entry: Storage, num_tokens: float | None = None, num_steps: int | None = None,
     checkpoint: CheckpointKind = "async", limit_s: float | None = None, num_epochs: float = 0.0,
-    epoch_fixed_s: float = 0.0, every_s: float | None = None,
+    epoch_fixed_s: float = 0.0, every_s: float | None = None, is_campaign: bool = True,
 ) -> WholeRun:  # fmt: skip
     """Steps to days: give tokens or steps.
 
-    `limit_s` is the queue's longest job; `every_s` is work between checkpoints, else Daly's interval; `epoch_fixed_s`
-    is what each of `num_epochs` adds.
+    `limit_s` is the queue's longest job; `every_s` is work between checkpoints, else one that costs little;
+    `epoch_fixed_s` is what each of `num_epochs` adds; without `is_campaign` only failures and checkpoints are counted.
     """
     steps = _num_steps(work, num_tokens, num_steps)
     saving = _saving(work, storage_entry, checkpoint)
@@ -235,17 +288,20 @@ def whole_run(
     work_s = steps * work.step_time_s
     if every_s is not None and every_s <= 0.0:
         raise ConfigError(
-            f"{every_s:g} s of work between checkpoints is none: give more, or leave it to Daly's interval"
+            f"{every_s:g} s of work between checkpoints is none: give more, or leave it to the advised range"
         )
-    chosen = every_s or campaign.save_every_s(
-        saving=saving, mttf_s=mttf_s, step_s=work.step_time_s, work_s=work_s,
+    save_range = campaign.save_range(
+        saving=saving, interruptions=stops, step_s=work.step_time_s, work_s=work_s,
         max_writing_frac=c.max_writing_share.value,
     )  # fmt: skip
+    beside = campaign.NO_CAMPAIGN
+    if is_campaign:
+        beside = campaign.campaign_of(steps_s=work_s, is_searched=work.is_searched, constants=c)
 
     def time_with(step_s: float, num_jobs: int) -> Breakdown:
         return campaign.run_time(
-            num_steps=steps, step_s=step_s, every_s=chosen, saving=saving, interruptions=stops, num_jobs=num_jobs,
-            num_epochs=num_epochs, epoch_fixed_s=epoch_fixed_s,
+            num_steps=steps, step_s=step_s, every_s=every_s or save_range.every_s, saving=saving, interruptions=stops,
+            num_jobs=num_jobs, num_epochs=num_epochs, epoch_fixed_s=epoch_fixed_s, campaign=beside,
         )  # fmt: skip
 
     def cut_time(step_s: float) -> tuple[Breakdown, Slices | None]:
@@ -256,14 +312,28 @@ def whole_run(
         return time_with(step_s, cut.num_jobs), cut
 
     time, cut = cut_time(work.step_time_s)
-    low, high = (float(cut_time(s)[0].total) for s in work.interval_s)
+    by_step_s = tuple(float(cut_time(s)[0].total) for s in work.interval_s)
     return WholeRun(
-        work=work, num_steps=steps, saving=saving, checkpoint=checkpoint, storage_id=storage_entry.id, every_s=chosen,
+        work=work, num_steps=steps, saving=saving, checkpoint=checkpoint, storage_id=storage_entry.id,
+        every_s=every_s or save_range.every_s, save_range=save_range,
         is_lost_with_node=_is_lost_with_node(work, storage_entry),
         young_s=failures.young_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s), interruptions=stops, time=time,
-        interval_s=(low, high), energy=_energy(work, time), slices=cut,
-        notes=_notes(work, storage_entry, float(time.total)),
+        interval_s=_interval_s(time, beside, by_step_s, least_s=steps * work.interval_s[0]),
+        energy=_energy(work, time), slices=cut, notes=_notes(work, storage_entry, float(time.total), beside),
     )  # fmt: skip
+
+
+def _interval_s(
+    time: Breakdown, beside: campaign.Campaign, by_step_s: tuple[float, ...], *, least_s: float
+) -> tuple[float, float]:
+    """The spread of published campaigns, which holds a usual error of the step, or the step's own where it is wider.
+
+    No run is shorter than its steps at their fastest.
+    """
+    named_s = float(time.total) / beside.factor_frac
+    low = min(named_s * beside.factor_low_frac, by_step_s[0])
+    high = max(named_s * beside.factor_high_frac, by_step_s[1])
+    return max(low, least_s), high
 
 
 def _num_steps(work: StepWork, num_tokens: float | None, num_steps: int | None) -> int:
@@ -322,7 +392,7 @@ def _energy(work: StepWork, time: Breakdown) -> Breakdown | None:
     )  # fmt: skip
 
 
-def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
+def _notes(work: StepWork, entry: Storage, time_s: float, beside: campaign.Campaign) -> tuple[str, ...]:
     c, notes = work.constants, ["waiting in the queue is not counted"]
     mttf = shown(c.device_mttf.value / work.num_gpus, SECONDS)
     notes.append(f"a failure every {mttf}, from Llama 3's rate per device: this machine's own may differ")
@@ -332,6 +402,8 @@ def _notes(work: StepWork, entry: Storage, time_s: float) -> tuple[str, ...]:
     rate = entry.write_bandwidth
     if rate is not None and rate.source.kind == "measured":
         notes.append(f"checkpoints are written at {rate}: measured, {rate.source.text}")
+    if beside.shares_frac:
+        notes.append("a stage of long context is not counted: it added 4.5 % to DeepSeek-V3's hours")
     if _is_lost_with_node(work, entry):
         notes.append(f"{entry.id} is lost with its node: a checkpoint there needs a copy elsewhere")
     used_s = work.num_gpus * time_s
@@ -350,3 +422,16 @@ def storage_of(catalog: Catalog, system_name: str, name: str | None = None) -> S
     if name is None and not own:
         raise ConfigError(f"{system_name} has no storage in the catalogue: name one (see: catalog storage)")
     return catalog.storage(own[0] if name is None else name)
+
+
+def run_with(catalog: Catalog, prediction: Answer, *, tokens: str, checkpoint: str) -> WholeRun:
+    """The whole run of a predicted training step on so many tokens, such as `300B`."""
+    question = prediction.question
+    if not isinstance(question.stage, TransformerStep):
+        raise ConfigError(f"tokens {tokens}: only a training step of a language model makes a whole run; leave it out")
+    num_tokens = units.parse(tokens, units.COUNT)
+    if num_tokens < 1:
+        raise ConfigError(f"tokens {tokens}: a run trains on one token or more, such as 300B")
+    entry = question.feed.storage or storage_of(catalog, question.system)
+    kind: CheckpointKind = "async" if checkpoint == "async" else "sync"
+    return whole_run(work=step_work(prediction), storage_entry=entry, num_tokens=num_tokens, checkpoint=kind)

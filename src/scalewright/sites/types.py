@@ -147,6 +147,15 @@ class SizeBin(Sourced):
     """Only in this partition; empty: in all."""
 
 
+class Billing(Sourced):
+    """The unit that the site bills GPU nodes in."""
+
+    unit: Line
+    """As the site prints it: node-hours, core-hours, GPU-hours."""
+    per_node_hour: float = Field(gt=0)
+    """Units for one whole node and hour."""
+
+
 class Forbidden(Sourced):
     """A flag of sbatch or srun that must not be used on the site."""
 
@@ -249,6 +258,8 @@ class Site(Strict):
     warn_gpu_hours: SourcedValue[float] | None = None
     """GPU-hours of a job above which `launch` warns; None: the catalogue's threshold."""
     account: Account
+    billing: Billing | None = None
+    """None: the profile does not say, and hours of devices are printed."""
     select: Selection
     partitions: tuple[SitePartition, ...] = ()
     qos: tuple[Qos, ...] = ()

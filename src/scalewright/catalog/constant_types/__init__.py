@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scalewright.catalog.constant_types.calibration import CalibrationConstants
+from scalewright.catalog.constant_types.campaign import CampaignConstants
 from scalewright.catalog.constant_types.serving import ServingConstants
 from scalewright.catalog.constant_types.training import TrainingConstants
 from scalewright.catalog.constant_types.vision import VisionConstants
@@ -10,5 +11,13 @@ from scalewright.catalog.constant_types.whole_run import WholeRunConstants
 from scalewright.catalog.entry import Entry
 
 
-class Constants(Entry, TrainingConstants, ServingConstants, WholeRunConstants, VisionConstants, CalibrationConstants):
+class Constants(
+    Entry,
+    TrainingConstants,
+    ServingConstants,
+    WholeRunConstants,
+    CampaignConstants,
+    VisionConstants,
+    CalibrationConstants,
+):
     """Numbers the cost models need that belong to no single device: measured, fitted or assumed, never literals."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Hertz, Seconds, Strict
+from scalewright.catalog.facts import Bytes, BytesPerS, Count, Fraction, Hertz, Seconds, Strict, UsdPerEur
 
 
 class WholeRunConstants(Strict):
@@ -50,5 +50,7 @@ class WholeRunConstants(Strict):
     """Samples per step of supervised fine-tuning, where none are given."""
     large_request: Seconds
     """Device time of a request above which a user is warned, where the site says nothing else."""
+    exchange_rate: UsdPerEur
+    """For prices whose file gives none."""
     max_writing_share: Fraction
     """Largest part of the time in which a checkpoint is written beside training."""

@@ -38,6 +38,9 @@ StorageName = Annotated[
 ]
 SamplesText = Annotated[str, typer.Option(help="How samples lie there: shards, or files (one each).")]
 CheckpointText = Annotated[str, typer.Option(help="sync, or async: one copy of the state waits in host memory.")]
+TokensText = Annotated[
+    str | None, typer.Option(help="Tokens of a whole run, such as 300B: its time, GPU-hours and cost as well.")
+]
 PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw roofline, time and memory: .png, .svg or .pdf.")
 ]
@@ -61,6 +64,7 @@ def run(
     storage: StorageName = None,
     samples: SamplesText = "shards",
     checkpoint: CheckpointText = "sync",
+    tokens: TokensText = None,
     explain: ExplainStep = False,
     explain_all: ExplainAll = False,
     as_json: AsJson = False,
@@ -73,12 +77,14 @@ def run(
     from scalewright.errors import ConfigError
     from scalewright.planner.answer import answer
     from scalewright.planner.question import ask
+    from scalewright.planner.whole_run import run_with
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.figure_file import check_plot
     from scalewright.report.planner.answer import print_answer, print_explanation
     from scalewright.report.planner.roofline import plot_prediction
+    from scalewright.report.planner.whole_run import print_run
 
     if plot is not None:
         check_plot(plot)
@@ -92,7 +98,8 @@ def run(
             lora_rank=lora_rank, optimizer=optimizer, storage=storage, samples=samples, checkpoint=checkpoint,
         )
     )  # fmt: skip
-    document = prediction.document()
+    whole = None if tokens is None else run_with(library, prediction, tokens=tokens, checkpoint=checkpoint)
+    document = prediction.document() | ({} if whole is None else {"whole_run": whole.as_dict()})
     if plot is not None:
         plot_prediction(plot, prediction)
         report_written(plot)
@@ -101,6 +108,8 @@ def run(
         typer.echo(to_json(document), nl=False)
     else:
         print_answer(answer_console(), prediction)
+        if whole is not None:
+            print_run(answer_console(), whole.as_dict(), origin="as asked", details=explain or explain_all)
         if explain or explain_all:
             print_explanation(answer_console(), prediction, library, whole=explain_all)
     raise typer.Exit(ExitCode.YES if prediction.fits else ExitCode.NO)

@@ -13,11 +13,19 @@ if TYPE_CHECKING:
     from scalewright.planner.validation.error_table import Scores
 
 
+KINDS = ("steps", "campaign")
+LEAST_INSIDE_FRAC = 0.8
+"""Share of the shipped whole runs that the interval has to hold."""
+
+
 def run(
     file: Annotated[
         Path | None,
         typer.Argument(metavar="FILE.jsonl", help="Rows to predict; default: those shipped.", show_default=False),
     ] = None,
+    kind: Annotated[
+        str, typer.Option(help="steps: times of steps; campaign: GPU-hours of whole runs (a FILE is TOML).")
+    ] = "steps",
     record: Annotated[
         bool, typer.Option("--record", help="For developers: keep the scores of the shipped rows as those to hold.")
     ] = False,
@@ -27,11 +35,12 @@ def run(
 ) -> None:
     """Predict published runs from their own model, hardware and layout, and print how far off we are.
 
-    Exit 1: none of a file's rows can be predicted; without a file, a score is worse than the one recorded.
+    Exit 1: none of a file's rows can be predicted; without a file, a score is worse than the one recorded. With --kind
+    campaign: fewer than 80 % of the shipped whole runs are inside the interval, each family left out.
     """
     from scalewright.catalog.library import open_catalog
     from scalewright.catalog.published import load_runs
-    from scalewright.errors import ConfigError
+    from scalewright.errors import ConfigError, UnknownNameError
     from scalewright.planner.validation.error_table import validation_table
     from scalewright.planner.validation.vision_rows import read_left_out, vision_table
     from scalewright.records.documents import document, to_json
@@ -40,6 +49,13 @@ def run(
     from scalewright.report.planner.validation import print_error_table
     from scalewright.report.planner.vision_validation import print_vision_table
 
+    if kind not in KINDS:
+        raise UnknownNameError("kind", kind, KINDS, hint=f"choose {' or '.join(KINDS)}")
+    if kind == "campaign":
+        if record:
+            raise ConfigError("--record keeps scores of steps, not of campaigns: leave it or --kind out")
+        _campaigns(file, as_json=as_json, out=out, catalog=catalog)
+        return
     if record and file is not None:
         raise ConfigError(f"--record keeps the scores of the shipped rows, not of {file}: leave the file out")
     entries = open_catalog(catalog)
@@ -58,6 +74,28 @@ def run(
         assert table is not None
         _hold(table.overall, record=record)
     elif not images.predicted and not (table is not None and table.overall["num_expressed"]):
+        raise typer.Exit(ExitCode.NO)
+
+
+def _campaigns(file: Path | None, *, as_json: bool, out: Path | None, catalog: Path | None) -> None:
+    """Planned beside published GPU-hours."""
+    from scalewright.catalog.campaign_runs import campaign_runs
+    from scalewright.catalog.library import open_catalog
+    from scalewright.planner.validation.campaign_rows import campaign_table
+    from scalewright.records.documents import to_json
+    from scalewright.records.types import ExitCode
+    from scalewright.report.console import answer_console
+    from scalewright.report.planner.campaigns import print_campaigns
+
+    table = campaign_table(open_catalog(catalog), None if file is None else campaign_runs(file))
+    write_out(out, table.as_document())
+    if as_json:
+        typer.echo(to_json(table.as_document()), nl=False)
+    else:
+        print_campaigns(answer_console(), table)
+    num_needed = 1 if file is not None else LEAST_INSIDE_FRAC * len(table.planned)
+    num_held = len(table.planned) if file is not None else table.num_inside_left_out
+    if num_held < num_needed:
         raise typer.Exit(ExitCode.NO)
 
 

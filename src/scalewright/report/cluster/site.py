@@ -55,6 +55,9 @@ def _mark(source: SiteSource, site: Site) -> str:
 
 
 def _rows(site: Site) -> Iterator[tuple[str, str, SiteSource]]:
+    if site.billing is not None:
+        words = f"{site.billing.per_node_hour:g} {site.billing.unit} for a node and hour"
+        yield "billing", words, site.billing.source
     for name in ("gpu", "gpus_per_node", "cpus_per_gpu", "memory_gb_per_gpu", "arch", "slurm", "internet", "scratch"):
         fact = getattr(site, name)
         if fact is not None:

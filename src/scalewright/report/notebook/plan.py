@@ -59,6 +59,11 @@ def _scaling(rows: list[dict[str, Any]]) -> str:
     return html.table(headers, cells, caption="other node counts", right=headers[:-1])
 
 
+def _hours(run: dict[str, Any]) -> str:
+    low, high = (units.format(end, units.COUNT) for end in run["num_gpu_hours_interval"])
+    return f"{units.format(run['num_gpu_hours'], units.COUNT)} ({low} to {high})"
+
+
 def _whole_run(run: dict[str, Any] | None) -> str:
     if run is None:
         return ""
@@ -66,7 +71,7 @@ def _whole_run(run: dict[str, Any] | None) -> str:
         ("tokens", units.format(run["num_tokens"], units.COUNT)),
         ("steps", f"{run['num_steps']:,}"),
         ("time", units.format(run["time_s"], units.SECONDS)),
-        ("GPU-hours", units.format(run["num_gpu_hours"], units.COUNT)),
+        ("GPU-hours", _hours(run)),
     ]
     if run.get("energy_j") is not None:
         rows.append(("energy", units.format(run["energy_j"], units.JOULES)))

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from scalewright import units
 from scalewright.report.console import bar_mark, plain_table, print_notes, print_warnings, rate_words
-from scalewright.report.planner.whole_run import print_run_details
+from scalewright.report.planner.whole_run import print_run
 from scalewright.workload.layout import parse_layout
 
 Document = dict[str, Any]
@@ -30,9 +30,9 @@ def print_plan(console: Console, plan: Document, *, explain: bool = False) -> No
         _print_misfit(console, plan)
     else:
         _print_best(console, plan)
-        _print_run(console, plan)
-        if explain and plan["whole_run"] is not None:
-            print_run_details(console, plan["whole_run"])
+        if plan["whole_run"] is not None:
+            origin, rule = plan["request"]["tokens_origin"], (plan.get("time_limit") or {}).get("rule", "as asked")
+            print_run(console, plan["whole_run"], origin=origin, limit_rule=rule, details=explain)
         _print_ranking(console, plan)
         _print_losers(console, plan, whole=explain)
         _print_scaling(console, plan)
@@ -128,49 +128,6 @@ def _bars(console: Console, title: str, tree: Document, dimension: units.Dimensi
         bar = mark * round(value / total * BAR_WIDTH)
         table.add_row(escape(name), units.format(value, dimension), f"{value / total:.1%}", bar)
     return table
-
-
-def _print_run(console: Console, plan: Document) -> None:
-    run = plan["whole_run"]
-    if run is None:
-        return
-    saved = run["checkpoint"]
-    low, high = run["time_interval_s"]
-    table = plain_table("", "", "", header=False, title="the whole run")
-    origin = plan["request"]["tokens_origin"]
-    table.add_row("tokens", _count(run["num_tokens"]), f"{run['num_steps']:,} steps; {escape(origin)}")
-    table.add_row("time", _s(run["time_s"]), f"{_s(low)} to {_s(high)}; {run['goodput_frac']:.1%} of it training")
-    table.add_row("GPU-hours", f"{run['num_gpu_hours']:,.0f}", "whole nodes; queue time not counted")
-    parts = [
-        units.format(run[key], dimension)
-        for key, dimension in (("cost_usd", units.USD), ("carbon_kgco2e", units.KGCO2E))
-        if key in run
-    ]
-    if "energy_j" in run:
-        table.add_row("energy", units.format(run["energy_j"], units.JOULES), "; ".join(parts))
-    every = f"{saved['every_num_steps']:,} steps, {_b(saved['size_bytes'])} to {escape(saved['storage'])}"
-    if saved.get("is_lost_with_node"):
-        every = f"{every}, lost with a node"
-    table.add_row("checkpoint", f"every {_s(saved['every_s'])}", every)
-    table.add_row("failures", f"{run['num_failures']:,.1f}", f"one each {_s(run['mttf_s'])} of this many devices")
-    if "slices" in run:
-        for row in _job_rows(plan, run):
-            table.add_row(*row)
-    console.print()
-    console.print(table)
-
-
-def _job_rows(plan: Document, run: Document) -> list[tuple[str, str, str]]:
-    """Jobs of at most the time limit, whose limit that is, and what cutting the run costs."""
-    cut = run["slices"]
-    one, whole = (
-        {part["name"]: part["total_s"] for part in tree["parts"]} for tree in (cut["one"], run["time"])
-    )  # fmt: skip
-    jobs = f"of at most {_s(cut['limit_s'])}" if cut["num_jobs"] > 1 else f"of {_s(cut['last_request_s'])}"
-    rule = (plan.get("time_limit") or {}).get("rule", "as asked")
-    around = f"{_s(whole['job_starts'] + whole['last_checkpoints'])} in all to start, restore and save"
-    rows = [("jobs", f"{cut['num_jobs']:,}", f"{jobs}; {escape(rule)}")]
-    return [*rows, ("", "", f"{_s(one['work'])} of work in each; {around}")] if cut["num_jobs"] > 1 else rows
 
 
 def _print_ranking(console: Console, plan: Document) -> None:

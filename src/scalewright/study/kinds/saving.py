@@ -64,6 +64,7 @@ class SavingKind(PredictedOnly):
             storage_entry=_storage(catalog, place, point),
             num_tokens=units.parse(point.tokens, units.COUNT),
             checkpoint="async" if point.checkpoint == "async" else "sync",
+            is_campaign=False,
         )
         return _outcome(run, best.question.layout.brief)
 
