@@ -52,6 +52,19 @@ def test_a_step_waits_for_the_storage_that_was_measured(here: Here, calibrated: 
     assert "from measured-mine" in here(*PREDICT).stdout
 
 
+def test_an_epoch_of_images_reads_from_the_storage_that_was_measured(
+    here: Here, calibrated: Callable[..., None]
+) -> None:
+    calibrated(value("storage_read_bytes_per_s", 1.1e6, of="shards"), value("storage_files_per_s", 20.0))
+    ask = ("predict", "--model", "resnet-50", "--layout", "mbs=4", "--system", "here")
+    body = json.loads(here(*ask, "--json").stdout)
+    assert body["loader_limit"] == "storage"
+    assert body["loader_images_per_s"] == pytest.approx(1.1e6 / 110e3)
+    assert body["epoch_images_per_s"] == pytest.approx(min(body["images_per_s"], body["loader_images_per_s"]))
+    assert body["epoch_time_s"] == pytest.approx(1_281_167 / body["epoch_images_per_s"], rel=1e-3)
+    assert "reading from measured-mine" in " ".join(here(*ask).stdout.split())
+
+
 def test_a_vision_step_waits_for_it_where_it_is_named(here: Here, calibrated: Callable[..., None]) -> None:
     calibrated(*READS)
     ask = ("predict", "--model", "resnet-50", "--layout", "mbs=4", "--system", "here", "--json")

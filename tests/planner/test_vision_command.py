@@ -109,3 +109,18 @@ def test_figures_of_vision_and_generation_are_drawn_and_an_rl_step_is_refused(cl
     assert done.returncode == 2
     assert "RL step" in done.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.svg", "v.png"]
+
+
+def test_an_epoch_is_at_the_slower_of_devices_and_loader(cli: Cli) -> None:
+    """The limit is named, with what to change; the step itself has its images ready."""
+    args = ["--model", "resnet-50", "--system", "generic-a100", "--layout", "dp=8,mbs=256", "--precision", "fp16"]
+    body = json.loads(cli("predict", *args, "--json").stdout)
+    assert body["loader_limit"] == "workers"
+    assert body["loader_images_per_s"] < body["images_per_s"]
+    assert body["epoch_images_per_s"] == pytest.approx(body["loader_images_per_s"])
+    assert body["epoch_time_s"] == pytest.approx(1_281_167 / body["loader_images_per_s"], rel=0.01)
+    text = " ".join(cli("predict", *args).stdout.split())
+    assert "sets the rate of an epoch" in text
+    assert "decode on the device (DALI)" in text
+    slow = json.loads(cli("predict", *args[:-1], "fp32", "--json").stdout)
+    assert slow["epoch_images_per_s"] == pytest.approx(min(slow["images_per_s"], slow["loader_images_per_s"]))
