@@ -101,7 +101,7 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
     hints = {_key(one): _nearest_keys(one, model) for one in unknown}
     misspelt = {(*one["loc"][:-1], near[0]) for one in unknown if (near := hints[_key(one)][0])}
     missing = [_key(one) for one in problems if one["type"] == "missing" and one["loc"] not in misspelt]
-    sentences = [f"unknown key {key!r}: {_hint(*found)}" for key, found in hints.items()]
+    sentences = [f"unknown key {key!r}: {_hint(*names)}" for key, names in hints.items()]
     if len(missing) == 1:
         sentences.append(f"key {missing[0]!r} is missing; add it")
     elif missing:
