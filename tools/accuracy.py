@@ -11,6 +11,13 @@ from markdown_table import cell, table
 Validation = dict[str, Any]
 
 
+MEMORY_KINDS = {
+    "allocated": "peak of the tensors",
+    "reserved": "reserved by the allocator",
+    "device": "as nvidia-smi or rocm-smi shows it",
+}
+
+
 def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
@@ -46,7 +53,10 @@ def five_rows(validation: Validation) -> str:
             mean_size([row["error_frac"] for row in calibrated]),
             "–",
         ),
-        ("peak memory that others published", f"{o['num_memory']}", percent(o["memory_mape_frac"]), "–"),
+        *(
+            (f"published memory, {words}", f"{o[f'num_memory_{kind}']}", percent(o[f"memory_{kind}_mape_frac"]), "–")
+            for kind, words in MEMORY_KINDS.items()
+        ),
     ]
     return table(("mean error of the predicted step time or memory", "rows", "Scalewright", "50 % rule"), rows)
 
@@ -123,10 +133,17 @@ def other_scores(validation: Validation) -> str:
         (f"Spearman rank correlation, mean over {o['num_problems']} problems", number(o["spearman"])),
         ("top-1 regret, mean", percent_or_dash(o["regret_frac"])),
         ("pairwise accuracy, mean", number(o["pairwise_accuracy_frac"])),
-        (f"memory MAPE over {o['num_memory']} published peaks", percent_or_dash(o["memory_mape_frac"])),
-        ("memory bias", percent_or_dash(o["memory_bias_frac"], signed=True)),
+        *(
+            (
+                f"memory {words}: MAPE and bias of {o[f'num_memory_{kind}']} published peaks",
+                f"{percent_or_dash(o[f'memory_{kind}_mape_frac'])}, "
+                f"{percent_or_dash(o[f'memory_{kind}_bias_frac'], signed=True)}",
+            )
+            for kind, words in MEMORY_KINDS.items()
+        ),
         ("out-of-memory runs caught", f"{o['num_oom_caught']} of {o['num_oom']}"),
-        ("false alarms among runs that ran", f"{o['num_false_alarms']} of {o['num_ran']}"),
+        ("others of them called tight", f"{o['num_oom_tight']}"),
+        ("runs that ran and are called impossible", f"{o['num_false_alarms']} of {o['num_ran']}"),
         (f"coverage of the {100 * o['interval_frac']:.0f} % interval", percent_or_dash(o["coverage_frac"])),
         ("coverage by quantiles of the other sources", percent_or_dash(o["left_out_coverage_frac"])),
     ]

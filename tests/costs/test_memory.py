@@ -99,8 +99,9 @@ def test_output_scores_are_linear_in_vocabulary() -> None:
         return float(logits_bytes(replace(case, shape=case.shape.model_copy(update={"vocab": vocab}))))
 
     assert size(3 * 51200) == pytest.approx(3 * size(51200))
-    # 16-bit output and one fp32 copy: six bytes a score, two sequences of 2048, a quarter of the vocabulary.
-    assert size(51200) == 2 * 2048 * 51200 / 4 * 6
+    # Output and its transposed copy in 16 bit, an fp32 copy, 16-bit gradients: ten bytes a score, two sequences of
+    # 2048, a quarter of the vocabulary.
+    assert size(51200) == 2 * 2048 * 51200 / 4 * 10
 
 
 @pytest.mark.parametrize(("zero", "dp"), [(0, 8), (1, 8), (2, 8), (3, 1)])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.costs import room
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.setting import VisionSetting
 from scalewright.costs.vision import (
@@ -262,16 +263,16 @@ def test_memory_is_what_pytorch_counts() -> None:
 def test_memory_says_which_batches_published_runs_could_use() -> None:
     """Largest batches in DLPerf (V100 16 GB: 128 in FP32, 256 with AMP) and EPICURE's (512 on 80 GiB, FP32 as well)."""
 
-    def reserved(precision: str, batch: int) -> float:
-        c = H200.constants
+    def shown(precision: str, batch: int) -> float:
         held = float(step_memory(setting_of(precision, batch=batch, dp=8)).total)
-        return held * (1.0 + c.allocator_overhead.value) + c.device_reserve.value
+        taken = room.reserved_bytes(machine=H200, allocated_bytes=held)
+        return float(room.device_bytes(machine=H200, reserved_bytes=taken, num_communicators=1.0))
 
-    assert reserved("fp32", 128) < 16 * 2**30
-    assert reserved("bf16", 256) < 16 * 2**30
-    assert reserved("fp32", 256) > 16 * 2**30
-    assert reserved("bf16", 384) > 16 * 2**30
-    assert reserved("fp32", 512) < 80 * 2**30
+    assert shown("fp32", 128) < 16 * 2**30
+    assert shown("bf16", 256) < 16 * 2**30
+    assert shown("fp32", 256) > 16 * 2**30
+    assert shown("bf16", 384) > 16 * 2**30
+    assert shown("fp32", 512) < 80 * 2**30
 
 
 def test_interval_is_wider_for_what_no_run_was_fitted_on() -> None:

@@ -24,7 +24,10 @@ SHARED = [
     "schema", "id", "scalewright", "stage", "model", "system", "stack_origin", "input", "num_gpus", "num_nodes",
     "step_time_s", "step_time_interval_s", "step_time_bound_s", "confidence", "confidence_of",
 ]  # fmt: skip
-LATER = {"memory_bytes", "reserved_bytes", "device_memory_bytes", "fits", "energy_j", "warnings", "time", "memory"}
+LATER = {
+    "memory_bytes", "reserved_bytes", "device_bytes", "device_memory_bytes", "fits", "room", "energy_j", "warnings",
+    "time", "memory",
+}  # fmt: skip
 
 
 def ask(cli: Cli, stage: str, *more: str) -> dict[str, Any]:

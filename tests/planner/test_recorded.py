@@ -28,7 +28,10 @@ RECORDED = {
     "median_ape_frac": 0.06,
     "spearman": 0.90,
     "pairwise_accuracy_frac": 0.90,
-    "memory_mape_frac": 0.03,
+    "memory_allocated_mape_frac": 0.03,
+    "memory_reserved_mape_frac": 0.09,
+    "memory_device_mape_frac": 0.06,
+    "num_oom_missed": 1.0,
     "coverage_frac": 0.91,
     "num_expressed": 820.0,
     "num_false_alarms": 100.0,
@@ -48,7 +51,7 @@ def test_same_scores_say_nothing() -> None:
     [
         {"balanced_mape_frac": 0.1019},  # 2 % of 0.10 is 0.002
         {"balanced_mape_frac": 0.0981},
-        {"memory_mape_frac": 0.0319},  # 2 % would be 0.0006: the absolute margin rules
+        {"memory_allocated_mape_frac": 0.0319},  # 2 % would be 0.0006: the absolute margin rules
         {"spearman": 0.883},
         {"num_false_alarms": 102},
         {"coverage_frac": 0.885},  # 0.015 below the promise
@@ -65,7 +68,7 @@ def test_margin_is_two_percent_or_two_thousandths(scores: dict[str, float]) -> N
     [
         {"balanced_mape_frac": 0.1021},
         {"median_ape_frac": 0.0621},
-        {"memory_mape_frac": 0.0321},
+        {"memory_allocated_mape_frac": 0.0321},
         {"spearman": 0.881},
         {"pairwise_accuracy_frac": 0.5},
         {"coverage_frac": 0.86},

@@ -132,9 +132,9 @@ def test_columns_of_a_search_are_predictions(
         assert bool(alone.fits) == np.isfinite(searched)
         if alone.fits:
             assert searched == pytest.approx(float(alone.time.total), rel=1e-12)
-            assert float(result.reserved_bytes[index]) == pytest.approx(float(alone.reserved_bytes), rel=1e-12)
+            assert float(result.needed_bytes[index]) == pytest.approx(float(alone.needed_bytes), rel=1e-12)
         else:  # of those that do not fit, a bound from below is kept
-            assert float(result.reserved_bytes[index]) <= float(alone.reserved_bytes) * (1 + 1e-12)
+            assert float(result.needed_bytes[index]) <= float(alone.needed_bytes) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,12 @@ def test_document_has_what_every_prediction_has(cli: Cli) -> None:
     assert 0 < document["step_time_bound_s"] < low < document["step_time_s"] < high
     assert document["confidence"] == "model"
     assert document["confidence_of"]["step_time_bound"] == "bound"
-    assert document["memory_bytes"] < document["reserved_bytes"] < document["device_memory_bytes"]
+    assert (
+        document["memory_bytes"]
+        < document["reserved_bytes"]
+        < document["device_bytes"]
+        < document["device_memory_bytes"]
+    )
     assert document["fits"] is True
     assert document["energy_j"] > 0
     assert 0.89 <= document["efficiency_frac"] <= 1

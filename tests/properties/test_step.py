@@ -52,6 +52,8 @@ def numbers(cost: StepCost) -> dict[str, float]:
         "low": float(cost.interval_s[0]),
         "high": float(cost.interval_s[1]),
         "reserved": float(cost.reserved_bytes),
+        "device": float(cost.device_bytes),
+        "needed": float(cost.needed_bytes),
         "fits": float(cost.fits),
         "model_flop": float(cost.model_flop),
         "hardware_flop": float(cost.hardware_flop),
@@ -272,13 +274,14 @@ def test_dense_width_of_a_model_without_dense_layers_does_not_matter(case: Setti
 
 @given(case=settings_of())
 @MANY
-def test_fits_says_whether_the_reserved_memory_is_there(case: Setting) -> None:
+def test_fits_says_whether_the_needed_memory_is_there(case: Setting) -> None:
     cost = cost_of(case)
-    assert cost.reserved_bytes > cost.memory.total
-    assert bool(cost.fits) == (cost.reserved_bytes <= case.machine.memory_bytes)
-    exact = replace(case.machine, memory_bytes=float(cost.reserved_bytes))
+    assert cost.device_bytes > cost.reserved_bytes > cost.memory.total
+    assert cost.device_bytes >= cost.needed_bytes > cost.memory.total
+    assert bool(cost.fits) == (cost.needed_bytes <= case.machine.memory_bytes)
+    exact = replace(case.machine, memory_bytes=float(cost.needed_bytes))
     assert cost_of(replace(case, machine=exact)).fits == 1.0
-    short = replace(case.machine, memory_bytes=float(cost.reserved_bytes) * (1 - 1e-9))
+    short = replace(case.machine, memory_bytes=float(cost.needed_bytes) * (1 - 1e-9))
     assert cost_of(replace(case, machine=short)).fits == 0.0
 
 

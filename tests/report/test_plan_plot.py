@@ -43,7 +43,7 @@ def test_bars_hold_the_whole_of_time_and_memory(plan: dict[str, Any]) -> None:
     assert len(shown) == 1 + len(plan["alternatives"]) > 1
     for bar, body in zip(shown, [plan["best"], *plan["alternatives"]], strict=True):
         assert sum(bar.time.values()) == pytest.approx(body["step_time_s"])
-        assert sum(bar.memory.values()) == pytest.approx(body["reserved_bytes"])
+        assert sum(bar.memory.values()) == pytest.approx(body["device_bytes"])
         assert bar.interval_s[0] < bar.time_s < bar.interval_s[1]
 
 

@@ -130,7 +130,7 @@ def test_segments_add_up(name: str) -> None:
     cost = prediction.transformer.cost
     picture = picture_of(prediction)
     assert sum(s.value for s in time_segments(picture)) == pytest.approx(float(cost.time.total))
-    assert sum(s.value for s in memory_segments(picture)) == pytest.approx(float(cost.reserved_bytes))
+    assert sum(s.value for s in memory_segments(picture)) == pytest.approx(float(cost.device_bytes))
     for segments in (time_segments(picture), memory_segments(picture)):
         assert len({s.colour for s in segments}) == len(segments)
 

@@ -48,7 +48,7 @@ class ShownAnswer(Answer, Framed):
 
     def __repr__(self) -> str:
         low, high = self.interval_s
-        verdict = "fits" if self.fits else f"does not fit: {self.why_not}"
+        verdict = self.verdict if self.fits else f"does not fit: {self.why_not}"
         return (
             f"{self.question.spec.id} on {self.question.machine.name}, {self.question.layout.brief}: "
             f"{self.time_s:.4g} s (90 % interval {low:.4g} s to {high:.4g} s), {verdict}"

@@ -41,6 +41,7 @@ class RunModel(_Row):
     vocab: int | None = Field(default=None, gt=0)
     seq: int = Field(gt=0)
     gated: bool = False
+    qk_norm: bool = False
     moe: RunMoe | None = None
     mla: bool = False
 
@@ -71,6 +72,8 @@ class RunLayout(_Row):
     """A framework's name for its sharding, or whether it shards; null where the source does not say."""
     compile: bool | None = None
     async_tp: bool = False
+    fused_loss: bool = False
+    """The loss is one kernel, where the stack's usual one is several."""
 
 
 class RunMeasured(_Row):
@@ -80,6 +83,8 @@ class RunMeasured(_Row):
     hfu_pct: float | None = Field(default=None, gt=0)
     tokens_per_s_per_gpu: float | None = Field(default=None, gt=0)
     memory_gib: float | None = Field(default=None, gt=0)
+    memory_kind: Literal["allocated", "reserved", "device"] = "allocated"
+    """Peak of the tensors, what the allocator took, or what nvidia-smi or rocm-smi showed."""
     oom: bool = False
 
 
@@ -113,6 +118,11 @@ class PublishedRun(_Row):
 
 def packaged_runs() -> Path:
     return packaged_data() / "published" / "training_runs.jsonl"
+
+
+def packaged_memory_runs() -> Path:
+    """Peaks and out-of-memory outcomes that others published; rows of the same form, without times."""
+    return packaged_data() / "published" / "memory_runs.jsonl"
 
 
 def load_runs(path: Path) -> list[PublishedRun]:

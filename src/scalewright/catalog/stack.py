@@ -72,6 +72,16 @@ class Stack(Entry):
     """Length of a gradient in that buffer, where the stack keeps it shorter than the precision says."""
     logits_bytes: Bytes
     """Memory per output score: the layer's output, copies in fp32 and their gradients, unless the loss is fused."""
+    update_copy: Bytes | None = None
+    """32-bit copy of its gradients that the update makes of each parameter, split like the optimizer's state."""
+    exchange_buffer: Bytes | None = None
+    """Flat buffers through which gradients and weights are exchanged, with ZeRO."""
+    has_short_gradients: bool = False
+    """Gradients are born in 16 bit and summed in 32 bit, and both are kept."""
+    has_short_weights: bool = True
+    """16-bit weights are kept beside the 32-bit ones; false: with ZeRO-3 they exist only while they are gathered."""
+    loss_memory: Bytes | None = None
+    """Memory per output score where it differs from `logits_bytes`, by which the loss is timed."""
     gathers_per_layer: int = Field(gt=0)
     """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
     frameworks: tuple[Literal["megatron", "torchtitan", "deepspeed", "fsdp"], ...] = ()

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.costs import memory, pipeline
+from scalewright.costs import memory, pipeline, room
 from scalewright.costs.breakdown import Breakdown, FloatLike, bytes_term
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import (
+    busiest_trained,
     first_expert_rank,
     num_dense_layer_params,
     num_expert_copies,
     num_expert_layer_params,
+    num_spread_params,
     shards_on,
     trained_shards,
 )
@@ -78,16 +80,96 @@ def _distinct(setting: Setting) -> tuple[Setting, NDArray[np.int64] | None]:
     return replace(setting, layout=replace(layout, **distinct)), index
 
 
-def reserved_bytes(setting: Setting, used_bytes: FloatLike) -> FloatLike:
-    """What a device must have for the allocator to hand out `used_bytes`: fragments, context and libraries as well.
+def update_bytes(setting: Setting) -> FloatLike:
+    """What the update and the exchange need beside the step's peak: a 32-bit copy of short gradients, flat buffers.
 
-    Equation  R = M (1 + f) + r
-    Source    engine constants allocator_overhead and device_reserve, with their sources
-    Assumes   fragments grow with what is allocated; context, libraries and collective buffers do not
-    Checked   tests/properties/test_step.py: a step fits exactly where this is within the device's memory
+    Equation  u N / d + B with ZeRO,  u bytes of the copy, N parameters of the device, d their shards, B buffers
+    Source    rajbhandari2020 (arXiv:1910.02054) for ZeRO; DeepSpeed's stage_1_and_2.py copies its share of fp16
+              gradients to fp32; the buffers are `reduce_bucket_size` and `allgather_bucket_size` of its configuration
+    Assumes   these are whole tensors of the parameters' size: freed activations are too small to hold them, so the
+              allocator takes new memory
+    Checked   tests/golden/test_frontier_memory.py: reserved on the first pipeline rank, 14 % too high
     """
-    constants = setting.constants
-    return used_bytes * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
+    stack, layout, recipe = setting.stack, setting.layout, setting.recipe
+    copied: FloatLike = 0.0
+    if stack.update_copy is not None and recipe.gradient_bytes < stack.update_copy.value:
+        trained = busiest_trained(setting)
+        held = num_spread_params(setting, trained) if layout.zero >= 1 else trained.num_params
+        copied = stack.update_copy.value * held
+    if stack.exchange_buffer is not None and layout.zero >= 1:
+        copied = copied + stack.exchange_buffer.value * (np.asarray(layout.dp) > 1)
+    return copied
+
+
+def num_communicators(setting: Setting) -> FloatLike:
+    """Communicators of a device.
+
+    Equation  one for each of tp, pp, cp, ep and dp cp that is above 1, and one of all ranks
+    Source    shoeybi2019 (Megatron-LM, arXiv:1909.08053): a process group for each axis of parallelism
+    Assumes   groups that frameworks keep for embeddings or for experts' replicas are small
+    Checked   tests/costs/test_room.py: none on one device, two with data parallelism alone
+    """
+    layout = setting.layout
+    axes = (layout.tp, layout.pp, layout.cp, layout.ep, layout.dp * layout.cp)
+    split = sum((np.asarray(np.asarray(axis) > 1, dtype=np.float64) for axis in axes), start=np.zeros(()))
+    return (split + (np.asarray(layout.num_gpus) > 1))[()]
+
+
+FREED = ("activations", "working_set", "logits")
+"""What is free again when the update begins."""
+
+
+def reserved_bytes(setting: Setting, used: Breakdown) -> FloatLike:
+    """What the framework's allocator takes for a step whose tensors peak as `used` says.
+
+    Equation  R = D - c - n b
+    Source    room.reserved_bytes, of which a full device leaves less
+    Assumes   as `device_bytes`
+    Checked   tests/golden/test_frontier_memory.py: the first pipeline rank, 14 % too high
+    """
+    return device_bytes(setting, used) - _shown(setting, 0.0)
+
+
+def device_bytes(setting: Setting, used: Breakdown) -> FloatLike:
+    """What nvidia-smi or rocm-smi shows on a device for a step whose tensors peak as `used` says.
+
+    Equation  D = R + c + n b,  R = (M + u) (1 + f); where that exceeds the device: the device's memory, or what is
+              needed if it is more
+    Source    room.reserved_bytes and room.device_bytes; PyTorch's caching allocator gives unused blocks back before it
+              fails (docs: notes/cuda, memory management)
+    Assumes   the update finds no place among freed activations as long as the device has more
+    Checked   `scalewright validate`, published figures of this kind
+    """
+    machine = setting.machine
+    taken = room.reserved_bytes(machine=machine, allocated_bytes=used.total, apart_bytes=update_bytes(setting))
+    return np.maximum(needed_bytes(setting, used), np.minimum(_shown(setting, taken), machine.memory_bytes))
+
+
+def needed_bytes(setting: Setting, used: Breakdown) -> FloatLike:
+    """The least that a device must have for a step whose tensors peak as `used` says.
+
+    Equation  D with R = max(M, M - freed + u) (1 + f)
+    Source    PyTorch's caching allocator gives unused blocks back before it fails, so the update can have the place of
+              the activations (docs: notes/cuda, memory management)
+    Assumes   fragments stay
+    Checked   `scalewright validate`, published runs that ran out of memory and runs that did not
+    """
+    freed: FloatLike = sum((part.total for part in used.parts if part.name in FREED), start=0.0)
+    updating = used.total - freed + update_bytes(setting)
+    most = np.maximum(used.total, updating)
+    return _shown(setting, room.reserved_bytes(machine=setting.machine, allocated_bytes=most))
+
+
+def _shown(setting: Setting, taken_bytes: FloatLike) -> FloatLike:
+    return room.device_bytes(
+        machine=setting.machine, reserved_bytes=taken_bytes, num_communicators=num_communicators(setting)
+    )
+
+
+def has_gathered_weights_only(setting: Setting) -> bool:
+    """Whether 16-bit weights exist only while they are gathered from the 32-bit shards, as with PyTorch's FSDP."""
+    masters = setting.recipe.master_bytes > 0.0 and not setting.mode.is_lora
+    return setting.layout.zero >= 3 and masters and not setting.stack.has_short_weights
 
 
 def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
@@ -136,8 +218,12 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
         if setting.mode.is_offload and (name == "optimizer" or (name == "gradients" and layout.zero >= 2)):
             value = 0.0 * value  # on the host; sharded gradients go there as they appear
         if name == "gradients" and not setting.stack.keeps_gradients:
-            # they take the place of activations as the backward pass frees them: only the excess adds to the peak
-            value = np.maximum(value - activations - logits, 0.0)
+            # of a single micro-batch they take the place of activations as the backward pass frees them: only the
+            # excess adds to the peak; with several they are there when the second one's activations are
+            alone = np.asarray(setting.num_micro_batches) <= 1
+            value = np.where(alone, np.maximum(value - activations - logits, 0.0), value)[()]
+        if name == "weights" and has_gathered_weights_only(setting):
+            value = 0.0 * value  # the 32-bit shards are the optimizer's; 16-bit ones exist while they are gathered
         return bytes_term(
             name, value, "memory.state_bytes_per_param", num_params=held.num_params, bytes_per_param=dense[name]
         )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from scalewright.catalog.types import Stack, TransformerShape
-from scalewright.costs import collectives, compute, memory
+from scalewright.costs import collectives, compute, memory, room
 from scalewright.costs.breakdown import Breakdown, FloatLike, bytes_term, seconds_term
 from scalewright.costs.machine import Machine
 from scalewright.costs.roofline import Kind, Operation, Phase, product_cache_bytes
@@ -288,6 +288,7 @@ def serving_memory(serving: Serving, *, num_sequences: int, total_len: int) -> B
         dropout=False, width_bytes=width, input_bytes=width,
     )  # fmt: skip
 
+    outside = room.device_bytes(machine=serving.machine, reserved_bytes=0.0, num_communicators=float(tp > 1))
     return Breakdown(
         name="serving",
         unit="bytes",
@@ -298,7 +299,7 @@ def serving_memory(serving: Serving, *, num_sequences: int, total_len: int) -> B
                        num_sequences=num_sequences, bytes_per_token=cached),
             bytes_term("activations", float(working), "memory.activation_bytes_per_layer"),
             bytes_term("scores", 4.0 * num_sequences * shape.vocab / tp, "generation.serving_memory"),
-            bytes_term("reserve", c.device_reserve.value, "generation.serving_memory"),
+            bytes_term("reserve", outside, "room.device_bytes"),
         ),
     )  # fmt: skip
 

@@ -47,7 +47,9 @@ def attention_widths(shape: TransformerShape, tp: FloatLike) -> tuple[FloatLike,
     """Elements per token that attention keeps: queries, keys and values; the input of the output layer."""
     if shape.mla is None:
         key_value = 2.0 * np.maximum(shape.kv_heads, tp) * shape.head_dim
-        return shape.heads * shape.head_dim + key_value, float(shape.heads * shape.head_dim)
+        query = float(shape.heads * shape.head_dim)
+        before_norms = query + 0.5 * key_value if shape.qk_norm else 0.0  # queries and keys as their norms took them
+        return query + key_value + before_norms, query
     mla = shape.mla
     query = shape.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     values = shape.heads * mla.v_head_dim
@@ -95,6 +97,11 @@ def expert_activation_bytes_per_layer(setting: Setting, recompute: Recompute = "
 def stored_bytes_per_layer(setting: Setting, recompute: Recompute, moe_frac: FloatLike) -> FloatLike:
     """Stored activations of an average layer, dense or of experts, under a recompute policy."""
     shape, layout, recipe = setting.shape, setting.layout, setting.recipe
+    if recompute == "operators" and recipe.matmul == "fp4":
+        # the policy lists the products it keeps, and those in 4 bit are not among them: attention's output is left
+        _, out = attention_widths(shape, layout.tp)
+        kept = setting.num_tokens * recipe.activation_bytes * out / layout.tp
+        return stored_bytes_per_layer(setting, "full", moe_frac) + kept
     dense = activation_bytes_per_layer(
         shape=shape, num_tokens=setting.num_tokens, tp=layout.tp, sequence_parallel=layout.sp,
         recompute="none" if recompute == "selective" else recompute, dropout=setting.stack.dropout,
@@ -131,10 +138,11 @@ def logits_bytes(setting: Setting) -> FloatLike:
     Equation  T V c / t,  c bytes per score in this stack
     Source    shoeybi2019 (Megatron-LM, arXiv:1909.08053), section 3: 16-bit output and one fp32 copy, c = 6; eager
               loss in fp32: output, copy, log-softmax and two gradients, c = 16
-    Assumes   the whole micro-batch at once; no chunked loss
+    Assumes   the whole micro-batch at once; no chunked loss; a compiled loss keeps less than it moves
     Checked   tests/costs/test_memory.py: linear in vocabulary
     """
-    return setting.num_tokens * setting.shape.vocab * setting.stack.logits_bytes.value / setting.layout.tp
+    kept = setting.stack.loss_memory or setting.stack.logits_bytes
+    return setting.num_tokens * setting.shape.vocab * kept.value / setting.layout.tp
 
 
 def gathered_weight_bytes(*, num_unit_params: FloatLike, recipe: Recipe, zero: int, dp: FloatLike) -> FloatLike:

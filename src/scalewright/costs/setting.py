@@ -93,11 +93,13 @@ class Setting(StepSetting):
 
     @property
     def held_recipe(self) -> Recipe:
-        """The recipe with gradients as long as the stack keeps them."""
-        kept = self.stack.gradient_bytes
-        if kept is None:
-            return self.recipe
-        return replace(self.recipe, gradient_bytes=min(self.recipe.gradient_bytes, kept.value))
+        """The recipe with weights and gradients as the stack keeps them."""
+        recipe, stack = self.recipe, self.stack
+        if stack.gradient_bytes is not None:
+            recipe = replace(recipe, gradient_bytes=min(recipe.gradient_bytes, stack.gradient_bytes.value))
+        if stack.has_short_gradients and recipe.gradient_bytes > recipe.weight_bytes:
+            recipe = replace(recipe, gradient_bytes=recipe.gradient_bytes + recipe.weight_bytes)
+        return recipe
 
     @property
     def num_tokens(self) -> FloatLike:
@@ -114,14 +116,28 @@ class Setting(StepSetting):
         return np.ceil(self.shape.layers / self.layout.pp)
 
     def num_layers_on(self, pipeline_rank: FloatLike) -> FloatLike:
-        """Layers of a pipeline rank: as even as can be, the first ranks take what does not divide."""
+        """Layers of a pipeline rank: as even as can be.
+
+        Where two more layers would divide, the first and the last rank have one fewer, since they hold the tables
+        (Llama 3 and BLOOM were split so: arXiv:2407.21783, section 3.3.2); else the first ranks take what is left.
+        """
         even = np.floor(self.shape.layers / self.layout.pp)  # in floats: whole-number division is not vectorised
-        return even + (pipeline_rank < self.shape.layers - even * self.layout.pp)
+        rest = self.shape.layers - even * self.layout.pp
+        at_an_end = (np.asarray(pipeline_rank) == 0) | (np.asarray(pipeline_rank) == np.asarray(self.layout.pp) - 1)
+        takes_one = np.where(self._spares_the_ends(rest), ~at_an_end, np.asarray(pipeline_rank) < rest)
+        return even + takes_one
 
     def num_layers_before(self, pipeline_rank: FloatLike) -> FloatLike:
         """Layers on the pipeline ranks before this one."""
         even = np.floor(self.shape.layers / self.layout.pp)  # in floats, as above
-        return even * pipeline_rank + np.minimum(pipeline_rank, self.shape.layers - even * self.layout.pp)
+        rest = self.shape.layers - even * self.layout.pp
+        first = np.where(self._spares_the_ends(rest), np.maximum(np.asarray(pipeline_rank) - 1.0, 0.0), pipeline_rank)
+        return even * pipeline_rank + np.minimum(first, rest)
+
+    def _spares_the_ends(self, rest: FloatLike) -> FloatLike:
+        """Two more layers would divide: the first and the last pipeline rank are the ones that have fewer."""
+        pp = np.asarray(self.layout.pp)
+        return (pp > 2) & (np.asarray(rest) == pp - 2)
 
     def rank_moe_frac(self, pipeline_rank: FloatLike) -> FloatLike:
         """Share of a pipeline rank's layers that are mixtures of experts; dense layers come first."""

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.costs import collectives, compute, hostmem, interval, pipeline, power, storage
+from scalewright.costs import collectives, compute, hostmem, interval, pipeline, power, room, storage
 from scalewright.costs.breakdown import Breakdown, FloatLike, Words, seconds_term
 from scalewright.costs.compute import PassTimes
-from scalewright.costs.footprint import reserved_bytes, step_memory
+from scalewright.costs.footprint import device_bytes, needed_bytes, reserved_bytes, step_memory
 from scalewright.costs.layer import (
     LayerTimes,
     context_path,
@@ -48,8 +48,13 @@ class StepCost:
     bound_s: FloatLike
     """The arithmetic that is executed, at dense peak: without what fused causal kernels skip. No run is faster."""
     reserved_bytes: FloatLike
+    """What the framework's allocator takes for that peak."""
+    device_bytes: FloatLike
+    """What nvidia-smi or rocm-smi shows: context and communicators as well."""
+    needed_bytes: FloatLike
+    """The least of it that a device must have: the allocator can give back what it does not use."""
     fits: FloatLike
-    """1 if the reserved memory fits the device, and the host memory (if known) fits the hosts."""
+    """1 if the device has what is needed, and the hosts hold the host memory (if known)."""
     fits_host: FloatLike
     """1 where the hosts' memory suffices, or is not known."""
     model_flop: FloatLike
@@ -69,6 +74,8 @@ class StepCost:
             interval_s=(pick(self.interval_s[0]), pick(self.interval_s[1])),
             bound_s=pick(self.bound_s),
             reserved_bytes=pick(self.reserved_bytes),
+            device_bytes=pick(self.device_bytes),
+            needed_bytes=pick(self.needed_bytes),
             fits=pick(self.fits),
             fits_host=pick(self.fits_host),
             model_flop=pick(self.model_flop),
@@ -97,10 +104,10 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
     time = step_time(setting)
     used = step_memory(setting)
     total_s = time.total
-    reserved = reserved_bytes(setting, used.total)
+    needed = needed_bytes(setting, used)
     host = hostmem.training_host_memory(setting)
-    room = np.inf if machine.host_memory_bytes is None else machine.host_memory_bytes
-    fits_host = np.asarray(host.total <= room, dtype=np.float64)[()]
+    on_host = np.inf if machine.host_memory_bytes is None else machine.host_memory_bytes
+    fits_host = np.asarray(host.total <= on_host, dtype=np.float64)[()]
     model_flop = training_flop_per_sample(spec, frozen=setting.mode.is_lora) * layout.gbs
     hardware_flop = model_flop + recompute_flop_per_sample(setting.shape, layout) * layout.gbs
     executed_flop = hardware_flop - skipped_flop_per_sample(setting) * layout.gbs
@@ -113,8 +120,10 @@ def step_cost(*, spec: ModelSpec, setting: Setting) -> StepCost:
         host_memory=host,
         interval_s=(np.minimum(np.maximum(low_s, bound_s), total_s), high_s),  # nothing runs above peak
         bound_s=bound_s,
-        reserved_bytes=reserved,
-        fits=np.asarray(reserved <= machine.memory_bytes, dtype=np.float64)[()] * fits_host,
+        reserved_bytes=reserved_bytes(setting, used),
+        device_bytes=device_bytes(setting, used),
+        needed_bytes=needed,
+        fits=np.asarray(room.holds(machine, needed), dtype=np.float64)[()] * fits_host,
         fits_host=fits_host,
         model_flop=model_flop,
         hardware_flop=hardware_flop,

@@ -70,7 +70,7 @@ def _planned_needs(plan: dict[str, Any], *, where: str) -> ModelNeeds:
         return ModelNeeds(
             model=str(best["model"]),
             num_gpus=int(plan["num_gpus"]),
-            device_bytes=float(best["reserved_bytes"]),
+            device_bytes=float(best["needed_bytes"]),
             host_bytes_per_node=float(best["host_memory_bytes_per_node"] or 0.0),
             tp=int(layout["tp"]),
             pp=int(layout["pp"]),
@@ -107,7 +107,7 @@ def _needs(model: str, fewest: Fewest) -> ModelNeeds:
     return ModelNeeds(
         model=model,
         num_gpus=fewest.num_gpus,
-        device_bytes=fewest.reserved_bytes,
+        device_bytes=fewest.needed_bytes,
         host_bytes_per_node=0.0,
         tp=int(fewest.layout.tp),
         pp=int(fewest.layout.pp),

@@ -9,10 +9,11 @@ and limits. What only one of them has is in `figures`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from scalewright import __version__, units
 from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.room import Room, room
 from scalewright.errors import ConfigError
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import Figures, GenerationFigures, RlFigures, TransformerFigures, VisionFigures
@@ -52,7 +53,11 @@ class Answer:
     memory: Breakdown
     """Peak allocated on the device that holds the most."""
     reserved_bytes: float
-    """The peak with the allocator's slack and what libraries hold."""
+    """What the framework's allocator takes for that peak."""
+    device_bytes: float
+    """What nvidia-smi or rocm-smi shows: context and communicators as well."""
+    needed_bytes: float
+    """The least of it that a device must have: the allocator can give back what it does not use."""
     host_memory: Breakdown | None
     """What the processes of one node hold in its host memory; None if it is not predicted."""
     interval_s: tuple[float, float]
@@ -60,7 +65,7 @@ class Answer:
     bound_s: float
     """What no run can beat: the arithmetic at peak, and in generation the weights read once a step."""
     fits: bool
-    """Whether device memory and host memory suffice."""
+    """Whether device memory and host memory suffice, tightly or not."""
     fits_host: bool
     num_units: float
     """Tokens or images that the time brings: of generation, the generated ones."""
@@ -82,6 +87,26 @@ class Answer:
     @property
     def memory_bytes(self) -> float:
         return float(self.memory.total)
+
+    @property
+    def room(self) -> Room:
+        """Whether a device holds what it is predicted to show: with the model's error to spare, tightly or not."""
+        if isinstance(self.figures, GenerationFigures):  # a serving engine fills the share of memory it is given
+            return "fits" if self.fits else "too large"
+        return room(self.question.machine, self.needed_bytes)
+
+    @property
+    def verdict(self) -> Literal["fits", "tight", "does not fit"]:
+        """One word on memory, of the device and of the hosts."""
+        if not self.fits:
+            return "does not fit"
+        return "tight" if self.room == "tight" else "fits"
+
+    @property
+    def shown_by(self) -> str:
+        """The tool that shows `device_bytes` on this device."""
+        vendor = self.question.machine.accelerator.vendor
+        return {"NVIDIA": "nvidia-smi", "AMD": "rocm-smi"}.get(vendor, "the vendor's tool")
 
     @property
     def rate_per_s(self) -> float:
@@ -138,14 +163,14 @@ class Answer:
         machine = self.question.machine
         if isinstance(self.figures, GenerationFigures):
             return f"tp={self.question.layout.tp} leaves no room for one sequence: raise tp"
-        if self.reserved_bytes > machine.memory_bytes:
-            needed, room = (units.format(size, units.BYTES) for size in (self.reserved_bytes, machine.memory_bytes))
-            return f"a device needs {needed} and has {room}: most of it is {_largest(self.memory)}; split it further"
+        if self.room == "too large":
+            needed, has = (units.format(size, units.BYTES) for size in (self.needed_bytes, machine.memory_bytes))
+            return f"a device needs {needed} and has {has}: most of it is {_largest(self.memory)}; split it further"
         if not self.fits_host and self.host_memory is not None and machine.host_memory_bytes is not None:
-            needed, room = (
+            needed, has = (
                 units.format(size, units.BYTES) for size in (float(self.host_memory.total), machine.host_memory_bytes)
             )
-            return f"a node needs {needed} of host memory and has {room}: most of it is {_largest(self.host_memory)}"
+            return f"a node needs {needed} of host memory and has {has}: most of it is {_largest(self.host_memory)}"
         return "the generator has no room for one sequence beside the trainer: raise its tp or use more devices"
 
     def what_if(self, text: str) -> Change:
@@ -173,8 +198,11 @@ class Answer:
             "confidence_of": self._confidence_of(),
             "memory_bytes": self.memory_bytes,
             "reserved_bytes": self.reserved_bytes,
+            "device_bytes": self.device_bytes,
+            "needed_bytes": self.needed_bytes,
             "device_memory_bytes": machine.memory_bytes,
             "fits": self.fits,
+            "room": self.room,
             **(self._host_keys() if has_host else {}),
             **self.figures.document_keys(self),
             **({} if used is None else self._energy_keys(used)),
@@ -242,6 +270,16 @@ class Change:
     @property
     def memory_difference_bytes(self) -> float:
         return self.after.memory_bytes - self.before.memory_bytes
+
+
+def tight_memory(question: Question, needed_bytes: float) -> list[str]:
+    """A warning where a device holds the step only without the memory model's own error."""
+    machine = question.machine
+    if room(machine, needed_bytes) != "tight":
+        return []
+    needed, has = (units.format(size, units.BYTES) for size in (needed_bytes, machine.memory_bytes))
+    error = f"{machine.constants.memory_error.value:.0%}"
+    return [f"memory is tight: {needed} of {has}, and one published run in ten needs {error} more than predicted"]
 
 
 def answer(question: Question) -> Answer:

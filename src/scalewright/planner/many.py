@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 FIGURES = (
     "step_time_s", "step_time_low_s", "step_time_high_s", "step_time_bound_s", "mfu_frac", "memory_bytes",
-    "reserved_bytes", "fits", "energy_j", "cost_usd",
+    "reserved_bytes", "device_bytes", "fits", "energy_j", "cost_usd",
 )  # fmt: skip
 """Columns of figures. Not a number where a stage has no such figure, or a question no answer."""
 
@@ -91,6 +91,7 @@ def _transformer_figures(questions: Sequence[Question]) -> dict[str, FloatLike]:
         "mfu_frac": cost.mfu_frac,
         "memory_bytes": cost.memory.total,
         "reserved_bytes": cost.reserved_bytes,
+        "device_bytes": cost.device_bytes,
         "fits": cost.fits,
         "energy_j": np.array(energy),
         "cost_usd": np.array(money),
@@ -106,6 +107,7 @@ def _single_figures(question: Question) -> dict[str, FloatLike]:
         "step_time_bound_s": prediction.bound_s,
         "memory_bytes": prediction.memory_bytes,
         "reserved_bytes": prediction.reserved_bytes,
+        "device_bytes": prediction.device_bytes,
         "fits": float(prediction.fits),
         **({} if prediction.energy is None else {"energy_j": float(prediction.energy.total)}),
         **({} if prediction.money is None else {"cost_usd": float(prediction.money.total)}),

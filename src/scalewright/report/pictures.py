@@ -32,8 +32,8 @@ class Picture:
     time_title: str
     time_terms: Terms
     memory_terms: Terms
-    reserved_bytes: float
-    fits: bool
+    device_bytes: float
+    verdict: str
 
     @property
     def total_s(self) -> float:
@@ -58,7 +58,7 @@ class RooflinePoint:
 
 def picture_of(answer: Answer) -> Picture:
     """The panels of a training step or of generation. An RL step has several stages and no picture."""
-    question, reserve = answer.question, answer.reserved_bytes - answer.memory_bytes
+    question, reserve = answer.question, answer.device_bytes - answer.memory_bytes
     terms = [(term.name, float(term.total)) for term in answer.memory.parts]
     match answer.figures:
         case TransformerFigures():
@@ -77,7 +77,7 @@ def picture_of(answer: Answer) -> Picture:
         machine=question.machine, precision=question.recipe.matmul, operations=points_of,
         time_title="all answers" if is_generation else "step time", time_terms=term_times(answer.time),
         memory_terms=terms if is_generation else [*terms, ("reserve", reserve)],
-        reserved_bytes=answer.reserved_bytes, fits=answer.fits,
+        device_bytes=answer.device_bytes, verdict=answer.verdict,
     )  # fmt: skip
 
 

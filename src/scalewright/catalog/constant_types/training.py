@@ -92,10 +92,14 @@ class TrainingConstants(Strict):
     """Share of a shared machine from which on a job sees all of its fabric's `congestion`."""
     step_overhead: Seconds
     """Host work once per step: data, clipping, logging."""
-    device_reserve: Bytes
-    """Context, libraries and communication buffers outside the framework's allocator."""
     allocator_overhead: Fraction
-    """Reserved over allocated memory, less one: fragmentation and rounding."""
+    """Reserved over allocated memory, less one: fragments that no tensor fits into, and rounding."""
+    device_context: Bytes
+    """Driver context, kernels and library handles of one process, outside the framework's allocator."""
+    communicator_memory: Bytes
+    """Buffers of one communicator of the collective library, outside the framework's allocator."""
+    memory_error: Fraction
+    """Measured over predicted memory of a device, less one, below which 90 % of left-out published runs stay."""
     interval_low: Fraction
     """Lower end of the 90 % interval, as measured over predicted."""
     interval_high: Fraction

@@ -155,8 +155,8 @@ def span_problem(tp: int, machine: Machine, *, num_gpus: int) -> str | None:
     return f"tp {tp} spans {word} nodes of {per_node}"
 
 
-def memory_problem(reserved_bytes: float, machine: Machine) -> str:
-    needs, has = (units.format(v, units.BYTES) for v in (reserved_bytes, machine.memory_bytes))
+def memory_problem(needed_bytes: float, machine: Machine) -> str:
+    needs, has = (units.format(v, units.BYTES) for v in (needed_bytes, machine.memory_bytes))
     return f"needs {needs} of {has}"
 
 

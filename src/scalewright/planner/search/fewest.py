@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from scalewright.costs.footprint import reserved_bytes, step_memory
+from scalewright.costs.footprint import needed_bytes, step_memory
 from scalewright.costs.hostmem import training_host_memory
+from scalewright.costs.room import comfortable_bytes
 from scalewright.planner.search.constraints import DEGREE_RULES, SPLIT_RULES, kept, no_copies, no_tensor_group
 from scalewright.planner.search.space import Columns, Fixed, KnobChoice, Space
 from scalewright.workload.layout import Layout, Recompute
@@ -30,7 +31,7 @@ class Fewest:
     num_gpus: int
     num_nodes: int
     layout: Layout
-    reserved_bytes: float
+    needed_bytes: float
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -39,7 +40,7 @@ class Fewest:
             "num_gpus": self.num_gpus,
             "num_nodes": self.num_nodes,
             "layout": self.layout.brief,
-            "reserved_bytes": self.reserved_bytes,
+            "needed_bytes": self.needed_bytes,
         }
 
 
@@ -97,16 +98,16 @@ def _fewest(space: Space, columns: Columns) -> Fewest | None:
             continue
         layout = choice.layout({name: column.take(rows) for name, column in columns.items()})
         setting = space.setting(choice, layout)
-        reserved = np.broadcast_to(reserved_bytes(setting, step_memory(setting).total), len(rows))
-        fits = reserved <= machine.memory_bytes
+        needed = np.broadcast_to(needed_bytes(setting, step_memory(setting)), len(rows))
+        fits = needed <= comfortable_bytes(machine)
         if machine.host_memory_bytes is not None:
             fits = fits & (training_host_memory(setting).total <= machine.host_memory_bytes)
         counts = np.where(fits, np.asarray(layout.num_gpus), np.iinfo(np.int64).max)
-        at = int(np.lexsort((reserved, counts))[0])
-        if fits[at] and (best is None or (int(counts[at]), reserved[at]) < (best.num_gpus, best.reserved_bytes)):
+        at = int(np.lexsort((needed, counts))[0])
+        if fits[at] and (best is None or (int(counts[at]), needed[at]) < (best.num_gpus, best.needed_bytes)):
             num = int(counts[at])
             best = Fewest(
                 mode=space.mode, num_gpus=num, num_nodes=machine.num_nodes_for(num), layout=layout.at(at),
-                reserved_bytes=float(reserved[at]),
+                needed_bytes=float(needed[at]),
             )  # fmt: skip
     return best

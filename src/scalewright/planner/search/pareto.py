@@ -185,7 +185,7 @@ def _weak(chosen: Answer, num_gpus: int) -> Answer | None:
         scaled = answer(replace(question, layout=replace(layout, dp=int(copies), gbs=int(batch)), facility=None))
     except ConfigError:
         return None  # experts spread over more copies than there are
-    return scaled if scaled.fits else None
+    return scaled if scaled.verdict == "fits" else None
 
 
 def _with_efficiencies(rows: list[ScalingRow]) -> list[ScalingRow]:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from scalewright import units
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.energy import Facility
-from scalewright.costs.footprint import reserved_bytes, step_memory
+from scalewright.costs.footprint import needed_bytes, step_memory
 from scalewright.costs.hostmem import training_host_memory
+from scalewright.costs.room import comfortable_bytes
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_time, why_not_expressed
 from scalewright.errors import ConfigError, NotExpressedError
@@ -66,7 +67,7 @@ class SearchResult:
     """Of each layout: its row in `columns`."""
     choice: Ints
     """Of each layout: its place in `choices`."""
-    reserved_bytes: Floats
+    needed_bytes: Floats
     step_time_s: Floats
     """Infinite where the layout does not fit."""
 
@@ -90,28 +91,31 @@ class SearchResult:
     def fastest(self, count: int, among: NDArray[np.bool_] | None = None) -> list[int]:
         """Layouts that fit, fastest first; of those equal in time and memory the simplest only.
 
-        `choices` begins with the simplest combination of knobs, and the sort is stable: the first of equals is kept.
+        Layouts whose memory is tight are left out unless there are no others. `choices` begins with the simplest
+        combination of knobs, and the sort is stable: the first of equals is kept.
         """
         time = self.step_time_s if among is None else np.where(among, self.step_time_s, np.inf)
+        safe = np.where(self.needed_bytes <= comfortable_bytes(self.space.machine), time, np.inf)
+        time = safe if np.isfinite(safe).any() else time
         enough = min(TIES * count, int(np.count_nonzero(np.isfinite(time))))
         if enough == 0:
             return []
         near = np.flatnonzero(time <= np.partition(time, enough - 1)[enough - 1])
         distinct: dict[tuple[str, str], int] = {}
         for i in near[np.argsort(time[near], kind="stable")]:
-            distinct.setdefault((f"{time[i]:.10g}", f"{self.reserved_bytes[i]:.10g}"), int(i))
+            distinct.setdefault((f"{time[i]:.10g}", f"{self.needed_bytes[i]:.10g}"), int(i))
         return list(distinct.values())[:count]
 
     def smallest(self, among: NDArray[np.bool_] | None = None) -> int | None:
         """The layout that needs the least memory, whether it fits or not."""
-        size = self.reserved_bytes if among is None else np.where(among, self.reserved_bytes, np.inf)
+        size = self.needed_bytes if among is None else np.where(among, self.needed_bytes, np.inf)
         return int(np.argmin(size)) if len(size) and np.isfinite(size).any() else None
 
     def problem(self, index: int) -> str:
         """What a layout lacks that does not fit: memory of its device, or else of its node's host."""
-        machine, reserved = self.space.machine, float(self.reserved_bytes[index])
-        if reserved > machine.memory_bytes or machine.host_memory_bytes is None:
-            return memory_problem(reserved, machine)
+        machine, needed = self.space.machine, float(self.needed_bytes[index])
+        if needed > machine.memory_bytes or machine.host_memory_bytes is None:
+            return memory_problem(needed, machine)
         host_memory = self.prediction(index).host_memory
         assert host_memory is not None
         return host_memory_problem(float(host_memory.total), machine.host_memory_bytes)
@@ -216,29 +220,29 @@ def _grid(space: Space, num_choices: int) -> _Grid:
 
 
 Part = tuple[Ints, Floats, Floats]
-"""Rows, their reserved memory and their time, under one choice."""
+"""Rows, what their devices need and their time, under one choice."""
 
 
 def _result(space: Space, grid: _Grid, choices: tuple[KnobChoice, ...], parts: list[Part], start: int) -> SearchResult:
     """What of the common columns belongs to one space, which begins at row `start`."""
     own = []
-    for rows, reserved, time in parts:
+    for rows, needed, time in parts:
         here = slice(*np.searchsorted(rows, (start, start + grid.num_splits)))
-        own.append((rows[here] - start, reserved[here], time[here]))
-    split, reserved, time = (np.concatenate([part[i] for part in own]) for i in range(3))
+        own.append((rows[here] - start, needed[here], time[here]))
+    split, needed, time = (np.concatenate([part[i] for part in own]) for i in range(3))
     return SearchResult(
         space=space, columns=grid.columns, choices=choices, considered=grid.considered,
-        rejected=grid.rejected | _late(space, grid, choices, reserved, time), split=split.astype(np.int64),
-        reserved_bytes=reserved, step_time_s=time,
+        rejected=grid.rejected | _late(space, grid, choices, needed, time), split=split.astype(np.int64),
+        needed_bytes=needed, step_time_s=time,
         choice=np.repeat(np.arange(len(choices)), [len(rows) for rows, _, _ in own]),
     )  # fmt: skip
 
 
-def _late(space: Space, grid: _Grid, choices: tuple[KnobChoice, ...], reserved: Floats, time: Floats) -> dict[str, int]:
+def _late(space: Space, grid: _Grid, choices: tuple[KnobChoice, ...], needed: Floats, time: Floats) -> dict[str, int]:
     """How many layouts fell after their split was found to divide, by reason."""
     alone = [no_tensor_group(grid.columns, choice) for choice in choices]
     single = [no_copies(grid.columns, c, space) & ~none for c, none in zip(choices, alone, strict=True)]
-    large = reserved > space.machine.memory_bytes
+    large = needed > space.machine.memory_bytes
     fallen = {
         NO_TENSOR_GROUP: np.count_nonzero(alone),
         NO_COPIES: np.count_nonzero(single),
@@ -267,7 +271,7 @@ def _roots(columns: Columns, problem: Ints) -> _Roots:
 
 
 def _costed(space: Space, choice: KnobChoice, columns: Columns, roots: _Roots, rows: Ints) -> Part:
-    """Reserved memory of every row, and time of those that fit.
+    """What a device of every row needs, and time of those that fit.
 
     Memory never falls with the micro-batch or with interleaving, so if a root does not fit, none of its rows does:
     they keep its memory, which is a lower bound of theirs.
@@ -278,23 +282,23 @@ def _costed(space: Space, choice: KnobChoice, columns: Columns, roots: _Roots, r
         parts = [np.broadcast_to(cost(setting), len(chunk)) for chunk, setting in chunks]
         return np.concatenate(parts) if parts else np.empty(0)
 
-    def reserved_by(setting: Setting) -> FloatLike:
-        return reserved_bytes(setting, step_memory(setting).total)
+    def needed_by(setting: Setting) -> FloatLike:
+        return needed_bytes(setting, step_memory(setting))
 
     room, of = space.machine.memory_bytes, roots.of.take(rows)
     used = np.flatnonzero(columns["tp"].take(roots.rows) > 1) if choice.sp else np.arange(len(roots.rows))
     least = np.full(len(roots.rows), np.inf)
-    least[used] = over(roots.rows.take(used), reserved_by)
-    reserved = least.take(of)
-    near = np.flatnonzero(reserved <= room)
-    reserved[near] = over(rows.take(near), reserved_by)
-    fits = near[reserved[near] <= room]
+    least[used] = over(roots.rows.take(used), needed_by)
+    needed = least.take(of)
+    near = np.flatnonzero(needed <= room)
+    needed[near] = over(rows.take(near), needed_by)
+    fits = near[needed[near] <= room]
     if space.machine.host_memory_bytes is not None:
         on_host = over(rows.take(fits), lambda s: training_host_memory(s).total)
         fits = fits[on_host <= space.machine.host_memory_bytes]
     time = np.full(len(rows), np.inf)
     time[fits] = over(rows.take(fits), lambda s: step_time(s).total)
-    return rows, reserved, time
+    return rows, needed, time
 
 
 def _chunks(space: Space, choice: KnobChoice, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Setting]]:

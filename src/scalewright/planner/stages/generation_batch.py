@@ -43,7 +43,9 @@ def predict_generation(question: Question, generation: Generation) -> Answer:
         question=question,
         time=time,
         memory=memory,
-        reserved_bytes=float(memory.total),
+        reserved_bytes=float(memory.total) - float(memory.part("reserve").total),
+        device_bytes=float(memory.total),
+        needed_bytes=float(memory.total),
         host_memory=None,
         interval_s=costs.generation_interval_s(time_s=float(time.total), serving=serving),
         bound_s=costs.least_time_s(

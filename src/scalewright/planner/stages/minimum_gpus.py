@@ -9,9 +9,10 @@ from typing import Any, Literal, get_args
 from scalewright.catalog.types import Stack
 from scalewright.costs import generation, hostmem
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.footprint import reserved_bytes, step_memory
+from scalewright.costs.footprint import needed_bytes, step_memory
 from scalewright.costs.generation import Serving
 from scalewright.costs.machine import Machine
+from scalewright.costs.room import comfortable_bytes
 from scalewright.costs.setting import Setting
 from scalewright.errors import ConfigError
 from scalewright.planner.question import check_writes_text
@@ -111,7 +112,7 @@ class _Stage:
         devices, _, lack = _words(num_gpus)
         trained, has_reference = step_memory(setting), self.name == "rl"
         used = update_memory(setting, trained, reference=has_reference)
-        if float(reserved_bytes(setting, used.total)) > self.machine.memory_bytes:
+        if float(needed_bytes(setting, used)) > comfortable_bytes(self.machine):
             largest = max(used.parts, key=lambda part: float(part.total))
             return f"{devices} {lack} memory, most of it for {largest.name.replace('_', ' ')}"
         host = hostmem.training_host_memory(setting, num_weight_copies=2 if has_reference else 0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scalewright.costs import compute, generation, hostmem, stage
+from scalewright.costs import compute, generation, hostmem, room, stage
 from scalewright.costs.breakdown import Breakdown, seconds_term
+from scalewright.costs.footprint import device_bytes, needed_bytes, reserved_bytes
 from scalewright.costs.layer import layer_times
 from scalewright.costs.setting import Setting
 from scalewright.costs.stage import Sync
@@ -32,19 +33,20 @@ def predict_rl(question: Question, rl: RlStep) -> Answer:
     memory_rollout = replace(rollout.memory, name="rollout", parts=(*rollout.memory.parts, held))
     host = hostmem.training_host_memory(setting, num_weight_copies=2 if rl.has_reference else 1)
     fits_host = machine.host_memory_bytes is None or float(host.total) <= machine.host_memory_bytes
-    c = machine.constants
-    updating_bytes = float(memory_update.total) * (1.0 + c.allocator_overhead.value) + c.device_reserve.value
+    updating_bytes = float(needed_bytes(setting, memory_update))
     unseen = stage.unseen_rl(machine=machine, precision=question.recipe.name)
     num_tokens = rl.num_sequences * (rl.prompt_len + rl.response_len)
     return Answer(
         question=question,
         time=time,
         memory=memory_update,
-        reserved_bytes=max(float(memory_rollout.total), updating_bytes),
+        reserved_bytes=max(rollout.reserved_bytes + float(held.total), float(reserved_bytes(setting, memory_update))),
+        device_bytes=max(float(memory_rollout.total), float(device_bytes(setting, memory_update))),
+        needed_bytes=max(float(memory_rollout.total), updating_bytes),
         host_memory=host,
         interval_s=stage.rl_interval_s(time_s=float(time.total), machine=machine, num_unseen=len(unseen)),
         bound_s=rollout.bound_s + float(update.bound_s) * num_updates,
-        fits=rollout.fits and updating_bytes <= machine.memory_bytes and fits_host,
+        fits=rollout.fits and bool(room.holds(machine, updating_bytes)) and fits_host,
         fits_host=fits_host,
         num_units=num_tokens,
         footprint=_footprint(question, rollout, update, time, num_tokens=num_tokens, num_updates=num_updates),

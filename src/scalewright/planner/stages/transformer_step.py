@@ -7,7 +7,7 @@ from dataclasses import replace
 from scalewright.costs.breakdown import seconds_term
 from scalewright.costs.interval import other_jobs_note, own_flows_note, unseen
 from scalewright.costs.step import StepCost, step_cost
-from scalewright.planner.answer import SELECTION, Answer
+from scalewright.planner.answer import SELECTION, Answer, tight_memory
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import TransformerFigures
 from scalewright.planner.question import Question
@@ -45,6 +45,8 @@ def _answer(question: Question, cost: StepCost) -> Answer:
         time=cost.time,
         memory=cost.memory,
         reserved_bytes=float(cost.reserved_bytes),
+        device_bytes=float(cost.device_bytes),
+        needed_bytes=float(cost.needed_bytes),
         host_memory=cost.host_memory,
         interval_s=(float(cost.interval_s[0]), float(cost.interval_s[1])),
         bound_s=float(cost.bound_s),
@@ -88,6 +90,7 @@ def _warnings(question: Question, cost: StepCost) -> list[str]:
             f"{spans}, so the sums of every layer cross the network: plan excludes such layouts, and plan "
             f"--fix tp={question.layout.tp} includes them"
         )
+    warnings += tight_memory(question, float(cost.needed_bytes))
     warnings += _host_warnings(question, cost)
     warnings += [f"{reason}: the interval is wider" for reason in unseen(question.setting)]
     warnings += filter(None, [other_jobs_note(question.setting), own_flows_note(question.setting)])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scalewright.catalog.types import ConvShape
-from scalewright.costs import storage, vision
+from scalewright.costs import room, storage, vision
 from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.interval import other_jobs_note, own_flows_note, shared_interval_s
 from scalewright.costs.setting import VisionSetting
-from scalewright.planner.answer import Answer
+from scalewright.planner.answer import Answer, tight_memory
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import VisionFigures
 from scalewright.planner.question import Question
@@ -29,11 +29,12 @@ def predict_vision(question: Question) -> Answer:
     time = vision.step_time(setting)
     one_node = replace(setting, layout=replace(layout, dp=on_one_node, gbs=on_one_node * layout.mbs))
     one_node_s = float(vision.step_time(one_node).total)
-    total, constants = float(time.total), machine.constants
+    total = float(time.total)
     flop = training_flop_per_sample(question.spec) * int(layout.gbs)
     peak = num_gpus * machine.peak_flop_per_s(question.recipe.matmul)
     memory = vision.step_memory(setting)
-    reserved = float(memory.total) * (1.0 + constants.allocator_overhead.value) + constants.device_reserve.value
+    reserved = float(room.reserved_bytes(machine=machine, allocated_bytes=float(memory.total)))
+    shown = room.device_bytes(machine=machine, reserved_bytes=reserved, num_communicators=float(num_gpus > 1))
     low, high = _interval_s(setting, total)
     images_per_s = int(layout.gbs) / total
     loader = vision.slowest_supply(setting, question.feed.epoch_storage)
@@ -43,14 +44,19 @@ def predict_vision(question: Question) -> Answer:
         time=time,
         memory=memory,
         reserved_bytes=reserved,
+        device_bytes=float(shown),
+        needed_bytes=float(shown),
         host_memory=None,
         interval_s=(max(float(low), flop / peak), float(high)),
         bound_s=flop / peak,
-        fits=reserved <= machine.memory_bytes,
+        fits=bool(room.holds(machine, shown)),
         fits_host=True,
         num_units=int(layout.gbs),
         footprint=_footprint(question, time, flop),
-        warnings=tuple(_warnings(question, setting, time, images_per_s, loader)),
+        warnings=(
+            *tight_memory(question, float(shown)),
+            *_warnings(question, setting, time, images_per_s, loader),
+        ),
         figures=VisionFigures(
             setting=setting,
             one_node_s=one_node_s,

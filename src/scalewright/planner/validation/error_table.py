@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.published import load_runs, packaged_runs
+from scalewright.catalog.published import load_runs, packaged_memory_runs, packaged_runs
 from scalewright.costs.interval import COVERAGE_FRAC
+from scalewright.costs.room import MEMORY_KINDS
 from scalewright.errors import ConfigError
 from scalewright.planner.validation import scores
 from scalewright.planner.validation.scores import Array
@@ -51,6 +52,8 @@ class ErrorTable:
     reasons: dict[str, int]
     problems: tuple[Problem, ...]
     """Every set of layouts that is ranked, the one we would regret most first."""
+    of_memory: tuple[ValidatedRow, ...] = ()
+    """Rows that only their memory is scored of."""
 
     def as_document(self) -> dict[str, Any]:
         groups = [
@@ -63,6 +66,7 @@ class ErrorTable:
             "reasons": self.reasons,
             "problems": [asdict(problem) for problem in self.problems],
             "rows": [row.as_dict() for row in self.rows],
+            "memory_rows": [row.as_dict() for row in self.of_memory],
         }
         return document("validation", body)
 
@@ -72,10 +76,12 @@ def validation_table(catalog: Catalog, path: Path | None) -> ErrorTable:
     runs = load_runs(path or packaged_runs())
     if not runs:
         raise ConfigError(f"{path} holds no rows: write one JSON object a line (docs/validation.md has the keys)")
-    return error_table([validate_run(catalog, run) for run in runs])
+    beside = load_runs(packaged_memory_runs()) if path is None else []
+    return error_table(*([validate_run(catalog, run) for run in some] for some in (runs, beside)))
 
 
-def error_table(rows: Sequence[ValidatedRow]) -> ErrorTable:
+def error_table(rows: Sequence[ValidatedRow], of_memory: Sequence[ValidatedRow] = ()) -> ErrorTable:
+    """Scores of the rows; `of_memory` are rows that only their memory is scored of."""
     by_group: dict[tuple[str, str, str], list[ValidatedRow]] = defaultdict(list)
     for row in rows:
         by_group[row.group].append(row)
@@ -85,7 +91,7 @@ def error_table(rows: Sequence[ValidatedRow]) -> ErrorTable:
         key: time_scores(members) | coverage_scores(members) | {"left_out_coverage_frac": left_out.get(key)}
         for key, members in sorted(by_group.items())
     }
-    overall = time_scores(rows) | balanced_scores(groups) | order_scores(ranked) | memory_scores(rows)
+    overall = time_scores(rows) | balanced_scores(groups) | order_scores(ranked) | memory_scores((*rows, *of_memory))
     overall |= coverage_scores(rows) | {"left_out_coverage_frac": scores.mean_of(left_out.values())}
     reasons = Counter(row.reason for row in rows if row.reason is not None)
     problems = sorted((_problem(members) for members in ranked), key=lambda problem: -problem.regret_frac)
@@ -95,6 +101,7 @@ def error_table(rows: Sequence[ValidatedRow]) -> ErrorTable:
         overall=overall,
         reasons=dict(reasons.most_common()),
         problems=tuple(problems),
+        of_memory=tuple(of_memory),
     )
 
 
@@ -182,20 +189,34 @@ def order_scores(problems: Sequence[Sequence[ValidatedRow]]) -> Scores:
 
 
 def memory_scores(rows: Sequence[ValidatedRow]) -> Scores:
+    """Error of each kind of memory figure, runs out of memory that are foreseen, and alarms about runs that ran."""
     known = [r for r in rows if r.predicted_memory_bytes is not None and r.measured_memory_bytes is not None]
-    predicted = np.array([r.predicted_memory_bytes for r in known], dtype=np.float64)
-    measured = np.array([r.measured_memory_bytes for r in known], dtype=np.float64)
     expressed = [r for r in rows if r.fits is not None]
     failed = [r for r in expressed if r.run.measured.oom]
     ran = [r for r in expressed if not r.run.measured.oom]
+    kinds: Scores = {}
+    for kind in MEMORY_KINDS:
+        own = [r for r in known if r.run.measured.memory_kind == kind]
+        kinds |= {f"num_memory_{kind}": len(own)} | {f"memory_{kind}_{k}": v for k, v in _memory_errors(own).items()}
     return {
         "num_memory": len(known),
-        "memory_mape_frac": scores.mape_frac(predicted, measured) if known else None,
-        "memory_bias_frac": scores.bias_frac(predicted, measured) if known else None,
+        **{f"memory_{name}": value for name, value in _memory_errors(known).items()},
+        **kinds,
         "num_oom": len(failed),
         "num_oom_caught": sum(not r.fits for r in failed),
+        "num_oom_tight": sum(r.room == "tight" for r in failed),
+        "num_oom_missed": sum(r.room == "fits" for r in failed),
         "num_ran": len(ran),
         "num_false_alarms": sum(not r.fits for r in ran),
+    }
+
+
+def _memory_errors(rows: Sequence[ValidatedRow]) -> Scores:
+    predicted = np.array([r.predicted_memory_bytes for r in rows], dtype=np.float64)
+    measured = np.array([r.measured_memory_bytes for r in rows], dtype=np.float64)
+    return {
+        "mape_frac": scores.mape_frac(predicted, measured) if rows else None,
+        "bias_frac": scores.bias_frac(predicted, measured) if rows else None,
     }
 
 

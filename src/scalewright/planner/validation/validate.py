@@ -14,9 +14,10 @@ from typing import Any
 from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.published import PublishedRun
-from scalewright.catalog.types import MlaShape, MoeShape, TransformerShape
+from scalewright.catalog.types import MlaShape, MoeShape, Stack, TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
+from scalewright.costs.room import MemoryKind, Room, room
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, recompute_flop_per_sample, step_cost
 from scalewright.errors import ScalewrightError
@@ -43,8 +44,12 @@ class ValidatedRow:
     measured_step_s: float | None = None
     rule_step_s: float | None = None
     predicted_memory_bytes: float | None = None
+    """Of the kind that the row states."""
     measured_memory_bytes: float | None = None
+    needed_frac: float | None = None
+    """What a device must have, over its memory: above 1 the run is called impossible."""
     fits: bool | None = None
+    room: Room | None = None
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -64,7 +69,10 @@ class ValidatedRow:
             "measured_step_s": self.measured_step_s,
             "predicted_memory_bytes": self.predicted_memory_bytes,
             "measured_memory_bytes": self.measured_memory_bytes,
+            "memory_kind": self.run.measured.memory_kind,
+            "needed_frac": self.needed_frac,
             "fits": self.fits,
+            "room": self.room,
             "rule_step_s": self.rule_step_s,
         }
         return body | ({"assumed": list(self.assumed)} if self.assumed else {})
@@ -97,7 +105,9 @@ def _validate(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
     work = (forward_and_back + again) * int(layout.gbs)
     rule = work / (RULE_HFU_FRAC * machine.peak_flop_per_s(setting.recipe.matmul) * int(layout.num_gpus))
     assumed = [*case.assumed, *machine.assumptions]
-    if run.layout.recompute == "unstated":
+    if is_torchtitan_default(run):
+        assumed.append("recompute of every second product, torchtitan's default")
+    elif run.layout.recompute == "unstated":
         levels = " and ".join(f"{p.setting.layout.recompute} in {p.share_frac:.0%} of the layers" for p in parts)
         assumed.append(f"recompute {levels}, the least that fits")
     return ValidatedRow(
@@ -107,9 +117,11 @@ def _validate(catalog: Catalog, run: PublishedRun) -> ValidatedRow:
         interval_s=(mean(lambda part: part.cost.interval_s[0]), mean(lambda part: part.cost.interval_s[1])),
         measured_step_s=measured_step_s(run, spec, layout),
         rule_step_s=rule,
-        predicted_memory_bytes=mean(lambda part: part.cost.memory.total),
+        predicted_memory_bytes=mean(MEMORY_OF_KIND[run.measured.memory_kind]),
         measured_memory_bytes=None if memory_gib is None else parse(f"{memory_gib} GiB", BYTES),
+        needed_frac=mean(lambda part: part.cost.needed_bytes) / machine.memory_bytes,
         fits=bool(parts[-1].cost.fits),
+        room=room(machine, mean(lambda part: part.cost.needed_bytes)),
     )
 
 
@@ -136,14 +148,32 @@ def express(catalog: Catalog, run: PublishedRun) -> Case:
         machine=_machine(catalog, run),
         layout=layout,
         recipe=recipe,
-        stack=catalog.stack(stack_of(run)),
+        stack=_stack(catalog, run),
         mode=TrainingMode(name="lora" if run.task == "lora" else "full"),
     )
     return Case(spec=spec, setting=setting, assumed=tuple(assumed))
 
 
+LAST_YEAR_UNFUSED = 2022
+LAST_YEAR_OF_EAGER_LOSS = 2024
+"""torchtitan compiled its models before it compiled its loss: published peaks of 2024 hold fp32 scores, later ones
+do not."""
+
+
+def _stack(catalog: Catalog, run: PublishedRun) -> Stack:
+    """The catalogued stack, with the loss of its time."""
+    stack = catalog.stack(stack_of(run))
+    is_old = stack.compiled and run.year is not None and run.year <= LAST_YEAR_OF_EAGER_LOSS
+    return stack.model_copy(update={"loss_memory": None}) if is_old or run.layout.fused_loss else stack
+
+
 def stack_of(run: PublishedRun) -> str:
-    """The software a row describes, from the fields that say so; fp16 runs are taken as from before fused attention."""
+    """The software a row describes, from the fields that say so; fp16 runs are taken as from before fused attention.
+
+    Fused attention was published in May 2022 (arXiv:2205.14135) and reached Megatron-LM after that year.
+    """
+    if run.year is not None and run.year <= LAST_YEAR_UNFUSED:
+        return "eager-unfused"
     if run.layout.compile:
         return "compiled-async" if run.layout.async_tp else "compiled"
     if run.layout.compile is not None:
@@ -191,6 +221,7 @@ def _spec(run: PublishedRun) -> ModelSpec:
         tied_embeddings=not m.gated,
         moe=_moe(run),
         mla=DEEPSEEK_MLA if m.mla else None,
+        qk_norm=m.qk_norm,
     )
     return ModelSpec(id=m.name, name=m.name, shape=shape)
 
@@ -271,7 +302,7 @@ def _layout(run: PublishedRun, spec: ModelSpec) -> tuple[Layout, list[str]]:
         assumed.append(f"vpp={vpp}")
     if given.sp is None and given.tp > 1:
         assumed.append("sequence parallel")
-    recompute: Recompute = "operators" if given.recompute == "selective-op" else "none"
+    recompute: Recompute = "operators" if given.recompute == "selective-op" or is_torchtitan_default(run) else "none"
     if given.recompute in ("none", "selective", "full"):
         recompute = given.recompute
     layout = Layout(
@@ -331,9 +362,21 @@ class Part:
 
 def with_recompute(run: PublishedRun, case: Case) -> tuple[Part, ...]:
     """Cost with the recompute the row states; where it states none, the least that fits."""
-    if run.layout.recompute == "unstated":
+    if run.layout.recompute == "unstated" and not is_torchtitan_default(run):
         return least_recompute(case.spec, case.setting)
     return (Part(setting=case.setting, cost=step_cost(spec=case.spec, setting=case.setting), share_frac=1.0),)
+
+
+MEMORY_OF_KIND: dict[MemoryKind, Callable[[Part], FloatLike]] = {
+    "allocated": lambda part: part.cost.memory.total,
+    "reserved": lambda part: part.cost.reserved_bytes,
+    "device": lambda part: part.cost.device_bytes,
+}
+
+
+def is_torchtitan_default(run: PublishedRun) -> bool:
+    """torchtitan recomputes every second product (its `activation_checkpoint` is `selective`, `op`) by default."""
+    return run.layout.recompute == "unstated" and run.layout.compile is not None
 
 
 def least_recompute(spec: ModelSpec, setting: Setting) -> tuple[Part, ...]:
@@ -351,7 +394,7 @@ def least_recompute(spec: ModelSpec, setting: Setting) -> tuple[Part, ...]:
     full = whole("full")
     if not full.cost.fits:
         return (full,)
-    most, least = float(partly.cost.reserved_bytes), float(full.cost.reserved_bytes)
+    most, least = float(partly.cost.needed_bytes), float(full.cost.needed_bytes)
     share = (most - setting.machine.memory_bytes) / (most - least)
     return replace(partly, share_frac=1.0 - share), replace(full, share_frac=share)
 

@@ -8,6 +8,7 @@ from scalewright.planner.answer import CONFIDENCE_TITLES, Answer, Change
 from scalewright.planner.figures import TransformerFigures
 from scalewright.report.console import rate_words
 from scalewright.report.notebook import html
+from scalewright.report.planner.memory import plain_memory_rows
 
 MIN_SHARE_FRAC = 0.005
 """Terms below this share of the whole are left out of the bars."""
@@ -34,8 +35,6 @@ def answer_html(answer: Answer) -> str:
 def _figures(answer: Answer) -> list[tuple[str, str, str]]:
     low, high = (units.format(end, units.SECONDS) for end in answer.interval_s)
     each = rate_words(answer.rate_per_s / answer.question.num_gpus, f"{answer.figures.unit}s/s per device")
-    device = units.format(answer.question.machine.memory_bytes, units.BYTES)
-    reserved = units.format(answer.reserved_bytes, units.BYTES)
     rows = [
         ("time", units.format(answer.time_s, units.SECONDS), f"90 % interval {low} to {high}"),
         ("at least", units.format(answer.bound_s, units.SECONDS), "physical bound"),
@@ -43,10 +42,7 @@ def _figures(answer: Answer) -> list[tuple[str, str, str]]:
     ]
     if isinstance(answer.figures, TransformerFigures):
         rows.append(("MFU", units.format(answer.figures.mfu_frac, units.FRACTION), "of the dense peak"))
-    verdict = "fits" if answer.fits else "does not fit"
-    rows.append(
-        ("memory", units.format(answer.memory_bytes, units.BYTES), f"{reserved} reserved of {device}: {verdict}")
-    )
+    rows += plain_memory_rows(answer)
     if answer.energy is not None:
         rows.append(("energy", units.format(float(answer.energy.total), units.JOULES), _money(answer)))
     rows.append(("confidence", answer.confidence, CONFIDENCE_TITLES[answer.confidence]))
@@ -84,7 +80,7 @@ def change_html(change: Change) -> str:
             *(units.format(a.memory_bytes, units.BYTES) for a in (before, after)),
             f"{after.memory_bytes / before.memory_bytes - 1.0:+.1%}",
         ),
-        ("fits", *("yes" if a.fits else "no" for a in (before, after)), ""),
+        ("memory fits", *(a.verdict for a in (before, after)), ""),
     ]
     terms = [
         (name.replace("_", " "), units.format_difference(seconds, units.SECONDS))

@@ -95,8 +95,8 @@ def _print_best(console: Console, plan: Document) -> None:
         f"{best['mfu_frac']:.1%}",
         f"{rate_words(rate, 'tokens/s each')}, {rate_words(rate * plan['num_gpus'], 'in all')}",
     )
-    reserved = f"worst rank; {_b(best['reserved_bytes'])} reserved of {_b(best['device_memory_bytes'])}"
-    table.add_row("memory", _b(best["memory_bytes"]), reserved)
+    table.add_row("memory", _b(best["memory_bytes"]), f"allocated, worst rank; {_b(best['reserved_bytes'])} reserved")
+    table.add_row("", _b(best["device_bytes"]), f"on the device, of {_b(best['device_memory_bytes'])}")
     console.print()
     console.print(table)
     print_warnings(console, _warnings(plan))

@@ -44,7 +44,7 @@ class Bar:
     memory: Terms
     time_s: float
     interval_s: tuple[float, float]
-    reserved_bytes: float
+    shown_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +72,14 @@ def bars(plan_document: dict[str, Any]) -> list[Bar]:
 def _bar(body: dict[str, Any]) -> Bar:
     low, high = body["step_time_interval_s"]
     memory = _leaves(body["memory"], "total_bytes")
-    memory[RESERVE] = max(body["reserved_bytes"] - body["memory_bytes"], 0.0)
+    memory[RESERVE] = max(body["device_bytes"] - body["memory_bytes"], 0.0)
     return Bar(
         label=_label(body["layout"]),
         time=_leaves(body["time"], "total_s"),
         memory=memory,
         time_s=body["step_time_s"],
         interval_s=(low, high),
-        reserved_bytes=body["reserved_bytes"],
+        shown_bytes=body["device_bytes"],
     )
 
 
@@ -175,9 +175,9 @@ def _draw_memory(axes: Axes, shown: list[Bar], device_bytes: float) -> None:
         "device", (device_bytes / gib, 1.0), xycoords=("data", "axes fraction"), xytext=(-2, 1),
         textcoords="offset points", fontsize=6.0, ha="right", va="bottom", color=INK,
     )  # fmt: skip
-    widest = max(device_bytes, *(bar.reserved_bytes for bar in shown)) / gib
+    widest = max(device_bytes, *(bar.shown_bytes for bar in shown)) / gib
     for row, bar in enumerate(shown):
-        share = f"{bar.reserved_bytes / device_bytes:.0%}"
+        share = f"{bar.shown_bytes / device_bytes:.0%}"
         axes.annotate(share, (widest, row), xytext=(4, 0), textcoords="offset points", fontsize=6.0, va="center")
     axes.set_xlim(0.0, widest * 1.09)
     axes.set_xlabel("memory of the fullest device (GiB)", labelpad=1.5)

@@ -27,6 +27,7 @@ from scalewright.report.planner.explanation import (
     print_operations,
     print_terms,
 )
+from scalewright.report.planner.memory import memory_rows, short_verdict
 
 MAX_RANKS_SHOWN = 8
 
@@ -60,11 +61,8 @@ def _summary(answer: Answer) -> Table:
     each, in_all = rate_words(rate / answer.question.num_gpus, "tokens/s each"), rate_words(rate, "tokens/s in all")
     table.add_row("throughput", each, in_all)
     table.add_row("MFU", units.format(answer.transformer.mfu_frac, units.FRACTION), _hfu_note(answer))
-    verdict = "[green]fits[/]" if answer.fits else "[bold red]does not fit[/]"
-    peak = units.format(answer.memory_bytes, units.BYTES)
-    reserved = units.format(answer.reserved_bytes, units.BYTES)
-    device = units.format(answer.question.machine.memory_bytes, units.BYTES)
-    table.add_row("memory", peak, f"model; worst rank; {reserved} reserved of {device}: {verdict}")
+    for row in memory_rows(answer, where="worst rank; "):
+        table.add_row(*row)
     table.add_row("host memory", *_host_row(answer))
     table.add_row("data", *_data_row(answer))
     used = answer.footprint
@@ -133,10 +131,9 @@ def _print_changes(console: Console, answer: Answer, catalog: Catalog) -> None:
     table = plain_table("change", *numbers, "fits", title="one change at a time", right=numbers)
     for change in changes(answer, catalog):
         saved = f"{change.gain_frac:+.1%}"
-        verdict = "[green]yes[/]" if change.after.fits else "[bold red]no[/]"
         seconds = units.format(change.after.time_s, units.SECONDS)
         memory = units.format(change.after.memory_bytes, units.BYTES)
-        table.add_row(escape(change.name), seconds, saved, memory, verdict)
+        table.add_row(escape(change.name), seconds, saved, memory, short_verdict(change.after))
     console.print()
     console.print(table if table.row_count else "[bold]one change at a time[/]\nno single change divides this model")
 

@@ -334,11 +334,11 @@ def _draw_time(axes: Axes, picture: Picture) -> None:
 
 
 def _draw_memory(axes: Axes, picture: Picture) -> None:
-    segments, device, reserved = memory_segments(picture), picture.machine.memory_bytes, picture.reserved_bytes
-    widest = max(reserved, device)
+    segments, device, shown = memory_segments(picture), picture.machine.memory_bytes, picture.device_bytes
+    widest = max(shown, device)
     prefix = max((p for p, scale in units.BINARY.items() if widest >= scale), key=units.BINARY.__getitem__)
     scale = units.BINARY[prefix]
-    _draw_bar(axes, [replace(s, value=s.value / scale) for s in segments], reserved / scale)
+    _draw_bar(axes, [replace(s, value=s.value / scale) for s in segments], shown / scale)
     axes.axvline(device / scale, color="black", linewidth=1.0, linestyle=(0, (4, 2)))
     side = "right" if device > 0.5 * widest else "left"
     axes.annotate(
@@ -346,8 +346,7 @@ def _draw_memory(axes: Axes, picture: Picture) -> None:
         xytext=(0, 1), textcoords="offset points", ha=side, va="bottom", fontsize=6.0,
     )  # fmt: skip
     axes.set_xlim(0.0, 1.02 * widest / scale)
-    verdict = "fits" if picture.fits else "does not fit"
-    axes.set_xlabel(f"memory of the worst device ({prefix}B): {units.format(reserved, units.BYTES)}, {verdict}")
+    axes.set_xlabel(f"memory of the worst device ({prefix}B): {units.format(shown, units.BYTES)}, {picture.verdict}")
 
 
 def _draw_bar(axes: Axes, segments: list[Segment], total: float) -> None:

@@ -34,6 +34,7 @@ from scalewright.report.planner.explanation import (
     print_operations,
     print_terms,
 )
+from scalewright.report.planner.memory import memory_rows, short_verdict, verdict
 
 
 def print_generation(console: Console, answer: Answer) -> None:
@@ -58,7 +59,7 @@ def print_generation(console: Console, answer: Answer) -> None:
     table.add_row("first token", _s(figures.ttft_s), f"{first}; of a prompt that arrives alone")
     each = figures.itl_s * ends[0] / total, figures.itl_s * ends[1] / total
     table.add_row("next token", _s(figures.itl_s), f"{interval_words(kind, each)}; of a running sequence")
-    room = f"room for {figures.num_fit} sequences a copy: {_verdict(answer.fits)}"
+    room = f"room for {figures.num_fit} sequences a copy: {verdict(answer)}"
     table.add_row("memory", _b(answer.memory_bytes), f"model; of {_b(machine.memory_bytes)}; {room}")
     _add_energy(table, answer.footprint, "all answers cost", "tokens")
     console.print(table)
@@ -85,7 +86,7 @@ def print_rl(console: Console, answer: Answer) -> None:
     table.add_row("throughput", rate_words(rate, "tokens/s each"), "prompts and answers")
     room = f"model; of {_b(machine.memory_bytes)}"
     table.add_row("rollout memory", _b(float(figures.memory_rollout.total)), room)
-    table.add_row("update memory", _b(float(figures.memory_update.total)), f"{room}; {_verdict(answer.fits)}")
+    table.add_row("update memory", _b(float(figures.memory_update.total)), f"{room}; {verdict(answer)}")
     has = "" if machine.host_memory_bytes is None else f"of {_b(machine.host_memory_bytes)} "
     table.add_row("host memory", _b(float(answer.host_memory.total)), f"model; {has}a node")
     _add_energy(table, answer.footprint, "a step costs", "tokens")
@@ -120,8 +121,8 @@ def print_vision(console: Console, answer: Answer) -> None:
     table.add_row("an epoch", _s(figures.epoch_s), f"of ImageNet at {epoch_rate}, without start, end and validation")
     peak = f"of the dense {question.recipe.matmul} peak"
     table.add_row("MFU", units.format(figures.mfu_frac, units.FRACTION), peak)
-    room = f"{_b(answer.reserved_bytes)} reserved of {_b(machine.memory_bytes)}: {_verdict(answer.fits)}"
-    table.add_row("memory", _b(answer.memory_bytes), f"model; {room}")
+    for row in memory_rows(answer):
+        table.add_row(*row)
     _add_energy(table, answer.footprint, "a step costs", "images")
     console.print(table)
     print_warnings(console, answer.warnings)
@@ -168,9 +169,9 @@ FORMULAS: dict[type, tuple[str, ...]] = {
 def _print_changes(console: Console, offered: Iterable[Change]) -> None:
     table = plain_table("change", "rate", "memory", "fits", title="one change at a time", right=("rate", "memory"))
     for change in offered:
-        verdict = "[green]yes[/]" if change.after.fits else "[bold red]no[/]"
+        fitting = short_verdict(change.after)
         gain = f"{change.rate_ratio_frac - 1.0:+.1%}"
-        table.add_row(escape(change.name), gain, _b(change.after.memory_bytes), verdict)
+        table.add_row(escape(change.name), gain, _b(change.after.memory_bytes), fitting)
     if table.row_count:
         console.print()
         console.print(table)
@@ -211,7 +212,3 @@ def _s(value: float) -> str:
 
 def _b(value: float) -> str:
     return units.format(value, units.BYTES)
-
-
-def _verdict(fits: bool) -> str:
-    return "[green]fits[/]" if fits else "[bold red]does not fit[/]"

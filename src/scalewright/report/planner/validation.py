@@ -8,12 +8,18 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.markup import escape
 
+from scalewright.costs.room import MemoryKind
 from scalewright.planner.validation.error_table import ErrorTable
 from scalewright.planner.validation.scores import DIFFERENT_FRAC
 from scalewright.report.console import plain_table
 
 SOURCE_WIDTH = 25
 SHOWN_REGRETS = 5
+MEMORY_KIND_WORDS: dict[MemoryKind, str] = {
+    "allocated": "allocated",
+    "reserved": "reserved",
+    "device": "on the device",
+}
 
 
 def percent(value: float | int | None, *, signed: bool = False) -> str:
@@ -107,11 +113,14 @@ def _print_overall(console: Console, o: Mapping[str, float | int | None]) -> Non
         lines.add_row(f"layouts within {o['num_problems']} problems: Spearman", _number(o["spearman"]), "")
         lines.add_row("  top-1 regret", f"{percent(o['regret_frac'])} %", "")
         lines.add_row("  pairwise accuracy", _number(o["pairwise_accuracy_frac"]), "")
-    if o["num_memory"]:
-        lines.add_row(f"memory MAPE on {o['num_memory']} published peaks", f"{percent(o['memory_mape_frac'])} %", "")
-    caught = f"{o['num_oom_caught']} of {o['num_oom']}" if o["num_oom"] else "none among the rows"
+    for kind, words in MEMORY_KIND_WORDS.items():
+        if num := o[f"num_memory_{kind}"]:
+            error = f"{percent(o[f'memory_{kind}_mape_frac'])} %"
+            lines.add_row(f"memory {words}: MAPE of {num} peaks", error, "")
+    tight = f", {o['num_oom_tight']} called tight" if o["num_oom_tight"] else ""
+    caught = f"{o['num_oom_caught']} of {o['num_oom']}{tight}" if o["num_oom"] else "none among the rows"
     lines.add_row("out-of-memory runs caught", caught, "")
-    lines.add_row("false alarms among runs that ran", f"{o['num_false_alarms']} of {o['num_ran']}", "")
+    lines.add_row("runs that ran and are called impossible", f"{o['num_false_alarms']} of {o['num_ran']}", "")
     lines.add_row(
         f"coverage of the {percent(o['interval_frac'])[:-2]} % interval", f"{percent(o['coverage_frac'])} %", ""
     )
