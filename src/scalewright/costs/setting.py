@@ -137,7 +137,8 @@ class Setting(StepSetting):
     def _spares_the_ends(self, rest: FloatLike) -> FloatLike:
         """Two more layers would divide: the first and the last pipeline rank are the ones that have fewer."""
         pp = np.asarray(self.layout.pp)
-        return (pp > 2) & (np.asarray(rest) == pp - 2)
+        spares: FloatLike = (pp > 2) & (np.asarray(rest) == pp - 2)
+        return spares
 
     def rank_moe_frac(self, pipeline_rank: FloatLike) -> FloatLike:
         """Share of a pipeline rank's layers that are mixtures of experts; dense layers come first."""

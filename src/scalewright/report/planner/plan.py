@@ -96,7 +96,8 @@ def _print_best(console: Console, plan: Document) -> None:
         f"{rate_words(rate, 'tokens/s each')}, {rate_words(rate * plan['num_gpus'], 'in all')}",
     )
     table.add_row("memory", _b(best["memory_bytes"]), f"allocated, worst rank; {_b(best['reserved_bytes'])} reserved")
-    table.add_row("", _b(best["device_bytes"]), f"on the device, of {_b(best['device_memory_bytes'])}")
+    shown = best.get("device_bytes", best["reserved_bytes"])  # plans of earlier versions have one figure for both
+    table.add_row("", _b(shown), f"on the device, of {_b(best['device_memory_bytes'])}")
     console.print()
     console.print(table)
     print_warnings(console, _warnings(plan))

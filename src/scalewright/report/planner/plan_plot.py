@@ -72,14 +72,14 @@ def bars(plan_document: dict[str, Any]) -> list[Bar]:
 def _bar(body: dict[str, Any]) -> Bar:
     low, high = body["step_time_interval_s"]
     memory = _leaves(body["memory"], "total_bytes")
-    memory[RESERVE] = max(body["device_bytes"] - body["memory_bytes"], 0.0)
+    memory[RESERVE] = max(body.get("device_bytes", body["reserved_bytes"]) - body["memory_bytes"], 0.0)
     return Bar(
         label=_label(body["layout"]),
         time=_leaves(body["time"], "total_s"),
         memory=memory,
         time_s=body["step_time_s"],
         interval_s=(low, high),
-        shown_bytes=body["device_bytes"],
+        shown_bytes=body.get("device_bytes", body["reserved_bytes"]),
     )
 
 

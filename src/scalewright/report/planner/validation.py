@@ -117,9 +117,10 @@ def _print_overall(console: Console, o: Mapping[str, float | int | None]) -> Non
         if num := o[f"num_memory_{kind}"]:
             error = f"{percent(o[f'memory_{kind}_mape_frac'])} %"
             lines.add_row(f"memory {words}: MAPE of {num} peaks", error, "")
-    tight = f", {o['num_oom_tight']} called tight" if o["num_oom_tight"] else ""
-    caught = f"{o['num_oom_caught']} of {o['num_oom']}{tight}" if o["num_oom"] else "none among the rows"
+    caught = f"{o['num_oom_caught']} of {o['num_oom']}" if o["num_oom"] else "none among the rows"
     lines.add_row("out-of-memory runs caught", caught, "")
+    if o["num_oom_tight"]:
+        lines.add_row("  called tight", f"{o['num_oom_tight']}", "")
     lines.add_row("runs that ran and are called impossible", f"{o['num_false_alarms']} of {o['num_ran']}", "")
     lines.add_row(
         f"coverage of the {percent(o['interval_frac'])[:-2]} % interval", f"{percent(o['coverage_frac'])} %", ""
