@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from scalewright import units
 from scalewright.costs.energy import Facility
+from scalewright.costs.room import comfortable_bytes
 from scalewright.costs.selection import num_equal_layouts, selection_frac
 from scalewright.planner.answer import Answer
 from scalewright.planner.search.search import Objective, SearchResult
@@ -87,7 +88,7 @@ class ChosenLayout:
             "num_equal_layouts": self.num_equal,
             "fastest_layout": self.fastest.question.layout.brief,
             "fastest_step_time_s": self.fastest.time_s,
-            "fastest_reserved_bytes": self.fastest.reserved_bytes,
+            "fastest_device_bytes": self.fastest.device_bytes,
         }
 
 
@@ -142,7 +143,7 @@ class _Reach:
         machine = result.space.machine
         order = np.lexsort((
             time[rows], zero, c["pp"] * c["vpp"] * c["cp"], layer_group_nodes(c, zero, machine.gpus_per_node), narrow,
-            result.reserved_bytes[rows] > machine.memory_bytes * (1.0 - machine.constants.allocator_overhead.value),
+            result.needed_bytes[rows] > comfortable_bytes(machine),
         ))  # fmt: skip
         safety = np.empty(len(rows), dtype=np.int64)
         safety[order] = np.arange(len(rows))
@@ -184,7 +185,7 @@ def layer_group_nodes(columns: dict[str, Any], zero: Any, gpus_per_node: int) ->
 def _safer_by(chosen: Answer, fastest: Answer) -> Iterator[str]:
     """What a layout has over the fastest one, the most important first."""
     room = chosen.question.machine.memory_bytes
-    spare, other_spare = room - chosen.reserved_bytes, room - fastest.reserved_bytes
+    spare, other_spare = room - chosen.device_bytes, room - fastest.device_bytes
     if spare > other_spare:
         free, other_free = (units.format(size, units.BYTES) for size in (spare, other_spare))
         yield f"{free} of a device stay free instead of {other_free}"
