@@ -29,16 +29,17 @@ NOTHING_REMOVED: Removed = {}
 
 CONSTANTS = (
     "throttle_exponent", "device_spread", "misaligned_matmul_share", "narrow_matmul_gain",
-    "depth_overhead", "wave_overhead", "grouped_matmul_share", "grouped_rows_ramp", "unfused_attention_passes",
+    "hip_matmul_share", "depth_overhead", "wave_overhead", "grouped_matmul_share", "grouped_rows_ramp",
+    "unfused_attention_passes",
     "permute_passes", "narrow_cast_passes", "logits_passes", "expert_host_factor", "expert_cast_host",
     "softmax_fallback_host", "host_spread", "host_blend", "collective_offset", "latency_factor", "tensor_exposure",
     "transfer_exposure", "all_to_all_exposure", "gradient_overlap", "overlap_cost",
     "straggler_growth", "step_overhead",
 )  # fmt: skip
-AT_MOST_ONE = {"misaligned_matmul_share", "grouped_matmul_share", "tensor_exposure",
+AT_MOST_ONE = {"hip_matmul_share", "misaligned_matmul_share", "grouped_matmul_share", "tensor_exposure",
                "transfer_exposure", "all_to_all_exposure", "gradient_overlap",
                "overlap_cost"}  # fmt: skip
-SCALARS = {"throttle_exponent", "narrow_matmul_gain"}
+SCALARS = {"throttle_exponent", "narrow_matmul_gain", "hip_matmul_share"}
 """Constants that decide branches of the cost models, so that trials with other values need calls of their own."""
 FACTORS = ("host_time", "elementwise_passes", "attention_share")
 # stacks that share their factors with the first of the row: they differ in what overlaps, not in kernels
@@ -51,7 +52,8 @@ FAMILIES = (
 )
 PRIORS = {
     "throttle_exponent": 0.5, "device_spread": 0.04, "misaligned_matmul_share": 0.33,
-    "narrow_matmul_gain": 1.2, "depth_overhead": 100.0, "wave_overhead": 1e-6, "grouped_matmul_share": 0.85,
+    "narrow_matmul_gain": 1.2, "hip_matmul_share": 0.85, "depth_overhead": 100.0, "wave_overhead": 1e-6,
+    "grouped_matmul_share": 0.85,
     "grouped_rows_ramp": 500.0, "unfused_attention_passes": 14.0, "permute_passes": 12.0, "narrow_cast_passes": 6.0,
     "logits_passes": 16.0, "expert_host_factor": 10.0, "expert_cast_host": 0.5, "softmax_fallback_host": 0.25,
     "host_spread": 0.04, "host_blend": 3.0, "collective_offset": 20e-6, "latency_factor": 1.5, "tensor_exposure": 0.6,
@@ -114,7 +116,7 @@ def build_problem(catalog: Catalog) -> Problem:
         measured.append(time)
         sources.append(run.document)
         experts.append(run.model.moe is not None)
-        groups.append((run.document, run.hardware.gpu, run.dtype))
+        groups.append((run.document, run.hardware.gpu, str(run.dtype)))
     names = sorted(set(groups))
     group = np.array([names.index(g) for g in groups])
     weights = 1.0 / np.bincount(group)[group]

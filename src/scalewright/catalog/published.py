@@ -39,8 +39,8 @@ class RunModel(_Row):
     head_dim: int | None = Field(default=None, gt=0)
     ffn_hidden: int | None = Field(default=None, gt=0)
     vocab: int | None = Field(default=None, gt=0)
-    seq: int = Field(gt=0)
-    gated: bool = False
+    seq: int | None = Field(default=None, gt=0)
+    gated: bool | None = False
     qk_norm: bool = False
     moe: RunMoe | None = None
     mla: bool = False
@@ -61,15 +61,17 @@ class RunLayout(_Row):
     tp: int | None = Field(default=None, gt=0)
     pp: int | None = Field(default=None, gt=0)
     vpp: int | None = Field(default=None, gt=0)
-    cp: int = Field(default=1, gt=0)
-    ep: int = Field(default=1, gt=0)
+    cp: int | None = Field(default=1, gt=0)
+    ep: int | None = Field(default=1, gt=0)
     sp: bool | None = None
-    zero: int = Field(default=0, ge=0, le=3)
+    zero: int | None = Field(default=0, ge=0, le=3)
     micro_batch: int | None = Field(default=None, gt=0)
     global_batch: int | None = Field(default=None, gt=0)
     recompute: Literal["none", "selective", "selective-op", "full", "unstated"] = "unstated"
     fsdp: bool | str | None = None
     """A framework's name for its sharding, or whether it shards; null where the source does not say."""
+    recompute_layers: int | None = Field(default=None, ge=0)
+    """How many layers are recomputed in full, where the source gives a number."""
     compile: bool | None = None
     async_tp: bool = False
     fused_loss: bool = False
@@ -103,17 +105,22 @@ class PublishedRun(_Row):
     model: RunModel
     hardware: RunHardware
     layout: RunLayout
-    dtype: str
+    dtype: str | None
     measured: RunMeasured
     derived: RunDerived = RunDerived()
     release: str | None = None
     """Release of the software, where the source gives one."""
-    task: str = "pretrain"
+    framework: str | None = None
+    publication: str | None = None
+    """What the row was published in, where one publication spreads over many files."""
+    conditions: str | None = None
+    """What the source says of the machine that makes it unlike the catalogue's device, such as a lower power limit."""
+    task: str | None = "pretrain"
 
     @property
     def document(self) -> str:
         """The source without the line it was read on: what belongs to one publication groups together."""
-        return re.sub(r":L\d+$", "", self.source)
+        return self.publication or re.sub(r":L\d+$", "", self.source)
 
 
 def packaged_runs() -> Path:

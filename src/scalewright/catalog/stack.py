@@ -68,6 +68,8 @@ class Stack(Entry):
     """Dropout masks are kept for the backward pass."""
     keeps_gradients: bool
     """Gradients have a buffer of their own; false: they appear as the backward pass frees activations."""
+    narrow_frozen_weights: bool = False
+    """With 8-bit products, LoRA keeps the frozen weights in 8 bit."""
     gradient_bytes: Bytes | None = None
     """Length of a gradient in that buffer, where the stack keeps it shorter than the precision says."""
     logits_bytes: Bytes

@@ -23,6 +23,9 @@ from scalewright.costs.shards import (
 )
 from scalewright.workload.layout import COLUMNS
 
+NARROW_FROM_16_BIT = 0.5
+"""Bytes of a weight in 8 bit over its bytes in 16 bit."""
+
 
 def step_memory(setting: Setting) -> Breakdown:
     """Peak allocated bytes on the worst pipeline rank: the first, second, last or first all-expert one.
@@ -211,6 +214,8 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
         value = held.num_dense * dense[name]
         if shape.moe is not None:
             value = value + held.num_routed * routed[name]
+        if name == "weights" and setting.mode.is_lora and recipe.is_narrow and setting.stack.narrow_frozen_weights:
+            value = value * NARROW_FROM_16_BIT
         if name == "weights" and setting.mode.is_lora:
             value = value + trained.num_dense * dense[name]
         if name == "gradients" and np.any(whole):

@@ -30,6 +30,9 @@ class TrainingConstants(Strict):
     """Rate of 16-bit products with a side that is no multiple of 8 elements, over that of aligned ones."""
     narrow_matmul_gain: Fraction
     """8-bit products over what the 16-bit throttling would leave them: they move fewer bits per operation."""
+    hip_matmul_share: Fraction
+    """Rate of a model's products on AMD devices over the best one published: AMD's libraries are fast for fewer
+    shapes."""
     depth_overhead: Count
     """Elements of depth that filling and draining a tile's pipeline costs."""
     wave_overhead: Seconds

@@ -139,8 +139,9 @@ class Machine:
     def sustained_flop_per_s(self, precision: Precision) -> float:
         """Rate of large products while a job runs.
 
-        Equation  F16 = best min(1, a (x / x0)^-g),  x = 16-bit peak / board power, x0 and a those of the device whose
-                  sustained rate was measured; F8 = F16 k best8 / best16, never above best8; as measured where known
+        Equation  F16 = best h min(1, a (x / x0)^-g),  x = 16-bit peak / board power, x0 and a those of the device whose
+                  sustained rate was measured, h = 1, on AMD devices fitted; F8 = F16 k best8 / best16, never above
+                  h best8; as measured where known
         Source    benchmarks/results/h200_micro.jsonl for a; g and k fitted (benchmarks/fit.py)
         Assumes   devices with more peak per watt run further below their short-burst rate, which power limits; products
                   in 8 bit spend less energy on each operation, so that power slows them down later; the vector units'
@@ -153,9 +154,13 @@ class Machine:
             return measured.value
         wide = self._wide_precision
         if precision not in NARROW_PRECISIONS or wide is None:
-            return best * self._sustained_frac(precision)
+            return best * self._sustained_frac(precision) * self._library_frac
         ratio = self.constants.narrow_matmul_gain.value * best / self.matmul_flop_per_s(wide)
-        return min(best, self.sustained_flop_per_s(wide) * ratio)
+        return min(best * self._library_frac, self.sustained_flop_per_s(wide) * ratio)
+
+    @property
+    def _library_frac(self) -> float:
+        return self.constants.hip_matmul_share.value if self.accelerator.vendor == "AMD" else 1.0
 
     @property
     def _wide_precision(self) -> Precision | None:

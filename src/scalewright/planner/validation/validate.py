@@ -53,7 +53,7 @@ class ValidatedRow:
 
     @property
     def group(self) -> tuple[str, str, str]:
-        return self.run.document, self.run.hardware.gpu, self.run.dtype
+        return self.run.document, self.run.hardware.gpu, self.run.dtype or "not given"
 
     @property
     def is_timed(self) -> bool:
@@ -136,11 +136,15 @@ class Case:
 
 def express(catalog: Catalog, run: PublishedRun) -> Case:
     """A published run in our terms, from its model, hardware, layout, dtype and software fields alone."""
+    if run.conditions is not None:
+        raise NotInScopeError(f"it is not comparable: {run.conditions}")
     spec = _spec(run)
+    if run.dtype is None:
+        raise NotInScopeError("the row gives no dtype")
     recipe = RECIPES.get(run.dtype)
     if recipe is None:
         raise NotInScopeError(f"dtype {run.dtype!r} is not one of {', '.join(RECIPES)}")
-    if run.task not in ("pretrain", "sft", "lora"):
+    if run.task not in (None, "pretrain", "sft", "lora"):
         raise NotInScopeError(f"{run.task} is not covered yet")
     layout, assumed = _layout(run, spec)
     setting = Setting(
@@ -167,6 +171,18 @@ def _stack(catalog: Catalog, run: PublishedRun) -> Stack:
     return stack.model_copy(update={"loss_memory": None}) if is_old or run.layout.fused_loss else stack
 
 
+STACK_OF_FRAMEWORK = {
+    "torchtitan": "compiled",
+    "Megatron-DeepSpeed": "eager-unfused",
+    "GPT-NeoX": "eager-unfused",
+    "BigCode Megatron-LM": "eager-unfused",
+    "MLPerf": "megatron-bridge",
+}
+"""Stacks of rows that name their software and nothing more. Megatron-DeepSpeed, GPT-NeoX and BigCode's Megatron-LM had
+no fused attention on the devices of their rows (AMD MI250X, 2023); MLPerf's submissions are tuned as Megatron Bridge's
+published figures are."""
+
+
 def stack_of(run: PublishedRun) -> str:
     """The software a row describes, from the fields that say so; fp16 runs are taken as from before fused attention.
 
@@ -182,6 +198,8 @@ def stack_of(run: PublishedRun) -> str:
         return "eager-fused-loss"
     if run.release is not None:
         return "megatron-bridge"
+    if run.framework is not None and run.framework in STACK_OF_FRAMEWORK:
+        return STACK_OF_FRAMEWORK[run.framework]
     return "eager-unfused" if run.dtype == "fp16" else "megatron-core"
 
 
@@ -189,6 +207,7 @@ def _spec(run: PublishedRun) -> ModelSpec:
     m = run.model
     needed = {"layers": m.layers, "hidden": m.hidden, "heads": m.heads, "ffn_hidden": m.ffn_hidden, "vocab": m.vocab}
     missing = [name for name, value in needed.items() if value is None]
+    missing += [name for name, value in {"seq": m.seq, "gated": m.gated}.items() if value is None]
     if m.moe is not None and not (m.moe.experts and m.moe.top_k and m.moe.expert_ffn):
         missing.append("experts")
     if missing:
@@ -198,6 +217,8 @@ def _spec(run: PublishedRun) -> ModelSpec:
     assert m.heads
     assert m.ffn_hidden
     assert m.vocab
+    assert m.seq
+    gated = bool(m.gated)
     if m.head_dim is None and m.hidden % m.heads:
         raise NotInScopeError(f"hidden {m.hidden} does not divide by {m.heads} heads")
     shape = TransformerShape(
@@ -210,15 +231,15 @@ def _spec(run: PublishedRun) -> ModelSpec:
         ffn_hidden=m.ffn_hidden,
         vocab=m.vocab,
         seq=m.seq,
-        gated=m.gated,
-        positions="rotary" if m.gated else "learned",
-        num_positions=0 if m.gated else m.seq,
-        norm="rmsnorm" if m.gated else "layernorm",
-        norm_bias=not m.gated,
-        qkv_bias=not m.gated,
-        out_bias=not m.gated,
-        ffn_bias=not m.gated,
-        tied_embeddings=not m.gated,
+        gated=gated,
+        positions="rotary" if gated else "learned",
+        num_positions=0 if gated else m.seq,
+        norm="rmsnorm" if gated else "layernorm",
+        norm_bias=not gated,
+        qkv_bias=not gated,
+        out_bias=not gated,
+        ffn_bias=not gated,
+        tied_embeddings=not gated,
         moe=_moe(run),
         mla=DEEPSEEK_MLA if m.mla else None,
         qk_norm=m.qk_norm,
@@ -273,7 +294,7 @@ def _as_printed(run: PublishedRun) -> tuple[PublishedRun, list[str]]:
     per_copy, printed = given.micro_batch or 1, given.dp_as_printed
     if given.global_batch >= given.dp * per_copy or given.dp % printed:
         return run, []
-    cp = given.cp * given.dp // printed
+    cp = (given.cp or 1) * given.dp // printed
     layout = given.model_copy(update={"dp": printed, "cp": cp})
     assumption = (
         f"dp={printed} as printed and cp={cp}, since a batch of {given.global_batch} does not reach dp={given.dp}"
@@ -302,6 +323,10 @@ def _layout(run: PublishedRun, spec: ModelSpec) -> tuple[Layout, list[str]]:
         assumed.append(f"vpp={vpp}")
     if given.sp is None and given.tp > 1:
         assumed.append("sequence parallel")
+    zero = given.zero
+    if zero is None:
+        zero = 1 if given.dp > 1 else 0
+        assumed.append(f"zero={zero}, the distributed optimizer" if zero else "zero=0")
     recompute: Recompute = "operators" if given.recompute == "selective-op" or is_torchtitan_default(run) else "none"
     if given.recompute in ("none", "selective", "full"):
         recompute = given.recompute
@@ -309,12 +334,12 @@ def _layout(run: PublishedRun, spec: ModelSpec) -> tuple[Layout, list[str]]:
         tp=given.tp,
         pp=given.pp,
         vpp=vpp,
-        cp=given.cp,
-        ep=given.ep,
+        cp=given.cp or 1,
+        ep=given.ep or 1,
         dp=given.dp,
         mbs=given.micro_batch or 1,
         gbs=given.global_batch,
-        zero=given.zero,
+        zero=zero,
         sp=given.tp > 1 if given.sp is None else given.sp,
         recompute=recompute,
     )
@@ -342,11 +367,12 @@ def _machine(catalog: Catalog, run: PublishedRun) -> Machine:
 
 
 def _usual_machine(catalog: Catalog, run: PublishedRun) -> Machine:
-    """The catalogue's generic nodes of the row's device, where the row gives no network; else a reason."""
+    """A catalogued system's nodes of the row's device, generic ones first, where the row gives no network."""
     device = catalog.accelerator(run.hardware.gpu).id
-    for name in (i for i in catalog.ids("systems") if i.startswith("generic-")):
+    for name in sorted(catalog.ids("systems"), key=lambda name: (not name.startswith("generic-"), name)):
         machine = machine_from_system(catalog, name)
-        if machine.accelerator.id == device and machine.gpus_per_node == run.hardware.gpus_per_node:
+        is_rack = machine.gpus_per_node > run.hardware.gpus_per_node  # hosts of one rack share a scale-up network
+        if machine.accelerator.id == device and (is_rack or machine.gpus_per_node == run.hardware.gpus_per_node):
             return replace(machine, assumptions=(f"network of {name}",))
     raise NotInScopeError(f"the row gives no network between nodes of {run.hardware.gpu}")
 
@@ -361,22 +387,17 @@ class Part:
 
 
 def with_recompute(run: PublishedRun, case: Case) -> tuple[Part, ...]:
-    """Cost with the recompute the row states; where it states none, the least that fits."""
+    """Cost with the recompute the row states, in as many layers as it states; without it, the least that fits."""
     if run.layout.recompute == "unstated" and not is_torchtitan_default(run):
         return least_recompute(case.spec, case.setting)
-    return (Part(setting=case.setting, cost=step_cost(spec=case.spec, setting=case.setting), share_frac=1.0),)
-
-
-MEMORY_OF_KIND: dict[MemoryKind, Callable[[Part], FloatLike]] = {
-    "allocated": lambda part: part.cost.memory.total,
-    "reserved": lambda part: part.cost.reserved_bytes,
-    "device": lambda part: part.cost.device_bytes,
-}
-
-
-def is_torchtitan_default(run: PublishedRun) -> bool:
-    """torchtitan recomputes every second product (its `activation_checkpoint` is `selective`, `op`) by default."""
-    return run.layout.recompute == "unstated" and run.layout.compile is not None
+    stated = Part(setting=case.setting, cost=step_cost(spec=case.spec, setting=case.setting), share_frac=1.0)
+    num_layers, total = run.layout.recompute_layers, case.spec.transformer.layers
+    if run.layout.recompute != "full" or num_layers is None or num_layers >= total:
+        return (stated,)
+    without = replace(case.setting, layout=replace(case.setting.layout, recompute="none"))
+    share = num_layers / total
+    others = Part(setting=without, cost=step_cost(spec=case.spec, setting=without), share_frac=1.0 - share)
+    return others, replace(stated, share_frac=share)
 
 
 def least_recompute(spec: ModelSpec, setting: Setting) -> tuple[Part, ...]:
@@ -407,7 +428,7 @@ def measured_step_s(run: PublishedRun, spec: ModelSpec, layout: Layout) -> float
     if stated is not None:
         return stated
     gpus, batch = int(layout.num_gpus), int(layout.gbs)
-    if run.measured.tokens_per_s_per_gpu is not None:
+    if run.measured.tokens_per_s_per_gpu is not None and run.model.seq is not None:
         return batch * run.model.seq / (run.measured.tokens_per_s_per_gpu * gpus)
     if run.measured.tflop_per_s_per_gpu is not None:
         rate = parse(f"{run.measured.tflop_per_s_per_gpu} TFLOP/s", FLOP_PER_S)
