@@ -180,42 +180,44 @@ class Spread:
         power = np.where(has_experts, self.expert_power, 1.0)
         return (ratio >= self.low**power) & (ratio <= self.high**power)
 
+    def width_frac(self, has_experts: NDArray[np.bool_]) -> Array:
+        power = np.where(has_experts, self.expert_power, 1.0)
+        return np.asarray(self.high**power - self.low**power)
+
 
 def spread_of(problem: Problem, ratio: Array, keep: NDArray[np.bool_]) -> Spread:
     """From measured over predicted in the rows kept, for a row of a source that is not among them.
 
-    Each source weighs the same, and so does the new one, whose rows may lie anywhere: with n sources the quantiles are
-    taken so that 90 % x (n + 1) / n lie between them (lee2023, Distribution-free inference with hierarchical data).
+    A source counts with the square root of its rows: between each source alike, which lets a few odd runs widen every
+    interval, and each row alike, which lets one large source speak for all. Experts scatter more: their residuals are
+    divided by the power with which each source's own spread, seen the same way, becomes that of dense models.
     """
-    dense = keep & ~problem.has_experts
-    rows = {s: ratio[dense & (problem.sources == s)] for s in np.unique(problem.sources[dense])}
-    values = np.concatenate(list(rows.values()))
-    weights = np.concatenate([np.full(len(r), 1.0 / len(r)) for r in rows.values()])
-    tail = max((1.0 - COVERAGE_FRAC * (1.0 + 1.0 / len(rows))) / 2.0, 0.0)
-    low, high = weighted_quantile(values, weights, tail), weighted_quantile(values, weights, 1.0 - tail)
-    has = keep & problem.has_experts
-    experts = {g: ratio[has & (problem.groups == g)] for g in np.unique(problem.groups[has])}
-    power = 1.0
-    while experts and power < MAX_EXPERT_POWER:
-        inside = [np.mean((r >= low**power) & (r <= high**power)) for r in experts.values()]
-        if np.mean(inside) >= COVERAGE_FRAC:
-            break
-        power += 0.05
-    return Spread(low, high, power)
+    counts = {s: np.count_nonzero(problem.sources == s) for s in np.unique(problem.sources)}
+    weights = np.array([counts[s] ** -0.5 for s in problem.sources])
+    logs = np.log(ratio)
+    dense, experts = keep & ~problem.has_experts, keep & problem.has_experts
+    scale = [float(np.average(np.abs(logs[rows]), weights=weights[rows])) for rows in (dense, experts) if rows.any()]
+    power = float(np.clip(scale[-1] / scale[0], 1.0, MAX_EXPERT_POWER))
+    alike = logs[keep] / np.where(problem.has_experts[keep], power, 1.0)
+    tail = (1.0 - COVERAGE_FRAC) / 2.0
+    low, high = (weighted_quantile(alike, weights[keep], q) for q in (tail, 1.0 - tail))
+    return Spread(float(np.exp(low)), float(np.exp(high)), power)
 
 
 def print_coverage(problem: Problem, ratio: Array) -> None:
     """Share of each group's rows inside the interval that the other sources' left-out residuals give."""
-    shares, inside = [], np.zeros(len(ratio), dtype=bool)
+    shares, inside, width = [], np.zeros(len(ratio), dtype=bool), np.zeros(len(ratio))
     for g, (source, gpu, dtype) in enumerate(problem.names):
         mine = problem.groups == g
         spread = spread_of(problem, ratio, problem.sources != source)
         inside[mine] = spread.covers(ratio[mine], problem.has_experts[mine])
+        width[mine] = spread.width_frac(problem.has_experts[mine])
         shares.append(float(np.mean(inside[mine])))
         print(f"  {source[:44]:44s} {gpu[:14]:14s} {dtype:5s} {mine.sum():4d} rows  covered {shares[-1]:6.1%}")
     by_source = [float(np.mean(inside[problem.sources == s])) for s in np.unique(problem.sources)]
     print(f"covered on the mean of {len(shares)} groups: {np.mean(shares):.1%}, ", end="")
-    print(f"of {len(by_source)} sources: {np.mean(by_source):.1%}")
+    print(f"of {len(by_source)} sources: {np.mean(by_source):.1%}, of {len(inside)} rows: {np.mean(inside):.1%}")
+    print(f"mean width of the interval: {np.mean(width):.3f} of the prediction")
 
 
 def write(problem: Problem, fitted: Fitted, spread: Spread | None) -> None:

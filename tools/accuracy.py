@@ -145,6 +145,8 @@ def other_scores(validation: Validation) -> str:
         ("others of them called tight", f"{o['num_oom_tight']}"),
         ("runs that ran and are called impossible", f"{o['num_false_alarms']} of {o['num_ran']}"),
         (f"coverage of the {100 * o['interval_frac']:.0f} % interval", percent_or_dash(o["coverage_frac"])),
+        ("mean width of the interval, of the prediction", percent_or_dash(o["width_frac"])),
+        ("Winkler score of the interval, of the prediction", percent_or_dash(o["winkler_frac"])),
         ("coverage by quantiles of the other sources", percent_or_dash(o["left_out_coverage_frac"])),
     ]
     return table(("score", "value"), rows)

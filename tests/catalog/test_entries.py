@@ -161,7 +161,7 @@ def test_no_data_file_points_into_the_workplace_it_was_made_in() -> None:
 
 def test_published_runs_all_load_with_ids_of_their_own() -> None:
     runs = load_runs(packaged_runs())
-    assert len(runs) == 833
+    assert len(runs) == 1068
     assert len({run.id for run in runs}) == len(runs)
     assert all(run.source.strip() for run in runs)
 

@@ -82,3 +82,15 @@ def test_weighted_quantile_stays_inside_the_sample_and_ignores_the_scale_of_weig
     value = scores.weighted_quantile(sample, weights, quantile)
     assert min(values) <= value <= max(values)
     assert scores.weighted_quantile(sample, weights * 7.0, quantile) == pytest.approx(value)
+
+
+def test_winkler_score_is_least_for_the_quantiles_of_what_was_drawn() -> None:
+    drawn = np.random.default_rng(1).normal(10.0, 1.0, 20_000)
+
+    def mean_score(half_width: float) -> float:
+        low, high = np.full_like(drawn, 10.0 - half_width), np.full_like(drawn, 10.0 + half_width)
+        return float(np.mean(scores.winkler(low, high, drawn, 0.9)))
+
+    assert mean_score(1.645) < min(mean_score(1.3), mean_score(2.0))
+    assert scores.winkler(column(1.0), column(2.0), column(1.5), 0.9) == pytest.approx(1.0)
+    assert scores.winkler(column(1.0), column(2.0), column(2.1), 0.9) == pytest.approx(1.0 + 2.0 / 0.1 * 0.1)

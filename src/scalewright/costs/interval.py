@@ -150,10 +150,10 @@ def own_flows_note(setting: AnySetting) -> str:
 def interval_s(*, time_s: FloatLike, setting: Setting) -> tuple[FloatLike, FloatLike]:
     """The 90 % interval of a predicted time.
 
-    Equation  [low, high] x t, each end to the power p (1 + u/2) for u things never seen in a fit; p = 1 for dense
+    Equation  [low, high] x t, each end to the power p (1 + w u) for u things never seen in a fit; p = 1 for dense
               models; other jobs on the network widen it further (shared_interval_s)
-    Source    lee2023 (arXiv:2306.06342) on the published runs shipped with the package, each source left out in turn
-              and weighing the same, as does the one that is not among them (benchmarks/fit.py)
+    Source    quantiles of the published runs shipped with the package, each source left out in turn; a run counts with
+              the fourth root of its source's runs, inverted (benchmarks/fit.py)
     Assumes   tomorrow's run is of a source like those
     Checked   `scalewright validate` prints the coverage; tests/costs/test_interval.py: never narrower for the unseen
     """

@@ -221,13 +221,22 @@ def _memory_errors(rows: Sequence[ValidatedRow]) -> Scores:
 
 
 def coverage_scores(rows: Iterable[ValidatedRow]) -> Scores:
-    """Share of measured times inside the interval as shipped."""
-    inside = [
-        row.interval_s[0] <= row.measured_step_s <= row.interval_s[1]
+    """How many measured times lie inside the interval as shipped, how wide it is, and its Winkler score."""
+    known = [
+        (row.interval_s, row.predicted_step_s, row.measured_step_s)
         for row in rows
-        if row.is_timed and row.interval_s is not None and row.measured_step_s is not None
+        if row.interval_s is not None and row.predicted_step_s is not None and row.measured_step_s is not None
     ]
-    return {"interval_frac": COVERAGE_FRAC, "coverage_frac": float(np.mean(inside)) if inside else None}
+    if not known:
+        return dict.fromkeys(("coverage_frac", "width_frac", "winkler_frac")) | {"interval_frac": COVERAGE_FRAC}
+    low, high = np.array([ends for ends, _, _ in known]).T
+    predicted, measured = np.array([times for _, *times in known]).T
+    return {
+        "interval_frac": COVERAGE_FRAC,
+        "coverage_frac": float(np.mean((low <= measured) & (measured <= high))),
+        "width_frac": float(np.mean((high - low) / predicted)),
+        "winkler_frac": float(np.mean(scores.winkler(low, high, measured, COVERAGE_FRAC) / predicted)),
+    }
 
 
 def residual_quantiles(ratios: dict[tuple[str, str, str], Array]) -> tuple[float, float]:

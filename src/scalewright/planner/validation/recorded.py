@@ -24,6 +24,7 @@ BETTER: dict[str, Better] = {
     "memory_device_mape_frac": "lower",
     "num_oom_missed": "lower",
     "coverage_frac": "promised",
+    "winkler_frac": "lower",
     "num_expressed": "higher",
     "num_false_alarms": "lower",
 }

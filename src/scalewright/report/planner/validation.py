@@ -125,6 +125,8 @@ def _print_overall(console: Console, o: Mapping[str, float | int | None]) -> Non
     lines.add_row(
         f"coverage of the {percent(o['interval_frac'])[:-2]} % interval", f"{percent(o['coverage_frac'])} %", ""
     )
+    lines.add_row("  its mean width, of the prediction", f"{percent(o['width_frac'])} %", "")
+    lines.add_row("  its Winkler score, of the prediction", f"{percent(o['winkler_frac'])} %", "")
     lines.add_row("  by quantiles of the other sources", f"{percent(o['left_out_coverage_frac'])} %", "")
     console.print(lines)
 
