@@ -91,7 +91,8 @@ def fit(
         at_once = np.array([name not in SCALARS for name in parameter_names()])
         for i in np.flatnonzero(is_free & ~at_once):
             columns[:, i] = (residuals(moved[i]) - r) / SLOPE_STEP
-        columns[:, is_free & at_once] = (residuals(moved[is_free & at_once]) - r).T / SLOPE_STEP
+        if np.any(is_free & at_once):
+            columns[:, is_free & at_once] = (residuals(moved[is_free & at_once]) - r).T / SLOPE_STEP
         return columns
 
     def loss(r: Array, x: Array) -> float:
@@ -188,12 +189,12 @@ class Spread:
 def spread_of(problem: Problem, ratio: Array, keep: NDArray[np.bool_]) -> Spread:
     """From measured over predicted in the rows kept, for a row of a source that is not among them.
 
-    A source counts with the square root of its rows: between each source alike, which lets a few odd runs widen every
-    interval, and each row alike, which lets one large source speak for all. Experts scatter more: their residuals are
-    divided by the power with which each source's own spread, seen the same way, becomes that of dense models.
+    A row counts with the fourth root of its source's rows, inverted: between each source alike, which lets a few odd
+    runs widen every interval, and each row alike, which lets one large source speak for all. Residuals of experts are
+    divided by how much wider they scatter than those of dense models.
     """
     counts = {s: np.count_nonzero(problem.sources == s) for s in np.unique(problem.sources)}
-    weights = np.array([counts[s] ** -0.5 for s in problem.sources])
+    weights = np.array([counts[s] ** -0.25 for s in problem.sources])
     logs = np.log(ratio)
     dense, experts = keep & ~problem.has_experts, keep & problem.has_experts
     scale = [float(np.average(np.abs(logs[rows]), weights=weights[rows])) for rows in (dense, experts) if rows.any()]

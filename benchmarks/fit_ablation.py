@@ -20,8 +20,8 @@ from fit_problem import FAMILIES, Problem, Values, build_problem, predict_all
 from scalewright.catalog.library import open_catalog
 
 NEUTRAL = {
-    "throttle_exponent": 0.0, "device_spread": 0.0, "misaligned_matmul_share": 1.0,
-    "narrow_matmul_gain": 1.0, "hip_matmul_share": 1.0, "depth_overhead": 0.0, "wave_overhead": 0.0,
+    "throttle_exponent": 0.0, "misaligned_matmul_share": 1.0,
+    "narrow_matmul_gain": 1.0, "hip_matmul_share": 1.0, "depth_overhead": 0.0,
     "grouped_matmul_share": 1.0,
     "grouped_rows_ramp": 0.0, "permute_passes": 0.0, "narrow_cast_passes": 0.0, "expert_host_factor": 1.0,
     "expert_cast_host": 0.0, "softmax_fallback_host": 0.0, "host_spread": 0.0, "host_blend": 50.0,

@@ -207,7 +207,6 @@ def test_constants_of_the_engine_are_shares_and_bracket_the_truth() -> None:
     assert 0 <= c.throttle_exponent.value < 1
     assert c.host_blend.value >= 1
     assert c.latency_factor.value >= 1
-    assert c.wave_overhead.value < 1e-5
     assert 1e-6 < c.collective_offset.value < 1e-4
     assert c.allocator_overhead.value < 0.2
     assert c.straggler_growth.value < 0.1

@@ -26,7 +26,6 @@ from scalewright.costs.compute import (
     host_wait_s,
     num_output_rows,
     optimizer_time_s,
-    product_flop_per_s,
     tiled_product_time_s,
 )
 from scalewright.costs.machine import machine_from_system
@@ -226,16 +225,6 @@ def test_odd_vocabulary_costs_more_than_the_next_multiple_of_128_and_is_filled_u
     rows = [num_output_rows(replace(case, shape=case.shape.model_copy(update={"vocab": 50257})))
             for case in (setting(tp=1), setting(tp=8))]  # fmt: skip
     assert rows == [50257, 51200]
-
-
-def test_one_device_runs_at_its_rate_and_a_crowd_at_that_of_its_slowest() -> None:
-    hopper = setting(machine="generic-h100")
-    one, eight, many = (float(product_flop_per_s(changed(hopper, dp=dp, gbs=dp), "bf16")) for dp in (1, 8, 1024))
-    assert one == hopper.machine.sustained_flop_per_s("bf16")
-    assert one > eight > many > 0.8 * one
-    assert product_flop_per_s(changed(setting(), dp=1024, gbs=1024), "bf16") == setting().machine.sustained_flop_per_s(
-        "bf16"
-    )
 
 
 def test_sustained_rate_is_the_measured_one_where_there_is_one() -> None:

@@ -254,6 +254,10 @@ def test_leonardo_per_epoch_on_64_nodes_follows_from_16() -> None:
 # --- Frontier --------------------------------------------------------------------------------------------------------
 
 
+RECOMPUTED = 8 / 6
+"""FLOP that Megatron-DeepSpeed counts where layers are computed again, over those of the model."""
+
+
 def frontier(
     model: str, tp: int, pp: int, dp: int, batch: int, *, zero: int = 1, stack: str = "megatron-deepspeed-flash"
 ) -> float:
@@ -292,8 +296,9 @@ def test_frontier_scales(model: str, tp: int, pp: int, copies: tuple[int, int], 
 def test_frontier_percent_of_peak(
     model: str, tp: int, pp: int, batch: int, zero: int, percent: float, tolerance: float
 ) -> None:
+    """Megatron-DeepSpeed, which printed these, counts what is computed again: 8 in place of 6 FLOP a parameter."""
     peak_frac = frontier(model, tp, pp, 2, batch, zero=zero) / GCD_PEAK_FLOP_PER_S
-    assert 100 * peak_frac == pytest.approx(percent, abs=tolerance)
+    assert 100 * peak_frac * RECOMPUTED == pytest.approx(percent, abs=tolerance)
 
 
 def test_more_tensor_parallelism_is_slower_and_most_so_across_nodes() -> None:

@@ -33,6 +33,7 @@ RECORDED = {
     "memory_device_mape_frac": 0.06,
     "num_oom_missed": 1.0,
     "coverage_frac": 0.91,
+    "winkler_frac": 0.6,
     "num_expressed": 820.0,
     "num_false_alarms": 100.0,
 }

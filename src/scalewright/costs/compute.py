@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.catalog.types import Constants, Precision, TransformerShape
+from scalewright.catalog.types import Constants, TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.setting import Setting
 
@@ -41,10 +41,10 @@ def tiled_product_time_s(
 ) -> FloatLike:
     """Arithmetic of one matrix product C[m,n] = A[m,k] B[k,n], cut into tiles that run in waves.
 
-    Equation  t = min over tiles of W (U r c 2 (k + k0) / (F e) + w),  W = ceil(ceil(m/r) ceil(n/c) / U)
+    Equation  t = min over tiles of W U r c 2 (k + k0) / (F e),  W = ceil(ceil(m/r) ceil(n/c) / U)
     Source    nvidia2023 (Matrix Multiplication Background User's Guide), tile and wave quantisation
     Assumes   one tile per unit and wave; the library picks the best of four tile sizes r x c, whose rate over the
-              largest is e; filling a tile's pipeline costs k0 of depth, a wave costs w
+              largest is e; filling a tile's pipeline costs k0 of depth
     Checked   tests/costs/test_compute.py: steps at whole waves; large products reach F within 2 %
     """
     best: FloatLike | None = None
@@ -52,7 +52,7 @@ def tiled_product_time_s(
         rows, columns = (float(side) for side in name.split("x"))
         waves = np.ceil(np.ceil(m / rows) * np.ceil(n / columns) / num_units)
         per_wave = num_units * rows * columns * 2.0 * (k + constants.depth_overhead.value) / (flop_per_s * share.value)
-        time = waves * (per_wave + constants.wave_overhead.value)
+        time = waves * per_wave
         best = time if best is None else np.minimum(best, time)
     assert best is not None
     return best
@@ -185,20 +185,6 @@ def expected_largest(num_draws: FloatLike) -> FloatLike:
     a = np.sqrt(2.0 * np.log(n))
     z = np.maximum(a - (np.log(np.log(n)) + np.log(4.0 * np.pi)) / (2.0 * a), 0.0)
     return np.where(np.asarray(num_draws) > 1, z, 0.0)[()]
-
-
-def product_flop_per_s(setting: Setting, precision: Precision) -> FloatLike:
-    """Rate of large products on the slowest device of a job, which all others wait for.
-
-    Equation  F / (1 + s z(n)),  n devices; s = 0 where power does not limit the products
-    Source    sinha2022 (Not All GPUs Are Created Equal, SC22): devices at their power limit differ in clock
-    Assumes   rates spread normally, and every step waits for every device
-    Checked   tests/costs/test_compute.py: one device runs at F, more run slower, an A100 does not
-    """
-    rate = setting.machine.sustained_flop_per_s(precision)
-    if not setting.machine.is_power_limited:
-        return rate
-    return rate / (1.0 + setting.constants.device_spread.value * expected_largest(setting.layout.num_gpus))
 
 
 def expert_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
@@ -388,7 +374,7 @@ def num_output_rows(setting: Setting) -> FloatLike:
 def head_products(setting: Setting) -> PassTimes:
     """The output layer's products on the last pipeline rank."""
     columns = num_output_rows(setting) / setting.layout.tp
-    rate = product_flop_per_s(setting, setting.recipe.head)
+    rate = setting.machine.sustained_flop_per_s(setting.recipe.head)
     gemms = {"head": (columns, float(setting.shape.hidden))}
     return matmul_times(setting, gemms, flop_per_s=rate, has_adapters=False)
 

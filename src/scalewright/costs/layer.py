@@ -48,7 +48,7 @@ class LayerTimes:
 
 
 def layer_times(setting: Setting) -> LayerTimes:
-    rate = compute.product_flop_per_s(setting, setting.recipe.matmul)
+    rate = setting.machine.sustained_flop_per_s(setting.recipe.matmul)
     projections = compute.matmul_times(setting, compute.attention_gemms(setting), flop_per_s=rate)
     matmul = projections + compute.feed_forward_times(setting, flop_per_s=rate)
     attention = compute.attention_times(setting)

@@ -92,7 +92,7 @@ def _adapter(setting: Setting, name: str, n: float, k: float, *, rate: float, ca
 
 
 def _layer_products(setting: Setting, per_step: float) -> Iterator[Operation]:
-    rate = float(compute.product_flop_per_s(setting, setting.recipe.matmul))
+    rate = float(setting.machine.sustained_flop_per_s(setting.recipe.matmul))
     frac, moe = setting.moe_frac, setting.shape.moe
     yield from _products(setting, compute.attention_gemms(setting), rate=rate, calls=per_step, kind="matmul")
     dense = compute.ffn_gemms(setting, setting.shape.ffn_hidden)
@@ -108,7 +108,7 @@ def _experts(setting: Setting, per_step: float) -> Iterator[Operation]:
     moe = setting.shape.moe
     if moe is None:
         return
-    times = compute.expert_times(setting, flop_per_s=compute.product_flop_per_s(setting, setting.recipe.matmul))
+    times = compute.expert_times(setting, flop_per_s=setting.machine.sustained_flop_per_s(setting.recipe.matmul))
     num_here = max(moe.num_experts / int(setting.layout.ep), 1.0)
     rows, h = float(setting.num_routed_tokens) / num_here, float(setting.shape.hidden)
     width, fan = moe.expert_ffn / float(setting.expert_tp), 2 if setting.shape.gated else 1
@@ -183,7 +183,7 @@ def _elementwise(setting: Setting, per_step: float) -> Iterator[Operation]:
 
 def _head(setting: Setting) -> Iterator[Operation]:
     """The output layer's product, and the loss: what the head takes beyond it."""
-    rate = float(compute.product_flop_per_s(setting, setting.recipe.head))
+    rate = float(setting.machine.sustained_flop_per_s(setting.recipe.head))
     columns = compute.num_output_rows(setting) / setting.layout.tp
     gemm = {"head": (columns, float(setting.shape.hidden))}
     calls = float(setting.num_micro_batches)

@@ -143,7 +143,7 @@ def full_tile_flop_per_s(base: Machine, row: Row) -> float:
         tile_rows, columns = (float(side) for side in name.split("x"))
         waves = np.ceil(np.ceil(m / tile_rows) * np.ceil(n / columns) / units.value)
         work = waves * units.value * tile_rows * columns * 2.0 * (k + c.depth_overhead.value) / share.value
-        rates.append(work / max(time_s - waves * c.wave_overhead.value, 0.1 * time_s))
+        rates.append(work / time_s)
     return float(min(rates))
 
 

@@ -24,8 +24,6 @@ class TrainingConstants(Strict):
     """Sustained over best rate of that device."""
     vector_matmul_share: Fraction
     """Rate of products on the vector units of such devices over the best one published."""
-    device_spread: Fraction
-    """Spread of the product rate among devices of one kind that run at their power limit."""
     misaligned_matmul_share: Fraction
     """Rate of 16-bit products with a side that is no multiple of 8 elements, over that of aligned ones."""
     narrow_matmul_gain: Fraction
@@ -35,8 +33,6 @@ class TrainingConstants(Strict):
     shapes."""
     depth_overhead: Count
     """Elements of depth that filling and draining a tile's pipeline costs."""
-    wave_overhead: Seconds
-    """Time between two waves of tiles."""
     tile_share: dict[str, Fraction]
     """Rate of smaller tiles over the largest, by `rows x columns`."""
     grouped_matmul_share: Fraction
