@@ -17,7 +17,7 @@ from scalewright.catalog.published import PublishedRun
 from scalewright.catalog.types import MlaShape, MoeShape, Stack, TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
-from scalewright.costs.room import MemoryKind, Room, room
+from scalewright.costs.room import Room, room
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, recompute_flop_per_sample, step_cost
 from scalewright.errors import ScalewrightError
@@ -398,6 +398,18 @@ def with_recompute(run: PublishedRun, case: Case) -> tuple[Part, ...]:
     share = num_layers / total
     others = Part(setting=without, cost=step_cost(spec=case.spec, setting=without), share_frac=1.0 - share)
     return others, replace(stated, share_frac=share)
+
+
+MEMORY_OF_KIND: dict[MemoryKind, Callable[[Part], FloatLike]] = {
+    "allocated": lambda part: part.cost.memory.total,
+    "reserved": lambda part: part.cost.reserved_bytes,
+    "device": lambda part: part.cost.device_bytes,
+}
+
+
+def is_torchtitan_default(run: PublishedRun) -> bool:
+    """torchtitan recomputes every second product (its `activation_checkpoint` is `selective`, `op`) by default."""
+    return run.layout.recompute == "unstated" and run.layout.compile is not None
 
 
 def least_recompute(spec: ModelSpec, setting: Setting) -> tuple[Part, ...]:
