@@ -17,7 +17,7 @@ from scalewright.catalog.published import PublishedRun
 from scalewright.catalog.types import MlaShape, MoeShape, Stack, TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
-from scalewright.costs.room import Room, room
+from scalewright.costs.room import MemoryKind, Room, room
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, recompute_flop_per_sample, step_cost
 from scalewright.errors import ScalewrightError
