@@ -51,7 +51,8 @@ class Job:
         """Layouts whose devices run the same kernels, as `planner.search.chosen_layout` groups them."""
         named = [dict(zip(KNOBS, layout, strict=True)) for layout in self.layouts]
         names = [
-            (k["tp"], k["ep"], (k["micro_batch"] or 1) / k["cp"], k["zero"] >= 3, k["recompute"]) for k in named
+            (k["tp"], k["ep"], (k["micro_batch"] or 1) / (k["cp"] or 1), (k["zero"] or 0) >= 3, k["recompute"])
+            for k in named
         ]  # fmt: skip
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return np.array([numbers[name] for name in names])

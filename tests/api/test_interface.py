@@ -118,7 +118,7 @@ def test_validation_has_the_rows_and_scores_of_the_command(cli: Cli) -> None:
     printed = json.loads(cli("validate", "--json").stdout)
     assert validation.scores == printed["overall"]
     assert len(validation.columns()["id"]) == printed["overall"]["num_rows"]
-    assert "Megatron-Bridge" in validation._repr_html_()
+    assert "Korthikanti 2022" in validation._repr_html_()
 
 
 def test_a_study_is_predicted_as_the_command_does(cli: Cli) -> None:

@@ -147,7 +147,7 @@ def test_the_interval_is_the_calibrations_own_and_wider_for_what_it_has_not_seen
     low, high = (float(end) for end in seen.prediction.interval_s)
     assert (low / seen.step_s, high / seen.step_s) == (pytest.approx(0.95), pytest.approx(1.06))
     unseen = on_cpu(*CPU_VALUES, steps=[step], language_interval=own, ranks=2)
-    assert float(unseen.prediction.interval_s[1]) / unseen.step_s > 1.08
+    assert float(unseen.prediction.interval_s[1]) / unseen.step_s > 1.065
     assert any("measured 1 rank only" in warning for warning in unseen.prediction.warnings)
 
 

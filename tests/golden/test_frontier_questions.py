@@ -195,8 +195,8 @@ def test_sharding_everything_lost_because_nothing_hides_its_gathers(name: str) -
         return answer(question)
 
     theirs, hidden = sharded(stack()), sharded(CATALOG.stack("eager"))
-    assert theirs.time_s > 1.2 * tuned_s(name)
-    assert theirs.limits[0].name == "data_parallel"
+    assert theirs.time_s > 1.15 * tuned_s(name)
+    assert "data_parallel" in {limit.name for limit in theirs.limits[:2]}
     assert hidden.time_s < 0.8 * theirs.time_s
 
 

@@ -39,7 +39,7 @@ def test_document_starts_with_its_schema(packaged: dict[str, Any]) -> None:
 
 def test_every_packaged_row_appears_once_in_order(packaged: dict[str, Any]) -> None:
     ids = [json.loads(line)["id"] for line in packaged_runs().read_text(encoding="utf-8").splitlines()]
-    assert len(ids) == 833
+    assert len(ids) == 1068
     assert [row["id"] for row in packaged["rows"]] == ids
 
 
@@ -58,7 +58,7 @@ def test_each_row_has_a_prediction_or_a_reason(packaged: dict[str, Any]) -> None
 
 def test_overall_counts_agree_with_the_rows(packaged: dict[str, Any]) -> None:
     overall, rows = packaged["overall"], packaged["rows"]
-    assert overall["num_rows"] == 833
+    assert overall["num_rows"] == 1068
     assert overall["num_expressed"] == sum("reason" not in row for row in rows)
     assert sum(packaged["reasons"].values()) == sum("reason" in row for row in rows)
     timed = [row for row in rows if row.get("measured_step_s") is not None]
@@ -70,7 +70,7 @@ def test_overall_counts_agree_with_the_rows(packaged: dict[str, Any]) -> None:
 
 
 def test_groups_name_source_gpu_and_dtype_and_add_up(packaged: dict[str, Any]) -> None:
-    assert sum(group["num_rows"] for group in packaged["groups"]) == 833
+    assert sum(group["num_rows"] for group in packaged["groups"]) == 1068
     keys = [(g["source"], g["gpu"], g["dtype"]) for g in packaged["groups"]]
     assert len(set(keys)) == len(keys)
     known = [g["mape_frac"] for g in packaged["groups"] if g["mape_frac"] is not None]

@@ -23,7 +23,7 @@ def tasks(num_items: int) -> ArrayTasks:
 
 
 CATALOG = Catalog((packaged_data(),))
-UNCATALOGUED = {"generic", "clariden", "adastra"}
+UNCATALOGUED = {"generic", "adastra"}
 # Header flags of whole-node jobs on two nodes, as the sources of each site write them.
 HEADERS = {
     ("lumi", "srun"): "--ntasks-per-node=8 --cpus-per-task=7 --gpus-per-node=8",

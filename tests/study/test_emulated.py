@@ -48,7 +48,7 @@ def test_other_links_are_slower_in_their_ratio() -> None:
 def test_the_shipped_study_asks_for_the_shares_that_it_predicts_for_the_cluster() -> None:
     on_cluster: dict[str, list[float]] = {}
     for row in predicted_report(CATALOG, open_study(CATALOG, "interconnect")).points:
-        if row.labels["transport"] == "rdma":
+        if row.labels["transport"] == "rdma" and row.labels["parallel"] != "zero-3":
             on_cluster.setdefault(row.labels["parallel"], []).append(row.predicted["communication_frac"].value)
     here = open_study(CATALOG, "interconnect", is_measured=True)
     asked_for = {cell.values["parallel"]: cell.values["exchange"] for cell in here.combinations}

@@ -70,7 +70,7 @@ def _planned_needs(plan: dict[str, Any], *, where: str) -> ModelNeeds:
         return ModelNeeds(
             model=str(best["model"]),
             num_gpus=int(plan["num_gpus"]),
-            device_bytes=float(best.get("needed_bytes", best["reserved_bytes"])),
+            device_bytes=float(best.get("needed_bytes") or best["reserved_bytes"]),
             host_bytes_per_node=float(best["host_memory_bytes_per_node"] or 0.0),
             tp=int(layout["tp"]),
             pp=int(layout["pp"]),
