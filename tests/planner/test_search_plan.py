@@ -137,14 +137,14 @@ def test_choice_among_node_counts_follows_the_objective() -> None:
 
 
 def test_budget_moves_the_choice_and_one_that_nobody_meets_is_refused() -> None:
-    counts = (16, 64)
+    counts = (64, 128)
     request = request_for("gpt3-13b", "selene", counts=counts, global_batch=64, tokens="10B")
     free = make_plan(CATALOG, request)
     assert free.run is not None
-    assert free.result.space.num_gpus == 64
+    assert free.result.space.num_gpus == 128
     tight = Budget(limits={"gpu-hours": 0.99 * free.run.num_gpu_hours})
     held = make_plan(CATALOG, replace(request, budget=tight))
-    assert held.result.space.num_gpus == 16
+    assert held.result.space.num_gpus == 64
     assert held.run is not None
     assert held.run.num_gpu_hours <= tight.limits["gpu-hours"]
     with pytest.raises(ConfigError, match=r"budget gpu-hours of 1\.00 GPU-hours and 10\.0 B tokens conflict"):
