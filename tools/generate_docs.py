@@ -83,12 +83,11 @@ def run_cli(*args: str, columns: int = OUTPUT_COLUMNS) -> tuple[int, str]:
             cwd=ROOT,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             check=False,
         )
-    return done.returncode, tidied(done.stdout)
+    return done.returncode, tidied(done.stdout + done.stderr)
 
 
 def tidied(output: str) -> str:
