@@ -2,7 +2,8 @@
 
     python benchmarks/fit.py             fit on all rows, leave each source out in turn, print both
     python benchmarks/fit.py --write     also write the fitted values into the catalogue
-    python benchmarks/fit.py --shipped   the same for the values in the catalogue, as results/left_out.txt has it
+    python benchmarks/fit.py --shipped   the same for the values in the catalogue, as results/left_out.txt has it; with
+                                         --write only the interval is written
 
 Nothing is keyed to a source, though some software stacks appear in one source only (docs/decisions.md). Each (source,
 GPU, dtype) weighs the same; a robust loss keeps single odd runs from steering; priors keep a constant that few rows
@@ -57,6 +58,8 @@ LEAST_MOVE = 0.05
 """A logarithm that moved less than this from its prior did not move."""
 LEAST_NARROWING = 0.9
 """A width above this part of the prior's: the runs say next to nothing about the constant."""
+FITTED_TEXT = "benchmarks/fit.py on the published training runs"
+"""How the source of fitted values begins in the catalogue."""
 SOFT_FRAC = 0.20
 """Residuals beyond this count linearly."""
 
@@ -221,26 +224,34 @@ def print_coverage(problem: Problem, ratio: Array) -> None:
     print(f"mean width of the interval: {np.mean(width):.3f} of the prediction")
 
 
-def write(problem: Problem, fitted: Fitted, spread: Spread | None) -> None:
+ENGINE = packaged_data() / "constants" / "engine.toml"
+
+
+def digest() -> str:
+    """Of the rows that a fit sees."""
+    return hashlib.sha256(packaged_runs().read_bytes() + OWN_STEPS.read_bytes()).hexdigest()[:12]
+
+
+def write_interval(spread: Spread) -> None:
+    new = {"interval_low": f"{spread.low:.3g}", "interval_high": f"{spread.high:.3g}"}
+    _rewrite(ENGINE, new | {"expert_interval_power": f"{spread.expert_power:.3g}"}, "benchmarks/fit.py: quantiles")
+
+
+def write(problem: Problem, fitted: Fitted) -> None:
     """Put fitted values into the catalogue's files, line by line, and the hash of the data beside them."""
     values, origin = fitted.values, origin_and_ceiling()[0]
     moved = zip(parameter_names(), fitted.logs - origin, widths(problem, fitted), strict=True)
     informed = {name for name, move, width in moved if is_informed(moved=move, width=width)}
-    digest = hashlib.sha256(packaged_runs().read_bytes() + OWN_STEPS.read_bytes()).hexdigest()[:12]
-    new = {name: _shown(getattr(values.constants, name)) for name in CONSTANTS}
-    if spread is not None:
-        new |= {"interval_low": f"{spread.low:.3g}", "interval_high": f"{spread.high:.3g}"}
-        new |= {"expert_interval_power": f"{spread.expert_power:.3g}"}
-    _rewrite(packaged_data() / "constants" / "engine.toml", new, digest)
-    _label(packaged_data() / "constants" / "engine.toml", {name: name in informed for name in CONSTANTS})
+    _rewrite(ENGINE, {name: _shown(getattr(values.constants, name)) for name in CONSTANTS}, FITTED_TEXT)
+    _label(ENGINE, {name: name in informed for name in CONSTANTS})
     for family in FAMILIES:
         for stack in family:
             path = packaged_data() / "stacks" / f"{stack}.toml"
-            _rewrite(path, {f: _shown(getattr(values.stacks[stack], f)) for f in FACTORS}, digest)
+            _rewrite(path, {f: _shown(getattr(values.stacks[stack], f)) for f in FACTORS}, FITTED_TEXT)
             _label(path, {f: f"{family[0]}.{f}" in informed for f in FACTORS})
     for stack, other in KERNELS_OF.items():
         facts = {f: _shown(getattr(values.stacks[other], f)) for f in FACTORS if f != "host_time"}
-        _rewrite(packaged_data() / "stacks" / f"{stack}.toml", facts, digest)
+        _rewrite(packaged_data() / "stacks" / f"{stack}.toml", facts, FITTED_TEXT)
 
 
 def _label(path: Path, informed: dict[str, bool]) -> None:
@@ -260,15 +271,14 @@ def _shown(fact: object) -> str:
     return f'"{value * 1e6:.4g} us"' if unit == "s" else f"{value:.4g}"
 
 
-def _rewrite(path: Path, values: dict[str, str], digest: str) -> None:
+def _rewrite(path: Path, values: dict[str, str], source: str) -> None:
+    """Put values into a file, and the hash of the data behind the source whose text begins like this."""
     text = path.read_text()
     for name, shown in values.items():
         text, count = re.subn(rf'(?m)^({name} = {{ value = )("[^"]*"|[^,]+)', rf"\g<1>{shown}", text)
         assert count == 1, (path, name)
     text = re.sub(
-        r'text = "benchmarks/fit.py([^"]*?)(?: \(data [0-9a-f]+\))?"',
-        rf'text = "benchmarks/fit.py\1 (data {digest})"',
-        text,
+        rf'text = "({re.escape(source)}[^"]*?)(?: \(data [0-9a-f]+\))?"', rf'text = "\1 (data {digest()})"', text
     )
     path.write_text(text)
 
@@ -324,9 +334,12 @@ def main() -> None:
         print(f"90 % interval: measured / predicted from {spread.low:.3f} to {spread.high:.3f}, ", end="")
         print(f"for mixtures of experts to the power {spread.expert_power:.2f}")
         print_coverage(problem, ratio)
+    if args.write and spread is not None:
+        write_interval(spread)
+    if args.write and not args.shipped:
+        write(problem, fitted)
     if args.write:
-        write(problem, fitted, spread)
-        print("written")
+        print("written: the interval" if args.shipped else "written: the constants and the interval")
 
 
 if __name__ == "__main__":

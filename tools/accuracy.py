@@ -42,7 +42,7 @@ def five_rows(validation: Validation) -> str:
         ),
         ("published steps, each source left out of the fit in turn", left_out()["rows"], left_out()["balanced"], "–"),
         (
-            f"published steps that the {left_out()['constants']} constants were fitted to",
+            f"published steps shipped; the {left_out()['constants']} constants were fitted to most of them",
             f"{o['num_timed']}",
             percent(o["balanced_mape_frac"]),
             percent(o["rule_balanced_mape_frac"]),

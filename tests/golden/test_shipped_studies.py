@@ -142,4 +142,5 @@ def test_frontier_prints_shares_of_peak_and_the_work_of_the_whole_training() -> 
     work = results.predicted[figures["training_flop", 1.2e26]].numbers["training_flop"].value
     assert work == pytest.approx(120e6 * 1e18, rel=0.05)
     for share in (0.3838, 0.3614, 0.3196):
-        assert "mfu_frac" in results.predicted[figures["mfu_frac", share]].numbers
+        predicted = results.predicted[figures["hfu_frac", share]].numbers
+        assert predicted["hfu_frac"].value == pytest.approx(predicted["mfu_frac"].value * 8 / 6, rel=0.02)

@@ -47,6 +47,7 @@ METRICS = {
         _metric("utilisation_frac", "utilisation", "", units.FRACTION, "higher"),
         _metric("training_flop", "work of the whole training", "FLOP", units.FLOP, "lower"),
         _metric("mfu_frac", "MFU", "", units.FRACTION, "higher"),
+        _metric("hfu_frac", "HFU (with recomputation)", "", units.FRACTION, "higher"),
         _metric("memory_bytes", "allocated memory", "B", units.BYTES, "lower"),
         _metric("process_memory_bytes", "memory of the process", "B", units.BYTES, "lower"),
         _metric("communication_frac", "communication", "", units.FRACTION, "lower"),

@@ -194,6 +194,7 @@ def outcome_of(prediction: Answer) -> Outcome:
         "tokens_per_s_per_gpu": _rate(prediction.num_units / n, step_s, ends),
         "flop_per_s_per_gpu": _rate(prediction.transformer.model_flop / n, step_s, ends),
         "mfu_frac": Number(value=prediction.transformer.mfu_frac),
+        "hfu_frac": Number(value=prediction.transformer.hfu_frac),
         "memory_bytes": Number(value=prediction.memory_bytes),
         "communication_frac": Number(value=float(prediction.time.part("communication").total) / step_s),
         "num_gpus": Number(value=n),
