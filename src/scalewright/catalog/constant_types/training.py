@@ -114,7 +114,7 @@ class TrainingConstants(Strict):
     seen_with_stack: dict[Id, tuple[Literal["8 bit", "experts"], ...]]
     """What fitted runs of each software stack had, of what changes its kernels."""
     seen_accelerators: tuple[Id, ...]
-    """Devices of the runs that the fitted constants come from; a prediction elsewhere has a wider interval."""
+    """Devices of the published runs behind the interval; a prediction elsewhere has a wider one."""
     seen_precisions: tuple[str, ...]
     seen_transports: tuple[str, ...]
     seen_gpus: Count
