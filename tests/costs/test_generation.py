@@ -52,6 +52,15 @@ def step_s(given_: Serving, *, num_sequences: float = 64.0, num_context: float =
     return float(generation.decode_step(given_, num_sequences=num_sequences, num_context=num_context).total)
 
 
+@pytest.mark.parametrize(("size", "measured_us"), [(65536, 28.95), (262144, 44.66), (524288, 52.42), (1048576, 71.42)])
+def test_sums_over_two_nodes_take_what_nccl_tests_print(size: int, measured_us: float) -> None:
+    """tests/golden/nccl_tests_h100.toml, 8 H100 on two nodes of MareNostrum 5. On 2026-11-16: +11, -11, -4, 0 %."""
+    machine = machine_from_system(CATALOG, "marenostrum5")
+    copy = replace(serving("llama3-70b", tp=8), machine=machine)
+    predicted_s = generation.tensor_sum_time_s(size_bytes=float(size), serving=copy)
+    assert predicted_s == pytest.approx(measured_us * 1e-6, rel=0.15)
+
+
 def test_cache_of_opt_13b_is_the_papers() -> None:
     # arXiv:2309.06180, section 3: 2 x 5120 x 40 x 2 bytes = 800 KB, binary.
     size = generation.cache_bytes_per_token(shape=OPT_13B.transformer, tp=1, width_bytes=2.0)

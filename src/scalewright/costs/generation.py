@@ -70,20 +70,24 @@ def num_experts_touched(*, num_experts: int, top_k: int, num_tokens: float) -> f
 def tensor_sum_time_s(*, size_bytes: float, serving: Serving) -> float:
     """One all-reduce of activations inside a step.
 
-    Equation  min(ring or tree by NCCL, a + 2 (n-1)/n S/B_direct inside a node)
-    Source    vLLM pull request 2192 and SGLang pull request 2904: custom all-reduce kernels
-    Assumes   engines on every maker's devices have such kernels, as fast as on H100
-    Checked   tests/costs/test_generation.py: the 512 byte to 1 MiB table of 2, 4 and 8 H100
+    Equation  inside a node    min(ring or tree by NCCL, a + 2 (q-1)/q S/B_direct)
+              over m nodes     min(that, the direct one of a node's q + 4 l log2 m + 2 (m-1)/m S/(q B_net))
+    Source    vLLM pull request 2192 and SGLang pull request 2904: custom all-reduce kernels; nccl2019 for trees
+    Assumes   engines on every maker's devices have such kernels, as fast as on H100; between nodes two latencies each
+              way and level, without the stalls of training, since an engine's ranks are in step
+    Checked   tests/costs/test_generation.py: the 512 byte to 1 MiB table of 2, 4 and 8 H100; tests/golden/
+              nccl_tests_h100.toml: 8 H100 on two nodes, 64 KiB to 1 MiB
     """
     machine, n = serving.machine, serving.tp
     if n == 1:
         return 0.0
     path = collectives.group_path(machine, num_ranks=n, stride=1)
     ring = float(collectives.all_reduce_time_s(size_bytes=size_bytes, path=path))
+    c, q, m = machine.constants, min(n, machine.gpus_per_node), float(path.num_nodes)
+    direct = c.direct_reduce_offset.value + 2.0 * (q - 1) / q * size_bytes / c.direct_reduce_bandwidth.value
     if n > machine.gpus_per_node:
-        return ring
-    c = machine.constants
-    direct = c.direct_reduce_offset.value + 2.0 * (n - 1) / n * size_bytes / c.direct_reduce_bandwidth.value
+        latency = 4.0 * float(path.between_latency_s) / c.latency_factor.value
+        direct += latency * math.log2(m) + 2.0 * (m - 1.0) / m * size_bytes / (q * float(path.network_bytes_per_s))
     return min(ring, direct)
 
 
