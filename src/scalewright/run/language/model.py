@@ -18,10 +18,9 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.run.language.recompute import keep_every_second_product
+from scalewright.run.language.rotary import LayerConstants, rotary_table, rotate
 from scalewright.workload.layout import Recompute
 
-ROTARY_BASE = 10_000.0
-NORM_EPSILON = 1e-5
 INIT_STD = 0.02
 TOKEN_TABLE = "embedding.tokens.weight"
 TIED_HEAD = "head.output.weight"
@@ -31,10 +30,10 @@ GatherKeys = Callable[[Tensor], Tensor]
 """Keys or values of a rank's tokens to those of the whole sequence."""
 
 
-def norm(shape: TransformerShape, width: int) -> nn.Module:
+def norm(shape: TransformerShape, constants: LayerConstants) -> nn.Module:
     if shape.norm == "rmsnorm":
-        return nn.RMSNorm(width, eps=NORM_EPSILON)
-    return nn.LayerNorm(width, eps=NORM_EPSILON, bias=shape.norm_bias)
+        return nn.RMSNorm(shape.hidden, eps=constants.norm_epsilon)
+    return nn.LayerNorm(shape.hidden, eps=constants.norm_epsilon, bias=shape.norm_bias)
 
 
 def _table(num_rows: int, width: int) -> nn.Embedding:
@@ -45,17 +44,18 @@ def _table(num_rows: int, width: int) -> nn.Embedding:
 class Embedding(nn.Module):
     """Token ids to vectors, with learned positions where the shape has them."""
 
-    def __init__(self, shape: TransformerShape, positions_L: Tensor) -> None:
+    def __init__(self, shape: TransformerShape, constants: LayerConstants, positions_L: Tensor) -> None:
         super().__init__()
         self.tokens = _table(shape.vocab, shape.hidden)
         self.positions = _table(shape.num_positions, shape.hidden) if shape.positions == "learned" else None
-        self.norm = norm(shape, shape.hidden) if shape.embedding_norm else None
+        self.norm = norm(shape, constants) if shape.embedding_norm else None
         self.register_buffer("positions_1L", positions_L[None], persistent=False)
 
-    def forward(self, tokens_BL: Tensor) -> Tensor:
+    def forward(self, tokens_BL: Tensor, positions_BL: Tensor | None = None) -> Tensor:
+        """Without positions, the tokens are those that the model was built for."""
         x_BLD: Tensor = self.tokens(tokens_BL)
         if self.positions is not None:
-            x_BLD = x_BLD + self.positions(self.positions_1L)
+            x_BLD = x_BLD + self.positions(self.positions_1L if positions_BL is None else positions_BL)
         return x_BLD if self.norm is None else self.norm(x_BLD)
 
 
@@ -63,20 +63,21 @@ class Attention(nn.Module):
     """Causal self-attention. The rows of `qkv` go key-value head by key-value head: its queries, its key, its value,
     so that a slice of the rows is a whole number of heads and tensor parallelism may cut anywhere between them."""
 
-    def __init__(self, shape: TransformerShape, linear: LinearClass) -> None:
+    def __init__(self, shape: TransformerShape, constants: LayerConstants, linear: LinearClass) -> None:
         super().__init__()
         self.head_dim = shape.head_dim
         self.queries_per_key = shape.heads // shape.kv_heads
         width = shape.heads * shape.head_dim
         self.qkv = linear(shape.hidden, width + 2 * shape.kv_heads * shape.head_dim, bias=shape.qkv_bias)
         self.out = linear(width, shape.hidden, bias=shape.out_bias)
-        self.query_norm = nn.RMSNorm(shape.head_dim, eps=NORM_EPSILON) if shape.qk_norm else None
-        self.key_norm = nn.RMSNorm(shape.head_dim, eps=NORM_EPSILON) if shape.qk_norm else None
+        self.query_norm = nn.RMSNorm(shape.head_dim, eps=constants.norm_epsilon) if shape.qk_norm else None
+        self.key_norm = nn.RMSNorm(shape.head_dim, eps=constants.norm_epsilon) if shape.qk_norm else None
         self.gather_keys: GatherKeys | None = None
         """Set under context parallelism where PyTorch has no ring attention for the device."""
         self.recompute_scores = False
 
-    def forward(self, x_BLD: Tensor, rotary_2LE: Tensor | None, mask_LK: Tensor | None) -> Tensor:
+    def project(self, x_BLD: Tensor, rotary_2LE: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, L, H, E), keys and values (B, L, G, E), with their norms and positions."""
         fused = self.qkv(x_BLD)
         per_group = self.queries_per_key + 2
         qkv_BLGPE = fused.unflatten(-1, (-1, per_group, self.head_dim))
@@ -86,6 +87,10 @@ class Attention(nn.Module):
             q_BLHE, k_BLGE = self.query_norm(q_BLHE), self.key_norm(k_BLGE)
         if rotary_2LE is not None:
             q_BLHE, k_BLGE = rotate(q_BLHE, rotary_2LE), rotate(k_BLGE, rotary_2LE)
+        return q_BLHE, k_BLGE, v_BLGE
+
+    def forward(self, x_BLD: Tensor, rotary_2LE: Tensor | None, mask_LK: Tensor | None) -> Tensor:
+        q_BLHE, k_BLGE, v_BLGE = self.project(x_BLD, rotary_2LE)
         if self.gather_keys is not None:
             k_BLGE, v_BLGE = self.gather_keys(k_BLGE), self.gather_keys(v_BLGE)
         if self.recompute_scores:
@@ -107,21 +112,6 @@ def attend(q_BLHE: Tensor, k_BKGE: Tensor, v_BKGE: Tensor, mask_LK: Tensor | Non
         enable_gqa=q_BLHE.shape[2] != k_BKGE.shape[2],
     )
     return o_BHLE.transpose(1, 2).flatten(2)
-
-
-def rotate(x_BLHE: Tensor, rotary_2LE: Tensor) -> Tensor:
-    """Turn each pair (e, e + E/2) by its position's angle."""
-    cos_LE, sin_LE = rotary_2LE[0][:, None, :], rotary_2LE[1][:, None, :]
-    low, high = x_BLHE.float().chunk(2, dim=-1)
-    turned = torch.cat((low * cos_LE - high * sin_LE, high * cos_LE + low * sin_LE), dim=-1)
-    return turned.to(x_BLHE.dtype)
-
-
-def rotary_table(positions_L: Tensor, head_dim: int) -> Tensor:
-    """Cosine and sine of every position and frequency."""
-    steps = torch.arange(0, head_dim, 2, device=positions_L.device, dtype=torch.float32) / head_dim
-    angles_LE = positions_L.float()[:, None] / ROTARY_BASE ** steps[None, :]
-    return torch.stack((angles_LE.cos(), angles_LE.sin()))
 
 
 class FeedForward(nn.Module):
@@ -147,10 +137,10 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Pre-norm attention and feed-forward, each added to the residual stream."""
 
-    def __init__(self, shape: TransformerShape, linear: LinearClass) -> None:
+    def __init__(self, shape: TransformerShape, constants: LayerConstants, linear: LinearClass) -> None:
         super().__init__()
-        self.norm_1, self.attention = norm(shape, shape.hidden), Attention(shape, linear)
-        self.norm_2, self.feed_forward = norm(shape, shape.hidden), FeedForward(shape, linear)
+        self.norm_1, self.attention = norm(shape, constants), Attention(shape, constants, linear)
+        self.norm_2, self.feed_forward = norm(shape, constants), FeedForward(shape, linear)
 
     def forward(self, x_BLD: Tensor, rotary_2LE: Tensor | None, mask_LK: Tensor | None) -> Tensor:
         x_BLD = x_BLD + self.attention(self.norm_1(x_BLD), rotary_2LE, mask_LK)
@@ -161,9 +151,9 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Final norm and the scores of every token of the vocabulary."""
 
-    def __init__(self, shape: TransformerShape) -> None:
+    def __init__(self, shape: TransformerShape, constants: LayerConstants) -> None:
         super().__init__()
-        self.norm = norm(shape, shape.hidden)
+        self.norm = norm(shape, constants)
         self.output = nn.Linear(shape.hidden, shape.vocab, bias=False)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
@@ -177,6 +167,9 @@ class Transformer(nn.Module):
     Parameters keep their names of the whole model, so a checkpoint does not depend on the pipeline.
     """
 
+    rotary_2LE: Tensor | None
+    mask_LK: Tensor | None
+
     def __init__(
         self,
         shape: TransformerShape,
@@ -186,14 +179,16 @@ class Transformer(nn.Module):
         mask_LK: Tensor | None = None,
         recompute: Recompute = "none",
         linear: LinearClass = nn.Linear,
+        constants: LayerConstants | None = None,
     ) -> None:
         super().__init__()
         self.recompute = recompute
+        constants = constants or LayerConstants()
         is_first, is_last = layers.start == 0, layers.stop == shape.layers
-        self.embedding = Embedding(shape, positions_L) if is_first else None
-        self.layers = nn.ModuleDict({str(index): Block(shape, linear) for index in layers})
-        self.head = Head(shape) if is_last else None
-        rotary_2LE = rotary_table(positions_L, shape.head_dim) if shape.positions == "rotary" else None
+        self.embedding = Embedding(shape, constants, positions_L) if is_first else None
+        self.layers = nn.ModuleDict({str(index): Block(shape, constants, linear) for index in layers})
+        self.head = Head(shape, constants) if is_last else None
+        rotary_2LE = rotary_table(positions_L, shape.head_dim, constants) if shape.positions == "rotary" else None
         self.register_buffer("rotary_2LE", rotary_2LE, persistent=False)
         self.register_buffer("mask_LK", mask_LK, persistent=False)
         self.tied = shape.tied_embeddings
