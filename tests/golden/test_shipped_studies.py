@@ -6,11 +6,13 @@ repeatability on shared machines (see test_scaling_efficiency.py).
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.study.file import load, shipped
-from scalewright.study.points import open_study
+from scalewright.study.points import Study, open_study
 from scalewright.study.report_builder import report_of
 from scalewright.study.results import Results, predict_study
 from scalewright.study.statements import checked_statements
@@ -20,9 +22,20 @@ CATALOG = Catalog((packaged_data(),))
 POINTS = 0.08
 
 
+@cache
+def opened(name: str) -> Study:
+    """Expanding a study takes seconds; it cannot be changed, so all tests share it."""
+    return open_study(CATALOG, name)
+
+
+@cache
+def results_of(name: str) -> Results:
+    return predict_study(CATALOG, opened(name))
+
+
 @pytest.mark.parametrize("name", [name for name, path in shipped().items() if load(path).published])
 def test_published_efficiencies(name: str) -> None:
-    results = predict_study(CATALOG, open_study(CATALOG, name))
+    results = results_of(name)
     for published in results.published:
         if not published.figure.metric.endswith("efficiency_frac"):
             continue
@@ -37,7 +50,7 @@ def test_published_efficiencies(name: str) -> None:
 
 @pytest.mark.parametrize("name", shipped())
 def test_every_figure_meets_a_point(name: str) -> None:
-    study = open_study(CATALOG, name)
+    study = opened(name)
     lonely = [figure.where for figure in study.file.published if not study.matching(figure.where)]
     assert not lonely
     assert not [remark.where for remark in study.file.remarks if not study.matching(remark.where)]
@@ -55,7 +68,7 @@ BATCH_OF_THE_GUIDE = {
 @pytest.mark.parametrize(("system", "batch"), BATCH_OF_THE_GUIDE.items())
 def test_vision_has_the_guides_batch_per_gpu(system: str, batch: int) -> None:
     """EPICURE guide 1.0, section 5.2: 128 for devices of 40 GB, 256 for 64 GB and 512 for 80 GB."""
-    study = open_study(CATALOG, "epicure-vision")
+    study = opened("epicure-vision")
     mine = [study.combinations[index] for index in study.matching({"system": system})]
     assert {cell.values["batch"] for cell in mine} == {batch}
     assert all(f"mbs={batch}," in str(cell.options["layout"]) for cell in mine)
@@ -63,12 +76,12 @@ def test_vision_has_the_guides_batch_per_gpu(system: str, batch: int) -> None:
 
 def test_the_best_rate_of_marenostrum5_is_under_strong_scaling_on_few_nodes() -> None:
     """EPICURE guide 1.0, section 5.3: up to 384 TFLOP/s; rates are higher with strong scaling on few nodes."""
-    study = open_study(CATALOG, "epicure-language")
+    study = opened("epicure-language")
     (figure,) = (f for f in study.file.published if f.metric == "flop_per_s_per_gpu" and f.value == 384e12)
     (index,) = study.matching(figure.where)
     values = study.combinations[index].values
     assert (values["system"], values["scaling"], values["growth"]) == ("marenostrum5", "strong", 1)
-    results = predict_study(CATALOG, study)
+    results = results_of("epicure-language")
     mine = study.matching({"system": "marenostrum5", "size": "175b"})
     rates = {i: results.predicted[i].numbers["flop_per_s_per_gpu"].value for i in mine}
     assert max(rates, key=rates.__getitem__) == index
@@ -78,7 +91,7 @@ def test_the_best_rate_of_marenostrum5_is_under_strong_scaling_on_few_nodes() ->
 @pytest.mark.parametrize("name", ["epicure-vision", "epicure-language"])
 def test_contradictions_with_the_guide_are_in_the_notes(name: str) -> None:
     """Each statement of the guide is met, or a note of the report names it with the predicted figures."""
-    results = predict_study(CATALOG, open_study(CATALOG, name))
+    results = results_of(name)
     report = report_of(results)
     checks = checked_statements(results)
     assert len(checks) == len(results.study.file.statements) >= 6
@@ -87,7 +100,7 @@ def test_contradictions_with_the_guide_are_in_the_notes(name: str) -> None:
 
 
 def test_the_inferred_shape_of_the_small_model_is_stated() -> None:
-    notes = " ".join(open_study(CATALOG, "epicure-language").file.notes)
+    notes = " ".join(opened("epicure-language").file.notes)
     spec = from_catalog(CATALOG.model("epicure-small"))
     assert spec.num_params == pytest.approx(355e6, rel=0.02)
     for words in ("Inferred", "857 million", "355 million", "24 layers"):
@@ -106,7 +119,7 @@ def fewest(results: Results, stage: str, mode: str = "full", model: str = "llama
 
 def test_fewest_gpus_are_printed_for_both_kinds_of_perlmutters_nodes() -> None:
     """HPC-R1 prints one minimum a stage and no memory: one of the two kinds of nodes has it."""
-    results = predict_study(CATALOG, open_study(CATALOG, "hpc-r1"))
+    results = results_of("hpc-r1")
     cases = {
         4: fewest(results, "sft", "lora"),
         64: fewest(results, "rl"),
@@ -129,7 +142,7 @@ def test_fewest_gpus_are_printed_for_both_kinds_of_perlmutters_nodes() -> None:
 
 def test_utilisation_of_generation_stands_beside_hpc_r1s() -> None:
     """44 % on average, where 8 GPUs are the fewest. How it was measured is not public, so the tolerance is wide."""
-    results = predict_study(CATALOG, open_study(CATALOG, "hpc-r1"))
+    results = results_of("hpc-r1")
     (index,) = results.study.matching({"system": "perlmutter-40", "stage": "generation"})
     assert results.predicted[index].numbers["utilisation_frac"].value == pytest.approx(0.44, abs=0.10)
     assert results.published_of(index, "utilisation_frac")[0].figure.value == 0.44
@@ -137,7 +150,7 @@ def test_utilisation_of_generation_stands_beside_hpc_r1s() -> None:
 
 def test_frontier_prints_shares_of_peak_and_the_work_of_the_whole_training() -> None:
     """Dash et al. 2023, abstract: 1T parameters on 20T tokens need 120 million exaFLOP; 38.38, 36.14 and 31.96 %."""
-    results = predict_study(CATALOG, open_study(CATALOG, "frontier-tuning"))
+    results = results_of("frontier-tuning")
     figures = {(p.figure.metric, p.figure.value): p.point for p in results.published}
     work = results.predicted[figures["training_flop", 1.2e26]].numbers["training_flop"].value
     assert work == pytest.approx(120e6 * 1e18, rel=0.05)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -29,7 +28,8 @@ from scalewright.catalog.types import (
     Transport,
 )
 from scalewright.errors import ConfigError, DocumentError, UnknownNameError
-from scalewright.records.loader import load_toml
+from scalewright.records.documents import read_text
+from scalewright.records.loader import load_toml, parse_toml
 from scalewright.records.types import EnvName
 
 E = TypeVar("E", bound=Entry)
@@ -209,10 +209,9 @@ class Catalog:
 def _strings(path: Path, key: str) -> list[str]:
     """The strings under a key of an entry that is not validated: a broken neighbour must not break a lookup."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        values = parse_toml(read_text(path), where=str(path)).get(key, [])
+    except DocumentError:
         return []
-    values = raw.get(key, [])
     return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -22,8 +23,30 @@ D = TypeVar("D")
 def load_toml(
     path: Path, model: type[M], *, kind: str, prepare: Callable[[dict[str, Any]], Prepared] | None = None
 ) -> M:
-    """The file as a `model`. `prepare` may rewrite the raw table first; its problems are reported with the others."""
-    raw = parse_toml(read_text(path), where=str(path))
+    """The file as a `model`. `prepare` may rewrite the raw table first; its problems are reported with the others.
+
+    Files with the same text give the same object: models are frozen, and parsing takes longer than most predictions.
+    """
+    text = read_text(path)
+    key = (text, model, kind, prepare)
+    known = _loaded.get(key)
+    if known is None:
+        known = _load(text, path, model, kind=kind, prepare=prepare)
+        if len(_loaded) >= MAX_KEPT:
+            _loaded.clear()
+        _loaded[key] = known
+    assert isinstance(known, model)
+    return known
+
+
+MAX_KEPT = 1024
+_loaded: dict[tuple[object, ...], BaseModel] = {}
+
+
+def _load(
+    text: str, path: Path, model: type[M], *, kind: str, prepare: Callable[[dict[str, Any]], Prepared] | None
+) -> M:
+    raw = parse_toml(text, where=str(path))
     check_schema(raw.get("schema"), kind, where=str(path))
     table, problems = (raw, []) if prepare is None else prepare(raw)
     try:
@@ -36,10 +59,16 @@ def load_toml(
 
 
 def parse_toml(text: str, *, where: str) -> dict[str, Any]:
+    """The table of a text. It is shared by all who ask, so that nobody may change it."""
     try:
-        return tomllib.loads(text)
+        return _parsed(text)
     except tomllib.TOMLDecodeError as error:
         raise DocumentError(f"{where}: is not valid TOML: {error}") from error
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def _parsed(text: str) -> dict[str, Any]:
+    return tomllib.loads(text)
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

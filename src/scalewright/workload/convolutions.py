@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal
 
 from scalewright.catalog.types import ConvShape
@@ -40,11 +40,16 @@ class Conv:
         return 2.0 * self.num_weights * self.out_size**2
 
 
-def resnet_convs(shape: ConvShape) -> Iterator[Conv]:
+@lru_cache(maxsize=64)
+def resnet_convs(shape: ConvShape) -> tuple[Conv, ...]:
     """Every convolution in order; the stride sits on the (first) 3x3 (the common "v1.5" variant).
 
     A block whose shape changes has a projection beside it, which comes last here.
     """
+    return tuple(_resnet_convs(shape))
+
+
+def _resnet_convs(shape: ConvShape) -> Iterator[Conv]:
     size = shape.image_size // 2
     yield Conv(
         part="stem", channels_in=3, channels_out=shape.width, kernel=7, in_size=shape.image_size, out_size=size,

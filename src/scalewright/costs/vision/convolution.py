@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.compute import least_time_s, num_tile_sides, num_whole
 from scalewright.costs.machine.measured_convolutions import folded_stem
 from scalewright.costs.setting import VisionSetting
 from scalewright.workload.convolutions import Conv
@@ -28,13 +29,11 @@ def conv_product_time_s(
     """
     machine, constants, w = setting.machine, setting.machine.constants, setting.recipe.activation_bytes
     rate, k = machine.held_flop_per_s(setting.recipe.matmul), num_depth + constants.depth_overhead.value
-    best: FloatLike | None = None
-    for name, share in constants.tile_share.items():
-        r, c = (float(side) for side in name.split("x"))
-        padded = np.ceil(num_rows / r) * r * np.ceil(num_columns / c) * c
-        time = 2.0 * padded * k / (rate * share.value)
-        best = time if best is None else np.minimum(best, time)
-    assert best is not None
+    times = [
+        2.0 * (num_whole(num_rows / r) * r * num_whole(num_columns / c) * c) * k / (rate * share.value)
+        for (r, c), share in ((num_tile_sides(name), share) for name, share in constants.tile_share.items())
+    ]
+    best = least_time_s(times)
     traffic = w * num_elements / machine.hbm_bytes_per_s
     factor = 1.0 if machine.convolutions.are_measured else machine.convolution_factor  # else it is on the measured ones
     if setting.on_vector_units:

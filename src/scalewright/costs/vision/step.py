@@ -73,8 +73,9 @@ def step_time(setting: VisionSetting) -> Breakdown:
     Checked   tests/golden/test_vision_rates.py: published rates of H200, A100 and V100
     """
     shape, machine, w = setting.shape, setting.machine, setting.recipe.activation_bytes
-    convs = list(resnet_convs(shape))
-    times = [conv_time_s(setting=setting, conv=conv) for conv in convs]
+    convs = resnet_convs(shape)
+    time_of = {conv: conv_time_s(setting=setting, conv=conv) for conv in dict.fromkeys(convs)}  # blocks repeat
+    times = [time_of[conv] for conv in convs]
     forward, backward = (sum((t[i] for t in times), start=0.0) for i in range(2))
     b, speed = setting.num_images, machine.hbm_bytes_per_s
     turned = layout_bytes_per_sample(shape=shape, recipe=setting.recipe, channels_last=setting.channels_last) / w

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
 
 SHORTEST_S = 0.1
+REPEAT_S = 0.5
+"""An interruption that arrives in a destructor or a callback is lost, because Python ignores exceptions there. So it
+is repeated until the work ends."""
 
 
 class TooLong(BaseException):
@@ -21,10 +25,18 @@ def at_most(limit_s: float) -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise TooLong
 
+    limit_s = max(limit_s, SHORTEST_S)
+    ends_s = time.monotonic() + limit_s
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, max(limit_s, SHORTEST_S))
     try:
-        yield
+        signal.setitimer(signal.ITIMER_REAL, limit_s, REPEAT_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
     finally:
+        # Once more: the timer may have interrupted the line above.
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+    if time.monotonic() > ends_s:
+        raise TooLong

@@ -236,7 +236,11 @@ def _write(directory: RunDirectory, verdict: Verdict, body: dict[str, Any], *, a
 
 @contextlib.contextmanager
 def _ending_on_verdict(world: World, request: PreflightRequest) -> Iterator[None]:
-    """End this process if the main thread is too stuck to read the verdict, or if no verdict comes."""
+    """End this process if the main thread is too stuck to read the verdict, or if no verdict comes.
+
+    The thread must have ended before the interpreter exits. Otherwise an exit during its call of the store aborts the
+    process (SIGABRT).
+    """
     done = threading.Event()
 
     def watch() -> None:
@@ -244,11 +248,13 @@ def _ending_on_verdict(world: World, request: PreflightRequest) -> Iterator[None
         if not done.wait(LINGER_S):
             os._exit(code)
 
-    threading.Thread(target=watch, name="verdict", daemon=True).start()
+    watcher = threading.Thread(target=watch, name="verdict", daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         done.set()
+        watcher.join(LINGER_S)
 
 
 def _awaited_code(world: World, request: PreflightRequest, done: threading.Event) -> int:
