@@ -81,6 +81,7 @@ DIMENSIONLESS = {
     "lengths.survival": "a share, the symbol of statistics",
     "lengths.cv": "standard deviation over mean, the symbol of statistics",
     "lengths.alpha": "an exponent",
+    "generate_run.temperature": "a divisor of scores, the word of the field",
     "language_run.learning_rate": "a step of Adam over its direction",
     "vision_run.base_rate": "a step of SGD over its gradient",
     "vision_run.rate": "a step of SGD over its gradient",

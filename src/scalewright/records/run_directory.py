@@ -15,6 +15,7 @@ preflight/        before step 1: request.json (expected values), result.json (th
                   exclude.txt (nodes to leave out), library-rank-N.log (log of the collective library)
 logs/rank-N.log   events/rank-N.jsonl   events/node-HOST.jsonl   stacks/rank-N.txt   traces/   checkpoints/step-N/
 data/             images that were made for this run: train/ and val/
+answers/rank-N.jsonl  finished answers of a generation benchmark
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class RunDirectory:
     checkpoints = NamedPath("checkpoints")
     data = NamedPath("data")
     """Images that were made for this run."""
+    answers = NamedPath("answers")
     traces = NamedPath("traces")
     stacks = NamedPath("stacks")
     stack_request = NamedPath("stacks/request.json")
@@ -106,6 +108,14 @@ class RunDirectory:
 
     def node_events(self, host: str) -> Path:
         return self.events / f"node-{re.sub(r'[^A-Za-z0-9.-]', '_', host)}.jsonl"
+
+    def rank_answers(self, rank: int) -> Path:
+        return self.answers / f"rank-{rank}.jsonl"
+
+    def all_rank_answers(self) -> list[Path]:
+        """Files of finished answers, the first rank's first."""
+        paths = ((m, p) for p in self.answers.glob("rank-*.jsonl") if (m := _RANK.match(p.name)))
+        return [path for _, path in sorted((int(match.group(1)), path) for match, path in paths)]
 
     def stack(self, rank: int) -> Path:
         return self.stacks / f"rank-{rank}.txt"

@@ -41,6 +41,7 @@ Kind = Callable[[RankContext], ExitCode]
 KINDS = {
     "language": "scalewright.run.language.train:run",
     "vision": "scalewright.run.vision.train:run",
+    "generate": "scalewright.run.traffic.bench:run",
     "collectives": "scalewright.run.micro.collectives:run",
     "gemm": "scalewright.run.micro.gemm:run",
     "memory": "scalewright.run.micro.memory:run",

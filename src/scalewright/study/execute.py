@@ -21,6 +21,7 @@ from scalewright.launch.ranks.allocation import is_inside, run_in_allocation
 from scalewright.launch.ranks.external import become_rank, rank_of_process, run_first
 from scalewright.launch.ranks.local import run_ranks
 from scalewright.observe.alpha_beta import add_fits
+from scalewright.observe.generation_summary import add_comparison
 from scalewright.observe.rollup import write_rollup
 from scalewright.records.documents import write_document, write_text
 from scalewright.records.events import Event, EventTail
@@ -31,7 +32,7 @@ from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.registry import kind_named
 
-AFTER_RANKS: dict[str, Callable[[RunDirectory], None]] = {"collectives": add_fits}
+AFTER_RANKS: dict[str, Callable[[RunDirectory], None]] = {"collectives": add_fits, "generate": add_comparison}
 """What is added to a benchmark's measurements once its ranks have ended."""
 
 LONGEST_ON_LINKS_S = 3600.0

@@ -5,6 +5,7 @@ It is written by `bench` and by studies, read by `run`, and imports neither torc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date
 from typing import Any, Literal, cast, get_args
@@ -136,10 +137,7 @@ class LanguageRun:
 
     def document(self) -> dict[str, Any]:
         """Without the source of the shape, whose date would make tomorrow's same run another one."""
-        body = asdict(self) | {
-            "shape": self.shape.model_dump(mode="json", exclude={"source"}),
-            "layout": str(self.layout),
-        }
+        body = asdict(self) | {"shape": shape_document(self.shape), "layout": str(self.layout)}
         return document(KIND, body)
 
 
@@ -163,16 +161,23 @@ def from_document(doc: dict[str, Any], *, where: str) -> LanguageRun:
         raise ConfigError(
             f"{where}: key {odd!r} is {'unknown' if odd in body else 'missing'} in a {KIND}; write it anew"
         )
-    sized = dict(body["shape"]) | {
-        "source": {"kind": "assumed", "text": f"the run's configuration, {where}", "checked": date.min}
-    }
-    body["shape"] = validate(sized, TransformerShape, where=f"{where}, shape")
+    body["shape"] = restored_shape(body["shape"], where=where)
     body["layout"] = parse_layout(str(body["layout"]))
     try:
         body["optimizer"] = OptimizerSettings(**body["optimizer"])
         return LanguageRun(**body)
     except TypeError as error:
         raise ConfigError(f"{where}: is not a {KIND}: {error}; write it anew") from error
+
+
+def shape_document(shape: TransformerShape) -> dict[str, Any]:
+    return shape.model_dump(mode="json", exclude={"source"})
+
+
+def restored_shape(body: Mapping[str, Any], *, where: str) -> TransformerShape:
+    """The shape that `shape_document` wrote."""
+    source = {"kind": "assumed", "text": f"the run's configuration, {where}", "checked": date.min}
+    return validate({**body, "source": source}, TransformerShape, where=f"{where}, shape")
 
 
 def resolve(spec: ModelSpec, layout: Layout, *, seq_len: int = 0, scaling: str = "given", **rest: Any) -> LanguageRun:

@@ -11,6 +11,7 @@ from scalewright.cli.bench import (
     convolution,
     dispatch,
     gemm,
+    generate,
     language,
     memory,
     storage,
@@ -37,3 +38,4 @@ app.command("storage", short_help="Small files, tar shards, LMDB, RAM; metadata 
 app.command("checkpoint", short_help="Saves and restores of sharded state, sync and async.")(checkpoint.run)
 app.command("language", short_help="Train a GPT or Llama for some steps, in any layout.")(language.run)
 app.command("vision", short_help="Train a ResNet on images, with the large-batch recipe.")(vision.run)
+app.command("generate", short_help="Answer requests: our engine, or any OpenAI-compatible server.")(generate.run)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
@@ -27,8 +27,7 @@ from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
-from scalewright.workload.run_options import AUTO, SYNTHETIC, CompileMode
-from scalewright.workload.vision_run import VisionRun
+from scalewright.workload.run_options import AUTO, SYNTHETIC, CompileMode, DeviceKind
 
 DEFAULT_MICRO_BATCH = 4
 NUM_TRIED = 64
@@ -213,7 +212,17 @@ def best_split(catalog: Catalog, request: LanguageRequest, config: LanguageRun, 
     return config
 
 
-def machine_of(catalog: Catalog, system: str | None, config: LanguageRun | VisionRun, num_ranks: int) -> Here | None:
+class PlacedRun(Protocol):
+    """What of a run decides which machine predicts it."""
+
+    @property
+    def device(self) -> DeviceKind: ...
+
+    @property
+    def precision(self) -> str: ...
+
+
+def machine_of(catalog: Catalog, system: str | None, config: PlacedRun, num_ranks: int) -> Here | None:
     """The machine of a run: the named system, else the best calibration, else the catalogue or a probe.
 
     A calibration that does not predict its own left-out runs is not used, and the prediction says so.
@@ -240,7 +249,7 @@ def _instead_of(calibrated: Place, here: Here) -> Here:
     return replace(here, machine=replace(here.machine, assumptions=(warning, *here.machine.assumptions)))
 
 
-def _start_s(config: LanguageRun | VisionRun) -> float:
+def _start_s(config: PlacedRun) -> float:
     """Time before the first step, where nothing was probed."""
     return GPU_START_S if config.device == "cuda" else CPU_START_S
 

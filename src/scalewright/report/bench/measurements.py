@@ -20,6 +20,7 @@ PRINTERS: dict[str, str] = {
     "collectives": "scalewright.report.bench.collectives:print_collectives",
     "storage": "scalewright.report.bench.storage:print_storage",
     "checkpoint": "scalewright.report.bench.checkpoint:print_checkpoint",
+    "generate": "scalewright.report.bench.generate:print_generate",
 }
 """Function that prints a benchmark's rows, imported when it is needed."""
 

@@ -13,6 +13,7 @@ KINDS = {
     "language": "scalewright.study.kinds.language",
     "emulated": "scalewright.study.kinds.emulated",
     "vision": "scalewright.study.kinds.vision",
+    "generate": "scalewright.study.kinds.generate",
     "plan": "scalewright.study.kinds.plan",
     "saving": "scalewright.study.kinds.saving",
     "stage": "scalewright.study.kinds.stage",

@@ -1,0 +1,154 @@
+"""`bench generate` against a real server on loopback and with our engine: figures, resuming, ranks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_server import OpenAiServer
+from scalewright.records.answers import AnswerLine, read_answers
+from scalewright.records.run_directory import RunDirectory
+
+pytestmark = pytest.mark.ranks
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+LENGTHS = ("--prompt-lengths", "uniform:4-12", "--answer-lengths", "uniform:3-9")
+MODEL = "layers=2,hidden=32,heads=4,vocab=96,seq=64"
+ENGINE = ("bench", "generate", "--model", MODEL, "--device", "cpu", "--system", "discoverer", *LENGTHS)
+
+
+def answers_in(path: Path) -> list[AnswerLine]:
+    return read_answers(RunDirectory(path).all_rank_answers())
+
+
+def measured(cli: Cli, *options: str, **more: Any) -> dict[str, Any]:
+    result = cli(*options, "--json", **more)
+    assert result.returncode == 0, result.stderr
+    doc: dict[str, Any] = json.loads(result.stdout)
+    return doc
+
+
+def test_a_server_is_measured_at_two_rates_in_the_pace_that_it_has(tmp_path: Path, cli: Cli) -> None:
+    with OpenAiServer(first_s=0.05, gap_s=0.01) as server:
+        command = (
+            "bench", "generate", "--url", f"{server.url}/v1", "--answer-lengths", "fixed:8", "--prompt-lengths", "6",
+            "--num", "8", "--rate", "20,40", "--run-dir", str(tmp_path / "r"),
+            "--model", "llama2-7b", "--system", "leonardo",
+        )  # fmt: skip
+        doc = measured(cli, *command, env={"OPENAI_API_KEY": "sk-not-for-anybody"})
+        shown = cli(*command)
+    assert [row["load"] for row in doc["rows"]] == ["20/s", "40/s"]
+    for row in doc["rows"]:
+        assert (row["num_answers"], row["num_tokens"], row["num_prompt_tokens"]) == (8, 64, 48)
+        assert row["ttft_median_s"] >= 0.05
+        assert 0.009 <= row["itl_median_s"] < 0.1
+        assert row["cache_mean_frac"] is not None, "as the server's own page of metrics says"
+        assert row["num_preemptions"] == 0
+    assert {one["name"] for one in doc["summary"]["comparisons"]} == {"tokens_per_s", "ttft_s", "itl_s"}
+    assert all(len(body["prompt"]) == 6 for body in server.served[1:])
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer sk-not-for-anybody"}
+    stored = "".join(path.read_text(errors="replace") for path in (tmp_path / "r").rglob("*") if path.is_file())
+    assert "sk-not-for-anybody" not in stored, "the key is written nowhere"
+    assert "is finished: nothing to run" in shown.stderr
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("500", 3, "answered 500: 'CUDA out of memory'"),
+        ("hang", 3, "sent nothing for 1.00 s, the limit that --timeout sets"),
+        ("garbage", 3, "which is not JSON"),
+        ("cut", 3, "ended its stream before the answer was whole"),
+        ("400", 2, "refuses the request (400): 'the prompt is longer than the context of 16 tokens'"),
+    ],
+)
+def test_a_server_that_fails_leaves_its_answers_and_the_others_are_asked_for_again(
+    fault: str, code: int, words: str, tmp_path: Path, cli: Cli
+) -> None:
+    path, num_good = tmp_path / "r", 5
+    options = ("--answer-lengths", "4", "--prompt-lengths", "4", "--num", "12", "--concurrency", "2")
+    with OpenAiServer(fault=fault, num_good=num_good, gap_s=0.001) as server:
+        command = ("bench", "generate", "--url", server.url, *options, "--timeout", "1 s", "--run-dir", str(path))
+        result = cli(*command)
+        port = int(server.url.rpartition(":")[2])
+    assert result.returncode == code, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert words in last
+    kept = answers_in(path)
+    assert len(kept) in (num_good - 1, num_good), "the first good one tries the form of a request"
+    assert f"{len(kept)} finished answers are kept: run it again to ask for the others" in last
+
+    with OpenAiServer(port=port, gap_s=0.001) as server:
+        doc = measured(cli, *command)
+    assert len(server.served) - 1 == 12 - len(kept), "only what was missing is asked for"
+    assert server.most_running <= 2
+    assert [answer.request for answer in answers_in(path)] == list(range(12))
+    assert doc["rows"][0]["num_attempts"] == 2
+    assert any("several attempts" in note for note in doc["notes"])
+
+
+def test_prompts_of_a_file_are_sent_as_text_to_a_chat(tmp_path: Path, cli: Cli) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(
+        '{"prompt": "Why is the sky blue?", "answer_len": 3}\n{"prompt": "And the sea?", "answer_len": 2}\n'
+    )
+    with OpenAiServer(api="chat", is_strict=True, gap_s=0.001) as server:
+        doc = measured(
+            cli, "bench", "generate", "--url", server.url, "--requests", str(file), "--run-dir", str(tmp_path / "r")
+        )
+    texts = {body["messages"][0]["content"] for body in server.served if "messages" in body}
+    assert {"Why is the sky blue?", "And the sea?"} <= texts
+    assert (doc["rows"][0]["num_answers"], doc["rows"][0]["num_tokens"]) == (2, 5)
+    assert doc["device"]["api"] == "chat"
+
+
+def test_the_engine_gives_every_answer_on_any_layout_alike(tmp_path: Path, cli: Cli) -> None:
+    tokens = {}
+    for layout in ("tp=1", "tp=2", "dp=2"):
+        path = tmp_path / layout
+        command = (*ENGINE, "--num", "6", "--temperature", "0", "--layout", layout, "--run-dir", str(path))
+        doc = measured(cli, *command)
+        row = doc["rows"][0]
+        answers = answers_in(path)
+        tokens[layout] = [answer.tokens for answer in answers]
+        assert row["num_answers"] == len(answers) == 6
+        assert row["num_tokens"] == sum(len(answer.tokens) for answer in answers)
+        assert 0.0 < row["cache_mean_frac"] <= row["cache_most_frac"] <= 1.0
+        assert 0.0 < row["busy_frac"] <= 1.0
+        assert row["decode_bytes_per_token"] > 0.0
+        assert row["memory_roof_frac"] is not None
+        assert row["usd_per_million_tokens"] is not None
+        assert (row["rank_gap_frac"] is None) == (layout == "tp=1")
+        assert {one["name"] for one in doc["summary"]["comparisons"]} == {"tokens_per_s", "ttft_s", "itl_s"}
+        assert all(one["interval"][0] < one["predicted"] < one["interval"][1] for one in doc["summary"]["comparisons"])
+    assert tokens["tp=1"] == tokens["tp=2"] == tokens["dp=2"]
+
+
+def test_open_arrivals_wait_for_their_time_and_a_small_cache_puts_aside(tmp_path: Path, cli: Cli) -> None:
+    begun_s = time.monotonic()
+    doc = measured(
+        cli, *ENGINE, "--num", "8", "--rate", "16", "--answers", "2", "--cache", "40 KiB", "--prompt-lengths", "12",
+        "--answer-lengths", "20", "--run-dir", str(tmp_path / "r"),
+    )  # fmt: skip
+    row = doc["rows"][0]
+    answers = answers_in(tmp_path / "r")
+    assert len(answers) == row["num_answers"] == 16
+    assert all(answer.sent_s >= answer.arrival_s for answer in answers)
+    assert all(answer.first_s >= answer.sent_s for answer in answers)
+    assert row["time_s"] <= time.monotonic() - begun_s
+    assert row["cache_most_frac"] > 0.5
+    assert row["num_preemptions"] > 0, "two sequences of 32 tokens have no room together"
+
+
+def test_a_cache_below_one_sequence_is_refused(tmp_path: Path, cli: Cli) -> None:
+    result = cli(*ENGINE, "--num", "2", "--cache", "1 KiB", "--run-dir", str(tmp_path / "r"))
+    assert result.returncode == 2, result.stderr
+    assert "error: cache_bytes is 1.00 KiB: one sequence of" in result.stderr.splitlines()[-1]
