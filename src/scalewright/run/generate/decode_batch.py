@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalewright.run.generate.pages import CachedTokens
 from scalewright.run.generate.sampler import SamplerKind, sampler_kind, uniforms
 from scalewright.run.generate.sequences import Sequence
 
@@ -20,7 +21,8 @@ class DecodeBatch:
     tokens: np.ndarray
     slots: np.ndarray
     positions: np.ndarray
-    pages: list[list[int]]
+    cached: list[CachedTokens]
+    """Where the keys and values of each sequence are."""
     temperature: np.ndarray
     top_p: np.ndarray
     top_k: np.ndarray
@@ -41,7 +43,7 @@ class DecodeBatch:
             tokens=np.array([ON_DEVICE if s.num_in_flight else s.tokens[-1] for s in sequences], dtype=np.int64),
             slots=np.array([s.slot for s in sequences], dtype=np.int64),
             positions=np.array(positions, dtype=np.int64),
-            pages=[s.span.pages if s.span is not None else [] for s in sequences],
+            cached=[s.span for s in sequences if s.span is not None],
             temperature=np.array([p.temperature for p in samplings], dtype=np.float32),
             top_p=np.array([p.top_p for p in samplings], dtype=np.float32),
             top_k=np.array([p.top_k for p in samplings], dtype=np.int64),

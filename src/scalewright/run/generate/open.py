@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,9 +82,32 @@ def open_engine(
 
 
 def open_runner(model: ServedModel, cache: PagedCache, options: EngineOptions) -> PlainRunner:
-    if options.execution in ("kernels", "graphs") and model.device.type != "cuda":
-        raise ConfigError(f"execution {options.execution} needs a GPU, and this runs on the CPU: choose plain")
-    return PlainRunner(model, cache, max_running=options.max_running)
+    """Kernels where they are chosen or, with `auto`, where the device, the packages and the model allow them."""
+    obstacle = _obstacle_to_kernels(model, cache)
+    if options.execution == "plain" or (options.execution == "auto" and obstacle):
+        return PlainRunner(model, cache, max_running=options.max_running)
+    if obstacle:
+        raise ConfigError(f"execution {options.execution}: {obstacle}; choose plain")
+    from scalewright.run.generate.graph_runner import GraphRunner
+
+    return GraphRunner(
+        model,
+        cache,
+        max_running=options.max_running,
+        max_context=options.max_context,
+        records=options.execution != "kernels",
+    )
+
+
+def _obstacle_to_kernels(model: ServedModel, cache: PagedCache) -> str:
+    """Why our kernels cannot run; empty if they can."""
+    if model.device.type != "cuda":
+        return "it needs a GPU, and this runs on the CPU"
+    if importlib.util.find_spec("triton") is None:
+        return "it needs the package triton, which is not installed"
+    sizes = {"head size": model.shape.head_dim, "page_tokens": cache.page_tokens}
+    odd = [f"{name} {size}" for name, size in sizes.items() if size < 16 or size & (size - 1)]
+    return f"it needs powers of two from 16, and {odd[0]} is none" if odd else ""
 
 
 def _bytes_of_all(model: ServedModel, options: EngineOptions, page_tokens: int) -> int:

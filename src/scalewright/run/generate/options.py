@@ -10,8 +10,8 @@ from scalewright.run.generate.requests import Completion
 
 WeightPrecision = Literal["fp32", "bf16", "fp8"]
 Execution = Literal["auto", "plain", "kernels", "graphs"]
-"""plain: PyTorch's operators; kernels: our Triton kernels; graphs: the same, replayed as CUDA graphs; auto: graphs on
-GPUs with Triton, plain elsewhere."""
+"""plain: PyTorch's operators; kernels: our Triton kernels; graphs: the fastest of both for each product, timed when a
+batch size is first met, and the whole step replayed as a CUDA graph; auto: graphs on GPUs with Triton, else plain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ class PlainRunner:
         slots_R = _on(self.device, batch.slots)
         known_R = _on(self.device, batch.tokens)
         tokens_R = torch.where(known_R == ON_DEVICE, self.latest_S[slots_R], known_R)
-        pages = [_on(self.device, np.array(pages)) for pages in batch.pages]
+        pages = [_on(self.device, np.array(cached.pages)) for cached in batch.cached]
         rows = [(row, row + 1) for row in range(len(pages))]
         ends = (batch.positions + 1).tolist()
         x_RD = self._layers(tokens_R, _on(self.device, batch.positions), rows, pages, ends)

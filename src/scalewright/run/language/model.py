@@ -44,6 +44,8 @@ def _table(num_rows: int, width: int) -> nn.Embedding:
 class Embedding(nn.Module):
     """Token ids to vectors, with learned positions where the shape has them."""
 
+    positions_1L: Tensor
+
     def __init__(self, shape: TransformerShape, constants: LayerConstants, positions_L: Tensor) -> None:
         super().__init__()
         self.tokens = _table(shape.vocab, shape.hidden)

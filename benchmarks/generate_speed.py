@@ -1,0 +1,218 @@
+"""Speed of our inference engine, one JSON line for each measurement.
+
+    python benchmarks/generate_speed.py --device cuda [--core] [--check] >> benchmarks/results/h200_generate.jsonl
+    python benchmarks/generate_speed.py --device cpu >> benchmarks/results/cpu_generate.jsonl
+
+On a GPU: decode steps of GPT-3 1.3B (24 layers of 2048) by batch, context and precision. Counted are the bytes that a
+step must read: every weight once, and the keys and values of every sequence once; beside them a copy of 8 GB, which
+counts bytes read and written. Times are those of the whole engine, scheduling and sampling included.
+On a CPU: 32 prompts of mixed length beside `generate` of transformers, with the same weights and the same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from scalewright.catalog.library import open_catalog
+from scalewright.catalog.types import TransformerShape
+from scalewright.run.generate.engine import Engine
+from scalewright.run.generate.open import open_engine
+from scalewright.run.generate.options import EngineOptions
+from scalewright.run.generate.requests import GREEDY, Request, Sampling
+
+WARM_UP_STEPS, TIMED_STEPS, REPEATS = 6, 24, 3
+PREFILL_CHUNK = 16384
+LONGEST = 4096 + 256
+CACHE_TOKENS = 64 * (2048 + 192)
+CORE = [("bf16", 64, 2048), ("bf16", 8, 2048), ("bf16", 1, 2048)]
+MORE = [
+    *[("bf16", batch, context) for batch in (1, 8, 32, 64) for context in (512, 1024)],
+    *[("bf16", 32, 2048), ("bf16", 1, 4096), ("bf16", 8, 4096), ("bf16", 32, 4096)],
+    *[("fp8", batch, context) for batch in (1, 8, 64) for context in (512, 2048)],
+    *[("fp32", batch, 2048) for batch in (1, 8)],
+]
+
+
+def emit(**row: Any) -> None:
+    print(json.dumps(row), flush=True)
+
+
+def gpt_1b() -> TransformerShape:
+    shape = open_catalog().model("gpt3-1.3b").transformer
+    assert shape is not None
+    return shape.model_copy(update={"num_positions": LONGEST})
+
+
+def copy_bytes_per_s() -> float:
+    """The rate of a large copy, bytes read and written: the roof that decode steps are held against."""
+    source = torch.randint(0, 255, (2**32,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times_s = []
+    for _ in range(12):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times_s.append(start.elapsed_time(end) / 1e3)
+    return 2 * source.nbytes / statistics.median(times_s)
+
+
+def engine_for(precision: str, shape: TransformerShape, *, execution: str = "graphs", **others: Any) -> Engine:
+    width = 4 if precision == "fp32" else 2
+    token_bytes = 2 * shape.layers * shape.kv_heads * shape.head_dim * width
+    options: dict[str, Any] = {
+        "max_context": LONGEST, "max_running": 64, "prefill_chunk": PREFILL_CHUNK, "precision": precision,
+        "cache_bytes": token_bytes * CACHE_TOKENS // (2 if precision == "fp32" else 1), "execution": execution,
+    }  # fmt: skip
+    return open_engine(shape, EngineOptions(**(options | others)), device=torch.device("cuda"), weights=0)
+
+
+def prompts(count: int, length: int, vocab: int, seed: int) -> list[tuple[int, ...]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [tuple(torch.randint(vocab, (length,), generator=generator).tolist()) for _ in range(count)]
+
+
+def measure(engine: Engine, precision: str, batch: int, context: int, roof: float, sampling: Sampling = GREEDY) -> None:
+    """Time decode steps of a full batch whose mean context is the given one."""
+    started_s = time.perf_counter()
+    num_prefill_steps = -(-batch * context // PREFILL_CHUNK)
+    num_steps = WARM_UP_STEPS + REPEATS * TIMED_STEPS
+    length = max(context - num_steps // 2 - num_prefill_steps, 1)
+    for number, prompt in enumerate(prompts(batch, length, engine.vocab, seed=batch)):
+        engine.add(
+            Request(id=str(number), prompt=prompt, max_new_tokens=num_steps + num_prefill_steps + 8, sampling=sampling)
+        )
+    while True:
+        events = engine.step()
+        if events.num_decoded == batch and events.num_prefill_tokens == 0:
+            break
+    torch.cuda.synchronize()
+    ready_s = time.perf_counter() - started_s
+    for _ in range(WARM_UP_STEPS):
+        engine.step()
+    rows = []
+    for _ in range(REPEATS):
+        before = (engine.stats.decode_bytes, engine.stats.num_context_tokens)
+        torch.cuda.synchronize()
+        begun_s = time.perf_counter()
+        num_rows = [engine.step().num_decoded for _ in range(TIMED_STEPS)]
+        torch.cuda.synchronize()
+        elapsed_s = time.perf_counter() - begun_s
+        assert set(num_rows) == {batch}
+        rows.append((elapsed_s / TIMED_STEPS, (engine.stats.decode_bytes - before[0]) / elapsed_s,
+                     (engine.stats.num_context_tokens - before[1]) / TIMED_STEPS / batch))  # fmt: skip
+    step_s, rate, mean_context = (statistics.median(column) for column in zip(*rows, strict=True))
+    emit(
+        kind="decode", model="gpt3-1.3b", precision=precision, batch=batch, context=context, mean_context=mean_context,
+        step_s=step_s, tokens_per_s=batch / step_s, bytes_per_s=rate, of_copy_frac=rate / roof,
+        weight_bytes=engine.stats.weight_bytes, cache_bytes_per_token=engine.stats.cache_bytes_per_token,
+        device_step_s=device_step_s(engine, batch), temperature=sampling.temperature, until_ready_s=ready_s,
+        spread_frac=(max(r[0] for r in rows) - min(r[0] for r in rows)) / step_s,
+    )  # fmt: skip
+    engine.drain()
+
+
+def device_step_s(engine: Engine, batch: int) -> float:
+    """The same step replayed without a host between: what the device alone takes."""
+    step = next(s for (size, _), s in engine._runner._steps.items() if size == batch)
+    times_s = []
+    for _ in range(10):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(4):
+            step.run()
+        end.record()
+        end.synchronize()
+        times_s.append(start.elapsed_time(end) / 4e3)
+    return statistics.median(times_s)
+
+
+def on_gpu(rows: list[tuple[str, int, int]]) -> None:
+    roof = copy_bytes_per_s()
+    emit(kind="device", name=torch.cuda.get_device_name(), torch=torch.__version__, copy_bytes_per_s=roof)
+    torch.cuda.empty_cache()
+    for precision in dict.fromkeys(row[0] for row in rows):
+        started_s = time.perf_counter()
+        engine = engine_for(precision, gpt_1b())
+        emit(kind="opened", precision=precision, seconds=time.perf_counter() - started_s)
+        for _, batch, context in (row for row in rows if row[0] == precision):
+            measure(engine, precision, batch, context, roof)
+        if precision == "bf16":
+            measure(engine, precision, 64, 2048, roof, Sampling(temperature=1.0))
+        for what, times_s in engine._runner.layers.times_s.items():
+            emit(kind="choice", precision=precision, what=what, best=min(times_s, key=times_s.get), times_s=times_s)
+        del engine
+        torch.cuda.empty_cache()
+
+
+def check() -> None:
+    """Our kernels, with and without graphs, generate what PyTorch's operators generate."""
+    base = gpt_1b().model_copy(update={"layers": 3, "hidden": 256, "heads": 4, "kv_heads": 4, "head_dim": 64,
+                                       "ffn_hidden": 512, "vocab": 1031, "num_positions": 512})  # fmt: skip
+    no_bias = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias", "norm_bias", "tied_embeddings"), False)
+    llama = base.model_copy(update=no_bias | {"kv_heads": 2, "gated": True, "positions": "rotary", "norm": "rmsnorm"})
+    shapes = {"gpt": base, "llama": llama, "qwen": llama.model_copy(update={"qk_norm": True, "head_dim": 128})}
+    for name, shape in shapes.items():
+        for precision in ("fp32", "bf16", "fp8"):
+            answers = {}
+            for execution in ("plain", "kernels", *(("graphs",) if name == "gpt" else ())):
+                engine = engine_for(precision, shape, execution=execution, max_context=512, max_running=24,
+                                    cache_bytes=0, prefill_chunk=256)  # fmt: skip
+                for number in range(24):
+                    prompt = prompts(1, 1 + 13 * number, shape.vocab, seed=number)[0]
+                    stop = frozenset({3, 5}) if number % 3 == 0 else frozenset()
+                    engine.add(
+                        Request(
+                            id=str(number), prompt=prompt, max_new_tokens=8 + number, sampling=GREEDY, stop_tokens=stop
+                        )
+                    )
+                answers[execution] = {c.request_id: c for c in engine.drain()}
+            for execution in list(answers)[1:]:
+                emit(
+                    kind="check",
+                    model=name,
+                    precision=precision,
+                    execution=execution,
+                    **compared(answers["plain"], answers[execution]),
+                )
+
+
+def compared(plain: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Share of equal answers, and the largest difference of log-probabilities up to the first different token."""
+    worst, num_tokens = 0.0, 0
+    for name, completion in plain.items():
+        pairs = zip(completion.tokens, other[name].tokens, completion.log_probs, other[name].log_probs, strict=False)
+        for ours, theirs, a, b in pairs:
+            if ours != theirs:
+                break
+            worst, num_tokens = max(worst, abs(a - b)), num_tokens + 1
+    equal = sum(plain[name].tokens == other[name].tokens for name in plain)
+    return {
+        "equal_answers": equal,
+        "answers": len(plain),
+        "worst_log_prob_difference": worst,
+        "equal_tokens": num_tokens,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda",), required=True)
+    parser.add_argument("--core", action="store_true", help="only batch 64, 8 and 1 at context 2048 in bf16")
+    parser.add_argument("--check", action="store_true", help="compare kernels with PyTorch's operators first")
+    arguments = parser.parse_args()
+    if arguments.device == "cuda":
+        if arguments.check:
+            check()
+        on_gpu(CORE if arguments.core else CORE + MORE)
+
+
+if __name__ == "__main__":
+    main()
