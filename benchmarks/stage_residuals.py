@@ -1,4 +1,4 @@
-"""Measured over predicted time of generation and RL steps: the quantiles behind their intervals.
+"""Measured over predicted time of generation: the quantiles behind its intervals.
 
     .venv/bin/python benchmarks/stage_residuals.py [--write]
 
@@ -18,7 +18,6 @@ from scalewright.planner.validation.stage_rows import (
     generation_rows,
     left_out_coverage_frac,
     quantiles,
-    rl_rows,
 )
 
 MIN_SOURCES = 3
@@ -31,14 +30,14 @@ def interval(rows: Sequence[StageRow], widening: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Intervals of generation and RL steps.")
+    parser = argparse.ArgumentParser(description="Intervals of generation.")
     parser.add_argument("--write", action="store_true", help="put them into the catalogue")
     args = parser.parse_args()
     catalog = Catalog((packaged_data(),))
     rates = [row for row in generation_rows(catalog) if row.is_rate]
     first = [row for row in generation_rows(catalog) if not row.is_rate]
     shown: dict[str, str] = {}
-    for name, rows in (("generation", rates), ("first_token", first), ("rl", rl_rows(catalog))):
+    for name, rows in (("generation", rates), ("first_token", first)):
         low, high = interval(rows, catalog.constants().unseen_widening.value)
         # a prediction that is always too fast still lies inside its own interval
         low, high = min(low, 1.0), max(high, 1.0)

@@ -203,3 +203,26 @@ def calibrated_cpu_table() -> str:
         )
     head = ("ranks", "mean error", "worst", "within 20 %", "inside the 90 % interval", "spread of the repeats")
     return table(head, rows)
+
+
+def rl_errors() -> str:
+    """Errors of RL steps by model, mode and framework; the model left out of the fit in turn."""
+    from scalewright.catalog.library import Catalog, packaged_data
+    from scalewright.planner.validation.rl_rows import read_rl_left_out
+    from scalewright.planner.validation.rl_table import rl_scores, rl_table
+
+    scored, left_out = rl_table(Catalog((packaged_data(),))), read_rl_left_out()
+    rows = []
+    for kind, members in scored.groups.items():
+        for name, own in members.items():
+            unseen = percent(left_out["models"][name]["mape_frac"]) if kind == "model" else ""
+            rows.append((f"{kind} {name}", *_rl_cells(rl_scores(own)), unseen))
+    rows.append(("all rows", *_rl_cells(rl_scores(scored.scored)), percent(left_out["mape_frac"])))
+    return table(("", "rows", "mean error", "median", "bias", "inside the 90 % interval", "model left out"), rows)
+
+
+def _rl_cells(scores: dict[str, float | int]) -> tuple[str, ...]:
+    return (
+        str(scores["num_rows"]), percent(scores["mape_frac"]), percent(scores["median_ape_frac"]),
+        percent(scores["bias_frac"], signed=True), percent(scores["coverage_frac"]),
+    )  # fmt: skip

@@ -286,6 +286,7 @@ REGIONS = {
     "accuracy-groups": lambda: accuracy.groups(validation()),
     "other-scores": lambda: accuracy.other_scores(validation()),
     "reasons": lambda: accuracy.reasons(validation()),
+    "rl-errors": accuracy.rl_errors,
     "example-files": example_files,
     "price-file": price_file,
     "lint-rules": category_table,

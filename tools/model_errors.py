@@ -19,7 +19,8 @@ from scalewright.catalog.types import PublishedTotal
 from scalewright.costs import collectives, energy, failures, storage
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.planner.validation.campaign_rows import campaign_table
-from scalewright.planner.validation.stage_rows import StageRow, generation_rows, rl_rows
+from scalewright.planner.validation.rl_rows import rl_rows
+from scalewright.planner.validation.stage_rows import StageRow, generation_rows
 from scalewright.planner.validation.vision_rows import VisionRow, read_left_out, vision_rows, vision_scores
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe
@@ -189,6 +190,20 @@ def stage_table(make: Callable[[Catalog], list[StageRow]], words: str) -> Callab
     return table
 
 
+def rl_steps(_: Validation) -> Table:
+    """Errors of RL steps, one line a row."""
+    rows = []
+    for row in rl_rows(Catalog((packaged_data(),))):
+        if row.prediction is not None:
+            version = f" {row.run.version}" if row.run.version else ""
+            error = percent(row.error_frac, signed=True) if row.run.consistent else "columns disagree"
+            rows.append((
+                f"{row.what} ({row.run.framework}{version})", f"{row.step_s:,.4g} s", f"{row.predicted_s:,.4g} s", error,
+            ))  # fmt: skip
+    words = "Seven constants are fitted to these rows; `rl_steps.md` has the errors with each model left out."
+    return Table(("row", "published", "predicted", "error"), rows, words)
+
+
 def vision_rates(_: Validation) -> Table:
     """Errors of vision steps by publication, device and precision; left out of the fit, by publication."""
     groups: dict[tuple[str, str, str], list[VisionRow]] = {}
@@ -295,7 +310,7 @@ ERRORS: dict[str, Callable[[Validation], Table]] = {
     "interval": coverage,
     "memory": memory_peaks,
     "pipeline": by_degree("pp", "Whole steps, by the number of pipeline stages."),
-    "stage": stage_table(rl_rows, "Nothing is fitted to these rows."),
+    "stage": rl_steps,
     "step": by_source,
     "storage": checkpoints,
     "vision": vision_rates,

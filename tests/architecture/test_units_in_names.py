@@ -82,6 +82,11 @@ DIMENSIONLESS = {
     "lengths.cv": "standard deviation over mean, the symbol of statistics",
     "lengths.alpha": "an exponent",
     "generate_run.temperature": "a divisor of scores, the word of the field",
+    "rl.cv": "standard deviation over mean, the symbol of statistics",
+    "rl.least_cv": "standard deviation over mean, the symbol of statistics",
+    "rl.cv_to_limit": "standard deviation over mean, the symbol of statistics",
+    "rl.ratio": "a length over another",
+    "stage.decode_until": "seconds and tokens",
     "language_run.learning_rate": "a step of Adam over its direction",
     "vision_run.base_rate": "a step of SGD over its gradient",
     "vision_run.rate": "a step of SGD over its gradient",
@@ -112,6 +117,9 @@ AS_IN_THE_FILE = {
     "vision_runs.images_per_s",
     "vision_runs.inter_bw_gb_per_s_per_gpu",
     "stage_runs.tokens_per_s",
+    "rl_runs.avg_seq",
+    "rl_runs.prompt_len",
+    "rl_runs.staleness_threshold",
 }
 
 

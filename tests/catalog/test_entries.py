@@ -15,7 +15,8 @@ from scalewright.catalog.campaign_runs import campaign_runs
 from scalewright.catalog.facts import Fact, Source
 from scalewright.catalog.library import Catalog, folded, packaged_data
 from scalewright.catalog.published import load_runs, packaged_runs
-from scalewright.catalog.stage_runs import generation_runs, rl_runs
+from scalewright.catalog.rl_runs import rl_frameworks
+from scalewright.catalog.stage_runs import generation_runs
 from scalewright.catalog.types import KINDS, Accelerator, Fabric, Model, Price, PublishedTotal, System
 from scalewright.catalog.verified import verified_paths
 from scalewright.catalog.vision_runs import vision_frameworks
@@ -180,11 +181,12 @@ def test_verified_paths_load_and_say_why() -> None:
 
 def test_every_toml_under_data_is_reachable_by_a_reader() -> None:
     reachable = {CATALOG.path(kind, entry_id) for kind, entry_id in ENTRIES} | {packaged_data() / "verified.toml"}
-    readers = {"generation": generation_runs, "rl": rl_runs, "campaign": campaign_runs}
+    readers = {"generation": generation_runs, "campaign": campaign_runs}
     assert all(read() for read in readers.values())
     reachable |= {packaged_data() / "published" / f"{name}_runs.toml" for name in readers}
     assert vision_frameworks().frameworks
-    reachable.add(packaged_data() / "published" / "vision_frameworks.toml")
+    assert rl_frameworks().frameworks
+    reachable |= {packaged_data() / "published" / f"{name}_frameworks.toml" for name in ("vision", "rl")}
     assert set(packaged_data().rglob("*.toml")) == reachable
 
 

@@ -1,4 +1,4 @@
-"""Published rates of generation and RL steps: what those predictions are held against."""
+"""Published rates of generation: what those predictions are held against."""
 
 from __future__ import annotations
 
@@ -33,33 +33,11 @@ class GenerationRun(StageRun):
     ttft_s: float | None = Field(default=None, gt=0)
 
 
-class RlRun(StageRun):
-    model: str
-    layout: str
-    rollout_tp: int = Field(gt=0)
-    prompts: int = Field(gt=0)
-    samples: int = Field(gt=0)
-    prompt: int = Field(gt=0)
-    mean: int = Field(gt=0)
-    """Tokens of a sequence, prompt included."""
-    longest: int = Field(gt=0)
-    step_s: float = Field(gt=0)
-
-
 class _GenerationFile(Strict):
     schema_: str = Field(alias="schema")
     runs: tuple[GenerationRun, ...]
 
 
-class _RlFile(Strict):
-    schema_: str = Field(alias="schema")
-    runs: tuple[RlRun, ...]
-
-
 def generation_runs() -> tuple[GenerationRun, ...]:
     path = packaged_data() / "published" / "generation_runs.toml"
     return load_toml(path, _GenerationFile, kind="generation-runs").runs
-
-
-def rl_runs() -> tuple[RlRun, ...]:
-    return load_toml(packaged_data() / "published" / "rl_runs.toml", _RlFile, kind="rl-runs").runs

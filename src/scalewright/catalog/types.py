@@ -102,6 +102,8 @@ class Partition(NodeNetwork):
     accelerator: Id
     """For a CPU partition: the processor, one device per socket."""
     accelerators_per_node: Count
+    accelerators_per_host: Count | None = None
+    """Devices of one operating system, where several hosts make up a node of one scale-up domain."""
     cpu: Id | None = None
     cpu_sockets_per_node: Count | None = None
     cpu_cores_per_node: Count | None = None

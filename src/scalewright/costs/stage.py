@@ -1,14 +1,14 @@
-"""What an RL step has beside generation and training: scoring passes and weight sync."""
+"""What an RL step has beside generation and training: scoring passes, moved state, weight sync, and what hides what."""
 
 from __future__ import annotations
 
-from typing import Literal
+import numpy as np
 
 from scalewright.catalog.types import TransformerShape
+from scalewright.costs.generation import Serving, decode_step
 from scalewright.costs.machine import Machine
+from scalewright.workload.lengths import LengthDistribution
 from scalewright.workload.model import num_moe_layers
-
-Sync = Literal["gather_broadcast", "peer_to_peer"]
 
 
 def scoring_time_s(
@@ -22,6 +22,106 @@ def scoring_time_s(
     Checked   tests/costs/test_stage.py: a quarter to two fifths of a training step
     """
     return (num_micro_batches + pp - 1.0) * num_layers * layer_forward_s + num_micro_batches * head_forward_s
+
+
+def state_move_s(*, state_bytes: float, machine: Machine) -> float:
+    """The trainer's state of one device to its host before a rollout, and back after it.
+
+    Equation  t = 2 S / (f B),  B the link's rate, f the share of it that frameworks reach
+    Source    sheng2024 (HybridFlow, arXiv:2409.19256), section 5; NVIDIA-NeMo/RL nemo_rl/algorithms/grpo.py,
+              offload_before_refit and prepare_for_training
+    Assumes   every device has a link of its own; pageable host memory; nothing is computed meanwhile; no time where the
+              link is not known
+    Checked   tests/costs/test_stage.py: twice the state over the rate
+    """
+    if machine.host_link_bytes_per_s is None:
+        return 0.0
+    return 2.0 * state_bytes / (machine.constants.rl_move_share.value * machine.host_link_bytes_per_s)
+
+
+def framework_step_s(*, num_gpus: int, machine: Machine) -> float:
+    """What an iteration of the generator takes more inside an RL framework than in serving alone.
+
+    Equation  t = e, and h more where the devices of one copy belong to several hosts
+    Source    published steps (benchmarks/fit_rl.py)
+    Assumes   log-probabilities of sampled tokens, an event loop in Python; between hosts a remote call an iteration
+    Checked   tests/golden/test_rl_table.py: published steps, each model left out
+    """
+    c = machine.constants
+    apart = num_gpus > machine.gpus_per_host
+    return c.rl_engine_step_time.value + (c.rl_hosts_step_time.value if apart else 0.0)
+
+
+def expert_loop_s(
+    *, num_experts: float, num_layers: float, num_micro_batches: float, num_passes: float, pp: int, machine: Machine
+) -> float:  # fmt: skip
+    """A rank's experts run one by one, which leaves the device waiting between them.
+
+    Equation  t = x E_r l (m + p - 1) k,  E_r experts of a rank, k forward passes; a backward pass counts two
+    Source    Megatron-Core without moe_grouped_gemm, as in the recipes of NVIDIA-NeMo/RL up to v0.6.0
+    Assumes   the same time for every expert and model; nothing hidden
+    Checked   tests/golden/test_rl_table.py: published steps, each model left out
+    """
+    slots = num_micro_batches + pp - 1.0
+    return machine.constants.rl_expert_time.value * num_experts * num_layers * slots * num_passes
+
+
+def waited_rollout_s(*, rollout_s: float, training_s: float, num_chunks: int, is_ahead: bool) -> float:
+    """What of a rollout on devices of its own a step waits for.
+
+    Equation  ahead: max(g - t, 0);  else max(g - (1 - 1/c) t, g / c),  c chunks of the batch trained as they are ready
+    Source    noukhovitch2024 (arXiv:2410.18252), section 3: generation and training side by side, one step apart;
+              verl docs/advance/fully_async.md: batches handed over in parts
+    Assumes   a steady state; the slower of the two sets the pace; a generator that is ahead goes on while new weights
+              arrive, so that t holds their sync
+    Checked   tests/costs/test_stage.py: nothing where training is longer; all of it in one chunk without a lag
+    """
+    if is_ahead:
+        return max(rollout_s - training_s, 0.0)
+    return max(rollout_s - (1.0 - 1.0 / num_chunks) * training_s, rollout_s / num_chunks)
+
+
+def decode_until(
+    serving: Serving, *, answers: LengthDistribution, prompt_len: int, num_sequences: float, num_tokens: float
+) -> tuple[float, float]:
+    """Seconds of decoding until the answers have so many tokens, and the tokens written: none replaces one that ended.
+
+    Equation  integral of t(n S(k), p + k) dk,  integral of n S(k) dk,  S the share of answers above k tokens
+    Source    yu2022 (Orca), section 3.1: iteration-level scheduling; here without new sequences
+    Assumes   all sequences begin together and have room; one is left until the end
+    Checked   tests/costs/test_stage.py: tokens are those of the answers
+    """
+    edges = np.linspace(0.0, num_tokens, 25)  # the batch thins out smoothly: more cells change nothing
+    middle, width = (edges[1:] + edges[:-1]) / 2.0, edges[1]
+    alive = num_sequences * answers.survivals(middle)
+    seconds = [
+        float(decode_step(serving, num_sequences=max(float(n), 1.0), num_context=prompt_len + float(k)).total)
+        for n, k in zip(alive, middle, strict=True)
+    ]
+    return float(np.sum(seconds)) * width, float(np.sum(alive)) * width
+
+
+def stale_rollout_frac(
+    serving: Serving, *, answers: LengthDistribution, prompt_len: int, num_sequences: float, staleness_frac: float
+) -> float:
+    """Time of a rollout whose longest answers go on into the next step, over one that waits for them.
+
+    Equation  (T_q / W_q) / (T / W);  T and W time and tokens until all of n answers are written, T_q and W_q until n of
+              (1 + s) n are
+    Source    fu2025 (AReaL, arXiv:2505.24298), section 4: interruptible rollouts under a bound of staleness
+    Assumes   a step writes as many tokens as its answers have; they are written at the rate of the first n of (1 + s) n
+    Checked   tests/costs/test_stage.py: 1 without staleness, falls with it; golden: verl's staleness ablation
+    """
+    longest = answers.expected_max(num_sequences)
+    enough = answers.quantile(1.0 / (1.0 + staleness_frac)) if staleness_frac > 0.0 else longest
+    whole_s, whole_tokens = decode_until(
+        serving, answers=answers, prompt_len=prompt_len, num_sequences=num_sequences, num_tokens=longest
+    )
+    early_s, early_tokens = decode_until(
+        serving, answers=answers, prompt_len=prompt_len, num_sequences=(1.0 + staleness_frac) * num_sequences,
+        num_tokens=enough,
+    )  # fmt: skip
+    return min((early_s / early_tokens) / (whole_s / whole_tokens), 1.0)
 
 
 def num_synced_tensors(shape: TransformerShape) -> int:
@@ -40,15 +140,16 @@ def num_synced_tensors(shape: TransformerShape) -> int:
 def gather_broadcast_time_s(*, weights_bytes: float, num_tensors: int, num_devices: int, machine: Machine) -> float:
     """Weight sync through one rank: gathered tensor by tensor, then sent to everybody.
 
-    Equation  t = 2 S / B + 2 n a0
+    Equation  t = S / B + n (a0 + x),  x a tensor's handling: name, shape and shards
     Source    sheng2024 (HybridFlow, arXiv:2409.19256), section 5.3; thakur2005, long broadcasts run at wire speed
-    Assumes   one device's share of the network, or the scale-up link inside one node; gather and broadcast in turn
-    Checked   tests/costs/test_stage.py: ASystem's 30 s at 100B and about a minute at 1T, within a factor of four
+    Assumes   one device's share of the network, or the scale-up link inside one node; tensors are gathered while others
+              are sent
+    Checked   tests/costs/test_stage.py: ASystem's 30 s at 100B and about a minute at 1T, within a factor of four;
+              verl's 0.12 s for 7B from 4 to 4 ranks
     """
-    bandwidth = machine.scale_up_bytes_per_s
-    if num_devices > machine.gpus_per_node and machine.network_bytes_per_s_per_gpu is not None:
-        bandwidth = min(bandwidth, machine.network_bytes_per_s_per_gpu)
-    return 2.0 * weights_bytes / bandwidth + 2.0 * num_tensors * machine.constants.collective_offset.value
+    bandwidth = _wire_bytes_per_s(machine, num_devices)
+    c = machine.constants
+    return weights_bytes / bandwidth + num_tensors * (c.collective_offset.value + c.rl_tensor_time.value)
 
 
 def peer_to_peer_time_s(
@@ -61,20 +162,38 @@ def peer_to_peer_time_s(
     Assumes   all NICs at work at once, no conversion on the way: a bound from below
     Checked   tests/costs/test_stage.py: below ASystem's 4 s at 100B and 6 s at 1T by up to a factor of ten
     """
-    bandwidth = machine.scale_up_bytes_per_s
-    if num_trainers + num_generators > machine.gpus_per_node and machine.network_bytes_per_s_per_gpu is not None:
-        bandwidth = min(bandwidth, machine.network_bytes_per_s_per_gpu)
+    bandwidth = _wire_bytes_per_s(machine, num_trainers + num_generators)
     received, sent = weights_bytes / tp, weights_bytes * num_generators / tp / num_trainers
     return max(received, sent) / bandwidth + num_tensors / tp * machine.constants.collective_offset.value
+
+
+def file_time_s(
+    *, weights_bytes: float, num_copies: float, write_bytes_per_s: float, read_bytes_per_s: float
+) -> float:  # fmt: skip
+    """Weight sync through a file system: the trainer writes a checkpoint, every copy of the generator reads it.
+
+    Equation  t = S / W + r S / R,  r copies
+    Source    OpenRLHF issue 647 and slime's update from disk: weights by way of a checkpoint folder
+    Assumes   the job's rates of its storage; nothing is read before all is written
+    Checked   tests/costs/test_stage.py: linear in copies
+    """
+    return weights_bytes / write_bytes_per_s + num_copies * weights_bytes / read_bytes_per_s
+
+
+def _wire_bytes_per_s(machine: Machine, num_devices: int) -> float:
+    """One device's share of the network, or its scale-up link inside one node."""
+    if num_devices > machine.gpus_per_node and machine.network_bytes_per_s_per_gpu is not None:
+        return min(machine.scale_up_bytes_per_s, machine.network_bytes_per_s_per_gpu)
+    return machine.scale_up_bytes_per_s
 
 
 def rl_interval_s(*, time_s: float, machine: Machine, num_unseen: int) -> tuple[float, float]:
     """The 90 % interval of a predicted RL step.
 
     Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things that no published step shares
-    Source    published GRPO steps of one project, none of them fitted (benchmarks/stage_residuals.py)
-    Assumes   other projects differ as its models do: one project, so the quantiles are widened once more
-    Checked   tests/planner/test_stages.py: holds the published steps
+    Source    published steps, each model predicted with constants that the others give (benchmarks/fit_rl.py)
+    Assumes   another model differs as these do from each other
+    Checked   tests/golden/test_rl_table.py: coverage of each model by the others' quantiles
     """
     c = machine.constants
     power = 1.0 + c.unseen_widening.value * num_unseen

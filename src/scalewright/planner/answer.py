@@ -21,7 +21,6 @@ from scalewright.planner.limits import Limit, differences, limits
 from scalewright.planner.question import (
     Generation,
     Question,
-    RlStep,
     TransformerStep,
     VisionModelStep,
     check,
@@ -31,6 +30,7 @@ from scalewright.records.documents import document
 from scalewright.records.types import Confidence
 from scalewright.workload.grammar import assignments, whole_number
 from scalewright.workload.layout import KEYS, parse_layout
+from scalewright.workload.rl import CHANGED_KEYS, RlStep, changed_step
 from scalewright.workload.training import training_mode
 
 WHAT_IF_KEYS = (*KEYS, "precision", "stack", "mode", "seq")
@@ -313,7 +313,12 @@ def unselected(prediction: Answer) -> Answer:
 
 def changed(question: Question, text: str) -> Question:
     """The question with some knobs of the layout, the precision, stack, mode or sequence length set otherwise."""
-    written = assignments(text, allowed=WHAT_IF_KEYS, what="what-if")
+    is_rl = isinstance(question.stage, RlStep)
+    written = assignments(text, allowed=(*WHAT_IF_KEYS, *(CHANGED_KEYS if is_rl else ())), what="what-if")
+    step = {name: value for name, value in written.items() if name in CHANGED_KEYS}
+    if step:
+        assert isinstance(question.stage, RlStep)
+        question = replace(question, stage=changed_step(question.stage, step))
     layout = {name: value for name, value in written.items() if name in KEYS}
     if layout:
         whole = {**{k: int(v) if isinstance(v, bool) else v for k, v in question.layout.as_dict().items()}, **layout}

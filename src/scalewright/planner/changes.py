@@ -11,10 +11,11 @@ from scalewright.catalog.types import Stack
 from scalewright.costs.machine import Machine, machine_from_system, pick_partition
 from scalewright.errors import ScalewrightError
 from scalewright.planner.answer import Answer, Change, answer, unselected
-from scalewright.planner.question import Generation, Question, RlStep, TransformerStep, VisionModelStep
+from scalewright.planner.question import Generation, Question, TransformerStep, VisionModelStep
 from scalewright.planner.stages.transformer_step import MIN_EFFICIENT_HEAD_DIM_MULTIPLE
 from scalewright.workload.layout import Layout, Recompute
 from scalewright.workload.precision import recipe
+from scalewright.workload.rl import RlStep
 
 RECOMPUTE_LEVELS: tuple[Recompute, ...] = ("none", "selective", "operators", "full")
 """From nothing to whole layers: each keeps less and computes more again."""
@@ -25,8 +26,6 @@ Neighbour = tuple[str, Question]
 
 def changes(before: Answer, catalog: Catalog) -> list[Change]:
     """Single changes that are possible and change anything, the largest gain first."""
-    if isinstance(before.question.stage, RlStep):
-        return _rl_changes(before)
     offered, before = [], unselected(before)
     # Energy of a neighbour is not shown, so it is not computed.
     for name, question in _neighbours(replace(before.question, facility=None), catalog):
@@ -48,8 +47,8 @@ def _neighbours(question: Question, catalog: Catalog) -> Iterator[Neighbour]:
             return _vision_neighbours(question, vision, catalog)
         case Generation() as generation:
             return _generation_neighbours(question, generation)
-        case RlStep():
-            return iter(())
+        case RlStep() as rl:
+            return _rl_neighbours(question, rl)
 
 
 def _transformer_neighbours(question: Question, catalog: Catalog) -> Iterator[Neighbour]:
@@ -164,16 +163,26 @@ def _generation_neighbours(question: Question, generation: Generation) -> Iterat
         yield "8-bit cache", replace(question, stage=replace(generation, cache_bytes=1.0))
 
 
-def _rl_changes(before: Answer) -> list[Change]:
-    """Parts of the step taken away, as far as its own breakdown says; nothing is predicted anew."""
-    taken_away = {
-        "no reference model": "reference_log_probs",
-        "log-probabilities of the generator": "old_log_probs",
-    }
-    offered = []
-    for name, part in taken_away.items():
-        if float(before.time.part(part).total) > 0.0:
-            parts = tuple(term for term in before.time.parts if term.name != part)
-            after = replace(before, time=replace(before.time, parts=parts))
-            offered.append(Change(name=name, before=before, after=after))
-    return sorted(offered, key=lambda change: (-change.rate_ratio_frac, change.name))
+def _rl_neighbours(question: Question, rl: RlStep) -> Iterator[Neighbour]:
+    """Other generators, precisions and paces of an RL step on the same number of devices."""
+    if rl.has_reference:
+        yield "no reference model", replace(question, stage=replace(rl, has_reference=False))
+    if rl.scores_old:
+        yield "log-probabilities of the generator", replace(question, stage=replace(rl, scores_old=False))
+    for tp in (2 * rl.rollout_tp, rl.rollout_tp // 2):
+        if tp >= 1:
+            yield f"generator tp={tp}", replace(question, stage=replace(rl, rollout_tp=tp))
+    narrower = NARROWER.get((rl.rollout_recipe or question.recipe).name)
+    if narrower is not None:
+        yield f"generator in {narrower}", replace(question, stage=replace(rl, rollout_recipe=recipe(narrower)))
+    if rl.sync != "peer_to_peer":
+        yield "weight sync peer to peer", replace(question, stage=replace(rl, sync="peer_to_peer"))
+    if not rl.packs:
+        yield "packed sequences", replace(question, stage=replace(rl, packs=True))
+    dp = int(question.layout.dp)
+    if rl.is_split:
+        yield f"{rl.lag + 1} steps off policy", replace(question, stage=replace(rl, lag=rl.lag + 1))
+    elif dp % 2 == 0:
+        apart = replace(rl, rollout_gpus=question.num_gpus // 2, lag=1)
+        half = replace(question.layout, dp=dp // 2)
+        yield "one step off policy, half of the devices generate", replace(question, layout=half, stage=apart)

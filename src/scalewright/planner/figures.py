@@ -9,7 +9,7 @@ import numpy as np
 
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.footprint import memory_on
-from scalewright.costs.generation import Serving, generation_interval_s
+from scalewright.costs.generation import Serving, generation_interval_s, scaled
 from scalewright.costs.setting import Setting, VisionSetting
 from scalewright.costs.shards import trained_shards
 from scalewright.costs.step import StepCost
@@ -158,6 +158,40 @@ class GenerationFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RlPart:
+    """A part of an RL step, and how much of it another part hides."""
+
+    whole: Breakdown
+    hidden_frac: float = 0.0
+    behind: str = ""
+    """What hides it."""
+
+    @property
+    def name(self) -> str:
+        return self.whole.name
+
+    @property
+    def whole_s(self) -> float:
+        return float(self.whole.total)
+
+    @property
+    def hidden_s(self) -> float:
+        return self.whole_s * self.hidden_frac
+
+    @property
+    def visible(self) -> Breakdown:
+        """What the step waits for."""
+        if self.hidden_frac <= 0.0:
+            return self.whole
+        note = f"{self.hidden_s:.4g} s more are hidden behind {self.behind}"
+        return replace(scaled(self.whole, 1.0 - self.hidden_frac), note=note)
+
+    def as_dict(self) -> dict[str, Any]:
+        body = {"name": self.name, "whole_s": self.whole_s, "hidden_s": self.hidden_s}
+        return body | ({"behind": self.behind} if self.hidden_s > 0.0 else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RlFigures:
     """Of one step of reinforcement learning."""
 
@@ -170,10 +204,16 @@ class RlFigures:
     num_updates: int
     memory_rollout: Breakdown
     memory_update: Breakdown
+    parts: tuple[RlPart, ...]
+    """In the order in which they run."""
+
+    def part(self, name: str) -> RlPart:
+        return next(part for part in self.parts if part.name == name)
 
     def document_keys(self, answer: Answer) -> dict[str, Any]:
         return {
             "tokens_per_s_per_gpu": answer.rate_per_s / answer.question.num_gpus,
+            "parts": [part.as_dict() for part in self.parts],
             "memory_bytes": max(float(self.memory_rollout.total), float(self.memory_update.total)),
             "memory_rollout": self.memory_rollout.as_dict(),
         }

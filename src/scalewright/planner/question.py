@@ -8,8 +8,8 @@ same prediction everywhere. `planner.answer.answer` answers a question.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from scalewright.catalog.derive import training_precision
 from scalewright.catalog.library import Catalog
@@ -27,11 +27,9 @@ from scalewright.workload.layout import Layout, check_divides, parse_layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
 from scalewright.workload.precision import Recipe, recipe
-from scalewright.workload.stage import GenerateRequest, RlRequest, parse_generate, parse_rl
+from scalewright.workload.rl import RlStep, parse_rl
+from scalewright.workload.stage import GenerateRequest, parse_generate
 from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode, training_mode
-
-if TYPE_CHECKING:
-    from scalewright.costs.stage import Sync
 
 AUTO = "auto"
 NOT_SPLIT_IN_VISION = ("tp", "pp", "vpp", "cp", "ep")
@@ -72,35 +70,6 @@ class Generation:
         return self.response_len if self.longest_len is None else self.longest_len
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RlStep:
-    """One on-policy GRPO step: trainer and generator take turns on the same devices.
-
-    The layout is the trainer's. Its gbs is the mini-batch, so a step has prompts x responses / gbs updates.
-    """
-
-    num_prompts: int
-    num_responses: int
-    """Answers per prompt."""
-    prompt_len: int
-    response_len: int
-    longest_len: int | None = None
-    rollout_tp: int = 1
-    """Tensor parallelism of the generator, which may differ from the trainer's."""
-    rollout_recipe: Recipe | None = None
-    """Precision of the generator; None: the trainer's."""
-    reward_s: float = 0.0
-    """Time of the reward in each step."""
-    has_reference: bool = True
-    """Answers are scored by a reference model too."""
-    sync: Sync = "gather_broadcast"
-    """How new weights reach the generator."""
-
-    @property
-    def num_sequences(self) -> int:
-        return self.num_prompts * self.num_responses
-
-
 StageQuestion = TransformerStep | VisionModelStep | Generation | RlStep
 """What is predicted."""
 
@@ -130,7 +99,8 @@ class Question:
 
     @property
     def num_gpus(self) -> int:
-        return int(self.layout.num_gpus)
+        """Devices of the layout, and those of a generator beside the trainer."""
+        return int(self.layout.num_gpus) + (self.stage.rollout_gpus if isinstance(self.stage, RlStep) else 0)
 
     @property
     def num_nodes(self) -> int:
@@ -158,15 +128,25 @@ class Question:
     def id(self) -> str:
         return digest(self.resolved_input())
 
-    def rollout(self, *, taken_bytes: float = 0.0) -> Question:
-        """The generation inside an RL step, beside `taken_bytes` that the trainer holds on each device."""
+    def rollout(self, *, taken_bytes: float = 0.0, num_batches: int = 1) -> Question:
+        """The generation inside an RL step, beside `taken_bytes` that the trainer holds on each device.
+
+        `num_batches` is how many steps' answers are written together.
+        """
         rl = self.stage
         assert isinstance(rl, RlStep)
+        if rl.rollout_memory_frac is not None:  # the engine fills less of a device than usual
+            usual = self.machine.constants.serving_memory_share.value
+            taken_bytes += (usual - rl.rollout_memory_frac) * self.machine.memory_bytes
+        per_copy = rl.rollout_tp * rl.rollout_pp
         return replace(
             self,
             spec=self.spec.with_seq(rl.prompt_len + rl.response_len),
             recipe=rl.rollout_recipe or self.recipe,
-            layout=Layout(tp=rl.rollout_tp, dp=self.num_gpus // rl.rollout_tp, gbs=rl.num_sequences),
+            layout=Layout(
+                tp=rl.rollout_tp, pp=rl.rollout_pp, dp=(rl.rollout_gpus or self.num_gpus) // per_copy,
+                gbs=num_batches * rl.num_sequences,
+            ),
             stage=Generation(
                 prompt_len=rl.prompt_len, response_len=rl.response_len, longest_len=rl.longest_len,
                 taken_bytes=taken_bytes,
@@ -246,9 +226,7 @@ class Question:
             "precision": self.recipe.name,
             "stack": self.stack.id,
             "mode": str(self.mode),
-            "sync": rl.sync,
-            "num_prompts": rl.num_prompts,
-            "num_responses": rl.num_responses,
+            "step": {f.name: getattr(rl, f.name) for f in fields(rl) if f.name != "rollout_recipe"},
             "rollout": self.rollout().resolved_input(),
         }
 
@@ -257,7 +235,7 @@ def ask(
     catalog: Catalog, *, model: str | ModelSpec, system: str | Place | Machine, layout: str | Layout,
     precision: str = AUTO, stack: str = AUTO, seq: int | None = None, partition: str | None = None,
     transport: str | None = None, network: str | None = None, generate: str | GenerateRequest | None = None,
-    rl: str | RlRequest | None = None,
+    rl: str | RlStep | None = None,
     mode: str = "full", lora_rank: int | None = None, optimizer: str | None = None, storage: str | None = None,
     samples: str = "shards", checkpoint: str = "sync", num_loaders: int | None = None,
     channels_last: bool | None = None,
@@ -396,7 +374,7 @@ def _num_image_loaders(catalog: Catalog, place: Place) -> int:
 
 
 def _stage(
-    spec: ModelSpec, layout: Layout, *, generate: str | GenerateRequest | None, rl: str | RlRequest | None,
+    spec: ModelSpec, layout: Layout, *, generate: str | GenerateRequest | None, rl: str | RlStep | None,
     channels_last: bool | None,
 ) -> StageQuestion:  # fmt: skip
     if generate is not None:
@@ -404,11 +382,7 @@ def _stage(
         _check_not_split(layout, NOT_SPLIT_IN_GENERATION)
         return Generation(prompt_len=lengths.prompt, response_len=lengths.response, longest_len=lengths.longest)
     if rl is not None:
-        step = parse_rl(rl) if isinstance(rl, str) else rl
-        return RlStep(
-            num_prompts=step.prompts, num_responses=step.samples, prompt_len=step.prompt, response_len=step.response,
-            longest_len=step.longest, rollout_tp=step.tp,
-        )  # fmt: skip
+        return parse_rl(rl) if isinstance(rl, str) else rl
     return VisionModelStep(channels_last=channels_last) if spec.is_vision else TransformerStep()
 
 
@@ -490,10 +464,13 @@ def _check_generation(question: Question, generation: Generation) -> None:
 
 
 def _check_rl(question: Question, rl: RlStep) -> None:
-    _check_divides(question, question.spec.with_seq(rl.prompt_len + rl.response_len))
+    # what a rank computes is packed, so no length has to divide; the longest sequence is split by cp in memory
+    multiple = 2 * int(question.layout.cp)
+    longest = -(-rl.longest_sequence // multiple) * multiple
+    _check_divides(question, question.spec.with_seq(longest))
     if rl.num_sequences % int(question.layout.gbs):
         raise ConfigError(f"{rl.num_sequences} answers are not whole mini-batches of gbs={question.layout.gbs}")
-    if rl.rollout_tp < 1 or question.num_gpus % rl.rollout_tp:
-        raise ConfigError(
-            f"{question.num_gpus} devices are not whole copies of tp={rl.rollout_tp}: choose a multiple of tp"
-        )
+    per_copy, devices = rl.rollout_tp * rl.rollout_pp, rl.rollout_gpus or question.num_gpus
+    if per_copy < 1 or devices % per_copy:
+        split = f"tp={rl.rollout_tp}" + (f", pp={rl.rollout_pp}" if rl.rollout_pp > 1 else "")
+        raise ConfigError(f"{devices} devices are not whole copies of {split}: choose a multiple of {per_copy}")

@@ -26,26 +26,8 @@ class GenerateRequest:
     longest: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RlRequest:
-    """`prompts=128,samples=8,prompt=512,response=1024[,longest=,tp=1]`: one GRPO step."""
-
-    prompts: int
-    samples: int
-    prompt: int
-    response: int
-    longest: int | None = None
-    tp: int = 1
-    """Tensor parallelism of the generator, which may differ from the trainer's."""
-
-
 def parse_generate(text: str) -> GenerateRequest:
     return GenerateRequest(**_numbers(text, "generate", needed=("prompt", "response"), optional=("longest",)))
-
-
-def parse_rl(text: str) -> RlRequest:
-    needed, optional = ("prompts", "samples", "prompt", "response"), ("longest", "tp")
-    return RlRequest(**_numbers(text, "rl", needed=needed, optional=optional))
 
 
 def _numbers(text: str, what: str, *, needed: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scalewright.catalog.constant_types.calibration import CalibrationConstants
 from scalewright.catalog.constant_types.campaign import CampaignConstants
+from scalewright.catalog.constant_types.rl import RlConstants
 from scalewright.catalog.constant_types.serving import ServingConstants
 from scalewright.catalog.constant_types.training import TrainingConstants
 from scalewright.catalog.constant_types.vision import VisionConstants
@@ -15,6 +16,7 @@ class Constants(
     Entry,
     TrainingConstants,
     ServingConstants,
+    RlConstants,
     WholeRunConstants,
     CampaignConstants,
     VisionConstants,

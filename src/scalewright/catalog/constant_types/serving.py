@@ -1,4 +1,4 @@
-"""Constants of generation and of RL steps; part of `Constants`."""
+"""Constants of generation; part of `Constants`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from scalewright.catalog.facts import BytesPerS, Count, Fraction, Id, Seconds, S
 
 
 class ServingConstants(Strict):
-    """A serving engine's times and memory, and the intervals of generation and RL."""
+    """A serving engine's times and memory, and the intervals of generation."""
 
     decode_layer_time: Seconds
     """What one layer of a decode step takes beyond its memory traffic: starts and ends of its kernels, in a graph."""
@@ -24,13 +24,8 @@ class ServingConstants(Strict):
     first_token_interval_low: Fraction
     """Lower end of the 90 % interval of the first token."""
     first_token_interval_high: Fraction
-    rl_interval_low: Fraction
-    """Lower end of the 90 % interval of an RL step."""
-    rl_interval_high: Fraction
     generation_seen_accelerators: tuple[Id, ...]
     """Devices of the published rates behind those intervals; elsewhere they are wider."""
     generation_seen_precisions: tuple[str, ...]
-    rl_seen_accelerators: tuple[Id, ...]
-    rl_seen_precisions: tuple[str, ...]
     prefill_tokens: Count
     """Prompt tokens a serving engine works on at once."""

@@ -29,7 +29,10 @@ GenerateText = Annotated[
     str | None, typer.Option(help="Generation instead: prompt=2048,response=256; the layout's tp, dp and gbs count.")
 ]
 RlText = Annotated[
-    str | None, typer.Option(help="One GRPO step instead: prompts=128,samples=8,prompt=512,response=1024.")
+    str | None,
+    typer.Option(
+        help="One GRPO step instead: prompts=128,samples=8,prompt=512,response=1024[,longest=4096,tp=4,gpus=16,lag=1]."
+    ),
 ]
 LoraRank = Annotated[int | None, typer.Option(help="Rank of the adapters in mode lora; default: 16.")]
 OptimizerText = Annotated[str | None, typer.Option(help="adam or sgd (with momentum); default: adam.")]

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from scalewright.planner.validation.error_table import Scores
 
 
-KINDS = ("steps", "campaign")
+KINDS = ("steps", "campaign", "rl")
 LEAST_INSIDE_FRAC = 0.8
 """Share of the shipped whole runs that the interval has to hold."""
+MOST_RL_ERROR_FRAC = 0.2
+"""Mean error of the shipped RL steps, each model left out."""
 
 
 def run(
@@ -24,7 +26,7 @@ def run(
         typer.Argument(metavar="FILE.jsonl", help="Rows to predict; default: those shipped.", show_default=False),
     ] = None,
     kind: Annotated[
-        str, typer.Option(help="steps: times of steps; campaign: GPU-hours of whole runs (a FILE is TOML).")
+        str, typer.Option(help="steps: training steps; campaign: GPU-hours of whole runs (TOML); rl: RL steps.")
     ] = "steps",
     record: Annotated[
         bool, typer.Option("--record", help="For developers: keep the scores of the shipped rows as those to hold.")
@@ -36,7 +38,8 @@ def run(
     """Predict published runs from their own model, hardware and layout, and print how far off we are.
 
     Exit 1: none of a file's rows can be predicted; without a file, a score is worse than the one recorded. With --kind
-    campaign: fewer than 80 % of the shipped whole runs are inside the interval, each family left out.
+    campaign: fewer than 80 % of the shipped whole runs are inside the interval, each family left out. Of RL
+    steps: the mean error of those shipped, each model left out, is above 20 %.
     """
     from scalewright.catalog.library import open_catalog
     from scalewright.catalog.published import load_runs
@@ -51,10 +54,11 @@ def run(
 
     if kind not in KINDS:
         raise UnknownNameError("kind", kind, KINDS, hint=f"choose {' or '.join(KINDS)}")
-    if kind == "campaign":
+    if kind != "steps":
         if record:
-            raise ConfigError("--record keeps scores of steps, not of campaigns: leave it or --kind out")
-        _campaigns(file, as_json=as_json, out=out, catalog=catalog)
+            raise ConfigError(f"--record keeps scores of steps, not of kind {kind}: leave it or --kind out")
+        tables = {"campaign": _campaigns, "rl": _rl_steps}
+        tables[kind](file, as_json=as_json, out=out, catalog=catalog)
         return
     if record and file is not None:
         raise ConfigError(f"--record keeps the scores of the shipped rows, not of {file}: leave the file out")
@@ -96,6 +100,28 @@ def _campaigns(file: Path | None, *, as_json: bool, out: Path | None, catalog: P
     num_needed = 1 if file is not None else LEAST_INSIDE_FRAC * len(table.planned)
     num_held = len(table.planned) if file is not None else table.num_inside_left_out
     if num_held < num_needed:
+        raise typer.Exit(ExitCode.NO)
+
+
+def _rl_steps(file: Path | None, *, as_json: bool, out: Path | None, catalog: Path | None) -> None:
+    """Predicted beside published RL steps."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.planner.validation.rl_rows import read_rl_left_out
+    from scalewright.planner.validation.rl_table import rl_table
+    from scalewright.records.documents import to_json
+    from scalewright.records.types import ExitCode
+    from scalewright.report.console import answer_console
+    from scalewright.report.planner.rl_validation import print_rl_table
+
+    table = rl_table(open_catalog(catalog), file)
+    left_out = {} if file is not None else read_rl_left_out()
+    body = table.as_document() | ({"left_out": left_out} if left_out else {})
+    write_out(out, body)
+    if as_json:
+        typer.echo(to_json(body), nl=False)
+    else:
+        print_rl_table(answer_console(), table, left_out=left_out)
+    if not table.predicted or left_out.get("mape_frac", 0.0) > MOST_RL_ERROR_FRAC:
         raise typer.Exit(ExitCode.NO)
 
 

@@ -39,6 +39,7 @@ def machine_from_system(
         accelerator=accelerator,
         constants=constants,
         gpus_per_node=per_node,
+        host_gpus=None if partition.accelerators_per_host is None else int(partition.accelerators_per_host.value),
         num_nodes=int(partition.num_nodes.value),
         memory_bytes=usable_memory_bytes(accelerator),
         hbm_bytes_per_s=accelerator.memory_bandwidth.value * constants.memory_bandwidth_share.value,

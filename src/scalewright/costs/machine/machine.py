@@ -64,6 +64,8 @@ class Machine:
     """Whose collectives run: it has the algorithms that `collectives` lists."""
     in_switch_bytes_per_s: float | None = None
     """Data summed per second by the switch between a node's devices; None where it does not sum."""
+    host_gpus: int | None = None
+    """Devices of one operating system, where a node has several; None: all of a node."""
     confidence: Confidence = "model"
     """How its rates are known: `calibrated` once a calibration measured here replaces them, else `model`."""
     measured_collectives: tuple[MeasuredLine, ...] = ()
@@ -105,6 +107,11 @@ class Machine:
     def num_nodes_for(self, num_gpus: int) -> int:
         """Nodes that so many devices take; the last one may be partly used."""
         return -(-num_gpus // self.gpus_per_node)
+
+    @property
+    def gpus_per_host(self) -> int:
+        """Devices of one operating system."""
+        return self.gpus_per_node if self.host_gpus is None else self.host_gpus
 
     def as_input(self) -> dict[str, str | int | float | None]:
         """What of the machine a prediction depends on; part of its id."""

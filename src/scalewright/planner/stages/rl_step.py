@@ -1,37 +1,50 @@
-"""Predict one step of reinforcement learning: rollout, reward, scoring, update, weight sync."""
+"""Predict one step of reinforcement learning: rollout, reward, scoring, update, weight sync, and what hides what."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from scalewright.costs import compute, generation, hostmem, room, stage
+from scalewright.costs import generation, room, stage
 from scalewright.costs.breakdown import Breakdown, seconds_term
-from scalewright.costs.footprint import device_bytes, needed_bytes, reserved_bytes
-from scalewright.costs.layer import layer_times
+from scalewright.costs.footprint import device_bytes, needed_bytes, reserved_bytes, step_memory
 from scalewright.costs.setting import Setting
-from scalewright.costs.stage import Sync
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.energy_use import Footprint, footprint
-from scalewright.planner.figures import RlFigures
-from scalewright.planner.question import Generation, Question, RlStep
+from scalewright.planner.figures import RlFigures, RlPart
+from scalewright.planner.question import Generation, Question
 from scalewright.planner.stages.generation_batch import hardware_flop
-from scalewright.planner.stages.rl_memory import held_memory, update_memory
+from scalewright.planner.stages.rl_memory import (
+    held_memory,
+    is_released,
+    moved_bytes,
+    rl_host_memory,
+    update_memory,
+    with_released,
+)
+from scalewright.planner.stages.rl_times import answers_of, sync_s, training_parts, update_setting
+from scalewright.workload.rl import RlStep
 from scalewright.workload.training import TEXT
 
 
 def predict_rl(question: Question, rl: RlStep) -> Answer:
-    """One on-policy GRPO step: trainer and generator take turns on the same devices."""
-    question = replace(question, spec=question.spec.with_seq(rl.prompt_len + rl.response_len))
-    machine, setting = question.machine, replace(question.setting, feed=TEXT)  # samples are generated, not read
-    update = step_cost(spec=question.spec, setting=setting)
-    held = held_memory(setting, update.memory, reference=rl.has_reference)
+    """One GRPO step, trainer and generator in turns on the same devices or side by side on devices of their own."""
+    question = replace(question, spec=question.spec.with_seq(rl.longest_sequence))
+    setting = replace(question.setting, feed=TEXT)  # samples are generated, not read
+    machine, released = question.machine, is_released(setting, rl)
+    trained = step_memory(setting)
+    held = held_memory(setting, trained, reference=rl.has_reference)
+    if rl.is_split or released:
+        held = with_released(held)
     rollout = answer(question.rollout(taken_bytes=float(held.total)))
+    scored = update_setting(setting, rl)
+    update = step_cost(spec=question.spec.with_seq(scored.shape.seq), setting=scored)
     num_updates = rl.num_sequences // int(question.layout.gbs)
-    time = _step_time(question, rl, setting, rollout, generation.scaled(update.time, num_updates))
-    memory_update = update_memory(setting, update.memory, reference=rl.has_reference)
+    parts = _parts(question, rl, scored, rollout, update, released=released)
+    time = Breakdown(name="rl_step", unit="s", parts=tuple(part.visible for part in parts))
+    memory_update = update_memory(setting, trained, reference=rl.has_reference and not released)
     memory_rollout = replace(rollout.memory, name="rollout", parts=(*rollout.memory.parts, held))
-    host = hostmem.training_host_memory(setting, num_weight_copies=2 if rl.has_reference else 1)
+    host = rl_host_memory(setting, trained, rl, released=released)
     fits_host = machine.host_memory_bytes is None or float(host.total) <= machine.host_memory_bytes
     updating_bytes = float(needed_bytes(setting, memory_update))
     unseen = stage.unseen_rl(machine=machine, precision=question.recipe.name)
@@ -45,7 +58,7 @@ def predict_rl(question: Question, rl: RlStep) -> Answer:
         needed_bytes=max(float(memory_rollout.total), updating_bytes),
         host_memory=host,
         interval_s=stage.rl_interval_s(time_s=float(time.total), machine=machine, num_unseen=len(unseen)),
-        bound_s=rollout.bound_s + float(update.bound_s) * num_updates,
+        bound_s=_bound_s(rl, rollout, update, num_updates),
         fits=rollout.fits and bool(room.holds(machine, updating_bytes)) and fits_host,
         fits_host=fits_host,
         num_units=num_tokens,
@@ -57,46 +70,73 @@ def predict_rl(question: Question, rl: RlStep) -> Answer:
             num_updates=num_updates,
             memory_rollout=memory_rollout,
             memory_update=memory_update,
+            parts=parts,
         ),
     )
 
 
-def _step_time(question: Question, rl: RlStep, setting: Setting, rollout: Answer, updates: Breakdown) -> Breakdown:
-    scored_layout = replace(setting.layout, gbs=rl.num_sequences, recompute="none")
-    scoring_s = _scoring_s(replace(setting, layout=scored_layout))
-    parts = (
-        replace(rollout.time, name="rollout"),
-        seconds_term("reward", rl.reward_s, "", stated_s=rl.reward_s),
-        seconds_term("old_log_probs", scoring_s, "stage.scoring_time_s"),
-        seconds_term("reference_log_probs", scoring_s if rl.has_reference else 0.0, "stage.scoring_time_s"),
-        replace(updates, name="update"),
-        seconds_term("weight_sync", _sync_s(question, rollout, rl.sync), f"stage.{rl.sync}_time_s", sync=rl.sync),
+def _parts(
+    question: Question, rl: RlStep, scored: Setting, rollout: Answer, update: StepCost, *, released: bool
+) -> tuple[RlPart, ...]:
+    """Every part of the step with what of it is hidden, in the order in which they run."""
+    machine = question.machine
+    written = _rollout_time(question, rl, rollout)
+    reward = seconds_term("reward", rl.reward_s, "", stated_s=rl.reward_s)
+    training = training_parts(scored, rl, update, num_updates=rl.num_sequences // int(question.layout.gbs))
+    formula = f"stage.{SYNC_FORMULAS[rl.sync]}"
+    sync = seconds_term("weight_sync", sync_s(question, rl, rollout), formula, sync=rl.sync)
+    generating_s = float(written.total) + rl.reward_s
+    waited_s = generating_s
+    if rl.is_split:
+        is_ahead = rl.lag > 0 or rl.staleness_frac > 0.0
+        beside_s = sum(float(term.total) for term in training) + (float(sync.total) if is_ahead else 0.0)
+        waited_s = stage.waited_rollout_s(
+            rollout_s=generating_s, training_s=beside_s, num_chunks=rl.num_chunks, is_ahead=is_ahead
+        )
+    hidden_frac = 1.0 - waited_s / generating_s
+    moved_s = stage.state_move_s(state_bytes=moved_bytes(update.memory), machine=machine) if released else 0.0
+    controller = seconds_term("controller", machine.constants.rl_controller_time.value, "stage.framework_step_s")
+    return (
+        RlPart(whole=written, hidden_frac=hidden_frac, behind="training"),
+        RlPart(whole=reward, hidden_frac=hidden_frac, behind="training"),
+        *(RlPart(whole=term) for term in training),
+        RlPart(whole=seconds_term("state_move", moved_s, "stage.state_move_s")),
+        RlPart(whole=sync),
+        RlPart(whole=controller),
     )
-    return Breakdown(name="rl_step", unit="s", parts=parts)
 
 
-def _scoring_s(setting: Setting) -> float:
-    layer, layout = layer_times(setting), setting.layout
-    return stage.scoring_time_s(
-        layer_forward_s=float(layer.passes.forward_s),
-        head_forward_s=float(compute.head_times(setting).forward_s),
-        num_layers=float(setting.num_layers),
-        num_micro_batches=float(setting.num_micro_batches),
-        pp=int(layout.pp),
+SYNC_FORMULAS = {
+    "gather_broadcast": "gather_broadcast_time_s",
+    "peer_to_peer": "peer_to_peer_time_s",
+    "file": "file_time_s",
+}
+
+
+def _rollout_time(question: Question, rl: RlStep, rollout: Answer) -> Breakdown:
+    """The rollout of one batch, in the steady state of its lag."""
+    figures, c = rollout.generation, question.machine.constants
+    each_s = stage.framework_step_s(num_gpus=rl.rollout_tp * rl.rollout_pp, machine=question.machine)
+    framework = seconds_term(
+        "framework", figures.num_steps * each_s, "stage.framework_step_s", num_steps=figures.num_steps
     )
-
-
-def _sync_s(question: Question, rollout: Answer, sync: Sync) -> float:
-    serving, num_gpus = rollout.generation.serving, question.num_gpus
-    weights, tensors = question.spec.num_params * serving.weight_bytes, stage.num_synced_tensors(serving.shape)
-    if sync == "peer_to_peer":
-        return stage.peer_to_peer_time_s(
-            weights_bytes=weights, num_tensors=tensors, num_trainers=num_gpus, num_generators=num_gpus,
-            tp=serving.tp, machine=serving.machine,
+    time = replace(rollout.time, name="rollout", parts=(*rollout.time.parts, framework))
+    ratio = 1.0
+    if rl.staleness_frac > 0.0:
+        ratio = stage.stale_rollout_frac(
+            figures.serving, answers=answers_of(c, rl), prompt_len=rl.prompt_len,
+            num_sequences=rl.num_sequences / int(rollout.question.layout.dp), staleness_frac=rl.staleness_frac,
         )  # fmt: skip
-    return stage.gather_broadcast_time_s(
-        weights_bytes=weights, num_tensors=tensors, num_devices=num_gpus, machine=serving.machine
-    )
+    elif rl.lag > 1:
+        together = answer(question.rollout(num_batches=rl.lag))
+        ratio = min(together.time_s / rl.lag / rollout.time_s, 1.0)
+    return generation.scaled(time, ratio)
+
+
+def _bound_s(rl: RlStep, rollout: Answer, update: StepCost, num_updates: int) -> float:
+    """What no step can beat: rollout and updates in turns; the updates alone where both run side by side."""
+    updating_s = float(update.bound_s) * num_updates
+    return updating_s if rl.is_split else rollout.bound_s + updating_s
 
 
 def _footprint(
@@ -113,17 +153,15 @@ def _footprint(
     return footprint(
         machine=question.machine, recipe=question.recipe, facility=question.facility, time_s=total,
         num_gpus=question.num_gpus, num_tokens=num_tokens, hardware_flop=flop,
-        memory_frac=rollout.generation.memory_frac * rollout.time_s / total,
+        memory_frac=min(rollout.generation.memory_frac * rollout.time_s / total, 1.0),
     )  # fmt: skip
 
 
 def _warnings(question: Question, rollout: Answer, unseen: list[str], *, fits_host: bool) -> list[str]:
     mode, machine = question.mode, question.machine
     warnings = [f"mode {mode}: {mode.title}", *rollout.warnings]
-    if mode.is_offload:
-        warnings.append("moving the trainer's weights to the host for the rollout takes time that is not counted")
-        if machine.host_memory_bytes_per_s is None:
-            warnings.append(f"{machine.name}: memory rate of the hosts unknown, the optimizer there is not timed")
+    if mode.is_offload and machine.host_memory_bytes_per_s is None:
+        warnings.append(f"{machine.name}: memory rate of the hosts unknown, the optimizer there is not timed")
     if not fits_host:
         warnings.append("a node's host memory is too small for what is moved off its devices")
     warnings += [f"{reason}: the interval is wider" for reason in unseen]

@@ -1,4 +1,4 @@
-"""Published rates of generation and RL steps beside our predictions, and what such ratios say."""
+"""Published rates of generation beside our predictions, and what such ratios say."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Protocol
 import numpy as np
 
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.stage_runs import GenerationRun, RlRun, generation_runs, rl_runs
+from scalewright.catalog.stage_runs import GenerationRun, generation_runs
 from scalewright.costs.machine import Machine, machine_from_hardware
 from scalewright.planner.answer import answer
-from scalewright.planner.question import Generation, Question, RlStep
-from scalewright.workload.layout import Layout, parse_layout
+from scalewright.planner.question import Generation, Question
+from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec, from_catalog, from_shape
 from scalewright.workload.precision import recipe
-from scalewright.workload.training import training_mode
 
 TAILS = (0.05, 0.95)
-RL_NETWORK_BYTES_PER_S_PER_GPU = 50e9
-"""400 Gbit/s a GPU, as the RL rows' systems have."""
 
 
 class TimedRow(Protocol):
@@ -78,27 +75,6 @@ def _generation_row(catalog: Catalog, run: GenerationRun) -> StageRow:
     return StageRow(
         source=run.source, what=what, metric=metric, published=published, predicted=predicted, assumed=run.assumed,
         is_rate=run.ttft_s is None,
-    )  # fmt: skip
-
-
-def rl_rows(catalog: Catalog) -> list[StageRow]:
-    return [_rl_row(catalog, run) for run in rl_runs()]
-
-
-def _rl_row(catalog: Catalog, run: RlRun) -> StageRow:
-    layout = parse_layout(run.layout)
-    question = Question(
-        spec=_spec(catalog, run.model), machine=_machine(catalog, run.gpu, 8, RL_NETWORK_BYTES_PER_S_PER_GPU),
-        stack=catalog.stack("megatron-core"), recipe=recipe(run.precision), layout=layout,
-        mode=training_mode("offload"),
-        stage=RlStep(
-            rollout_tp=run.rollout_tp, num_prompts=run.prompts, num_responses=run.samples, prompt_len=run.prompt,
-            response_len=run.mean - run.prompt, longest_len=run.longest - run.prompt,
-        ),
-    )  # fmt: skip
-    return StageRow(
-        source=run.source, what=f"{run.model} on {int(layout.num_gpus)} x {run.gpu}, {run.prompts} x {run.samples}",
-        metric="step, s", published=run.step_s, predicted=answer(question).time_s, assumed=run.assumed, is_rate=False,
     )  # fmt: skip
 
 

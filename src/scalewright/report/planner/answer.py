@@ -6,9 +6,10 @@ from rich.console import Console
 
 from scalewright.catalog.library import Catalog
 from scalewright.planner.answer import Answer
-from scalewright.planner.question import Generation, RlStep, TransformerStep, VisionModelStep
+from scalewright.planner.question import Generation, TransformerStep, VisionModelStep
 from scalewright.report.planner.prediction import explain_transformer, print_transformer
 from scalewright.report.planner.stages import explain_stage, print_generation, print_rl, print_vision
+from scalewright.workload.rl import RlStep
 
 
 def print_answer(console: Console, answer: Answer) -> None:

@@ -9,6 +9,7 @@ from rich.table import Table
 from scalewright import units
 from scalewright.catalog.constant_types.calibration import CalibrationConstants
 from scalewright.catalog.constant_types.campaign import CampaignConstants
+from scalewright.catalog.constant_types.rl import RlConstants
 from scalewright.catalog.constant_types.serving import ServingConstants
 from scalewright.catalog.constant_types.vision import VisionConstants
 from scalewright.catalog.constant_types.whole_run import WholeRunConstants
@@ -155,7 +156,14 @@ def _print_inputs(console: Console, answer: Answer) -> None:
     machine, stack = answer.question.machine, answer.question.stack
     constants, accelerator, precision = machine.constants, machine.accelerator, answer.question.recipe.matmul
     published = accelerator.best_matmul.get(precision) or accelerator.best_matmul.get("bf16")
-    groups = (ServingConstants, WholeRunConstants, CampaignConstants, VisionConstants, CalibrationConstants)
+    groups = (
+        ServingConstants,
+        RlConstants,
+        WholeRunConstants,
+        CampaignConstants,
+        VisionConstants,
+        CalibrationConstants,
+    )
     others = {name for group in groups for name in group.model_fields}
     used = [n for n in type(constants).model_fields if n not in others]
     facts: dict[str, object] = {

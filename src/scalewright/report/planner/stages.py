@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
+from scalewright.catalog.constant_types.rl import RlConstants
 from scalewright.catalog.constant_types.serving import ServingConstants
 from scalewright.catalog.constant_types.vision import VisionConstants
 from scalewright.catalog.constant_types.whole_run import WholeRunConstants
@@ -18,7 +19,7 @@ from scalewright.planner.answer import Answer, Change
 from scalewright.planner.changes import changes
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import RlFigures
-from scalewright.planner.question import Generation, RlStep, VisionModelStep
+from scalewright.planner.question import Generation, VisionModelStep
 from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
 from scalewright.planner.stages.vision_step import loader_words
@@ -35,6 +36,7 @@ from scalewright.report.planner.explanation import (
     print_terms,
 )
 from scalewright.report.planner.memory import memory_rows, short_verdict, verdict
+from scalewright.workload.rl import RlStep
 
 
 def print_generation(console: Console, answer: Answer) -> None:
@@ -78,11 +80,14 @@ def print_rl(console: Console, answer: Answer) -> None:
         f"[bold]{escape(question.spec.id)}[/] GRPO step on {question.num_gpus} x {machine.accelerator.id} "
         f"({escape(machine.name)}), {question.recipe.name}, mode {question.mode}"
     )
-    console.print(f"trainer {question.layout.brief}; generator tp={rollout.layout.tp} {rollout.recipe.name}")
+    where = f"on {rl.rollout_gpus} devices of its own" if rl.is_split else "on the same devices"
+    split = f"tp={rollout.layout.tp}" + (f",pp={rollout.layout.pp}" if rl.rollout_pp > 1 else "")
+    console.print(f"trainer {question.layout.brief}")
+    console.print(f"generator {split} {rollout.recipe.name} {where}, {rl.policy}")
     table, rate = plain_table("", "predicted", ""), answer.rate_per_s / question.num_gpus
-    answers = f"{rl.num_sequences} answers, {rl.sync.replace('_', ' ')} sync"
+    answers = f"{rl.num_sequences} answers"
     table.add_row("step time", f"[bold]{_s(answer.time_s)}[/]", f"{interval_words(kind, answer.interval_s)}; {answers}")
-    table.add_row("at least", _s(answer.bound_s), "bound; the rollout's, and the updates' arithmetic at dense peak")
+    table.add_row("at least", _s(answer.bound_s), "bound; rollout in turns, and the updates at dense peak")
     table.add_row("throughput", rate_words(rate, "tokens/s each"), "prompts and answers")
     room = f"model; of {_b(machine.memory_bytes)}"
     table.add_row("rollout memory", _b(float(figures.memory_rollout.total)), room)
@@ -92,11 +97,25 @@ def print_rl(console: Console, answer: Answer) -> None:
     _add_energy(table, answer.footprint, "a step costs", "tokens")
     console.print(table)
     print_warnings(console, answer.warnings)
+    _print_parts(console, answer)
     print_terms(console, "where the step goes", answer.time, units.SECONDS, max_depth=2)
     print_terms(console, "memory during rollout", figures.memory_rollout, units.BYTES, max_depth=2)
     print_terms(console, "memory during the update", figures.memory_update, units.BYTES, max_depth=2)
     print_terms(console, "host memory of a node", answer.host_memory, units.BYTES, max_depth=2)
     print_notes(console, answer.warnings)
+
+
+def _print_parts(console: Console, answer: Answer) -> None:
+    """What each part takes, and what of it the step does not wait for."""
+    if not answer.rl.part("rollout").hidden_frac > 0.0:
+        return
+    table = plain_table("part", "takes", "hidden", "behind", title="what hides what", right=("takes", "hidden"))
+    for part in answer.rl.parts:
+        if part.whole_s > 0.0:
+            hidden = part.hidden_s > 0.0
+            name, behind = part.name.replace("_", " "), part.behind if hidden else ""
+            table.add_row(name, _s(part.whole_s), _s(part.hidden_s) if hidden else "-", behind)
+    console.print(table)
 
 
 def print_vision(console: Console, answer: Answer) -> None:
@@ -160,7 +179,7 @@ def explain_stage(console: Console, answer: Answer, catalog: Catalog, *, whole: 
 
 FORMULAS: dict[type, tuple[str, ...]] = {
     Generation: ("generation.generation_interval_s", "generation.least_time_s"),
-    RlStep: ("stage.rl_interval_s",),
+    RlStep: ("stage.rl_interval_s", "stage.waited_rollout_s"),
     VisionModelStep: ("vision.move_time_s", "vision.interval_s"),
 }
 """Formulas of a stage that no term of its breakdowns names."""
@@ -180,7 +199,7 @@ def _print_changes(console: Console, offered: Iterable[Change]) -> None:
 def _print_inputs(console: Console, answer: Answer) -> None:
     machine, precision = answer.question.machine, answer.question.recipe.matmul
     is_vision = isinstance(answer.question.stage, VisionModelStep)
-    groups = (VisionConstants,) if is_vision else (ServingConstants, WholeRunConstants)
+    groups = (VisionConstants,) if is_vision else (ServingConstants, RlConstants, WholeRunConstants)
     fields = [name for group in groups for name in group.model_fields]
     common = ("memory_bandwidth_share", "depth_overhead")
     facts: dict[str, object] = {

@@ -24,7 +24,8 @@ from scalewright.study.kinds.options import STRICT, parse_options
 from scalewright.study.kinds.training import system_facts
 from scalewright.workload.layout import Layout
 from scalewright.workload.named import resolve_model
-from scalewright.workload.stage import GenerateRequest, RlRequest
+from scalewright.workload.rl import RlStep
+from scalewright.workload.stage import GenerateRequest
 from scalewright.workload.training import ModeName
 
 
@@ -106,8 +107,9 @@ def _question(catalog: Catalog, point: StagePoint, place: Place, fewest: Minimum
     if point.stage == "generate":
         lengths = GenerateRequest(prompt=point.prompt, response=point.response)
         return common(layout=Layout(tp=tp, dp=n // tp, gbs=point.batch), generate=lengths)
-    step = RlRequest(
-        prompts=point.prompts, samples=point.answers, prompt=point.prompt, response=point.response, tp=tp
+    step = RlStep(
+        num_prompts=point.prompts, num_responses=point.answers, prompt_len=point.prompt, response_len=point.response,
+        rollout_tp=tp,
     )  # fmt: skip
     num_sequences = point.prompts * point.answers
     whole = layout if num_sequences % batch == 0 else replace(layout, gbs=num_sequences)

@@ -1,0 +1,199 @@
+"""One step of reinforcement learning: its samples, where trainer and generator run, and how far apart they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any, Literal
+
+from scalewright.errors import ConfigError
+from scalewright.workload.grammar import assignments, whole_number
+from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fixed
+from scalewright.workload.precision import Recipe, recipe
+
+Sync = Literal["gather_broadcast", "peer_to_peer", "file"]
+SYNC_WORDS: dict[str, Sync] = {"broadcast": "gather_broadcast", "p2p": "peer_to_peer", "file": "file"}
+NEEDED = ("prompts", "samples", "prompt", "response")
+WHOLE_FIELDS = {
+    "prompts": "num_prompts", "samples": "num_responses", "prompt": "prompt_len", "response": "response_len",
+    "longest": "longest_len", "tp": "rollout_tp", "pp": "rollout_pp", "gpus": "rollout_gpus", "lag": "lag",
+    "chunks": "num_chunks", "tokens": "pack_tokens",
+}  # fmt: skip
+SWITCH_FIELDS = {"ref": "has_reference", "old": "scores_old", "pack": "packs", "keep": "keeps_state"}
+OPTIONAL = (
+    *(key for key in WHOLE_FIELDS if key not in NEEDED), *SWITCH_FIELDS,
+    "cv", "stale", "sync", "reward", "memory", "precision",
+)  # fmt: skip
+CHANGED_NAMES = {"gen_tp": "tp", "gen_pp": "pp", "gen_precision": "precision"}
+"""Names in a what-if, where a layout has knobs of the same name."""
+CHANGED_KEYS = (*CHANGED_NAMES, *(key for key in (*NEEDED, *OPTIONAL) if key not in ("tp", "pp", "precision")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlStep:
+    """One GRPO step. The layout of the question is the trainer's: its gbs is the mini-batch, so a step has
+    prompts x responses / gbs updates."""
+
+    num_prompts: int
+    num_responses: int
+    """Answers per prompt."""
+    prompt_len: int
+    response_len: int
+    """Mean length of the answers."""
+    longest_len: int | None = None
+    """Longest answer; None: all answers have the mean length."""
+    cv: float | None = None
+    """Standard deviation over mean of the answers, before the longest cuts them off; None: as usual."""
+    rollout_tp: int = 1
+    """Tensor parallelism of the generator, which may differ from the trainer's."""
+    rollout_pp: int = 1
+    """Pipeline parallelism of the generator."""
+    rollout_gpus: int = 0
+    """Devices of the generator beside the trainer's; 0: both take turns on the trainer's devices."""
+    lag: int = 0
+    """Batches that the generator may be ahead of the trainer: 0 on policy, 1 one-step-off."""
+    staleness_frac: float = 0.0
+    """Part of a batch that may be begun with older weights and finished with newer ones: above 0 asynchronous."""
+    num_chunks: int = 1
+    """Parts of a batch that the trainer takes as they are finished, on devices of its own."""
+    rollout_recipe: Recipe | None = None
+    """Precision of the generator; None: the trainer's."""
+    rollout_memory_frac: float | None = None
+    """Share of a device's memory that the generator fills; None: what serving engines take."""
+    reward_s: float = 0.0
+    """Time of the reward in each step."""
+    has_reference: bool = True
+    """Answers are scored by a reference model too."""
+    scores_old: bool = True
+    """The trainer scores the answers before it updates; false: the generator's log-probabilities are used."""
+    sync: Sync = "gather_broadcast"
+    """How new weights reach the generator."""
+    packs: bool = True
+    """Micro-batches are filled with whole sequences up to a number of tokens; false: sequences are padded."""
+    pack_tokens: int | None = None
+    """Tokens of a micro-batch; None: the longest sequence, times the micro-batch of the layout."""
+    keeps_state: bool = False
+    """The trainer's state stays on the devices while they generate; false: it waits on the hosts."""
+
+    def __post_init__(self) -> None:
+        if self.is_split:
+            return
+        for name, value in (("lag", self.lag), ("stale", self.staleness_frac), ("chunks", self.num_chunks - 1)):
+            if value:
+                raise ConfigError(
+                    f"{name} needs a generator on devices of its own: trainer and generator take turns otherwise; add "
+                    "gpus="
+                )
+
+    @property
+    def num_sequences(self) -> int:
+        return self.num_prompts * self.num_responses
+
+    @property
+    def is_split(self) -> bool:
+        """Trainer and generator have devices of their own."""
+        return self.rollout_gpus > 0
+
+    def answers(self, *, least_cv: float, limit_frac: float) -> LengthDistribution:
+        """How long answers are. Where the step does not say how far they spread: at least by `least_cv`, and so far
+        that the share `limit_frac` of them reaches the longest."""
+        if self.longest_len is None or self.longest_len <= self.response_len:
+            return fixed(self.response_len)
+        cv = self.cv
+        if cv is None:
+            cv = max(least_cv, cv_to_limit(self.longest_len / self.response_len, limit_frac=limit_frac))
+        return LogNormalLength(num_mean=self.response_len, cv=cv, num_max=self.longest_len)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Prompt and longest answer."""
+        return self.prompt_len + max(self.longest_len or 0, self.response_len)
+
+    @property
+    def policy(self) -> str:
+        """How old the weights are that wrote the answers."""
+        if self.staleness_frac > 0.0:
+            return "asynchronous"
+        return "on policy" if self.lag == 0 else f"{self.lag}-step off"
+
+
+def cv_to_limit(ratio: float, *, limit_frac: float) -> float:
+    """Standard deviation over mean of a log-normal whose share `limit_frac` lies above `ratio` times its mean.
+
+    Equation  s^2 / 2 - z s + ln r = 0,  z the normal quantile of 1 - f;  cv = sqrt(exp(s^2) - 1)
+    Source    a log-normal's mean is exp(m + s^2 / 2)
+    Assumes   the smaller root; where no spread reaches that far, the one that reaches furthest
+    Checked   tests/workload/test_rl.py: the share above the limit
+    """
+    z = NormalDist().inv_cdf(1.0 - limit_frac)
+    s = z - math.sqrt(max(z**2 - 2.0 * math.log(ratio), 0.0))
+    return math.sqrt(math.expm1(s**2))
+
+
+def parse_rl(text: str) -> RlStep:
+    """`prompts=128,samples=8,prompt=512,response=1024` and what is not as usual."""
+    written = assignments(text, allowed=(*NEEDED, *OPTIONAL), what="rl")
+    missing = [key for key in NEEDED if key not in written]
+    if missing:
+        raise ConfigError(f"rl {text!r} lacks {', '.join(missing)}: write {','.join(f'{k}=N' for k in NEEDED)}")
+    return RlStep(**_fields(written))
+
+
+def changed_step(step: RlStep, written: dict[str, str]) -> RlStep:
+    """The step with some parts set otherwise; the generator's split is `gen_tp` and `gen_pp` beside a layout's."""
+    return replace(step, **_fields({CHANGED_NAMES.get(key, key): value for key, value in written.items()}))
+
+
+def _fields(written: dict[str, str]) -> dict[str, Any]:
+    """Fields of a step by the words that people write."""
+    fields: dict[str, Any] = {}
+    for key, value in written.items():
+        if key in WHOLE_FIELDS:
+            least = 0 if key in ("lag", "gpus") else 1
+            fields[WHOLE_FIELDS[key]] = whole_number(value, key=key, what="rl", least=least)
+        elif key in SWITCH_FIELDS:
+            fields[SWITCH_FIELDS[key]] = _switch(key, value)
+        elif key == "cv":
+            fields["cv"] = _number(key, value)
+        elif key == "stale":
+            fields["staleness_frac"] = _number(key, value, least=0.0)
+        elif key == "reward":
+            fields["reward_s"] = _number(key, value, least=0.0)
+        elif key == "memory":
+            fields["rollout_memory_frac"] = _share(value)
+        elif key == "precision":
+            fields["rollout_recipe"] = recipe(value)
+        else:
+            fields["sync"] = _sync(value)
+    return fields
+
+
+def _number(key: str, text: str, *, least: float = 1e-9) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise ConfigError(f"rl has {key}={text}, which is not a number: write {key}=0.5") from error
+    if not least <= value < 1e9:
+        rule = "0 or more" if least == 0.0 else "above 0"
+        raise ConfigError(f"rl has {key}={text}: {key} must be {rule}")
+    return value
+
+
+def _share(text: str) -> float:
+    share = _number("memory", text)
+    if share > 1.0:
+        raise ConfigError(f"rl has memory={text}: it is a share of a device's memory, such as 0.6")
+    return share
+
+
+def _switch(key: str, value: str) -> bool:
+    if value not in ("0", "1"):
+        raise ConfigError(f"rl has {key}={value}: {key} is 0 (no) or 1 (yes)")
+    return value == "1"
+
+
+def _sync(word: str) -> Sync:
+    if word not in SYNC_WORDS:
+        raise ConfigError(f"rl has sync={word}: choose {', '.join(SYNC_WORDS)}")
+    return SYNC_WORDS[word]
