@@ -198,7 +198,8 @@ def rl_steps(_: Validation) -> Table:
             version = f" {row.run.version}" if row.run.version else ""
             error = percent(row.error_frac, signed=True) if row.run.consistent else "columns disagree"
             rows.append((
-                f"{row.what} ({row.run.framework}{version})", f"{row.step_s:,.4g} s", f"{row.predicted_s:,.4g} s", error,
+                f"{row.what} ({row.run.framework}{version})", f"{row.step_s:,.4g} s", f"{row.predicted_s:,.4g} s",
+                error,
             ))  # fmt: skip
     words = "Seven constants are fitted to these rows; `rl_steps.md` has the errors with each model left out."
     return Table(("row", "published", "predicted", "error"), rows, words)
