@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from openai_server import OpenAiServer
+from scalewright.catalog.library import open_catalog
 from scalewright.records.answers import AnswerLine, read_answers
+from scalewright.records.measurements import read_measurements
 from scalewright.records.run_directory import RunDirectory
+from scalewright.study.execute import execute, execution_of
 
 pytestmark = pytest.mark.ranks
 
@@ -152,3 +155,23 @@ def test_a_cache_below_one_sequence_is_refused(tmp_path: Path, cli: Cli) -> None
     result = cli(*ENGINE, "--num", "2", "--cache", "1 KiB", "--run-dir", str(tmp_path / "r"))
     assert result.returncode == 2, result.stderr
     assert "error: cache_bytes is 1.00 KiB: one sequence of" in result.stderr.splitlines()[-1]
+
+
+def test_decode_steps_and_prompts_are_rows_over_batch_and_context(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "model": MODEL, "device": "cpu", "batches": "1,3", "contexts": "40", "prompts": "8,24", "budget": "20 s",
+    }  # fmt: skip
+    execution = execution_of(open_catalog(), "decode", options, path=tmp_path / "r", where="a test")
+    assert execute(execution) == 0, execution.directory.log(0).read_text()
+    rows = read_measurements(execution.directory).rows
+    assert [(row["phase"], row["batch"]) for row in rows] == [
+        ("prefill", 1), ("prefill", 1), ("decode", 1), ("decode", 3),
+    ]  # fmt: skip
+    one, three = rows[2:]
+    assert one["context"] == pytest.approx(40, abs=4)
+    assert 0.0 < one["time_low_s"] <= one["time_s"] <= one["time_high_s"]
+    cached_bytes = 2 * 2 * 32 * 4
+    assert three["read_bytes"] - one["read_bytes"] == pytest.approx(
+        cached_bytes * (3 * three["context"] - one["context"])
+    )
+    assert three["tokens_per_s"] == pytest.approx(3 / three["time_s"])

@@ -48,6 +48,7 @@ KINDS = {
     "attention": "scalewright.run.micro.attention:run",
     "convolution": "scalewright.run.micro.convolution:run",
     "dispatch": "scalewright.run.micro.dispatch:run",
+    "decode": "scalewright.run.micro.decode:run",
     "storage": "scalewright.run.micro.disk.storage:run",
     "checkpoint": "scalewright.run.micro.disk.checkpoint:run",
 }

@@ -17,6 +17,7 @@ PRINTERS: dict[str, str] = {
     "attention": "scalewright.report.bench.attention:print_attention",
     "convolution": "scalewright.report.bench.convolution:print_convolutions",
     "dispatch": "scalewright.report.bench.dispatch:print_dispatch",
+    "decode": "scalewright.report.bench.decode:print_decode",
     "collectives": "scalewright.report.bench.collectives:print_collectives",
     "storage": "scalewright.report.bench.storage:print_storage",
     "checkpoint": "scalewright.report.bench.checkpoint:print_checkpoint",

@@ -21,7 +21,7 @@ from scalewright.run.rank_context import RankContext
 from scalewright.run.signals import StopRequestedError
 from scalewright.run.traffic.energy import EnergyMeter
 from scalewright.run.traffic.figures import load_row
-from scalewright.run.traffic.load import Load, LoadResult
+from scalewright.run.traffic.load import LoadResult, RequestLoad
 from scalewright.run.traffic.opened import Opened
 from scalewright.workload import generate_run
 from scalewright.workload.generate_run import EngineTarget, GenerateRun
@@ -107,7 +107,7 @@ def _run_loads(config: GenerateRun, rank: RankContext, opened: Opened) -> ExitCo
 
 def _remaining(
     config: GenerateRun, number: int, requests: Sequence[PlannedRequest], earlier: Sequence[AnswerLine]
-) -> Load:
+) -> RequestLoad:
     """The requests of a load without all their answers. The first is due at once, the others keep their gaps."""
     counts: dict[int, int] = {}
     for answer in earlier:
@@ -115,7 +115,7 @@ def _remaining(
             counts[answer.request] = counts.get(answer.request, 0) + 1
     left = tuple(request for request in requests if counts.get(request.number, 0) < config.requests.num_answers)
     shifted = tuple(replace(request, arrival_s=request.arrival_s - left[0].arrival_s) for request in left)
-    return Load(
+    return RequestLoad(
         number=number, words=config.requests.load_words(number), requests=shifted, num_done=len(requests) - len(left)
     )  # fmt: skip
 

@@ -16,7 +16,6 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 
-from scalewright.data.room import memory_left_bytes
 from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
 from scalewright.records.answers import AnswerLine
@@ -26,12 +25,13 @@ from scalewright.run.generate.open import open_engine
 from scalewright.run.generate.options import EngineOptions, StepEvents
 from scalewright.run.generate.requests import Completion, Request, Sampling
 from scalewright.run.micro.conditions import ConditionsWatch, open_board
+from scalewright.run.micro.free_memory import free_bytes
 from scalewright.run.micro.session import device_identity, software_versions
 from scalewright.run.rank_context import RankContext
 from scalewright.run.signals import StopRequestedError, StopSignals
 from scalewright.run.traffic.device_use import DeviceUse
 from scalewright.run.traffic.energy import EnergyMeter
-from scalewright.run.traffic.load import Load, LoadResult
+from scalewright.run.traffic.load import LoadResult, RequestLoad
 from scalewright.run.traffic.opened import Opened
 from scalewright.run.traffic.weights import named_weights
 from scalewright.workload.generate_run import EngineTarget, GenerateRun
@@ -128,7 +128,7 @@ class EngineBench:
         self._num_steps = 0
 
     def measure(
-        self, load: Load, *, attempt: int, record: Record, stop: StopSignals, report: Callable[[], None]
+        self, load: RequestLoad, *, attempt: int, record: Record, stop: StopSignals, report: Callable[[], None]
     ) -> LoadResult:
         """Answer this copy's share of the requests. Every rank of the run ends the load together."""
         mine = deque(load.requests[self._copy.number :: self._copy.num_copies])
@@ -345,19 +345,14 @@ def engine_options(
     width = 4 if target.precision == "fp32" else 2
     each = 2 * shape.layers * max(shape.kv_heads // target.tp, 1) * shape.head_dim * width
     needed = running * (target.max_context + 64) * each
-    room = _free_bytes(device, local_world_size) * FREE_FRAC - _weight_bytes(config, target)
+    sharing = 1 if device.type == "cuda" else local_world_size
+    room = free_bytes(device) / sharing * FREE_FRAC - _weight_bytes(config, target)
     chosen = target.cache_size_bytes or (int(room) if needed > room > 0 else 0)
     chunk = {"prefill_chunk": target.prefill_chunk} if target.prefill_chunk else {}
     return EngineOptions(
         max_context=target.max_context, cache_bytes=chosen, max_running=running, precision=target.precision,
         execution=target.execution, **chunk,
     )  # fmt: skip
-
-
-def _free_bytes(device: torch.device, local_world_size: int) -> float:
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return float(min(memory_left_bytes(), default=0)) / local_world_size
 
 
 def _weight_bytes(config: GenerateRun, target: EngineTarget) -> float:

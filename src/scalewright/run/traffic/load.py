@@ -8,7 +8,7 @@ from scalewright.workload.request_plan import PlannedRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class RequestLoad:
     """Requests of one load that have no answer yet."""
 
     number: int

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from scalewright.records.answers import AnswerLine
 from scalewright.run.signals import StopSignals
-from scalewright.run.traffic.load import Load, LoadResult
+from scalewright.run.traffic.load import LoadResult, RequestLoad
 
 
 def _nothing() -> None:
@@ -19,7 +19,7 @@ class Answering(Protocol):
     """Whoever answers: our engine on this rank's group, or a server."""
 
     def measure(
-        self, load: Load, *, attempt: int, record: Callable[[AnswerLine], None], stop: StopSignals,
+        self, load: RequestLoad, *, attempt: int, record: Callable[[AnswerLine], None], stop: StopSignals,
         report: Callable[[], None],
     ) -> LoadResult: ...  # fmt: skip
 

@@ -16,7 +16,7 @@ from scalewright.run.traffic.answer_stream import StreamedAnswer
 from scalewright.run.traffic.dialect import Dialect, address_of, ask_on, find_dialect
 from scalewright.run.traffic.energy import EnergyMeter
 from scalewright.run.traffic.http_stream import Address, Connection, ServerFailedError, connect, get_text
-from scalewright.run.traffic.load import Load, LoadResult
+from scalewright.run.traffic.load import LoadResult, RequestLoad
 from scalewright.run.traffic.server_metrics import ServerReadings
 from scalewright.workload.generate_run import GenerateRun, ServerTarget
 from scalewright.workload.request_plan import PlannedRequest
@@ -37,7 +37,7 @@ class ServerLoad:
     run: GenerateRun
     address: Address
     dialect: Dialect
-    load: Load
+    load: RequestLoad
     attempt: int
     record: Record
     stop: StopSignals
@@ -181,7 +181,7 @@ class ServerBench:
         return cls(run=run, address=address, dialect=dialect, meter=meter if target.is_here else None)
 
     def measure(
-        self, load: Load, *, attempt: int, record: Record, stop: StopSignals, report: Callable[[], None]
+        self, load: RequestLoad, *, attempt: int, record: Record, stop: StopSignals, report: Callable[[], None]
     ) -> LoadResult:
         one = ServerLoad(
             run=self.run, address=self.address, dialect=self.dialect, load=load, attempt=attempt, record=record,

@@ -23,6 +23,7 @@ KINDS = {
     "attention": "scalewright.study.kinds.micro.attention",
     "convolution": "scalewright.study.kinds.micro.convolution",
     "dispatch": "scalewright.study.kinds.micro.dispatch",
+    "decode": "scalewright.study.kinds.micro.decode",
     "collectives": "scalewright.study.kinds.micro.collectives",
     "storage": "scalewright.study.kinds.micro.storage",
     "checkpoint": "scalewright.study.kinds.micro.checkpoint",
