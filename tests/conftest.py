@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
-from forked_cli import ForkedCli
+from forked_cli import ForkedCli, StartedCall
 
 # What is drawn is not to depend on which modules were imported before; reading all of them for constants to try would
 # take every worker ten seconds besides.
@@ -26,6 +29,7 @@ settings.load_profile("any-machine")
 # For every process of the tests: threads that wait for each other on a busy machine make small steps many times longer.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+ROOT = Path(__file__).resolve().parents[1]
 # Variables of the caller that would change what the command prints or finds.
 DROPPED_PREFIXES = ("SLURM", "SBATCH_", "SINFO_", "SQUEUE_", "SCALEWRIGHT_")
 DROPPED = {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
@@ -74,8 +78,7 @@ def command_line(home: Path, forked_cli: ForkedCli) -> Cli:
         prefix: tuple[str, ...] = (),
         timeout: float = 120,
     ) -> subprocess.CompletedProcess[str]:
-        fixed = {"SCALEWRIGHT_HOME": str(home), "COLUMNS": "80", "NO_COLOR": "1"}
-        complete = clean_environment() | fixed | dict(env or {})
+        complete = call_environment(home, env)
         with forked_cli.taken() as is_mine:
             if is_mine and not prefix and forked_cli.can_run_in(complete):
                 return forked_cli.run(args, cwd=cwd or Path.cwd(), env=complete, input=input, timeout=timeout)
@@ -93,6 +96,26 @@ def command_line(home: Path, forked_cli: ForkedCli) -> Cli:
         )
 
     return run
+
+
+def call_environment(home: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    fixed = {"SCALEWRIGHT_HOME": str(home), "COLUMNS": "80", "NO_COLOR": "1"}
+    return clean_environment() | fixed | dict(env or {})
+
+
+class StartCli(Protocol):
+    def __call__(self, *args: str, cwd: Path) -> StartedCall: ...
+
+
+@pytest.fixture
+def start_cli(forked_cli_with_ranks: ForkedCli, tmp_path_factory: pytest.TempPathFactory) -> StartCli:
+    """Start a command that is to be signalled. Its ranks are forked from a process that has imported PyTorch."""
+    home = tmp_path_factory.mktemp("scalewright-home")
+
+    def start(*args: str, cwd: Path) -> StartedCall:
+        return forked_cli_with_ranks.start(args, cwd=cwd, env=call_environment(home))
+
+    return start
 
 
 @pytest.fixture
@@ -113,6 +136,32 @@ def shared_cli(tmp_path_factory: pytest.TempPathFactory, forked_cli: ForkedCli) 
 def shared_cli_with_ranks(tmp_path_factory: pytest.TempPathFactory, forked_cli_with_ranks: ForkedCli) -> Cli:
     """The same for a run that several tests look at."""
     return command_line(tmp_path_factory.mktemp("shared-home"), forked_cli_with_ranks)
+
+
+class RememberedCli(Protocol):
+    def __call__(self, *args: str, columns: int = 80) -> subprocess.CompletedProcess[str]: ...
+
+
+@pytest.fixture(scope="session")
+def remembered_cli(tmp_path_factory: pytest.TempPathFactory, shared_cli: Cli) -> RememberedCli:
+    """A command that only prints, in the root folder: it runs once for all tests and all workers that ask for it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "remembered"
+    folder.mkdir(exist_ok=True)
+
+    def run(*args: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
+        path = folder / hashlib.sha256(json.dumps([args, columns]).encode()).hexdigest()
+        with path.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # whoever comes second waits for the answer of the first
+            file.seek(0)
+            text = file.read()
+            if not text:
+                done = shared_cli(*args, cwd=ROOT, env={"COLUMNS": str(columns)})
+                text = json.dumps([done.returncode, done.stdout, done.stderr])
+                file.write(text)
+        return subprocess.CompletedProcess(args, *json.loads(text))
+
+    return run
 
 
 class Refused(Protocol):

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 NUM_FILES = 3
@@ -79,22 +79,28 @@ class ForkedCli:
     def run(
         self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], input: str | None, timeout: float
     ) -> subprocess.CompletedProcess[str]:
+        call = self.start(args, cwd=cwd, env=env, input=input)
+        try:
+            streams = call.communicate(timeout)
+        except TimeoutError:
+            call.kill()
+            raise subprocess.TimeoutExpired(list(args), timeout) from None
+        return subprocess.CompletedProcess(list(args), call.returncode or 0, *streams)
+
+    def start(self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], input: str | None = None) -> StartedCall:
+        """A call that goes on, to be signalled and waited for before the next one."""
         self._call += 1
         request = json.dumps({"call": self._call, "args": list(args), "cwd": str(cwd), "env": dict(env)}).encode()
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  closed with the call
+        with tempfile.TemporaryFile() as given:
             given.write((input or "").encode())
             given.seek(0)
             files = array.array("i", [given.fileno(), out.fileno(), err.fileno()])
             self._socket.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-            pid = self._answer(SERVER_S)
-            try:
-                code = self._answer(timeout)
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                self._answer(SERVER_S)
-                raise subprocess.TimeoutExpired(list(args), timeout) from None
-            streams = [_text(file.fileno()) for file in (out, err)]
-        return subprocess.CompletedProcess(list(args), code, *streams)
+        return StartedCall(self, self._answer(SERVER_S), out, err)
+
+    def has_answer(self) -> bool:
+        return bool(select.select([self._socket], [], [], 0.0)[0])
 
     def _answer(self, timeout: float) -> int:
         """The next answer to this call; one to a call that was given up may come before it."""
@@ -104,6 +110,45 @@ class ForkedCli:
             assert answer, "the server of the command line has ended"
             if int(answer[0]) == self._call:
                 return int(answer[1])
+
+
+class StartedCall:
+    """A command that runs: what `subprocess.Popen` offers, as far as tests use it."""
+
+    def __init__(self, server: ForkedCli, pid: int, out: IO[bytes], err: IO[bytes]) -> None:
+        self.pid, self.returncode = pid, None
+        self._server, self._files = server, (out, err)
+
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        if self.returncode is None and self._server.has_answer():
+            self._wait(SERVER_S)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it, if it runs, and wait for that."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait(SERVER_S)
+        for file in self._files:
+            file.close()
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """What it printed until its end, stdout and stderr."""
+        if self.returncode is None:
+            self._wait(timeout)
+        out, err = (_text(file.fileno()) for file in self._files)
+        for file in self._files:
+            file.close()
+        return out, err
+
+    def _wait(self, timeout: float) -> None:
+        self.returncode = self._server._answer(timeout)
 
 
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -224,6 +269,19 @@ def _import_commands(*, with_ranks: bool) -> None:
                 import_module(name)
 
 
+def _read_catalogue() -> None:
+    """Parse the files of the package once for all calls. A call that finds another text in a file parses it anew."""
+    from scalewright.catalog.library import Catalog, packaged_data
+    from scalewright.catalog.types import KINDS
+    from scalewright.sites.loader import load_site, packaged_sites
+
+    catalog = Catalog((packaged_data(),))
+    for kind in KINDS:
+        catalog.readable(kind)
+    for path in packaged_sites().glob("*.toml"):
+        load_site(path)
+
+
 def keep_commands() -> None:
     """Build Typer's tree of commands once: it depends on the code alone and takes most of the time of a short call."""
     import typer
@@ -240,6 +298,7 @@ if __name__ == "__main__":
     is_with_ranks = sys.argv[2:] == [WITH_RANKS]
     _import_commands(with_ranks=is_with_ranks)
     keep_commands()
+    _read_catalogue()
     if is_with_ranks:
         subprocess.Popen = ForkingPopen  # type: ignore[misc]
     gc.collect()

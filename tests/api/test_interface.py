@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.conftest import RememberedCli
 
 import scalewright as sw
 import scalewright.catalog
@@ -113,18 +114,18 @@ def test_text_of_a_script_cannot_inject_html() -> None:
     assert "<img" not in report._repr_html_()
 
 
-def test_validation_has_the_rows_and_scores_of_the_command(cli: Cli) -> None:
+def test_validation_has_the_rows_and_scores_of_the_command(remembered_cli: RememberedCli) -> None:
     validation = sw.validate()
-    printed = json.loads(cli("validate", "--json").stdout)
+    printed = json.loads(remembered_cli("validate", "--json").stdout)
     assert validation.scores == printed["overall"]
     assert len(validation.columns()["id"]) == printed["overall"]["num_rows"]
     assert "Korthikanti 2022" in validation._repr_html_()
 
 
 def test_a_study_is_predicted_as_the_command_does(cli: Cli) -> None:
-    study = sw.study("storage")
+    study = sw.study("interconnect")
     report = study.predict()
-    printed = json.loads(cli("study", "predict", "storage", "--json").stdout)
+    printed = json.loads(cli("study", "predict", "interconnect", "--json").stdout)
     assert [point["predicted"] for point in report.document()["points"]] == [
         {name: vars_of(number) for name, number in point["predicted"].items()} for point in printed["points"]
     ]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.conftest import RememberedCli
 
 from scalewright import __version__
 from scalewright.catalog.library import Catalog, packaged_data
@@ -54,7 +55,6 @@ def test_exit_code_says_whether_it_fits(cli: Cli) -> None:
         (["catalog", "systems"], "catalog"),
         (["catalog", "compare", "h100-sxm", "a100-sxm-80gb"], "catalog"),
         (FITS, "prediction"),
-        (["validate"], "validation"),
         (["doctor"], "doctor"),
     ],
     ids=lambda v: " ".join(v)[:60] if isinstance(v, list) else v,
@@ -63,6 +63,15 @@ def test_json_is_one_document_that_starts_with_its_schema(cli: Cli, args: list[s
     result = cli(*args, "--json")
     assert result.stderr == ""
     assert next(iter(json.loads(result.stdout).items())) == ("schema", f"scalewright.{kind}/1")
+
+
+def test_validation_is_one_document_and_fits_eighty_columns(remembered_cli: RememberedCli) -> None:
+    result = remembered_cli("validate", "--json")
+    assert result.stderr == ""
+    assert next(iter(json.loads(result.stdout).items())) == ("schema", "scalewright.validation/1")
+    result = remembered_cli("validate")
+    assert result.returncode in (0, 1), result.stderr
+    assert len(widest(result.stdout)) <= 80, widest(result.stdout)
 
 
 def widest(text: str) -> str:
@@ -79,7 +88,6 @@ def widest(text: str) -> str:
         FITS,
         [*FITS, "--explain"],
         ["predict", "--model", "gpt2", "--system", "laptop", "--layout", "mbs=1", "--explain"],
-        ["validate"],
         ["doctor"],
         ["predict", "--help"],
     ],

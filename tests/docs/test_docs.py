@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import re
 import shlex
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -20,7 +17,7 @@ import scalewright
 from scalewright.catalog.library import Catalog, packaged_data
 
 if TYPE_CHECKING:
-    from tests.conftest import Cli
+    from tests.conftest import RememberedCli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -62,20 +59,11 @@ def shown_commands() -> list[tuple[str, int]]:
     return list(exit_codes.items())
 
 
-@pytest.fixture(scope="module")
-def run_shown(shared_cli: Cli) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a command in the root folder, as the generator does; each command is run once."""
-
-    @functools.cache
-    def run(*args: str, columns: int = GENERATOR.OUTPUT_COLUMNS) -> subprocess.CompletedProcess[str]:
-        return shared_cli(*args, cwd=ROOT, env={"COLUMNS": str(columns)})
-
-    return run
-
-
-def test_generated_parts_are_current(run_shown, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_generated_parts_are_current(
+    remembered_cli: RememberedCli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run_cli(*args: str, columns: int = GENERATOR.OUTPUT_COLUMNS) -> tuple[int, str]:
-        done = run_shown(*args, columns=columns)
+        done = remembered_cli(*args, columns=columns)
         return done.returncode, GENERATOR.tidied(done.stdout + done.stderr)
 
     monkeypatch.setattr(GENERATOR, "run_cli", run_cli)
@@ -145,8 +133,8 @@ def test_check_names_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("command", "code"), shown_commands())
-def test_shown_commands_exit_as_shown(run_shown, command: str, code: int) -> None:
-    done = run_shown(*shlex.split(command))
+def test_shown_commands_exit_as_shown(remembered_cli: RememberedCli, command: str, code: int) -> None:
+    done = remembered_cli(*shlex.split(command))
     assert done.returncode == code, done.stderr
     assert done.stdout
     assert all(line.startswith("note: ") for line in done.stderr.splitlines()), done.stderr

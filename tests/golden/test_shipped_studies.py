@@ -58,6 +58,13 @@ def test_every_figure_meets_a_point(name: str) -> None:
     assert not [side for side in sides if not study.matching(side)]
 
 
+def test_saving_is_predicted_for_every_storage() -> None:
+    results = results_of("storage")
+    assert len(results.predicted) == len(results.study.points)
+    assert all(outcome.numbers for outcome in results.predicted if not outcome.problem)
+    assert not all(outcome.problem for outcome in results.predicted)
+
+
 BATCH_OF_THE_GUIDE = {
     "lumi": 256, "leonardo": 256, "marenostrum5": 256,  # 64 GB
     "meluxina": 128, "karolina": 128, "vega": 128, "deucalion": 128,  # 40 GB

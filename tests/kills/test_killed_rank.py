@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.conftest import StartCli
 
+from forked_cli import StartedCall
 from scalewright.records import metric_names as names
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
 
 NUM_STEPS = 2000
 COMMAND = [
-    sys.executable, "-m", "scalewright", "bench", "language", "--model", "layers=1,hidden=16,heads=1,seq=16,vocab=32",
+    "bench", "language", "--model", "layers=1,hidden=16,heads=1,seq=16,vocab=32",
     "--ranks", "2", "--device", "cpu", "--steps", str(NUM_STEPS), "--checkpoint-every", "20",
     "--system", "discoverer", "--budget", "60 min",
     "--run-dir",
@@ -27,41 +27,33 @@ COMMAND = [
 
 
 @contextmanager
-def running(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*COMMAND, str(path), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def running(start_cli: StartCli, path: Path, *options: str) -> Iterator[StartedCall]:
+    process = start_cli(*COMMAND, str(path), *options, cwd=path.parent)
     try:
         yield process
     finally:
         process.kill()
-        process.wait()
 
 
-def wait_for_checkpoint(directory: RunDirectory, process: subprocess.Popen[str], *, after: int) -> None:
+def wait_for_checkpoint(directory: RunDirectory, process: StartedCall, *, after: int) -> None:
     deadline = time.monotonic() + 120
     while not any(step > after for step in directory.checkpoint_steps()):
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=60)
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def pid_of_rank(directory: RunDirectory, rank: int) -> int:
-    """The process whose variables say that it is this rank of a run in this directory."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            command, env = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if str(directory.path).encode() in command and f"\0RANK={rank}\0".encode() in b"\0" + env:
-            return int(entry.name)
-    raise AssertionError(f"rank {rank} is not running")
+def pid_of_rank(directory: RunDirectory, process: StartedCall, rank: int) -> int:
+    """The child of the command that writes the log of this rank."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    logs = {str(Path(f"/proc/{child}/fd/1").readlink()): int(child) for child in children}
+    return logs[str(directory.log(rank))]
 
 
 @pytest.mark.kills
-def test_interrupted_run_goes_on_where_it_was_and_a_killed_rank_ends_it(tmp_path: Path) -> None:
+def test_interrupted_run_goes_on_where_it_was_and_a_killed_rank_ends_it(start_cli: StartCli, tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "r")
-    with running(directory.path) as process:
+    with running(start_cli, directory.path) as process:
         wait_for_checkpoint(directory, process, after=0)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
@@ -69,9 +61,9 @@ def test_interrupted_run_goes_on_where_it_was_and_a_killed_rank_ends_it(tmp_path
     assert "stopped by SIGINT" in stderr
     stopped_at = directory.checkpoint_steps()[-1]
 
-    with running(directory.path) as process:
+    with running(start_cli, directory.path) as process:
         wait_for_checkpoint(directory, process, after=stopped_at)
-        os.kill(pid_of_rank(directory, 1), signal.SIGKILL)
+        os.kill(pid_of_rank(directory, process, 1), signal.SIGKILL)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 3, stderr
     assert "rank 1 ended with signal SIGKILL" in stderr.splitlines()[-1]
@@ -87,12 +79,12 @@ def test_interrupted_run_goes_on_where_it_was_and_a_killed_rank_ends_it(tmp_path
 
 
 @pytest.mark.kills
-def test_requeued_runs_have_the_losses_of_one_that_was_never_stopped(tmp_path: Path) -> None:
+def test_requeued_runs_have_the_losses_of_one_that_was_never_stopped(start_cli: StartCli, tmp_path: Path) -> None:
     stopped, whole = RunDirectory(tmp_path / "stopped"), RunDirectory(tmp_path / "whole")
     options = ("--steps", "160")
     saved = 0
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        with running(stopped.path, *options) as process:
+        with running(start_cli, stopped.path, *options) as process:
             wait_for_checkpoint(stopped, process, after=saved)
             process.send_signal(number)
             _, stderr = process.communicate(timeout=60)
@@ -100,7 +92,7 @@ def test_requeued_runs_have_the_losses_of_one_that_was_never_stopped(tmp_path: P
         assert f"stopped by {number.name} after a whole step" in stderr
         saved = stopped.checkpoint_steps()[-1]
     for directory in (stopped, whole):
-        with running(directory.path, *options) as process:
+        with running(start_cli, directory.path, *options) as process:
             _, stderr = process.communicate(timeout=120)
         assert process.returncode == 0, stderr
     for rank in (0, 1):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import RememberedCli
 
 from scalewright.catalog.published import packaged_runs
 from scalewright.records.documents import read_document
@@ -18,19 +18,12 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def packaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The document for the rows that ship with the package, made once."""
-    folder = tmp_path_factory.mktemp("validate")
-    result = subprocess.run(
-        [sys.executable, "-m", "scalewright", "validate", "--json", "--out", "v.json"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    doc = json.loads(result.stdout)
-    assert read_document(folder / "v.json", "validation") == doc
-    return doc
+def packaged(remembered_cli: RememberedCli) -> dict[str, Any]:
+    """The document for the rows that ship with the package."""
+    result = remembered_cli("validate", "--json")
+    assert result.returncode == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
 
 
 def test_document_starts_with_its_schema(packaged: dict[str, Any]) -> None:
@@ -81,8 +74,9 @@ def test_own_rows_can_be_validated(cli: Cli, tmp_path: Path) -> None:
     first = packaged_runs().read_text(encoding="utf-8").splitlines()[0]
     path = tmp_path / "mine.jsonl"
     path.write_text(first + "\n", encoding="utf-8")
-    result = cli("validate", str(path), "--json")
+    result = cli("validate", str(path), "--json", "--out", "v.json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     doc = json.loads(result.stdout)
+    assert read_document(tmp_path / "v.json", "validation") == doc
     assert len(doc["rows"]) == 1
     assert doc["rows"][0]["measured_step_s"] == 1.42

@@ -17,6 +17,8 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 TIMEOUT_S = 240.0
+PRELOADED = ["scalewright.run.language.train", "torch.distributed.pipelining"]
+"""Imported once for all ranks; pipelining brings PyTorch's compiler, which takes as long as half of PyTorch."""
 
 
 class RankPool:
@@ -24,7 +26,7 @@ class RankPool:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["scalewright.run.language.train"])  # torch is imported once for all
+        self._context.set_forkserver_preload(PRELOADED)
         self._ranks: dict[int, list[tuple[ForkServerProcess, Connection]]] = {}
 
     def run(self, function: str, *arguments: Any, num_ranks: int) -> list[Any]:

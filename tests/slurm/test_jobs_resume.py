@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from training_runs import signal_ranks
-from waiting import PATIENCE_S, job_field, limit_job, update_job, wait_for
+from waiting import PATIENCE_S, job_field, limit_job, path_without_preflight, update_job, wait_for
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.lab.cluster import USABLE, Lab
@@ -55,16 +56,20 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
 ) -> None:
     tmp_path.chmod(0o755)
     run = prepared_run(tmp_path / "training")
-    command = json.dumps([sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(run.path)])
+    command = [sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(run.path)]
+    train = tmp_path / "train"
+    train.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
+    train.chmod(0o755)
+    env = slurm.env | {"PATH": path_without_preflight(tmp_path / "bin", slurm.env["PATH"])}
     (tmp_path / "graph.toml").write_text(
         'schema = "scalewright.graph/1"\nname = "survives"\nsite = "generic"\n[jobs.train]\n'
-        f'command = {command}\nnodes = 2\ngpus_per_node = 1\ntime = "00:30:00"\nnotice = "180 s"\n'
+        f'command = ["{train}"]\nnodes = 2\ngpus_per_node = 1\ntime = "00:30:00"\nnotice = "180 s"\n'
     )
     launch = tmp_path / "launch"
     with subprocess.Popen(
         [*(sys.executable, "-m", "scalewright", "jobs", "submit", "graph.toml", "--out", str(launch)),
          *("--watch", "--poll", "1 s", "--json")],
-        env=slurm.env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as driver:  # fmt: skip
         try:
             wait_for(

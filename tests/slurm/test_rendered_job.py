@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from waiting import job_field, limit_job, wait_for, wait_for_end
+from waiting import PLAIN_PYTHON, job_field, limit_job, wait_for, wait_for_end
 
 from scalewright.sites.walltime import parse_walltime_s
 
@@ -42,7 +42,7 @@ def test_notice_saves_requeues_and_the_second_start_resumes(cli: Cli, slurm: Lab
     run_dir = tmp_path / "a run"  # a space must survive the header
     launched = cli(
         *("launch", "--site", "generic", "--nodes", "2", "--gpus-per-node", "2", "--time", "00:20:00"),
-        *("--notice", "180 s", "--run-dir", str(run_dir), "--", "python3", "rank.py", str(tmp_path)),
+        *("--notice", "180 s", "--run-dir", str(run_dir), "--", PLAIN_PYTHON, "rank.py", str(tmp_path)),
         env=slurm.env,
         cwd=tmp_path,
     )
@@ -81,7 +81,7 @@ def test_cancelled_job_is_not_queued_again(cli: Cli, slurm: Lab, tmp_path: Path)
     (tmp_path / "rank.py").write_text(RANK.replace("SIGUSR1, save", "SIGTERM, save"))
     launched = cli(
         *("launch", "--site", "generic", "--nodes", "1", "--gpus-per-node", "1", "--time", "00:05:00"),
-        *("--run-dir", str(tmp_path / "run"), "--json", "--", "python3", "rank.py", str(tmp_path)),
+        *("--run-dir", str(tmp_path / "run"), "--json", "--", PLAIN_PYTHON, "rank.py", str(tmp_path)),
         env=slurm.env,
         cwd=tmp_path,
     )
@@ -108,7 +108,7 @@ def test_ranks_that_fail_because_a_node_is_gone_go_on_without_it(cli: Cli, slurm
     launched = cli(
         *("launch", "--site", "generic", "--nodes", "2", "--gpus-per-node", "1", "--time", "00:20:00"),
         *("--directive", f"exclude={slurm.nodes[0]}", "--run-dir", str(tmp_path / "run")),
-        *("--", "python3", "rank.py", str(tmp_path)),
+        *("--", PLAIN_PYTHON, "rank.py", str(tmp_path)),
         env=slurm.env,
         cwd=tmp_path,
     )

@@ -26,8 +26,8 @@ from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 
 MODEL = "layers=2,hidden=256,heads=4,seq=128,vocab=512"
-NUM_STEPS = 40
-CHECKPOINT_EVERY = 5
+NUM_STEPS = 24
+CHECKPOINT_EVERY = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from scalewright.lab.cluster import Lab
 
 PATIENCE_S = 300.0
+PLAIN_PYTHON = sys._base_executable
+"""The interpreter behind the tests' environment. It has no scalewright, so that a job which runs it goes on without the
+pre-flight check: importing PyTorch takes longer than all that these jobs do. Other tests have the check."""
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"})
 
 
@@ -34,6 +39,13 @@ def without_preflight(script: str) -> str:
     )
     assert number == 1, "the script has another check"
     return changed
+
+
+def path_without_preflight(folder: Path, path: str) -> str:
+    """A PATH whose `python` has no scalewright: a job whose command is not Python checks its nodes with that one."""
+    folder.mkdir()
+    (folder / "python").symlink_to(PLAIN_PYTHON)
+    return f"{folder}:{path}"
 
 
 def job_field(lab: Lab, job: str, name: str) -> str:
