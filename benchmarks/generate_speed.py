@@ -12,9 +12,13 @@ On a CPU: 32 prompts of mixed length beside `generate` of transformers, with the
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import time
+import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +31,8 @@ from scalewright.run.generate.options import EngineOptions
 from scalewright.run.generate.requests import GREEDY, Request, Sampling
 
 WARM_UP_STEPS, TIMED_STEPS, REPEATS = 6, 24, 3
-PREFILL_CHUNK = 16384
+PREFILL_CHUNK = 2**18
+"""All prompts in one step, so that every decode step has the whole batch."""
 LONGEST = 4096 + 256
 CACHE_TOKENS = 64 * (2048 + 192)
 CORE = [("bf16", 64, 2048), ("bf16", 8, 2048), ("bf16", 1, 2048)]
@@ -37,6 +42,9 @@ MORE = [
     *[("fp8", batch, context) for batch in (1, 8, 64) for context in (512, 2048)],
     *[("fp32", batch, 2048) for batch in (1, 8)],
 ]
+
+
+DEADLINE_S = [float("inf")]
 
 
 def emit(**row: Any) -> None:
@@ -134,6 +142,19 @@ def device_step_s(engine: Engine, batch: int) -> float:
     return statistics.median(times_s)
 
 
+def guarded(work: Callable[[], None], what: str) -> None:
+    """Run a part; if it fails, say why and go on with the next one."""
+    if time.perf_counter() > DEADLINE_S[0]:
+        emit(kind="skipped", what=what, reason="no time left")
+        return
+    started_s = time.perf_counter()
+    try:
+        work()
+    except Exception:
+        emit(kind="failed", what=what, traceback=traceback.format_exc()[-3000:])
+    emit(kind="part", what=what, seconds=time.perf_counter() - started_s)
+
+
 def on_gpu(rows: list[tuple[str, int, int]]) -> None:
     roof = copy_bytes_per_s()
     emit(kind="device", name=torch.cuda.get_device_name(), torch=torch.__version__, copy_bytes_per_s=roof)
@@ -143,45 +164,54 @@ def on_gpu(rows: list[tuple[str, int, int]]) -> None:
         engine = engine_for(precision, gpt_1b())
         emit(kind="opened", precision=precision, seconds=time.perf_counter() - started_s)
         for _, batch, context in (row for row in rows if row[0] == precision):
-            measure(engine, precision, batch, context, roof)
+            guarded(partial(measure, engine, precision, batch, context, roof), f"{precision} {batch} x {context}")
         if precision == "bf16":
-            measure(engine, precision, 64, 2048, roof, Sampling(temperature=1.0))
+            guarded(partial(measure, engine, precision, 64, 2048, roof, Sampling(temperature=1.0)), "sampled")
+            guarded(partial(profile, engine), "profile")
         for what, times_s in engine._runner.layers.times_s.items():
             emit(kind="choice", precision=precision, what=what, best=min(times_s, key=times_s.get), times_s=times_s)
         del engine
+        gc.collect()
         torch.cuda.empty_cache()
+
+
+def profile(engine: Engine) -> None:
+    """Device time by kernel of the recorded steps of batch 1, 8 and 64, as they were left by the last measurement."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    for (size, kind), step in engine._runner._steps.items():
+        if kind == "greedy" and size in (1, 8, 64):
+            with profiler(activities=[ProfilerActivity.CUDA]) as seen:
+                for _ in range(3):
+                    step.run()
+                torch.cuda.synchronize()
+            events = [e for e in seen.key_averages() if e.device_time_total > 0]
+            events.sort(key=lambda e: -e.device_time_total)
+            kernels = [(e.key[:60], e.count // 3, round(e.device_time_total / e.count, 2)) for e in events[:14]]
+            emit(kind="profile", batch=size, kernels_calls_us=kernels)
 
 
 def check() -> None:
     """Our kernels, with and without graphs, generate what PyTorch's operators generate."""
-    base = gpt_1b().model_copy(update={"layers": 3, "hidden": 256, "heads": 4, "kv_heads": 4, "head_dim": 64,
+    base = gpt_1b().model_copy(update={"layers": 2, "hidden": 256, "heads": 4, "kv_heads": 4, "head_dim": 64,
                                        "ffn_hidden": 512, "vocab": 1031, "num_positions": 512})  # fmt: skip
     no_bias = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias", "norm_bias", "tied_embeddings"), False)
     llama = base.model_copy(update=no_bias | {"kv_heads": 2, "gated": True, "positions": "rotary", "norm": "rmsnorm"})
-    shapes = {"gpt": base, "llama": llama, "qwen": llama.model_copy(update={"qk_norm": True, "head_dim": 128})}
-    for name, shape in shapes.items():
-        for precision in ("fp32", "bf16", "fp8"):
-            answers = {}
-            for execution in ("plain", "kernels", *(("graphs",) if name == "gpt" else ())):
-                engine = engine_for(precision, shape, execution=execution, max_context=512, max_running=24,
-                                    cache_bytes=0, prefill_chunk=256)  # fmt: skip
-                for number in range(24):
-                    prompt = prompts(1, 1 + 13 * number, shape.vocab, seed=number)[0]
-                    stop = frozenset({3, 5}) if number % 3 == 0 else frozenset()
-                    engine.add(
-                        Request(
-                            id=str(number), prompt=prompt, max_new_tokens=8 + number, sampling=GREEDY, stop_tokens=stop
-                        )
-                    )
-                answers[execution] = {c.request_id: c for c in engine.drain()}
-            for execution in list(answers)[1:]:
-                emit(
-                    kind="check",
-                    model=name,
-                    precision=precision,
-                    execution=execution,
-                    **compared(answers["plain"], answers[execution]),
-                )
+    qwen = llama.model_copy(update={"qk_norm": True, "head_dim": 128})
+    for name, shape, precision in (("gpt", base, "fp32"), ("qwen", qwen, "bf16"), ("llama", llama, "fp8")):
+        answers = {execution: answers_of(shape, precision, execution) for execution in ("plain", "kernels")}
+        emit(kind="check", model=name, precision=precision, **compared(answers["plain"], answers["kernels"]))
+
+
+def answers_of(shape: TransformerShape, precision: str, execution: str) -> dict[str, Any]:
+    engine = engine_for(precision, shape, execution=execution, max_context=512, max_running=6, cache_bytes=0,
+                        prefill_chunk=256)  # fmt: skip
+    for number in range(9):
+        prompt = prompts(1, 1 + 33 * number, shape.vocab, seed=number)[0]
+        stop = frozenset(range(100)) if number % 3 == 0 else frozenset()
+        engine.add(Request(id=str(number), prompt=prompt, max_new_tokens=8 + number, sampling=GREEDY, stop_tokens=stop))
+    return {completion.request_id: completion for completion in engine.drain()}
 
 
 def compared(plain: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -207,10 +237,12 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda",), required=True)
     parser.add_argument("--core", action="store_true", help="only batch 64, 8 and 1 at context 2048 in bf16")
     parser.add_argument("--check", action="store_true", help="compare kernels with PyTorch's operators first")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="start nothing new after these")
     arguments = parser.parse_args()
+    DEADLINE_S[0] = time.perf_counter() + arguments.seconds
     if arguments.device == "cuda":
         if arguments.check:
-            check()
+            guarded(check, "check")
         on_gpu(CORE if arguments.core else CORE + MORE)
 
 

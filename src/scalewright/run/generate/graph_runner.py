@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -120,7 +121,7 @@ class GraphRunner(PlainRunner):
         self._sizes = batch_sizes(max_running)
         self._inputs: dict[int, StagedInputs] = {}
         self._steps: dict[tuple[int, SamplerKind], RecordedStep] = {}
-        self._memory: tuple[int, int] | None = None
+        self._memory: Any = None
         self._results = [
             (
                 torch.zeros(max_running, dtype=torch.int64, pin_memory=True),
@@ -141,7 +142,7 @@ class GraphRunner(PlainRunner):
         tokens, log_probs = self._results[self._turn]
         tokens[:size].copy_(step.tokens_R, non_blocking=True)
         log_probs[:size].copy_(step.log_probs_R, non_blocking=True)
-        is_there = torch.cuda.Event()
+        is_there = torch.cuda.Event()  # type: ignore[no-untyped-call]
         is_there.record()
         return DecodedLater(tokens_R=tokens, log_probs_R=log_probs, num_rows=num_rows, is_there=is_there)
 

@@ -25,6 +25,8 @@ class AttentionTiles:
     num_splits: int
     num_warps: int
     num_stages: int = 1
+    uses_dot: bool = True
+    """Tensor cores, with the queries padded to 16 rows; else, for a single query, sums of each token's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +87,10 @@ def _scan_pages(
             page = tl.load(page_row + tl.minimum(index + 1, last - 1))
         cached = (index * P + t) < position
         k_ptrs = keys_ptr + start + t[:, None] * token_stride + half
-        k_low = tl.load(k_ptrs, mask=cached[:, None], other=0.0)
-        k_high = tl.load(k_ptrs + E // 2, mask=cached[:, None], other=0.0)
-        v = tl.load(values_ptr + start + t[:, None] * token_stride + whole[None, :], mask=cached[:, None], other=0.0)
+        v_ptrs = values_ptr + start + t[:, None] * token_stride + whole[None, :]
+        k_low = tl.load(k_ptrs, mask=cached[:, None], other=0.0, eviction_policy="evict_first")
+        k_high = tl.load(k_ptrs + E // 2, mask=cached[:, None], other=0.0, eviction_policy="evict_first")
+        v = tl.load(v_ptrs, mask=cached[:, None], other=0.0, eviction_policy="evict_first")
         if PAD_Q == 1:  # each token of a page keeps a sum of its own: nothing is exchanged inside the loop
             s = tl.sum(k_low.to(tl.float32) * q_low.to(tl.float32), axis=1)
             s += tl.sum(k_high.to(tl.float32) * q_high.to(tl.float32), axis=1)
@@ -234,7 +237,7 @@ def decode_attention(
         head_dim**-0.5,
         G=num_groups,
         Q=per_group,
-        PAD_Q=1 if per_group == 1 else max(16, triton.next_power_of_2(per_group)),
+        PAD_Q=1 if per_group == 1 and not tiles.uses_dot else max(16, triton.next_power_of_2(per_group)),
         E=head_dim,
         P=page_tokens,
         SPLITS=tiles.num_splits,

@@ -38,11 +38,11 @@ def greedy(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens and log-probabilities of fp32 scores. One that is not a number makes the log-probability none."""
     num_rows, num_tokens = logits_RV.shape
     num_blocks = triton.cdiv(num_tokens, BLOCK)
-    options = {"device": logits_RV.device}
-    tops, sums = torch.empty(num_rows, num_blocks, **options), torch.empty(num_rows, num_blocks, **options)
-    parts = torch.empty(num_rows, num_blocks, dtype=torch.int32, **options)
-    tokens_R = torch.empty(num_rows, dtype=torch.int64, **options)
-    log_probs_R = torch.empty(num_rows, **options)
+    device = logits_RV.device
+    tops, sums = torch.empty(num_rows, num_blocks, device=device), torch.empty(num_rows, num_blocks, device=device)
+    parts = torch.empty(num_rows, num_blocks, dtype=torch.int32, device=device)
+    tokens_R = torch.empty(num_rows, dtype=torch.int64, device=device)
+    log_probs_R = torch.empty(num_rows, device=device)
     _parts_kernel[(num_rows, num_blocks)](logits_RV, tops, parts, sums, num_tokens, num_blocks, BLOCK_V=BLOCK)
     _join_kernel[(num_rows,)](
         tops, parts, sums, tokens_R, log_probs_R, num_blocks, PARTS=triton.next_power_of_2(num_blocks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal, TypeVar
 
@@ -31,6 +31,7 @@ Choice = TypeVar("Choice")
 Place = Literal["qkv", "out", "up", "down", "head"]
 PLACES: tuple[Place, ...] = ("qkv", "out", "up", "down", "head")
 NUM_TIMED = 7
+UNTIMED_SPLITS = 4
 MOST_KERNEL_ROWS = 128
 """Beyond these the vendor's library wins: products are no longer bound by memory alone."""
 
@@ -47,21 +48,23 @@ class Way:
 LIBRARY = Way(tiles=None)
 
 
-def ways(num_rows: int, *, has_norm: bool) -> list[Way]:
-    """What is worth a try for so many rows."""
+def ways(num_rows: int, *, has_norm: bool, can_split: bool) -> list[Way]:
+    """What is worth a try for so many rows; the first of our kernels is the one to use untimed."""
     rows = padded_rows(num_rows)
     if rows == 1:
-        cuts = [(4, 1024, 4, 1), (2, 2048, 4, 1), (8, 512, 4, 1), (8, 1024, 8, 1)]
-    elif rows == 16:
-        cuts = [(16, 256, 4, 4), (32, 128, 4, 5), (16, 512, 4, 3), (64, 128, 4, 4)]
+        cuts = [(4, 1024, 4, 1, 1), (8, 512, 4, 1, 1)]
+    elif rows <= 32:
+        cuts = [(32, 128, 4, 5, 1), (32, 128, 4, 4, 4), (16, 256, 4, 4, 2)]
     elif rows <= MOST_KERNEL_ROWS:
-        cuts = [(32, 128, 4, 4), (64, 64, 4, 5), (64, 128, 4, 3)]
+        cuts = [(32, 128, 4, 4, 1), (32, 128, 4, 4, 4)]
     else:
         cuts = []
-    tiles = [Tiles(block_n=n, block_k=k, num_warps=w, num_stages=s) for n, k, w, s in cuts]
-    fused = [Way(tiles=t) for t in tiles] if rows <= 16 or not has_norm else []
-    apart = [Way(tiles=t, norms_before=True) for t in tiles] if rows >= 16 and has_norm else []
-    return [LIBRARY, *fused, *apart]
+    cuts = [cut for cut in cuts if can_split or cut[-1] == 1]
+    tiles = [Tiles(block_n=n, block_k=k, num_warps=w, num_stages=s, num_splits=p) for n, k, w, s, p in cuts]
+    if not has_norm:
+        return [LIBRARY, *(Way(tiles=t) for t in tiles)]
+    inside = [Way(tiles=tiles[0])] if rows == 1 else []  # more rows are read too often by too many programs
+    return [LIBRARY, *(Way(tiles=t, norms_before=True) for t in tiles), *inside]
 
 
 class DecodeLayers:
@@ -84,6 +87,8 @@ class DecodeLayers:
         }
         shape = model.shape
         self._scratch = scratch(max_rows, shape.heads, shape.kv_heads, shape.head_dim, model.device)
+        most_outputs = max(products[0].num_outputs for place, products in self.products.items() if place != "head")
+        self._split_scratch = linear.split_scratch(min(max_rows, MOST_KERNEL_ROWS), most_outputs, model.device)
         self._linear_ways: dict[tuple[Place, int], Way] = {}
         self._attention_tiles: dict[int, AttentionTiles] = {}
 
@@ -127,7 +132,7 @@ class DecodeLayers:
 
     def _multiply(self, place: Place, layer: int, x: Tensor, residual_RN: Tensor | None = None) -> Tensor:
         way = self.way(place, len(x))
-        return multiply(x, self.products[place][layer], way, residual_RN, is_score=place == "head")
+        return self._apply(x, self.products[place][layer], way, residual_RN, is_score=place == "head")
 
     def way(self, place: Place, num_rows: int) -> Way:
         return self._linear_ways[place, padded_rows(num_rows)]
@@ -151,9 +156,10 @@ class DecodeLayers:
         residual = torch.randn(num_rows, products[0].num_outputs, dtype=dtype, device=device) if has_residual else None
 
         def work(way: Way) -> Callable[[], object]:
-            return lambda: [multiply(x, p, way, residual, is_score=place == "head") for p in products]
+            return lambda: [self._apply(x, p, way, residual, is_score=place == "head") for p in products]
 
-        choices = ways(num_rows, has_norm=products[0].norm is not None)
+        can_split = products[0].activation != linear.SILU_GATE and place != "head"
+        choices = ways(num_rows, has_norm=products[0].norm is not None, can_split=can_split)
         return self._fastest(f"{place}, {num_rows} rows", {way: work(way) for way in choices})
 
     def _fastest_tiles(self, num_rows: int) -> AttentionTiles:
@@ -176,14 +182,24 @@ class DecodeLayers:
             return lambda: [self.attend(layer, qkv_RW, inputs, tiles) for layer in range(len(self.blocks))]
 
         splits = split_choices(num_rows, shape.kv_heads)
-        middle = splits[len(splits) // 2]
-        first = [
-            AttentionTiles(num_splits=middle, num_warps=w, num_stages=s) for w, s in ((4, 1), (8, 1), (4, 3), (8, 3))
-        ]
+        middle = splits[len(splits) // 2] if self._is_timed else UNTIMED_SPLITS
+        cuts = [(2, 2, True), (2, 3, True), (4, 2, True)] + ([(4, 1, False)] if shape.heads == shape.kv_heads else [])
+        first = [AttentionTiles(num_splits=middle, num_warps=w, num_stages=s, uses_dot=d) for w, s, d in cuts]
         what = f"attention, {num_rows} rows of {num_tokens} tokens"
         best = self._fastest(what, {tiles: work(tiles) for tiles in first})
-        others = [AttentionTiles(num_splits=n, num_warps=best.num_warps, num_stages=best.num_stages) for n in splits]
+        others = [replace(best, num_splits=n) for n in splits] if self._is_timed else [best]
         return self._fastest(what, {tiles: work(tiles) for tiles in others})
+
+    def _apply(self, x_RK: Tensor, product: Product, way: Way, residual_RN: Tensor | None, *, is_score: bool) -> Tensor:
+        if way.tiles is None:
+            out = linear.reference(x_RK, product, residual_RN)
+            return out.float() if is_score else out
+        if way.norms_before:
+            x_RK, product = linear.normed(x_RK, product), linear.without_norm(product)
+        dtype = torch.float32 if is_score else x_RK.dtype
+        out_RN = torch.empty(len(x_RK), product.num_outputs, dtype=dtype, device=x_RK.device)
+        linear.linear(x_RK, product, way.tiles, out_RN=out_RN, residual_RN=residual_RN, scratch=self._split_scratch)
+        return out_RN
 
     def _fastest(self, what: str, works: dict[Choice, Callable[[], object]]) -> Choice:
         if not self._is_timed:
@@ -191,18 +207,6 @@ class DecodeLayers:
         times_s = {choice: _graph_time_s(work) for choice, work in works.items()}
         self.times_s.setdefault(what, {}).update({str(choice): time_s for choice, time_s in times_s.items()})
         return min(times_s, key=lambda choice: times_s[choice])
-
-
-def multiply(x_RK: Tensor, product: Product, way: Way, residual_RN: Tensor | None, *, is_score: bool) -> Tensor:
-    if way.tiles is None:
-        out = linear.reference(x_RK, product, residual_RN)
-        return out.float() if is_score else out
-    if way.norms_before:
-        x_RK, product = linear.normed(x_RK, product), linear.without_norm(product)
-    dtype = torch.float32 if is_score else x_RK.dtype
-    out_RN = torch.empty(len(x_RK), product.num_outputs, dtype=dtype, device=x_RK.device)
-    linear.linear(x_RK, product, way.tiles, out_RN=out_RN, residual_RN=residual_RN)
-    return out_RN
 
 
 def _graph_time_s(work: Callable[[], object]) -> float:
@@ -224,7 +228,7 @@ def _graph_time_s(work: Callable[[], object]) -> float:
         end.record()
         end.synchronize()
         times_s.append(start.elapsed_time(end) * units.MILLI)
-    return median(times_s)
+    return float(median(times_s))
 
 
 def _product(layer: nn.Linear, *, norm: Norm | None = None) -> Product:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 NO_NORM, RMS_NORM, LAYER_NORM = 0, 1, 2
 NO_ACTIVATION, GELU, SILU_GATE = 0, 1, 2
+MOST_SPLITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,24 @@ class Tiles:
     block_k: int
     num_warps: int
     num_stages: int
+    num_splits: int = 1
+    """Parts of K, which are added up by the part that arrives last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitScratch:
+    """Memory for the parts of split products, shared by all of them."""
+
+    parts: Tensor
+    tickets: Tensor
+    """Zeros; the kernel leaves zeros."""
+
+
+def split_scratch(num_rows: int, most_outputs: int, device: torch.device) -> SplitScratch:
+    return SplitScratch(
+        parts=torch.empty(MOST_SPLITS * padded_rows(num_rows) * most_outputs, device=device),
+        tickets=torch.zeros(most_outputs, dtype=torch.int32, device=device),
+    )
 
 
 @triton.jit
@@ -90,10 +110,11 @@ def _activation_tile(
 
 @triton.jit
 def _linear_kernel(
-    x_ptr, w_ptr, out_ptr, bias_ptr, scale_ptr, residual_ptr, norm_w_ptr, norm_b_ptr, rows, N, eps,
+    x_ptr, w_ptr, out_ptr, bias_ptr, scale_ptr, residual_ptr, norm_w_ptr, norm_b_ptr, parts_ptr, tickets_ptr,
+    rows, N, eps,
     K: tl.constexpr, R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NORM: tl.constexpr,
     ACTIVATION: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr, STAGES: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, STAGES: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """R rows, BLOCK_N outputs. One row is summed without tensor cores, which need sixteen."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -111,7 +132,9 @@ def _linear_kernel(
         gate_sums = tl.zeros((R, BLOCK_N), dtype=tl.float32)
     first = N if ACTIVATION == 2 else 0
     offsets = n[:, None].to(tl.int64) * K
-    for start in tl.range(0, K, BLOCK_K, num_stages=STAGES):
+    EACH: tl.constexpr = ((K + SPLITS * BLOCK_K - 1) // (SPLITS * BLOCK_K)) * BLOCK_K
+    begin = tl.program_id(1) * EACH
+    for start in tl.range(begin, begin + EACH, BLOCK_K, num_stages=STAGES):
         k = start + tl.arange(0, BLOCK_K)
         mask = in_n[:, None] & (k[None, :] < K)
         w = tl.load(w_ptr + first * K + offsets + k[None, :], mask=mask, other=0.0)
@@ -132,6 +155,40 @@ def _linear_kernel(
         gate = tl.reshape(tl.sum(gate_sums, axis=1), (1, BLOCK_N))
     else:
         y, gate = sums, gate_sums
+    is_last = True
+    if SPLITS > 1:
+        y, is_last = _joined(y, parts_ptr, tickets_ptr, r, R, BLOCK_N, SPLITS)
+    if is_last:
+        _finish(
+            y, gate, out_ptr, bias_ptr, scale_ptr, residual_ptr, n, r, rows, N, first, ACTIVATION, HAS_BIAS, HAS_SCALE,
+            HAS_RESIDUAL,
+        )  # fmt: skip
+
+
+@triton.jit
+def _joined(y, parts_ptr, tickets_ptr, r, R: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
+    """The sum of all parts, and whether this is the part that arrived last and has it."""
+    block, split = tl.program_id(0), tl.program_id(1)
+    places = r[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    base = parts_ptr + block * (SPLITS * R * BLOCK_N)
+    tl.store(base + split * (R * BLOCK_N) + places, y)
+    tl.debug_barrier()
+    is_last = tl.atomic_add(tickets_ptr + block, 1, sem="acq_rel", scope="gpu") == SPLITS - 1
+    if is_last:
+        tl.store(tickets_ptr + block, 0)
+        y = tl.zeros((R, BLOCK_N), dtype=tl.float32)
+        for part in tl.static_range(SPLITS):
+            y += tl.load(base + part * (R * BLOCK_N) + places, volatile=True)
+    return y, is_last
+
+
+@triton.jit
+def _finish(
+    y, gate, out_ptr, bias_ptr, scale_ptr, residual_ptr, n, r, rows, N, first, ACTIVATION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+):  # fmt: skip
+    """Scale, bias, activation and residual, and the store."""
+    in_n = n < N
     y = _scaled(y, scale_ptr + first, bias_ptr + first, n, in_n, HAS_SCALE, HAS_BIAS)
     if ACTIVATION == 1:  # the tanh form, by its sigmoid
         y = y * tl.sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
@@ -159,8 +216,17 @@ def padded_rows(num_rows: int) -> int:
     return 1 if num_rows == 1 else max(16, 1 << (num_rows - 1).bit_length())
 
 
-def linear(x_RK: Tensor, product: Product, tiles: Tiles, *, out_RN: Tensor, residual_RN: Tensor | None = None) -> None:
-    """Fill `out_RN`. The residual may be the output itself."""
+def linear(
+    x_RK: Tensor,
+    product: Product,
+    tiles: Tiles,
+    *,
+    out_RN: Tensor,
+    residual_RN: Tensor | None = None,
+    scratch: SplitScratch | None = None,
+) -> None:
+    """Fill `out_RN`."""
+    assert tiles.num_splits == 1 or (scratch is not None and product.activation != SILU_GATE)
     num_rows, depth = x_RK.shape
     norm = product.norm
     unused = product.weight
@@ -173,11 +239,13 @@ def linear(x_RK: Tensor, product: Product, tiles: Tiles, *, out_RN: Tensor, resi
         unused if residual_RN is None else residual_RN,
         unused if norm is None else norm.weight,
         unused if norm is None or norm.bias is None else norm.bias,
+        unused if scratch is None else scratch.parts,
+        unused if scratch is None else scratch.tickets,
         num_rows,
         product.num_outputs,
         0.0 if norm is None else norm.epsilon,
     )
-    _linear_kernel[(triton.cdiv(product.num_outputs, tiles.block_n),)](
+    _linear_kernel[(triton.cdiv(product.num_outputs, tiles.block_n), tiles.num_splits)](
         *arguments,
         K=depth,
         R=padded_rows(num_rows),
@@ -190,6 +258,7 @@ def linear(x_RK: Tensor, product: Product, tiles: Tiles, *, out_RN: Tensor, resi
         HAS_SCALE=product.scale is not None,
         HAS_RESIDUAL=residual_RN is not None,
         STAGES=tiles.num_stages,
+        SPLITS=tiles.num_splits,
         num_warps=tiles.num_warps,
     )
 
