@@ -9,7 +9,8 @@ beside its plan depends on the plan.
 from __future__ import annotations
 
 import argparse
-import re
+
+from constants_file import write_constants
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.planner.validation.campaign_rows import campaign_table
@@ -33,12 +34,7 @@ def main() -> None:
     inside = f"{table.num_inside_left_out} of {len(table.planned)}"
     print(f"published hours inside the interval, each family left out: {inside}")
     if args.write:
-        path = packaged_data() / "constants" / "engine.toml"
-        text = path.read_text()
-        for name, value in shown.items():
-            text, count = re.subn(rf"(?m)^({name} = {{ value = )[^,]+", rf"\g<1>{value}", text)
-            assert count == 1, name
-        path.write_text(text)
+        write_constants(shown)
 
 
 if __name__ == "__main__":

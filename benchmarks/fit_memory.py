@@ -5,7 +5,8 @@
 Two constants: fragments of PyTorch's allocator and the buffers of one communicator. Published peaks hardly tell them
 apart, so a prior holds the second one. What a context takes is measured, not fitted. Rows are the published peaks of
 kind reserved and device; each source of ten rows or more weighs the same. `memory_error` is the quantile of measured
-over predicted memory of left-out sources. Prints what belongs into the catalogue; nothing is written.
+over predicted memory of left-out sources. The table of `full_allocator_overhead` shows how well
+runs out of memory are told from runs that ran. Prints what belongs into the catalogue; nothing is written.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from numpy.typing import NDArray
 from scalewright import units
 from scalewright.catalog.library import Catalog, open_catalog
 from scalewright.catalog.published import load_runs, packaged_memory_runs, packaged_runs
+from scalewright.costs import room
 from scalewright.costs.footprint import num_communicators, update_bytes
 from scalewright.errors import ScalewrightError
 from scalewright.planner.validation.scores import weighted_quantile
-from scalewright.planner.validation.validate import NotInScopeError, express, with_recompute
+from scalewright.planner.validation.validate import NotInScopeError, Part, express, with_recompute
 
 Floats = NDArray[np.float64]
 Constants = tuple[float, float]
@@ -59,19 +61,24 @@ def memory_rows(catalog: Catalog) -> list[Row]:
             case = express(catalog, run)
         except (NotInScopeError, ScalewrightError):
             continue
-        part = with_recompute(run, case)[-1]
-        setting = part.setting
+        parts = with_recompute(run, case)
+        setting = parts[-1].setting
         shown = run.measured.memory_kind == "device"
         rows.append(
             Row(
                 name=run.id, source=run.document.split("@")[0].split(",")[0], kind=run.measured.memory_kind,
-                taken_bytes=float(part.cost.memory.total) + float(update_bytes(setting)),
+                taken_bytes=sum(p.share_frac * taken_bytes(p) for p in parts),
                 context_bytes=setting.constants.device_context.value * shown,
                 num_communicators=float(num_communicators(setting)) * shown,
                 measured_bytes=run.measured.memory_gib * units.GIB,
             )
         )  # fmt: skip
     return rows
+
+
+def taken_bytes(part: Part) -> float:
+    """Tensors of the peak, and what the update needs apart from them."""
+    return float(part.cost.memory.total) + float(update_bytes(part.setting))
 
 
 def errors(rows: list[Row], constants: Constants) -> Floats:
@@ -104,6 +111,50 @@ def fitted(rows: list[Row]) -> Constants:
     return float(best[0]), float(best[1])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A published run that ran or ran out of memory, and what it needs of its device."""
+
+    name: str
+    is_out_of_memory: bool
+    needed_frac: float
+    """Tensors without fragments over what is left for them."""
+
+
+def outcomes(catalog: Catalog) -> list[Outcome]:
+    """Every published run that says whether it fitted, whatever it measured."""
+    rows = []
+    for run in (*load_runs(packaged_memory_runs()), *load_runs(packaged_runs())):
+        try:
+            part = with_recompute(run, express(catalog, run))[-1]
+        except (NotInScopeError, ScalewrightError):
+            continue
+        setting, machine = part.setting, part.setting.machine
+        outside = float(room.device_bytes(
+            machine=machine, reserved_bytes=0.0, num_communicators=num_communicators(setting)
+        ))  # fmt: skip
+        fragments = float(room.least_reserved_bytes(
+            machine=machine, allocated_bytes=1.0, num_gpus=setting.layout.num_gpus
+        ))  # fmt: skip
+        tensors = (float(part.cost.needed_bytes) - outside) / fragments
+        rows.append(
+            Outcome(
+                name=run.id, is_out_of_memory=run.measured.oom, needed_frac=tensors / (machine.memory_bytes - outside)
+            )
+        )
+    return rows
+
+
+def print_limits(runs: list[Outcome]) -> None:
+    """Wrong answers by the share of fragments that a full device still has."""
+    out = np.array([run.needed_frac for run in runs if run.is_out_of_memory])
+    ran = np.array([run.needed_frac for run in runs if not run.is_out_of_memory])
+    print(f"full_allocator_overhead, missed of {len(out)} runs out of memory, false alarms about {len(ran)} that ran:")
+    for share in np.arange(0.0, 0.1001, 0.01):
+        missed, alarms = np.sum(out * (1.0 + share) <= 1.0), np.sum(ran * (1.0 + share) > 1.0)
+        print(f"  {share:.2f} {missed:3d} {alarms:3d}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fit what a device shows beyond its tensors.")
     parser.add_argument("--rows", action="store_true", help="print every row")
@@ -127,6 +178,7 @@ def main() -> None:
         print(f"{kind}: {np.mean(np.abs(values)):.1%} mean error left out, median {np.median(np.abs(values)):.1%}")
     high = weighted_quantile(np.array(ratios), np.array(weights), QUANTILE_FRAC)
     print(f"memory_error: {high - 1.0:.3f}, the {QUANTILE_FRAC:.0%} quantile of measured over predicted, left out")
+    print_limits(outcomes(open_catalog()))
     if args.rows:
         for row in rows:
             print(f"{left_out[row.name]:+7.1%} {row.kind:9s} {row.measured_bytes / units.GIB:6.1f} GiB {row.name}")

@@ -10,14 +10,13 @@ ratios into `constants/engine.toml`, and the errors of left-out publications int
 from __future__ import annotations
 
 import argparse
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from constants_file import write_constants
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.catalog.vision_runs import PublishedVisionRun, vision_frameworks, vision_runs
@@ -153,7 +152,7 @@ def main() -> None:
         shown = {n: f"{v:.3g}" for n, v in values.items()} | {
             "convolution_gap": f'"{values["convolution_gap"] * 1e6:.3g} us"'
         }
-        write(shown | {"vision_interval_low": f"{low:.3g}", "vision_interval_high": f"{high:.3g}"})
+        write_constants(shown | {"vision_interval_low": f"{low:.3g}", "vision_interval_high": f"{high:.3g}"})
         write_document(left_out_path(), document(LEFT_OUT_KIND, {"publications": body}))
 
 
@@ -187,15 +186,6 @@ def left_out(rows: Rows, predicted_s: Array, power: float) -> dict[str, dict[str
             "coverage_frac": round(float(inside[mine].mean()), 4),
         }
     return scores
-
-
-def write(shown: dict[str, str]) -> None:
-    path = Path(packaged_data()) / "constants" / "engine.toml"
-    text = path.read_text()
-    for name, value in shown.items():
-        text, count = re.subn(rf"(?m)^({name} = {{ value = )[^,]+", rf"\g<1>{value}", text)
-        assert count == 1, name
-    path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Each group runs in a process of its own, so that a figure holds no leftovers of another. The plain groups need torch
 alone; the groups named trainer-* run scalewright's own trainers and are passed over without pydantic or PYTHONPATH=src.
 A row has the peaks of the first step, in which the convolution library searches for kernels and compilers work, and the
-peaks of later steps. Rows are printed as JSON lines and stored. On an H200 all groups together take about four minutes.
+peaks of later steps. Rows are printed as JSON lines and stored. On an H200 all groups together take about six minutes.
 """
 
 from __future__ import annotations
@@ -142,6 +142,28 @@ def plain_resnet() -> Iterator[dict[str, Any]]:
         _clear()
 
 
+def resnet_sizes() -> Iterator[dict[str, Any]]:
+    """ResNets of several sizes and batches with cuDNN's search, whose workspaces only the first step holds."""
+    from vision_memory import resnet  # type: ignore[import-not-found]
+
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = False, True
+    batches = [("resnet-50", 128), ("resnet-50", 256), ("resnet-50", 512), ("resnet-50", 1024), ("resnet-18", 512)]
+    for precision, num_candidates in (("fp32", 4), ("bf16", 10)):
+        torch.backends.cudnn.benchmark_limit = num_candidates
+        for name, batch in batches:
+            model = resnet(name).cuda().to(memory_format=torch.channels_last)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+            labels = torch.zeros(batch, dtype=torch.long, device="cuda")
+            step = functools.partial(image_step, model, optimizer, images, labels, precision == "bf16")
+            yield measured(
+                f"{name}-{precision}-{batch}", step, model=name, batch=batch, precision=precision, channels_last=True,
+                num_candidates=num_candidates,
+            )  # fmt: skip
+            del model, optimizer, images, step
+            _clear()
+
+
 def trainer_language() -> Iterator[dict[str, Any]]:
     """scalewright's own language trainer, with and without gradient accumulation."""
     from scalewright.run.device import allow_attention, choose_device, join_group
@@ -210,6 +232,7 @@ GROUPS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "trainer-language": trainer_language,
     "plain-language": plain_language,
     "plain-resnet": plain_resnet,
+    "resnet-sizes": resnet_sizes,
     "trainer-vision": trainer_vision,
 }
 

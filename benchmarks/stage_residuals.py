@@ -9,8 +9,9 @@ quantiles are taken to the power 1.5, because one source says little about the n
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
+
+from constants_file import write_constants
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.planner.validation.stage_rows import (
@@ -45,12 +46,7 @@ def main() -> None:
         shown |= {f"{name}_interval_low": f"{low:.3g}", f"{name}_interval_high": f"{high:.3g}"}
     print(f"generation, each source by the others: {left_out_coverage_frac(rates):.0%} covered")
     if args.write:
-        path = packaged_data() / "constants" / "engine.toml"
-        text = path.read_text()
-        for name, value in shown.items():
-            text, count = re.subn(rf"(?m)^({name} = {{ value = )[^,]+", rf"\g<1>{value}", text)
-            assert count == 1, name
-        path.write_text(text)
+        write_constants(shown)
 
 
 if __name__ == "__main__":

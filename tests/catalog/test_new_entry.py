@@ -65,6 +65,12 @@ def test_system_of_a_template_can_be_predicted_at_once_and_is_quiet(cli: Cli, tm
     assert not any("network" in warning for warning in document["warnings"])
 
 
+def test_price_named_as_a_system_is_for_its_devices(cli: Cli, tmp_path: Path) -> None:
+    assert cli("catalog", "new", "price", "leonardo", "--catalog", str(tmp_path)).returncode == 0
+    [price] = Catalog((tmp_path, packaged_data())).prices("a100-sxm-64gb", "leonardo")
+    assert (price.id, price.system) == ("leonardo", "leonardo")
+
+
 def test_own_price_is_used_before_that_of_the_package(cli: Cli, tmp_path: Path) -> None:
     cli("catalog", "new", "price", "my-own", "--catalog", str(tmp_path))
     prices = Catalog((tmp_path, packaged_data())).prices("h100-sxm")

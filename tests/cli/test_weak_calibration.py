@@ -50,7 +50,7 @@ GOOD = {"num_parts": 20, "num_missing": 0, "steps": runs(0.108), "created": "202
     ("changed", "words"),
     [
         (THIN, "16 of 20 parts were not measured and no training run checks it"),
-        ({"steps": runs(0.613)}, "it is 513% off on training runs left out of its fit"),
+        ({"steps": runs(0.613)}, "it is off by a factor of 6.1 on training runs left out of its fit"),
         ({"steps": runs(0.108)[:1]}, "only one training run checks it"),
     ],
 )

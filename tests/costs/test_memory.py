@@ -13,6 +13,7 @@ from properties.cases import MODELS, changed, setting
 from scalewright.costs.footprint import memory_on, step_memory
 from scalewright.costs.memory import (
     activation_bytes_per_layer,
+    even_bytes,
     gathered_weight_bytes,
     logits_bytes,
     score_bytes_per_layer,
@@ -39,7 +40,7 @@ def kept(*, tp: int, sp: bool, recompute: Any = "none", dropout: bool = True) ->
     return float(
         activation_bytes_per_layer(
             shape=GPT, num_tokens=4 * 2048.0, tp=tp, sequence_parallel=sp, recompute=recompute, dropout=dropout,
-            width_bytes=2.0, input_bytes=2.0,
+            kept=even_bytes(2.0),
         )
     )  # fmt: skip
 
@@ -120,7 +121,7 @@ def test_latent_attention_keeps_its_latents_on_every_rank() -> None:
         return float(
             activation_bytes_per_layer(
                 shape=shape, num_tokens=4096.0, tp=tp, sequence_parallel=True, recompute="none", dropout=False,
-                width_bytes=2.0, input_bytes=2.0,
+                kept=even_bytes(2.0),
             )
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from properties.cases import cost_of, degrees, policies, setting, surroundings
+from scalewright.costs.memory import stored_bytes_per_layer
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import num_adapters_on
 from scalewright.costs.step import StepCost
@@ -151,3 +152,21 @@ def test_text_is_never_waited_for_but_a_slow_loader_is() -> None:
 def test_what_means_nothing_is_refused(ask: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ask()
+
+
+def test_adapters_beside_attention_alone_keep_no_input_of_the_feed_forward() -> None:
+    """Frozen weights have no gradient, so nothing needs their input: norm output and activation are not kept."""
+    every = case(LORA)
+    attention = replace(every, mode=TrainingMode(name="lora", adapts_feed_forward=False))
+    shape, tokens = every.shape, float(every.num_tokens)
+    sizes = [float(stored_bytes_per_layer(one, "none", 0.0)) for one in (every, attention)]
+    assert sizes[0] - sizes[1] == pytest.approx(tokens * 2.0 * (shape.hidden + shape.ffn_hidden))
+    assert float(num_adapters_on(attention, 0)) < float(num_adapters_on(every, 0))
+    assert times(cost_of(attention), "matmul_forward") < times(cost_of(every), "matmul_forward")
+
+
+def test_an_eight_bit_gate_halves_what_the_activation_function_keeps() -> None:
+    wide = replace(case(LORA), recipe=recipe("fp8"))
+    narrow = replace(wide, stack=wide.stack.model_copy(update={"narrow_gates": True}))
+    sizes = [float(stored_bytes_per_layer(one, "none", 0.0)) for one in (wide, narrow)]
+    assert sizes[0] - sizes[1] == pytest.approx(float(wide.num_tokens) * 2.0 * wide.shape.ffn_hidden)

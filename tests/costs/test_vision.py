@@ -265,7 +265,7 @@ def test_memory_says_which_batches_published_runs_could_use() -> None:
 
     def shown(precision: str, batch: int) -> float:
         held = float(step_memory(setting_of(precision, batch=batch, dp=8)).total)
-        taken = room.reserved_bytes(machine=H200, allocated_bytes=held)
+        taken = room.least_reserved_bytes(machine=H200, allocated_bytes=held, num_gpus=8)
         return float(room.device_bytes(machine=H200, reserved_bytes=taken, num_communicators=1.0))
 
     assert shown("fp32", 128) < 16 * 2**30

@@ -163,6 +163,33 @@ def test_budgets_read_with_their_units() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("money=900 kEUR", {"eur": 9e5}),
+        ("eur=900 kEUR", {"eur": 9e5}),
+        ("eur=5000", {"eur": 5e3}),
+        ("billed=50000", {"billed": 5e4}),
+    ],
+)
+def test_budgets_in_euros_and_in_the_unit_of_the_site(text: str, expected: dict[str, float]) -> None:
+    assert parse_budget(text).limits == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        ("billed=1", r"budget billed of 1\.00 core-hours and 10\.0 B tokens conflict: .* core-hours; train on"),
+        ("eur=1", r"budget eur cannot be held to: no price of a100-sxm-64gb on leonardo: give one with"),
+    ],
+)
+def test_a_budget_that_the_site_bills_or_nobody_priced(budget: str, words: str) -> None:
+    request = request_for("llama3-8b", "leonardo", counts=(64,), global_batch=1024)
+    work = resolve_work(request.spec, tokens="10B", steps=None, global_batch=1024)
+    with pytest.raises(ConfigError, match=words):
+        make_plan(CATALOG, replace(request, work=work, budget=parse_budget(budget)))
+
+
+@pytest.mark.parametrize(
     ("nodes", "gpus", "expected"),
     [("8", None, (64,)), ("8", 64, (64,)), ("2,8", None, (16, 64)), ("2-16", None, (16, 32, 64, 128)), (None, 5, (5,))],
 )

@@ -26,6 +26,13 @@ def left_out_error_frac(calibration: Calibration) -> float | None:
     return statistics.mean(abs(step.left_out_s / step.measured_s - 1.0) for step in calibration.steps)
 
 
+def error_words(error_frac: float) -> str:
+    """An error as one says it: in percent, or as a factor where percent say nothing any more."""
+    if error_frac < 1.0:
+        return f"{error_frac:.0%} off"
+    return f"off by a factor of {float(f'{1.0 + error_frac:.2g}'):,g}"
+
+
 def is_trusted(catalog: Catalog, calibration: Calibration) -> bool:
     """Whether its own left-out runs are predicted as well as runs are without any calibration."""
     error_frac = left_out_error_frac(calibration)
@@ -41,7 +48,7 @@ def doubt(catalog: Catalog, calibration: Calibration) -> str:
     if len(calibration.steps) < FEWEST_RUNS:
         reasons.append("only one training run checks it" if calibration.steps else "no training run checks it")
     if error_frac is not None and error_frac > _limit_frac(catalog):
-        reasons.append(f"it is {error_frac:.0%} off on training runs left out of its fit")
+        reasons.append(f"it is {error_words(error_frac)} on training runs left out of its fit")
     return " and ".join(reasons)
 
 

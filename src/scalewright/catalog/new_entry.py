@@ -17,13 +17,21 @@ EXAMPLE = "scalewright catalog new system my-cluster"
 ID = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 
 
-def new_entry_text(kind: str, entry_id: str, *, today: date) -> str:
-    """A commented entry that validates; its values are examples."""
+def new_entry_text(kind: str, entry_id: str, *, today: date, accelerator: str | None = None) -> str:
+    """A commented entry that validates; its values are examples.
+
+    A price with the name of a system is for that system: `accelerator` is then the system's own.
+    """
     template = resources.files("scalewright.catalog") / "templates" / f"{kind}.toml"
-    return Template(template.read_text(encoding="utf-8")).substitute(ID=entry_id, TODAY=today.isoformat())
+    system = '# system = "leonardo"' if accelerator is None else f'system = "{entry_id}"'
+    return Template(template.read_text(encoding="utf-8")).substitute(
+        ID=entry_id, TODAY=today.isoformat(), ACCELERATOR=accelerator or "h100-sxm", SYSTEM=system
+    )
 
 
-def write_new_entry(kind: str, entry_id: str, *, folder: Path, today: date) -> Path:
+def write_new_entry(
+    kind: str, entry_id: str, *, folder: Path, today: date, accelerator: str | None = None
+) -> Path:  # fmt: skip
     """Write the template into a folder of the catalogue's search path. An existing file stays."""
     if kind not in FOLDERS:
         raise UnknownNameError("template", kind, FOLDERS, hint=f"choose {', '.join(FOLDERS)}")
@@ -32,5 +40,5 @@ def write_new_entry(kind: str, entry_id: str, *, folder: Path, today: date) -> P
     path = folder / FOLDERS[kind] / f"{entry_id}.toml"
     if path.exists():
         raise ConfigError(f"{path} exists: edit it, or choose another name")
-    write_text(path, new_entry_text(kind, entry_id, today=today))
+    write_text(path, new_entry_text(kind, entry_id, today=today, accelerator=accelerator))
     return path

@@ -29,6 +29,11 @@ class RunMoe(_Row):
     dense_layers: int = Field(default=0, ge=0)
 
 
+class RunLora(_Row):
+    rank: int = Field(gt=0)
+    targets: Literal["all", "attention"] = "all"
+
+
 class RunModel(_Row):
     name: str
     params_b: float | None = None
@@ -44,6 +49,9 @@ class RunModel(_Row):
     qk_norm: bool = False
     moe: RunMoe | None = None
     mla: bool = False
+    q_lora_rank: int | None = Field(default=None, ge=0)
+    """Rank of latent queries where it is not DeepSeek-V2's and V3's 1536; 0: queries are not compressed."""
+    lora: RunLora | None = None
 
 
 class RunHardware(_Row):
@@ -76,6 +84,10 @@ class RunLayout(_Row):
     async_tp: bool = False
     fused_loss: bool = False
     """The loss is one kernel, where the stack's usual one is several."""
+    fused_dispatch: bool = False
+    """Tokens go to experts through one fused kernel (DeepEP) that also weighs their outputs."""
+    narrow_gates: bool | None = None
+    """Whether inputs of the activation function are kept in 8 bit; null where the source does not say."""
 
 
 class RunMeasured(_Row):

@@ -70,6 +70,12 @@ class Stack(Entry):
     """Gradients have a buffer of their own; false: they appear as the backward pass frees activations."""
     narrow_frozen_weights: bool = False
     """With 8-bit products, LoRA keeps the frozen weights in 8 bit."""
+    fused_dispatch: bool = False
+    """Tokens go to experts and back through fused kernels that weigh inside the experts (DeepEP with Megatron-Core's
+    permutation fusion): outputs of experts are not kept for the backward pass."""
+    narrow_gates: bool = False
+    """With 8-bit products, the inputs of the activation function are kept in 8 bit (Megatron-Core's
+    `activation_func_fp8_input_store`)."""
     gradient_bytes: Bytes | None = None
     """Length of a gradient in that buffer, where the stack keeps it shorter than the precision says."""
     logits_bytes: Bytes

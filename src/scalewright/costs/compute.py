@@ -142,15 +142,25 @@ def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: FloatLike, has_a
 
 
 def adapter_times(setting: Setting, *, flop_per_s: FloatLike, n: FloatLike, k: FloatLike) -> PassTimes:
-    """Two thin products through a rank: down from depth k, up to n columns."""
+    """Two thin products through a rank, and what moves around them.
+
+    Equation  products m x k x r and m x r x n, both ways; m w (2 k + 3 n)/B forward, m w (4 k + 2 n)/B backward
+    Source    hu2021 (LoRA, arXiv:2106.09685), section 4.1; dropout of the input, scale and sum as in NeMo's and PEFT's
+              linear adapters
+    Assumes   dropout, scale and sum are kernels of their own
+    Checked   tests/costs/test_training_modes.py: grows with the rank; `scalewright validate`, MLPerf's LoRA rows
+    """
     m, r = setting.num_tokens, float(setting.mode.lora_rank)
+    moved_s = m * setting.recipe.activation_bytes / setting.machine.hbm_bytes_per_s
     forward: FloatLike = 0.0
     backward: FloatLike = 0.0
     for columns, depth in ((r, k), (n, r)):
         forward = forward + _product(setting, flop_per_s, m, columns, depth)
         backward = backward + _product(setting, flop_per_s, m, depth, columns)
         backward = backward + _product(setting, flop_per_s, columns, depth, m)
-    return PassTimes(forward_s=forward, backward_s=backward)
+    return PassTimes(
+        forward_s=forward + moved_s * (2.0 * k + 3.0 * n), backward_s=backward + moved_s * (4.0 * k + 2.0 * n)
+    )
 
 
 def attention_gemms(setting: Setting) -> Gemms:
@@ -240,16 +250,18 @@ def expert_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
 
 def feed_forward_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
     """The feed-forward of an average layer: dense ones, routed and shared experts by their share of the layers."""
-    frac, moe = setting.moe_frac, setting.shape.moe
+    frac, moe, has_adapters = setting.moe_frac, setting.shape.moe, setting.mode.adapts_feed_forward
     total = NOTHING
     if frac < 1.0:
-        dense = matmul_times(setting, ffn_gemms(setting, setting.shape.ffn_hidden), flop_per_s=flop_per_s)
+        gemms = ffn_gemms(setting, setting.shape.ffn_hidden)
+        dense = matmul_times(setting, gemms, flop_per_s=flop_per_s, has_adapters=has_adapters)
         total = total + dense.scaled(1.0 - frac)
     if moe is not None and frac > 0.0:
         routed = expert_times(setting, flop_per_s=flop_per_s)
         if moe.num_shared:
             width = moe.num_shared * (moe.shared_ffn or moe.expert_ffn)
-            routed = routed + matmul_times(setting, ffn_gemms(setting, width), flop_per_s=flop_per_s)
+            gemms = ffn_gemms(setting, width)
+            routed = routed + matmul_times(setting, gemms, flop_per_s=flop_per_s, has_adapters=has_adapters)
         total = total + routed.scaled(frac)
     return total
 

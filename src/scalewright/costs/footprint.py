@@ -27,7 +27,7 @@ from scalewright.workload.layout import COLUMNS
 def step_memory(setting: Setting) -> Breakdown:
     """Peak allocated bytes on the worst pipeline rank: the first, second, last or first all-expert one.
 
-    Equation  max over pipeline ranks of: state + in-flight activations + working set + logits on the last
+    Equation  max over pipeline ranks of: state + in-flight activations + max(working set, logits on the last)
     Source    korthikanti2022 (arXiv:2205.05198), section 4; rajbhandari2020 (arXiv:1910.02054), section 3
     Assumes   rank i holds p - i micro-batches; ranks between the second and the last need less than the second
     Checked   tests/golden/test_frontier_memory.py: 16 pipeline ranks of a 175B run within 3 %
@@ -141,23 +141,26 @@ def device_bytes(setting: Setting, used: Breakdown) -> FloatLike:
     Checked   `scalewright validate`, published figures of this kind
     """
     machine = setting.machine
-    taken = room.reserved_bytes(machine=machine, allocated_bytes=used.total, apart_bytes=update_bytes(setting))
+    taken = room.reserved_bytes(
+        machine=machine, allocated_bytes=used.total, apart_bytes=update_bytes(setting), num_gpus=setting.layout.num_gpus
+    )
     return np.maximum(needed_bytes(setting, used), np.minimum(_shown(setting, taken), machine.memory_bytes))
 
 
 def needed_bytes(setting: Setting, used: Breakdown) -> FloatLike:
     """The least that a device must have for a step whose tensors peak as `used` says.
 
-    Equation  D with R = max(M, M - freed + u) (1 + f)
+    Equation  D with R = max(M, M - freed + u) (1 + g),  g fragments that a full device still has
     Source    PyTorch's caching allocator gives unused blocks back before it fails, so the update can have the place of
               the activations (docs: notes/cuda, memory management)
-    Assumes   fragments stay
+    Assumes   as room.least_reserved_bytes
     Checked   `scalewright validate`, published runs that ran out of memory and runs that did not
     """
     freed: FloatLike = sum((part.total for part in used.parts if part.name in FREED), start=0.0)
     updating = used.total - freed + update_bytes(setting)
     most = np.maximum(used.total, updating)
-    return _shown(setting, room.reserved_bytes(machine=setting.machine, allocated_bytes=most))
+    num_gpus = setting.layout.num_gpus
+    return _shown(setting, room.least_reserved_bytes(machine=setting.machine, allocated_bytes=most, num_gpus=num_gpus))
 
 
 def _shown(setting: Setting, taken_bytes: FloatLike) -> FloatLike:
@@ -208,6 +211,8 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
 
     activations = held * (layers + beside) * stored
     logits = (is_last + beside) * memory.logits_bytes(setting)
+    # scores and their gradients are gone when the last layer is computed again
+    working = np.maximum(working - logits, 0.0)
 
     # a pipeline keeps gradients whole until its last micro-batch, so ZeRO-2 does not shard them there
     whole = np.asarray((layout.zero == 2) & (np.asarray(layout.pp) > 1))

@@ -289,7 +289,7 @@ def serving_memory(serving: Serving, *, num_sequences: int, total_len: int) -> B
     width = serving.recipe.activation_bytes
     working = memory.activation_bytes_per_layer(
         shape=shape, num_tokens=c.prefill_tokens.value, tp=tp, sequence_parallel=False, recompute="none",
-        dropout=False, width_bytes=width, input_bytes=width,
+        dropout=False, kept=memory.even_bytes(width),
     )  # fmt: skip
 
     outside = room.device_bytes(machine=serving.machine, reserved_bytes=0.0, num_communicators=float(tp > 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from scalewright.catalog.types import MlaShape, TransformerShape
@@ -11,22 +13,67 @@ from scalewright.workload.layout import Recompute
 from scalewright.workload.precision import Recipe
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBytes:
+    """Bytes of an element that the backward pass needs, by the operation that needs it."""
+
+    width_bytes: float
+    """Residuals, queries, keys and values."""
+    attention_input_bytes: float
+    """Inputs of attention's linear layers."""
+    feed_forward_input_bytes: float
+    """Inputs of the feed-forward's linear layers."""
+    gate_bytes: float
+    """Inputs of the activation function."""
+
+
+def even_bytes(width_bytes: float) -> KeptBytes:
+    """Every element kept in the same width."""
+    w = width_bytes
+    return KeptBytes(width_bytes=w, attention_input_bytes=w, feed_forward_input_bytes=w, gate_bytes=w)
+
+
+def kept_bytes(setting: Setting) -> KeptBytes:
+    """What a training step keeps of each element.
+
+    Equation  a linear layer's input: w, or 1 in 8-bit recipes; beside a frozen weight w for its adapter, 0 without one
+    Source    hu2021 (LoRA, arXiv:2106.09685), section 4.2: only the adapters have gradients, and the gradient of a
+              weight is what needs the input
+    Assumes   the adapter reads its layer's input in the activations' own width
+    Checked   tests/costs/test_training_modes.py: LoRA beside attention alone keeps no input of the feed-forward
+    """
+    recipe, mode = setting.recipe, setting.mode
+    width = recipe.activation_bytes
+    narrow = 1.0 if recipe.is_narrow else width
+    gate = narrow if setting.stack.narrow_gates else width
+    if not mode.is_lora:
+        return KeptBytes(
+            width_bytes=width, attention_input_bytes=narrow, feed_forward_input_bytes=narrow, gate_bytes=gate
+        )
+    return KeptBytes(
+        width_bytes=width, attention_input_bytes=width, gate_bytes=gate,
+        feed_forward_input_bytes=width if mode.adapts_feed_forward else 0.0,
+    )  # fmt: skip
+
+
 def activation_bytes_per_layer(
     *, shape: TransformerShape, num_tokens: FloatLike, tp: FloatLike, sequence_parallel: bool, recompute: Recompute,
-    dropout: bool, width_bytes: float, input_bytes: float,
+    dropout: bool, kept: KeptBytes,
 ) -> FloatLike:  # fmt: skip
     """Stored activations of one dense transformer layer on one device.
 
     Equation  s b h (10 + 24/t) tensor parallel; s b h 34/t with sequence parallelism; full recompute: 2 s b h;
-              in general T [2 (w + i) h + 2 m h + ((q + 2 k) w + o i + g f w + f i)/t], w bytes, i bytes of a linear
-              layer's input (1 in 8-bit recipes), m = 1 with dropout masks, q, k, o the widths of queries, keys and
-              attention output, g = 1, or 2 when the feed-forward is gated; modules: without the norms' outputs and the
-              activation's; operators: input, attention output and half of the products' outputs
+              in general T [(2 w + i + j) h + 2 m h + ((q + 2 k) w + o i + g f a + f j)/t], w bytes, i and j bytes of a
+              linear layer's input in attention and feed-forward, a bytes of the activation function's inputs, m = 1
+              with dropout masks, q, k, o the widths of queries, keys and attention output, g = 1, or 2 when the
+              feed-forward is gated; modules: without the norms' outputs and the activation's; operators: input,
+              attention output and half of the products' outputs
     Source    korthikanti2022 (arXiv:2205.05198), Table 2, without its 5 a s/h term: flash attention keeps no scores
     Assumes   full recompute keeps the layer's input, split with sequence parallelism
     Checked   tests/costs/test_memory.py: equals 10 + 24/t and 34/t for a GPT of width 4h
     """
-    h, t, w, i, f = float(shape.hidden), tp, width_bytes, input_bytes, float(shape.ffn_hidden)
+    h, t, w, f = float(shape.hidden), tp, kept.width_bytes, float(shape.ffn_hidden)
+    i, j = kept.attention_input_bytes, kept.feed_forward_input_bytes
     whole_split = t if sequence_parallel else 1
     if recompute == "full":
         return num_tokens * w * h / whole_split
@@ -35,11 +82,12 @@ def activation_bytes_per_layer(
     if recompute == "operators":
         products = (2.0 * h / whole_split + (qkv + fan * f) / t) * w / 2.0
         return num_tokens * (w * h / whole_split + w * out / t + products)
-    kept = 0.0 if recompute == "modules" else i  # what norms and the activation hand to the products
+    # what norms and the activation hand to the products is computed again with recompute=modules
+    handed = 0.0 if recompute == "modules" else 1.0
     if recompute == "modules" and shape.mla is not None:
         qkv = latent_width(shape.mla, t)
-    whole = 2.0 * (w + kept) * h + (2.0 * h if dropout else 0.0)
-    split = qkv * w + out * i + fan * f * w + f * kept
+    whole = (2.0 * w + handed * (i + j)) * h + (2.0 * h if dropout else 0.0)
+    split = qkv * w + out * i + fan * f * kept.gate_bytes + f * handed * j
     return num_tokens * (whole / whole_split + split / t)
 
 
@@ -79,40 +127,44 @@ def expert_activation_bytes_per_layer(setting: Setting, recompute: Recompute = "
     """Stored activations of a mixture-of-experts feed-forward on one device.
 
     Equation  R w (2 h + (1 + g) f_e) + T w (1 + g) f_s / t,  R routed token copies, f_s the shared experts' width;
-              g for 1 + g where activations are computed again
+              g for 1 + g where activations are computed again; h for 2 h where a fused dispatch weighs inside the
+              experts; both where frozen experts need no inputs
     Source    korthikanti2022 (arXiv:2205.05198), Table 2, applied to each token copy
-    Assumes   permuted inputs and expert outputs are kept; router scores are not counted
+    Assumes   permuted inputs and expert outputs are kept, the latter because the combination weighs them; router scores
+              are not counted
     Checked   `scalewright validate`, published peaks of mixture-of-experts runs
     """
     moe, w = setting.shape.moe, setting.recipe.activation_bytes
     if moe is None:
         return 0.0
-    outputs = (3.0 if setting.shape.gated else 2.0) - (recompute == "modules")
+    has_inputs = 0.0 if setting.mode.is_lora else 1.0
+    outputs = (2.0 if setting.shape.gated else 1.0) + has_inputs * (recompute != "modules")
     width = moe.expert_ffn / setting.expert_tp
-    routed = setting.num_routed_tokens * w * (2.0 * setting.shape.hidden + outputs * width)
+    whole = has_inputs + (0.0 if setting.stack.fused_dispatch else 1.0)
+    routed = setting.num_routed_tokens * w * (whole * setting.shape.hidden + outputs * width)
     shared = moe.num_shared * float(moe.shared_ffn or moe.expert_ffn)
     return routed + setting.num_tokens * w * outputs * shared / setting.layout.tp
 
 
 def stored_bytes_per_layer(setting: Setting, recompute: Recompute, moe_frac: FloatLike) -> FloatLike:
     """Stored activations of an average layer, dense or of experts, under a recompute policy."""
-    shape, layout, recipe = setting.shape, setting.layout, setting.recipe
+    shape, layout, recipe, kept = setting.shape, setting.layout, setting.recipe, kept_bytes(setting)
     if recompute == "operators" and recipe.matmul == "fp4":
         # the policy lists the products it keeps, and those in 4 bit are not among them: attention's output is left
         _, out = attention_widths(shape, layout.tp)
-        kept = setting.num_tokens * recipe.activation_bytes * out / layout.tp
-        return stored_bytes_per_layer(setting, "full", moe_frac) + kept
+        attention = setting.num_tokens * recipe.activation_bytes * out / layout.tp
+        return stored_bytes_per_layer(setting, "full", moe_frac) + attention
     dense = activation_bytes_per_layer(
         shape=shape, num_tokens=setting.num_tokens, tp=layout.tp, sequence_parallel=layout.sp,
         recompute="none" if recompute == "selective" else recompute, dropout=setting.stack.dropout,
-        width_bytes=recipe.activation_bytes, input_bytes=1.0 if recipe.is_narrow else recipe.activation_bytes,
+        kept=kept,
     )  # fmt: skip
     if recompute == "full" or shape.moe is None:
         return dense
     fan, w = 2.0 if shape.gated else 1.0, recipe.activation_bytes
-    input_bytes = 0.0 if recompute == "modules" else 1.0 if recipe.is_narrow else w
-    kept_bytes = 0.5 * fan * w if recompute == "operators" else fan * w + input_bytes
-    feed_forward = setting.num_tokens * kept_bytes * shape.ffn_hidden / layout.tp
+    handed = 0.0 if recompute == "modules" else kept.feed_forward_input_bytes
+    per_element = 0.5 * fan * w if recompute == "operators" else fan * kept.gate_bytes + handed
+    feed_forward = setting.num_tokens * per_element * shape.ffn_hidden / layout.tp
     return dense - moe_frac * feed_forward + moe_frac * expert_activation_bytes_per_layer(setting, recompute)
 
 

@@ -50,7 +50,9 @@ def _through_cache(setting: Setting, m: float, n: float, k: float) -> float:
     return product_cache_bytes(num_rows=m, num_columns=n, num_depth=k, width_bytes=width_bytes)
 
 
-def _products(setting: Setting, gemms: Gemms, *, rate: float, calls: float, kind: Kind) -> Iterator[Operation]:
+def _products(
+    setting: Setting, gemms: Gemms, *, rate: float, calls: float, kind: Kind, has_adapters: bool = True
+) -> Iterator[Operation]:  # fmt: skip
     """Three operations per matrix: forward, gradient of the input, gradient of the weight, which a frozen one lacks."""
     m = float(setting.num_tokens)
     for name, (columns, depth) in gemms.items():
@@ -74,7 +76,7 @@ def _products(setting: Setting, gemms: Gemms, *, rate: float, calls: float, kind
                 time_s=float(time), num_per_step=calls,
                 shape=" x ".join(f"{side:g}" for side in map(round, shape)),
             )  # fmt: skip
-        if setting.mode.is_lora and kind == "matmul":
+        if setting.mode.is_lora and kind == "matmul" and has_adapters:
             yield from _adapter(setting, name, n, k, rate=rate, calls=calls)
 
 
@@ -93,14 +95,16 @@ def _adapter(setting: Setting, name: str, n: float, k: float, *, rate: float, ca
 
 def _layer_products(setting: Setting, per_step: float) -> Iterator[Operation]:
     rate = float(setting.machine.sustained_flop_per_s(setting.recipe.matmul))
-    frac, moe = setting.moe_frac, setting.shape.moe
+    frac, moe, adapted = setting.moe_frac, setting.shape.moe, setting.mode.adapts_feed_forward
     yield from _products(setting, compute.attention_gemms(setting), rate=rate, calls=per_step, kind="matmul")
-    dense = compute.ffn_gemms(setting, setting.shape.ffn_hidden)
-    yield from _products(setting, dense, rate=rate, calls=per_step * (1.0 - frac), kind="matmul")
+    dense, calls = compute.ffn_gemms(setting, setting.shape.ffn_hidden), per_step * (1.0 - frac)
+    yield from _products(setting, dense, rate=rate, calls=calls, kind="matmul", has_adapters=adapted)
     if moe is not None and moe.num_shared:
         width = moe.num_shared * (moe.shared_ffn or moe.expert_ffn)
         shared = {f"shared_{name}": size for name, size in compute.ffn_gemms(setting, width).items()}
-        yield from _products(setting, shared, rate=rate, calls=per_step * frac, kind="matmul")
+        yield from _products(
+            setting, shared, rate=rate, calls=per_step * frac, kind="matmul", has_adapters=adapted
+        )  # fmt: skip
 
 
 def _experts(setting: Setting, per_step: float) -> Iterator[Operation]:

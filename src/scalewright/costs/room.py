@@ -17,15 +17,39 @@ MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 """Peak of the tensors; what the framework's allocator took for them; what nvidia-smi or rocm-smi shows."""
 
 
-def reserved_bytes(*, machine: Machine, allocated_bytes: FloatLike, apart_bytes: FloatLike = 0.0) -> FloatLike:
-    """What the framework's allocator takes from the device.
+def _overhead_frac(machine: Machine, num_gpus: FloatLike) -> FloatLike:
+    """Fragments of the allocator on a device that has room: fewer where nothing is exchanged with other devices, since
+    blocks of one stream do not serve another."""
+    constants = machine.constants
+    return np.where(
+        np.asarray(num_gpus) > 1, constants.allocator_overhead.value, constants.lone_allocator_overhead.value
+    )[()]
+
+
+def reserved_bytes(
+    *, machine: Machine, allocated_bytes: FloatLike, num_gpus: FloatLike, apart_bytes: FloatLike = 0.0
+) -> FloatLike:
+    """What the framework's allocator takes from a device that has room.
 
     Equation  R = (M + a) (1 + f),  a what is needed at another time in pieces too large for the freed ones
-    Source    engine constant allocator_overhead, with its source
+    Source    engine constants allocator_overhead and, for a job of one device, lone_allocator_overhead
     Assumes   fragments grow with what is allocated
     Checked   `scalewright validate`, published figures of this kind
     """
-    return (allocated_bytes + apart_bytes) * (1.0 + machine.constants.allocator_overhead.value)
+    return (allocated_bytes + apart_bytes) * (1.0 + _overhead_frac(machine, num_gpus))
+
+
+def least_reserved_bytes(*, machine: Machine, allocated_bytes: FloatLike, num_gpus: FloatLike) -> FloatLike:
+    """What the framework's allocator cannot do without on a full device.
+
+    Equation  R = M (1 + g),  g fragments inside blocks that are in use
+    Source    engine constant full_allocator_overhead; PyTorch's caching allocator gives unused blocks back before it
+              fails (docs: notes/cuda, memory management)
+    Assumes   as `reserved_bytes`
+    Checked   `scalewright validate`, published runs that ran out of memory and runs that did not
+    """
+    full = np.minimum(machine.constants.full_allocator_overhead.value, _overhead_frac(machine, num_gpus))
+    return allocated_bytes * (1.0 + full)
 
 
 def device_bytes(*, machine: Machine, reserved_bytes: FloatLike, num_communicators: FloatLike) -> FloatLike:

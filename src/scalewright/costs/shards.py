@@ -101,7 +101,7 @@ def num_adapters_on(setting: Setting, pipeline_rank: FloatLike) -> FloatLike:
     """Parameters of low-rank adapters on a device of one pipeline rank.
 
     Equation  l r (sum over query, key, value, output and feed-forward matrices of their rows and columns), the side
-              that tensor parallelism splits over t
+              that tensor parallelism splits over t; without the feed-forward where only attention has adapters
     Source    hu2021 (LoRA, arXiv:2106.09685), section 4.1
     Assumes   experts carry none; latent attention counted as plain heads
     Checked   tests/costs/test_shards.py: Llama 3 8B with rank 16 has 41.9 M
@@ -109,7 +109,8 @@ def num_adapters_on(setting: Setting, pipeline_rank: FloatLike) -> FloatLike:
     shape, t = setting.shape, setting.layout.tp
     h, q, k = shape.hidden, shape.heads * shape.head_dim / t, shape.kv_heads * shape.head_dim / t
     attention = (h + q) + 2 * (h + k) + (q + h)
-    feed_forward = 0.0 if shape.moe is not None else (3 if shape.gated else 2) * (h + shape.ffn_hidden / t)
+    is_adapted = setting.mode.adapts_feed_forward and shape.moe is None
+    feed_forward = (3 if shape.gated else 2) * (h + shape.ffn_hidden / t) if is_adapted else 0.0
     return setting.num_layers_on(pipeline_rank) * setting.mode.lora_rank * (attention + feed_forward)
 
 

@@ -14,7 +14,7 @@ from scalewright.errors import ConfigError, LayoutError
 from scalewright.planner.answer import Answer, Change, unselected
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
 from scalewright.planner.question import resolve_recipe
-from scalewright.planner.request import BUDGETS, PlanRequest, check_request
+from scalewright.planner.request import PlanRequest, check_request
 from scalewright.planner.search.chosen_layout import ChosenLayout, chosen_layout
 from scalewright.planner.search.constraints import NO_HOST_MEMORY, NO_TENSOR_GROUP, reasons
 from scalewright.planner.search.fewest import Fewest, fewest_gpus
@@ -289,8 +289,8 @@ def _over_budget(request: PlanRequest, planned: Sequence[PlannedCount]) -> str:
     best = closest.prediction
     assert best is not None
     name, needs = max(closest.exceeded, key=lambda pair: pair[1] / request.budget.limits[pair[0]])
-    unit = " GPU-hours" if name == "gpu-hours" else ""
-    limit, value = (units.format(v, BUDGETS[name]) + unit for v in (request.budget.limits[name], needs))
+    assert closest.run is not None
+    limit, value = (request.budget.words(name, v, closest.run) for v in (request.budget.limits[name], needs))
     tokens = units.format(request.work.num_tokens, units.COUNT)
     return (
         f"budget {name} of {limit} and {tokens} tokens conflict: the closest choice, {best.question.num_nodes} nodes "

@@ -37,8 +37,11 @@ BUDGETS: dict[str, units.Dimension] = {
     "gpu-hours": units.COUNT,
     "energy": units.JOULES,
     "money": units.USD,
+    "eur": units.EUR,
+    "billed": units.COUNT,
     "time": units.SECONDS,
 }
+"""What a budget may limit; `billed` is in the unit of the site that the system belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class Budget:
     """What the whole run may cost at most."""
 
     limits: Mapping[str, float] = field(default_factory=dict)
-    """GPU-hours, joules, USD and seconds, by the names of `BUDGETS`."""
+    """GPU-hours, joules, USD, EUR, the site's units and seconds, by the names of `BUDGETS`."""
 
     def broken(self, run: WholeRun) -> list[tuple[str, float]]:
         """Limits that a run exceeds, with what it needs; a figure that is not known cannot be held to."""
@@ -54,27 +57,53 @@ class Budget:
             "gpu-hours": run.num_gpu_hours,
             "energy": None if run.energy is None else float(run.energy.total),
             "money": run.cost_usd,
+            "eur": run.cost_eur,
+            "billed": run.num_billed_units,
             "time": run.time_s,
         }
         exceeded = []
         for name, limit in self.limits.items():
             value = needs[name]
             if value is None:
-                raise ConfigError(f"budget {name} cannot be held to: the catalogue has no price or energy for this run")
+                raise ConfigError(f"budget {name} cannot be held to: {_why_unknown(name, run)}")
             if value > limit:
                 exceeded.append((name, value))
         return exceeded
+
+    def words(self, name: str, value: float, run: WholeRun) -> str:
+        """A sum of this kind with its unit, the site's own where the site bills in one."""
+        facility = run.work.facility
+        counted = {"gpu-hours": "GPU-hours", "billed": "" if facility is None else facility.billed_unit}
+        return f"{units.format(value, BUDGETS[name])} {counted.get(name, '')}".rstrip()
+
+
+def _why_unknown(name: str, run: WholeRun) -> str:
+    facility = run.work.facility
+    if name == "energy" or facility is None:
+        return "the catalogue has no power or energy figures for this system"
+    if name == "billed":
+        return f"no site profile says how {run.work.machine} is billed; give gpu-hours instead"
+    return facility.price_words
 
 
 NO_BUDGET = Budget()
 
 
 def parse_budget(text: str | None) -> Budget:
-    """`gpu-hours=100000,energy=500 MWh,money=1 MUSD,time=30 d`, each of them optional."""
+    """`gpu-hours=100000,energy=500 MWh,money=1 MUSD,time=30 d`, each optional; `money=900 kEUR` is `eur=900 kEUR`."""
     if not text:
         return NO_BUDGET
-    written = assignments(text, allowed=tuple(BUDGETS), what="budget")
-    return Budget(limits={name: units.parse(value, BUDGETS[name]) for name, value in written.items()})
+    limits = {}
+    for name, value in assignments(text, allowed=tuple(BUDGETS), what="budget").items():
+        kind = "eur" if name == "money" and value.rstrip().endswith("EUR") else name
+        written = f"{value} EUR" if name == "eur" and _is_bare(value) else value
+        limits[kind] = units.parse(written, BUDGETS[kind])
+    return Budget(limits=limits)
+
+
+def _is_bare(text: str) -> bool:
+    """Whether a sum has no unit, which `eur=5000` need not repeat."""
+    return text.strip().replace(".", "", 1).isdigit()
 
 
 def parse_counts(nodes: str | None, gpus: int | None, machine: Machine) -> tuple[int, ...]:

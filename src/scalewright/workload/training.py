@@ -24,6 +24,8 @@ class TrainingMode:
     name: ModeName = "full"
     lora_rank: int = LORA_RANK
     """Rank of the adapters; counts in mode lora only."""
+    adapts_feed_forward: bool = True
+    """Whether the feed-forward has adapters beside attention; counts in mode lora only."""
 
     def __post_init__(self) -> None:
         if self.lora_rank < 1:

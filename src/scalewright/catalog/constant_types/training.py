@@ -93,6 +93,12 @@ class TrainingConstants(Strict):
     """Host work once per step: data, clipping, logging."""
     allocator_overhead: Fraction
     """Reserved over allocated memory, less one: fragments that no tensor fits into, and rounding."""
+    lone_allocator_overhead: Fraction
+    """The same in a job of one device."""
+    full_allocator_overhead: Fraction
+    """The same on a device that is full: blocks that nothing uses were given back."""
+    convolution_allocator_overhead: Fraction
+    """The same for convolutional networks, whose tensors have many sizes."""
     device_context: Bytes
     """Driver context, kernels and library handles of one process, outside the framework's allocator."""
     communicator_memory: Bytes

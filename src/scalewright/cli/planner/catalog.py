@@ -87,16 +87,21 @@ def run(
 def _write_template(words: list[str], folder: Path | None) -> None:
     from datetime import UTC, datetime
 
-    from scalewright.catalog.library import search_path
+    from scalewright.catalog.library import open_catalog, search_path
     from scalewright.catalog.new_entry import EXAMPLE, FOLDERS, write_new_entry
     from scalewright.errors import ConfigError
 
     if len(words) != 2:
         raise ConfigError(
-            f"catalog new takes a kind ({', '.join(FOLDERS)}) and a name, not {len(words)} words: write {EXAMPLE}"
+            f"catalog new takes a kind ({', '.join(FOLDERS)}) and a name, not {' '.join(words)!r}: write {EXAMPLE}"
         )
     kind, name = words
-    path = write_new_entry(kind, name, folder=search_path(folder)[0], today=datetime.now(UTC).date())
+    library, accelerator = open_catalog(folder), None
+    if kind == "price" and name in library.ids("systems"):
+        accelerator = next(p.accelerator for p in library.system(name).partitions if p.default)
+    path = write_new_entry(
+        kind, name, folder=search_path(folder)[0], today=datetime.now(UTC).date(), accelerator=accelerator
+    )
     report_written(path)
     show = f"site show {name}" if kind == "site" else f"catalog {FOLDERS[kind]} {name}"
     where = "" if folder is None else f" --catalog {folder}"

@@ -35,7 +35,10 @@ FixText = Annotated[str | None, typer.Option(help="Knobs that are decided: tp=8,
 ObjectiveName = Annotated[str, typer.Option(help="time, gpu-hours, energy or money.")]
 TokensText = Annotated[str | None, typer.Option(help="Tokens of the whole run, such as 300B; default: 20 a parameter.")]
 StepCount = Annotated[int | None, typer.Option(help="Steps of the whole run, instead of tokens.")]
-BudgetText = Annotated[str | None, typer.Option(help="gpu-hours=100000,energy=500 MWh,money=1 MUSD,time=30 d")]
+BudgetText = Annotated[
+    str | None,
+    typer.Option(help="gpu-hours=100000,energy=500 MWh,money=900 kEUR,time=30 d; billed=50000: the site's unit."),
+]
 Walltime = Annotated[str | None, typer.Option(help="Longest job, such as 24 h; default: the site's limit.")]
 SiteName = Annotated[str | None, typer.Option(help="Profile of the cluster (see: site show); default: the system's.")]
 StageName = Annotated[str, typer.Option(help="pretrain, sft, rl, generate or distill.")]

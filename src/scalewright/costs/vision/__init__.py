@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from scalewright.costs.vision.convolution import conv_product_time_s, conv_time_s, num_conv_elements, vector_gain
-from scalewright.costs.vision.footprint import activation_bytes_per_sample, step_memory
+from scalewright.costs.vision.footprint import (
+    activation_bytes_per_sample,
+    reserved_bytes,
+    search_workspace_bytes,
+    step_memory,
+)
 from scalewright.costs.vision.interval import interval_s, unseen
 from scalewright.costs.vision.roofline import operations
 from scalewright.costs.vision.step import (
@@ -44,10 +49,12 @@ __all__ = [
     "operations",
     "own_norm_factor",
     "pool_time_s",
+    "reserved_bytes",
+    "search_workspace_bytes",
     "slowest_supply",
     "step_memory",
     "step_time",
     "supplies",
     "unseen",
     "vector_gain",
-]  # fmt: skip
+]

@@ -9,7 +9,7 @@ from scalewright.costs.breakdown import Breakdown, FloatLike
 from scalewright.costs.machine.stack_costs import FP32_BYTES
 from scalewright.costs.setting import VisionSetting
 from scalewright.costs.vision.convolution import outputs
-from scalewright.workload.convolutions import resnet_convs, resnet_params
+from scalewright.workload.convolutions import Conv, resnet_convs, resnet_params
 from scalewright.workload.precision import Recipe
 
 INDEX_BYTES = 8.0
@@ -29,6 +29,48 @@ def activation_bytes_per_sample(*, shape: ConvShape, recipe: Recipe) -> float:
     kept = sum(outputs(conv) * (1 if conv.place == "projection" else 2) for conv in convs)
     pooled = outputs(convs[0]) // 4
     return recipe.activation_bytes * (kept + pooled) + INDEX_BYTES * pooled
+
+
+def _last(shape: ConvShape) -> Conv:
+    """The last convolution of the last block."""
+    return [conv for conv in resnet_convs(shape) if conv.place == "end"][-1]
+
+
+FFT_TILE_BYTES = 8.0 * 32 * 17
+"""A tile of 32 x 32 numbers after a transform of real numbers: 32 x 17 complex ones in 32 bit."""
+
+
+def search_workspace_bytes(setting: VisionSetting) -> FloatLike:
+    """What cuDNN's search for kernels holds in the first step beyond the peak of later ones.
+
+    Equation  t (c k + b (c + k)) - 2 w b o,  t bytes of a transformed tile, c and k channels of the last convolution;
+              2 w b o, the working set of the peak, does not exist yet
+    Source    cuDNN, algorithm FFT_TILING: transforms in tiles of 32 x 32; measured as
+              benchmarks/results/h200_memory.jsonl says
+    Assumes   a transform among the candidates: 32-bit products without TF32 on NVIDIA; an image of one tile
+    Checked   tests/costs/test_vision_memory.py: the first step of ResNet-50 with 128 to 1024 images within 3 %;
+              of ResNet-18, whose last kernel is 3 x 3, 13 % low
+    """
+    if not setting.on_vector_units or setting.machine.accelerator.vendor != "NVIDIA":
+        return 0.0
+    conv, b = _last(setting.shape), setting.num_images
+    c, k = conv.channels_in, conv.channels_out
+    transformed = FFT_TILE_BYTES * (c * k + b * (c + k))
+    return np.maximum(transformed - 2.0 * b * setting.recipe.activation_bytes * outputs(conv), 0.0)
+
+
+def reserved_bytes(setting: VisionSetting, used: Breakdown) -> FloatLike:
+    """What the framework's allocator takes for a step whose tensors peak as `used` says.
+
+    Equation  max(M (1 + f), M + s),  f fragments of convolutional networks, s workspaces of the search for kernels
+    Source    engine constant convolution_allocator_overhead, with its source; search_workspace_bytes
+    Assumes   the search has what it wants: candidates for which a device has no room are passed over
+    Checked   tests/costs/test_vision_memory.py: ResNet-50 on an H200 within 5 %, 32 and 16 bit; ResNet-18 up to
+              27 % low
+    """
+    overhead = setting.constants.convolution_allocator_overhead.value
+    searching = used.total + search_workspace_bytes(setting)
+    return np.maximum(used.total * (1.0 + overhead), searching)
 
 
 def step_memory(setting: VisionSetting) -> Breakdown:
@@ -51,7 +93,7 @@ def step_memory(setting: VisionSetting) -> Breakdown:
     def term(name: str, value: FloatLike, formula: str = "step_memory") -> Breakdown:
         return Breakdown(name=name, unit="bytes", value=value, formula=f"vision.{formula}")
 
-    last = [outputs(conv) for conv in resnet_convs(shape) if conv.place == "end"][-1]
+    last = outputs(_last(shape))
     return Breakdown(
         name="peak_allocated",
         unit="bytes",

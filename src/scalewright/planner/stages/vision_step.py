@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scalewright import units
 from scalewright.catalog.types import ConvShape
 from scalewright.costs import room, storage, vision
 from scalewright.costs.breakdown import Breakdown, FloatLike
@@ -33,8 +34,12 @@ def predict_vision(question: Question) -> Answer:
     flop = training_flop_per_sample(question.spec) * int(layout.gbs)
     peak = num_gpus * machine.peak_flop_per_s(question.recipe.matmul)
     memory = vision.step_memory(setting)
-    reserved = float(room.reserved_bytes(machine=machine, allocated_bytes=float(memory.total)))
-    shown = room.device_bytes(machine=machine, reserved_bytes=reserved, num_communicators=float(num_gpus > 1))
+    reserved = float(vision.reserved_bytes(setting, memory))
+    least = room.least_reserved_bytes(machine=machine, allocated_bytes=memory.total, num_gpus=num_gpus)
+    needed, shown = (
+        float(room.device_bytes(machine=machine, reserved_bytes=size, num_communicators=float(num_gpus > 1)))
+        for size in (least, reserved)
+    )
     low, high = _interval_s(setting, total)
     images_per_s = int(layout.gbs) / total
     loader = vision.slowest_supply(setting, question.feed.epoch_storage)
@@ -44,17 +49,18 @@ def predict_vision(question: Question) -> Answer:
         time=time,
         memory=memory,
         reserved_bytes=reserved,
-        device_bytes=float(shown),
-        needed_bytes=float(shown),
+        device_bytes=max(needed, min(shown, machine.memory_bytes)),
+        needed_bytes=needed,
         host_memory=None,
         interval_s=(max(float(low), flop / peak), float(high)),
         bound_s=flop / peak,
-        fits=bool(room.holds(machine, shown)),
+        fits=bool(room.holds(machine, needed)),
         fits_host=True,
         num_units=int(layout.gbs),
         footprint=_footprint(question, time, flop),
         warnings=(
-            *tight_memory(question, float(shown)),
+            *tight_memory(question, needed),
+            *_search_note(setting, memory, reserved),
             *_warnings(question, setting, time, images_per_s, loader),
         ),
         figures=VisionFigures(
@@ -72,6 +78,18 @@ def predict_vision(question: Question) -> Answer:
             mfu_frac=flop / total / peak,
             model_flop=flop,
         ),
+    )
+
+
+def _search_note(setting: VisionSetting, memory: Breakdown, reserved: float) -> tuple[str, ...]:
+    """Where the first step decides what the device shows."""
+    searching = float(memory.total) + float(vision.search_workspace_bytes(setting))
+    if searching < reserved:
+        return ()
+    peak, later = (units.format(size, units.BYTES) for size in (searching, float(memory.total)))
+    return (
+        f"the first step peaks at {peak}, later ones at {later}: cuDNN's search for 32-bit kernels tries one that "
+        "transforms its tensors; it is passed over where memory is short",
     )
 
 

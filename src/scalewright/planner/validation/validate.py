@@ -26,7 +26,7 @@ from scalewright.workload.flop import training_flop_per_sample
 from scalewright.workload.layout import Layout, Recompute
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import RECIPES
-from scalewright.workload.training import TrainingMode
+from scalewright.workload.training import FULL, TrainingMode
 
 RULE_HFU_FRAC = 0.5
 """The rule of thumb everybody can beat us with: every job runs at half of the dense peak."""
@@ -153,9 +153,19 @@ def express(catalog: Catalog, run: PublishedRun) -> Case:
         layout=layout,
         recipe=recipe,
         stack=_stack(catalog, run),
-        mode=TrainingMode(name="lora" if run.task == "lora" else "full"),
+        mode=_mode(run),
     )
     return Case(spec=spec, setting=setting, assumed=tuple(assumed))
+
+
+def _mode(run: PublishedRun) -> TrainingMode:
+    """LoRA as the row says; Megatron Bridge's performance recipes put adapters beside attention's projections alone."""
+    if run.task != "lora":
+        return FULL
+    lora = run.model.lora
+    if lora is None:
+        return TrainingMode(name="lora", adapts_feed_forward=run.release is None)
+    return TrainingMode(name="lora", lora_rank=lora.rank, adapts_feed_forward=lora.targets == "all")
 
 
 LAST_YEAR_UNFUSED = 2022
@@ -165,10 +175,20 @@ do not."""
 
 
 def _stack(catalog: Catalog, run: PublishedRun) -> Stack:
-    """The catalogued stack, with the loss of its time."""
+    """The catalogued stack, with the loss of its time and the options that the row names.
+
+    MLPerf's LoRA submissions keep inputs of the activation function in 8 bit wherever memory is short: FP8_ACT=1, or
+    FP8_ACTIVATION=True, is in every one of their configurations without tensor and context parallelism for devices
+    below 256 GB (training_results v5.0 and v5.1).
+    """
     stack = catalog.stack(stack_of(run))
     is_old = stack.compiled and run.year is not None and run.year <= LAST_YEAR_OF_EAGER_LOSS
-    return stack.model_copy(update={"loss_memory": None}) if is_old or run.layout.fused_loss else stack
+    options: dict[str, Any] = {"loss_memory": None} if is_old or run.layout.fused_loss else {}
+    narrow_gates = run.layout.narrow_gates
+    if narrow_gates is None:
+        narrow_gates = run.framework == "MLPerf" and run.task == "lora"
+    options |= {"narrow_gates": narrow_gates, "fused_dispatch": stack.fused_dispatch or run.layout.fused_dispatch}
+    return stack.model_copy(update=options)
 
 
 STACK_OF_FRAMEWORK = {
@@ -241,14 +261,24 @@ def _spec(run: PublishedRun) -> ModelSpec:
         ffn_bias=not gated,
         tied_embeddings=not gated,
         moe=_moe(run),
-        mla=DEEPSEEK_MLA if m.mla else None,
+        mla=_mla(run),
         qk_norm=m.qk_norm,
     )
     return ModelSpec(id=m.name, name=m.name, shape=shape)
 
 
 DEEPSEEK_MLA = MlaShape(q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
-"""Rows say only that attention is latent; every published one has DeepSeek-V2's and V3's sizes (arXiv:2405.04434)."""
+"""Rows say only that attention is latent, and at most the rank of queries, which V2-Lite does not compress; other sizes
+are DeepSeek-V2's and V3's in every published row (arXiv:2405.04434)."""
+
+
+def _mla(run: PublishedRun) -> MlaShape | None:
+    if not run.model.mla:
+        return None
+    rank = run.model.q_lora_rank
+    return DEEPSEEK_MLA if rank is None else DEEPSEEK_MLA.model_copy(update={"q_lora_rank": rank})
+
+
 MAX_ASSUMED_VPP = 8
 
 
@@ -324,7 +354,10 @@ def _layout(run: PublishedRun, spec: ModelSpec) -> tuple[Layout, list[str]]:
     if given.sp is None and given.tp > 1:
         assumed.append("sequence parallel")
     zero = given.zero
-    if zero is None:
+    if zero == 0 and given.dp > 1 and run.framework == "Megatron-DeepSpeed" and run.dtype == "bf16":
+        zero = 1
+        assumed.append("zero=1: DeepSpeed's bf16 optimizer shards its state at stage 0, too")
+    elif zero is None:
         zero = 1 if given.dp > 1 else 0
         assumed.append(f"zero={zero}, the distributed optimizer" if zero else "zero=0")
     recompute: Recompute = "operators" if given.recompute == "selective-op" or is_torchtitan_default(run) else "none"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scalewright import __version__
 from scalewright.catalog.calibration import SCHEMA, Calibration, Step
+from scalewright.catalog.calibration_quality import error_words
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.here.place import versions_here
@@ -105,8 +106,8 @@ def _check_fit(steps: Sequence[Step]) -> None:
     error_frac = statistics.mean(abs(step.after_s / step.measured_s - 1.0) for step in steps)
     if error_frac > CONTRADICTED_FRAC:
         raise EnvironmentFailedError(
-            f"the training steps of this calibration are {error_frac:.0%} off the prediction from its own values, as "
-            "when other work uses the machine: nothing is written; calibrate again when it is quiet"
+            f"the predictions from this calibration's values are {error_words(error_frac)} for the training steps they "
+            "were fitted to, as when other work uses the machine: nothing is written; calibrate again when it is quiet"
         )
 
 
