@@ -208,11 +208,9 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
     gathered = memory.gathered_weight_bytes(
         num_unit_params=unit, recipe=recipe, zero=layout.zero, dp=layout.dp * layout.cp
     )
-
     activations = held * (layers + beside) * stored
     logits = (is_last + beside) * memory.logits_bytes(setting)
-    # scores and their gradients are gone when the last layer is computed again
-    working = np.maximum(working - logits, 0.0)
+    working = np.maximum(working - logits, 0.0)  # scores are gone when the last layer is computed again
 
     # a pipeline keeps gradients whole until its last micro-batch, so ZeRO-2 does not shard them there
     whole = np.asarray((layout.zero == 2) & (np.asarray(layout.pp) > 1))

@@ -99,6 +99,8 @@ class TrainingConstants(Strict):
     """The same on a device that is full: blocks that nothing uses were given back."""
     convolution_allocator_overhead: Fraction
     """The same for convolutional networks, whose tensors have many sizes."""
+    transformed_tile: Bytes
+    """A tile of an image after the transform of cuDNN's FFT convolution."""
     device_context: Bytes
     """Driver context, kernels and library handles of one process, outside the framework's allocator."""
     communicator_memory: Bytes

@@ -36,10 +36,6 @@ def _last(shape: ConvShape) -> Conv:
     return [conv for conv in resnet_convs(shape) if conv.place == "end"][-1]
 
 
-FFT_TILE_BYTES = 8.0 * 32 * 17
-"""A tile of 32 x 32 numbers after a transform of real numbers: 32 x 17 complex ones in 32 bit."""
-
-
 def search_workspace_bytes(setting: VisionSetting) -> FloatLike:
     """What cuDNN's search for kernels holds in the first step beyond the peak of later ones.
 
@@ -55,7 +51,7 @@ def search_workspace_bytes(setting: VisionSetting) -> FloatLike:
         return 0.0
     conv, b = _last(setting.shape), setting.num_images
     c, k = conv.channels_in, conv.channels_out
-    transformed = FFT_TILE_BYTES * (c * k + b * (c + k))
+    transformed = setting.constants.transformed_tile.value * (c * k + b * (c + k))
     return np.maximum(transformed - 2.0 * b * setting.recipe.activation_bytes * outputs(conv), 0.0)
 
 
