@@ -37,6 +37,7 @@ REFUSED = [
     ((*SMALL, "--precision", "int3"), "precision 'int3' is not known: choose fp32, bf16, fp8"),
     ((*SMALL, "--execution", "fast"), "execution 'fast' is not known"),
     ((*SMALL, "--weights", "absent"), "--weights 'absent': no such folder"),
+    ((*SMALL, "--requests", "texts.jsonl"), "prompts of text need a tokenizer: give --weights of a folder"),
     ((*SMALL, "--cache", "8 apples"), "8 apples"),
     (("--url", "localhost:8000"), "is no address: write http://HOST:PORT"),
     (("--url", "http://me:secret@host"), "--url holds a user name or password"),
@@ -52,6 +53,7 @@ def test_bad_input_is_refused_in_one_sentence(
     options: tuple[str, ...], words: str, here: Here, refused: Refused, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.jsonl").write_text("\n\n")
+    (tmp_path / "texts.jsonl").write_text('{"prompt": "Why?", "answer_len": 2}\n')
     (tmp_path / "broken.jsonl").write_text('{"prompt_len": 4\n')
     message = refused(here("bench", "generate", *options))
     assert words in message

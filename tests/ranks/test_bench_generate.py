@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from openai_server import OpenAiServer
@@ -175,3 +176,47 @@ def test_decode_steps_and_prompts_are_rows_over_batch_and_context(tmp_path: Path
         cached_bytes * (3 * three["context"] - one["context"])
     )
     assert three["tokens_per_s"] == pytest.approx(3 / three["time_s"])
+
+
+def write_llama(folder: Path, *, layers: int = 1, hidden: int = 16, vocab: int = 48) -> None:
+    """A tiny Llama in the form of a Hugging Face folder, with weights that follow from their names."""
+    folder.mkdir()
+    config = {
+        "model_type": "llama", "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": vocab, "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    sizes = {
+        "model.embed_tokens.weight": (vocab, hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (vocab, hidden),
+    }
+    for layer in range(layers):
+        name = f"model.layers.{layer}"
+        sizes |= {f"{name}.{norm}.weight": (hidden,) for norm in ("input_layernorm", "post_attention_layernorm")}
+        sizes |= {f"{name}.self_attn.{part}_proj.weight": (hidden, hidden) for part in "qkvo"}
+        sizes |= {f"{name}.mlp.{part}_proj.weight": (2 * hidden, hidden) for part in ("gate", "up")}
+        sizes[f"{name}.mlp.down_proj.weight"] = (hidden, 2 * hidden)
+    header, data = {}, b""
+    for number, (name, size) in enumerate(sizes.items()):
+        values = np.random.default_rng(number).normal(0.0, 0.3, size).astype(np.float32).tobytes()
+        header[name] = {"dtype": "F32", "shape": list(size), "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_weights_of_a_hugging_face_folder_answer_and_others_are_refused(tmp_path: Path, cli: Cli) -> None:
+    folder = tmp_path / "llama"
+    write_llama(folder)
+    common = ("bench", "generate", "--device", "cpu", "--system", "discoverer", *LENGTHS, "--temperature", "0")
+    for run, seed_options in (("a", ()), ("b", ("--layout", "tp=2"))):
+        command = (*common, "--weights", str(folder), "--num", "3", *seed_options, "--run-dir", str(tmp_path / run))
+        assert measured(cli, *command)["rows"][0]["num_answers"] == 3
+    tokens = [[answer.tokens for answer in answers_in(tmp_path / run)] for run in "ab"]
+    assert tokens[0] == tokens[1]
+    assert max(token for answer in tokens[0] for token in answer) < 48
+    other = cli(*common, "--model", MODEL, "--weights", str(folder), "--num", "1", "--run-dir", str(tmp_path / "c"))
+    assert other.returncode == 2, other.stderr
+    assert "its model has layers 1, and --model has 2" in other.stderr.splitlines()[-1]

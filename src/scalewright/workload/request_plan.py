@@ -69,6 +69,11 @@ class RequestPlan:
         parse_lengths(self.answer_lengths, what="--answer-lengths")
 
     @property
+    def has_texts(self) -> bool:
+        """Whether a prompt is given as text."""
+        return bool(self.file) and any(row.text for row in read_requests(Path(self.file)))
+
+    @property
     def num_loads(self) -> int:
         return max(len(self.num_requests_per_s), 1)
 

@@ -110,9 +110,10 @@ def resolved_context(requests: Sequence[Sequence[PlannedRequest]], *, context: i
     """The engine's context: as given, else the longest request. One that does not fit is refused by its number."""
     longest = 0
     for request in (request for load in requests for request in load):
-        needed = request.num_prompt + request.num_answer
+        # A text has at most as many tokens as bytes.
+        needed = (request.num_prompt or len(request.text.encode())) + request.num_answer
         longest = max(longest, needed)
-        if context and needed > context:
+        if context and request.num_prompt and needed > context:
             raise ConfigError(
                 f"request {request.number + 1} has {request.num_prompt} tokens of prompt and {request.num_answer} of "
                 f"answer, more than the context of {context}: give --context {needed} or more, or shorter lengths"

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from scalewright.errors import ConfigError
@@ -24,7 +23,6 @@ from scalewright.workload.request_plan import (
     RequestPlan,
     made_up_text,
     made_up_tokens,
-    read_requests,
 )
 
 KEY_STATUSES = (401, 403)
@@ -136,7 +134,7 @@ async def find_dialect(address: Address, run: GenerateRun) -> Dialect:
     model = target.model or await first_model(address)
     probe = PlannedRequest(number=2**31, load=0, num_prompt=4, num_answer=1, arrival_s=0.0)
     first_error: Exception | None = None
-    for dialect in _dialects(model, target, has_texts=_has_texts(plan)):
+    for dialect in _dialects(model, target, has_texts=plan.has_texts):
         body = dialect.body(plan, probe, run.sampling, vocab=run.vocab)
         body.pop("n", None)
         try:
@@ -151,10 +149,6 @@ async def find_dialect(address: Address, run: GenerateRun) -> Dialect:
     if isinstance(first_error, RefusedError):
         raise ConfigError(f"{first_error}: check --server-model and --api") from first_error
     raise first_error
-
-
-def _has_texts(plan: RequestPlan) -> bool:
-    return bool(plan.file) and any(row.text for row in read_requests(Path(plan.file)))
 
 
 def _dialects(model: str, target: ServerTarget, *, has_texts: bool) -> Iterator[Dialect]:

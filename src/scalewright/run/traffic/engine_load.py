@@ -33,10 +33,10 @@ from scalewright.run.traffic.device_use import DeviceUse
 from scalewright.run.traffic.energy import EnergyMeter
 from scalewright.run.traffic.load import LoadResult, RequestLoad
 from scalewright.run.traffic.opened import Opened
-from scalewright.run.traffic.weights import named_weights
+from scalewright.run.traffic.weights import ServedWeights, served_weights
 from scalewright.workload.generate_run import EngineTarget, GenerateRun
 from scalewright.workload.model import ModelSpec
-from scalewright.workload.request_plan import PlannedRequest, made_up_tokens, planned_loads
+from scalewright.workload.request_plan import PlannedRequest, planned_loads
 
 MOST_RUNNING = 256
 """Answers that are decoded at once, unless the options say otherwise."""
@@ -120,9 +120,10 @@ class EngineBench:
     """One rank's engine, put under load after load."""
 
     def __init__(
-        self, config: GenerateRun, rank: RankContext, engine: Engine, copy: Copy, device: torch.device,
-        meter: EnergyMeter | None,
+        self, config: GenerateRun, rank: RankContext, engine: Engine, weights: ServedWeights, copy: Copy,
+        device: torch.device, meter: EnergyMeter | None,
     ) -> None:  # fmt: skip
+        self._weights = weights
         self._config, self._rank, self._engine, self._copy = config, rank, engine, copy
         self._device, self._meter = device, meter
         self._num_steps = 0
@@ -239,11 +240,11 @@ class _LoadDriver:
 
     def _add(self, request: PlannedRequest, now_s: float) -> None:
         config, name = self.bench._config, f"{request.load}-{request.number}"
-        sampling = config.sampling
+        sampling, prompt = config.sampling, self.bench._weights.prompt(config.requests, request)
         self.bench._engine.add(
             Request(
                 id=name,
-                prompt=made_up_tokens(config.requests, request, vocab=self.bench._engine.vocab),
+                prompt=prompt,
                 max_new_tokens=request.num_answer,
                 num_answers=config.requests.num_answers,
                 sampling=Sampling(
@@ -252,7 +253,7 @@ class _LoadDriver:
                 ),
             )
         )  # fmt: skip
-        self._planned[name], self._sent_s[name] = request, now_s
+        self._planned[name], self._sent_s[name] = replace(request, num_prompt=len(prompt)), now_s
         self._num_open[name] = config.requests.num_answers
 
     def _stamp(self, events: StepEvents) -> None:
@@ -300,11 +301,14 @@ def open_engine_bench(config: GenerateRun, rank: RankContext, meter: EnergyMeter
     allow_attention("auto", device)
     join_group(rank.world, device)
     copy = copy_of(rank.world.rank, target)
-    weights = named_weights(target.weights, config.shape, seed=config.requests.seed, device=device)
+    weights = served_weights(
+        target.weights, config.shape, seed=config.requests.seed, device=device, has_texts=config.requests.has_texts
+    )
     options = engine_options(config, target, device, local_world_size=rank.world.local_world_size)
     engine = open_engine(
-        config.shape, options, device=device, weights=weights, group=copy.group, where=target.weights or "the weights"
-    )
+        weights.shape, options, device=device, weights=weights.tensors, constants=weights.constants, group=copy.group,
+        where=target.weights or "the weights",
+    )  # fmt: skip
     _warm_up(engine)
     rank.metrics.event(step=-1, name=names.EVENT_KERNELS, detail=f"torch {torch.__version__}; {note or device.type}")
     watch = ConditionsWatch(open_board(device))
@@ -316,7 +320,7 @@ def open_engine_bench(config: GenerateRun, rank: RankContext, meter: EnergyMeter
         return watch.conditions().document()
 
     return Opened(
-        answering=EngineBench(config, rank, engine, copy, device, meter),
+        answering=EngineBench(config, rank, engine, weights, copy, device, meter),
         device=device_identity(device, rank.world) | {"precision": target.precision, "tp": target.tp, "dp": target.dp},
         versions=software_versions(device),
         records=copy.is_first,

@@ -198,7 +198,10 @@ class GenerateKind:
 
 
 def _spec(catalog: Catalog, point: GenerateOptions) -> ModelSpec | None:
-    return resolve_model(catalog, point.model) if point.model else None
+    """The model that is named; that of a Hugging Face folder of weights where none is."""
+    has_tensors = bool(point.weights) and not point.url and any(Path(point.weights).glob("*.safetensors"))
+    name = point.model or (point.weights if has_tensors else "")
+    return resolve_model(catalog, name) if name else None
 
 
 def _plan(point: GenerateOptions) -> RequestPlan:
@@ -226,6 +229,8 @@ def _config(point: GenerateOptions, spec: ModelSpec | None, plan: RequestPlan) -
     if has_server:
         target = _server(point)
     else:
+        if plan.has_texts and not point.weights:
+            raise ConfigError("prompts of text need a tokenizer: give --weights of a folder that has one, or token ids")
         if spec is not None:
             check_context(spec, context)
         target = EngineTarget(
