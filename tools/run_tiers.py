@@ -68,10 +68,10 @@ PARTS = {
     "browser": (Part("browser", ("tests/browser",)),),
 }
 TIERS = ("static", *PARTS)
-GROUPS = (("unit",), ("ranks",), ("kills",), ("slurm", "static", "browser"), ("netns",))
-"""Tiers of a group run at once, the groups one after the other. Practice clusters leave cores idle while they wait for
-timers; the browser and static checks need no exact times. What measures shaped links runs alone. The first of a group
-prints as it goes, the others at their end."""
+GROUPS = (("unit",), ("ranks",), ("kills", "static"), ("slurm", "browser"), ("netns",))
+"""Tiers of a group run at once, the groups one after the other. Practice clusters and runs that are killed leave cores
+idle while they wait; the browser and static checks need no exact times. What measures shaped links runs alone. The
+first of a group prints as it goes, the others at their end."""
 # Per tier: the programs it needs, each with the packages that bring it.
 PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
     "unit": {"shellcheck": ("shellcheck",)},

@@ -71,7 +71,7 @@ def test_generated_parts_are_current(
     assert GENERATOR.main() == 0, capsys.readouterr().out
 
 
-WITHOUT_FIGURES_OF_TODAY = {DOCS / "LOG.md", DOCS / "notebook.md", *GENERATOR.generated_pages()}
+WITHOUT_FIGURES_OF_TODAY = {DOCS / "LOG.md", DOCS / "notebook.md", *GENERATOR.page_makers()}
 """Dated experiments, which are not edited afterwards, and pages that are generated whole."""
 
 
