@@ -54,6 +54,7 @@ def test_efficiency_above_one_is_explained(here: Here) -> None:
         MISFIT,
         plan("--nodes", "1-8", "--objective", "energy", "--top", "12", "--walltime", "12 h"),
         plan("--stage", "rl"),
+        plan("--stage", "generate", "--what-if", "precision=fp16"),
         plan("--stage", "distill", "--teacher", "llama3-70b"),
         ["plan", "--help"],
         ["plan-show", "--help"],
@@ -184,6 +185,58 @@ def test_stage_needs_as_many_devices_as_its_mode(here: Here) -> None:
     assert "32 devices: enough in mode full" in enough.stdout
     document = json.loads(here(*plan("--stage", "rl", "--json")).stdout)
     assert {row["mode"] for row in document["minimum_gpus"]} == {"full", "offload", "lora"}
+
+
+STEP = ("--stage", "rl", "--rl", "prompts=32,samples=16,prompt=128,response=512,longest=2000")
+
+
+def test_an_rl_plan_searches_both_layouts_and_the_split(here: Here) -> None:
+    done = here(*plan(*STEP, "--what-if", "gen_tp=4", "--json"))
+    document = json.loads(done.stdout)
+    assert done.returncode == 0
+    choices = document["choices"]
+    assert {choice["name"] for choice in choices} == {"on policy", "1-step off", "asynchronous"}
+    for choice in choices:
+        low, high = choice["step_time_interval_s"]
+        assert low < choice["step_time_s"] < high
+        assert choice["fits"]
+        assert choice["num_gpus"] == 32
+        layout = choice["layout"]
+        trainers = layout["dp"] * layout["tp"] * layout["pp"] * layout["cp"]
+        together = choice["generator"]["num_gpus"] == 32
+        assert trainers + (0 if together else choice["generator"]["num_gpus"]) == 32
+    assert document["what_if"]["change"] == "gen_tp=4"
+    text = here(*plan(*STEP)).stdout
+    assert "fastest ways on 32 devices" in text
+
+
+def test_a_pace_or_split_that_is_given_is_kept(here: Here) -> None:
+    paced = (*STEP[:-1], f"{STEP[-1]},gpus=8,lag=2")
+    document = json.loads(here(*plan(*paced, "--json")).stdout)
+    assert {choice["name"] for choice in document["choices"]} == {"2-step off"}
+    assert {choice["generator"]["num_gpus"] for choice in document["choices"]} == {8}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--rl", STEP[-1]), "add --stage rl"),
+        (("--stage", "generate", "--rl", STEP[-1]), "option rl means nothing in stage generate"),
+        (("--stage", "rl", "--tokens", "1B"), "option tokens means nothing in stage rl"),
+        (("--stage", "rl", "--rl", "prompts=3,samples=5,prompt=8,response=8"), "not whole mini-batches of 128"),
+    ],
+)
+def test_a_stage_refuses_what_it_does_not_follow(here: Here, more: tuple[str, ...], message: str) -> None:
+    done = here(*plan(*more))
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+
+
+def test_a_generation_plan_ranks_splits_by_their_rate(here: Here) -> None:
+    document = json.loads(here(*plan("--stage", "generate", "--json")).stdout)
+    rates = [choice["tokens_per_s"] for choice in document["choices"]]
+    assert rates == sorted(rates, reverse=True)
+    assert len(rates) >= 2
 
 
 def test_beyond_the_critical_batch_there_is_a_warning(here: Here) -> None:

@@ -96,7 +96,7 @@ def plan(
     without `global_batch`, the plan chooses one and says why; `compare` names more systems.
     """
     if stage in STAGES_WITHOUT_LAYOUT:
-        raise ConfigError(f"stage {stage} has no layouts to search: use scalewright plan --stage {stage}")
+        raise ConfigError(f"stage {stage} is no single training step: use scalewright plan --stage {stage}")
     options = PlanOptions(
         model=model, global_batch=global_batch, nodes=None if nodes is None else str(nodes), gpus=gpus,
         partition=partition, network=network, seq=seq, precision=precision, stack=stack, fix=fix, objective=objective,

@@ -114,6 +114,8 @@ class RlFramework(Strict):
     has_reference: bool
     scores_old_async: bool
     """The trainer scores answers before updates in asynchronous steps as well."""
+    loops_experts: bool
+    """The trainer runs a rank's experts one by one."""
     packs: bool
     pack_sequences: int = 1
     """Longest sequences that a micro-batch has room for."""

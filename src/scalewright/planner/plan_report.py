@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scalewright.planner.emit import Framework
 
 STAGES_WITHOUT_LAYOUT = ("rl", "generate", "distill")
-"""Stages that `plan_stage` plans: they have no layouts to search."""
+"""Stages that `plan_stage` plans: they are no single training step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +103,20 @@ def check_unused(options: PlanOptions, *, teacher: str | None, **beside: object)
     if teacher is not None and options.stage != "distill":
         raise ConfigError(f"option teacher means nothing in stage {options.stage}: only distill has one; leave it out")
     if options.stage not in STAGES_WITHOUT_LAYOUT:
+        for name in ("rl", "generate"):
+            if getattr(options, name) is not None:
+                raise ConfigError(f"option {name} describes stage {name}, not {options.stage}: add --stage {name}")
         return
     usual = PlanOptions(model=options.model)
-    searched = ("fix", "objective", "tokens", "steps", "budget", "walltime", "site", "top")
+    searched: tuple[str, ...] = ("objective", "tokens", "steps", "budget", "walltime", "site")
+    if options.stage != "rl":
+        searched = (*searched, "fix", "rl")
+    if options.stage != "generate":
+        searched = (*searched, "generate")
+    if options.stage == "distill":
+        searched = (*searched, "top")
     given = [name for name in searched if getattr(options, name) != getattr(usual, name)]
-    given += [name for name, value in beside.items() if value is not None]
+    unused = beside if options.stage == "distill" else {k: v for k, v in beside.items() if k != "what_if"}
+    given += [name for name, value in unused.items() if value is not None]
     if given:
-        raise ConfigError(
-            f"option {given[0].replace('_', '-')} means nothing in stage {options.stage}, which has no layouts to "
-            "search; leave it out"
-        )
+        raise ConfigError(f"option {given[0].replace('_', '-')} means nothing in stage {options.stage}; leave it out")

@@ -378,12 +378,15 @@ def _stage(
     channels_last: bool | None,
 ) -> StageQuestion:  # fmt: skip
     if generate is not None:
-        lengths = parse_generate(generate) if isinstance(generate, str) else generate
         _check_not_split(layout, NOT_SPLIT_IN_GENERATION)
-        return Generation(prompt_len=lengths.prompt, response_len=lengths.response, longest_len=lengths.longest)
+        return generation_stage(parse_generate(generate) if isinstance(generate, str) else generate)
     if rl is not None:
         return parse_rl(rl) if isinstance(rl, str) else rl
     return VisionModelStep(channels_last=channels_last) if spec.is_vision else TransformerStep()
+
+
+def generation_stage(lengths: GenerateRequest) -> Generation:
+    return Generation(prompt_len=lengths.prompt, response_len=lengths.response, longest_len=lengths.longest)
 
 
 def _check_not_split(layout: Layout, knobs: tuple[str, ...]) -> None:

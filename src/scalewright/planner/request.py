@@ -225,6 +225,10 @@ class PlanOptions:
     """Profile of the cluster, for its limits; None: that of the system."""
     mode: str = "full"
     stage: str = "pretrain"
+    rl: str | None = None
+    """The step of stage rl, as `predict` takes it."""
+    generate: str | None = None
+    """The requests of stage generate, as `predict` takes them."""
     top: int = 5
     """How many layouts to list."""
 

@@ -20,7 +20,9 @@ WHOLE_FIELDS = {
     "longest": "longest_len", "tp": "rollout_tp", "pp": "rollout_pp", "gpus": "rollout_gpus", "lag": "lag",
     "chunks": "num_chunks", "tokens": "pack_tokens",
 }  # fmt: skip
-SWITCH_FIELDS = {"ref": "has_reference", "old": "scores_old", "pack": "packs", "keep": "keeps_state"}
+SWITCH_FIELDS = {
+    "ref": "has_reference", "old": "scores_old", "pack": "packs", "keep": "keeps_state", "loop": "loops_experts",
+}  # fmt: skip
 OPTIONAL = (
     *(key for key in WHOLE_FIELDS if key not in NEEDED), *SWITCH_FIELDS,
     "cv", "stale", "sync", "reward", "memory", "precision",
@@ -73,6 +75,8 @@ class RlStep:
     """Micro-batches are filled with whole sequences up to a number of tokens; false: sequences are padded."""
     pack_tokens: int | None = None
     """Tokens of a micro-batch; None: the longest sequence, times the micro-batch of the layout."""
+    loops_experts: bool = False
+    """A rank's experts run one by one in the trainer; false: in grouped products."""
     keeps_state: bool = False
     """The trainer's state stays on the devices while they generate; false: it waits on the hosts."""
 

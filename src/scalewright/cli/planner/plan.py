@@ -42,6 +42,10 @@ BudgetText = Annotated[
 Walltime = Annotated[str | None, typer.Option(help="Longest job, such as 24 h; default: the site's limit.")]
 SiteName = Annotated[str | None, typer.Option(help="Profile of the cluster (see: site show); default: the system's.")]
 StageName = Annotated[str, typer.Option(help="pretrain, sft, rl, generate or distill.")]
+RlText = Annotated[
+    str | None, typer.Option(help="The step of stage rl: prompts=128,samples=8,prompt=512,response=1024.")
+]
+GenerateText = Annotated[str | None, typer.Option(help="The requests of stage generate: prompt=2048,response=256.")]
 TeacherName = Annotated[str | None, typer.Option(help="Model that generates, for stage distill.")]
 CompareText = Annotated[str | None, typer.Option(help="More systems in one table: lumi,leonardo,jupiter.")]
 WhatIfText = Annotated[str | None, typer.Option(help="Set otherwise: tp=8, precision=fp8, stack=eager, nodes=64.")]
@@ -74,6 +78,8 @@ def run(
     mode: ModeText = "full",
     stage: StageName = "pretrain",
     teacher: TeacherName = None,
+    rl: RlText = None,
+    generate: GenerateText = None,
     compare: CompareText = None,
     what_if: WhatIfText = None,
     emit: EmitName = None,
@@ -88,27 +94,25 @@ def run(
 ) -> None:
     """Choose layout and node count: what fits, how fast, why, and what the run costs. Exit 1: nothing fits."""
     from scalewright.catalog.library import open_catalog
-    from scalewright.errors import ConfigError
     from scalewright.planner.plan_report import STAGES_WITHOUT_LAYOUT, check_unused, plan_systems, systems_of
     from scalewright.planner.request import PlanOptions
     from scalewright.planner.stages.stage_plan import plan_stage
     from scalewright.records.documents import to_json, write_text
     from scalewright.records.types import ExitCode
 
-    if plot is not None:
-        _check_plot(plot)
+    _check_files(plot, emit_to, emit)
     library = open_catalog(catalog)
     options = PlanOptions(
         model=model, global_batch=global_batch, partition=partition, network=network, nodes=nodes, gpus=gpus, seq=seq,
         precision=precision, stack=stack, fix=fix, objective=objective, tokens=tokens, steps=steps, budget=budget,
-        walltime=walltime, site=site, mode=mode, stage=stage, top=top,
+        walltime=walltime, site=site, mode=mode, stage=stage, rl=rl, generate=generate, top=top,
     )  # fmt: skip
     systems = systems_of(system, compare)
     check_unused(options, teacher=teacher, compare=compare, what_if=what_if, emit=emit, emit_to=emit_to, plot=plot)
-    if emit_to is not None and emit is None:
-        raise ConfigError(f"--emit-to {emit_to} and no --emit: name the framework, such as --emit megatron")
     if stage in STAGES_WITHOUT_LAYOUT:
-        _print_stage_plan(plan_stage(library, systems[0], options, teacher=teacher), as_json=as_json, out=out)
+        _print_stage_plan(
+            plan_stage(library, systems[0], options, teacher=teacher, what_if=what_if), as_json=as_json, out=out
+        )
     report = plan_systems(library, systems, options, what_if_text=what_if, framework=emit)
     document = report.document()
     if plot is not None and report.plan.fits:
@@ -124,10 +128,15 @@ def run(
     raise typer.Exit(ExitCode.YES if report.plan.fits else ExitCode.NO)
 
 
-def _check_plot(path: Path) -> None:
+def _check_files(plot: Path | None, emit_to: Path | None, emit: str | None) -> None:
+    """Refuse what could not be written before anything is computed."""
+    from scalewright.errors import ConfigError
     from scalewright.report.figure_file import check_plot
 
-    check_plot(path)
+    if plot is not None:
+        check_plot(plot)
+    if emit_to is not None and emit is None:
+        raise ConfigError(f"--emit-to {emit_to} and no --emit: name the framework, such as --emit megatron")
 
 
 def _plot_plan(path: Path, document: dict[str, Any]) -> None:

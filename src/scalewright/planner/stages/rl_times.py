@@ -56,9 +56,10 @@ def training_parts(setting: Setting, rl: RlStep, update: StepCost, *, num_update
     """Scoring by the old weights and the reference, and all updates of a step."""
     factor, num_batches = setting.constants.rl_training_factor.value, float(setting.num_micro_batches)
     scoring = factor * _scoring_s(setting, num_updates=num_updates)
-    scoring += _experts_s(setting, num_micro_batches=num_updates * num_batches, num_passes=1.0)
-    passes = 4.0 if setting.layout.recompute == "full" else 3.0
-    looped = num_updates * _experts_s(setting, num_micro_batches=num_batches, num_passes=passes)
+    looped, passes = 0.0, 4.0 if setting.layout.recompute == "full" else 3.0
+    if rl.loops_experts:
+        scoring += _experts_s(setting, num_micro_batches=num_updates * num_batches, num_passes=1.0)
+        looped = num_updates * _experts_s(setting, num_micro_batches=num_batches, num_passes=passes)
     updates = generation.scaled(update.time, factor * num_updates)
     if looped > 0.0:
         loop = seconds_term("expert_loop", looped, "stage.expert_loop_s", num_passes=passes)

@@ -152,7 +152,7 @@ def rl_question(
         lag=_lag(run), staleness_frac=_staleness(run) if is_async else 0.0,
         num_chunks=_chunks(run, habit) if is_async else 1,
         rollout_memory_frac=habit.apart_memory_frac if num_rollout else habit.together_memory_frac,
-        has_reference=habit.has_reference,
+        has_reference=habit.has_reference, loops_experts=habit.loops_experts,
         scores_old=habit.scores_old_async or not is_async if run.scores_old is None else run.scores_old,
         packs=habit.packs if run.packs is None else run.packs,
         pack_tokens=habit.pack_sequences * (prompt + longest) if habit.pack_sequences > 1 else None,

@@ -214,6 +214,46 @@ def print_stage_plan(console: Console, plan: StagePlan) -> None:
     if plan.num_gpus is not None:
         mode = "" if plan.stage == "generate" else f" in mode {plan.mode.name}"
         console.print(f"{plan.num_gpus} devices: {'enough' if plan.fits else 'not enough'}{mode}")
+    if not plan.choices:
+        return
+    console.print(f"\n{plan.stage} {escape(plan.request)}", soft_wrap=False)
+    console.print(_rl_choices(plan) if plan.stage == "rl" else _generation_choices(plan))
+    if plan.change is not None:
+        change = plan.change
+        console.print(
+            f"what if {escape(change.name)}: {_s(change.before.time_s)} -> {_s(change.after.time_s)} "
+            f"({change.time_ratio_frac - 1.0:+.1%}), {short_verdict(change.after)}"
+        )
+
+
+def _rl_choices(plan: StagePlan) -> Table:
+    """One line a choice: pace, devices and layouts of both, the step and its interval."""
+    title = f"fastest ways on {plan.choices[0].prediction.question.num_gpus} devices"
+    table = plain_table("pace", "generator", "trainer", "step", "interval", title=title, right=("step",), gap=1)
+    for choice in plan.choices:
+        question = choice.prediction.question
+        step = question.stage
+        assert isinstance(step, RlStep)
+        devices = f"{step.rollout_gpus} x " if step.is_split else ""
+        low, high = choice.prediction.interval_s
+        table.add_row(
+            choice.name, f"{devices}tp={step.rollout_tp}", question.layout.brief.replace(",", ", "),
+            _s(choice.prediction.time_s), f"{_s(low)} to {_s(high)}",
+        )  # fmt: skip
+    return table
+
+
+def _generation_choices(plan: StagePlan) -> Table:
+    title = f"fastest ways on {plan.choices[0].prediction.question.num_gpus} devices"
+    columns = ("tokens/s", "each", "first token", "next token")
+    table = plain_table("split", *columns, title=title, right=columns)
+    for choice in plan.choices:
+        prediction, figures = choice.prediction, choice.prediction.generation
+        each = prediction.rate_per_s / prediction.question.num_gpus
+        table.add_row(
+            choice.name, f"{prediction.rate_per_s:,.0f}", f"{each:,.0f}", _s(figures.ttft_s), _s(figures.itl_s)
+        )
+    return table
 
 
 def minimum_table(minimum: Iterable[MinimumGpus]) -> Table:

@@ -1,0 +1,195 @@
+"""Search of both layouts of an RL step and of the split of devices between them; of generation: of its split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalewright.errors import ConfigError, ScalewrightError
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.question import Generation, Question
+from scalewright.planner.search.search import search_each
+from scalewright.planner.search.space import Fixed, Space, stacks_by_zero
+from scalewright.workload.layout import Layout
+from scalewright.workload.rl import RlStep
+
+NUM_LAYOUTS = 3
+"""Fastest layouts of the trainer that are tried with every generator."""
+EIGHTHS = (1, 2, 3, 4, 5, 6)
+"""Parts of the devices that generate, in eighths, where trainer and generator are apart."""
+USUAL_BATCH = 512
+"""Sequences of an update at most, where none are given."""
+PACES = (
+    {"lag": 1},
+    {"staleness_frac": 0.5, "num_chunks": 4},
+)
+"""One step off policy, and asynchronous as verl's recipes set it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageChoice:
+    """A way to run the stage on the devices, predicted."""
+
+    name: str
+    """How old the weights are that wrote the answers; of generation: the split."""
+    prediction: Answer
+
+    @property
+    def split(self) -> int:
+        """Devices of a generator of its own."""
+        stage = self.prediction.question.stage
+        return stage.rollout_gpus if isinstance(stage, RlStep) else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        answer, question = self.prediction, self.prediction.question
+        body: dict[str, Any] = {
+            "name": self.name,
+            "layout": question.layout.as_dict(),
+            "num_gpus": question.num_gpus,
+            "step_time_s": answer.time_s,
+            "step_time_interval_s": list(answer.interval_s),
+            "tokens_per_s": answer.rate_per_s,
+            "fits": answer.fits,
+        }
+        if not isinstance(question.stage, RlStep):
+            return body
+        step = question.stage
+        generator = {"tp": step.rollout_tp, "pp": step.rollout_pp, "num_gpus": step.rollout_gpus or question.num_gpus}
+        return body | {"generator": generator, "parts": [part.as_dict() for part in answer.rl.parts]}
+
+
+def mini_batch(step: RlStep, given: int | None) -> int:
+    """Sequences of an update: as given, else the largest part of the answers within the usual batch."""
+    if given is not None:
+        return given
+    total = step.num_sequences
+    return max(size for size in range(1, min(total, USUAL_BATCH) + 1) if total % size == 0)
+
+
+def rl_choices(
+    base: Question, *, num_gpus: int, batch: int, fixed: Fixed, stack: str, is_paced: bool
+) -> list[StageChoice]:
+    """Ways to run a step that fit: the fastest of every pace, then other splits.
+
+    `is_paced` says that the step itself names its lag, staleness or split, so that no other is tried.
+    """
+    step = base.stage
+    assert isinstance(step, RlStep)
+    splits = list(_splits(step, num_gpus, is_paced=is_paced))
+    trainers = {num_gpus - apart.rollout_gpus for apart in splits}
+    layouts = _trainer_layouts(base, trainers, batch=batch, fixed=fixed, stack=stack)
+    candidates: list[StageChoice] = []
+    best_tp: dict[int, int | None] = {}
+    for apart in splits:
+        devices = apart.rollout_gpus or num_gpus
+        if devices not in best_tp:
+            best_tp[devices] = step.rollout_tp if step.rollout_tp > 1 else _generator_tp(base, devices)
+        tp = best_tp[devices]
+        if tp is None or devices % tp:
+            continue
+        for question in layouts.get(num_gpus - apart.rollout_gpus, ()):
+            prediction = _answered(replace(question, stage=replace(apart, rollout_tp=tp)))
+            if prediction is not None and prediction.fits:
+                candidates.append(StageChoice(name=apart.policy, prediction=prediction))
+    return best_of_each(sorted(candidates, key=lambda choice: choice.prediction.time_s))
+
+
+def best_of_each(choices: Iterable[StageChoice]) -> list[StageChoice]:
+    """The fastest of every pace first, since a lag changes what is learned; then the others, one for each split."""
+    best: dict[str, StageChoice] = {}
+    others: dict[tuple[str, int], StageChoice] = {}
+    for choice in choices:
+        if choice.name not in best:
+            best[choice.name] = choice
+        elif best[choice.name].split != choice.split:
+            others.setdefault((choice.name, choice.split), choice)
+    return [*best.values(), *others.values()]
+
+
+def _splits(step: RlStep, num_gpus: int, *, is_paced: bool) -> Iterator[RlStep]:
+    """Both in turns on all devices, then apart: shares of the devices at each pace."""
+    if is_paced and step.rollout_gpus:
+        yield step
+        return
+    if not is_paced:
+        yield replace(step, rollout_gpus=0)
+    counts = dict.fromkeys(num_gpus * part // 8 for part in EIGHTHS if num_gpus * part % 8 == 0)
+    paces = PACES if not is_paced else ({"lag": step.lag, "staleness_frac": step.staleness_frac},)
+    for count in counts:
+        if 0 < count < num_gpus:
+            for pace in paces:
+                yield replace(step, rollout_gpus=count, **pace)
+
+
+def _trainer_layouts(
+    base: Question, counts: Iterable[int], *, batch: int, fixed: Fixed, stack: str
+) -> dict[int, list[Question]]:
+    """The fastest layouts of the trainer on each number of devices, as questions."""
+    step, catalog = base.stage, base.catalog
+    assert isinstance(step, RlStep)
+    assert catalog is not None
+    seq = -(-step.longest_sequence // 16) * 16  # context parallelism may split it
+    numbers = sorted(counts)
+    spaces = [
+        Space(
+            spec=base.spec.with_seq(seq), machine=base.machine, num_gpus=number, global_batch=batch,
+            recipes=(base.recipe,), stack_of=stacks_by_zero(stack, catalog, base.machine), fixed=fixed, mode=base.mode,
+            catalog=catalog, is_auto_stack=stack == "auto",
+        )
+        for number in numbers
+    ]  # fmt: skip
+    layouts: dict[int, list[Question]] = {}
+    for number, result in zip(numbers, search_each(spaces, only_best=True), strict=True):
+        layouts[number] = [
+            replace(base, layout=best.question.layout, stack=best.question.stack)
+            for best in result.best(NUM_LAYOUTS, "time")
+        ]
+    return layouts
+
+
+def _generator_tp(base: Question, num_gpus: int) -> int | None:
+    """The split of the generator that writes a batch fastest on so many devices; None where it fits nowhere."""
+    step = base.stage
+    assert isinstance(step, RlStep)
+    timed = []
+    for tp in _tensor_splits(base, num_gpus):
+        alone = replace(step, rollout_gpus=0, rollout_tp=tp, lag=0, staleness_frac=0.0, num_chunks=1)
+        question = replace(base, layout=Layout(dp=num_gpus), stage=alone)
+        prediction = _answered(question.rollout())
+        if prediction is not None and prediction.fits:
+            timed.append((prediction.time_s, tp))
+    return min(timed)[1] if timed else None
+
+
+def _tensor_splits(base: Question, num_gpus: int) -> Iterator[int]:
+    tp, heads = 1, base.spec.transformer.heads
+    while tp <= num_gpus and heads % tp == 0:
+        if num_gpus % tp == 0:
+            yield tp
+        tp *= 2
+
+
+def generation_choices(base: Question, *, num_gpus: int) -> list[StageChoice]:
+    """Splits of a generator that fit on the devices, the most tokens per second first."""
+    assert isinstance(base.stage, Generation)
+    choices = []
+    for tp in _tensor_splits(base, num_gpus):
+        prediction = _answered(replace(base, layout=replace(base.layout, tp=tp, dp=num_gpus // tp)))
+        if prediction is not None and prediction.fits:
+            choices.append(StageChoice(name=f"tp={tp},dp={num_gpus // tp}", prediction=prediction))
+    return sorted(choices, key=lambda choice: -choice.prediction.rate_per_s)
+
+
+def _answered(question: Question) -> Answer | None:
+    try:
+        return answer(question)
+    except ScalewrightError:
+        return None  # it does not divide: not a choice
+
+
+def check_batch(step: RlStep, batch: int) -> None:
+    if batch < 1 or step.num_sequences % batch:
+        raise ConfigError(
+            f"{step.num_sequences} answers are not whole mini-batches of {batch}: choose a divisor with --global-batch"
+        )
