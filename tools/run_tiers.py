@@ -62,7 +62,7 @@ CLUSTERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 PARTS = {
     "unit": (Part(UNIT, options=HALVES),),
     "ranks": (Part("ranks", RANKS, TWO_FILES, narrowed="not alone"), Part("ranks", RANKS, narrowed="alone")),
-    "kills": (Part("kills", ("tests/kills", "tests/ranks", "tests/records", "tests/run"), TWO_FILES),),
+    "kills": (Part("kills", ("tests/kills", "tests/ranks", "tests/records", "tests/run"), HALVES),),
     "slurm": (Part("slurm", ("tests/slurm",), CLUSTERS),),
     "netns": (Part("netns", ("tests/netns",)),),
     "browser": (Part("browser", ("tests/browser",)),),

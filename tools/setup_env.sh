@@ -33,12 +33,14 @@ fi
 rm -f .venv/.stamp-runtime .venv/.stamp-dev
 if [[ $mode == dev ]]; then
     say "installing the locked development environment"
-    .venv/bin/python -m pip install -qq -r requirements.lock
+    .venv/bin/python -m pip install -qq --no-compile -r requirements.lock
     say "installing scalewright (editable)"
     # The build backend is in the lock, so the build needs nothing that is not pinned.
     .venv/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
 else
     say "installing scalewright and what it needs to run"
-    .venv/bin/python -m pip install -qq -c requirements.lock -e '.[run,report,lint,data,parquet]'
+    .venv/bin/python -m pip install -qq --no-compile -c requirements.lock -e '.[run,report,lint,data,parquet]'
 fi
+# pip compiles one file after the other, this on every core. Some packages ship files that this Python cannot compile.
+.venv/bin/python -m compileall -qq -j 0 .venv/lib || true
 stamp "$mode" "$wanted"

@@ -168,14 +168,13 @@ def texts(figure: Figure) -> Iterator[Annotation]:
 def test_no_label_covers_another_or_leaves_the_figure(name: str) -> None:
     figure = draw(picture_of(ask_any(name)))
     figure.set_dpi(DOTS_PER_INCH)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     for axes in figure.axes[1:]:
         legend = axes.get_legend()
         assert legend is not None
         assert legend.get_window_extent().x1 <= figure.bbox.x1
         assert legend.get_window_extent().y1 <= figure.bbox.y1
     assert tuple(figure.get_size_inches()) == SIZE_INCH
-    figure.canvas.draw()
     boxes = {t.get_text(): t.get_window_extent() for t in texts(figure)}
     assert len(boxes) >= 6
     for word, box in boxes.items():
