@@ -24,9 +24,9 @@ from scalewright.run.micro.free_memory import free_bytes
 from scalewright.run.micro.session import BenchSession, run_micro
 from scalewright.run.micro.timing import timing_of
 from scalewright.run.rank_context import RankContext
-from scalewright.workload.decode_run import DecodeRun
 from scalewright.workload.generate_run import WeightPrecision
 from scalewright.workload.language_run import restored_shape
+from scalewright.workload.micro_run import DecodeRun
 
 NUM_WARM, NUM_TIMED = 6, 24
 """Steps before those that count, which find their kernels and graphs, and steps that count."""

@@ -14,11 +14,10 @@ from scalewright.catalog.types import TransformerShape
 from scalewright.records.measurements import Measurements
 from scalewright.study.kinds.micro.kind import MicroKind, largest
 from scalewright.study.kinds.options import STRICT
-from scalewright.workload.decode_run import DecodeRun
 from scalewright.workload.generate_run import EngineExecution, WeightPrecision
 from scalewright.workload.language_run import check_runs_here, shape_document
 from scalewright.workload.layout import Layout
-from scalewright.workload.micro_run import parse_numbers
+from scalewright.workload.micro_run import DecodeRun, parse_numbers
 from scalewright.workload.named import resolve_model
 from scalewright.workload.run_options import DeviceKind
 
