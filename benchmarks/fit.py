@@ -47,11 +47,14 @@ from scalewright.planner.validation.scores import weighted_quantile
 
 KERNELS_OF = {"scalewright": "compiled"}
 """Stacks that run the kernels of a fitted one, but are issued otherwise: they take its factors without the host's."""
+LIKE = {"automodel": "compiled"}
+"""Stacks without a fitted run that take all factors of another."""
 PRIOR_SIGMA = 0.7
 """Spread of a constant about its starting value, as a logarithm: a factor of two either way is one sigma."""
 NOISE_SIGMA = 0.08
 SLOPE_STEP = 1e-3
 MAX_EXPERT_POWER = 4.0
+TAIL = (1.0 - COVERAGE_FRAC) / 2.0
 MAX_MOVES = 25
 MAX_NEAR_MOVES = 30
 LEAST_MOVE = 0.05
@@ -194,34 +197,45 @@ def spread_of(problem: Problem, ratio: Array, keep: NDArray[np.bool_]) -> Spread
 
     A row counts with the fourth root of its source's rows, inverted: between each source alike, which lets a few odd
     runs widen every interval, and each row alike, which lets one large source speak for all. Residuals of experts are
-    divided by how much wider they scatter than those of dense models.
+    divided by how much wider they scatter than those of dense models: the ratio of what holds 90 % of each.
     """
     counts = {s: np.count_nonzero(problem.sources == s) for s in np.unique(problem.sources)}
     weights = np.array([counts[s] ** -0.25 for s in problem.sources])
     logs = np.log(ratio)
     dense, experts = keep & ~problem.has_experts, keep & problem.has_experts
-    scale = [float(np.average(np.abs(logs[rows]), weights=weights[rows])) for rows in (dense, experts) if rows.any()]
-    power = float(np.clip(scale[-1] / scale[0], 1.0, MAX_EXPERT_POWER))
+    held = [weighted_quantile(np.abs(logs[rows]), weights[rows], COVERAGE_FRAC) for rows in (dense, experts)]
+    power = float(np.clip(held[1] / held[0], 1.0, MAX_EXPERT_POWER))
     alike = logs[keep] / np.where(problem.has_experts[keep], power, 1.0)
-    tail = (1.0 - COVERAGE_FRAC) / 2.0
-    low, high = (weighted_quantile(alike, weights[keep], q) for q in (tail, 1.0 - tail))
+    low, high = (weighted_quantile(alike, weights[keep], q) for q in (TAIL, 1.0 - TAIL))
     return Spread(float(np.exp(low)), float(np.exp(high)), power)
+
+
+def covered(problem: Problem, ratio: Array) -> tuple[NDArray[np.bool_], Array]:
+    """Which rows are inside the interval that the other sources' left-out residuals give, and its width."""
+    inside, width = np.zeros(len(ratio), dtype=bool), np.zeros(len(ratio))
+    for source in np.unique(problem.sources):
+        mine = problem.sources == source
+        spread = spread_of(problem, ratio, ~mine)
+        inside[mine] = spread.covers(ratio[mine], problem.has_experts[mine])
+        width[mine] = spread.width_frac(problem.has_experts[mine])
+    return inside, width
 
 
 def print_coverage(problem: Problem, ratio: Array) -> None:
     """Share of each group's rows inside the interval that the other sources' left-out residuals give."""
-    shares, inside, width = [], np.zeros(len(ratio), dtype=bool), np.zeros(len(ratio))
+    inside, width = covered(problem, ratio)
+    shares = []
     for g, (source, gpu, dtype) in enumerate(problem.names):
         mine = problem.groups == g
-        spread = spread_of(problem, ratio, problem.sources != source)
-        inside[mine] = spread.covers(ratio[mine], problem.has_experts[mine])
-        width[mine] = spread.width_frac(problem.has_experts[mine])
         shares.append(float(np.mean(inside[mine])))
         print(f"  {source[:44]:44s} {gpu[:14]:14s} {dtype:5s} {mine.sum():4d} rows  covered {shares[-1]:6.1%}")
     by_source = [float(np.mean(inside[problem.sources == s])) for s in np.unique(problem.sources)]
     print(f"covered on the mean of {len(shares)} groups: {np.mean(shares):.1%}, ", end="")
     print(f"of {len(by_source)} sources: {np.mean(by_source):.1%}, of {len(inside)} rows: {np.mean(inside):.1%}")
-    print(f"mean width of the interval: {np.mean(width):.3f} of the prediction")
+    has = problem.has_experts
+    print(f"mean width of the interval: {np.mean(width):.3f} of the prediction; ", end="")
+    print(f"dense models {np.mean(width[~has]):.3f}, {np.mean(inside[~has]):.1%} inside; ", end="")
+    print(f"mixtures of experts {np.mean(width[has]):.3f}, {np.mean(inside[has]):.1%} inside")
 
 
 ENGINE = packaged_data() / "constants" / "engine.toml"
@@ -251,6 +265,9 @@ def write(problem: Problem, fitted: Fitted) -> None:
             _label(path, {f: f"{family[0]}.{f}" in informed for f in FACTORS})
     for stack, other in KERNELS_OF.items():
         facts = {f: _shown(getattr(values.stacks[other], f)) for f in FACTORS if f != "host_time"}
+        _rewrite(packaged_data() / "stacks" / f"{stack}.toml", facts, FITTED_TEXT)
+    for stack, other in LIKE.items():
+        facts = {f: _shown(getattr(values.stacks[other], f)) for f in FACTORS}
         _rewrite(packaged_data() / "stacks" / f"{stack}.toml", facts, FITTED_TEXT)
 
 

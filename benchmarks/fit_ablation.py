@@ -20,16 +20,9 @@ from fit_problem import FAMILIES, Problem, Values, build_problem, predict_all
 from scalewright.catalog.library import open_catalog
 
 NEUTRAL = {
-    "throttle_exponent": 0.0, "misaligned_matmul_share": 1.0,
-    "narrow_matmul_gain": 1.0, "hip_matmul_share": 1.0, "depth_overhead": 0.0,
-    "grouped_matmul_share": 1.0,
-    "grouped_rows_ramp": 0.0, "permute_passes": 0.0, "narrow_cast_passes": 0.0, "expert_host_factor": 1.0,
-    "expert_cast_host": 0.0, "softmax_fallback_host": 0.0, "host_spread": 0.0, "host_blend": 50.0,
-    "collective_offset": 0.0, "latency_factor": 1.0, "tensor_exposure": 1.0, "transfer_exposure": 1.0,
-    "all_to_all_exposure": 1.0, "gradient_overlap": 1.0, "overlap_cost": 0.0,
-    "straggler_growth": 0.0, "step_overhead": 0.0, "unfused_attention_passes": 0.0, "logits_passes": 0.0,
+    "throttle_exponent": 0.0, "narrow_throttle_exponent": 0.0, "expert_cast_host": 0.0, "latency_factor": 1.0,
 }  # fmt: skip
-"""The value with which a constant does nothing; a blend of 50 is the larger of host and device time."""
+"""The value with which a constant does nothing."""
 LEAST_COST_POINTS = 0.2
 """A constant whose removal costs less than this is dropped."""
 

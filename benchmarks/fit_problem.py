@@ -27,19 +27,9 @@ Array = NDArray[np.float64]
 Removed = Mapping[str, float]
 NOTHING_REMOVED: Removed = {}
 
-CONSTANTS = (
-    "throttle_exponent", "misaligned_matmul_share", "narrow_matmul_gain",
-    "hip_matmul_share", "depth_overhead", "grouped_matmul_share", "grouped_rows_ramp",
-    "unfused_attention_passes",
-    "permute_passes", "narrow_cast_passes", "logits_passes", "expert_host_factor", "expert_cast_host",
-    "softmax_fallback_host", "host_spread", "host_blend", "collective_offset", "latency_factor", "tensor_exposure",
-    "transfer_exposure", "all_to_all_exposure", "gradient_overlap", "overlap_cost",
-    "straggler_growth", "step_overhead",
-)  # fmt: skip
-AT_MOST_ONE = {"hip_matmul_share", "misaligned_matmul_share", "grouped_matmul_share", "tensor_exposure",
-               "transfer_exposure", "all_to_all_exposure", "gradient_overlap",
-               "overlap_cost"}  # fmt: skip
-SCALARS = {"throttle_exponent", "narrow_matmul_gain", "hip_matmul_share"}
+CONSTANTS = ("throttle_exponent", "narrow_throttle_exponent", "expert_cast_host", "latency_factor")
+AT_MOST_ONE: set[str] = set()
+SCALARS = {"throttle_exponent", "narrow_throttle_exponent"}
 """Constants that decide branches of the cost models, so that trials with other values need calls of their own."""
 FACTORS = ("host_time", "elementwise_passes", "attention_share")
 # stacks that share their factors with the first of the row: they differ in what overlaps, not in kernels
@@ -51,14 +41,7 @@ FAMILIES = (
     ("megatron-core", "megatron-bridge"),
 )
 PRIORS = {
-    "throttle_exponent": 0.5, "misaligned_matmul_share": 0.33,
-    "narrow_matmul_gain": 1.2, "hip_matmul_share": 0.85, "depth_overhead": 100.0,
-    "grouped_matmul_share": 0.85,
-    "grouped_rows_ramp": 500.0, "unfused_attention_passes": 14.0, "permute_passes": 12.0, "narrow_cast_passes": 6.0,
-    "logits_passes": 16.0, "expert_host_factor": 10.0, "expert_cast_host": 0.5, "softmax_fallback_host": 0.25,
-    "host_spread": 0.04, "host_blend": 3.0, "collective_offset": 20e-6, "latency_factor": 1.5, "tensor_exposure": 0.6,
-    "transfer_exposure": 0.7, "all_to_all_exposure": 0.9, "gradient_overlap": 0.7,
-    "overlap_cost": 0.2, "straggler_growth": 0.02, "step_overhead": 2e-3,
+    "throttle_exponent": 0.5, "narrow_throttle_exponent": 0.5, "expert_cast_host": 0.5, "latency_factor": 1.5,
     "eager-unfused.host_time": 1e-3, "eager-unfused.elementwise_passes": 30.0, "eager-unfused.attention_share": 1.0,
     "eager-fused-loss.host_time": 0.4e-3, "eager-fused-loss.elementwise_passes": 28.0,
     "eager-fused-loss.attention_share": 0.4,
@@ -100,8 +83,8 @@ def fitted_runs() -> list[PublishedRun]:
 
 
 def is_fitted(setting: Setting) -> bool:
-    """Experts and 8-bit products on PyTorch's own stacks are validated, not fitted: their dispatch and casts are not
-    modelled, and would move what the stacks' other runs say about crossings of memory."""
+    """Experts and 8-bit products on PyTorch's own stacks are validated, not fitted: few runs have them, on one machine,
+    and they would move what the stacks' other runs say about crossings of memory."""
     is_own = setting.stack.id in ("eager", "compiled", "compiled-async")
     return not (is_own and (setting.shape.moe is not None or setting.recipe.is_narrow))
 
@@ -145,7 +128,15 @@ def _blocks(parts: list[tuple[int, Part]]) -> tuple[Block, ...]:
         shape = s.shape.model_dump_json(exclude={"source"})
         machine = (s.machine.accelerator.id, s.machine.gpus_per_node, s.machine.scale_up_bytes_per_s,
                    s.machine.network_bytes_per_s_per_gpu)  # fmt: skip
-        how = (s.recipe.name, s.mode, s.stack.id, s.layout.zero, s.layout.sp, s.layout.recompute)
+        how = (
+            s.recipe.name,
+            s.mode,
+            s.stack.id,
+            s.stack.has_ampere_attention,
+            s.layout.zero,
+            s.layout.sp,
+            s.layout.recompute,
+        )
         members[shape, machine, how].append((i, part))
     blocks = []
     for rows in members.values():
@@ -218,7 +209,9 @@ def predict_all(problem: Problem, values: Values, *, rows: NDArray[np.bool_] | N
         times = np.ones(len(block.index))
         if rows is None or rows[block.index].any():
             s = block.setting
-            trial = replace(s, machine=replace(s.machine, constants=values.constants), stack=values.stacks[s.stack.id])
+            kept = {"has_ampere_attention": s.stack.has_ampere_attention}  # what the row's year says of its stack
+            stack = values.stacks[s.stack.id].model_copy(update=kept)
+            trial = replace(s, machine=replace(s.machine, constants=values.constants), stack=stack)
             times = np.asarray(step_time(trial).total)
         if isinstance(predicted, float):
             predicted = np.zeros((*times.shape[:-1], len(problem.measured_s)))

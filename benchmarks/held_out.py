@@ -21,7 +21,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import step_cost
-from scalewright.planner.validation.validate import RULE_HFU_FRAC, Part, least_recompute
+from scalewright.planner.validation.validate import RULE_HFU_FRAC, Part, least_recompute, with_attention_of
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 from scalewright.workload.precision import recipe
@@ -38,7 +38,7 @@ def predicted(catalog: Catalog, row: dict[str, Any]) -> dict[str, Any]:
     spec = resolve_model(catalog, model).with_seq(row["seq"])
     setting = Setting(
         shape=spec.transformer, machine=machine_from_system(catalog, row["system"]), layout=parse_layout(layout),
-        recipe=recipe(row["precision"]), stack=catalog.stack(row["stack"]),
+        recipe=recipe(row["precision"]), stack=with_attention_of(catalog.stack(row["stack"]), row.get("year")),
     )  # fmt: skip
     if is_stated:
         parts = (Part(setting=setting, cost=step_cost(spec=spec, setting=setting), share_frac=1.0),)

@@ -60,6 +60,7 @@ def space_of(problem: Problem) -> Space:
         global_batch=problem.global_batch,
         recipes=(resolve_recipe("auto", machine),),
         stack_of=stacks_by_zero("auto", catalog, machine),
+        is_auto_stack=True,
     )
 
 

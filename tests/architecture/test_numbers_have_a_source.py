@@ -35,7 +35,6 @@ ALLOWED = {
     "network.GROUP": "names of tiers",
     "network.WHOLE": "names of tiers",
     "operations.ADAM_FLOP_PER_PARAM": "operations counted from the algorithm",
-    "power.NUM_POWER_ROUNDS": "rounds of a fixed-point iteration that has converged by then",
     "roofline.QUERY_TILE": "traffic of the drawn roofline only; no time depends on it",
     "roofline.TILE": "traffic of the drawn roofline only; no time depends on it",
     "setting.WIDE_UNIT_LANES": "lanes of a compute unit, counted from the makers' block diagrams",

@@ -62,7 +62,7 @@ DIMENSIONLESS = {
     "compute.blend": "an exponent",
     "compute.factor": "a multiplier of both passes",
     "compute.expert_load": "a ratio above 1, so not a share",
-    "compute.expected_largest": "standard deviations",
+    "selection.expected_largest": "standard deviations",
     "compute.gated_traffic": "a ratio above 1, so not a share",
     "compute.softmax_falls_back": "a flag as a column: 0 or 1",
     "memory.latent_width": "elements per token",

@@ -14,6 +14,7 @@ from scalewright.costs.collectives import (
     all_reduce_algorithm,
     all_reduce_time_s,
     all_to_all_time_s,
+    distinct_frac,
     group_path,
 )
 from scalewright.costs.machine import Machine
@@ -145,3 +146,18 @@ def test_algorithms_of_a_column_are_those_of_each() -> None:
         for index, (num_ranks, size) in enumerate(zip(ranks, sizes, strict=True)):
             alone = group_path(machine, num_ranks=int(num_ranks), stride=1)
             assert together.at(index) == all_reduce_algorithm(size_bytes=float(size), path=alone)
+
+
+def test_distinct_places_among_draws() -> None:
+    assert distinct_frac(num_places=8, num_draws=1) == pytest.approx(1.0)
+    assert distinct_frac(num_places=1, num_draws=8) == pytest.approx(1 / 8)
+    assert distinct_frac(num_places=8, num_draws=8) == pytest.approx(0.656, abs=1e-3)
+    assert np.all(np.diff(distinct_frac(num_places=np.array([1, 2, 8, 64]), num_draws=8)) > 0)
+
+
+def test_a_token_that_is_sent_once_to_a_node_leaves_less_for_the_network_only() -> None:
+    for ranks, is_less in ((8, False), (64, True)):
+        whole, once = (
+            all_to_all_time_s(size_bytes=1e9, machine=MACHINE, num_ranks=ranks, sent_frac=frac) for frac in (1.0, 0.5)
+        )
+        assert (once < whole) == is_less

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from properties.cases import CATALOG, MODELS, changed, setting
-from scalewright.catalog.types import Stack
+from scalewright.catalog.types import MoeShape, Stack
 from scalewright.costs.compute import (
     attention_times,
+    cast_bytes,
     elementwise_bytes_per_layer,
     elementwise_times,
-    expected_largest,
     expert_load,
+    expert_times,
     flash_attention_time_s,
     gemm_time_s,
     head_times,
@@ -29,9 +30,11 @@ from scalewright.costs.compute import (
     tiled_product_time_s,
 )
 from scalewright.costs.machine import machine_from_system
+from scalewright.costs.selection import expected_largest
 from scalewright.workload.precision import RECIPES
 
 CONSTANTS = CATALOG.constants()
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 UNITS = 108.0
 RATE = 271.2e12
 ONE_TILE = CONSTANTS.model_copy(update={"tile_share": {"256x128": CONSTANTS.tile_share["256x128"]}})
@@ -295,3 +298,69 @@ def test_experts_of_block_scaled_recipes_each_cost_the_host() -> None:
 
     assert host_s("mxfp8", 8) > host_s("mxfp8", 64) > host_s("fp8", 64)
     assert host_s("fp8", 8) == host_s("fp8", 64)
+
+
+KERNELS = [json.loads(line) for line in (RESULTS / "h200_narrow.jsonl").read_text(encoding="utf-8").splitlines()]
+EXPERTS = [row for row in KERNELS if row["kind"] == "grouped" and row["rows"] >= 128]
+
+
+def grouped_times_s(row: dict[str, float], *, plain: bool = False) -> tuple[float, float]:
+    """Forward and backward of the grouped products of `experts` experts with so many rows on one H200."""
+    num = int(row["experts"])
+    moe = MoeShape(num_experts=num, top_k=1, num_shared=0, expert_ffn=int(row["n"]), num_dense_layers=0)
+    base = setting(tp=1, dp=1)
+    shape = base.shape.model_copy(
+        update={"moe": moe, "hidden": int(row["k"]), "gated": False, "seq": int(num * row["rows"])}
+    )
+    machine = machine_from_system(CATALOG, "generic-h200")
+    machine = replace(machine, hbm_bytes_per_s=1e30) if plain else machine
+    case = replace(base, shape=shape, machine=machine, stack=CATALOG.stack("compiled"))
+    times = expert_times(case, flop_per_s=1e12 * row["plain"])
+    return float(times.forward_s), float(times.backward_s)
+
+
+def test_grouped_products_lose_to_one_product_what_an_h200_measured() -> None:
+    """Products of 16 experts over one of the same size, forward and both gradients, at 128 to 4,096 rows an expert."""
+    errors = []
+    for row in EXPERTS:
+        measured = (2.0 / row["grouped"] + 1.0 / row["weight"]) * row["plain"] / 3.0
+        predicted = sum(grouped_times_s(row)) / sum(grouped_times_s(row, plain=True))
+        errors.append(predicted / measured - 1.0)
+    assert len(errors) == 36
+    assert np.abs(errors).mean() < 0.12
+    assert abs(np.mean(errors)) < 0.08
+
+
+def test_casts_exist_in_8_bit_only_and_cost_more_where_a_compiler_writes_them() -> None:
+    case = setting(tp=1)
+    assert float(cast_bytes(case).forward_s) == 0.0
+    narrow = replace(case, recipe=RECIPES["fp8"], stack=CATALOG.stack("megatron-core"))
+    twice = replace(narrow, layout=replace(narrow.layout, mbs=2 * int(narrow.layout.mbs)))
+    assert float(cast_bytes(twice).forward_s) == pytest.approx(2.0 * float(cast_bytes(narrow).forward_s))
+    compiled = replace(narrow, stack=CATALOG.stack("compiled"))
+    assert float(cast_bytes(compiled).forward_s) > 2.0 * float(cast_bytes(narrow).forward_s)
+    blocks = replace(compiled, recipe=RECIPES["mxfp8"])
+    assert float(cast_bytes(blocks).backward_s) > float(cast_bytes(compiled).backward_s)
+
+
+def test_attention_written_for_ampere_loses_rate_on_later_devices_only() -> None:
+    new = CATALOG.stack("compiled")
+    old = new.model_copy(update={"has_ampere_attention": True})
+    for name, share in (("generic-a100", 1.0), ("generic-h100", CONSTANTS.ampere_attention_share.value)):
+        machine = machine_from_system(CATALOG, name)
+        rates = [machine.attention_flop_per_s("bf16", stack) for stack in (old, new)]
+        assert rates[0] == pytest.approx(share * rates[1])
+
+
+def test_a_processor_on_the_module_leaves_the_gpu_less_power() -> None:
+    """On JUPITER a GH200 has 680 W for both: its products are held further below their best than those of an H100."""
+    h100 = machine_from_system(CATALOG, "generic-h100")
+    gh200 = replace(h100, accelerator=CATALOG.accelerator("gh200-96gb"))
+    shares = [m.sustained_flop_per_s("bf16") / m.matmul_flop_per_s("bf16") for m in (gh200, h100)]
+    assert shares[0] < shares[1]
+
+
+def test_8_bit_products_without_a_figure_reach_the_share_of_the_peak_that_16_bit_ones_reach() -> None:
+    machine = replace(setting().machine, accelerator=CATALOG.accelerator("mi300x"))
+    wide, narrow = (machine.matmul_flop_per_s(p) / machine.peak_flop_per_s(p) for p in ("bf16", "fp8"))
+    assert narrow == pytest.approx(wide)

@@ -53,9 +53,8 @@ def space_of(
         num_gpus=num_gpus,
         global_batch=global_batch,
         recipes=(resolve_recipe("auto", machine),),
-        stack_of=stacks_by_zero("auto", CATALOG, machine),
         fixed=parse_fixed(fix),
-        **more,
+        **{"stack_of": stacks_by_zero("auto", CATALOG, machine), "is_auto_stack": True} | more,
     )
 
 
@@ -276,6 +275,13 @@ def test_stack_of_a_search_is_the_one_predict_takes() -> None:
     stack_of = stacks_by_zero("auto", CATALOG, machine)
     for zero in range(4):
         assert stack_of(zero).id == resolve_stack("auto", CATALOG, Layout(zero=zero), machine).id
+
+
+@pytest.mark.parametrize(("stack", "stages"), [("megatron-core", {0, 1}), ("compiled", {0, 1, 2, 3})])
+def test_a_named_stack_is_searched_up_to_the_zero_stage_that_it_has(stack: str, stages: set[int]) -> None:
+    more = {"stack_of": stacks_by_zero(stack, CATALOG, MACHINES["selene"]), "is_auto_stack": False}
+    assert {choice.zero for choice in space_of("gpt3-13b", **more).choices()} == stages
+    assert {choice.zero for choice in space_of("gpt3-13b", fix="zero=3", **more).choices()} == {3}
 
 
 @pytest.mark.parametrize(

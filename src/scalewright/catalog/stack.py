@@ -60,10 +60,20 @@ class Stack(Entry):
     """Element-wise operations are fused by a compiler, and convolutions run channels last."""
     fused_attention: bool
     """False: scores are written to memory, as before FlashAttention."""
+    has_ampere_attention: bool = False
+    """Fused attention uses the instructions of Ampere only (FlashAttention-2): it loses rate on later devices."""
     overlaps_tensor: bool
     """Tensor-parallel transfers run beside the products they feed."""
     overlaps_gradients: bool
     """Gradient and weight exchange runs beside the backward pass."""
+    sends_tokens_once: bool = False
+    """A token goes once to each node that holds experts of its choice, and is spread there; false: once an expert."""
+    cast_passes: Count
+    """Crossings of a 16-bit tensor that its cast to 8 bit takes, in both layouts that its products need."""
+    block_cast_passes: Count
+    """The same where every block of the tensor has a scale of its own."""
+    casts_weights: bool
+    """With 8-bit products, weights are cast in every micro-batch; false: once a step."""
     dropout: bool
     """Dropout masks are kept for the backward pass."""
     keeps_gradients: bool

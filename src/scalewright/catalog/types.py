@@ -72,6 +72,8 @@ class Accelerator(Entry, Caches):
     max_blocks_per_compute_unit: Count | None = None
     warp_size: Count | None = None
     tdp: Watts
+    gpu_power: Watts | None = None
+    """What of it the device itself can draw, where a processor on the same module shares it."""
     scale_up_link: Id | None = None
     """Link that joins devices in a node (NVLink, Infinity Fabric, ICI)."""
     num_scale_up_links: Count | None = None

@@ -263,21 +263,36 @@ def gather_time_s(*, size_bytes: FloatLike, path: Path, num_calls: FloatLike = 1
     return time * path.is_real
 
 
+def distinct_frac(*, num_places: FloatLike, num_draws: int) -> FloatLike:
+    """Distinct places among independent draws, over the draws.
+
+    Equation  N/k (1 - (1 - 1/N)^k)
+    Source    the expected number of occupied cells, feller1968 (An Introduction to Probability Theory, IV.2)
+    Assumes   every place is as likely as any other: routers that are limited to few nodes visit fewer
+    Checked   tests/costs/test_collectives.py: 1 for one draw, 1/k for one place
+    """
+    n, k = np.asarray(num_places, dtype=np.float64), float(num_draws)
+    return (n / k * (1.0 - (1.0 - 1.0 / n) ** k))[()]
+
+
 def all_to_all_time_s(
-    *, size_bytes: FloatLike, machine: Machine, num_ranks: FloatLike, num_job_devices: FloatLike | None = None
-) -> FloatLike:
+    *, size_bytes: FloatLike, machine: Machine, num_ranks: FloatLike, num_job_devices: FloatLike | None = None,
+    sent_frac: FloatLike = 1.0,
+) -> FloatLike:  # fmt: skip
     """Every rank sends an equal part of `size_bytes` to every other.
 
     Equation  t = a0 + S/n ((r_0 - 1) / B_in + sum over tiers of (r_i - r_(i-1)) k_i / (B_net s_i)),  r_i ranks within
-              tier i (node, leaf, group, machine), of which s_i of the injection and 1/k_i of that is left
+              tier i (node, leaf, group, machine), of which s_i of the injection and 1/k_i of that is left; of what
+              leaves a node only `sent_frac` is sent, where the rest is a copy of it
     Source    thakur2005 (Optimization of Collective Communication Operations in MPICH), section 4.4
     Assumes   the group fills nodes in turn, and where jobs are compact leaves and groups as well; what leaves a node of
               a scattered job goes as far as the job does; traffic of the tiers follows one another
     Checked   tests/properties/test_collectives.py: nothing for one rank; more when it leaves the node
     """
     time = _all_to_all_by_links_s(
-        size_bytes=size_bytes, machine=machine, num_ranks=num_ranks, num_job_devices=num_job_devices
-    )
+        size_bytes=size_bytes, machine=machine, num_ranks=num_ranks, num_job_devices=num_job_devices,
+        sent_frac=sent_frac,
+    )  # fmt: skip
     if machine.measured_collectives:
         n = np.asarray(num_ranks, dtype=np.float64)
         known = measured_time_s(
@@ -289,8 +304,9 @@ def all_to_all_time_s(
 
 
 def _all_to_all_by_links_s(
-    *, size_bytes: FloatLike, machine: Machine, num_ranks: FloatLike, num_job_devices: FloatLike | None
-) -> FloatLike:
+    *, size_bytes: FloatLike, machine: Machine, num_ranks: FloatLike, num_job_devices: FloatLike | None,
+    sent_frac: FloatLike,
+) -> FloatLike:  # fmt: skip
     n = np.asarray(num_ranks, dtype=np.float64)
     here = np.minimum(n, machine.gpus_per_node)
     rate, network = machine.network_bytes_per_s_per_gpu, machine.network
@@ -300,7 +316,7 @@ def _all_to_all_by_links_s(
     if rate is None:
         return (time * (n > 1))[()]
     if network is None:
-        return ((time + size_bytes / n * (n - here) / rate) * (n > 1))[()]
+        return ((time + sent_frac * size_bytes / n * (n - here) / rate) * (n > 1))[()]
     per_node = float(machine.gpus_per_node)
     extent = np.ceil(n / per_node)
     job = extent if num_job_devices is None else np.maximum(np.ceil(np.asarray(num_job_devices) / per_node), extent)
@@ -315,7 +331,7 @@ def _all_to_all_by_links_s(
         parts = [(n - here, wide)]
     for ranks, tier in parts:
         slow = slowdown(network, tier=tier, num_job_nodes=job)
-        time = time + size_bytes / n * ranks * slow / (rate * tier_frac(network, tier))
+        time = time + sent_frac * size_bytes / n * ranks * slow / (rate * tier_frac(network, tier))
     return (time * (n > 1))[()]
 
 

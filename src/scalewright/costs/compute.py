@@ -11,6 +11,7 @@ import numpy as np
 
 from scalewright.catalog.types import Constants, TransformerShape
 from scalewright.costs.breakdown import FloatLike
+from scalewright.costs.selection import expected_largest
 from scalewright.costs.setting import Setting
 
 FLASH_BACKWARD_OVER_FORWARD = 2.5
@@ -202,28 +203,15 @@ def expert_load(setting: Setting) -> FloatLike:
     return np.where(e > 1, 1.0 + setting.constants.expert_imbalance.value + chance, 1.0)[()]
 
 
-def expected_largest(num_draws: FloatLike) -> FloatLike:
-    """Expected largest of so many standard normal draws.
-
-    Equation  z = a - (ln ln n + ln 4 pi) / (2 a),  a = sqrt(2 ln n); 0 for one
-    Source    cramer1946 (Mathematical Methods of Statistics), section 28.6
-    Assumes   many draws; 0.3 to 0.2 low for two to eight
-    Checked   tests/costs/test_compute.py: 3.24 for a thousand within 5 %
-    """
-    n = np.maximum(np.asarray(num_draws, dtype=np.float64), 2.0)
-    a = np.sqrt(2.0 * np.log(n))
-    z = np.maximum(a - (np.log(np.log(n)) + np.log(4.0 * np.pi)) / (2.0 * a), 0.0)
-    return np.where(np.asarray(num_draws) > 1, z, 0.0)[()]
-
-
 def expert_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
     """Routed experts as grouped products.
 
-    Equation  r = T k e i / E rows per expert, padded to 128; one product of all of a device's experts at rate
-              g r/(r + r0) F; i the busiest device's tokens over the mean
-    Source    gale2022 (MegaBlocks, arXiv:2211.15841), section 5
-    Assumes   backward costs twice forward, once where experts are frozen
-    Checked   `scalewright validate`, the mixture-of-experts rows
+    Equation  t = tiled arithmetic of T k i rows, each expert's padded to 128, + E/e n k w / B: weights of w bytes read
+              forward and for the input's gradient, weight gradients written, read as well where a stack sums them
+    Source    gale2022 (MegaBlocks, arXiv:2211.15841), section 5; benchmarks/results/h200_narrow.jsonl: at 128 to 2048
+              rows an expert, weight gradients reach 42, 58, 75, 87 and 93 % of one large product
+    Assumes   kernels do not hide the loading of weights behind the arithmetic of the expert before
+    Checked   tests/costs/test_compute.py: the H200's grouped products; `scalewright validate`, mixtures of experts
     """
     moe = setting.shape.moe
     if moe is None:
@@ -232,20 +220,24 @@ def expert_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
     per_expert = setting.num_routed_tokens * expert_load(setting) / experts_here
     tile_rows = setting.constants.grouped_tile_rows.value
     rows = np.ceil(per_expert / tile_rows) * tile_rows * experts_here
-    width = moe.expert_ffn / setting.expert_tp
+    width, h = moe.expert_ffn / setting.expert_tp, float(setting.shape.hidden)
     fan = 2 if setting.shape.gated else 1
-    ramp = per_expert / (per_expert + setting.constants.grouped_rows_ramp.value)
-    h, rate = float(setting.shape.hidden), flop_per_s * setting.constants.grouped_matmul_share.value * ramp
     units = setting.machine.accelerator.num_compute_units
-    time: FloatLike = 0.0
+    work: FloatLike = 0.0
     for n, k in ((fan * width, h), (h, width)):
         if units is None:
-            time = time + 2.0 * rows * n * k / rate
+            work = work + 2.0 * rows * n * k / flop_per_s
         else:
-            time = time + tiled_product_time_s(
-                m=rows, n=n, k=k, flop_per_s=rate, num_units=units.value, constants=setting.constants
+            work = work + tiled_product_time_s(
+                m=rows, n=n, k=k, flop_per_s=flop_per_s, num_units=units.value, constants=setting.constants
             )
-    return PassTimes(forward_s=time, backward_s=time if setting.mode.is_lora else 2.0 * time)
+    element_s = experts_here * (fan + 1) * width * h / setting.machine.hbm_bytes_per_s
+    forward = work + setting.recipe.product_bytes * element_s
+    if setting.mode.is_lora:
+        return PassTimes(forward_s=forward, backward_s=forward)
+    recipe = setting.held_recipe
+    written = 2.0 * recipe.gradient_bytes if setting.stack.keeps_gradients else recipe.weight_bytes
+    return PassTimes(forward_s=forward, backward_s=forward + work + written * element_s)
 
 
 def feed_forward_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
@@ -384,15 +376,43 @@ def norm_and_activation_bytes(setting: Setting) -> FloatLike:
 def elementwise_times(setting: Setting) -> PassTimes:
     """Norms, residuals, activation; casts to 8 bit; routed tokens on their way to the experts and back."""
     shape, constants, recipe = setting.shape, setting.constants, setting.recipe
-    moe, frac, h, t = shape.moe, setting.moe_frac, shape.hidden, setting.layout.tp
-    traffic = norm_and_activation_bytes(setting)
-    if recipe.is_narrow:
-        casts = constants.narrow_cast_passes.value * recipe.activation_bytes
-        traffic = traffic + casts * setting.num_tokens * (h + setting.feed_forward_width / 2.0) / t
-    tokens = setting.num_routed_tokens * expert_load(setting) if moe is not None else 0.0
-    routed = constants.permute_passes.value * recipe.activation_bytes * tokens * h
-    forward = (traffic + frac * routed) / setting.machine.hbm_bytes_per_s
-    return PassTimes(forward_s=forward, backward_s=2.0 * forward)
+    rate = setting.machine.hbm_bytes_per_s
+    tokens = setting.num_routed_tokens * expert_load(setting) if shape.moe is not None else 0.0
+    routed = constants.permute_passes.value * recipe.activation_bytes * tokens * shape.hidden
+    forward = (norm_and_activation_bytes(setting) + setting.moe_frac * routed) / rate
+    casts = cast_bytes(setting)
+    return PassTimes(forward_s=forward + casts.forward_s / rate, backward_s=2.0 * forward + casts.backward_s / rate)
+
+
+def cast_bytes(setting: Setting) -> PassTimes:
+    """Traffic of one layer's casts to 8 bit and fewer, forward and backward, in bytes.
+
+    Equation  w c T (2 h + r h + f) / t forward, w c T (2 h + r h + 2 f) / t backward for the gradients; c crossings of
+              the stack; r the copies of a token that feed-forwards read, f their width; forward, weights beside it
+    Source    the inputs of the four products of a layer: micikevicius2022 (FP8 Formats for Deep Learning,
+              arXiv:2209.05433), section 4; c counted or measured (the stack's entry)
+    Assumes   attention and the output layer are not cast
+    Checked   tests/costs/test_compute.py: nothing in 16 bit; linear in tokens
+    """
+    recipe, stack, shape, t = setting.recipe, setting.stack, setting.shape, setting.layout.tp
+    if not recipe.is_narrow:
+        return NOTHING
+    passes = stack.block_cast_passes.value if recipe.is_block_scaled else stack.cast_passes.value
+    copies = 1.0 if shape.moe is None else 1.0 + setting.moe_frac * (shape.moe.top_k + shape.moe.num_shared - 1.0)
+    inputs, width = (2.0 + copies) * shape.hidden, setting.feed_forward_width
+    element_bytes = recipe.activation_bytes * passes
+    weights: FloatLike = 0.0
+    if stack.casts_weights:
+        experts_here = 1.0 if shape.moe is None else np.maximum(shape.moe.num_experts / setting.layout.ep, 1)
+        fan = 3.0 if shape.gated else 2.0
+        dense = sum(n * k for n, k in attention_gemms(setting).values())
+        weights = dense + (1.0 - setting.moe_frac) * fan * shape.ffn_hidden * shape.hidden / t
+        if shape.moe is not None:
+            weights = weights + setting.moe_frac * experts_here * fan * shape.moe.expert_ffn * shape.hidden
+    return PassTimes(
+        forward_s=element_bytes * (setting.num_tokens * (inputs + width) / t + weights),
+        backward_s=element_bytes * setting.num_tokens * (inputs + 2.0 * width) / t,
+    )
 
 
 def num_output_rows(setting: Setting) -> FloatLike:
@@ -457,12 +477,15 @@ def host_times(setting: Setting) -> PassTimes:
 def host_wait_s(*, device_s: FloatLike, host_s: FloatLike, blend: float) -> FloatLike:
     """What a layer takes beyond its device time because the host issues too slowly.
 
-    Equation  t = (d^p + h^p)^(1/p) - d
-    Source    fitted to the published training runs (benchmarks/fit.py)
+    Equation  t = (d^p + h^p)^(1/p) - d;  max(h - d, 0) for an infinite p, without a calibration
+    Source    p: steps of one H200 (benchmarks/results/h200_steps.jsonl); a fitted p does not lower the error of
+              published runs that are left out (benchmarks/results/fit_ablation.txt)
     Assumes   short kernels wait for the host while long ones let it run ahead, so the change-over is gradual
     Checked   tests/costs/test_compute.py: nothing without host time; the host's time when the device has none
     """
     d, h = np.maximum(device_s, 1e-12), host_s
+    if math.isinf(blend):
+        return np.maximum(h - d, 0.0)
     return d * ((1.0 + (h / d) ** blend) ** (1.0 / blend) - 1.0)
 
 

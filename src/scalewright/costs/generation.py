@@ -144,7 +144,7 @@ def _products(serving: Serving, setting: Setting, gemms: compute.Gemms) -> float
 def expert_product_time_s(*, serving: Serving, num_sequences: float) -> float:
     """Routed experts of one decode step in all layers.
 
-    Equation  max(touched x expert w / (t B), 2 b k expert / (t g F)) per layer of experts
+    Equation  max(touched x expert w / (t B), 2 b k expert / (t F)) per layer of experts
     Source    gale2022 (MegaBlocks, arXiv:2211.15841), section 5, on a roofline
     Assumes   each expert split over the tensor-parallel group; touched experts cross memory once
     Checked   tests/costs/test_generation.py: one token reads k experts, a large batch all of them
@@ -155,7 +155,7 @@ def expert_product_time_s(*, serving: Serving, num_sequences: float) -> float:
     layers = shape.layers - min(moe.num_dense_layers, shape.layers)
     expert = expert_params(shape, moe.expert_ffn) / serving.tp
     touched = num_experts_touched(num_experts=moe.num_experts, top_k=moe.top_k, num_tokens=num_sequences)
-    rate = machine.sustained_flop_per_s(serving.recipe.matmul) * machine.constants.grouped_matmul_share.value
+    rate = machine.sustained_flop_per_s(serving.recipe.matmul)
     traffic = touched * expert * serving.weight_bytes / machine.hbm_bytes_per_s
     return layers * max(traffic, 2.0 * num_sequences * moe.top_k * expert / rate)
 

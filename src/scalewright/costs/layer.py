@@ -181,11 +181,19 @@ def _context_parallel(setting: Setting, attention: PassTimes) -> PassTimes:
 
 def _expert_parallel(setting: Setting) -> PassTimes:
     """Tokens to their experts and back, each way; at the mean load, since what stays visible is fitted."""
-    if setting.shape.moe is None:
+    moe, layout = setting.shape.moe, setting.layout
+    if moe is None:
         return compute.NOTHING
     size = setting.num_routed_tokens * setting.shape.hidden * setting.recipe.activation_bytes
+    sent_frac: FloatLike = 1.0
+    if setting.stack.sends_tokens_once:
+        size = size * collectives.distinct_frac(num_places=layout.ep, num_draws=moe.top_k)
+        nodes = np.ceil(layout.ep / setting.machine.gpus_per_node)
+        sent_frac = collectives.distinct_frac(num_places=nodes, num_draws=moe.top_k)
+        sent_frac = sent_frac / collectives.distinct_frac(num_places=layout.ep, num_draws=moe.top_k)
     once = collectives.all_to_all_time_s(
-        size_bytes=size, machine=setting.machine, num_ranks=setting.layout.ep, num_job_devices=setting.layout.num_gpus
-    )
+        size_bytes=size, machine=setting.machine, num_ranks=layout.ep, num_job_devices=layout.num_gpus,
+        sent_frac=sent_frac,
+    )  # fmt: skip
     visible = setting.moe_frac * setting.constants.all_to_all_exposure.value * 2.0 * once
     return PassTimes(forward_s=visible, backward_s=visible)

@@ -7,6 +7,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright.costs.breakdown import FloatLike
+
 NUM_DRAWS = 4096
 """Draws of the errors: the mean is known to a fiftieth of the resolution."""
 SEED = 2006
@@ -47,3 +49,17 @@ def num_equal_layouts(*, selection_frac: float, resolution_frac: float) -> float
     """
     share = NormalDist().cdf(float(np.log1p(selection_frac) / np.log1p(resolution_frac)))
     return max((share / 4.0 + 3.0 / 8.0) / (1.0 - share), 1.0)
+
+
+def expected_largest(num_draws: FloatLike) -> FloatLike:
+    """Expected largest of so many standard normal draws.
+
+    Equation  z = a - (ln ln n + ln 4 pi) / (2 a),  a = sqrt(2 ln n); 0 for one
+    Source    cramer1946 (Mathematical Methods of Statistics), section 28.6
+    Assumes   many draws; 0.3 to 0.2 low for two to eight
+    Checked   tests/costs/test_compute.py: 3.24 for a thousand within 5 %
+    """
+    n = np.maximum(np.asarray(num_draws, dtype=np.float64), 2.0)
+    a = np.sqrt(2.0 * np.log(n))
+    z = np.maximum(a - (np.log(np.log(n)) + np.log(4.0 * np.pi)) / (2.0 * a), 0.0)
+    return np.where(np.asarray(num_draws) > 1, z, 0.0)[()]

@@ -55,6 +55,11 @@ class Recipe:
         return self.matmul in ("fp8", "fp6", "fp4")
 
     @property
+    def product_bytes(self) -> float:
+        """Width of an element that linear layers multiply."""
+        return {"fp8": 1.0, "fp6": 0.75, "fp4": 0.5}.get(self.matmul, self.activation_bytes)
+
+    @property
     def is_block_scaled(self) -> bool:
         """Every block of a tensor has a scale of its own, so each expert's tokens are cast alone."""
         return self.name.startswith(("mx", "nv"))

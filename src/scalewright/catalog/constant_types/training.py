@@ -17,7 +17,9 @@ class TrainingConstants(Strict):
     unpublished_matmul_share: Fraction
     """Share of peak taken for a device without a published best matrix product."""
     throttle_exponent: Count
-    """How fast sustained products slow down as peak per watt grows."""
+    """How fast sustained products in 16 bit slow down as peak per watt grows."""
+    narrow_throttle_exponent: Count
+    """The same for products in 8 bit and fewer."""
     throttle_reference: FlopPerS
     """16-bit peak per watt of the device whose sustained rate was measured."""
     throttle_share: Fraction
@@ -26,33 +28,25 @@ class TrainingConstants(Strict):
     """Rate of products on the vector units of such devices over the best one published."""
     misaligned_matmul_share: Fraction
     """Rate of 16-bit products with a side that is no multiple of 8 elements, over that of aligned ones."""
-    narrow_matmul_gain: Fraction
-    """8-bit products over what the 16-bit throttling would leave them: they move fewer bits per operation."""
-    hip_matmul_share: Fraction
-    """Rate of a model's products on AMD devices over the best one published: AMD's libraries are fast for fewer
-    shapes."""
     depth_overhead: Count
     """Elements of depth that filling and draining a tile's pipeline costs."""
     tile_share: dict[str, Fraction]
     """Rate of smaller tiles over the largest, by `rows x columns`."""
-    grouped_matmul_share: Fraction
-    """Rate of products grouped over experts against one product of the same size, for many rows an expert."""
-    grouped_rows_ramp: Count
-    """Rows of one expert at which grouped products reach half of that rate."""
     expert_imbalance: Fraction
     """Tokens of the busiest device's experts over the mean, less one, beyond what chance brings."""
     attention_seq_ramp: Count
     """Sequence length at which fused attention reaches half of its rate."""
     attention_head_ramp: Count
     """Head size at which fused attention would reach half of its rate for endless heads."""
+    ampere_attention_share: Fraction
+    """Rate of fused attention that uses the instructions of Ampere only, on later devices of the same maker, over that
+    of attention written for them, each as a share of the best product."""
     unfused_product_share: Fraction
     """Rate of the batched products of unfused attention over other products."""
     unfused_attention_passes: Count
     """Times the score matrix crosses memory in one layer, forward and backward, when attention is not fused."""
     permute_passes: Count
     """Times routed tokens cross memory in one layer, forward, to reach their experts and come back."""
-    narrow_cast_passes: Count
-    """Times activations cross memory to be cast to 8 bit, per layer, forward."""
     logits_passes: Count
     """Times the output scores cross memory in a loss of several kernels, forward and backward."""
     fused_logits_share: Fraction
@@ -68,7 +62,7 @@ class TrainingConstants(Strict):
     host_spread: Fraction
     """Growth of host time for each doubling of the hosts that a tensor-parallel group waits for."""
     host_blend: Count
-    """Exponent p of (device^p + host^p)^(1/p): how sharply the slower of device and host takes over."""
+    """Exponent p of (device^p + host^p)^(1/p) on a calibrated machine: how sharply the slower of both takes over."""
     scale_up_share: Fraction
     """Share of the scale-up link rate that large collectives reach."""
     collective_offset: Seconds

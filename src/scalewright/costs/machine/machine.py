@@ -16,6 +16,8 @@ from scalewright.records.types import Confidence
 PRODUCT_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 """What a training recipe can multiply in; devices list others beside."""
 WIDE_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16")
+LATER_ARCHITECTURES = ("Hopper", "Blackwell", "Blackwell Ultra")
+"""NVIDIA's with instructions for matrix products that Ampere lacks."""
 VECTOR_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp64")
 NARROW_PRECISIONS: tuple[Precision, ...] = ("fp8", "fp6", "fp4", "int8")
 
@@ -136,62 +138,56 @@ class Machine:
         return fact.value
 
     def matmul_flop_per_s(self, precision: Precision) -> float:
-        """Best matrix-product rate: published for this device, else peak x the assumed share."""
+        """Best matrix-product rate: published for this device; in 8 bit and fewer, where none is, the share of the
+        peak that its best 16-bit product reaches; else an assumed share."""
         peak = self.peak_flop_per_s(precision)
         best = self.accelerator.best_matmul.get(precision)
         if best is None and precision == "fp16":
             best = self.accelerator.best_matmul.get("bf16")  # same units, same rate on every device catalogued
-        return best.value if best is not None else peak * self.constants.unpublished_matmul_share.value
+        if best is not None:
+            return best.value
+        wide = self._wide_precision
+        if precision in NARROW_PRECISIONS and wide is not None and wide in self.accelerator.best_matmul:
+            return peak * self.accelerator.best_matmul[wide].value / self.peak_flop_per_s(wide)
+        return peak * self.constants.unpublished_matmul_share.value
+
+    @property
+    def _wide_precision(self) -> Precision | None:
+        """The 16-bit precision that its products are known in."""
+        return next((name for name in WIDE_PRECISIONS if name in self.accelerator.peak), None)
 
     def sustained_flop_per_s(self, precision: Precision) -> float:
         """Rate of large products while a job runs.
 
-        Equation  F16 = best h min(1, a (x / x0)^-g),  x = 16-bit peak / board power, x0 and a those of the device whose
-                  sustained rate was measured, h = 1, on AMD devices fitted; F8 = F16 k best8 / best16, never above
-                  h best8; as measured where known
-        Source    benchmarks/results/h200_micro.jsonl for a; g and k fitted (benchmarks/fit.py)
-        Assumes   devices with more peak per watt run further below their short-burst rate, which power limits; products
-                  in 8 bit spend less energy on each operation, so that power slows them down later; the vector units'
-                  have one share of their own wherever power limits the others
+        Equation  F = best min(1, a (x / x0)^-g),  x = 16-bit peak / board power, x0 and a those of the device whose
+                  sustained rates were measured, g one for 16 bit and one for 8 bit and fewer; as measured where known
+        Source    benchmarks/results/h200_micro.jsonl and h200_narrow.jsonl for a: 84 % of the best rate in 16 and in
+                  8 bit alike; g fitted (benchmarks/fit.py)
+        Assumes   devices with more peak per watt run further below their short-burst rate, which power limits; the
+                  vector units' have one share of their own wherever power limits the others
         Checked   `scalewright validate`, A100 400 W to B200 1000 W; tests/costs/test_compute.py: the 700 W Hopper
         """
         best, known = self.matmul_flop_per_s(precision), self.accelerator.sustained_matmul
         measured = known.get(precision) or (known.get("bf16") if precision == "fp16" else None)
-        if measured is not None:
-            return measured.value
-        wide = self._wide_precision
-        if precision not in NARROW_PRECISIONS or wide is None:
-            return best * self._sustained_frac(precision) * self._library_frac
-        ratio = self.constants.narrow_matmul_gain.value * best / self.matmul_flop_per_s(wide)
-        return min(best * self._library_frac, self.sustained_flop_per_s(wide) * ratio)
+        return best * self._powered_frac(precision) if measured is None else measured.value
 
-    @property
-    def _library_frac(self) -> float:
-        return self.constants.hip_matmul_share.value if self.accelerator.vendor == "AMD" else 1.0
-
-    @property
-    def _wide_precision(self) -> Precision | None:
-        """What 8-bit rates are measured against."""
-        return next((name for name in WIDE_PRECISIONS if name in self.accelerator.peak), None)
-
-    def _sustained_frac(self, precision: Precision) -> float:
-        if precision in VECTOR_PRECISIONS and self.is_power_limited:
-            return self.constants.vector_matmul_share.value
-        return 1.0 if precision in VECTOR_PRECISIONS else self._powered_frac
-
-    @property
-    def _powered_frac(self) -> float:
+    def _powered_frac(self, precision: Precision) -> float:
         """What power leaves of the best rate."""
-        c, wide = self.constants, self._wide_precision
+        c = self.constants
+        if precision in VECTOR_PRECISIONS:
+            return c.vector_matmul_share.value if self.is_power_limited else 1.0
+        wide = self._wide_precision
         if wide is None:
             return 1.0
-        pressure = self.peak_flop_per_s(wide) / self.accelerator.tdp.value / c.throttle_reference.value
-        return min(1.0, float(c.throttle_share.value * pressure**-c.throttle_exponent.value))
+        power = self.accelerator.gpu_power or self.accelerator.tdp
+        pressure = self.peak_flop_per_s(wide) / power.value / c.throttle_reference.value
+        exponent = c.narrow_throttle_exponent if precision in NARROW_PRECISIONS else c.throttle_exponent
+        return min(1.0, float(c.throttle_share.value * pressure**-exponent.value))
 
     @property
     def is_power_limited(self) -> bool:
         """Whether power, not the clock, sets the rate of 16-bit products."""
-        return self._powered_frac < 1.0
+        return self._powered_frac(WIDE_PRECISIONS[0]) < 1.0
 
     def held_flop_per_s(self, precision: Precision) -> float:
         """Rate of large products without a pause, for what has no power limit of its own in its model.
@@ -206,13 +202,19 @@ class Machine:
     def attention_flop_per_s(self, precision: Precision, stack: Stack) -> float:
         """Rate of fused attention for heads of 128 and long sequences.
 
-        Equation  as measured on this machine, else the best product x the stack's share
+        Equation  as measured on this machine, else the best product x the stack's share, x the share of kernels that
+                  are older than the device
         Source    `bench attention`, by the calibration; else benchmarks/fit.py
         Assumes   every stack runs the fastest kernel that was measured
         Checked   tests/costs/test_calibrated.py
         """
         rate = self.attention_rates_flop_per_s.get(precision)
-        return self.matmul_flop_per_s(precision) * stack.attention_share.value if rate is None else rate
+        if rate is not None:
+            return rate
+        share, device = stack.attention_share.value, self.accelerator
+        if stack.has_ampere_attention and device.architecture in LATER_ARCHITECTURES:
+            share = share * self.constants.ampere_attention_share.value
+        return self.matmul_flop_per_s(precision) * share
 
     def stack_costs(self, stack: Stack) -> StackCosts:
         """What a stack costs here. This is the one place where measured launches take the place of fitted ones."""

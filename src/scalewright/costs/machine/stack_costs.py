@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -45,7 +46,7 @@ class StackCosts:
     adds_host_time: bool
     """Launches add to the device's time: on a CPU, and in a graph, where they are pauses between kernels."""
     host_blend: float
-    """Exponent with which host and device take turns; 1 where launches add."""
+    """Exponent with which host and device take turns; 1 where launches add, infinite where the slower one counts."""
     num_elementwise_passes: tuple[float, float]
     """Crossings of all in a layer that is not a product, forward: in 16 bit and in 32 bit."""
     num_loss_passes: tuple[float, float]
@@ -79,7 +80,7 @@ def fitted_stack_costs(stack: Stack, constants: Constants) -> StackCosts:
     num_elementwise = stack.elementwise_passes.value
     return StackCosts(
         layer_host_s=stack.host_time.value, gap_s=0.0, step_host_s=constants.step_overhead.value, tensor_host_s=0.0,
-        adds_host_time=False, host_blend=constants.host_blend.value,
+        adds_host_time=False, host_blend=math.inf,
         num_elementwise_passes=(num_elementwise, num_elementwise), num_loss_passes=(num_loss, num_loss),
     )  # fmt: skip
 
@@ -108,7 +109,7 @@ def measured_stack_costs(stack: Stack, constants: Constants, launches: Launches)
         step_host_s=fitted.step_host_s if step_s is None else step_s,
         tensor_host_s=_tensor_host_s(counts, launches, constants),
         adds_host_time=adds,
-        host_blend=1.0 if adds else fitted.host_blend,
+        host_blend=1.0 if adds else constants.host_blend.value,
         num_elementwise_passes=_times(_elementwise(counts, launches, fitted), factor),
         num_loss_passes=_loss(counts, launches, fitted),
     )

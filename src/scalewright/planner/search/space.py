@@ -109,7 +109,9 @@ class Space:
         return self.machine.num_nodes_for(self.num_gpus)
 
     def choices(self) -> tuple[KnobChoice, ...]:
-        """Every combination of the other knobs, the simplest first; of equal layouts the first one wins."""
+        """Every combination of the other knobs, the simplest first; of equal layouts the first one wins.
+
+        A stack that the user names is searched up to the ZeRO stage that it has, unless the user fixes the stage."""
         levels = RECOMPUTE
         if "recompute" in self.fixed.values:
             levels = tuple(r for r in get_args(Recompute) if r == self.fixed.values["recompute"])
@@ -117,6 +119,7 @@ class Space:
         return tuple(
             KnobChoice(recipe=recipe, stack=self.stack_of(zero), recompute=recompute, zero=zero, sp=bool(sp))
             for recipe, recompute, zero, sp in itertools.product(self.recipes, levels, stages, sequence)
+            if self.is_auto_stack or "zero" in self.fixed.values or zero <= self.stack_of(zero).max_zero
         )
 
     def degrees(self) -> Columns:

@@ -16,7 +16,7 @@ from scalewright.catalog.types import Constants
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.errors import ScalewrightError
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.question import Question, resolve_recipe, resolve_spec
+from scalewright.planner.question import AUTO, Question, resolve_recipe, resolve_spec
 from scalewright.planner.search.pareto import why_none
 from scalewright.planner.search.search import search_each
 from scalewright.planner.search.space import Space, stacks_by_zero
@@ -190,7 +190,7 @@ def _best(catalog: Catalog, run: CampaignRun) -> tuple[Answer | str, Answer | No
     recipe, stack_of = resolve_recipe(run.precision, machine), stacks_by_zero(run.stack, catalog, machine)
     space = Space(
         spec=spec, machine=machine, num_gpus=run.num_gpus, global_batch=run.global_batch, recipes=(recipe,),
-        stack_of=stack_of, catalog=catalog,
+        stack_of=stack_of, is_auto_stack=run.stack == AUTO, catalog=catalog,
     )  # fmt: skip
     result = search_each([space], only_best=True)[0]
     best = result.best(1, "time")

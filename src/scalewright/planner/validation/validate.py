@@ -173,15 +173,26 @@ LAST_YEAR_OF_EAGER_LOSS = 2024
 """torchtitan compiled its models before it compiled its loss: published peaks of 2024 hold fp32 scores, later ones
 do not."""
 
+LAST_YEAR_OF_AMPERE_ATTENTION = 2025
+"""Until then, scaled-dot-product attention in PyTorch was FlashAttention-2 by default."""
+
+
+def with_attention_of(stack: Stack, year: int | None) -> Stack:
+    """A stack of PyTorch with the attention that its year had."""
+    is_old = year is not None and year <= LAST_YEAR_OF_AMPERE_ATTENTION
+    return stack.model_copy(update={"has_ampere_attention": True}) if is_old else stack
+
 
 def _stack(catalog: Catalog, run: PublishedRun) -> Stack:
-    """The catalogued stack, with the loss of its time and the options that the row names.
+    """The catalogued stack, with the loss and the attention of its time and the options that the row names.
 
     MLPerf's LoRA submissions keep inputs of the activation function in 8 bit wherever memory is short: FP8_ACT=1, or
     FP8_ACTIVATION=True, is in every one of their configurations without tensor and context parallelism for devices
     below 256 GB (training_results v5.0 and v5.1).
     """
     stack = catalog.stack(stack_of(run))
+    if run.layout.compile is not None:
+        stack = with_attention_of(stack, run.year)
     is_old = stack.compiled and run.year is not None and run.year <= LAST_YEAR_OF_EAGER_LOSS
     options: dict[str, Any] = {"loss_memory": None} if is_old or run.layout.fused_loss else {}
     narrow_gates = run.layout.narrow_gates
