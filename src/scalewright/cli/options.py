@@ -28,6 +28,16 @@ def write_out(path: Path | None, document: dict[str, Any]) -> None:
         report_written(path)
 
 
+def print_json(document: dict[str, Any], *, out: Path | None, as_json: bool) -> bool:
+    """What --out and --json do together; whether the answer was printed, so that no table follows."""
+    from scalewright.records.documents import to_json
+
+    write_out(out, document)
+    if as_json:
+        typer.echo(to_json(document), nl=False)
+    return as_json
+
+
 def warn_left_out(problems: list[str]) -> None:
     """Name files that could not be read and are not in the answer."""
     for problem in problems:

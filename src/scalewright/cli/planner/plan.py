@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, ExplainAll, ExplainStep, OutFile, report_written, write_out
-from scalewright.cli.planner.options import (
-    ModelName,
-    ModeText,
-    NetworkText,
-    PartitionName,
-    PrecisionName,
-    SeqLength,
-    StackName,
-)
+from scalewright.cli.options import AsJson, CatalogFolder, ExplainAll, ExplainStep, OutFile, print_json, report_written
+from scalewright.cli.planner import options as shared
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
@@ -58,16 +50,16 @@ TopCount = Annotated[int, typer.Option(help="How many layouts to list.")]
 
 
 def run(
-    model: ModelName,
+    model: shared.ModelName,
     global_batch: GlobalBatch = None,
     system: SystemOption = None,
-    partition: PartitionName = None,
-    network: NetworkText = None,
+    partition: shared.PartitionName = None,
+    network: shared.NetworkText = None,
     nodes: NodesText = None,
     gpus: GpuCount = None,
-    seq: SeqLength = None,
-    precision: PrecisionName = "auto",
-    stack: StackName = "auto",
+    seq: shared.SeqLength = None,
+    precision: shared.PrecisionName = "auto",
+    stack: shared.StackName = "auto",
     fix: FixText = None,
     objective: ObjectiveName = "time",
     tokens: TokensText = None,
@@ -75,7 +67,7 @@ def run(
     budget: BudgetText = None,
     walltime: Walltime = None,
     site: SiteName = None,
-    mode: ModeText = "full",
+    mode: shared.ModeText = "full",
     stage: StageName = "pretrain",
     teacher: TeacherName = None,
     rl: RlText = None,
@@ -97,7 +89,7 @@ def run(
     from scalewright.planner.plan_report import STAGES_WITHOUT_LAYOUT, check_unused, plan_systems, systems_of
     from scalewright.planner.request import PlanOptions
     from scalewright.planner.stages.stage_plan import plan_stage
-    from scalewright.records.documents import to_json, write_text
+    from scalewright.records.documents import write_text
     from scalewright.records.types import ExitCode
 
     _check_files(plot, emit_to, emit)
@@ -120,10 +112,7 @@ def run(
     if emit_to is not None and report.expressed is not None:
         write_text(emit_to, document["emitted"]["text"])
         report_written(emit_to)
-    write_out(out, document)
-    if as_json:
-        typer.echo(to_json(document), nl=False)
-    else:
+    if not print_json(document, out=out, as_json=as_json):
         _print_plan(report.plan, document, library, explain=explain or explain_all, whole=explain_all)
     raise typer.Exit(ExitCode.YES if report.plan.fits else ExitCode.NO)
 
@@ -158,14 +147,10 @@ def _print_plan(plan: Plan, document: dict[str, Any], library: Catalog, *, expla
 
 
 def _print_stage_plan(plan: StagePlan, *, as_json: bool, out: Path | None) -> None:
-    from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.stages import print_stage_plan
 
-    write_out(out, plan.document())
-    if as_json:
-        typer.echo(to_json(plan.document()), nl=False)
-    else:
+    if not print_json(plan.document(), out=out, as_json=as_json):
         print_stage_plan(answer_console(), plan)
     raise typer.Exit(ExitCode.YES if plan.fits else ExitCode.NO)

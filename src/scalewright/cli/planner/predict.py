@@ -7,16 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, ExplainAll, ExplainStep, OutFile, report_written, write_out
-from scalewright.cli.planner.options import (
-    ModelName,
-    ModeText,
-    NetworkText,
-    PartitionName,
-    PrecisionName,
-    SeqLength,
-    StackName,
-)
+from scalewright.cli.options import AsJson, CatalogFolder, ExplainAll, ExplainStep, OutFile, print_json, report_written
+from scalewright.cli.planner import options as shared
 
 SystemName = Annotated[
     str, typer.Option(help="Catalogue name of the machine, a calibration's, or here.", show_default=False)
@@ -50,18 +42,18 @@ PlotFile = Annotated[
 
 
 def run(
-    model: ModelName,
+    model: shared.ModelName,
     system: SystemName,
     layout: LayoutText,
-    precision: PrecisionName = "auto",
-    stack: StackName = "auto",
-    seq: SeqLength = None,
-    partition: PartitionName = None,
+    precision: shared.PrecisionName = "auto",
+    stack: shared.StackName = "auto",
+    seq: shared.SeqLength = None,
+    partition: shared.PartitionName = None,
     transport: TransportName = None,
-    network: NetworkText = None,
+    network: shared.NetworkText = None,
     generate: GenerateText = None,
     rl: RlText = None,
-    mode: ModeText = "full",
+    mode: shared.ModeText = "full",
     lora_rank: LoraRank = None,
     optimizer: OptimizerText = None,
     storage: StorageName = None,
@@ -81,7 +73,6 @@ def run(
     from scalewright.planner.answer import answer
     from scalewright.planner.question import ask
     from scalewright.planner.whole_run import run_with
-    from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.figure_file import check_plot
@@ -106,10 +97,7 @@ def run(
     if plot is not None:
         plot_prediction(plot, prediction)
         report_written(plot)
-    write_out(out, document)
-    if as_json:
-        typer.echo(to_json(document), nl=False)
-    else:
+    if not print_json(document, out=out, as_json=as_json):
         print_answer(answer_console(), prediction)
         if whole is not None:
             print_run(answer_console(), whole.as_dict(), origin="as asked", details=explain or explain_all)

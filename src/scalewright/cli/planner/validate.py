@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, CatalogFolder, OutFile, write_out
+from scalewright.cli.options import AsJson, CatalogFolder, OutFile, print_json
 
 if TYPE_CHECKING:
     from scalewright.planner.validation.error_table import Scores
@@ -46,7 +46,7 @@ def run(
     from scalewright.errors import ConfigError, UnknownNameError
     from scalewright.planner.validation.error_table import validation_table
     from scalewright.planner.validation.vision_rows import read_left_out, vision_table
-    from scalewright.records.documents import document, to_json
+    from scalewright.records.documents import document
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.validation import print_error_table
@@ -66,10 +66,7 @@ def run(
     images = vision_table(entries, file)
     table = validation_table(entries, file) if file is None or not images.rows or load_runs(file) else None
     body = (document("validation", {}) if table is None else table.as_document()) | {"vision": images.as_dict()}
-    write_out(out, body)
-    if as_json:
-        typer.echo(to_json(body), nl=False)
-    else:
+    if not print_json(body, out=out, as_json=as_json):
         console = answer_console()
         if table is not None:
             print_error_table(console, table)
@@ -86,16 +83,12 @@ def _campaigns(file: Path | None, *, as_json: bool, out: Path | None, catalog: P
     from scalewright.catalog.campaign_runs import campaign_runs
     from scalewright.catalog.library import open_catalog
     from scalewright.planner.validation.campaign_rows import campaign_table
-    from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.campaigns import print_campaigns
 
     table = campaign_table(open_catalog(catalog), None if file is None else campaign_runs(file))
-    write_out(out, table.as_document())
-    if as_json:
-        typer.echo(to_json(table.as_document()), nl=False)
-    else:
+    if not print_json(table.as_document(), out=out, as_json=as_json):
         print_campaigns(answer_console(), table)
     num_needed = 1 if file is not None else LEAST_INSIDE_FRAC * len(table.planned)
     num_held = len(table.planned) if file is not None else table.num_inside_left_out
@@ -108,7 +101,6 @@ def _rl_steps(file: Path | None, *, as_json: bool, out: Path | None, catalog: Pa
     from scalewright.catalog.library import open_catalog
     from scalewright.planner.validation.rl_rows import read_rl_left_out
     from scalewright.planner.validation.rl_table import rl_table
-    from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.planner.rl_validation import print_rl_table
@@ -116,10 +108,7 @@ def _rl_steps(file: Path | None, *, as_json: bool, out: Path | None, catalog: Pa
     table = rl_table(open_catalog(catalog), file)
     left_out = {} if file is not None else read_rl_left_out()
     body = table.as_document() | ({"left_out": left_out} if left_out else {})
-    write_out(out, body)
-    if as_json:
-        typer.echo(to_json(body), nl=False)
-    else:
+    if not print_json(body, out=out, as_json=as_json):
         print_rl_table(answer_console(), table, left_out=left_out)
     if not table.predicted or left_out.get("mape_frac", 0.0) > MOST_RL_ERROR_FRAC:
         raise typer.Exit(ExitCode.NO)
