@@ -169,3 +169,13 @@ def test_a_plan_refuses_as_the_command_does(cli: Cli) -> None:
         sw.plan(model="llama3-8b", system="leonardo", nodes="4-2", global_batch=64)
     done = cli("plan", "--model", "llama3-8b", "--system", "leonardo", "--nodes", "4-2", "--global-batch", "64")
     assert done.stderr == f"error: {caught.value}\n"
+
+
+def test_an_rl_step_may_be_a_dictionary() -> None:
+    step = {"prompts": 16, "samples": 8, "prompt": 256, "response": 512, "gpus": 8, "lag": 1}
+    both = [
+        sw.predict(model="llama3-8b", system="leonardo", layout="tp=4,dp=2,gbs=64", rl=rl)
+        for rl in (step, ",".join(f"{key}={value}" for key, value in step.items()))
+    ]
+    assert both[0].id == both[1].id
+    assert both[0].what_if("lag=0").after.time_s > both[0].time_s

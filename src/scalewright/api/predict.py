@@ -98,6 +98,11 @@ def shown_answer(plain: Answer) -> ShownAnswer:
     return ShownAnswer(**{field.name: getattr(plain, field.name) for field in fields(plain)})
 
 
+def _written(parts: Mapping[str, object]) -> str:
+    """A dictionary in the grammar of layouts and steps."""
+    return ",".join(f"{knob}={int(v) if isinstance(v, bool) else v}" for knob, v in parts.items())
+
+
 def predict(
     *,
     model: str | ModelSpec,
@@ -110,7 +115,7 @@ def predict(
     transport: str | None = None,
     network: str | None = None,
     generate: str | None = None,
-    rl: str | None = None,
+    rl: str | Mapping[str, object] | None = None,
     mode: str = "full",
     lora_rank: int | None = None,
     optimizer: str | None = None,
@@ -123,11 +128,13 @@ def predict(
 
     The options are those of `scalewright predict`. `model` is a catalogue name, a Hugging Face config.json or a shape
     such as `layers=32,hidden=4096,heads=32`; `system` a catalogued system, a calibration, or `here`; `layout` a text
-    such as `tp=2,dp=8`, or the same as a dictionary. `network="quiet"` predicts without other jobs on the fabric,
-    `"shared"` with them.
+    such as `tp=2,dp=8`, or the same as a dictionary; `rl` likewise (`docs/rl_steps.md`). `network="quiet"` predicts
+    without other jobs on the fabric, `"shared"` with them.
     """
     if isinstance(layout, Mapping):
-        layout = ",".join(f"{knob}={int(v) if isinstance(v, bool) else v}" for knob, v in layout.items())
+        layout = _written(layout)
+    if isinstance(rl, Mapping):
+        rl = _written(rl)
     question = ask(
         open_catalog(None if catalog is None else Path(catalog)), model=model, system=system, layout=layout,
         precision=precision, stack=stack, seq=seq, partition=partition, transport=transport, network=network,

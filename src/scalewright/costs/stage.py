@@ -192,7 +192,8 @@ def rl_interval_s(*, time_s: float, machine: Machine, num_unseen: int) -> tuple[
 
     Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things that no published step shares
     Source    published steps, each model predicted with constants that the others give (benchmarks/fit_rl.py)
-    Assumes   another model differs as these do from each other
+    Assumes   another model differs as these do from each other: quantiles are widened until each model's steps are
+              inside those of the others
     Checked   tests/golden/test_rl_table.py: coverage of each model by the others' quantiles
     """
     c = machine.constants

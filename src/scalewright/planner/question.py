@@ -472,7 +472,10 @@ def _check_rl(question: Question, rl: RlStep) -> None:
     longest = -(-rl.longest_sequence // multiple) * multiple
     _check_divides(question, question.spec.with_seq(longest))
     if rl.num_sequences % int(question.layout.gbs):
-        raise ConfigError(f"{rl.num_sequences} answers are not whole mini-batches of gbs={question.layout.gbs}")
+        raise ConfigError(
+            f"{rl.num_sequences} answers are not whole mini-batches of gbs={question.layout.gbs}: choose a gbs that "
+            "divides them"
+        )
     per_copy, devices = rl.rollout_tp * rl.rollout_pp, rl.rollout_gpus or question.num_gpus
     if per_copy < 1 or devices % per_copy:
         split = f"tp={rl.rollout_tp}" + (f", pp={rl.rollout_pp}" if rl.rollout_pp > 1 else "")
