@@ -48,7 +48,7 @@ PARAMETERS = (
     Parameter(name="rl_training_factor", prior=1.15, factor=1.25, why="uneven lengths, fp32 scores"),
     Parameter(name="rl_expert_time", prior=60e-6, factor=2.0, why="six launches of 10 us an expert"),
     Parameter(name="rl_move_share", prior=0.0625, factor=2.0, why="4 GB/s of PCIe 5: pageable copies", is_inverse=True),
-    Parameter(name="rl_tensor_time", prior=220e-6, factor=2.0, why="verl: 0.12 s for the 339 tensors of 7B"),
+    Parameter(name="rl_tensor_time", prior=220e-6, factor=1.2, why="verl: 0.12 s for the 339 tensors of 7B"),
     Parameter(name="rl_controller_time", prior=3.0, factor=2.0, why="a few seconds of Ray and Python"),
 )
 ROW_ERROR = 0.15

@@ -19,8 +19,8 @@ from scalewright.catalog.types import PublishedTotal
 from scalewright.costs import collectives, energy, failures, storage
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
 from scalewright.planner.validation.campaign_rows import campaign_table
+from scalewright.planner.validation.generation_table import GROUPINGS, generation_scores, generation_table
 from scalewright.planner.validation.rl_rows import rl_rows
-from scalewright.planner.validation.stage_rows import StageRow, generation_rows
 from scalewright.planner.validation.vision_rows import VisionRow, read_left_out, vision_rows, vision_scores
 from scalewright.workload.model import from_catalog
 from scalewright.workload.precision import recipe
@@ -176,20 +176,6 @@ def _all_reduce_machine(catalog: Catalog, *, across: bool) -> Machine:
     return replace(machine, constants=c.model_copy(update=update))
 
 
-def stage_table(make: Callable[[Catalog], list[StageRow]], words: str) -> Callable[[Validation], Table]:
-    def table(_: Validation) -> Table:
-        rows = []
-        for row in make(Catalog((packaged_data(),))):
-            note = f"; assumed: {row.assumed}" if row.assumed else ""
-            rows.append((
-                f"{row.what} ({row.source}{note})", f"{row.published:,.4g} {row.metric}", f"{row.predicted:,.4g}",
-                percent(row.predicted / row.published - 1.0, signed=True),
-            ))  # fmt: skip
-        return Table(("row", "published", "predicted", "error"), rows, words)
-
-    return table
-
-
 def rl_steps(_: Validation) -> Table:
     """Errors of RL steps, one line a row."""
     rows = []
@@ -203,6 +189,24 @@ def rl_steps(_: Validation) -> Table:
             ))  # fmt: skip
     words = "Seven constants are fitted to these rows; `rl_steps.md` has the errors with each model left out."
     return Table(("row", "published", "predicted", "error"), rows, words)
+
+
+def generation_rates(_: Validation) -> Table:
+    """Errors of generation by source, model, device and precision; under constants that did not see the group."""
+    table, rows = generation_table(Catalog((packaged_data(),)), None), []
+    for grouping in GROUPINGS:
+        for name, members in table.groups(grouping).items():
+            scores, own = generation_scores(members), table.left_out.get(grouping, {}).get(name)
+            rows.append((
+                grouping, name, str(len(members)), percent(_number(scores["mape_frac"])),
+                percent(_number(scores["median_ape_frac"])), percent(_number(scores["bias_frac"]), signed=True),
+                percent(_number(scores["coverage_frac"])), "" if own is None else percent(_number(own["mape_frac"])),
+            ))  # fmt: skip
+    words = (
+        "Error of the predicted time. Eight constants are fitted, each source weighing the same; the last column is "
+        "the error under constants fitted to the others."
+    )
+    return Table(("by", "name", "rows", "MAPE", "median", "bias", "inside the interval", "left out"), rows, words)
 
 
 def vision_rates(_: Validation) -> Table:
@@ -307,7 +311,7 @@ ERRORS: dict[str, Callable[[Validation], Table]] = {
     "energy": powers,
     "failures": interruptions,
     "footprint": memory_peaks,
-    "generation": stage_table(generation_rows, "Nothing is fitted to these rows."),
+    "generation": generation_rates,
     "interval": coverage,
     "memory": memory_peaks,
     "pipeline": by_degree("pp", "Whole steps, by the number of pipeline stages."),

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from scalewright.catalog.campaign_runs import campaign_runs
 from scalewright.catalog.facts import Fact, Source
+from scalewright.catalog.generation_runs import generation_habits, generation_runs
 from scalewright.catalog.library import Catalog, folded, packaged_data
 from scalewright.catalog.published import load_runs, packaged_runs
 from scalewright.catalog.rl_runs import rl_frameworks
-from scalewright.catalog.stage_runs import generation_runs
 from scalewright.catalog.types import KINDS, Accelerator, Fabric, Model, Price, PublishedTotal, System
 from scalewright.catalog.verified import verified_paths
 from scalewright.catalog.vision_runs import vision_frameworks
@@ -37,6 +37,7 @@ SCHEMA_OF = {
     "totals": "scalewright.total/1",
     "constants": "scalewright.constants/1",
     "stacks": "scalewright.stack/1",
+    "engines": "scalewright.engine/1",
 }
 REGISTRIES = ("pypi.org", "pythonhosted.org", "npmjs.", "crates.io", "anaconda.org", "rubygems.org", "hub.docker.com")
 
@@ -172,6 +173,14 @@ def test_devices_of_published_runs_are_in_the_catalogue() -> None:
         assert isinstance(CATALOG.accelerator(gpu), Accelerator)
 
 
+def test_generation_rows_name_devices_and_engines_of_the_catalogue() -> None:
+    runs = generation_runs()
+    assert len(runs) == 419
+    assert len({run.id for run in runs}) == len(runs)
+    assert {CATALOG.accelerator(run.hardware.gpu).kind for run in runs} == {"gpu", "hpu"}
+    assert {CATALOG.engine(run.engine.partition(" ")[0]).id for run in runs if run.engine} == {"tensorrt-llm", "vllm"}
+
+
 def test_verified_paths_load_and_say_why() -> None:
     paths = verified_paths()
     assert {p.state for p in paths} <= {"run", "golden", "never"}
@@ -181,12 +190,13 @@ def test_verified_paths_load_and_say_why() -> None:
 
 def test_every_toml_under_data_is_reachable_by_a_reader() -> None:
     reachable = {CATALOG.path(kind, entry_id) for kind, entry_id in ENTRIES} | {packaged_data() / "verified.toml"}
-    readers = {"generation": generation_runs, "campaign": campaign_runs}
-    assert all(read() for read in readers.values())
-    reachable |= {packaged_data() / "published" / f"{name}_runs.toml" for name in readers}
+    assert campaign_runs()
+    reachable.add(packaged_data() / "published" / "campaign_runs.toml")
     assert vision_frameworks().frameworks
     assert rl_frameworks().frameworks
     reachable |= {packaged_data() / "published" / f"{name}_frameworks.toml" for name in ("vision", "rl")}
+    assert generation_habits().requests
+    reachable.add(packaged_data() / "published" / "generation_habits.toml")
     assert set(packaged_data().rglob("*.toml")) == reachable
 
 

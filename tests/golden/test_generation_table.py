@@ -1,82 +1,130 @@
-"""Generated tokens per second and first tokens against published ones. Kind: measured; nothing is fitted to them.
+"""Generation against published rates: 419 rows of seven publications, and what each left out of the fit would be.
 
-Rows and sources: `catalog/data/published/generation_runs.toml`. TensorRT-LLM's page states every input: 23 rates and 12
-first tokens on H100 and A100. On 2026-11-15 the rates were predicted 0.83 to 1.75 times, geometric mean 1.05, mean
-deviation 16 %; the three above 1.3 are LLaMA 70B writing 2048 tokens, the one catalogued model with grouped heads,
-whose cache is read once here: that this version's kernels read it once per group is a guess. First tokens: 0.77 to
-1.04; the table rounds to whole milliseconds, which is 7 % of the smallest.
-
-Of the guide's six figures (Infrastructure Foundations for Scalable LLM Training) five have a row with what had to be
-assumed; two fit only if prompt tokens are counted too, as LLM-Inference-Bench does. The sixth, OPT-6.7B's 87,859
-tokens/s, cannot be generated tokens (the cache alone allows 25 times fewer), and at 2 x 6.7e9 operations each not even
-read prompts: that is 1.2 PFLOP/s, above the device's dense FP16 peak of 0.99. It is counted otherwise (FP8 prompts, or
-several devices); the last test holds on to the contradiction.
+Rows and sources: `catalog/data/published/generation_runs.jsonl`. TensorRT-LLM's pages state almost every input. The
+guide (Infrastructure Foundations for Scalable LLM Training) states too little: each of its five rows lists what had to
+be assumed. Its sixth figure, OPT-6.7B's 87,859 tokens/s, cannot be generated tokens (the cache alone allows 20 times
+fewer), and at 2 x 6.7e9 operations each not even read prompts: that is 1.2 PFLOP/s, above the device's dense FP16 peak
+of 0.99. It is counted otherwise; the last test holds on to the contradiction.
 """
 
 from __future__ import annotations
 
-import math
+import json
+from pathlib import Path
 
 import pytest
 
+from scalewright.catalog.generation_runs import generation_habits, generation_runs
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_hardware
 from scalewright.planner.answer import answer
-from scalewright.planner.question import Generation, Question
-from scalewright.planner.validation.stage_rows import StageRow, generation_rows, left_out_coverage_frac
+from scalewright.planner.generation import Generation
+from scalewright.planner.question import Question
+from scalewright.planner.validation.generation_rows import GenerationRow, generation_question, generation_rows
+from scalewright.planner.validation.generation_table import (
+    GenerationTable,
+    generation_scores,
+    generation_table,
+    read_generation_left_out,
+)
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_shape
 from scalewright.workload.precision import RECIPES
 
 CATALOG = Catalog((packaged_data(),))
-ROWS = generation_rows(CATALOG)
-STATED = [row for row in ROWS if "TensorRT-LLM" in row.source]
-GUIDE = [row for row in ROWS if "Infrastructure Foundations" in row.source]
+TABLE = generation_table(CATALOG, None)
+MOST_MAPE = {
+    "TensorRT-LLM 0.17": 0.10, "TensorRT-LLM 0.9": 0.16, "TensorRT-LLM 0.6.1": 0.18, "TensorRT-LLM 0.5": 0.12,
+    "vLLM 0.2": 0.20, "Infrastructure Foundations": 0.25,
+}  # fmt: skip
+"""Mean error by source, about a quarter above that of 2026-11-16: a refit of products' rates moves them a little."""
 
 
-def name(row: StageRow) -> str:
-    return f"{row.what} {row.metric}"
+def test_every_row_is_predicted() -> None:
+    assert not TABLE.reasons
+    assert len(TABLE.predicted) == 419
+    assert {row.metric for row in TABLE.rows} == {"tokens/s", "first token"}
 
 
-@pytest.mark.parametrize("row", [row for row in STATED if row.is_rate], ids=name)
-def test_rate_is_near_the_published_one(row: StageRow) -> None:
-    assert 0.80 <= row.predicted / row.published <= 1.80
+@pytest.mark.parametrize("source", MOST_MAPE)
+def test_the_mean_error_of_each_source_is_small(source: str) -> None:
+    rows = TABLE.groups("source")[source]
+    mape = generation_scores(rows)["mape_frac"]
+    assert mape is not None
+    assert mape <= MOST_MAPE[source]
 
 
-def test_rates_are_right_on_the_whole() -> None:
-    logs = [math.log(row.predicted / row.published) for row in STATED if row.is_rate]
-    assert len(logs) == 23
-    assert 0.92 <= math.exp(sum(logs) / len(logs)) <= 1.09
-    assert math.exp(sum(map(abs, logs)) / len(logs)) <= 1.18
+def test_the_interval_holds_what_it_says() -> None:
+    overall = generation_scores(TABLE.predicted)
+    assert 0.85 <= float(overall["coverage_frac"] or 0.0) <= 0.99
+    assert float(overall["mape_frac"] or 1.0) <= 0.12
+    assert abs(float(overall["bias_frac"] or 1.0)) <= 0.06
 
 
-@pytest.mark.parametrize("row", [row for row in STATED if not row.is_rate], ids=name)
-def test_first_token_comes_when_the_table_says(row: StageRow) -> None:
-    assert 0.75 <= row.predicted / row.published <= 1.10
+@pytest.mark.parametrize("grouping", ["source", "model", "device"])
+def test_each_group_left_out_of_the_fit_is_still_near(grouping: str) -> None:
+    """Stored by benchmarks/fit_generation.py: the constants of a group's prediction did not see the group."""
+    left_out = read_generation_left_out()[grouping]
+    assert sum(int(s["num_rows"] or 0) for s in left_out.values()) == 419
+    assert set(left_out) == set(TABLE.groups(grouping))
+    for name, scores in left_out.items():
+        if int(scores["num_rows"] or 0) >= 9:
+            assert float(scores["mape_frac"] or 1.0) <= (0.25 if name == "falcon-180b" else 0.20), name
+    mean = TABLE.left_out_mape_frac(grouping)
+    assert mean is not None
+    assert mean <= 0.12
 
 
-def test_vllm_on_four_a100() -> None:
-    """vLLM pull request 2192, end of 2023: Llama 70B, 64 prompts of 256, 256 written, tp 4 on A100: 14.57 s."""
-    row = next(row for row in ROWS if "vLLM" in row.source)
-    assert 0.95 <= row.predicted / row.published <= 1.43
+def rate(row: GenerationRow) -> float:
+    """Generated tokens a second that we predict."""
+    assert row.predicted_s is not None
+    question, _ = generation_question(CATALOG, generation_habits(), row.run)
+    return int(question.layout.gbs) * row.run.osl / row.predicted_s
 
 
-@pytest.mark.parametrize("row", GUIDE, ids=name)
-def test_the_guides_figure_is_of_the_right_order(row: StageRow) -> None:
-    assert row.assumed, "the guide states too little"
-    assert 0.8 <= row.predicted / row.published <= 1.8
+# NVIDIA/TensorRT-LLM v0.17 docs/source/performance/perf-overview.md, copied from the page: tokens/s.
+PRINTED = {
+    "gen-trt017-llama-3.1-8b-h200-g1-tp1-fp8-128-128": 29526.04,
+    "gen-trt017-llama-3.1-8b-a100-g1-tp1-fp16-2048-2048": 2424,
+    "gen-trt017-llama-3.1-405b-h200-g8-tp8-fp8-1000-1000": 3400,
+    "gen-trt017-mixtral-8x22b-h100-g8-tp8-fp8-500-2000": 21422,
+    "gen-trt017-mixtral-8x7b-l40s-g4-tp4-fp8-128-128": 6922,
+}
 
 
-def test_the_interval_covers_each_source_by_the_others() -> None:
-    rates = [row for row in ROWS if row.is_rate]
-    assert len({row.source for row in rates}) == 3
-    assert left_out_coverage_frac(rates) >= 0.75
-    c = CATALOG.constants()
-    inside = [c.generation_interval_low.value <= row.time_ratio <= c.generation_interval_high.value for row in rates]
-    assert sum(inside) / len(inside) >= 0.75
-    first = [row for row in ROWS if not row.is_rate]
-    inside = [c.first_token_interval_low.value <= row.time_ratio <= c.first_token_interval_high.value for row in first]
-    assert sum(inside) / len(inside) >= 0.9
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_printed_rate_is_met(name: str) -> None:
+    """Five devices, models and lengths of one page, each within 15 %."""
+    row = next(row for row in TABLE.rows if row.run.id == name)
+    assert rate(row) == pytest.approx(PRINTED[name], rel=0.15)
+
+
+def test_a_file_in_the_form_of_the_facts_is_read(tmp_path: Path) -> None:
+    """A row as others keep it, with nulls and remarks; 4-bit weights and spread experts among them."""
+    row = json.loads((packaged_data() / "published" / "generation_runs.jsonl").read_text().splitlines()[0])
+    row |= {"task": "generation", "confidence": "sourced", "tokens_per_s_total": 29526.04, "gpus": 1}
+    four_bit = row | {"id": "four", "precision": "FP4", "hardware": {"gpu": "B200-180GB", "gpus": 1}, "gpu": "B200"}
+    unknown = row | {"id": "unknown", "precision": "INT3"}
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(r) for r in (row, four_bit, unknown)))
+    table = generation_table(CATALOG, path)
+    assert isinstance(table, GenerationTable)
+    assert [r.reason is None for r in table.rows] in ([True, True, False], [True, False, False])
+    assert "INT3" in str(table.rows[2].reason)
+    assert table.left_out == {}
+
+
+def test_rows_with_spread_experts_and_attention_of_their_own_devices_are_expressed() -> None:
+    mixtral = next(r for r in generation_runs() if r.model.name == "mixtral-8x7b" and r.tp == 8)
+    changed = [
+        mixtral.model_copy(update={"ep": 8}),
+        mixtral.model_copy(update={"attention_dp": True, "ep": 8}),
+        mixtral.model_copy(update={"concurrency": 64}),
+        mixtral.model_copy(update={"tp": 4, "pp": 2}),
+    ]
+    rows = generation_rows(CATALOG, [mixtral, *changed])
+    assert all(row.reason is None for row in rows), [row.reason for row in rows]
+    assert rate(rows[3]) < rate(rows[0])
 
 
 def test_the_guides_opt_figure_contradicts_the_device() -> None:

@@ -94,7 +94,7 @@ def test_an_answer_says_why_it_does_not_fit() -> None:
         ("vision", {"samples": "files"}, "need a storage"),
         ("pretrain", {"storage": "here"}, "no storage was measured"),
         ("generate", {"rl": "prompts=1,samples=1,prompt=1,response=1"}, "exclude each other"),
-        ("generate", {"layout": "pp=2"}, "split by tp and dp only"),
+        ("generate", {"layout": "cp=2"}, "split by tp, pp, ep and dp"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(kind: str, options: dict[str, Any], message: str) -> None:

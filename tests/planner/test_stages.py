@@ -15,7 +15,8 @@ from scalewright.costs.machine import Machine, machine_from_hardware, machine_fr
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.energy_use import footprint
-from scalewright.planner.question import Generation, Question
+from scalewright.planner.generation import Generation
+from scalewright.planner.question import Question
 from scalewright.planner.stages.minimum_gpus import MinimumGpus, minimum_gpus
 from scalewright.report.planner.answer import print_answer, print_explanation
 from scalewright.report.planner.stages import minimum_table
@@ -147,7 +148,7 @@ def test_one_long_answer_holds_everybody() -> None:
     ("changed", "message"),
     [
         ({"layout": "tp=3"}, "does not divide 32 attention heads"),
-        ({"layout": "pp=2"}, "split by tp and dp only"),
+        ({"layout": "cp=2"}, "split by tp, pp, ep and dp"),
         ({"prompt_len": 0}, "must be 1 or more"),
     ],
 )

@@ -14,7 +14,8 @@ from matplotlib.text import Annotation
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.question import Generation, Question, VisionModelStep, resolve_recipe, resolve_stack
+from scalewright.planner.generation import Generation
+from scalewright.planner.question import Question, VisionModelStep, resolve_recipe, resolve_stack
 from scalewright.report.figure_file import COLOURS, DOTS_PER_INCH, REST
 from scalewright.report.pictures import picture_of, points
 from scalewright.report.planner.roofline import KIND_COLOURS, SIZE_INCH, draw, memory_segments, time_segments

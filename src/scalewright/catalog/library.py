@@ -22,6 +22,7 @@ from scalewright.catalog.types import (
     Link,
     Model,
     Price,
+    ServingEngine,
     Stack,
     Storage,
     System,
@@ -180,6 +181,9 @@ class Catalog:
 
     def stack(self, name: str) -> Stack:
         return self._typed("stacks", name, Stack)
+
+    def engine(self, name: str) -> ServingEngine:
+        return self._typed("engines", name, ServingEngine)
 
     def stack_of_own_run(self, compile_option: str) -> Stack:
         """The stack that describes scalewright's own runs with this `compile` option."""

@@ -34,6 +34,7 @@ from scalewright.catalog.network import Fabric as Fabric  # noqa: PLC0414
 from scalewright.catalog.network import Link as Link  # noqa: PLC0414
 from scalewright.catalog.network import NetworkUse, NodeNetwork
 from scalewright.catalog.network import Transport as Transport  # noqa: PLC0414
+from scalewright.catalog.serving_engine import ServingEngine as ServingEngine  # noqa: PLC0414
 from scalewright.catalog.stack import Stack as Stack  # noqa: PLC0414
 
 Precision = Literal["fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"]
@@ -348,6 +349,7 @@ KINDS: dict[str, type[Entry]] = {
     "totals": PublishedTotal,
     "constants": Constants,
     "stacks": Stack,
+    "engines": ServingEngine,
 }
 SCHEMAS = {kind: f"scalewright.{kind if kind == 'constants' else kind.removesuffix('s')}/1" for kind in KINDS}
 """Schema of each kind's files."""

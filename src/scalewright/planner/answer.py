@@ -17,15 +17,9 @@ from scalewright.costs.room import Room, room
 from scalewright.errors import ConfigError
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import Figures, GenerationFigures, RlFigures, TransformerFigures, VisionFigures
+from scalewright.planner.generation import CHANGED, Generation, changed_generation, joined_parts
 from scalewright.planner.limits import Limit, differences, limits
-from scalewright.planner.question import (
-    Generation,
-    Question,
-    TransformerStep,
-    VisionModelStep,
-    check,
-    resolve_recipe,
-)
+from scalewright.planner.question import Question, TransformerStep, VisionModelStep, check, resolve_recipe
 from scalewright.records.documents import document
 from scalewright.records.types import Confidence
 from scalewright.workload.grammar import assignments, whole_number
@@ -313,12 +307,17 @@ def unselected(prediction: Answer) -> Answer:
 
 def changed(question: Question, text: str) -> Question:
     """The question with some knobs of the layout, the precision, stack, mode or sequence length set otherwise."""
-    is_rl = isinstance(question.stage, RlStep)
-    written = assignments(text, allowed=(*WHAT_IF_KEYS, *(CHANGED_KEYS if is_rl else ())), what="what-if")
-    step = {name: value for name, value in written.items() if name in CHANGED_KEYS}
-    if step:
-        assert isinstance(question.stage, RlStep)
-        question = replace(question, stage=changed_step(question.stage, step))
+    stage = question.stage
+    own = CHANGED if isinstance(stage, Generation) else CHANGED_KEYS if isinstance(stage, RlStep) else ()
+    written = assignments(
+        joined_parts(text) if isinstance(stage, Generation) else text, allowed=(*WHAT_IF_KEYS, *own), what="what-if",
+        value_separator=";",
+    )  # fmt: skip
+    requested = {name: value for name, value in written.items() if name in own}
+    if requested and isinstance(stage, Generation):
+        question = replace(question, stage=changed_generation(stage, requested, question.catalog))
+    elif requested and isinstance(stage, RlStep):
+        question = replace(question, stage=changed_step(stage, requested))
     layout = {name: value for name, value in written.items() if name in KEYS}
     if layout:
         whole = {**{k: int(v) if isinstance(v, bool) else v for k, v in question.layout.as_dict().items()}, **layout}

@@ -11,7 +11,8 @@ from scalewright.catalog.types import Stack
 from scalewright.costs.machine import Machine, machine_from_system, pick_partition
 from scalewright.errors import ScalewrightError
 from scalewright.planner.answer import Answer, Change, answer, unselected
-from scalewright.planner.question import Generation, Question, TransformerStep, VisionModelStep
+from scalewright.planner.generation import Generation
+from scalewright.planner.question import Question, TransformerStep, VisionModelStep
 from scalewright.planner.stages.transformer_step import MIN_EFFICIENT_HEAD_DIM_MULTIPLE
 from scalewright.workload.layout import Layout, Recompute
 from scalewright.workload.precision import recipe
@@ -150,14 +151,19 @@ def _vision_neighbours(question: Question, vision: VisionModelStep, catalog: Cat
 
 
 def _generation_neighbours(question: Question, generation: Generation) -> Iterator[Neighbour]:
-    layout, tp, batch, n = question.layout, int(question.layout.tp), int(question.layout.gbs), question.num_gpus
+    layout, batch, n = question.layout, int(question.layout.gbs), question.num_gpus
+    tp, pp = int(layout.tp), int(layout.pp)
     yield f"batch {2 * batch}", replace(question, layout=replace(layout, gbs=2 * batch))
     for other in (2 * tp, tp // 2):
-        if other >= 1 and n % other == 0:
-            yield f"tp={other}, dp={n // other}", replace(question, layout=replace(layout, tp=other, dp=n // other))
+        if other >= 1 and n % (other * pp) == 0:
+            dp = n // (other * pp)
+            yield f"tp={other}, dp={dp}", replace(question, layout=replace(layout, tp=other, dp=dp))
+    if question.spec.transformer.moe is not None and int(layout.ep) == 1 and n // pp > 1:
+        yield f"experts over ep={n // pp}", replace(question, layout=replace(layout, ep=n // pp))
     narrower = NARROWER.get(question.recipe.name)
-    if narrower is not None:
+    if narrower is not None and not generation.weights:
         yield f"precision {narrower}", replace(question, recipe=recipe(narrower))
+        yield "4-bit weights", replace(question, stage=replace(generation, weights="int4"))
     width = question.recipe.activation_bytes if generation.cache_bytes is None else generation.cache_bytes
     if width > 1.0:
         yield "8-bit cache", replace(question, stage=replace(generation, cache_bytes=1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ class VisionFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationFigures:
-    """Of answering a batch of prompts."""
+    """Of answering a batch of prompts, or prompts that keep arriving."""
 
     stage_name = "generate"
     unit = "token"
@@ -128,22 +129,42 @@ class GenerationFigures:
     ttft_s: float
     """First token of a prompt that arrives alone."""
     itl_s: float
-    """Between two tokens of a sequence, the batch half through."""
+    """Between two tokens of a running sequence, on average."""
     num_running: float
-    """Sequences of a copy that a decode step serves, on average."""
+    """Sequences of a copy that an iteration serves, on average."""
     num_steps: float
-    """Decode steps until the last answer."""
+    """Iterations until the last answer."""
     mean_context: float
     """Tokens a running sequence attends to, on average."""
     memory_frac: float
     """Share of the datasheet's memory bandwidth in use, as if weights and cache always bound their terms."""
+    busy_frac: float
+    """Share of the time in which the device does not wait for the host."""
+    mfu_frac: float
+    """Arithmetic of the products over the peak."""
+    cache_frac: float
+    """Share of the cache's room that holds tokens, on average."""
+    loaded_ttft_s: float | None = None
+    """First token of a prompt among the others that arrive; None where all wait from the start."""
+    load_frac: float | None = None
+    """Arrivals over what the copies can answer; None where all wait from the start."""
+    read_again_frac: float = 0.0
+    """Tokens of a request that are computed again after it was put aside, over all of its tokens."""
 
     @property
     def ttft_interval_s(self) -> tuple[float, float]:
         return generation_interval_s(time_s=self.ttft_s, serving=self.serving, is_first_token=True)
 
+    @property
+    def itl_interval_s(self) -> tuple[float, float]:
+        return generation_interval_s(time_s=self.itl_s, serving=self.serving)
+
     def document_keys(self, answer: Answer) -> dict[str, Any]:
         rate, total, (low, high) = answer.rate_per_s, answer.time_s, answer.interval_s
+        arriving = {} if self.load_frac is None else {
+            "loaded_ttft_s": self.loaded_ttft_s if math.isfinite(self.loaded_ttft_s or math.inf) else None,
+            "load_frac": self.load_frac,
+        }  # fmt: skip
         return {
             "tokens_per_s": rate,
             "tokens_per_s_per_gpu": rate / answer.question.num_gpus,
@@ -151,9 +172,16 @@ class GenerationFigures:
             "ttft_s": self.ttft_s,
             "ttft_interval_s": list(self.ttft_interval_s),
             "itl_s": self.itl_s,
-            "itl_interval_s": [self.itl_s * end / total for end in (low, high)],
+            "itl_interval_s": list(self.itl_interval_s),
             "num_alive_per_copy": self.num_alive,
             "num_fit_per_copy": self.num_fit,
+            "num_running_per_copy": self.num_running,
+            "busy_frac": self.busy_frac,
+            "mfu_frac": self.mfu_frac,
+            "memory_bandwidth_frac": self.memory_frac,
+            "cache_frac": self.cache_frac,
+            "read_again_frac": self.read_again_frac,
+            **arriving,
         }
 
 

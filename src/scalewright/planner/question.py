@@ -21,6 +21,15 @@ from scalewright.costs.step import why_not_expressed
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.energy_use import facility_of
+from scalewright.planner.generation import (
+    GenerateRequest,
+    Generation,
+    check_generation,
+    check_not_split,
+    generation_input,
+    generation_of,
+    parse_generate,
+)
 from scalewright.planner.stack_reason import auto_stack_reason
 from scalewright.records.documents import digest
 from scalewright.workload.layout import Layout, check_divides, parse_layout
@@ -28,12 +37,10 @@ from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
 from scalewright.workload.precision import Recipe, recipe
 from scalewright.workload.rl import RlStep, parse_rl
-from scalewright.workload.stage import GenerateRequest, parse_generate
 from scalewright.workload.training import FULL, TEXT, Feed, TrainingMode, training_mode
 
 AUTO = "auto"
 NOT_SPLIT_IN_VISION = ("tp", "pp", "vpp", "cp", "ep")
-NOT_SPLIT_IN_GENERATION = ("pp", "cp", "ep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +56,6 @@ class VisionModelStep:
     """Order of the activations in memory; None: channels last where the stack compiles."""
     library_norms: bool = False
     """Activation and shortcut are in the norms of the device's library, as MXNet has them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """A batch of `gbs` prompts over `dp` copies of the model, each split over `tp` devices."""
-
-    prompt_len: int
-    response_len: int
-    """Mean length of the answers."""
-    longest_len: int | None = None
-    """Longest answer; None: all answers have the mean length."""
-    cache_bytes: float | None = None
-    """Width of a cached element; None: that of the recipe's activations."""
-    taken_bytes: float = 0.0
-    """Memory of each device that something else holds."""
-
-    @property
-    def longest(self) -> int:
-        return self.response_len if self.longest_len is None else self.longest_len
 
 
 StageQuestion = TransformerStep | VisionModelStep | Generation | RlStep
@@ -164,7 +152,16 @@ class Question:
             case VisionModelStep():
                 return self._vision_input()
             case Generation() as generation:
-                return self._generation_input(generation)
+                return {
+                    "stage": "generate",
+                    "model": self.spec.id,
+                    "shape": self._shape_input(),
+                    "machine": self.machine.as_input(),
+                    "precision": self.recipe.name,
+                    "stack": self.stack.id,
+                    "num_gpus": self.num_gpus,
+                    **generation_input(generation, self.layout, self.recipe),
+                }
             case RlStep() as rl:
                 return self._rl_input(rl)
 
@@ -197,24 +194,6 @@ class Question:
             **({"library_norms": True} if self.library_norms else {}),
             "num_loaders": self.feed.num_loaders,
             "storage": None if self.feed.storage is None else self.feed.storage.id,
-        }
-
-    def _generation_input(self, generation: Generation) -> dict[str, Any]:
-        width = self.recipe.activation_bytes if generation.cache_bytes is None else generation.cache_bytes
-        return {
-            "stage": "generate",
-            "model": self.spec.id,
-            "shape": self._shape_input(),
-            "machine": self.machine.as_input(),
-            "precision": self.recipe.name,
-            "cache_bytes": width,
-            "stack": self.stack.id,
-            "num_gpus": self.num_gpus,
-            "tp": int(self.layout.tp),
-            "batch": int(self.layout.gbs),
-            "prompt_len": generation.prompt_len,
-            "response_len": generation.response_len,
-            "longest_len": generation.longest,
         }
 
     def _rl_input(self, rl: RlStep) -> dict[str, Any]:
@@ -276,7 +255,7 @@ def ask(
             catalog, place, num_gpus=int(split.num_gpus), is_vision=spec.is_vision, storage=storage, samples=samples,
             checkpoint=checkpoint, num_loaders=num_loaders,
         ),
-        stage=_stage(spec, split, generate=generate, rl=rl, channels_last=channels_last),
+        stage=_stage(catalog, spec, split, generate=generate, rl=rl, channels_last=channels_last),
         facility=facility_of(catalog, place.system, machine.accelerator.id) if place.system else None,
         system=place.system, basis=place.basis, catalog=catalog,
     )  # fmt: skip
@@ -374,25 +353,15 @@ def _num_image_loaders(catalog: Catalog, place: Place) -> int:
 
 
 def _stage(
-    spec: ModelSpec, layout: Layout, *, generate: str | GenerateRequest | None, rl: str | RlStep | None,
-    channels_last: bool | None,
+    catalog: Catalog, spec: ModelSpec, layout: Layout, *, generate: str | GenerateRequest | None,
+    rl: str | RlStep | None, channels_last: bool | None,
 ) -> StageQuestion:  # fmt: skip
     if generate is not None:
-        _check_not_split(layout, NOT_SPLIT_IN_GENERATION)
-        return generation_stage(parse_generate(generate) if isinstance(generate, str) else generate)
+        check_not_split(layout)
+        return generation_of(catalog, parse_generate(generate) if isinstance(generate, str) else generate)
     if rl is not None:
         return parse_rl(rl) if isinstance(rl, str) else rl
     return VisionModelStep(channels_last=channels_last) if spec.is_vision else TransformerStep()
-
-
-def generation_stage(lengths: GenerateRequest) -> Generation:
-    return Generation(prompt_len=lengths.prompt, response_len=lengths.response, longest_len=lengths.longest)
-
-
-def _check_not_split(layout: Layout, knobs: tuple[str, ...]) -> None:
-    split = [name for name in knobs if int(getattr(layout, name)) > 1]
-    if split:
-        raise ConfigError(f"generation is split by tp and dp only: {split[0]} above 1 is not covered, set it to 1")
 
 
 def check(question: Question) -> None:
@@ -452,18 +421,7 @@ def _check_generation(question: Question, generation: Generation) -> None:
     if reason is not None:
         raise NotExpressedError(f"{question.spec.id}: {reason}")
     check_writes_text(question.spec)
-    heads, tp, batch = question.spec.transformer.heads, int(question.layout.tp), int(question.layout.gbs)
-    lengths = generation.prompt_len, generation.response_len
-    _check_not_split(question.layout, NOT_SPLIT_IN_GENERATION)
-    if heads % tp:
-        raise ConfigError(f"tp={tp} does not divide {heads} attention heads: choose a divisor of {heads}")
-    if batch < 1 or min(lengths) < 1:
-        raise ConfigError(f"batch {batch} and lengths {lengths[0]} and {lengths[1]} must be 1 or more")
-    if generation.longest < generation.response_len:
-        raise ConfigError(
-            f"longest={generation.longest} is shorter than the mean answer of {generation.response_len}: "
-            "give the longest answer"
-        )
+    check_generation(question.spec, question.layout, generation)
 
 
 def _check_rl(question: Question, rl: RlStep) -> None:

@@ -13,8 +13,8 @@ from scalewright.costs.roofline import Operation, Placement, place
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer
 from scalewright.planner.figures import GenerationFigures, RlFigures, TransformerFigures, VisionFigures
+from scalewright.planner.generation import Generation
 from scalewright.planner.limits import term_times
-from scalewright.planner.question import Generation
 
 Terms = list[tuple[str, float]]
 NUM_POINTS = 9

@@ -8,8 +8,11 @@ MAX_SIZE = 10**9
 """Larger sizes are slips of the keyboard, and would overflow the arrays."""
 
 
-def assignments(text: str, *, allowed: tuple[str, ...], what: str) -> dict[str, str]:
-    """The parts of `a=1,b=2`; unknown, repeated and valueless parts are refused by name."""
+def assignments(text: str, *, allowed: tuple[str, ...], what: str, value_separator: str = "") -> dict[str, str]:
+    """The parts of `a=1,b=2`; unknown, repeated and valueless parts are refused by name.
+
+    A value that has parts of its own separates them by `value_separator`, and may assign in them.
+    """
     values: dict[str, str] = {}
     for part in (p.strip() for p in text.split(",") if p.strip()):
         key, equals, value = (s.strip() for s in part.partition("="))
@@ -21,7 +24,7 @@ def assignments(text: str, *, allowed: tuple[str, ...], what: str) -> dict[str, 
             raise ConfigError(f"{what} {text!r} gives {key} twice: keep one")
         if not equals or not value:
             raise ConfigError(f"{what} {text!r} gives {key} no value: write {key}=VALUE")
-        if "=" in value:
+        if "=" in value and not (value_separator and ":" in value):
             commas = ",".join(part for piece in text.split(",") for part in piece.replace(";", " ").split())
             raise ConfigError(f"{what} {text!r}: separate its parts with commas: {commas}")
         values[key] = value

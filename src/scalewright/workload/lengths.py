@@ -26,6 +26,8 @@ NUM_CELLS = 4096
 """Cells of a numeric integral over lengths."""
 NEVER_LONGER_FRAC = 1.0 - 1e-9
 """Where the tail of a distribution without a limit is cut off in integrals."""
+NEARLY_FRAC = 0.97
+"""Of a longest length, where the expected longest of several is meant to be it."""
 FORMS = "512, fixed:512, uniform:64-512, lognormal:mean=512,cv=0.8 or pareto:mean=512,alpha=1.8,max=4096"
 PARTS = {"lognormal": ("mean", "cv", "max"), "pareto": ("mean", "alpha", "max")}
 PART_NAMES = ("mean", "cv", "alpha", "max")
@@ -311,6 +313,18 @@ def lengths_seen(lengths: Iterable[int], *, origin: str = "seen") -> LengthDistr
     return EmpiricalLength(lengths=ordered, origin=origin)
 
 
+def lengths_up_to(mean: float, longest: float, num_draws: float) -> LengthDistribution:
+    """Lengths of which only the mean and the longest of `num_draws` are known: log-normal, as wide as these two say."""
+    if longest <= mean:
+        return fixed(mean)
+
+    def expected(logarithm: float) -> float:
+        return LogNormalLength(num_mean=mean, cv=math.exp(logarithm), num_max=longest).expected_max(max(num_draws, 2.0))
+
+    cv = math.exp(_solved(expected, NEARLY_FRAC * longest, math.log(0.01), math.log(3.0), num_rounds=20))
+    return LogNormalLength(num_mean=mean, cv=cv, num_max=longest)
+
+
 def parse_lengths(text: str, *, what: str = "length") -> LengthDistribution:
     """A distribution as people write it; a whole number is a fixed length."""
     kind, colon, rest = (part.strip() for part in text.strip().partition(":"))
@@ -375,9 +389,11 @@ def _upper_normal(z: Floats) -> Floats:
     return np.array([0.5 * math.erfc(float(x) / math.sqrt(2.0)) for x in z])
 
 
-def _solved(rising: Callable[[float], float], target: float, low: float, high: float) -> float:
+def _solved(
+    rising: Callable[[float], float], target: float, low: float, high: float, *, num_rounds: int = 100
+) -> float:
     """Where a rising function reaches a value, by bisection."""
-    for _ in range(100):
+    for _ in range(num_rounds):
         middle = (low + high) / 2.0
         if rising(middle) < target:
             low = middle

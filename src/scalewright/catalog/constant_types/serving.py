@@ -14,8 +14,27 @@ class ServingConstants(Strict):
     """Time of the smallest all-reduce by direct reads and writes between the devices of a node."""
     direct_reduce_bandwidth: BytesPerS
     """Rate of such an all-reduce below a few MiB, in the counting of a ring."""
+    host_sum_share: Fraction
+    """Rate of sums between devices that only the host joins, over that of their links."""
     engine_step_time: Seconds
     """Host work of a serving engine per iteration that the device waits for: scheduling, sampling, bookkeeping."""
+    sequence_step_time: Seconds
+    """Host work for each running sequence of an iteration."""
+    prompt_layer_time: Seconds
+    """What one layer of an iteration that reads prompts takes beyond traffic and arithmetic: launches, no graph."""
+    serving_matmul_share: Fraction
+    """Rate of a serving engine's large 16-bit products over the rate that a device sustains."""
+    narrow_serving_share: Fraction
+    """The same for products in 8 bit and fewer, with the casts of their inputs."""
+    serving_expert_share: Fraction
+    """Rate of routed experts' products over that of dense ones."""
+    serving_blend: Count
+    """Exponent with which arithmetic and traffic of a product join at the corner of the roofline."""
+    serving_passes: Count
+    """Times a layer's activations cross memory outside products and attention, at the width of the model and of the
+    feed-forward."""
+    cache_bandwidth_share: Fraction
+    """Rate at which attention reads the cache, over the reachable memory bandwidth."""
     serving_memory_share: Fraction
     """Share of a device's memory a serving engine fills."""
     generation_interval_low: Fraction

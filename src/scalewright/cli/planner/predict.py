@@ -18,7 +18,11 @@ LayoutText = Annotated[
 ]
 TransportName = Annotated[str | None, typer.Option(help="Network path; default: the fabric's best.")]
 GenerateText = Annotated[
-    str | None, typer.Option(help="Generation instead: prompt=2048,response=256; the layout's tp, dp and gbs count.")
+    str | None,
+    typer.Option(
+        help="Generation instead: prompt=2048,response=lognormal:mean=512,cv=0.8; also answers=, rate=, running=, "
+        "cache=fp8, weights=int4, engine=vllm. gbs is the number of answers."
+    ),
 ]
 RlText = Annotated[
     str | None,

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from scalewright.planner.validation.error_table import Scores
 
 
-KINDS = ("steps", "campaign", "rl")
+KINDS = ("steps", "campaign", "generation", "rl")
 LEAST_INSIDE_FRAC = 0.8
-"""Share of the shipped whole runs that the interval has to hold."""
-MOST_RL_ERROR_FRAC = 0.2
-"""Mean error of the shipped RL steps, each model left out."""
+"""Share of the shipped whole runs, and of the rates of generation, that the interval has to hold."""
+MOST_ERROR_FRAC = 0.2
+"""Mean error of the shipped rates of generation, and of the shipped RL steps, each model left out."""
 
 
 def run(
@@ -26,7 +26,10 @@ def run(
         typer.Argument(metavar="FILE.jsonl", help="Rows to predict; default: those shipped.", show_default=False),
     ] = None,
     kind: Annotated[
-        str, typer.Option(help="steps: training steps; campaign: GPU-hours of whole runs (TOML); rl: RL steps.")
+        str,
+        typer.Option(
+            help="steps: training steps; generation: tokens/s; rl: RL steps; campaign: GPU-hours of whole runs (TOML)."
+        ),
     ] = "steps",
     record: Annotated[
         bool, typer.Option("--record", help="For developers: keep the scores of the shipped rows as those to hold.")
@@ -38,8 +41,9 @@ def run(
     """Predict published runs from their own model, hardware and layout, and print how far off we are.
 
     Exit 1: none of a file's rows can be predicted; without a file, a score is worse than the one recorded. With --kind
-    campaign: fewer than 80 % of the shipped whole runs are inside the interval, each family left out. Of RL
-    steps: the mean error of those shipped, each model left out, is above 20 %.
+    campaign: fewer than 80 % of the shipped whole runs are inside the interval, each family left out. Of generation:
+    the same of the shipped rates, or a mean error above 20 %. Of RL steps: the mean error of those shipped, each model
+    left out, is above 20 %.
     """
     from scalewright.catalog.library import open_catalog
     from scalewright.catalog.published import load_runs
@@ -57,7 +61,7 @@ def run(
     if kind != "steps":
         if record:
             raise ConfigError(f"--record keeps scores of steps, not of kind {kind}: leave it or --kind out")
-        tables = {"campaign": _campaigns, "rl": _rl_steps}
+        tables = {"campaign": _campaigns, "generation": _generation, "rl": _rl_steps}
         tables[kind](file, as_json=as_json, out=out, catalog=catalog)
         return
     if record and file is not None:
@@ -110,7 +114,26 @@ def _rl_steps(file: Path | None, *, as_json: bool, out: Path | None, catalog: Pa
     body = table.as_document() | ({"left_out": left_out} if left_out else {})
     if not print_json(body, out=out, as_json=as_json):
         print_rl_table(answer_console(), table, left_out=left_out)
-    if not table.predicted or left_out.get("mape_frac", 0.0) > MOST_RL_ERROR_FRAC:
+    if not table.predicted or left_out.get("mape_frac", 0.0) > MOST_ERROR_FRAC:
+        raise typer.Exit(ExitCode.NO)
+
+
+def _generation(file: Path | None, *, as_json: bool, out: Path | None, catalog: Path | None) -> None:
+    """Predicted beside published rates of generation."""
+    from scalewright.catalog.library import open_catalog
+    from scalewright.planner.validation.generation_table import generation_scores, generation_table
+    from scalewright.records.types import ExitCode
+    from scalewright.report.console import answer_console
+    from scalewright.report.planner.generation_validation import print_generation_table
+
+    table = generation_table(open_catalog(catalog), file)
+    if not print_json(table.as_document(), out=out, as_json=as_json):
+        print_generation_table(answer_console(), table)
+    overall = generation_scores(table.predicted)
+    mape, inside = overall["mape_frac"], overall["coverage_frac"]
+    if mape is None or inside is None:
+        raise typer.Exit(ExitCode.NO)
+    if file is None and (mape > MOST_ERROR_FRAC or inside < LEAST_INSIDE_FRAC):
         raise typer.Exit(ExitCode.NO)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from scalewright.catalog.types import Accelerator, Constants, Precision, Stack
 from scalewright.costs.machine.collective_lines import MeasuredLine
+from scalewright.costs.machine.generation_rates import GenerationRates
 from scalewright.costs.machine.measured_convolutions import NOT_MEASURED, MeasuredConvolutions
 from scalewright.costs.machine.network import Network
 from scalewright.costs.machine.stack_costs import Launches, StackCosts, fitted_stack_costs, measured_stack_costs
@@ -91,6 +92,8 @@ class Machine:
     """On convolutions of matrix units, and of CPUs."""
     norm_factor: float = 1.0
     """On norms that were not measured as operators: a CPU's, and those that a compiler writes."""
+    generation: GenerationRates | None = None
+    """What a serving engine reaches; None: fitted shares of the device's rates."""
     kernel_gap_s: float = 0.0
     """Between two kernels of a full queue."""
     autocast_host_frac: float = 0.0

@@ -16,6 +16,7 @@ from scalewright.here.place import Place, place_of
 from scalewright.launch.prepare.language_setup import default_ranks, machine_of
 from scalewright.launch.prepare.outlook import RunTooLargeError
 from scalewright.planner.answer import Answer, answer
+from scalewright.planner.generation import GenerateRequest
 from scalewright.planner.question import ask
 from scalewright.workload.generate_run import EngineTarget, GenerateRun, ServerTarget
 from scalewright.workload.layout import Layout, parse_layout
@@ -29,7 +30,6 @@ from scalewright.workload.request_plan import (
     read_requests,
 )
 from scalewright.workload.run_options import AUTO
-from scalewright.workload.stage import GenerateRequest
 
 DEFAULT_REQUESTS = 64
 FILE_TIMES = "file"
@@ -173,10 +173,7 @@ def predict_loads(
     prompts, lengths = length_distributions(plan)
     num = plan.num_requests * plan.num_answers
     machine = here if isinstance(here, Place | Machine) else here.machine
-    request = GenerateRequest(
-        prompt=max(round(prompts.mean), 1), response=max(round(lengths.mean), 1),
-        longest=max(round(lengths.expected_max(num)), round(lengths.mean), 1),
-    )  # fmt: skip
+    request = GenerateRequest(prompt=prompts, response=lengths)
     answers, duration_s = [], 0.0
     for requests in planned_loads(plan):
         at_once = min(num, plan.most_at_once * plan.num_answers) if plan.most_at_once else num

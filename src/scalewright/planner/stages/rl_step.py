@@ -12,7 +12,8 @@ from scalewright.costs.step import StepCost, step_cost
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import RlFigures, RlPart
-from scalewright.planner.question import Generation, Question
+from scalewright.planner.generation import Generation
+from scalewright.planner.question import Question
 from scalewright.planner.stages.generation_batch import hardware_flop
 from scalewright.planner.stages.rl_memory import (
     held_memory,

@@ -9,10 +9,10 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.planner.answer import Change
 from scalewright.planner.energy_use import facility_of
+from scalewright.planner.generation import generation_of, parse_generate
 from scalewright.planner.plan import what_if_body
 from scalewright.planner.question import (
     Question,
-    generation_stage,
     resolve_place,
     resolve_recipe,
     resolve_spec,
@@ -32,7 +32,6 @@ from scalewright.records.documents import document
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.rl import parse_rl
-from scalewright.workload.stage import parse_generate
 from scalewright.workload.training import FULL, TrainingMode, training_mode
 
 
@@ -134,7 +133,8 @@ def _with_choices(plan: StagePlan, base: Question, options: PlanOptions, *, seq:
     else:
         request = options.generate or _usual_requests(seq)
         lengths, batch = parse_generate(request), options.global_batch or num_gpus * USUAL_PROMPTS
-        stage = generation_stage(lengths)
+        assert base.catalog is not None
+        stage = generation_of(base.catalog, lengths)
         choices = generation_choices(replace(base, layout=Layout(gbs=batch), stage=stage, mode=FULL), num_gpus=num_gpus)
     change = choices[0].prediction.what_if(what_if) if what_if is not None and choices else None
     return replace(plan, choices=tuple(choices[: options.top]) if choices else (), request=request, change=change)

@@ -8,7 +8,8 @@ from typing import Any
 
 from scalewright.errors import ConfigError, ScalewrightError
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.question import Generation, Question
+from scalewright.planner.generation import Generation
+from scalewright.planner.question import Question
 from scalewright.planner.search.search import search_each
 from scalewright.planner.search.space import Fixed, Space, stacks_by_zero
 from scalewright.workload.layout import Layout

@@ -13,7 +13,7 @@ from typing import Any
 
 from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.published import PublishedRun
+from scalewright.catalog.published import PublishedRun, RunModel
 from scalewright.catalog.types import MlaShape, MoeShape, Stack, TransformerShape
 from scalewright.costs.breakdown import FloatLike
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
@@ -138,7 +138,7 @@ def express(catalog: Catalog, run: PublishedRun) -> Case:
     """A published run in our terms, from its model, hardware, layout, dtype and software fields alone."""
     if run.conditions is not None:
         raise NotInScopeError(f"it is not comparable: {run.conditions}")
-    spec = _spec(run)
+    spec = published_spec(run.model)
     if run.dtype is None:
         raise NotInScopeError("the row gives no dtype")
     recipe = RECIPES.get(run.dtype)
@@ -234,8 +234,8 @@ def stack_of(run: PublishedRun) -> str:
     return "eager-unfused" if run.dtype == "fp16" else "megatron-core"
 
 
-def _spec(run: PublishedRun) -> ModelSpec:
-    m = run.model
+def published_spec(m: RunModel) -> ModelSpec:
+    """The model that a row describes by its shape."""
     needed = {"layers": m.layers, "hidden": m.hidden, "heads": m.heads, "ffn_hidden": m.ffn_hidden, "vocab": m.vocab}
     missing = [name for name, value in needed.items() if value is None]
     missing += [name for name, value in {"seq": m.seq, "gated": m.gated}.items() if value is None]
@@ -271,8 +271,8 @@ def _spec(run: PublishedRun) -> ModelSpec:
         out_bias=not gated,
         ffn_bias=not gated,
         tied_embeddings=not gated,
-        moe=_moe(run),
-        mla=_mla(run),
+        moe=_moe(m),
+        mla=_mla(m),
         qk_norm=m.qk_norm,
     )
     return ModelSpec(id=m.name, name=m.name, shape=shape)
@@ -283,23 +283,23 @@ DEEPSEEK_MLA = MlaShape(q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128
 are DeepSeek-V2's and V3's in every published row (arXiv:2405.04434)."""
 
 
-def _mla(run: PublishedRun) -> MlaShape | None:
-    if not run.model.mla:
+def _mla(model: RunModel) -> MlaShape | None:
+    if not model.mla:
         return None
-    rank = run.model.q_lora_rank
+    rank = model.q_lora_rank
     return DEEPSEEK_MLA if rank is None else DEEPSEEK_MLA.model_copy(update={"q_lora_rank": rank})
 
 
 MAX_ASSUMED_VPP = 8
 
 
-def is_truncated(run: PublishedRun) -> bool:
+def is_truncated(model: RunModel) -> bool:
     """A proxy cut to a few layers (`DeepSeek-V3-4L`) keeps one dense layer, even if the whole model has more."""
-    return re.search(r"-\d+L$", run.model.name) is not None
+    return re.search(r"-\d+L$", model.name) is not None
 
 
-def _moe(run: PublishedRun) -> MoeShape | None:
-    moe = run.model.moe
+def _moe(model: RunModel) -> MoeShape | None:
+    moe = model.moe
     if moe is None:
         return None
     assert moe.experts
@@ -310,7 +310,7 @@ def _moe(run: PublishedRun) -> MoeShape | None:
         top_k=moe.top_k,
         num_shared=moe.shared,
         expert_ffn=moe.expert_ffn,
-        num_dense_layers=min(moe.dense_layers, 1) if is_truncated(run) else moe.dense_layers,
+        num_dense_layers=min(moe.dense_layers, 1) if is_truncated(model) else moe.dense_layers,
     )
 
 

@@ -6,7 +6,8 @@ from rich.console import Console
 
 from scalewright.catalog.library import Catalog
 from scalewright.planner.answer import Answer
-from scalewright.planner.question import Generation, TransformerStep, VisionModelStep
+from scalewright.planner.generation import Generation
+from scalewright.planner.question import TransformerStep, VisionModelStep
 from scalewright.report.planner.prediction import explain_transformer, print_transformer
 from scalewright.report.planner.stages import explain_stage, print_generation, print_rl, print_vision
 from scalewright.workload.rl import RlStep

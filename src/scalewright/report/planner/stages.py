@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -18,8 +19,9 @@ from scalewright.costs.breakdown import Breakdown
 from scalewright.planner.answer import Answer, Change
 from scalewright.planner.changes import changes
 from scalewright.planner.energy_use import Footprint
-from scalewright.planner.figures import RlFigures
-from scalewright.planner.question import Generation, VisionModelStep
+from scalewright.planner.figures import GenerationFigures, RlFigures
+from scalewright.planner.generation import Generation
+from scalewright.planner.question import VisionModelStep
 from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
 from scalewright.planner.stages.vision_step import loader_words
@@ -36,6 +38,7 @@ from scalewright.report.planner.explanation import (
     print_terms,
 )
 from scalewright.report.planner.memory import memory_rows, short_verdict, verdict
+from scalewright.workload.layout import Layout
 from scalewright.workload.rl import RlStep
 
 
@@ -45,11 +48,9 @@ def print_generation(console: Console, answer: Answer) -> None:
     assert isinstance(generation, Generation)
     console.print(
         f"[bold]{escape(question.spec.id)}[/] generating on {question.num_gpus} x {machine.accelerator.id} "
-        f"({escape(machine.name)}), {question.recipe.name}, tp={layout.tp}"
+        f"({escape(machine.name)}), {_precision_words(answer, generation)}, {_split_words(layout)}"
     )
-    longest = f", the longest {generation.longest}" if generation.longest != generation.response_len else ""
-    lengths = f"of {generation.prompt_len} tokens, answers of {generation.response_len}{longest}"
-    console.print(f"{layout.gbs} prompts {lengths}")
+    console.print(_request_words(answer, generation))
     table, rate, total, ends = plain_table("", "predicted", ""), answer.rate_per_s, answer.time_s, answer.interval_s
     spread = f"{rate * total / ends[1]:,.0f} to {rate * total / ends[0]:,.0f}"
     rates = f"{kind}; {spread}; {rate / question.num_gpus:,.0f} each"
@@ -59,8 +60,12 @@ def print_generation(console: Console, answer: Answer) -> None:
     table.add_row("at least", _s(answer.bound_s), "bound; weights once a step, or arithmetic at dense peak")
     first = interval_words(kind, figures.ttft_interval_s)
     table.add_row("first token", _s(figures.ttft_s), f"{first}; of a prompt that arrives alone")
-    each = figures.itl_s * ends[0] / total, figures.itl_s * ends[1] / total
-    table.add_row("next token", _s(figures.itl_s), f"{interval_words(kind, each)}; of a running sequence")
+    table.add_row(
+        "next token", _s(figures.itl_s), f"{interval_words(kind, figures.itl_interval_s)}; of a running sequence"
+    )
+    if figures.load_frac is not None:
+        table.add_row("under this load", *_load_words(figures))
+    table.add_row("utilisation", units.format(figures.busy_frac, units.FRACTION), _use_words(figures))
     room = f"room for {figures.num_fit} sequences a copy: {verdict(answer)}"
     table.add_row("memory", _b(answer.memory_bytes), f"model; of {_b(machine.memory_bytes)}; {room}")
     _add_energy(table, answer.footprint, "all answers cost", "tokens")
@@ -69,6 +74,49 @@ def print_generation(console: Console, answer: Answer) -> None:
     print_terms(console, "where the time goes", answer.time, units.SECONDS, max_depth=2)
     print_terms(console, "where the memory goes", answer.memory, units.BYTES, max_depth=2)
     print_notes(console, answer.warnings)
+
+
+def _split_words(layout: Layout) -> str:
+    names = [name for name in ("tp", "pp", "ep") if name == "tp" or int(getattr(layout, name)) > 1]
+    return ", ".join(f"{name}={getattr(layout, name)}" for name in names)
+
+
+def _precision_words(answer: Answer, generation: Generation) -> str:
+    words = answer.question.recipe.name
+    if generation.weights:
+        words += f", {generation.weights} weights"
+    width = answer.generation.serving.cache_bytes
+    return words if width == answer.question.recipe.activation_bytes else f"{words}, {8 * width:g}-bit cache"
+
+
+def _request_words(answer: Answer, generation: Generation) -> str:
+    prompts, layout = generation.prompts, answer.question.layout
+    of = f"{generation.prompt_len} tokens" if prompts is None else f"{generation.prompt_len} tokens ({prompts.text})"
+    longest = f", the longest {generation.longest}" if generation.longest != generation.response_len else ""
+    answers = "" if generation.answers is None else f" ({generation.answers.text})"
+    each = "" if generation.num_per_prompt == 1 else f", {generation.num_per_prompt} to each"
+    engine = "" if generation.engine is None else f"; limits of {generation.engine.id}"
+    num = int(layout.gbs) // generation.num_per_prompt
+    rate = "" if generation.requests_per_s is None else f"; {generation.requests_per_s:g} arrive a second"
+    return f"{num} prompts of {of}, answers of {generation.response_len}{longest}{answers}{each}{rate}{engine}"
+
+
+def _load_words(figures: GenerationFigures) -> tuple[str, str]:
+    load = units.format(figures.load_frac or 0.0, units.FRACTION)
+    if figures.loaded_ttft_s is None or math.isinf(figures.loaded_ttft_s):
+        return load, "of what the copies can answer: the queue grows without end"
+    first = _s(figures.loaded_ttft_s)
+    return load, f"of what the copies can answer; first token after {first}, {figures.num_running:.3g} run at once"
+
+
+def _use_words(figures: GenerationFigures) -> str:
+    percent = {
+        "of the memory bandwidth": figures.memory_frac,
+        "of the arithmetic": figures.mfu_frac,
+        "of the cache": figures.cache_frac,
+    }
+    used = ", ".join(f"{units.format(frac, units.FRACTION)} {name}" for name, frac in percent.items())
+    return f"of the time the device does not wait for the host; {used}"
 
 
 def print_rl(console: Console, answer: Answer) -> None:
@@ -178,7 +226,7 @@ def explain_stage(console: Console, answer: Answer, catalog: Catalog, *, whole: 
 
 
 FORMULAS: dict[type, tuple[str, ...]] = {
-    Generation: ("generation.generation_interval_s", "generation.least_time_s"),
+    Generation: ("generation.phases", "generation.generation_interval_s", "generation.least_time_s"),
     RlStep: ("stage.rl_interval_s", "stage.waited_rollout_s"),
     VisionModelStep: ("vision.move_time_s", "vision.interval_s"),
 }

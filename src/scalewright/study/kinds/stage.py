@@ -14,6 +14,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.answer import Answer, answer
+from scalewright.planner.generation import GenerateRequest
 from scalewright.planner.limits import term_times
 from scalewright.planner.question import Question, ask, resolve_recipe
 from scalewright.planner.stages.minimum_gpus import MinimumGpus, minimum_gpus
@@ -23,9 +24,9 @@ from scalewright.study.kinds.base import Outcome, PredictedOnly
 from scalewright.study.kinds.options import STRICT, parse_options
 from scalewright.study.kinds.training import system_facts
 from scalewright.workload.layout import Layout
+from scalewright.workload.lengths import fixed
 from scalewright.workload.named import resolve_model
 from scalewright.workload.rl import RlStep
-from scalewright.workload.stage import GenerateRequest
 from scalewright.workload.training import ModeName
 
 
@@ -52,7 +53,10 @@ class StagePoint:
     """Steps of training or RL; batches of generation."""
 
 
-NOT_BUSY = ("tensor parallel", "prompt tensor sums", "kernels", "engine", "prompt engine")
+NOT_BUSY = (
+    "tensor parallel", "prompt tensor parallel", "kernels", "prompt kernels", "engine", "prompt engine", "pipeline",
+    "prompt pipeline", "expert exchange", "prompt expert exchange",
+)  # fmt: skip
 """Terms of generation in which a device neither reads nor computes: it exchanges, or waits for a launch."""
 
 _OPTIONS: TypeAdapter[StagePoint] = TypeAdapter(StagePoint)
@@ -105,7 +109,7 @@ def _question(catalog: Catalog, point: StagePoint, place: Place, fewest: Minimum
     if point.stage == "sft":
         return common(layout=layout, seq=point.prompt + point.response, mode=point.mode)
     if point.stage == "generate":
-        lengths = GenerateRequest(prompt=point.prompt, response=point.response)
+        lengths = GenerateRequest(prompt=fixed(point.prompt), response=fixed(point.response))
         return common(layout=Layout(tp=tp, dp=n // tp, gbs=point.batch), generate=lengths)
     step = RlStep(
         num_prompts=point.prompts, num_responses=point.answers, prompt_len=point.prompt, response_len=point.response,
