@@ -22,6 +22,7 @@ from scalewright.errors import ConfigError, LayoutError, NotExpressedError
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.energy_use import facility_of
 from scalewright.planner.generation import (
+    USUAL_ENGINE,
     GenerateRequest,
     Generation,
     check_generation,
@@ -33,6 +34,7 @@ from scalewright.planner.generation import (
 from scalewright.planner.stack_reason import auto_stack_reason
 from scalewright.records.documents import digest
 from scalewright.workload.layout import Layout, check_divides, parse_layout
+from scalewright.workload.lengths import LengthDistribution
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
 from scalewright.workload.precision import Recipe, recipe
@@ -116,6 +118,12 @@ class Question:
     def id(self) -> str:
         return digest(self.resolved_input())
 
+    def _answers(self, rl: RlStep) -> LengthDistribution | None:
+        """Lengths of the answers of an RL step; None: all are equal."""
+        c = self.machine.constants
+        lengths = rl.answers(least_cv=c.answer_spread.value, limit_frac=c.answers_at_limit.value)
+        return None if lengths.is_fixed else lengths
+
     def rollout(self, *, taken_bytes: float = 0.0, num_batches: int = 1) -> Question:
         """The generation inside an RL step, beside `taken_bytes` that the trainer holds on each device.
 
@@ -137,7 +145,8 @@ class Question:
             ),
             stage=Generation(
                 prompt_len=rl.prompt_len, response_len=rl.response_len, longest_len=rl.longest_len,
-                taken_bytes=taken_bytes,
+                answers=self._answers(rl), num_per_prompt=rl.num_responses, taken_bytes=taken_bytes,
+                engine=None if self.catalog is None else self.catalog.engine(USUAL_ENGINE),
             ),
             mode=FULL,
             feed=TEXT,
