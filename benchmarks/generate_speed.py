@@ -14,11 +14,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import statistics
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +29,7 @@ import torch
 from scalewright.catalog.library import open_catalog
 from scalewright.catalog.types import TransformerShape
 from scalewright.run.generate.engine import Engine
+from scalewright.run.generate.hugging_face import open_hugging_face
 from scalewright.run.generate.open import open_engine
 from scalewright.run.generate.options import EngineOptions
 from scalewright.run.generate.requests import GREEDY, Request, Sampling
@@ -232,11 +236,96 @@ def compared(plain: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+PROMPT_LENGTHS = [8, 16, 24, 32, 48, 64, 96, 192] * 4
+ANSWER_LENGTHS = [8, 12, 16, 24, 32, 48, 96, 256] * 4
+CPU_SHAPE = {"n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 512, "vocab_size": 16384}
+
+
+def on_cpu(folder: Path, num_repeats: int) -> None:
+    """32 prompts of mixed length with answers of mixed length, beside transformers: all in one padded batch, which goes
+    on until its longest answer ends, and one prompt after the other. Repeats are interleaved; each keeps its best."""
+    import transformers
+
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+    config = transformers.GPT2Config(**CPU_SHAPE, bos_token_id=0, eos_token_id=0)
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs.save_pretrained(folder)
+    ours = open_hugging_face(folder)
+    options = EngineOptions(max_context=512, precision="fp32", max_running=32, prefill_chunk=512)
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(1)).tolist()
+    requests = [
+        Request(id=str(n), prompt=prompts(1, PROMPT_LENGTHS[n], ours.shape.vocab, seed=n)[0],
+                max_new_tokens=ANSWER_LENGTHS[order[n]], sampling=GREEDY)
+        for n in range(32)
+    ]  # fmt: skip
+    num_tokens = sum(request.max_new_tokens for request in requests)
+    engine = open_engine(
+        ours.shape, options, device=torch.device("cpu"), weights=ours.weights(), constants=ours.constants
+    )
+    wall_s: dict[str, float] = {}
+    cpu_s: dict[str, float] = {}
+    answers: dict[str, dict[str, list[int]]] = {}
+    ways = {"ours": partial(by_engine, engine), "transformers, one padded batch": partial(by_batch, theirs),
+            "transformers, one by one": partial(by_prompt, theirs)}  # fmt: skip
+    for _ in range(num_repeats):
+        for name, generate in ways.items():
+            begun = time.perf_counter(), time.process_time()
+            answers[name] = generate(requests)
+            wall_s[name] = min(wall_s.get(name, float("inf")), time.perf_counter() - begun[0])
+            cpu_s[name] = min(cpu_s.get(name, float("inf")), time.process_time() - begun[1])
+    emit(
+        kind="cpu", model=f"GPT-2 of {CPU_SHAPE}, random weights", precision="fp32", threads=2, requests=32,
+        answer_tokens=num_tokens, torch=torch.__version__, transformers=transformers.__version__, wall_s=wall_s,
+        cpu_s=cpu_s, load_average=os.getloadavg()[0],
+        tokens_per_s={name: num_tokens / seconds for name, seconds in wall_s.items()},
+        times_faster={name: seconds / wall_s["ours"] for name, seconds in wall_s.items()},
+        times_less_cpu={name: seconds / cpu_s["ours"] for name, seconds in cpu_s.items()},
+        equal_answers={n: sum(answers["ours"][r.id] == a[r.id] for r in requests) for n, a in answers.items()},
+    )  # fmt: skip
+
+
+def by_engine(engine: Engine, requests: list[Request]) -> dict[str, list[int]]:
+    for request in requests:
+        engine.add(request)
+    return {completion.request_id: list(completion.tokens) for completion in engine.drain()}
+
+
+def by_batch(model: Any, requests: list[Request]) -> dict[str, list[int]]:
+    width = max(len(request.prompt) for request in requests)
+    tokens, mask = (
+        torch.zeros(len(requests), width, dtype=torch.int64),
+        torch.zeros(len(requests), width, dtype=torch.int64),
+    )
+    for row, request in enumerate(requests):
+        tokens[row, width - len(request.prompt) :] = torch.tensor(request.prompt)
+        mask[row, width - len(request.prompt) :] = 1
+    most = max(request.max_new_tokens for request in requests)
+    out = generated(model, tokens, mask, most)[:, width:].tolist()
+    return {request.id: row[: request.max_new_tokens] for request, row in zip(requests, out, strict=True)}
+
+
+def by_prompt(model: Any, requests: list[Request]) -> dict[str, list[int]]:
+    answers = {}
+    for request in requests:
+        prompt = torch.tensor([request.prompt])
+        out = generated(model, prompt, torch.ones_like(prompt), request.max_new_tokens)
+        answers[request.id] = out[0, len(request.prompt) :].tolist()
+    return answers
+
+
+def generated(model: Any, tokens: Any, mask: Any, num_tokens: int) -> Any:
+    with torch.inference_mode():
+        return model.generate(tokens, attention_mask=mask, max_new_tokens=num_tokens, min_new_tokens=num_tokens,
+                              do_sample=False, pad_token_id=0, eos_token_id=None)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda",), required=True)
+    parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     parser.add_argument("--core", action="store_true", help="only batch 64, 8 and 1 at context 2048 in bf16")
     parser.add_argument("--check", action="store_true", help="compare kernels with PyTorch's operators first")
+    parser.add_argument("--repeats", type=int, default=3, help="on a CPU")
     parser.add_argument("--seconds", type=float, default=3600.0, help="start nothing new after these")
     arguments = parser.parse_args()
     DEADLINE_S[0] = time.perf_counter() + arguments.seconds
@@ -244,6 +333,9 @@ def main() -> None:
         if arguments.check:
             guarded(check, "check")
         on_gpu(CORE if arguments.core else CORE + MORE)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            on_cpu(Path(folder), arguments.repeats)
 
 
 if __name__ == "__main__":

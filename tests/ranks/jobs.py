@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.checkpoint import Checkpointer
+from scalewright.run.generate.open import checkpoint_weights, open_engine
+from scalewright.run.generate.options import EngineOptions, WeightPrecision
+from scalewright.run.generate.requests import Request, Sampling
 from scalewright.run.language.optimizer import local
 from scalewright.run.language.session import LanguageSession, open_language_session
 from scalewright.run.vision.loader import ImageBatch
@@ -146,3 +150,23 @@ def _image_steps(session: Any, first: int, last: int) -> None:
         size = (run.batch, run.image_size, run.image_size, 3)
         images = torch.randint(256, size, dtype=torch.uint8, generator=generator)
         session.step(images, torch.randint(run.num_classes, (run.batch,), generator=generator))
+
+
+def generate(
+    document: dict[str, Any], checkpoint: str, precision: str
+) -> list[tuple[str, int, list[int], list[float]]]:
+    """Answers of an engine over all ranks, tensor parallel, from the run's seed or from a checkpoint."""
+    run = from_document(document, where="the test's configuration")
+    device = torch.device("cpu")
+    engine = open_engine(
+        run.shape,
+        EngineOptions(max_context=16, precision=cast(WeightPrecision, precision), max_running=3, prefill_chunk=5),
+        device=device,
+        weights=checkpoint_weights(Path(checkpoint), device=device) if checkpoint else run.seed,
+        group=dist.group.WORLD,
+    )
+    for number, length in enumerate((1, 3, 9)):
+        sampling = Sampling(temperature=float(number % 2), seed=number)
+        prompt = tuple(range(2, 2 + length))
+        engine.add(Request(id=str(number), prompt=prompt, max_new_tokens=7, num_answers=2, sampling=sampling))
+    return sorted((c.request_id, c.index, list(c.tokens), list(c.log_probs)) for c in engine.drain())

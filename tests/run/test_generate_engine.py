@@ -160,6 +160,21 @@ def test_bytes_are_counted_from_what_was_read() -> None:
     assert engine.stats.num_prefill_tokens == 3
 
 
+@pytest.mark.parametrize(("precision", "width", "tolerance"), [("bf16", 2, 0.15), ("fp8", 1, 0.6)])
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_shorter_weights_give_nearly_the_same_probabilities(
+    name: str, precision: str, width: int, tolerance: float
+) -> None:
+    prompt, whole, short = (3, 1, 4, 1, 5, 9, 2, 6), engine_of(name), engine_of(name, precision=precision)
+    log_probs = []
+    for engine in (whole, short):
+        engine.add(request("r", prompt, 1))
+        log_probs.append(engine.drain()[0].log_probs[0])
+    assert log_probs[0] == pytest.approx(log_probs[1], abs=tolerance)
+    products = sum(w.numel() for n, w in weights_of(SHAPES[name]).items() if n.startswith("layers") and w.dim() == 2)
+    assert whole.stats.weight_bytes - short.stats.weight_bytes >= products * (4 - width) * 0.9
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
