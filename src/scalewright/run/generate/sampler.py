@@ -18,7 +18,7 @@ from scalewright.run.generate.requests import Sampling
 
 SamplerKind = Literal["greedy", "plain", "filtered"]
 GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""Constants of the generator splitmix64 (steele2014)."""
+"""Constants of the generator splitmix64, by Steele, Lea and Flood (2014)."""
 
 
 @dataclass(frozen=True, slots=True)
