@@ -1,7 +1,7 @@
 """Which sequences read and decode in the next step, and which lose their pages when the cache is full.
 
-Older work goes first. If a sequence needs a page and none is free, the youngest holder of pages gives up all of its
-own and is read again later. The cache holds at least one whole sequence, so the oldest one always ends.
+Older work goes first. If a sequence needs a page and none is free, the youngest running one gives up all of its own
+and is read again later. The cache holds at least one whole sequence, so the oldest one always ends.
 """
 
 from __future__ import annotations
@@ -100,8 +100,10 @@ class Scheduler:
     def preempt_all(self) -> list[tuple[str, int]]:
         """Take every page away, youngest first: everything is read again, with the weights of then."""
         plan = StepPlan()
-        while self._running or self._prefixes:
-            self._preempt_youngest(plan)
+        for sequence in sorted(self._running, key=lambda running: running.key, reverse=True):
+            self._preempt(plan, sequence)
+        for group in list(self._prefixes):
+            self._drop_prefix(group)
         return plan.preempted
 
     def _decodable(self) -> list[Sequence]:
@@ -115,16 +117,19 @@ class Scheduler:
         """A page for the next token of every sequence that decodes, oldest first."""
         for sequence in sorted(self._decodable(), key=lambda s: s.key):
             while sequence.span is not None and self._num_missing(sequence) > self.pool.num_free:
-                self._preempt_youngest(plan)
+                self._make_room(plan, sequence)
             if sequence.span is not None:
                 sequence.span.pages += self.pool.take(self._num_missing(sequence))
 
-    def _preempt_youngest(self, plan: StepPlan) -> None:
-        holders: list[Sequence | Group] = [*self._running, *self._prefixes]
-        victim = max(holders, key=lambda holder: holder.key)
-        if isinstance(victim, Group):
-            self._drop_prefix(victim)
-            return
+    def _make_room(self, plan: StepPlan, sequence: Sequence) -> None:
+        """Take pages from the youngest running sequence; before it is the asking one itself, from shared prompts."""
+        victim = max(self._running, key=lambda running: running.key)
+        if victim is sequence and self._prefixes:
+            self._drop_prefix(max(self._prefixes, key=lambda group: group.key))
+        else:
+            self._preempt(plan, victim)
+
+    def _preempt(self, plan: StepPlan, victim: Sequence) -> None:
         assert victim.num_in_flight == 0
         self._leave(victim)
         victim.num_preemptions += 1
@@ -177,12 +182,12 @@ class Scheduler:
                 position += 1  # its prompt is being read
                 continue
             num_to_read = sequence.length - 1 - (group.num_prefix_tokens if group.is_prefix_ready else 0)
-            opens_prefix = group.prefix is None and group.num_unstarted > 1 and group.num_prefix_tokens > 0
+            opens_prefix = not sequence.has_started and self._is_worth_sharing(group)
             num_pages = self._num_prefix_pages(group) if opens_prefix else self._num_own_pages(sequence)
             if num_to_read > 0 and budget <= 0:
                 return
             if num_pages + len(self._running) > self.pool.num_free:  # running sequences will soon need a page each
-                if self._running or not self._drop_a_ready_prefix():
+                if self._running or not self._drop_a_ready_prefix(sequence):
                     return
             elif opens_prefix:
                 budget -= self._open_prefix(plan, group, num_pages, budget)
@@ -190,12 +195,25 @@ class Scheduler:
                 del self._waiting[position]
                 budget -= self._start(plan, sequence, budget)
 
-    def _drop_a_ready_prefix(self) -> bool:
-        """Nothing runs that would free pages: the youngest prompt that only waits for its answers gives way."""
-        ready = [group for group in self._prefixes if group.is_prefix_ready]
+    def _drop_a_ready_prefix(self, sequence: Sequence) -> bool:
+        """Nothing runs that would free pages: the youngest prompt that only waits for its answers gives way to an older
+        sequence, or to a longer one of its own."""
+        ready = [
+            group
+            for group in self._prefixes
+            if group.is_prefix_ready
+            and (group.key > sequence.key or (group is sequence.group and sequence.has_started))
+        ]
         if ready:
             self._drop_prefix(max(ready, key=lambda group: group.key))
         return bool(ready)
+
+    def _is_worth_sharing(self, group: Group) -> bool:
+        """Several answers have not begun, and the cache can hold the shared prompt beside one of them."""
+        num_tokens, num_prefix_pages = len(group.request.prompt), self._num_prefix_pages(group)
+        num_own = -(-num_tokens // self._page_tokens) - group.num_prefix_tokens // self._page_tokens
+        fits = num_prefix_pages + num_own <= self.pool.num_pages
+        return group.prefix is None and group.num_unstarted > 1 and group.num_prefix_tokens > 0 and fits
 
     def _num_prefix_pages(self, group: Group) -> int:
         return -(-group.num_prefix_tokens // self._page_tokens)

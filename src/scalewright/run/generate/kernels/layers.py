@@ -23,7 +23,7 @@ from scalewright.run.generate.kernels.attention import (
     scratch,
     split_choices,
 )
-from scalewright.run.generate.kernels.linear import Norm, Product, Tiles, padded_rows
+from scalewright.run.generate.kernels.linear import Norm, Tiles, WeightProduct, padded_rows
 from scalewright.run.generate.served_model import ServedModel
 from scalewright.run.language.model import Attention, Block, FeedForward
 
@@ -48,7 +48,7 @@ class Way:
 LIBRARY = Way(tiles=None)
 
 
-def ways(num_rows: int, *, has_norm: bool, can_split: bool) -> list[Way]:
+def possible_ways(num_rows: int, *, has_norm: bool, can_split: bool) -> list[Way]:
     """What is worth a try for so many rows; the first of our kernels is the one to use untimed."""
     rows = padded_rows(num_rows)
     if rows == 1:
@@ -78,7 +78,7 @@ class DecodeLayers:
         self.model, self.cache, transformer = model, cache, model.transformer
         assert transformer.head is not None
         self.blocks = transformer.blocks()
-        self.products: dict[Place, list[Product]] = {
+        self.products: dict[Place, list[WeightProduct]] = {
             "qkv": [_product(b.attention.qkv, norm=_norm(b.norm_1)) for b in self.blocks],
             "out": [_product(b.attention.out) for b in self.blocks],
             "up": [_up(b) for b in self.blocks],
@@ -159,7 +159,7 @@ class DecodeLayers:
             return lambda: [self._apply(x, p, way, residual, is_score=place == "head") for p in products]
 
         can_split = products[0].activation != linear.SILU_GATE and place != "head"
-        choices = ways(num_rows, has_norm=products[0].norm is not None, can_split=can_split)
+        choices = possible_ways(num_rows, has_norm=products[0].norm is not None, can_split=can_split)
         return self._fastest(f"{place}, {num_rows} rows", {way: work(way) for way in choices})
 
     def _fastest_tiles(self, num_rows: int) -> AttentionTiles:
@@ -190,7 +190,9 @@ class DecodeLayers:
         others = [replace(best, num_splits=n) for n in splits] if self._is_timed else [best]
         return self._fastest(what, {tiles: work(tiles) for tiles in others})
 
-    def _apply(self, x_RK: Tensor, product: Product, way: Way, residual_RN: Tensor | None, *, is_score: bool) -> Tensor:
+    def _apply(
+        self, x_RK: Tensor, product: WeightProduct, way: Way, residual_RN: Tensor | None, *, is_score: bool
+    ) -> Tensor:
         if way.tiles is None:
             out = linear.reference(x_RK, product, residual_RN)
             return out.float() if is_score else out
@@ -231,9 +233,9 @@ def _graph_time_s(work: Callable[[], object]) -> float:
     return float(median(times_s))
 
 
-def _product(layer: nn.Linear, *, norm: Norm | None = None) -> Product:
+def _product(layer: nn.Linear, *, norm: Norm | None = None) -> WeightProduct:
     scale = layer.scale_N if isinstance(layer, StoredFloat8Linear) else None
-    return Product(weight=layer.weight.detach(), bias=layer.bias, scale=scale, norm=norm)
+    return WeightProduct(weight=layer.weight.detach(), bias=layer.bias, scale=scale, norm=norm)
 
 
 def _norm(module: nn.Module) -> Norm:
@@ -243,15 +245,17 @@ def _norm(module: nn.Module) -> Norm:
     return Norm(kind=linear.LAYER_NORM, weight=module.weight, bias=module.bias, epsilon=module.eps)
 
 
-def _up(block: Block) -> Product:
+def _up(block: Block) -> WeightProduct:
     """The first product of a feed-forward, with its activation."""
     feed_forward: FeedForward = block.feed_forward
     norm = _norm(block.norm_2)
     if feed_forward.gate is None:
         single = _product(feed_forward.up)
-        return Product(weight=single.weight, bias=single.bias, scale=single.scale, norm=norm, activation=linear.GELU)
+        return WeightProduct(
+            weight=single.weight, bias=single.bias, scale=single.scale, norm=norm, activation=linear.GELU
+        )
     gate = _product(feed_forward.gate)
-    return Product(
+    return WeightProduct(
         weight=_doubled(gate.weight),
         bias=None if gate.bias is None else _doubled(gate.bias.detach()),
         scale=None if gate.scale is None else _doubled(gate.scale),

@@ -31,7 +31,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class WeightProduct:
     """out = residual + activation(norm(x) @ weight.T * scale + bias)."""
 
     weight: Tensor
@@ -218,7 +218,7 @@ def padded_rows(num_rows: int) -> int:
 
 def linear(
     x_RK: Tensor,
-    product: Product,
+    product: WeightProduct,
     tiles: Tiles,
     *,
     out_RN: Tensor,
@@ -263,7 +263,7 @@ def linear(
     )
 
 
-def normed(x_RK: Tensor, product: Product) -> Tensor:
+def normed(x_RK: Tensor, product: WeightProduct) -> Tensor:
     """The product's norm of its input, by PyTorch."""
     norm = product.norm
     if norm is None:
@@ -273,11 +273,11 @@ def normed(x_RK: Tensor, product: Product) -> Tensor:
     return functional.layer_norm(x_RK, x_RK.shape[-1:], norm.weight, norm.bias, norm.epsilon)
 
 
-def without_norm(product: Product) -> Product:
+def without_norm(product: WeightProduct) -> WeightProduct:
     return replace(product, norm=None)
 
 
-def reference(x_RK: Tensor, product: Product, residual_RN: Tensor | None = None) -> Tensor:
+def reference(x_RK: Tensor, product: WeightProduct, residual_RN: Tensor | None = None) -> Tensor:
     """The same by PyTorch's operators."""
     x = normed(x_RK, product)
     y = functional.linear(x, product.weight.to(x.dtype), None if product.scale is not None else product.bias)
