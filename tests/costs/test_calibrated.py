@@ -13,7 +13,9 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
 from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.launch.prepare.outlook import Outlook, language_outlook
-from scalewright.planner.question import resolve_stack
+from scalewright.planner.answer import Answer, answer
+from scalewright.planner.figures import GenerationFigures
+from scalewright.planner.question import ask, resolve_stack
 from scalewright.workload import language_run
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_shape
@@ -187,3 +189,54 @@ def test_a_catalogued_machine_is_untouched() -> None:
     assert base.attention_flop_per_s("bf16", stack) == pytest.approx(
         base.matmul_flop_per_s("bf16") * stack.attention_share.value
     )
+
+
+GENERATION_VALUES = (
+    value("decode_weight_bytes_per_s", 2.0e12, of="1"), value("decode_weight_bytes_per_s", 4.0e12, of="8"),
+    value("decode_cache_bytes_per_s", 3.0e12),
+    value("decode_layer_s", 10e-6), value("decode_step_s", 200e-6), value("decode_sequence_s", 1e-6),
+    value("prompt_layer_s", 60e-6), value("prompt_flop_per_s", 5e14, of="bf16"), value("product_blend", 2.5),
+)  # fmt: skip
+
+
+def generated(*values: Any, **more: Any) -> Answer:
+    machine = machine_from_calibration(CATALOG, calibration(*GPU_VALUES, *values, device="cuda", **more))
+    question = ask(
+        CATALOG, model="layers=24,hidden=2048,heads=16,vocab=50304,seq=2048", system=machine, layout="gbs=8",
+        precision="bf16", generate="prompt=512,response=64",
+    )  # fmt: skip
+    return answer(question)
+
+
+def test_measured_steps_of_the_engine_take_the_places_of_fitted_rates() -> None:
+    usual, measured = generated(), generated(*GENERATION_VALUES)
+    assert isinstance(measured.figures, GenerationFigures)
+    rates = measured.figures.serving.rates
+    assert rates.weight_rate_bytes_per_s(1.0) == pytest.approx(2.0e12)
+    assert rates.weight_rate_bytes_per_s(8.0**0.5) == pytest.approx((2.0e12 * 4.0e12) ** 0.5)
+    assert rates.weight_rate_bytes_per_s(64.0) == pytest.approx(4.0e12)
+    assert rates.step_s == pytest.approx(200e-6)
+    assert rates.matmul_flop_per_s["bf16"] == pytest.approx(5e14)
+    slower = [v.model_copy(update={"value": 1.0e12, "low": 1.0e12, "high": 1.0e12})
+              if v.name == "decode_weight_bytes_per_s" else v for v in GENERATION_VALUES]  # fmt: skip
+    assert generated(*slower).time_s > measured.time_s
+    assert usual.id != measured.id
+
+
+def test_the_interval_of_generation_is_that_of_its_own_steps() -> None:
+    narrow = Interval(low_frac=0.95, high_frac=1.05, num_steps=20)
+    measured = generated(*GENERATION_VALUES, generation_interval=narrow, first_token_interval=narrow)
+    low, high = (end / measured.time_s for end in measured.interval_s)
+    assert (low, high) == pytest.approx((0.95, 1.05))
+
+
+def test_ranks_of_a_cpu_share_the_rates_of_generation() -> None:
+    on_one, on_two = (
+        machine_from_calibration(CATALOG, calibration(*CPU_VALUES, *GENERATION_VALUES), num_ranks=num).generation
+        for num in (1, 2)
+    )
+    assert on_one is not None
+    assert on_two is not None
+    assert on_two.weight_bytes_per_s == pytest.approx(on_one.weight_bytes_per_s / 2.0)
+    assert on_two.step_s == on_one.step_s
+    assert machine_from_calibration(CATALOG, calibration(*CPU_VALUES)).generation is None

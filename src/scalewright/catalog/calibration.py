@@ -44,6 +44,14 @@ ValueName = Literal[
     "storage_files_per_s",
     "checkpoint_bytes_per_s",
     "checkpoint_copy_bytes_per_s",
+    "decode_weight_bytes_per_s",
+    "decode_cache_bytes_per_s",
+    "decode_layer_s",
+    "decode_step_s",
+    "decode_sequence_s",
+    "prompt_flop_per_s",
+    "prompt_layer_s",
+    "product_blend",
 ]
 """What a calibration can hold; the unit is in the name."""
 ResidualName = Literal["products", "elementwise", "host", "convolutions", "norms"]
@@ -122,6 +130,20 @@ class Step(Strict):
     """Predicted with residuals that were fitted to the other runs only."""
 
 
+class GenerationStep(Strict):
+    """A measured decode step or prompt of our engine, and what is predicted of it."""
+
+    run: str
+    phase: Literal["decode", "prefill"]
+    label: str
+    precision: str
+    measured_s: Positive
+    after_s: Positive
+    """With the rates that were fitted to all of them."""
+    left_out_s: Positive
+    """With rates that were fitted to the other ones only."""
+
+
 class Residual(Strict):
     """A factor on one group of terms, fitted to real steps: what the operators alone did not explain."""
 
@@ -157,6 +179,11 @@ class Calibration(Strict):
     residuals: tuple[Residual, ...] = Field(default=(), max_length=MAX_RESIDUALS)
     language_interval: Interval | None = None
     vision_interval: Interval | None = None
+    generation_steps: tuple[GenerationStep, ...] = ()
+    generation_interval: Interval | None = None
+    """Of decode steps."""
+    first_token_interval: Interval | None = None
+    """Of prompts."""
     collectives: tuple[dict[str, Any], ...] = ()
     """Fits of `bench collectives`, as it wrote them."""
     convolutions: tuple[dict[str, Any], ...] = ()
@@ -192,7 +219,9 @@ class Calibration(Strict):
     def id(self) -> str:
         """Changes with every value, so that predictions made with another one are seen to be stale."""
         # The counts of parts are no values: without them files keep the id that they had before there were counts.
-        values = self.model_dump(mode="json", by_alias=True, exclude={"num_parts", "num_missing"})
+        unset = {name for name in ("generation_steps", "generation_interval", "first_token_interval")
+                 if not getattr(self, name)}  # fmt: skip
+        values = self.model_dump(mode="json", by_alias=True, exclude={"num_parts", "num_missing", *unset})
         return f"{self.name}@{digest(values)[:8]}"
 
     def value(self, name: ValueName, of: str = "", *, num_ranks: int = 1) -> Value | None:

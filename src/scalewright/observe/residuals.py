@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +116,17 @@ def _interval_of(workload: str, rows: Sequence[Step], chosen: Sequence[ResidualN
     return interval(own, num_factors=sum(name in CANDIDATES[workload] for name in chosen))
 
 
-def interval(steps: Sequence[Step], *, num_factors: int) -> Interval | None:
+class LeftOutStep(Protocol):
+    """A measured step that was predicted without itself."""
+
+    @property
+    def measured_s(self) -> float: ...
+
+    @property
+    def left_out_s(self) -> float: ...
+
+
+def interval(steps: Sequence[LeftOutStep], *, num_factors: int) -> Interval | None:
     """Where nine of ten further runs should lie, as measured over predicted; None where the steps cannot tell.
 
     Student's t over the errors of steps that were predicted without themselves: wide for few steps, and never narrower

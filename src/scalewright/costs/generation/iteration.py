@@ -100,8 +100,8 @@ def product_time_s(
     for n, k in gemms.values():
         size = float(n) * float(k)
         total = total + roofline_time_s(
-            arithmetic_s=2.0 * num_tokens * size / rate, traffic_s=width_bytes * size / rates.weight_bytes_per_s,
-            blend=rates.blend,
+            arithmetic_s=2.0 * num_tokens * size / rate,
+            traffic_s=width_bytes * size / rates.weight_rate_bytes_per_s(num_tokens), blend=rates.blend,
         )  # fmt: skip
     return total
 

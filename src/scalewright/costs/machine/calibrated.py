@@ -8,6 +8,7 @@ and `norms` those of vision models. The factors are put in here, so that no form
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -18,6 +19,7 @@ from scalewright.catalog.stack import LaunchMode
 from scalewright.catalog.types import Accelerator, Constants, Precision
 from scalewright.costs.machine.collective_lines import lines_of
 from scalewright.costs.machine.from_catalog import machine_from_system
+from scalewright.costs.machine.generation_rates import GenerationRates
 from scalewright.costs.machine.machine import CalibratedRange, Machine
 from scalewright.costs.machine.measured_convolutions import convolutions_of
 from scalewright.costs.machine.stack_costs import Launches
@@ -62,12 +64,50 @@ def machine_from_calibration(catalog: Catalog, calibration: Calibration, *, num_
         num_copy_passes=counted.copy_passes_cpu.value if on_cpu else 0.0,
         checkpoint_copy_bytes_per_s=rank_value(calibration, "checkpoint_copy_bytes_per_s", num_ranks=ranks),
         calibrated_range=_calibrated_range(calibration),
+        generation=generation_rates(calibration, num_ranks=ranks),
     )
     if not on_cpu:
         return machine
     # Ranks of a CPU exchange through its memory: one writes what the other reads, so each has half of its share.
     share = machine.hbm_bytes_per_s
     return replace(machine, memory_bytes=calibration.fingerprint.memory_bytes / ranks, scale_up_bytes_per_s=share / 2.0)
+
+
+def generation_rates(calibration: Calibration, *, num_ranks: int = 1) -> GenerationRates | None:
+    """Rates of our engine's iterations; None where no step of it was measured.
+
+    Ranks that share a CPU divide its rates; what a step takes on the host, each has alone.
+    """
+    keys = [(value.name, value.of) for value in calibration.values]
+    if ("decode_step_s", "") not in keys:
+        return None
+
+    def value_of(name: ValueName, of: str) -> float:
+        is_rate = name.endswith("_per_s")
+        value = (rank_value if is_rate else rank_value_s)(calibration, name, of, num_ranks=num_ranks)
+        assert value is not None
+        return value
+
+    return generation_rates_of(value_of, list(dict.fromkeys(keys)))
+
+
+def generation_rates_of(
+    value_of: Callable[[ValueName, str], float], keys: Sequence[tuple[ValueName, str]]
+) -> GenerationRates:
+    """Rates from values by their names. Weights have a rate for each number of tokens that was measured."""
+    tokens = sorted(int(of) for name, of in keys if name == "decode_weight_bytes_per_s")
+    weights = tuple((float(num), value_of("decode_weight_bytes_per_s", str(num))) for num in tokens)
+    return GenerationRates(
+        matmul_flop_per_s={of: value_of("prompt_flop_per_s", of) for name, of in keys if name == "prompt_flop_per_s"},
+        weight_bytes_per_s=max(rate for _, rate in weights),
+        weight_rates_bytes_per_s=weights,
+        cache_bytes_per_s=value_of("decode_cache_bytes_per_s", ""),
+        layer_s=value_of("decode_layer_s", ""),
+        prompt_layer_s=value_of("prompt_layer_s", ""),
+        step_s=value_of("decode_step_s", ""),
+        sequence_s=value_of("decode_sequence_s", ""),
+        blend=value_of("product_blend", ""),
+    )
 
 
 def rank_value(calibration: Calibration, name: ValueName, of: str = "", *, num_ranks: int = 1) -> float | None:
@@ -163,6 +203,12 @@ def _constants(calibration: Calibration, base: Constants, num_ranks: int, *, on_
         changed |= {"interval_low": language.low_frac, "interval_high": language.high_frac}
     if vision is not None:
         changed |= {"vision_interval_low": vision.low_frac, "vision_interval_high": vision.high_frac}
+    for words, measured_interval in (
+        ("generation", calibration.generation_interval), ("first_token", calibration.first_token_interval),
+    ):  # fmt: skip
+        if measured_interval is not None:
+            changed |= {f"{words}_interval_low": measured_interval.low_frac,
+                        f"{words}_interval_high": measured_interval.high_frac}  # fmt: skip
     seen = tuple(dict.fromkeys(step.precision for step in calibration.steps if step.workload == "vision"))
     update: dict[str, Any] = {name: _set(getattr(base, name), value) for name, value in changed.items()}
     if vision is not None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRates:
@@ -26,3 +29,19 @@ class GenerationRates:
     """Host work for each running sequence of an iteration."""
     blend: float
     """Exponent with which arithmetic and traffic of a product join: large where they overlap fully."""
+    weight_rates_bytes_per_s: tuple[tuple[float, float], ...] = ()
+    """Tokens of a product, and the rate at which its weights were seen to cross memory, in rising order of tokens: few
+    rows have other kernels than many. Empty: one rate for all."""
+
+    def weight_rate_bytes_per_s(self, num_tokens: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
+        """The rate of weights in a product of so many tokens.
+
+        Equation  log-linear between the measured numbers of tokens, constant outside of them
+        Source    measured steps of the engine, by the calibration
+        Assumes   kernels change gradually with the rows
+        Checked   tests/observe/test_generation_fit.py
+        """
+        if not self.weight_rates_bytes_per_s:
+            return self.weight_bytes_per_s
+        tokens, rates = (np.log(column) for column in zip(*self.weight_rates_bytes_per_s, strict=True))
+        return np.exp(np.interp(np.log(np.maximum(num_tokens, 1.0)), tokens, rates))[()]

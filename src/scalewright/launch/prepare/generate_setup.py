@@ -34,6 +34,9 @@ from scalewright.workload.run_options import AUTO
 DEFAULT_REQUESTS = 64
 FILE_TIMES = "file"
 SPLITS = ("tp", "dp")
+OWN_ENGINE = "scalewright"
+"""Our engine in the catalogue of engines."""
+COMPARED_KEYS = ("tokens_per_s", "tokens_per_s_interval", "itl_s", "itl_interval_s", "step_time_s", "load_frac")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,7 @@ def prepare_generate(
         note = "no prediction: name this machine with --system to have one"
         return ReadyGeneration(config=config, outlook=None, note=note)
     try:
-        outlook = predict_loads(catalog, config.requests, spec, layout, here, precision=precision)
+        outlook = predict_loads(catalog, config.requests, spec, layout, here, precision=precision, target=config.target)
     except NotExpressedError as error:
         return ReadyGeneration(config=config, outlook=None, note=f"no prediction: {error}")
     if isinstance(config.target, EngineTarget):
@@ -167,26 +170,38 @@ def prepare_generate(
 
 def predict_loads(
     catalog: Catalog, plan: RequestPlan, spec: ModelSpec, layout: Layout, here: Here | Place | Machine, *,
-    precision: str,
+    precision: str, target: EngineTarget | ServerTarget | None = None,
 ) -> GenerateOutlook:  # fmt: skip
     """The prediction of each load, and how long all of them take."""
     prompts, lengths = length_distributions(plan)
-    num = plan.num_requests * plan.num_answers
     machine = here if isinstance(here, Place | Machine) else here.machine
-    request = GenerateRequest(prompt=prompts, response=lengths)
+    num, copies = plan.num_requests * plan.num_answers, int(layout.dp)
+    limits = [-(-plan.most_at_once * plan.num_answers // copies)] if plan.most_at_once else []
+    if isinstance(target, EngineTarget) and target.max_running:
+        limits.append(target.max_running)
     answers, duration_s = [], 0.0
-    for requests in planned_loads(plan):
-        at_once = min(num, plan.most_at_once * plan.num_answers) if plan.most_at_once else num
-        question = ask(
-            catalog, model=spec, system=machine, layout=replace(layout, gbs=max(at_once, int(layout.dp))),
-            precision=precision, generate=request,
+    for load, requests in enumerate(planned_loads(plan)):
+        request = GenerateRequest(
+            prompt=prompts, response=lengths, answers=plan.num_answers, rate=_answers_per_s(plan, load, requests),
+            running=min(limits, default=None), engine=None if isinstance(target, ServerTarget) else OWN_ENGINE,
         )  # fmt: skip
+        question = ask(
+            catalog, model=spec, system=machine, layout=replace(layout, gbs=num), precision=precision, generate=request
+        )
         prediction = answer(question)
         answers.append(prediction)
-        rounds = num / max(at_once, 1)
-        duration_s += max(prediction.time_s * rounds, requests[-1].arrival_s)
+        duration_s += max(prediction.time_s, requests[-1].arrival_s)
     place = here if isinstance(here, Here | Place) else Place(machine=here, system="", basis="")
     return GenerateOutlook(answers=tuple(answers), duration_s=duration_s, here=place)
+
+
+def _answers_per_s(plan: RequestPlan, load: int, requests: Sequence[PlannedRequest]) -> float | None:
+    """Answers that are due in a second, on average; None where all are due at once."""
+    if plan.num_requests_per_s:
+        return plan.num_requests_per_s[load] * plan.num_answers
+    if plan.uses_file_times and requests[-1].arrival_s > 0.0:
+        return len(requests) * plan.num_answers / requests[-1].arrival_s
+    return None
 
 
 def start_s(here: Here | Place) -> float:
@@ -211,15 +226,24 @@ def _check_fits(spec: ModelSpec, outlook: GenerateOutlook, here: Here | Place, *
 
 def loads_document(plan: RequestPlan, outlook: GenerateOutlook) -> dict[str, Any]:
     """The prediction of the first load as a document, with the figures of every load."""
-    first = outlook.answers[0].document()
-    keys = (
-        "tokens_per_s", "tokens_per_s_interval", "ttft_s", "ttft_interval_s", "itl_s", "itl_interval_s", "step_time_s",
-    )  # fmt: skip
-    loads = []
-    for load, prediction in enumerate(outlook.answers):
-        doc = prediction.document()
-        loads.append({"load": plan.load_words(load), **{key: doc[key] for key in keys if key in doc}})
-    return {**first, "loads": loads}
+    loads = [_load_figures(plan, load, prediction.document()) for load, prediction in enumerate(outlook.answers)]
+    return {**outlook.answers[0].document(), "loads": loads}
+
+
+def _load_figures(plan: RequestPlan, load: int, doc: dict[str, Any]) -> dict[str, Any]:
+    """Figures to hold against measured ones. The first token of one prompt is none of many that are due at once."""
+    figures = {key: doc[key] for key in COMPARED_KEYS if doc.get(key) is not None}
+    alone_s, loaded_s = doc["ttft_s"], doc.get("loaded_ttft_s")
+    at_once = min(plan.most_at_once or plan.num_requests, plan.num_requests)
+    if "load_frac" in doc:
+        if doc["load_frac"] < 1.0:  # arrivals set the rate: how they fell is no error of the prediction
+            figures.pop("tokens_per_s_interval", None)
+        if loaded_s is not None:
+            ends = [end * loaded_s / alone_s for end in doc["ttft_interval_s"]]
+            figures |= {"ttft_s": loaded_s, "ttft_interval_s": ends}
+    elif at_once == 1:
+        figures |= {"ttft_s": alone_s, "ttft_interval_s": doc["ttft_interval_s"]}
+    return {"load": plan.load_words(load), **figures}
 
 
 def machine_document(outlook: GenerateOutlook) -> dict[str, Any]:

@@ -26,6 +26,14 @@ TITLES = {
     "storage_files_per_s": "small files",
     "checkpoint_bytes_per_s": "saving",
     "checkpoint_copy_bytes_per_s": "copy before saving",
+    "decode_weight_bytes_per_s": "decode, weights",
+    "decode_cache_bytes_per_s": "decode, cache",
+    "decode_layer_s": "decode, each layer",
+    "decode_step_s": "decode, each step",
+    "decode_sequence_s": "decode, each sequence",
+    "prompt_flop_per_s": "prompts, products",
+    "prompt_layer_s": "prompts, each layer",
+    "product_blend": "overlap in products",
 }
 DIMENSIONS = {"flop_per_s": units.FLOP_PER_S, "bytes_per_s": units.BYTES_PER_S, "files_per_s": units.HERTZ}
 RESIDUALS = {
@@ -48,6 +56,7 @@ def print_calibration(console: Console, calibration: Calibration) -> None:
     )
     _print_values(console, calibration)
     _print_steps(console, calibration)
+    _print_generation(console, calibration)
     for title, lines in (("not measured", calibration.skipped), ("note", calibration.notes)):
         for line in lines:
             console.print(f"{title}: {escape(line)}")
@@ -98,6 +107,25 @@ def _print_steps(console: Console, calibration: Calibration) -> None:
             console.print(_interval_words(workload, interval))
 
 
+def _print_generation(console: Console, calibration: Calibration) -> None:
+    """How well the fitted rates give back the measured steps, each left out in turn."""
+    for phase, words in (("decode", "decode steps"), ("prefill", "prompts")):
+        steps = [step for step in calibration.generation_steps if step.phase == phase]
+        if steps:
+            fitted, left_out = (
+                sum(abs(getattr(step, key) / step.measured_s - 1.0) for step in steps) / len(steps)
+                for key in ("after_s", "left_out_s")
+            )
+            console.print(
+                f"generation, {len(steps)} {words}: mean error {fitted:.1%}, {left_out:.1%} of those left out of a fit"
+            )
+    for words, interval in (
+        ("decode steps", calibration.generation_interval), ("prompts", calibration.first_token_interval),
+    ):  # fmt: skip
+        if interval is not None:
+            console.print(_interval_words(words, interval, what=""))
+
+
 def _fitted_words(calibration: Calibration) -> str:
     num, steps = len(calibration.steps), sum(step.num_steps for step in calibration.steps)
     before, after, left_out = (_mean_error(calibration.steps, key) for key in ("before_s", "after_s", "left_out_s"))
@@ -114,6 +142,6 @@ def _mean_error(steps: tuple[Step, ...], key: str) -> float:
     return sum(errors) / len(errors)
 
 
-def _interval_words(workload: str, interval: Interval) -> str:
+def _interval_words(workload: str, interval: Interval, *, what: str = " steps") -> str:
     low, high = (f"{end - 1.0:+.0%}" for end in (interval.low_frac, interval.high_frac))
-    return f"90 % interval of {workload} steps: {low} to {high}, from {interval.num_steps} runs"
+    return f"90 % interval of {workload}{what}: {low} to {high}, from {interval.num_steps} runs"

@@ -83,6 +83,14 @@ GPU_VISION = (
 CPU_VISION_BATCH = 8
 
 
+GPU_DECODE = (
+    "layers=24,hidden=2048,heads=16,vocab=50304,seq=4096",
+    "layers=12,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=32000,seq=4096",
+)
+CPU_DECODE = ("layers=6,hidden=256,heads=4,vocab=2048,seq=512", "layers=2,hidden=512,heads=8,vocab=4096,seq=512")
+"""Models whose decode steps and prompts are measured: they differ in layers and in the bytes of one."""
+
+
 def points(device: DeviceKind, *, num_ranks: int, scratch: str) -> list[CalibrationPoint]:
     """Everything worth measuring, the most useful first; several ranks only where they influence each other."""
     of_device = _cpu_points(num_ranks) if device == "cpu" else _gpu_points(num_ranks)
@@ -99,7 +107,8 @@ def _gpu_points(num_ranks: int) -> list[CalibrationPoint]:
         _dispatch("cuda", 1, compiles=True, least_s=3.0, most_s=10.0),
         _attention("cuda", 1, ("bf16", "tf32"), 16, GPU_ATTENTION, least_s=8.0, most_s=40.0),
         *([_collectives("cuda", num_ranks)] if num_ranks > 1 else []),
-        language[0], language[1], language[2], _convolution(), vision[0], *vision[1:], *language[3:],
+        language[0], language[1], language[2], *(_decode("cuda", shape) for shape in GPU_DECODE), _convolution(),
+        vision[0], *vision[1:], *language[3:],
     ]  # fmt: skip
 
 
@@ -125,6 +134,7 @@ def _cpu_points(num_ranks: int) -> list[CalibrationPoint]:
         *together[2:],
         *(many[1:2] if num_ranks > 1 else []),
         _attention("cpu", 1, ("fp32",), 8, CPU_ATTENTION, least_s=2.0, most_s=10.0),
+        *(_decode("cpu", shape) for shape in CPU_DECODE),
         *later,
         _vision("cpu", "fp32", CPU_VISION_BATCH, "off", 0.0),
     ]
@@ -195,6 +205,18 @@ def _attention(
     return MicroPoint(
         name="attention", kind="attention", num_ranks=num_ranks, least_s=least_s, most_s=most_s, options=options
     )
+
+
+def _decode(device: DeviceKind, shape: str) -> MicroPoint:
+    """Steps of our engine over batch and context, and prompts."""
+    sizes = from_shape(shape).transformer
+
+    def options(budget_s: float) -> Options:
+        return {"model": shape, "device": device, "budget": _seconds(budget_s)}
+
+    least_s, most_s = (15.0, 45.0) if device == "cuda" else (3.0, 12.0)
+    return MicroPoint(name=f"decode-{sizes.layers}x{sizes.hidden}", kind="decode", num_ranks=1, least_s=least_s,
+                      most_s=most_s, options=options)  # fmt: skip
 
 
 def _convolution() -> MicroPoint:

@@ -11,9 +11,11 @@ from scalewright import __version__
 from scalewright.catalog.calibration import SCHEMA, Calibration, Step
 from scalewright.catalog.calibration_quality import error_words
 from scalewright.catalog.library import Catalog
+from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.here.place import versions_here
 from scalewright.observe.calibrate import BenchmarkRun, convolution_rows, read_sources, unmeasured_words, values_from
+from scalewright.observe.generation_fit import fit_generation
 from scalewright.observe.real_steps import read_steps
 from scalewright.observe.residuals import fit_residuals
 from scalewright.records.run_directory import RunDirectory
@@ -39,8 +41,14 @@ def calibration_of(
         raise EnvironmentFailedError("nothing was measured: give a longer --budget, or look into the run directories")
     fitted = fit_residuals(catalog, draft, steps)
     _check_fit(fitted.steps)
+    machine = machine_from_calibration(catalog, draft)
+    generation = fit_generation(machine, catalog.stack_of_own_run("off"), sources)
     return draft.model_copy(
         update={
+            "values": (*draft.values, *generation.values),
+            "generation_steps": generation.steps,
+            "generation_interval": generation.generation_interval,
+            "first_token_interval": generation.first_token_interval,
             "residuals": fitted.residuals,
             "steps": fitted.steps,
             "language_interval": fitted.language_interval,

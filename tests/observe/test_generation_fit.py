@@ -1,0 +1,124 @@
+"""Rates of generation come back from steps that were made with them, and a machine made of them predicts others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalewright.catalog.library import open_catalog
+from scalewright.costs.generation import STORED_BYTES, Serving, iteration
+from scalewright.costs.machine import Machine, machine_from_system
+from scalewright.costs.machine.calibrated import generation_rates_of
+from scalewright.costs.machine.generation_rates import GenerationRates
+from scalewright.observe.calibrate import BenchmarkRun
+from scalewright.observe.generation_fit import FittedGeneration, fit_generation
+from scalewright.records.measurements import Measurements
+from scalewright.workload.language_run import shape_document
+from scalewright.workload.model import from_shape
+from scalewright.workload.precision import recipe
+
+CATALOG = open_catalog()
+STACK = CATALOG.stack("eager")
+SHAPES = ("layers=24,hidden=2048,heads=16,vocab=50304", "layers=12,hidden=4096,heads=32,kv_heads=8,vocab=32000")
+TRUE = GenerationRates(
+    matmul_flop_per_s={"bf16": 5e14}, weight_bytes_per_s=4.1e12, cache_bytes_per_s=3.3e12, layer_s=12e-6,
+    prompt_layer_s=90e-6, step_s=150e-6, sequence_s=2e-6, blend=3.0,
+)  # fmt: skip
+
+
+def machine() -> Machine:
+    return machine_from_system(CATALOG, "generic-h200")
+
+
+def serving(shape: str, rates: GenerationRates | None) -> Serving:
+    return Serving(
+        shape=from_shape(shape).transformer, machine=replace(machine(), generation=rates), stack=STACK,
+        recipe=recipe("bf16"), tp=1, weight_bytes=STORED_BYTES["bf16"], cache_bytes=2.0,
+    )  # fmt: skip
+
+
+def decode_s(shape: str, rates: GenerationRates, batch: int, context: float) -> float:
+    return float(iteration(serving(shape, rates), num_sequences=batch, num_context=context).total)
+
+
+def run_of(shape: str, *, noise: float, seed: int) -> BenchmarkRun:
+    """A benchmark of a device that has exactly these rates, read with some noise."""
+    rng, size = np.random.default_rng(seed), from_shape(shape).transformer
+    common = {"precision": "bf16", "layers": size.layers, "hidden": size.hidden}
+    rows: list[dict[str, Any]] = [
+        common | {"phase": "decode", "batch": b, "context": c,
+                  "time_s": decode_s(shape, TRUE, b, c) * float(np.exp(noise * rng.normal()))}
+        for b in (1, 8, 64) for c in (256, 1024, 2048)
+    ]  # fmt: skip
+    for tokens in (128, 512, 2048):
+        once = iteration(
+            serving(shape, TRUE), num_sequences=0.0, num_context=0.0, num_prompt_tokens=tokens, prompt_len=tokens
+        )
+        time_s = float(once.total) * float(np.exp(noise * rng.normal()))
+        rows.append(common | {"phase": "prefill", "batch": 1, "num_tokens": tokens, "chunk": 4096, "time_s": time_s})
+    measurements = Measurements(
+        kind="decode", device={"type": "cuda"}, versions={}, rows=rows, summary={"shape": shape_document(size)}
+    )
+    return BenchmarkRun(run=f"decode-{size.layers}", measurements=measurements)
+
+
+def fitted(*, noise: float = 0.0) -> FittedGeneration:
+    return fit_generation(machine(), STACK, [run_of(s, noise=noise, seed=n) for n, s in enumerate(SHAPES)])
+
+
+def rates_of(fit: FittedGeneration) -> GenerationRates:
+    values = {(value.name, value.of): value.value for value in fit.values}
+    return generation_rates_of(lambda name, of: values[name, of], list(values))
+
+
+@pytest.mark.parametrize(("batch", "context"), [(1, 4000), (4, 600), (24, 700), (128, 1500)])
+def test_fitted_rates_predict_steps_of_another_model(batch: int, context: float) -> None:
+    other, rates = "layers=32,hidden=3072,heads=24,vocab=32000", rates_of(fitted())
+    assert rates.cache_bytes_per_s == pytest.approx(TRUE.cache_bytes_per_s, rel=0.05)
+    assert decode_s(other, rates, batch, context) == pytest.approx(decode_s(other, TRUE, batch, context), rel=0.05)
+
+
+def test_noisy_steps_are_given_back_within_their_noise_and_the_interval_says_so() -> None:
+    fit = fitted(noise=0.03)
+    errors = [abs(step.left_out_s / step.measured_s - 1.0) for step in fit.steps]
+    assert float(np.mean(errors)) < 0.06
+    assert fit.generation_interval is not None
+    assert 0.7 < fit.generation_interval.low_frac < 0.975
+    assert 1.025 < fit.generation_interval.high_frac < 1.4
+    assert {step.phase for step in fit.steps} == {"decode", "prefill"}
+
+
+H200_STEPS_S = {
+    (1, 516): 1.268e-3, (1, 1028): 1.295e-3, (1, 2052): 1.355e-3, (1, 4100): 1.459e-3, (8, 516): 1.945e-3,
+    (8, 1028): 2.124e-3, (8, 2052): 2.480e-3, (8, 4099): 3.178e-3, (32, 516): 2.599e-3, (32, 1027): 3.302e-3,
+    (32, 2050): 4.675e-3, (32, 4096): 7.427e-3, (64, 515): 3.517e-3, (64, 1026): 4.874e-3, (64, 2048): 7.564e-3,
+}  # fmt: skip
+"""Measured with our engine on one H200 (torch 2.11.0, CUDA 13.0): GPT-3 1.3B in bf16, by batch and context."""
+
+
+def test_steps_of_an_h200_are_predicted_from_the_steps_of_other_batches() -> None:
+    shape = CATALOG.model("gpt3-1.3b").transformer
+    assert shape is not None
+    common = {"phase": "decode", "precision": "bf16", "layers": shape.layers, "hidden": shape.hidden}
+    rows = [
+        common | {"batch": batch, "context": context, "time_s": time_s}
+        for (batch, context), time_s in H200_STEPS_S.items()
+        if batch != 32
+    ]
+    measurements = Measurements(
+        kind="decode", device={"type": "cuda"}, versions={}, rows=rows, summary={"shape": shape_document(shape)}
+    )
+    fit = fit_generation(machine(), STACK, [BenchmarkRun(run="h200", measurements=measurements)])
+    own = replace(serving(SHAPES[0], rates_of(fit)), shape=shape)
+    for (batch, context), time_s in H200_STEPS_S.items():
+        predicted_s = float(iteration(own, num_sequences=batch, num_context=context).total)
+        assert predicted_s == pytest.approx(time_s, rel=0.1), (batch, context)
+
+
+def test_too_few_steps_are_no_basis() -> None:
+    run = run_of(SHAPES[0], noise=0.0, seed=0)
+    short = replace(run, measurements=replace(run.measurements, rows=run.measurements.rows[:4]))
+    assert fit_generation(machine(), STACK, [short]) == FittedGeneration()
