@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from scalewright.catalog.types import Precision, TransformerShape
-from scalewright.costs import collectives, compute
+from scalewright.costs import collectives, compute, selection
 from scalewright.costs.breakdown import Breakdown, FloatLike, seconds_term
 from scalewright.costs.generation.serving import Serving
 from scalewright.workload.model import expert_params
@@ -156,7 +156,9 @@ def expert_product_time_s(*, serving: Serving, num_tokens: FloatLike) -> FloatLi
     touched = num_experts_touched(num_experts=moe.num_experts, top_k=moe.top_k, num_tokens=tokens)
     load: FloatLike = 1.0
     if serving.ep > 1:
-        chance = compute.expected_largest(float(serving.ep)) / np.sqrt(np.maximum(tokens * moe.top_k / serving.ep, 1.0))
+        chance = selection.expected_largest(float(serving.ep)) / np.sqrt(
+            np.maximum(tokens * moe.top_k / serving.ep, 1.0)
+        )
         load = 1.0 + c.expert_imbalance.value + chance
     rate = serving.matmul_flop_per_s(serving.products) * c.serving_expert_share.value
     arithmetic = 2.0 * tokens * moe.top_k * share * load / rate
