@@ -44,6 +44,7 @@ _CALLED = {"lint": "scalewright.api.lint", "study": "scalewright.api.study"}
 
 _CATALOG_NAMES = (
     "accelerators", "links", "transports", "fabrics", "systems", "models", "storage", "prices", "grids", "totals",
+    "engines",
     "constants", "stacks", "find", "compare",
 )  # fmt: skip
 """What `sw.catalog` has beside the modules of that room: its kinds of entries, and two functions."""

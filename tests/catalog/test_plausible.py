@@ -29,6 +29,7 @@ DEVICES = [cast(Accelerator, e) for e in CATALOG.all("accelerators")]
 FP8_IS_NOT_TWICE_BF16 = {"gaudi3": "its matrix engine runs bf16 and fp8 at the same rate (Intel whitepaper)"}
 FP16_IS_NOT_BF16 = {"gaudi3": "fp16 runs at a quarter of bf16 (Intel whitepaper)"}
 FP64_IS_TOKEN = {
+    "h20": "export rules: 1 TFLOP/s",
     "h800-sxm": "export rules: 1 TFLOP/s",
     "b300-sxm": "Blackwell Ultra gave up fp64 units for fp4",
     "gb300": "Blackwell Ultra gave up fp64 units for fp4",
