@@ -106,7 +106,7 @@ def test_a_claim_that_drifted_is_corrected_and_an_unknown_one_refused() -> None:
 
 
 def test_the_stored_fit_is_that_of_the_shipped_constants() -> None:
-    """left_out.txt lists the constants and factors of stacks that the fit wrote; the catalogue has them to four digits."""
+    """left_out.txt lists the constants and stack factors that the fit wrote; the catalogue has them to four digits."""
     text = (ROOT / "benchmarks" / "results" / "left_out.txt").read_text(encoding="utf-8")
     catalog = Catalog((packaged_data(),))
     num_fitted = int(text.partition(" parameters")[0].rpartition(" ")[2])
