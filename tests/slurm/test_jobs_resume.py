@@ -72,9 +72,8 @@ def test_training_survives_the_time_limit_a_lost_node_and_a_restarted_scheduler(
         env=env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as driver:  # fmt: skip
         try:
-            wait_for(
-                "a job", lambda: (launch / "jobs.json").exists() and '"id": "' in (launch / "jobs.json").read_text()
-            )
+            jobs = launch / "jobs.json"
+            wait_for("a job", lambda: jobs.exists() and '"id": "' in jobs.read_text())
             wait_for("an id", lambda: bool(_job(cli, launch, slurm)["id"]))
             job = _job(cli, launch, slurm)["id"]
             log = launch / "jobs/train/logs" / f"slurm-{job}.out"

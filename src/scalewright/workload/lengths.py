@@ -172,16 +172,11 @@ class UniformLength(LengthDistribution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogNormalLength(LengthDistribution):
-    """Lengths whose logarithm is normal; `cv` is standard deviation over mean, before the limit."""
+class TailedLength(LengthDistribution):
+    """Lengths with a tail, which `num_max` may cut off; the mean is that after the cut."""
 
     num_mean: float
-    cv: float
     num_max: float = math.inf
-
-    @property
-    def text(self) -> str:
-        return f"lognormal:mean={self.num_mean:g},cv={self.cv:g}{_limit_text(self.num_max)}"
 
     @property
     def mean(self) -> float:
@@ -190,6 +185,17 @@ class LogNormalLength(LengthDistribution):
     @property
     def longest(self) -> float:
         return self.num_max
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogNormalLength(TailedLength):
+    """Lengths whose logarithm is normal; `cv` is standard deviation over mean, before the limit."""
+
+    cv: float
+
+    @property
+    def text(self) -> str:
+        return f"lognormal:mean={self.num_mean:g},cv={self.cv:g}{_limit_text(self.num_max)}"
 
     @cached_property
     def _spread(self) -> float:
@@ -222,24 +228,14 @@ class LogNormalLength(LengthDistribution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParetoLength(LengthDistribution):
+class ParetoLength(TailedLength):
     """Heavy tail: the share above t falls as t^-alpha."""
 
-    num_mean: float
     alpha: float
-    num_max: float = math.inf
 
     @property
     def text(self) -> str:
         return f"pareto:mean={self.num_mean:g},alpha={self.alpha:g}{_limit_text(self.num_max)}"
-
-    @property
-    def mean(self) -> float:
-        return self.num_mean
-
-    @property
-    def longest(self) -> float:
-        return self.num_max
 
     @cached_property
     def _least(self) -> float:
