@@ -65,7 +65,7 @@ class EventLine:
         return f'{{"time":{time_s:.6f},{self._middle}{step:d}{words}{text}{end}'
 
 
-class EventWriter:
+class LineWriter:
     """Appends lines to one file. Not for several threads at once."""
 
     def __init__(self, path: Path) -> None:
@@ -78,7 +78,6 @@ class EventWriter:
             raise EnvironmentFailedError(
                 f"{path}: events cannot be written: {error.strerror}; choose another --run-dir"
             ) from error
-        self.append(json.dumps({"schema": schema(KIND)}) + "\n")
 
     def append(self, lines: str) -> None:
         """Write whole lines. After an error the next call starts on a fresh line."""
@@ -101,6 +100,14 @@ class EventWriter:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+
+class EventWriter(LineWriter):
+    """Appends events. Each attempt starts with the schema."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.append(json.dumps({"schema": schema(KIND)}) + "\n")
 
 
 def _ends_inside_a_line(path: Path) -> bool:

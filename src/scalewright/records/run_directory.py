@@ -16,6 +16,7 @@ preflight/        before step 1: request.json (expected values), result.json (th
 logs/rank-N.log   events/rank-N.jsonl   events/node-HOST.jsonl   stacks/rank-N.txt   traces/   checkpoints/step-N/
 data/             images that were made for this run: train/ and val/
 answers/rank-N.jsonl  finished answers of a generation benchmark
+stage.json, curve.jsonl, rollouts.jsonl, answers/shard-N.jsonl  of a stage of `reason`: see records/reasoning.py
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from scalewright.records.named_path import NamedPath
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"^step-(\d+)$")
 _RANK = re.compile(r"^rank-(\d+)\.jsonl$")
+_SHARD = re.compile(r"^shard-\d+\.jsonl$")
 
 
 MAX_DEPTH_BELOW = 3
@@ -85,6 +87,9 @@ class RunDirectory:
     data = NamedPath("data")
     """Images that were made for this run."""
     answers = NamedPath("answers")
+    stage = NamedPath("stage.json")
+    curve = NamedPath("curve.jsonl")
+    rollouts = NamedPath("rollouts.jsonl")
     traces = NamedPath("traces")
     stacks = NamedPath("stacks")
     stack_request = NamedPath("stacks/request.json")
@@ -116,6 +121,13 @@ class RunDirectory:
         """Files of finished answers, the first rank's first."""
         paths = ((m, p) for p in self.answers.glob("rank-*.jsonl") if (m := _RANK.match(p.name)))
         return [path for _, path in sorted((int(match.group(1)), path) for match, path in paths)]
+
+    def answer_shard(self, number: int) -> Path:
+        return self.answers / f"shard-{number:05d}.jsonl"
+
+    def answer_shards(self) -> list[Path]:
+        """Shards of answers that are whole, in order."""
+        return sorted(path for path in self.answers.glob("shard-*.jsonl") if _SHARD.match(path.name))
 
     def stack(self, rank: int) -> Path:
         return self.stacks / f"rank-{rank}.txt"
