@@ -166,20 +166,24 @@ RANK_PLACE = r"""    printf 'rank %s on %s: CPUs %s, devices %s\n' "$SLURM_PROCI
         "${ROCR_VISIBLE_DEVICES:-${CUDA_VISIBLE_DEVICES:-all}}"
 """
 
+CATCHES_USR1 = r"""
+# Whether a process has a handler for USR1: bit 0x200 of its SigCgt. Without one, USR1 would kill it.
+catches_usr1() {
+    local key mask
+    while read -r key mask; do
+        [[ $key != SigCgt: ]] || return "$(((0x$mask & 0x200) == 0))"
+    done 2>/dev/null <"/proc/$1/status"
+    return 1
+}
+""".strip("\n")
+
 ON_NODE = r"""
-# Once per node. USR1 would end torchrun, so torchrun ignores it and each rank gets the signal directly. A rank that has
-# no handler yet would die of it: each rank gets USR1 once, as soon as it catches it (bit 0x200 of its SigCgt).
+# Once per node. USR1 would end torchrun, so torchrun ignores it and each rank gets the signal directly, once, as
+# soon as it catches it.
 on_node() {
     local agent asking='' code=0 interrupted=0
     (trap '' USR1 && exec "$@") &
     agent=$!
-    catches_usr1() {
-        local key mask
-        while read -r key mask; do
-            [[ $key != SigCgt: ]] || return "$(((0x$mask & 0x200) == 0))"
-        done <"/proc/$1/status"
-        return 1
-    }
     ask_ranks() {
         local asked=' ' rank ranks
         trap '' USR1
@@ -204,19 +208,33 @@ on_node() {
 
 SHIELD = r"""
 # Around each rank. Exit code 75 means saved. It is delayed a little: at the first code that is not 0, srun and torchrun
-# kill the ranks that are still saving.
+# kill the ranks that are still saving. USR1 is passed on when the rank catches it: one that starts has no handler yet,
+# and one that leaves has none any more.
 shield() {
-    local hold_s=$1 held=$2 child='' early='' code=0 interrupted=0
+    local hold_s=$1 held=$2 child='' asking='' code=0 interrupted=0 terminated=0
     shift 2
-    pass_on() {
-        interrupted=1
-        if [[ -n $child ]]; then kill -"$1" "$child" 2>/dev/null || true; else early=$1; fi
+    ask_rank() {
+        trap '' USR1
+        until catches_usr1 "$child"; do
+            kill -0 "$child" 2>/dev/null || return 0
+            sleep 0.2
+        done
+        kill -USR1 "$child" 2>/dev/null || true
     }
-    trap 'pass_on USR1' USR1
-    trap 'pass_on TERM' TERM
+    pass_on_notice() {
+        interrupted=1
+        if [[ -z $child ]]; then asking=later; elif [[ -z $asking ]]; then ask_rank & asking=$!; fi
+    }
+    pass_on_term() {
+        interrupted=1 terminated=1
+        [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true
+    }
+    trap pass_on_notice USR1
+    trap pass_on_term TERM
     "$@" &
     child=$!
-    [[ -z $early ]] || pass_on "$early"
+    ((terminated == 0)) || kill -TERM "$child" 2>/dev/null || true
+    if [[ $asking == later ]]; then ask_rank & asking=$!; fi
     while :; do
         interrupted=0
         if wait "$child"; then code=0; else code=$?; fi

@@ -61,6 +61,7 @@ def render(request: JobRequest, site: Site) -> JobScript:
         _copying(job),
         parts.PROVENANCE,
         on_rank,
+        parts.CATCHES_USR1,
         parts.ON_NODE if job.launcher == "torchrun" else "",
         parts.SHIELD,
         steps(job, image, on_rank),

@@ -15,6 +15,7 @@ from scalewright.launch.script.resolved_job import ResolvedJob
 GPU_FLAGS = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--gpu-bind")
 _PYTHON = re.compile(r"^(?:.*/)?python[0-9.]*$")
 _CALL = 'bash -c "$(declare -f NAME); NAME \\"\\$@\\"" NAME'
+_CALL_ASKING = _CALL.replace("declare -f NAME", "declare -f catches_usr1 NAME")
 
 
 def filled(flag: str, job: ResolvedJob, num_nodes: int) -> str:
@@ -58,7 +59,7 @@ def steps(job: ResolvedJob, image: InImage, on_rank: str) -> str:
     outer = [_CALL.replace("NAME", "on_rank")] if on_rank else []
     outer += [" ".join(image.words)] if image.words else []
     if job.launcher == "torchrun":
-        outer += [_CALL.replace("NAME", "on_node"), '"${torchrun[@]}"']
+        outer += [_CALL_ASKING.replace("NAME", "on_node"), '"${torchrun[@]}"']
     sections = [f"command=({' '.join(_command_words(job))})\n" + _step_arrays(job, image, request.all_nodes)]
     # Array tasks and MIG slices do not communicate, unless the request says so (`checks_nodes`).
     is_independent = request.mig or (request.array is not None and not request.checks_nodes)
@@ -67,7 +68,7 @@ def steps(job: ResolvedJob, image: InImage, on_rank: str) -> str:
     if request.num_spares:
         again = _step_arrays(job, image, request.num_nodes, more=('--nodelist="$node_list"',))
         sections.append(take_good_nodes(request.num_nodes, parts.RENDEZVOUS[job.site.rendezvous], again))
-    words = [*outer, _CALL.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"', '"${command[@]}"']
+    words = [*outer, _CALL_ASKING.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"', '"${command[@]}"']
     run = " \\\n    ".join(['run_step "${step_flags[@]}"', *words])
     lost = ""
     if request.all_nodes > 1:
