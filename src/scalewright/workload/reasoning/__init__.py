@@ -1,0 +1,1 @@
+"""Resolved settings of the stages that train a reasoning model."""
