@@ -53,10 +53,7 @@ class PlainRunner:
             return
         positions_T = _on(self.device, np.concatenate([np.arange(c.start, c.start + len(c.tokens)) for c in chunks]))
         tokens_T = _on(self.device, np.concatenate([c.tokens for c in chunks]))
-        offsets = np.cumsum([0, *(len(c.tokens) for c in chunks)])
-        pages = [_on(self.device, np.array(c.pages)) for c in chunks]
-        ends = [c.start + len(c.tokens) for c in chunks]
-        self._layers(tokens_T, positions_T, list(pairwise(offsets.tolist())), pages, ends, needs_output=False)
+        self._layers(tokens_T, positions_T, _ReadChunks.of(chunks, self.cache, self.device), needs_output=False)
 
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Decoded:
@@ -64,10 +61,9 @@ class PlainRunner:
         slots_R = _on(self.device, batch.slots)
         known_R = _on(self.device, batch.tokens)
         tokens_R = torch.where(known_R == ON_DEVICE, self.latest_S[slots_R], known_R)
-        pages = [_on(self.device, np.array(cached.pages)) for cached in batch.cached]
-        rows = [(row, row + 1) for row in range(len(pages))]
-        ends = (batch.positions + 1).tolist()
-        x_RD = self._layers(tokens_R, _on(self.device, batch.positions), rows, pages, ends)
+        x_RD = self._layers(
+            tokens_R, _on(self.device, batch.positions), _DecodedRows.of(batch, self.cache, self.device)
+        )
         tokens_R, log_probs_R = sample(self.scores(x_RD), self._sampler_rows(batch), batch.kind)
         self.latest_S[slots_R] = tokens_R
         return Decoded(tokens_R=tokens_R, log_probs_R=log_probs_R)
@@ -83,21 +79,14 @@ class PlainRunner:
         return SamplerRows(*(_on(self.device, column) for column in columns))
 
     def _layers(
-        self,
-        tokens_T: Tensor,
-        positions_T: Tensor,
-        rows: list[tuple[int, int]],
-        pages: list[Tensor],
-        ends: list[int],
-        *,
-        needs_output: bool = True,
+        self, tokens_T: Tensor, positions_T: Tensor, sequences: _ReadChunks | _DecodedRows, *, needs_output: bool = True
     ) -> Tensor:
-        """The output of the last layer. Sequence i has the tokens `rows[i]`, which end at position `ends[i]`."""
+        """The output of the last layer for the tokens of these sequences."""
         model, size = self.model.transformer, self.cache.page_tokens
         assert model.embedding is not None
         x_1TD: Tensor = model.embedding(tokens_T[None], positions_T[None])
         rotary_2TE = None if model.rotary_2LE is None else model.rotary_2LE[:, positions_T]
-        pages_T = torch.cat([p[positions_T[a:b] // size] for p, (a, b) in zip(pages, rows, strict=True)])
+        pages_T = sequences.pages_of(positions_T // size)
         offsets_T, total = positions_T % size, self.model.ranks.sum
         blocks = model.blocks()
         for layer, block in enumerate(blocks):
@@ -105,13 +94,120 @@ class PlainRunner:
             self.cache.write(layer, k_1TGE[0], v_1TGE[0], pages_T, offsets_T)
             if not needs_output and layer == len(blocks) - 1:
                 break  # the cache has all it needs
-            parts = [
-                attend_to(q_1THE[0, a:b], *self.cache.read(layer, p, end))
-                for p, (a, b), end in zip(pages, rows, ends, strict=True)
-            ]
-            x_1TD = x_1TD + total(block.attention.out(torch.cat(parts)[None]))
+            x_1TD = x_1TD + total(block.attention.out(sequences.attend(layer, q_1THE[0])[None]))
             x_1TD = x_1TD + total(block.feed_forward(block.norm_2(x_1TD)))
         return x_1TD[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReadChunks:
+    """Pieces of prompts. Sequence i has the tokens `rows[i]` of the row, which end at position `ends[i]`."""
+
+    cache: PagedCache
+    rows: list[tuple[int, int]]
+    pages: list[Tensor]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, chunks: list[Chunk], cache: PagedCache, device: torch.device) -> _ReadChunks:
+        offsets = np.cumsum([0, *(len(c.tokens) for c in chunks)])
+        return cls(
+            cache=cache,
+            rows=list(pairwise(offsets.tolist())),
+            pages=[_on(device, np.array(c.pages)) for c in chunks],
+            ends=[c.start + len(c.tokens) for c in chunks],
+        )
+
+    def pages_of(self, numbers_T: Tensor) -> Tensor:
+        return torch.cat([pages[numbers_T[a:b]] for pages, (a, b) in zip(self.pages, self.rows, strict=True)])
+
+    def attend(self, layer: int, q_THE: Tensor) -> Tensor:
+        parts = [
+            attend_to(q_THE[a:b], *self.cache.read(layer, pages, end))
+            for pages, (a, b), end in zip(self.pages, self.rows, self.ends, strict=True)
+        ]
+        return torch.cat(parts)
+
+
+MOST_PADDING = 2
+"""Rows are attended to together as long as the longest has at most this many times the pages of the shortest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LikeRows:
+    """Rows of like length, padded to the longest of them."""
+
+    rows_B: Tensor
+    pages_BN: Tensor
+    visible_B11K: Tensor
+    """Which keys each row sees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DecodedRows:
+    """One token of each sequence. Sequences of like length are attended to in one call."""
+
+    cache: PagedCache
+    pages_RN: Tensor
+    batches: list[_LikeRows]
+
+    @classmethod
+    def of(cls, batch: DecodeBatch, cache: PagedCache, device: torch.device) -> _DecodedRows:
+        num_pages = np.array([len(cached.pages) for cached in batch.cached])
+        pages = np.zeros((len(num_pages), num_pages.max()), dtype=np.int64)
+        for row, cached in enumerate(batch.cached):
+            pages[row, : num_pages[row]] = cached.pages
+        batches = []
+        for rows in _of_like_length(num_pages):
+            width = int(num_pages[rows].max())
+            visible = np.arange(width * cache.page_tokens) <= batch.positions[rows][:, None]
+            batches.append(
+                _LikeRows(
+                    rows_B=_on(device, rows),
+                    pages_BN=_on(device, pages[rows, :width]),
+                    visible_B11K=_on(device, visible)[:, None, None],
+                )
+            )
+        return cls(cache=cache, pages_RN=_on(device, pages), batches=batches)
+
+    def pages_of(self, numbers_R: Tensor) -> Tensor:
+        return self.pages_RN.gather(1, numbers_R[:, None])[:, 0]
+
+    def attend(self, layer: int, q_RHE: Tensor) -> Tensor:
+        if len(self.batches) == 1:  # its rows are all rows, in order
+            return self._attend(layer, q_RHE, self.batches[0])
+        attended_RD = torch.empty_like(q_RHE.flatten(1))
+        for like in self.batches:
+            attended_RD[like.rows_B] = self._attend(layer, q_RHE[like.rows_B], like)
+        return attended_RD
+
+    def _pages(self, layer: int, like: _LikeRows) -> tuple[Tensor, Tensor]:
+        pages = like.pages_BN.flatten()
+        keys, values = self.cache.keys_LNPGE[layer], self.cache.values_LNPGE[layer]
+        return keys.index_select(0, pages), values.index_select(0, pages)
+
+    def _attend(self, layer: int, q_BHE: Tensor, like: _LikeRows) -> Tensor:
+        k_BKGE, v_BKGE = (whole.unflatten(0, like.pages_BN.shape).flatten(1, 2) for whole in self._pages(layer, like))
+        o_BH1E = functional.scaled_dot_product_attention(
+            q_BHE[:, :, None],
+            k_BKGE.transpose(1, 2),
+            v_BKGE.transpose(1, 2),
+            attn_mask=like.visible_B11K,
+            enable_gqa=q_BHE.shape[1] != k_BKGE.shape[2],
+        )
+        return o_BH1E.flatten(1)
+
+
+def _of_like_length(num_pages: np.ndarray) -> list[np.ndarray]:
+    """Rows in parts: in each, the longest has at most MOST_PADDING times the pages of the shortest."""
+    if num_pages.max() <= MOST_PADDING * num_pages.min():
+        return [np.arange(len(num_pages))]
+    parts, order = [], np.argsort(num_pages, kind="stable")
+    while len(order):
+        is_like = num_pages[order] <= MOST_PADDING * num_pages[order[0]]
+        parts.append(order[is_like])
+        order = order[~is_like]
+    return parts
 
 
 def attend_to(q_LHE: Tensor, k_KGE: Tensor, v_KGE: Tensor) -> Tensor:
