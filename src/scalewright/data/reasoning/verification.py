@@ -24,7 +24,7 @@ def applied(operator: str, left: int, right: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class WrittenAttempt:
     """One written attempt, as far as it was read."""
 
     expression: tuple[int, ...] = ()
@@ -44,7 +44,7 @@ def first_fault(
     if not tokens or tokens[-1] != STOP:
         return "no EOS: the answer is cut" if tokens else "the answer is empty"
     length = 4 * len(numbers) - 2
-    attempt = Attempt()
+    attempt = WrittenAttempt()
     place = num_attempts = 0
     while tokens[place] != ANSWER:
         num_attempts += 1
@@ -64,31 +64,33 @@ def first_fault(
     return ""
 
 
-def read_attempt(tokens: Sequence[int], numbers: Sequence[int], symbols: Symbols) -> Attempt:
+def read_attempt(tokens: Sequence[int], numbers: Sequence[int], symbols: Symbols) -> WrittenAttempt:
     """An attempt `a op b = r op c = s ;`. Reading ends at its first fault. EOS is one, so nothing behind it is read."""
     remaining = list(numbers)
     value = symbols.value(tokens[0])
     if value not in remaining:
-        return Attempt(fault=f"step 1: {symbols.name(tokens[0])} is none of the numbers")
+        return WrittenAttempt(fault=f"step 1: {symbols.name(tokens[0])} is none of the numbers")
     remaining.remove(value)
     expression = [tokens[0]]
     for step in range(1, len(numbers)):
         place = 4 * step - 3
         operator = symbols.operator(tokens[place])
         if not operator:
-            return Attempt(fault=f"step {step}: {symbols.name(tokens[place])} is no operator")
+            return WrittenAttempt(fault=f"step {step}: {symbols.name(tokens[place])} is no operator")
         number = symbols.value(tokens[place + 1])
         if number not in remaining:
-            return Attempt(fault=f"step {step}: {symbols.name(tokens[place + 1])} is none of the numbers that are left")
+            return WrittenAttempt(
+                fault=f"step {step}: {symbols.name(tokens[place + 1])} is none of the numbers that are left"
+            )
         remaining.remove(number)
         if tokens[place + 2] != EQUALS:
-            return Attempt(fault=f"step {step}: {symbols.name(tokens[place + 2])} stands in the place of =")
+            return WrittenAttempt(fault=f"step {step}: {symbols.name(tokens[place + 2])} stands in the place of =")
         result = symbols.value(tokens[place + 3])
         if result < 0 or result != applied(operator, value, number):
             written = f"{value} {operator} {number} = {symbols.name(tokens[place + 3])}"
-            return Attempt(fault=f"step {step}: {written} is wrong")
+            return WrittenAttempt(fault=f"step {step}: {written} is wrong")
         value = result
         expression += tokens[place : place + 2]
     if tokens[-1] != NEXT:
-        return Attempt(fault=f"{symbols.name(tokens[-1])} stands in the place of ;")
-    return Attempt(tuple(expression), value)
+        return WrittenAttempt(fault=f"{symbols.name(tokens[-1])} stands in the place of ;")
+    return WrittenAttempt(tuple(expression), value)

@@ -30,7 +30,7 @@ Scores = dict[str, float | int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class RankedLayouts:
     """One model, machine and batch measured with several layouts: which we would choose, and which was best."""
 
     model: str
@@ -50,7 +50,7 @@ class ErrorTable:
     groups: dict[tuple[str, str, str], Scores]
     overall: Scores
     reasons: dict[str, int]
-    problems: tuple[Problem, ...]
+    problems: tuple[RankedLayouts, ...]
     """Every set of layouts that is ranked, the one we would regret most first."""
     of_memory: tuple[ValidatedRow, ...] = ()
     """Rows that only their memory is scored of."""
@@ -156,11 +156,11 @@ def ranked_problems(rows: Sequence[ValidatedRow]) -> list[list[ValidatedRow]]:
     return [members for members in problems.values() if len(members) >= MIN_PROBLEM_ROWS]
 
 
-def _problem(members: Sequence[ValidatedRow]) -> Problem:
+def _problem(members: Sequence[ValidatedRow]) -> RankedLayouts:
     predicted, measured, _ = _timed(members)
     chosen, best = int(np.argmin(predicted)), int(np.argmin(measured))
     first = members[0].run
-    return Problem(
+    return RankedLayouts(
         model=first.model.name,
         num_gpus=first.hardware.gpus or 0,
         global_batch=first.layout.global_batch or 0,
