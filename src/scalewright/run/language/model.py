@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from scalewright.catalog.types import TransformerShape
 from scalewright.run.language.recompute import keep_every_second_product
 from scalewright.run.language.rotary import LayerConstants, rotary_table, rotate
+from scalewright.run.language.rows import Segments, TokenRows, attend_inside
 from scalewright.workload.layout import Recompute
 
 INIT_STD = 0.02
@@ -28,6 +30,10 @@ TIED_HEAD = "head.output.weight"
 LinearClass = type[nn.Linear]
 GatherKeys = Callable[[Tensor], Tensor]
 """Keys or values of a rank's tokens to those of the whole sequence."""
+Mask = Tensor | Segments | None
+"""Which keys a query sees; None: those before it."""
+Score = Callable[["Head", Tensor], Any]
+"""What to compute from the output of the last layer, in place of all scores."""
 
 
 def norm(shape: TransformerShape, constants: LayerConstants) -> nn.Module:
@@ -91,7 +97,7 @@ class Attention(nn.Module):
             q_BLHE, k_BLGE = rotate(q_BLHE, rotary_2LE), rotate(k_BLGE, rotary_2LE)
         return q_BLHE, k_BLGE, v_BLGE
 
-    def forward(self, x_BLD: Tensor, rotary_2LE: Tensor | None, mask_LK: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, rotary_2LE: Tensor | None, mask_LK: Mask) -> Tensor:
         q_BLHE, k_BLGE, v_BLGE = self.project(x_BLD, rotary_2LE)
         if self.gather_keys is not None:
             k_BLGE, v_BLGE = self.gather_keys(k_BLGE), self.gather_keys(v_BLGE)
@@ -103,8 +109,10 @@ class Attention(nn.Module):
         return out
 
 
-def attend(q_BLHE: Tensor, k_BKGE: Tensor, v_BKGE: Tensor, mask_LK: Tensor | None) -> Tensor:
+def attend(q_BLHE: Tensor, k_BKGE: Tensor, v_BKGE: Tensor, mask_LK: Mask) -> Tensor:
     """Scaled-dot-product attention; without a mask the tokens are whole and in order, and it is causal."""
+    if isinstance(mask_LK, Segments):
+        return attend_inside(q_BLHE, k_BKGE, v_BKGE, mask_LK)
     o_BHLE = functional.scaled_dot_product_attention(
         q_BLHE.transpose(1, 2),
         k_BKGE.transpose(1, 2),
@@ -144,7 +152,7 @@ class Block(nn.Module):
         self.norm_1, self.attention = norm(shape, constants), Attention(shape, constants, linear)
         self.norm_2, self.feed_forward = norm(shape, constants), FeedForward(shape, linear)
 
-    def forward(self, x_BLD: Tensor, rotary_2LE: Tensor | None, mask_LK: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, rotary_2LE: Tensor | None, mask_LK: Mask) -> Tensor:
         x_BLD = x_BLD + self.attention(self.norm_1(x_BLD), rotary_2LE, mask_LK)
         out: Tensor = x_BLD + self.feed_forward(self.norm_2(x_BLD))
         return out
@@ -206,16 +214,25 @@ class Transformer(nn.Module):
     def blocks(self) -> list[Block]:
         return [block for block in self.layers.values() if isinstance(block, Block)]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """From token ids, or the output of the chunk before, to scores, or the input of the chunk after."""
-        if self.embedding is not None:
-            x = self.embedding(x)
-        for block in self.layers.values():
-            x = self._block(block, x)
-        return x if self.head is None else self.head(x)
+    def forward(self, x: Tensor, rows: TokenRows | None = None, score: Score | None = None) -> Any:
+        """From token ids, or the output of the chunk before, to scores, or the input of the chunk after.
 
-    def _block(self, block: nn.Module, x_BLD: Tensor) -> Tensor:
-        inputs = (x_BLD, self.rotary_2LE, self.mask_LK)
+        `rows` are tokens of other lengths or positions than the model was built for. `score` takes the place of the
+        head's product: it runs inside the forward pass, where the weights of the head are gathered.
+        """
+        mask_LK: Mask = self.mask_LK
+        rotary_2LE = self.rotary_2LE
+        if rows is not None:
+            rotary_2LE, mask_LK = rows.rotary(rotary_2LE), rows.mask
+        if self.embedding is not None:
+            x = self.embedding(x) if rows is None else self.embedding(x, rows.positions_BL)
+        for block in self.layers.values():
+            x = self._block(block, (x, rotary_2LE, mask_LK))
+        if self.head is None:
+            return x
+        return self.head(x) if score is None else score(self.head, x)
+
+    def _block(self, block: nn.Module, inputs: tuple[Tensor, Tensor | None, Mask]) -> Tensor:
         if self.recompute == "full":
             kept = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
         elif self.recompute == "operators":

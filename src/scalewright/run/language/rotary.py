@@ -34,10 +34,10 @@ class LayerConstants:
 
 
 def rotate(x_BLHE: Tensor, rotary_2LE: Tensor) -> Tensor:
-    """Turn each pair (e, e + E/2) by its position's angle."""
-    cos_LE, sin_LE = rotary_2LE[0][:, None, :], rotary_2LE[1][:, None, :]
+    """Turn each pair (e, e + E/2) by its position's angle. The table may differ from row to row: (2, B, L, E)."""
+    cos_L1E, sin_L1E = rotary_2LE[0].unsqueeze(-2), rotary_2LE[1].unsqueeze(-2)
     low, high = x_BLHE.float().chunk(2, dim=-1)
-    turned = torch.cat((low * cos_LE - high * sin_LE, high * cos_LE + low * sin_LE), dim=-1)
+    turned = torch.cat((low * cos_L1E - high * sin_L1E, high * cos_L1E + low * sin_L1E), dim=-1)
     return turned.to(x_BLHE.dtype)
 
 

@@ -82,7 +82,7 @@ class LanguageStep:
         total = torch.zeros((), device=self.position.device)
         pairs = zip(tokens_BL.chunk(self.num_micro), targets_BL.chunk(self.num_micro), strict=True)
         for number, (tokens, targets) in enumerate(pairs, start=1):
-            with self._synchronisation(is_last=number == self.num_micro):
+            with self.synchronisation(is_last=number == self.num_micro):
                 loss = self._scaled_loss(self.split.callables[0](tokens), targets)
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -133,7 +133,7 @@ class LanguageStep:
             yield
 
     @contextlib.contextmanager
-    def _synchronisation(self, *, is_last: bool) -> Iterator[None]:
+    def synchronisation(self, *, is_last: bool) -> Iterator[None]:
         """Reduce gradients after the last micro-batch only; ZeRO 2 and 3 keep shards, so after each."""
         module, zero = self.split.callables[0], self.run.layout.zero
         if isinstance(module, FSDPModule):

@@ -1,0 +1,1 @@
+"""Reasoning models are trained here: losses, trainer, rollouts and stages."""

@@ -1,0 +1,244 @@
+"""SequenceTrainer: trains a model on answered prompts of uneven length, over the ranks of a layout.
+
+Model, optimizer and reduction are those of `bench language`. Losses count response tokens only, and are divided once
+by a number that all ranks and micro-batches share, so that neither changes the gradient beyond rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from scalewright.catalog.types import TransformerShape
+from scalewright.errors import ConfigError, nearest
+from scalewright.run.checkpoint import OPTIONAL, Loaded
+from scalewright.run.language.optimizer import local
+from scalewright.run.language.session import LanguageSession, open_language_session
+from scalewright.run.reasoning.batches import SequenceBatch, empty_batch
+from scalewright.run.reasoning.losses import SUMS, LossSums
+from scalewright.run.reasoning.objectives import Objective
+from scalewright.run.reasoning.scoring import scored
+from scalewright.workload.language_run import LanguageRun, OptimizerSettings, RunPrecision
+from scalewright.workload.layout import Layout
+from scalewright.workload.run_options import CompileMode
+
+SEVERAL_MICRO_BATCHES = 2
+"""How many micro-batches an update has is not known before; gradients are summed in fp32 as for more than one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """One update. Reading a tensor's value waits for the device."""
+
+    loss: Tensor
+    """Over all ranks and micro-batches."""
+    grad_norm: Tensor
+    """Before clipping."""
+    sums: LossSums
+    num_micro_batches: int
+    is_skipped: bool = False
+    """No token counted on any rank, so that nothing was changed."""
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        return self.sums.numbers()
+
+
+class SequenceTrainer:
+    """One rank's part. Every rank calls the same methods in the same order."""
+
+    def __init__(self, session: LanguageSession, *, temperature: float = 1.0) -> None:
+        self.session, self.temperature = session, temperature
+        self.position, self.optimizer, self.step = session.position, session.optimizer, session.train_step
+        self.device, self.dtype = session.position.device, session.numbers.compute
+
+    @property
+    def shape(self) -> TransformerShape:
+        return self.session.run.shape
+
+    @torch.no_grad()
+    def log_probs(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+        """(N, R) log-probability of each response token and entropy before it, without gradient."""
+        log_probs_T, entropy_T = self._scored(self.session.split.chunks[0], batch)
+        return batch.aligned(log_probs_T), batch.aligned(entropy_T)
+
+    def update(self, batches: Sequence[SequenceBatch], objective: Objective) -> UpdateResult:
+        """Train once on all micro-batches of all ranks."""
+        if not batches:
+            raise ConfigError("an update needs at least one micro-batch on every rank: give every rank some sequences")
+        weight, num_micro = self._totals(sum(objective.weight(*pair) for pair in enumerate(batches)), len(batches))
+        if weight == 0.0:
+            nothing = torch.zeros((), device=self.device)
+            sums = LossSums(torch.zeros(len(SUMS), dtype=torch.float64))
+            return UpdateResult(loss=nothing, grad_norm=nothing, sums=sums, num_micro_batches=0, is_skipped=True)
+        self.step.begin()
+        self.step.gradients.clear()
+        total = torch.zeros((), device=self.device)
+        sums_S = torch.zeros(len(SUMS), dtype=torch.float64, device=self.device)
+        for number in range(num_micro):
+            is_own = number < len(batches)
+            batch = batches[number] if is_own else empty_batch(batches[0])
+            with self.step.synchronisation(is_last=number == num_micro - 1):
+                log_probs_T, entropy_T = self._scored(self.session.split.callables[0], batch)
+                if is_own:
+                    aligned = batch.aligned(log_probs_T), batch.aligned(entropy_T)
+                    result = objective(number, batch, *aligned, denominator=weight)
+                    loss = result.loss * self.position.num_replicas
+                    sums_S += result.sums.values_S
+                else:
+                    loss = log_probs_T.sum() * 0.0
+                torch.autograd.backward(loss * self.step.loss_scale.value)
+            total += loss.detach()
+        finished = self.step.finish(total)
+        if dist.get_world_size() > 1:
+            dist.all_reduce(sums_S)
+        sums = LossSums(sums_S / int(self.position.layout.tp))
+        return UpdateResult(loss=finished.loss, grad_norm=finished.grad_norm, sums=sums, num_micro_batches=num_micro)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole weights by their name in the whole model, one after the other. Every rank must take all of them."""
+        for name, param in self.optimizer.params.items():
+            yield name, _whole(param.detach().to(self.dtype))
+
+    @torch.no_grad()
+    def load_weights(self, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
+        """Take whole weights by name, every one of the model; the optimizer's moments stay as they are."""
+        self._reshard()
+        missing = set(self.optimizer.params)
+        for name, values in tensors:
+            if name not in self.optimizer.params:
+                near = nearest(name, self.optimizer.params, limit=1)
+                raise ConfigError(
+                    f"{where}: has {name}, which is no weight of this model{f' (it has {near[0]})' if near else ''}; "
+                    "give weights of the same shape"
+                )
+            param = self.optimizer.params[name]
+            if tuple(values.shape) != tuple(param.shape):
+                sizes = (" x ".join(map(str, size)) for size in (values.shape, param.shape))
+                raise ConfigError(
+                    "{}: {} is {}, and this model needs {}; give weights of the same shape".format(where, name, *sizes)
+                )
+            missing.discard(name)
+            target = self.optimizer.masters.get(name, param.detach())
+            local(target).copy_(_part(values, target))
+        if missing:
+            raise ConfigError(f"{where}: lacks {min(missing)}; give all weights of a model of the same shape")
+        self.optimizer.refresh_weights()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+        tensors, own = self.optimizer.state(), f"{OPTIONAL}{dist.get_rank()}"
+        tensors[f"{own}.random"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors[f"{own}.random_cuda"] = torch.cuda.get_rng_state(self.device)
+        return tensors
+
+    def state(self) -> dict[str, Any]:
+        return {"num_updates": self.optimizer.num_updates, "loss_scale": self.step.loss_scale.state()}
+
+    def restore(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
+        """Go on from a checkpoint whose tensors were loaded into those that `tensors` gave."""
+        own, state = f"{OPTIONAL}{dist.get_rank()}", loaded.manifest.state
+        torch.set_rng_state(tensors[f"{own}.random"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors[f"{own}.random_cuda"], self.device)
+        self._reshard()
+        self.optimizer.refresh_weights()
+        try:
+            self.optimizer.num_updates = int(state["num_updates"])
+            self.step.loss_scale.restore(state["loss_scale"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{loaded.folder}: its state is not that of a trainer ({error}); resume from a checkpoint of one"
+            ) from error
+
+    def _scored(self, model: torch.nn.Module, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+        tp = int(self.position.layout.tp)
+        score = partial(
+            scored, slots_T=batch.slots_T, targets_T=batch.targets_T, temperature=self.temperature,
+            group=self.position.mesh.get_group("tp") if tp > 1 else None,
+        )  # fmt: skip
+        outputs: tuple[Tensor, Tensor] = model(batch.tokens_BL, batch.rows, score)
+        return outputs
+
+    def _totals(self, weight: float, num_micro: int) -> tuple[float, int]:
+        """The sum of weights over replicas, and the most micro-batches that a rank has."""
+        if dist.get_world_size() == 1:
+            return weight, num_micro
+        total, most = torch.tensor([weight], dtype=torch.float64), torch.tensor([num_micro])
+        dist.all_reduce(total)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        return float(total) / int(self.position.layout.tp), int(most)
+
+    def _reshard(self) -> None:
+        """Let go of gathered weights, which a forward pass without a backward pass leaves behind."""
+        for chunk in self.session.split.chunks:
+            for module in chunk.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+
+
+def open_trainer(
+    shape: TransformerShape,
+    layout: Layout,
+    *,
+    device: torch.device,
+    precision: RunPrecision = "bf16",
+    optimizer: OptimizerSettings | None = None,
+    seed: int = 0,
+    compile_mode: CompileMode = "off",
+    temperature: float = 1.0,
+    model_id: str = "reasoning",
+) -> SequenceTrainer:
+    """This rank's trainer. The process group must exist, and every rank must call this.
+
+    `shape.seq` is the longest sequence that will be trained on. Batches of the layout play no part.
+    """
+    for name in ("pp", "cp", "ep", "sp"):
+        if int(getattr(layout, name)) > (0 if name == "sp" else 1):
+            raise ConfigError(f"layout has {name}={int(getattr(layout, name))}: stages train with dp, tp and zero only")
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ConfigError(f"temperature {temperature} of the trained policy must be a finite number above 0")
+    if shape.positions == "learned" and shape.num_positions < shape.seq:
+        shape = shape.model_copy(update={"num_positions": shape.seq})
+    micro_batches = int(layout.dp) * SEVERAL_MICRO_BATCHES
+    run = LanguageRun(
+        model_id=model_id,
+        shape=shape,
+        layout=replace(layout, mbs=1, gbs=micro_batches),
+        precision=precision,
+        optimizer=optimizer or OptimizerSettings(),
+        seed=seed,
+        compile=compile_mode,
+    )
+    return SequenceTrainer(open_language_session(run, device), temperature=temperature)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _part(whole: Tensor, target: Tensor) -> Tensor:
+    """This rank's part of a whole weight: first that of its tensor-parallel rank, of that the shard of its replica."""
+    if not isinstance(target, DTensor):
+        return whole
+    part = whole.to(local(target).device)
+    for axis in reversed(range(target.device_mesh.ndim)):
+        placement = target.placements[axis]
+        if not isinstance(placement, Shard | _StridedShard):
+            continue
+        dim = placement.dim
+        pieces = part.chunk(target.device_mesh.size(axis), dim=dim)
+        rank = target.device_mesh.get_local_rank(axis)
+        part = pieces[rank] if rank < len(pieces) else part.narrow(dim, 0, 0)
+    return part
