@@ -19,6 +19,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Documented(Strict):
+    """The docstring under each key becomes its description in the schema for editors."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 class Source(Strict):
     """Where values come from. Given once per file under `[sources.KEY]`; values name the key."""
 

@@ -9,30 +9,25 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from scalewright import units
-from scalewright.catalog.facts import Id, Source, Strict, link_sources
+from scalewright.catalog.facts import Documented, Id, Source, link_sources
 from scalewright.errors import DocumentError, QuantityError, UnknownNameError, nearest
 from scalewright.launch.graph.file import Resources
 from scalewright.records.documents import read_text
 from scalewright.records.loader import load_toml, parse_toml
+from scalewright.study.pipeline.tables import Pipeline
 
 Value = str | int | float | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 KIND = "study"
 PointKind = Literal[
-    "language", "vision", "emulated", "plan", "saving", "stage", "reading",
+    "language", "vision", "emulated", "plan", "saving", "stage", "reading", "reason",
     "gemm", "memory", "attention", "convolution", "dispatch", "collectives", "storage", "checkpoint",
 ]  # fmt: skip
 FACTS = ("gpus_per_node", "system_nodes", "gpu_memory_gb", "gpu_memory_gib")
 """Values that follow from a point's system. Memory: in GB as the vendor prints it, in GiB as a process can use it."""
-
-
-class Documented(Strict):
-    """The docstring under each key becomes its description in the schema for editors."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class ConditionalValues(Documented):
@@ -185,6 +180,8 @@ class StudyFile(PointMatrix):
     relative: Relative | None = None
     """Adds the metric `ratio` to every point: its value over that of the reference point."""
     measure: Measure | None = None
+    pipeline: Pipeline | None = None
+    """Stages that follow each other; these are the points to measure."""
     published: tuple[Published, ...] = ()
     remarks: tuple[Remark, ...] = ()
     statements: tuple[Statement, ...] = ()
@@ -200,7 +197,7 @@ class StudyFile(PointMatrix):
             lacking = [name for name in (self.scaling.over, *self.scaling.groups) if name not in known]
             if lacking:
                 raise ValueError(f"scaling names {lacking[0]!r}, which no point has: {near_names(lacking[0], known)}")
-        if not axes:
+        if not axes and self.pipeline is None:
             raise ValueError("the matrix is empty: give at least one axis, such as nodes = [1, 2, 4]")
         return self
 
