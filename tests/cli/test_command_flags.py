@@ -339,7 +339,7 @@ FLAGS = {
     ("study", "predict"): ["--catalog", "--help", "--json", "--out", "--plots"],
     ("study", "report"): ["--catalog", "--help", "--json", "--out", "--plots", "--results"],
     ("study", "point"): ["--catalog", "--help", "--results"],
-    ("study", "run"): ["--catalog", "--help", "--json", "--plots", "--results", "--site", "--wait"],
+    ("study", "run"): ["--budget", "--catalog", "--help", "--json", "--plots", "--results", "--site", "--wait"],
     ("study", "schema"): ["--help"],
     ("study", "show"): ["--catalog", "--help", "--json"],
     ("study", "status"): ["--catalog", "--help", "--json", "--results", "--watch"],

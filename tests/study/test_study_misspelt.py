@@ -14,7 +14,7 @@ from tests.conftest import Cli, Refused
 from scalewright.catalog.facts import Source
 from scalewright.catalog.library import Catalog, open_catalog
 from scalewright.errors import ConfigError, DocumentError
-from scalewright.launch.graph.file import Resources
+from scalewright.launch.graph.file import Resources, Retries
 from scalewright.study.file import (
     ConditionalValues,
     Measure,
@@ -31,6 +31,7 @@ from scalewright.study.kinds.reading import ReadingPoint
 from scalewright.study.kinds.saving import SavingPoint
 from scalewright.study.kinds.stage import StagePoint
 from scalewright.study.kinds.training import TrainingPoint
+from scalewright.study.pipeline.tables import Pipeline, PipelineProfile, PipelineStage, StageGate
 from scalewright.study.points import open_study
 
 Path_ = tuple[str | int, ...]
@@ -112,6 +113,32 @@ CONDITIONS: tuple[Path_, ...] = (
     ("extra",),
     ("point",),
 )
+PIPELINE: dict[str, Any] = {
+    "profile": "cpu", "seeds": [0], "options": {"model": "tiny"}, "scaled": ["steps"],
+    "profiles": {"cpu": {"text": "two cores", "options": {"device": "cpu"}}},
+    "retries": {"limit": 1, "backoff": "60 s", "longest": "1 h"},
+    "stages": [
+        {"name": "sft", "stage": "sft"},
+        {"name": "answers", "stage": "generate", "from": "sft"},
+        {
+            "name": "student", "stage": "distill", "from": "sft", "data_from": "answers", "teacher": "sft",
+            "seeds": [1], "options": {"steps": 3}, "sizes": {"cpu": {"steps": 2}}, "time": "00:30:00",
+            "takes": {"cpu": "1 min"}, "gate": {"by": 0.1, "over": "sft", "figure": "greedy", "bound": "low"},
+        },
+    ],
+}  # fmt: skip
+WITH_PIPELINE = {
+    **{key: FULL[key] for key in ("schema", "id", "title", "question")}, "kind": "reason", "pipeline": PIPELINE,
+}  # fmt: skip
+PIPELINE_MODELS: dict[Path_, type[BaseModel]] = {
+    ("pipeline",): Pipeline,
+    ("pipeline", "profiles", "cpu"): PipelineProfile,
+    ("pipeline", "retries"): Retries,
+    ("pipeline", "stages", 2): PipelineStage,
+    ("pipeline", "stages", 2, "gate"): StageGate,
+}
+NOT_BOTH = {"pipeline"}
+"""A study measures points or a pipeline."""
 REFUSED_FOR_STUDIES = {"nodes", "spares"}
 """A job's, that a point's layout decides."""
 TOLD = {
@@ -158,7 +185,7 @@ def written(folder: Path, document: dict[str, Any]) -> Path:
 
 
 def with_slip(path: Path_, key: str) -> dict[str, Any]:
-    document = json.loads(json.dumps(FULL))
+    document = json.loads(json.dumps(WITH_PIPELINE if "pipeline" in path else FULL))
     table = at(document, path)
     changed = {misspelt(name) if name == key else name: value for name, value in table.items()}
     table.clear()
@@ -169,8 +196,10 @@ def with_slip(path: Path_, key: str) -> dict[str, Any]:
 def every_key() -> Iterator[tuple[Path_, str]]:
     for path, model in MODELS.items():
         for key in keys(model):
-            if key not in REFUSED_FOR_STUDIES or path != ("measure", "job"):
+            if key not in (NOT_BOTH if not path else REFUSED_FOR_STUDIES if path == ("measure", "job") else ()):
                 yield path, key
+    for path, model in PIPELINE_MODELS.items():
+        yield from ((path, key) for key in keys(model))
     for path in CONDITIONS:
         for key in at(FULL, path):
             yield path, key
@@ -192,8 +221,10 @@ def refusal(catalog: Catalog, path: Path) -> str:
 
 def test_the_file_has_every_key_and_is_read(catalog: Catalog, tmp_path: Path) -> None:
     for path, model in MODELS.items():
-        expected_keys = set(keys(model)) - (REFUSED_FOR_STUDIES if path == ("measure", "job") else set())
-        assert set(at(FULL, path)) == expected_keys, path
+        refused_here = REFUSED_FOR_STUDIES if path == ("measure", "job") else NOT_BOTH if not path else set()
+        assert set(at(FULL, path)) == set(keys(model)) - refused_here, path
+    for path, model in PIPELINE_MODELS.items():
+        assert set(at(WITH_PIPELINE, path)) == set(keys(model)), path
     for is_measured in (False, True):
         assert open_study(catalog, str(written(tmp_path, FULL)), is_measured=is_measured).points
 

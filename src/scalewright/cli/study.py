@@ -26,6 +26,9 @@ ReportFolder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help=
 Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it until the study ends or Ctrl-C.")]
 SiteName = Annotated[str, typer.Option("--site", help="Run points as jobs of this cluster; here: the one at hand.")]
 Wait = Annotated[bool, typer.Option("--wait", help="At a site: stay until every job has ended, then report.")]
+Budget = Annotated[
+    str, typer.Option(metavar="TIME", help="Of a pipeline: make it smaller, so that it takes about so long.")
+]
 HERE = "here"
 JOBS_EVERY_S = 15.0
 """Between two looks at the queue, which is shared with others."""
@@ -60,6 +63,7 @@ def show(study: StudyName, as_json: AsJson = False, catalog: CatalogFolder = Non
     from scalewright.catalog.library import open_catalog
     from scalewright.records.documents import document, to_json
     from scalewright.report.console import answer_console, plain_table
+    from scalewright.report.pipeline.stages import print_stages
     from scalewright.study.points import open_study
 
     opened = open_study(open_catalog(catalog), study)
@@ -71,11 +75,15 @@ def show(study: StudyName, as_json: AsJson = False, catalog: CatalogFolder = Non
     console.print(f"{opened.file.title}: {len(opened.points)} points of kind {opened.file.kind}", markup=False)
     console.print(" ".join(opened.file.question.split()), markup=False)
     console.print()
-    table = plain_table(*opened.points[0].labels, gap=1)
-    for point in opened.points:
-        table.add_row(*point.labels.values())
-    console.print(table)
-    console.print()
+    if opened.pipeline is None:
+        table = plain_table(*opened.points[0].labels, gap=1)
+        for point in opened.points:
+            table.add_row(*point.labels.values())
+        console.print(table)
+        console.print()
+    if opened.file.pipeline is not None:
+        print_stages(console, opened.file.pipeline)
+        console.print()
     for command in _next_commands(opened, shlex.quote(study)):
         console.print(command, markup=False, soft_wrap=True)
 
@@ -85,19 +93,25 @@ def _next_commands(study: Study, name: str) -> list[str]:
     predict, run = f"scalewright study predict {name}", f"scalewright study run {name}"
     if any(point.resolved.get("system") == HERE for point in study.points):
         return [f"measure it: {run}", f"predict it: {predict} (after scalewright calibrate)"]
-    return [f"predict it: {predict}", *([f"measure it: {run}"] if study.file.measure is not None else [])]
+    has_measure = study.file.measure is not None or study.file.pipeline is not None
+    return [f"predict it: {predict}", *([f"measure it: {run}"] if has_measure else [])]
 
 
 @app.command("check")
 def check(study: StudyName, catalog: CatalogFolder = None) -> None:
     """Check a study: every key, model, system, layout and expression. Exit 2: one sentence says what is wrong."""
     from scalewright.catalog.library import open_catalog
+    from scalewright.study.pipeline.setting import PipelineSetting
     from scalewright.study.points import open_study
 
     library = open_catalog(catalog)
     opened = open_study(library, study)
     counts = [f"{len(opened.points)} points"]
-    if opened.file.measure is not None:
+    if opened.file.pipeline is not None:
+        for profile in opened.file.pipeline.profile_names:
+            stages = open_study(library, study, is_measured=True, setting=PipelineSetting(profile=profile))
+            counts.append(f"{len(stages.points)} stages for {profile}")
+    elif opened.file.measure is not None:
         counts.append(f"{len(open_study(library, study, is_measured=True).points)} to measure")
     typer.echo(f"{opened.path}: {', '.join(counts)}, {len(opened.file.published)} published figures")
 
@@ -121,28 +135,32 @@ def predict(
 
 @app.command("run")
 def run(
-    study: StudyName, out: OutFolder = None, site: SiteName = "", wait: Wait = False, plots: Plots = True,
-    as_json: AsJson = False, catalog: CatalogFolder = None,
+    study: StudyName, out: OutFolder = None, site: SiteName = "", wait: Wait = False, budget: Budget = "",
+    plots: Plots = True, as_json: AsJson = False, catalog: CatalogFolder = None,
 ) -> None:  # fmt: skip
     """Measure every point; run again to go on where it ended. Exit 1: points failed or were not reached.
 
     At a site points become jobs, and the command ends once they are submitted. In a search (order = "predicted") points
-    that cannot run are data: exit 1 means that not one was measured.
+    that cannot run are data: exit 1 means that not one was measured. A gate of a pipeline that is not passed also gives
+    exit 1.
     """
     from scalewright.catalog.library import open_catalog
-    from scalewright.study.points import open_study
+    from scalewright.study.pipeline.opening import open_measured
     from scalewright.study.report_builder import measured_report
     from scalewright.study.site_run import site_name
     from scalewright.study.store import Store
 
     library = open_catalog(catalog)
-    opened = open_study(library, study, is_measured=True)
+    opened, folder = open_measured(library, study, out, site=site, budget=budget)
     at_site = site_name(opened, site, wait=wait)
-    store = Store.create_or_resume(out or Path("results") / opened.file.id, opened)
+    store = Store.create_or_resume(folder, opened)
+    if opened.pipeline is not None and opened.pipeline.sentence:
+        _say(opened.pipeline.sentence)
     if at_site:
         code = _submit(library, opened, store, at_site, catalog, wait=wait, as_json=as_json)
     else:
         code = _run_here(library, opened, store)
+    code = max(code, _gates_code(opened, store))
     if wait or not at_site:
         _show_report(measured_report(library, study, store), store.report, plots=plots, as_json=as_json)
     raise typer.Exit(code)
@@ -150,6 +168,18 @@ def run(
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
+
+
+def _gates_code(study: Study, store: Store) -> int:
+    """Say every gate that was not passed, a sentence each. The exit code that follows from them."""
+    from scalewright.records.types import ExitCode
+    from scalewright.study.pipeline.progress import judged_gates
+
+    results = () if study.pipeline is None else judged_gates(study.pipeline, store, 0)
+    failed = [result for result in results if not result.passes]
+    for result in failed:
+        _say(result.sentence)
+    return ExitCode.NO if failed else ExitCode.YES
 
 
 def _run_here(library: Catalog, study: Study, store: Store) -> int:
@@ -189,7 +219,7 @@ def _submit(
     order = in_order(library, study)
     drivers = site_run.submit(study, store, order, site_named(site, catalog), catalog=catalog, say=_say)
     if wait:
-        site_run.wait(drivers)
+        site_run.wait(drivers, goes_on=study.pipeline is not None)
         finished = (store.is_finished(tried.point, tried.repeat) for tried in order)
         return ExitCode.YES if is_success(study, finished) else ExitCode.NO
     jobs = site_run.open_jobs(drivers)
@@ -201,6 +231,9 @@ def _submit(
     else:
         typer.echo("\n".join(jobs) if jobs else "nothing is left to submit")
         _say(f"  its status: {status}" if jobs else f"  the report: {status.replace('status', 'report', 1)}")
+        if jobs and study.pipeline is not None:
+            watch = shlex.join(["scalewright", "jobs", "watch", str(drivers[-1].folder.path)])
+            _say(f"  later stages: {watch} submits those after a gate or a retry; without these Slurm starts them")
     return ExitCode.YES
 
 
@@ -236,13 +269,13 @@ def report(
     """Write the report anew from what has been measured so far: page, plots, tables, data. Nothing is run."""
     from scalewright.catalog.library import open_catalog
     from scalewright.records.documents import check_folder
-    from scalewright.study.points import open_study
+    from scalewright.study.pipeline.opening import open_measured
     from scalewright.study.report_builder import measured_report
     from scalewright.study.store import Store
 
     library = open_catalog(catalog)
-    opened = open_study(library, study, is_measured=True)
-    store = Store.open(results or Path("results") / opened.file.id)
+    _, folder = open_measured(library, study, results)
+    store = Store.open(folder)
     check_folder(out or store.report)
     _show_report(measured_report(library, study, store), out or store.report, plots=plots, as_json=as_json)
 
@@ -257,13 +290,13 @@ def status(
     from scalewright.records.documents import to_json
     from scalewright.records.types import ExitCode
     from scalewright.report.study.status import EVERY_S, show_status
-    from scalewright.study.points import open_study
+    from scalewright.study.pipeline.opening import open_measured
     from scalewright.study.site_run import launches_of, look
     from scalewright.study.status import StudyStatus, status_of
     from scalewright.study.store import Store
 
-    opened = open_study(open_catalog(catalog), study, is_measured=True)
-    store = Store.open(results or Path("results") / opened.file.id)
+    opened, folder = open_measured(open_catalog(catalog), study, results)
+    store = Store.open(folder)
     store.check(opened)
     latest: list[StudyStatus] = []
 

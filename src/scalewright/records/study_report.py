@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from scalewright.records.documents import document
+from scalewright.records.pipeline_report import PipelineShown
 from scalewright.records.types import warnings_among
 
 KIND = "study-report"
@@ -159,6 +160,8 @@ class StudyReport:
     """Of every metric that a point has a number for, those without a column of their own too."""
     parts: tuple[StudyReport, ...] = ()
     """Other sets of points of the same study: what is predicted for machines elsewhere."""
+    pipeline: PipelineShown | None = None
+    """Stages of a pipeline that was measured."""
 
     @property
     def warnings(self) -> list[str]:

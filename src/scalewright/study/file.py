@@ -197,6 +197,11 @@ class StudyFile(PointMatrix):
             lacking = [name for name in (self.scaling.over, *self.scaling.groups) if name not in known]
             if lacking:
                 raise ValueError(f"scaling names {lacking[0]!r}, which no point has: {near_names(lacking[0], known)}")
+        if self.pipeline is not None and self.measure is not None:
+            if axes_of(self.measure):
+                raise ValueError("a study measures its pipeline or the points of [measure], not both: drop one")
+            if self.measure.order != "listed":
+                raise ValueError('a pipeline runs in the order of its stages: leave out order = "predicted"')
         if not axes and self.pipeline is None:
             raise ValueError("the matrix is empty: give at least one axis, such as nodes = [1, 2, 4]")
         return self

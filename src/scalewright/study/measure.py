@@ -23,6 +23,7 @@ from scalewright.study.calibration.request import calibration_here
 from scalewright.study.execute import RunObserver, execute, execution_of
 from scalewright.study.execution import Execution
 from scalewright.study.file import Measure
+from scalewright.study.pipeline.progress import block_of
 from scalewright.study.points import Study
 from scalewright.study.store import Store
 
@@ -147,6 +148,10 @@ def run_here(
 
 def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Listener, spent: Spent) -> Ended:
     problem = store.problem(tried.point, tried.repeat)
+    if study.pipeline is not None:
+        block = block_of(study.pipeline, store, study.pipeline.runs[tried.index], tried.repeat)
+        if block is not None:
+            return Ended(tried=tried, state="skipped", reason=block.reason)
     try:
         execution = execution_of_try(catalog, study, store, tried)
         if execution.is_finished:
@@ -174,7 +179,8 @@ def _one(catalog: Catalog, study: Study, store: Store, tried: Try, listener: Lis
 
 def execution_of_try(catalog: Catalog, study: Study, store: Store, tried: Try) -> Execution:
     """The run of one repeat of a point. A folder that has one already must hold the same configuration."""
-    options, kind = study.combinations[tried.index].options, str(tried.point.resolved["kind"])
+    kind = str(tried.point.resolved["kind"])
+    options = store.options_of(study.combinations[tried.index].options, tried.repeat)
     path = store.run(tried.point, tried.repeat).path
     execution = execution_of(catalog, kind, options, path=path, where=study.where)
     return replace(execution, point_id=tried.point.id, study_id=study.id)

@@ -67,6 +67,8 @@ METRICS = {
         _metric("carbon_kgco2e", "carbon", "kg CO2e", units.KGCO2E, "lower"),
         _metric("num_gpus", "devices", "", units.COUNT, "lower"),
         _metric("gpu_time_s", "GPU time", "s", units.SECONDS, "lower"),
+        _metric("accuracy_frac", "greedy accuracy", "", units.FRACTION, "higher"),
+        _metric("sampled_accuracy_frac", "sampled accuracy", "", units.FRACTION, "higher"),
         _metric("save_interval_s", "save every", "s", units.SECONDS, "higher"),
         _metric("save_time_s", "one save", "s", units.SECONDS, "lower"),
         _metric("lost_frac", "share lost", "", units.FRACTION, "lower"),

@@ -14,11 +14,13 @@ from scalewright.records.types import Point
 from scalewright.sites.current import HERE
 from scalewright.sites.loader import find_site
 from scalewright.study.expressions import Value
-from scalewright.study.file import PointMatrix, StudyFile, find, load
+from scalewright.study.file import PointMatrix, StudyFile, axes_of, find, load
 from scalewright.study.kinds.base import Kind
 from scalewright.study.kinds.registry import kind_named
 from scalewright.study.matrix import Combination, expand, matches
 from scalewright.study.metrics import metric
+from scalewright.study.pipeline.setting import PipelineSetting, profile_of
+from scalewright.study.pipeline.stages import PlannedPipeline, expand_pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,9 @@ class Study:
     points: tuple[Point, ...]
     """One for each combination, in the same order. Combinations with equal options share an id, and one run."""
     is_measured: bool = False
-    """The points come from the `measure` table."""
+    """The points come from the `measure` table, or from the pipeline."""
+    pipeline: PlannedPipeline | None = None
+    """The stages of a pipeline: one for each point, in the same order."""
 
     @property
     def id(self) -> str:
@@ -52,8 +56,13 @@ class Study:
         return [index for index, one in enumerate(self.combinations) if matches(one.values, condition)]
 
 
-def open_study(catalog: Catalog, name: str, *, is_measured: bool = False) -> Study:
-    """Read a study and expand its points. Each is checked, so that a typing error shows before hours of work."""
+def open_study(
+    catalog: Catalog, name: str, *, is_measured: bool = False, setting: PipelineSetting | None = None
+) -> Study:
+    """Read a study and expand its points. Each is checked, so that a typing error shows before hours of work.
+
+    `setting` sizes a pipeline; without one it has the sizes of this machine.
+    """
     path = find(name)
     file = load(path)
     with _naming(str(path)):
@@ -63,12 +72,13 @@ def open_study(catalog: Catalog, name: str, *, is_measured: bool = False) -> Stu
     if file.measure is not None and file.measure.where == "site" and file.measure.site != HERE:
         with _naming(f"{path}: key 'measure.site'"):
             find_site(file.measure.site, next(filter(Path.is_dir, catalog.folders), None))
-    default = kind_named(file.kind)
-    matrix, where = _matrix(file, is_measured=is_measured), str(path)
+    where, pipeline = str(path), None
     with _naming(where):
-        combinations = expand(
-            matrix, facts=lambda values: default.facts(catalog, values), where=where, max_points=file.max_points
-        )
+        if file.pipeline is not None and (is_measured or not axes_of(file)):
+            own = setting or PipelineSetting(profile=profile_of(file.pipeline, is_at_site=False))
+            pipeline, combinations = expand_pipeline(file.pipeline, own)
+        else:
+            combinations = _of_matrix(catalog, file, where, is_measured=is_measured)
     kinds = []
     for combination in combinations:
         labels = ", ".join(f"{name} {value}" for name, value in combination.labels.items())
@@ -77,7 +87,15 @@ def open_study(catalog: Catalog, name: str, *, is_measured: bool = False) -> Stu
             kinds[-1].check(catalog, combination.options, where=where)
     return Study(
         file=file, path=path, kinds=tuple(kinds), combinations=tuple(combinations), is_measured=is_measured,
-        points=tuple(_point(file, combination) for combination in combinations),
+        pipeline=pipeline, points=tuple(_point(file, combination) for combination in combinations),
+    )  # fmt: skip
+
+
+def _of_matrix(catalog: Catalog, file: StudyFile, where: str, *, is_measured: bool) -> list[Combination]:
+    default = kind_named(file.kind)
+    return expand(
+        _matrix(file, is_measured=is_measured), facts=lambda values: default.facts(catalog, values), where=where,
+        max_points=file.max_points,
     )  # fmt: skip
 
 

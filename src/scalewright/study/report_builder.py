@@ -22,6 +22,8 @@ from scalewright.study.file import axes_of
 from scalewright.study.findings import findings_of
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
+from scalewright.study.pipeline.findings import pipeline_findings
+from scalewright.study.pipeline.shown import pipeline_shown
 from scalewright.study.points import Study, open_study
 from scalewright.study.results import Results, measured_study, predict_study
 from scalewright.study.scaling import Curve, curves, too_few_points, where_to_stop
@@ -37,10 +39,16 @@ def predicted_report(catalog: Catalog, study: Study) -> StudyReport:
 
 def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:
     """The measured points beside their predictions, then the points for other systems, if the study has any."""
-    study = open_study(catalog, name, is_measured=True)
+    planned = store.read_pipeline()
+    study = open_study(catalog, name, is_measured=True, setting=None if planned is None else planned.setting)
     store.check(study)
     report = report_of(measured_study(catalog, study, store), machine=_machine(study, store))
-    if study.file.measure is None or not axes_of(study.file.measure) or not axes_of(study.file):
+    if study.pipeline is not None:
+        shown = pipeline_shown(study, store)
+        findings = (*pipeline_findings(shown), *report.findings)
+        report = replace(report, pipeline=shown, findings=findings)
+    has_own = study.pipeline is not None or (study.file.measure is not None and bool(axes_of(study.file.measure)))
+    if not has_own or not axes_of(study.file):
         return report
     return replace(report, parts=(predicted_report(catalog, open_study(catalog, name)),))
 

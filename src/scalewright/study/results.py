@@ -18,6 +18,7 @@ from scalewright.study.file import Measure, Published
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS
 from scalewright.study.order import with_places
+from scalewright.study.pipeline.progress import block_of
 from scalewright.study.points import Study
 from scalewright.study.scaling import efficiencies
 from scalewright.study.store import Store
@@ -103,7 +104,7 @@ def measured_study(catalog: Catalog, study: Study, store: Store) -> Results:
         if outcomes:
             measured.append(_compared(study, prediction, _over_repeats(outcomes, num_repeats=limits.repeats)))
         else:
-            measured.append(Outcome(problem=_why_not(store, point, runs)))
+            measured.append(Outcome(problem=_skipped(study, store, index) or _why_not(store, point, runs)))
     return Results(
         study=study,
         predicted=completed(study, predicted),
@@ -131,6 +132,14 @@ def _why_not(store: Store, point: Point, runs: Sequence[RunDirectory]) -> str:
         info = run.read_exit_info() if run.config.exists() else None
         reasons.append("" if info is None else info.reason)
     return next((reason for reason in reasons if reason), NOT_YET)
+
+
+def _skipped(study: Study, store: Store, index: int) -> str:
+    """Why a stage of a pipeline was skipped; empty if it was not."""
+    if study.pipeline is None:
+        return ""
+    block = block_of(study.pipeline, store, study.pipeline.runs[index], 0)
+    return f"skipped: {block.reason}" if block is not None and block.is_final else ""
 
 
 def _over_repeats(outcomes: Sequence[Outcome], *, num_repeats: int) -> Outcome:

@@ -27,12 +27,15 @@ from scalewright.launch.prepare.outlook import RunTooLargeError
 from scalewright.launch.ranks.external import follow_first, rank_of_process
 from scalewright.launch.slurm.job_state import JobState
 from scalewright.records.documents import read_document
-from scalewright.records.types import ExitCode, Point
+from scalewright.records.types import EnvName, ExitCode, Point
 from scalewright.sites.types import Site
 from scalewright.study.execute import execute, execution_of
 from scalewright.study.file import Measure
 from scalewright.study.kinds.registry import kind_named
 from scalewright.study.measure import Try
+from scalewright.study.pipeline.gate import write_gate
+from scalewright.study.pipeline.graph import StageJob, pipeline_jobs
+from scalewright.study.pipeline.progress import block_of, gate_of
 from scalewright.study.points import Study
 from scalewright.study.store import Store
 from scalewright.units import HOUR_S
@@ -129,6 +132,10 @@ def submit(
         ]  # fmt: skip
         open_launches = [s.folder for s in launches if any(not job.has_ended for job in s.manifest.slurm_jobs)]
         drivers = [open_launch(folder.path, say=say) for folder in open_launches]
+        if study.pipeline is not None:
+            if drivers:  # its driver submits what its gates allow
+                return _acted(drivers)
+            open_tries = [tried for tried in open_tries if not _is_gated(study, store, tried)]
         if not open_tries:
             return drivers
         limits = study.file.measure or Measure()
@@ -139,6 +146,22 @@ def submit(
         with folder.held():
             driver.begin_and_act()
         return [*drivers, driver]
+
+
+def _acted(drivers: list[Driver]) -> list[Driver]:
+    """The drivers of a pipeline's launches, after each has submitted what may run by now."""
+    for driver in drivers:
+        with driver.folder.held():
+            driver.take_up()
+            driver.step()
+    return drivers
+
+
+def _is_gated(study: Study, store: Store, tried: Try) -> bool:
+    """Whether a stage comes after a gate that was not passed."""
+    assert study.pipeline is not None
+    block = block_of(study.pipeline, store, study.pipeline.runs[tried.index], tried.repeat)
+    return block is not None and block.is_final
 
 
 def _new_folder(store: Store) -> Path:
@@ -179,7 +202,10 @@ def graph_of(
     """One graph job per shape. Each waits for the one before it; the first waits for the Slurm jobs in `after`."""
     limits = study.file.measure or Measure()
     job = limits.job if limits.job.time is not None else limits.job.model_copy(update={"time": DEFAULT_TIME_S})
-    jobs: dict[str, GraphJobTable] = {}
+    if study.pipeline is not None:
+        jobs = _stage_jobs(study, store, tries, site, catalog)
+        return _resolved(study, site, job, jobs)
+    jobs = {}
     for (nodes, ranks), members in _groups(study, tries, site, job).items():
         waits: dict[str, Any] = {"after": {list(jobs)[-1]: "any"}} if jobs else {}
         if after and not jobs:
@@ -188,9 +214,30 @@ def graph_of(
             command=_command(store, job, catalog), items=tuple(map(item_of, members)), width=limits.concurrent,
             nodes=nodes, gpus_per_node=ranks, **waits,
         )  # fmt: skip
+    return _resolved(study, site, job, jobs)
+
+
+def _resolved(study: Study, site: Site, job: Resources, jobs: dict[str, GraphJobTable]) -> Graph:
     file = GraphFile(schema="scalewright.graph/1", name=study.file.id, site=site.id, defaults=job, jobs=jobs)
     graph = resolve(file, Path.cwd() / study.path.name)
     return replace(graph, jobs={n: replace(s, options=_checked(s.options)) for n, s in graph.jobs.items()})
+
+
+def _stage_jobs(
+    study: Study, store: Store, tries: Sequence[Try], site: Site, catalog: Path | None
+) -> dict[str, GraphJobTable]:
+    """Jobs of a pipeline's stages; all seeds of a stage have one shape."""
+    assert study.pipeline is not None and study.file.pipeline is not None  # noqa: PT018
+    limits = study.file.measure or Measure()
+    most = _most_ranks(study, site, limits.job)
+    jobs: dict[str, list[StageJob]] = {}
+    shapes: dict[str, Shape] = {}
+    for tried in sorted(tries, key=lambda tried: tried.index):
+        run = study.pipeline.runs[tried.index]
+        jobs.setdefault(run.name, []).append(StageJob(run=run, repeat=tried.repeat, item=item_of(tried)))
+        shapes.setdefault(run.name, _shape(study, tried, most))
+    command = _command(store, limits.job, catalog)
+    return pipeline_jobs(study.file.pipeline, jobs, shapes, command=command, width=limits.concurrent)
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,16 +246,22 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _groups(study: Study, tries: Sequence[Try], site: Site, job: Resources) -> dict[Shape, list[Try]]:
     """Tries by the nodes and ranks that they take, in the order of the tries."""
+    most = _most_ranks(study, site, job)
+    groups: dict[Shape, list[Try]] = {}
+    for tried in tries:
+        groups.setdefault(_shape(study, tried, most), []).append(tried)
+    return groups
+
+
+def _most_ranks(study: Study, site: Site, job: Resources) -> int:
+    """Ranks that a node takes."""
     most = job.gpus_per_node or site.num_gpus_per_node
     if not most:
         raise ConfigError(
             f"{study.path}: the number of ranks on a node of {site.name} is unknown: write gpus_per_node under "
             "[measure.job]"
         )
-    groups: dict[Shape, list[Try]] = {}
-    for tried in tries:
-        groups.setdefault(_shape(study, tried, most), []).append(tried)
-    return groups
+    return most
 
 
 def _shape(study: Study, tried: Try, most: int) -> Shape:
@@ -257,14 +310,20 @@ def _open_gpu_s(launch: LaunchProgress) -> float:
     )  # fmt: skip
 
 
-def wait(drivers: Sequence[Driver]) -> None:
-    """Wait until every job has ended or failed. Nothing more is submitted: the next run of the study does that."""
+def wait(drivers: Sequence[Driver], *, goes_on: bool = False) -> None:
+    """Wait until every job has ended or failed.
+
+    `goes_on`: submit what gates and retries allow meanwhile, as in a pipeline. Otherwise nothing more is submitted: the
+    next run of the study does that.
+    """
     wait_s = POLL_S[0]
     with ExitStack() as stack:
         for driver in drivers:
             stack.enter_context(driver.folder.held())
             driver.take_up()
             driver.look()
+        for driver in drivers if goes_on else ():
+            driver.watch(shortest_s=POLL_S[0], longest_s=POLL_S[1])
         while any(not job.has_ended for driver in drivers for job in driver.manifest.slurm_jobs):
             time.sleep(wait_s)
             moved = [driver.look() for driver in drivers]
@@ -277,13 +336,17 @@ def run_point(catalog: Catalog, store: Store, item: str) -> int:
     point = next((stored for stored in store.read_points() if stored.id == name), None)
     if point is None:
         raise ConfigError(f"{store.points}: has no point {name}: it was submitted for other results")
-    if store.is_finished(point, repeat):  # by an attempt before: every rank must know, or some would wait for others
-        return ExitCode.YES
     place = rank_of_process(os.environ)
+    if store.is_finished(point, repeat):  # by an attempt before: every rank must know, or some would wait for others
+        if place is None or place[0] == 0:
+            _write_gate(store, point, repeat)
+        return ExitCode.YES
     if place is not None and place[0] > 0:
         follow_first(store.run(point, repeat))
     try:
-        return _measured(catalog, store, point, repeat)
+        code = _measured(catalog, store, point, repeat)
+        _write_gate(store, point, repeat)
+        return code
     except (ScalewrightError, RunTooLargeError) as error:
         reason = " ".join(str(error).split())
         store.write_problem(point, repeat, reason)
@@ -292,8 +355,19 @@ def run_point(catalog: Catalog, store: Store, item: str) -> int:
         raise
 
 
+def _write_gate(store: Store, point: Point, repeat: int) -> None:
+    """The figure of a stage's gate, where the graph of jobs looks for it: in the folder of the job."""
+    pipeline, folder = store.read_pipeline(), os.environ.get(EnvName.RUN_DIR, "")
+    if pipeline is None or not folder:
+        return
+    result = gate_of(pipeline, store, pipeline.run_of(point.id), repeat)
+    if result is not None:
+        task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
+        write_gate(Path(folder) / f"task-{task}" if task else Path(folder), result)
+
+
 def _measured(catalog: Catalog, store: Store, point: Point, repeat: int) -> int:
-    options = dict(point.resolved)
+    options = store.options_of(point.resolved, repeat)
     kind = str(options.pop("kind"))
     execution = execution_of(catalog, kind, options, path=store.run(point, repeat).path, where=str(store.points))
     study_id = str(read_document(store.study, "study-results").get("id", ""))

@@ -16,6 +16,7 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import ExitCode
 from scalewright.study.execution import num_steps_of
 from scalewright.study.measure import Try, tries
+from scalewright.study.pipeline.progress import block_of
 from scalewright.study.points import Study
 from scalewright.study.site_run import InQueue, Key
 from scalewright.study.store import Store
@@ -23,8 +24,8 @@ from scalewright.study.store import Store
 STOPPED = (ExitCode.REQUEUE, ExitCode.INTERRUPTED)
 """Exit codes of a run that was stopped from outside, and that continues where it was."""
 CONTINUE = "run the study again to continue"
-State = Literal["waiting", "queued", "running", "finished", "failed", "interrupted"]
-"""queued: its job waits at a site."""
+State = Literal["waiting", "queued", "running", "finished", "failed", "interrupted", "skipped"]
+"""queued: its job waits at a site; skipped: a gate before it was not passed."""
 STALE_S = 120.0
 """A run without a new event for so long, while no process holds the study, was interrupted."""
 
@@ -71,8 +72,12 @@ def status_of(
     now = time.time() if now_s is None else now_s
     running = store.is_held() or any(job.is_open for job in queue.values())
     statuses = tuple(
-        _with_job(_one(store, tried, running, now), queue.get((tried.point.id, tried.repeat))) for tried in tries(study)
-    )
+        _with_gates(
+            study, store, tried,
+            _with_job(_one(store, tried, running, now), queue.get((tried.point.id, tried.repeat))),
+        )
+        for tried in tries(study)
+    )  # fmt: skip
     done = [one.took_s for one in statuses if one.state == "finished" and one.took_s is not None]
     running_tries = [
         one for one in statuses if one.state == "running" and one.took_s is not None and one.left_s is not None
@@ -104,6 +109,14 @@ def _one(store: Store, tried: Try, is_running: bool, now_s: float) -> TryStatus:
         return TryStatus(**common, state="interrupted", reason=CONTINUE)
     left_s = None if step_s is None else step_s * max(total - done, 0)
     return TryStatus(**common, state="running", took_s=took_s, left_s=left_s)
+
+
+def _with_gates(study: Study, store: Store, tried: Try, status: TryStatus) -> TryStatus:
+    """A stage that waits, with the gate that it will not get past."""
+    if study.pipeline is None or status.state not in ("waiting", "failed") or status.done:
+        return status
+    block = block_of(study.pipeline, store, study.pipeline.runs[tried.index], tried.repeat)
+    return status if block is None or not block.is_final else replace(status, state="skipped", reason=block.reason)
 
 
 def _with_job(status: TryStatus, job: InQueue | None) -> TryStatus:

@@ -3,6 +3,7 @@
 study.json                   which study, from which file, by which version
 points.json                  every point: its id, labels and what it resolves to
 runs/POINT/repeat-N/         a run directory for each time a point was measured
+pipeline.json                stages of a pipeline: their points, gates and sizes
 problems/POINT-repeat-N.json why a point could not be started
 jobs/NNNN/                   a launch folder for each time that points were submitted as jobs
 report/                      what `study report` writes
@@ -14,7 +15,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,12 +24,16 @@ from typing import Any
 from scalewright import __version__
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
 from scalewright.records.documents import document, read_document, write_document
+from scalewright.records.loader import restore, stored
 from scalewright.records.named_path import NamedPath
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.types import Point
+from scalewright.study.expressions import Value
+from scalewright.study.pipeline.stages import PlannedPipeline, references, with_folders
 from scalewright.study.points import Study
 
 KIND = "study-results"
+PIPELINE = "study-pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,16 @@ class Store:
 
     study = NamedPath("study.json")
     points = NamedPath("points.json")
+    pipeline = NamedPath("pipeline.json")
     report = NamedPath("report")
     jobs = NamedPath("jobs")
 
     def run(self, point: Point, repeat: int) -> RunDirectory:
-        return RunDirectory(self.path / "runs" / point.id / f"repeat-{repeat}")
+        return self.run_of(point.id, repeat)
+
+    def run_of(self, point: str, repeat: int) -> RunDirectory:
+        """The run directory of a point by its id."""
+        return RunDirectory(self.path / "runs" / point / f"repeat-{repeat}")
 
     def problem(self, point: Point, repeat: int) -> Path:
         return self.path / "problems" / f"{point.id}-repeat-{repeat}.json"
@@ -54,6 +64,7 @@ class Store:
         store = cls(path)
         if store.study.exists():
             store.check(study)
+            store._write_pipeline(study)  # gates may have changed: they are no part of a point
             return store
         if path.is_file():
             raise ConfigError(f"{path}: is a file: name a folder with --out")
@@ -67,6 +78,7 @@ class Store:
         if strangers:
             raise ConfigError(f"{path}: is not empty ({strangers[0]}) and holds no study: choose another --out")
         write_document(store.points, document("study-points", {"points": [_point(p) for p in study.points]}))
+        store._write_pipeline(study)
         body = {
             "study": study.file.id,
             "id": study.id,
@@ -88,17 +100,33 @@ class Store:
         return store
 
     def check(self, study: Study) -> None:
-        stored = read_document(self.study, KIND)
-        if stored.get("study") != study.file.id:
+        results = read_document(self.study, KIND)
+        if results.get("study") != study.file.id:
             raise ConfigError(
-                f"{self.path}: holds results of the study {stored.get('study')!r}, not of {study.file.id!r}: "
+                f"{self.path}: holds results of the study {results.get('study')!r}, not of {study.file.id!r}: "
                 "choose another folder with --out"
             )
-        if stored.get("id") != study.id:
+        if results.get("id") != study.id:
             raise ConfigError(
                 f"{self.path}: holds results of {study.file.id!r} with other points: the study file has changed; "
                 "choose another folder with --out, or undo the change"
             )
+
+    def _write_pipeline(self, study: Study) -> None:
+        if study.pipeline is not None:
+            write_document(self.pipeline, document(PIPELINE, stored(study.pipeline)))
+
+    def read_pipeline(self) -> PlannedPipeline | None:
+        """The stages of a pipeline as they were run last; None if the study has none."""
+        if not self.pipeline.exists():
+            return None
+        body = {key: value for key, value in read_document(self.pipeline, PIPELINE).items() if key != "schema"}
+        return restore(body, PlannedPipeline, where=str(self.pipeline))
+
+    def options_of(self, options: Mapping[str, Value], repeat: int) -> dict[str, Value]:
+        """Options of a point with the run directory in place of every point that they name."""
+        folders = {point: str(self.run_of(point, repeat).path.resolve()) for point in references(options)}
+        return with_folders(options, folders)
 
     def read_points(self) -> list[Point]:
         """Every point, as it was when the results were started."""

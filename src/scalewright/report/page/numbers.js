@@ -12,6 +12,26 @@ function make(tag, attributes, parent, text) {
   return node;
 }
 
+/* The words of a mark, for mouse, keyboard and screen readers. */
+function tip(figure, node, text) {
+  const show = () => {
+    hide();
+    const box = make("div", { class: "tip", role: "tooltip" }, figure, text);
+    const outer = figure.getBoundingClientRect(), inner = node.getBoundingClientRect();
+    const left = Math.min(Math.max(inner.left - outer.left + 12, 0), Math.max(outer.width - box.offsetWidth - 4, 0));
+    box.style.left = left + "px";
+    box.style.top = inner.top - outer.top + 14 + "px";
+  };
+  const hide = () => figure.querySelectorAll(".tip").forEach((old) => old.remove());
+  node.addEventListener("mouseenter", show);
+  node.addEventListener("focus", show);
+  node.addEventListener("mouseleave", hide);
+  node.addEventListener("blur", hide);
+  node.setAttribute("tabindex", "0");
+  node.setAttribute("role", "img");
+  node.setAttribute("aria-label", text.replaceAll("\n", ", "));
+}
+
 // --- numbers, as the tables of the page write them --------------------------------------------------------------
 function tidy(value) {
   const rounded = Number(value.toPrecision(3));

@@ -82,25 +82,6 @@ function study(article) {
   }
 
   // --- marks ---------------------------------------------------------------------------------------------------------
-  function tip(figure, node, text) {
-    const show = () => {
-      hide();
-      const box = make("div", { class: "tip", role: "tooltip" }, figure, text);
-      const outer = figure.getBoundingClientRect(), inner = node.getBoundingClientRect();
-      const left = Math.min(Math.max(inner.left - outer.left + 12, 0), Math.max(outer.width - box.offsetWidth - 4, 0));
-      box.style.left = left + "px";
-      box.style.top = inner.top - outer.top + 14 + "px";
-    };
-    const hide = () => figure.querySelectorAll(".tip").forEach((old) => old.remove());
-    node.addEventListener("mouseenter", show);
-    node.addEventListener("focus", show);
-    node.addEventListener("mouseleave", hide);
-    node.addEventListener("blur", hide);
-    node.setAttribute("tabindex", "0");
-    node.setAttribute("role", "img");
-    node.setAttribute("aria-label", text.replaceAll("\n", ", "));
-  }
-
   const labelsOf = (point) => Object.entries(point.labels).map(([k, v]) => k + " " + v).join(", ");
   /* What speaks against a measured point, for its tip; a point without doubts is drawn in full colour. */
   const doubtsOf = (point) => (point.doubts || []).map((doubt) => "in doubt: " + doubt.text);
@@ -329,7 +310,7 @@ function study(article) {
   }
 
   function draw() {
-    const parent = article.querySelector(".plots"), all = isScaling ? series() : [], { kept, left } = drawn();
+    const parent = article.querySelector(".plots:not(.stage-plots)"), all = isScaling ? series() : [], { kept, left } = drawn();
     parent.replaceChildren();
     legend(all);
     compared(parent);

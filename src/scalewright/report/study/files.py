@@ -11,8 +11,10 @@ from typing import Any
 
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_bytes, write_document, write_text
+from scalewright.records.pipeline_report import PipelineShown
 from scalewright.records.study_report import PointRow, StudyReport
 from scalewright.records.types import WARNING
+from scalewright.report.pipeline.figures import label, table_rows
 from scalewright.report.study.columns import Column, columns, number_of
 from scalewright.report.study.latex import latex
 from scalewright.report.study.marks import TITLE as MARK
@@ -96,6 +98,7 @@ def markdown(report: StudyReport) -> str:
         lines += ["", f"**Warning:** {_md(warning.removeprefix(WARNING))}"]
     if report.measure_note:
         lines += ["", f"Measured: {_md(report.measure_note)}"]
+    lines += [] if report.pipeline is None else _md_stages(report.pipeline)
     lines += _md_stops(report)
     shown_columns, marked = columns(report), is_marked(report)
     lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(shown_columns), *([MARK] if marked else [])])]
@@ -112,6 +115,15 @@ def markdown(report: StudyReport) -> str:
     lines += ["", "## Notes and sources", "", *[f"- {_md(note)}" for note in (*report.notes, *sources)]]
     lines += ["", f"Made by scalewright {report.version} on {report.created}.", ""]
     return "\n".join(lines)
+
+
+def _md_stages(pipeline: PipelineShown) -> list[str]:
+    """Stages of a pipeline side by side, and what their gates say."""
+    head = ["", *(label(stage, pipeline) for stage in pipeline.stages)]
+    lines = ["", "## Stages", "", *_md_head(head)]
+    lines += [_md_row([row.title, *row.cells]) for row in table_rows(pipeline)]
+    gates = [f"- {_md(stage.gate)}" for stage in pipeline.stages if stage.gate]
+    return [*lines, "", *gates] if gates else lines
 
 
 def _md_stops(report: StudyReport) -> list[str]:

@@ -7,19 +7,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_text
 from scalewright.records.study_report import CurveShown, MetricShown, Number, PointRow, StudyReport
 from scalewright.records.types import WARNING
+from scalewright.report.pipeline.page import chart_data, section
 from scalewright.report.study.columns import Column, columns, number_of
 from scalewright.report.study.files import without_advice
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
 from scalewright.report.study.numbers import published_words, shown
 
-SCRIPTS = ("numbers.js", "study.js")
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SCRIPTS = ("numbers.js", "study.js", "pipeline.js")
+STYLES = ("study.css", "pipeline.css")
 DIGITS = 6
 """Significant digits of the numbers that charts are drawn from."""
 
@@ -57,10 +62,13 @@ def page(report: StudyReport) -> str:
         version=report.version,
         created=report.created,
         meta=report.machine,
-        parts=[_part(part, number) for number, part in enumerate(parts, start=1)],
+        parts=[
+            {**_part(part, number), **_pipeline(environment, part, number)}
+            for number, part in enumerate(parts, start=1)
+        ],
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         sources=_sources(parts),
-        css=safe((folder / "study.css").read_text(encoding="utf-8")),
+        css=safe("".join((folder / name).read_text(encoding="utf-8") for name in STYLES)),
         js=safe("".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)),
     )
 
@@ -95,6 +103,21 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "marks": mark_notes(report),
         "elbows": any(row.elbows for row in report.points),
     }
+
+
+def _pipeline(environment: Environment, report: StudyReport, number: int) -> dict[str, Any]:
+    """The section of a pipeline and the data of its charts; empty without one."""
+    from markupsafe import Markup
+
+    if report.pipeline is None:
+        return {"pipeline": "", "pipeline_data": ""}
+    template = environment.from_string(_text("pipeline.html"))
+    shown_section = template.render(n=number, pipeline=section(report.pipeline))
+    return {"pipeline": Markup(shown_section), "pipeline_data": Markup(_json(chart_data(report.pipeline)))}
+
+
+def _text(name: str) -> str:
+    return (resources.files("scalewright.report") / "page" / name).read_text(encoding="utf-8")
 
 
 def _has(report: StudyReport, origin: str) -> bool:
@@ -203,7 +226,12 @@ def _data(report: StudyReport) -> str:
     for row in doc["points"]:
         row["notes"] = [texts.setdefault(note, len(texts)) for note in row["notes"]]
     kept = {key: doc[key] for key in ("title", "axes", "metrics", "points", "curves", "scale_name")}
-    text = json.dumps(_rounded({**kept, "note_texts": list(texts)}), separators=(",", ":"), ensure_ascii=False)
+    return _json({**kept, "note_texts": list(texts)})
+
+
+def _json(body: dict[str, Any]) -> str:
+    """JSON that can stand inside a page: no text in it ends a script."""
+    text = json.dumps(_rounded(body), separators=(",", ":"), ensure_ascii=False)
     return (
         text.replace("<", "\\u003c")
         .replace(">", "\\u003e")

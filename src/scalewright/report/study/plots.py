@@ -17,6 +17,7 @@ import numpy as np
 from scalewright.records.documents import write_bytes
 from scalewright.records.study_report import MetricShown, Number, PointRow, StudyReport
 from scalewright.report.figure_file import LINE_COLOURS, STYLE, check_library, encoded
+from scalewright.report.pipeline.plots import pipeline_figures
 from scalewright.report.study.axes import ValueAxis, value_axis
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def write_plots(folder: Path, report: StudyReport) -> list[Path]:
 
     paths = []
     with mpl.rc_context(STYLE):
-        for name, figure in figures(report):
+        drawn = () if report.pipeline is None else pipeline_figures(report.pipeline)
+        for name, figure in (*figures(report), *drawn):
             for kind in KINDS:
                 paths.append(folder / f"{name}.{kind}")
                 write_bytes(paths[-1], encoded(figure, kind))

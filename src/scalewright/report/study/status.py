@@ -16,7 +16,7 @@ from scalewright.report.console import answer_console, bar_mark, plain_table, ra
 EVERY_S = 2.0
 BAR_WIDTH = 10
 MAX_ROWS = 40
-ORDER = ("running", "queued", "failed", "interrupted", "waiting", "finished")
+ORDER = ("running", "queued", "failed", "interrupted", "waiting", "skipped", "finished")
 
 
 def show_status(look: Callable[[], dict[str, Any]], *, watch: bool, every_s: float = EVERY_S) -> None:

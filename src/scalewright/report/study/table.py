@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from scalewright.records.study_report import PLACE, MetricShown, Number, PointRow, StudyReport
 from scalewright.report.console import plain_table, print_warnings
+from scalewright.report.pipeline.stages import print_pipeline
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
 from scalewright.report.study.numbers import heading, published_words, ratio_text, shown
@@ -27,7 +28,9 @@ def print_study(console: Console, report: StudyReport) -> None:
     console.print()
     for finding in report.findings:
         console.print(f"- {escape(finding.text)}")
-    if not report.metrics:
+    if report.pipeline is not None:
+        print_pipeline(console, report.pipeline)
+    if not report.metrics or report.pipeline is not None:
         _print_problems(console, report)
     elif report.curves:
         print_scaling(console, report)

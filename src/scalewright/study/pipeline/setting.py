@@ -42,7 +42,7 @@ class SizedPipeline:
     """What a budget made smaller."""
 
     def options(self, pipeline: Pipeline, stage: PipelineStage) -> dict[str, Value]:
-        """All options of a stage. Those of a stage override the pipeline's; a profile overrides what is said for all."""
+        """All options of a stage: its own override the pipeline's, and those of the profile override both."""
         profile = pipeline.profiles.get(self.setting.profile)
         own = stage.sizes.get(self.setting.profile, {})
         options = {**pipeline.options, **({} if profile is None else profile.options), **stage.options, **own}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from scalewright.records.documents import digest
 from scalewright.study.expressions import Value, shown
 from scalewright.study.matrix import Combination
 from scalewright.study.pipeline.setting import PipelineSetting, SizedPipeline, sized
-from scalewright.study.pipeline.tables import Pipeline, PipelineStage, StageGate
+from scalewright.study.pipeline.tables import OPTIONS, Pipeline, PipelineStage, StageGate
 
 KIND = "reason"
 POINT = "point:"
 """Start of an option that names the run directory of another point. The executor puts the folder in its place."""
-OPTIONS = {"from": "start_from", "data_from": "data_from", "teacher": "teacher"}
-"""Option of the kind for each key of a stage that names another stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +100,8 @@ def with_folders(options: Mapping[str, Value], folders: Mapping[str, str]) -> di
 
 def references(options: Mapping[str, Value]) -> list[str]:
     """Points that the options name."""
-    return [str(value)[len(POINT) :] for value in options.values() if is_reference(value)]
+    return [value[len(POINT) :] for value in options.values() if is_reference(value)]
 
 
-def is_reference(value: Value) -> bool:
+def is_reference(value: Value) -> TypeGuard[str]:
     return isinstance(value, str) and value.startswith(POINT)

@@ -10,7 +10,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from scalewright import units
 from scalewright.catalog.facts import Documented
 from scalewright.errors import ConfigError, nearest
+from scalewright.launch.graph.file import Retries
 from scalewright.records.reasoning import StageName
+from scalewright.sites.walltime import Walltime
 from scalewright.study.expressions import Value
 
 ProfileName = Literal["cpu", "gpu", "ranks"]
@@ -18,6 +20,8 @@ ProfileName = Literal["cpu", "gpu", "ranks"]
 OptionName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 StageId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+OPTIONS = {"from": "start_from", "data_from": "data_from", "teacher": "teacher"}
+"""Option of the kind for each key of a stage that names another stage. A folder elsewhere is given as the option."""
 TRAINS = ("sft", "grpo", "distill")
 """Stages that write weights."""
 
@@ -70,6 +74,8 @@ class PipelineStage(Documented):
     """As `scalewright reason`, beyond those of the pipeline."""
     sizes: dict[ProfileName, dict[OptionName, Value]] = Field(default_factory=dict)
     """Options that depend on the machine, by profile."""
+    time: Walltime | None = None
+    """Time limit of its job at a site; default: that of [measure.job]."""
     takes: dict[ProfileName, StageTime] = Field(default_factory=dict)
     """Usual time of one seed, by profile: `--budget` needs it."""
 
@@ -101,6 +107,8 @@ class Pipeline(Documented):
     profiles: dict[ProfileName, PipelineProfile] = Field(default_factory=dict)
     scaled: tuple[OptionName, ...] = ("steps",)
     """Options that `--budget` makes smaller."""
+    retries: Retries = Retries(limit=0)
+    """At a site: how often a stage that failed is submitted again. It goes on where it ended."""
     stages: tuple[PipelineStage, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -130,10 +138,10 @@ def _problems(pipeline: Pipeline) -> Iterator[str]:
         gated = [("gate.over", stage.gate.over)] if stage.gate is not None and stage.gate.over else []
         for key, name in (*stage.needs, *gated):
             yield from _reference(stage, key, name, before, every)
-        reserved = sorted({"stage", "seed", "start_from", "data_from"} & {*stage.options, *pipeline.options})
-        if reserved:
-            word = {"stage": "stage", "seed": "seeds", "start_from": "from"}.get(reserved[0], reserved[0])
-            yield f"stage {stage.name!r} has {reserved[0]!r} among its options: write it as its key {word!r}"
+        given = {*stage.options, *pipeline.options}
+        reserved = {"stage": "stage", "seed": "seeds"} | {OPTIONS[key]: key for key, _ in stage.needs}
+        for option in sorted(given & set(reserved)):
+            yield f"stage {stage.name!r} has {option!r} among its options: write it as its key {reserved[option]!r}"
         before[stage.name] = stage
 
 
