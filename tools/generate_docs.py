@@ -51,6 +51,7 @@ from lint_pages import category_table, rule_pages
 from markdown_table import cell, table
 from model_errors import ERRORS
 from modules_page import modules_page
+from observation_tables import fewest_gpus, observation_assumptions, observation_rows
 from pycon import fill_python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -290,6 +291,9 @@ REGIONS = {
     "example-files": example_files,
     "price-file": price_file,
     "lint-rules": category_table,
+    "observations": observation_rows,
+    "observation-assumptions": observation_assumptions,
+    "fewest-gpus": fewest_gpus,
 }
 
 

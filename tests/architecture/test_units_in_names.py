@@ -21,6 +21,7 @@ FLOAT_WORDS = {"float", "FloatLike"}
 DIMENSIONLESS = {
     "facts.value": "the unit is the Fact's own dimension",
     "breakdown.value": "the unit is the Breakdown's own `unit`",
+    "observations.value": "the unit is the figure's own `unit`",
     "breakdown.total": "the unit is the Breakdown's own `unit`",
     "compute.m": "rows of a matrix product, the symbol of the equation",
     "compute.n": "columns of a matrix product, the symbol of the equation",

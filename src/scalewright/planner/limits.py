@@ -9,6 +9,13 @@ from scalewright.costs.breakdown import Breakdown
 from scalewright.planner.question import Question, TransformerStep
 
 PASSES = ("_forward", "_backward")
+EXCHANGE_TERMS = (
+    "tensor_parallel", "prompt_tensor_parallel", "pipeline", "prompt_pipeline", "expert_exchange",
+    "prompt_expert_exchange",
+)  # fmt: skip
+"""Terms of generation in which devices exchange data."""
+IDLE_TERMS = (*EXCHANGE_TERMS, "kernels", "prompt_kernels", "engine", "prompt_engine")
+"""Terms of generation in which a device neither reads nor computes: it exchanges, or waits for a launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

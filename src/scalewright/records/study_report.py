@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from scalewright.records.documents import document
+from scalewright.records.observations import ObservationTable
 from scalewright.records.pipeline_report import PipelineShown
 from scalewright.records.types import warnings_among
 
@@ -158,6 +159,8 @@ class StudyReport:
     measure_note: str = ""
     units: dict[str, str] = field(default_factory=dict)
     """Of every metric that a point has a number for, those without a column of their own too."""
+    observations: ObservationTable | None = None
+    """What a publication states of the stages, beside our own evidence; None: the study names none."""
     parts: tuple[StudyReport, ...] = ()
     """Other sets of points of the same study: what is predicted for machines elsewhere."""
     pipeline: PipelineShown | None = None

@@ -136,6 +136,8 @@ class Published(Documented):
     unit: str = "1"
     source: Source
     note: str = ""
+    either: Name = ""
+    """Axis whose value the source does not give: agreement is counted for each of its values by itself."""
 
     @model_validator(mode="after")
     def _some_value(self) -> Published:
@@ -186,6 +188,8 @@ class StudyFile(PointMatrix):
     remarks: tuple[Remark, ...] = ()
     statements: tuple[Statement, ...] = ()
     """Each is held against the predictions. The notes of a report say which are contradicted."""
+    observations: str = ""
+    """Observations of a publication, by their name in the catalogue: the report holds them against our own evidence."""
     notes: tuple[str, ...] = ()
     """Assumptions behind the figures."""
 

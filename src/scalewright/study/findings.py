@@ -72,12 +72,12 @@ def _of_measured(some: Sequence[int], measured: Sequence[int]) -> str:
 def _agreement(results: Results) -> Iterator[FindingShown]:
     """One sentence for each metric: every figure if there are few, else the middle, the worst and where that is."""
     for origin, pairs in (("measured", _measured_pairs(results)), ("published", _published_pairs(results))):
-        for name, compared in pairs.items():
+        for (name, where), compared in pairs.items():
             metric = METRICS[name]
             if len(compared) <= MAX_QUOTED:
                 text = _quoted(results, metric, compared, origin)
             else:
-                text = _summed_up(results, metric, compared, origin)
+                text = _summed_up(results, metric, compared, origin, where=where)
             yield FindingShown(text=text, evidence=tuple(results.study.points[index].id for index, _, _ in compared))
 
 
@@ -89,18 +89,18 @@ def _quoted(results: Results, metric: Metric, compared: Sequence[Pair], origin: 
     return f"{metric.title}: {'; '.join(figures)}"
 
 
-def _summed_up(results: Results, metric: Metric, compared: Sequence[Pair], origin: str) -> str:
+def _summed_up(results: Results, metric: Metric, compared: Sequence[Pair], origin: str, *, where: str = "") -> str:
     is_share = metric.dimension is units.FRACTION
     off = [(_off(ours, theirs, is_share=is_share), index) for index, ours, theirs in compared]
     worst, index = max(off)
     inside, known = _covered(compared)
     cover = f"; {inside} of {known} lie in the 90 % interval" if known else ""
     if worst == 0:
-        return f"{metric.title}: all {len(compared)} {origin} figures are predicted exactly{cover}"
+        return f"{metric.title}{where}: all {len(compared)} {origin} figures are predicted exactly{cover}"
     middle = median(error for error, _ in off)
     amounts = [f"{100 * error:.2g} {'points' if is_share else '%'}" for error in (middle, worst)]
     return (
-        f"predicted {metric.title} is {amounts[0]} off in the median of {len(compared)} {origin} figures, "
+        f"predicted {metric.title}{where} is {amounts[0]} off in the median of {len(compared)} {origin} figures, "
         f"{amounts[1]} at worst ({_where(results, index)}){cover}"
     )
 
@@ -170,7 +170,8 @@ def _order(results: Results) -> Iterator[FindingShown]:
 
 Pair = tuple[int, Number, Number]
 """A point, what is predicted of it, and what was measured or published."""
-Pairs = Mapping[str, list[Pair]]
+Pairs = Mapping[tuple[str, str], list[Pair]]
+"""By metric, and by the value of an axis that the source leaves open, in words."""
 
 
 def _measured_pairs(results: Results) -> Pairs:
@@ -185,16 +186,17 @@ def _measured_pairs(results: Results) -> Pairs:
         for index, (predicted, measured) in enumerate(zip(results.predicted, results.measured, strict=True))
         if name in predicted.numbers and name in measured.numbers and not predicted.problem
     ]
-    return {name: pairs} if pairs else {}
+    return {(name, ""): pairs} if pairs else {}
 
 
 def _published_pairs(results: Results) -> Pairs:
-    pairs: dict[str, list[Pair]] = {}
+    pairs: dict[tuple[str, str], list[Pair]] = {}
     for published in results.published:
         numbers = results.predicted[published.point].numbers if results.predicted else {}
-        metric = published.figure.metric
+        metric, axis = published.figure.metric, published.figure.either
+        where = f" with {axis} {results.study.points[published.point].labels[axis]}" if axis else ""
         if metric in numbers:
-            pairs.setdefault(metric, []).append((published.point, numbers[metric], published.number))
+            pairs.setdefault((metric, where), []).append((published.point, numbers[metric], published.number))
     return pairs
 
 

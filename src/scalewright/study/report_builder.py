@@ -22,6 +22,7 @@ from scalewright.study.file import axes_of
 from scalewright.study.findings import findings_of
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
+from scalewright.study.observations.table import observation_findings, observation_table
 from scalewright.study.pipeline.findings import pipeline_findings
 from scalewright.study.pipeline.shown import pipeline_shown
 from scalewright.study.points import Study, open_study
@@ -34,7 +35,7 @@ NO_OUTCOME = Outcome()
 
 
 def predicted_report(catalog: Catalog, study: Study) -> StudyReport:
-    return report_of(predict_study(catalog, study))
+    return with_observations(catalog, study, report_of(predict_study(catalog, study)))
 
 
 def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:
@@ -43,6 +44,7 @@ def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:
     study = open_study(catalog, name, is_measured=True, setting=None if planned is None else planned.setting)
     store.check(study)
     report = report_of(measured_study(catalog, study, store), machine=_machine(study, store))
+    report = with_observations(catalog, study, report, [store.run(point, 0) for point in study.points])
     if study.pipeline is not None:
         shown = pipeline_shown(study, store)
         findings = (*pipeline_findings(shown), *report.findings)
@@ -50,7 +52,18 @@ def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:
     has_own = study.pipeline is not None or (study.file.measure is not None and bool(axes_of(study.file.measure)))
     if not has_own or not axes_of(study.file):
         return report
-    return replace(report, parts=(predicted_report(catalog, open_study(catalog, name)),))
+    return replace(report, parts=(report_of(predict_study(catalog, open_study(catalog, name))),))
+
+
+def with_observations(
+    catalog: Catalog, study: Study, report: StudyReport, runs: Sequence[RunDirectory] = ()
+) -> StudyReport:
+    """The report with the observations that its study names, measured by the stages among `runs`."""
+    if not study.file.observations:
+        return report
+    table = observation_table(catalog, study.file.observations, runs)
+    findings = (*observation_findings(table), *report.findings)
+    return replace(report, observations=table, findings=findings, notes=(*report.notes, *table.notes))
 
 
 def _machine(study: Study, store: Store) -> str:

@@ -15,6 +15,7 @@ from scalewright.report.pipeline.stages import print_pipeline
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
 from scalewright.report.study.numbers import heading, published_words, ratio_text, shown
+from scalewright.report.study.observations import print_observations
 from scalewright.report.study.scaling import MAX_ROWS, print_scaling
 
 MAX_REASONS = 3
@@ -38,6 +39,8 @@ def print_study(console: Console, report: StudyReport) -> None:
         _print_problems(console, report)
     else:
         _print_points(console, report)
+    if report.observations is not None:
+        print_observations(console, report.observations)
     print_warnings(console, report.warnings)
     for note in mark_notes(report):
         console.print(escape(note))

@@ -15,7 +15,7 @@ from scalewright.errors import ConfigError
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.generation import GenerateRequest
-from scalewright.planner.limits import term_times
+from scalewright.planner.limits import IDLE_TERMS, term_times
 from scalewright.planner.question import Question, ask, resolve_recipe
 from scalewright.planner.stages.minimum_gpus import MinimumGpus, minimum_gpus
 from scalewright.records.study_report import Number
@@ -52,12 +52,6 @@ class StagePoint:
     work: int = 1000
     """Steps of training or RL; batches of generation."""
 
-
-NOT_BUSY = (
-    "tensor parallel", "prompt tensor parallel", "kernels", "prompt kernels", "engine", "prompt engine", "pipeline",
-    "prompt pipeline", "expert exchange", "prompt expert exchange",
-)  # fmt: skip
-"""Terms of generation in which a device neither reads nor computes: it exchanges, or waits for a launch."""
 
 _OPTIONS: TypeAdapter[StagePoint] = TypeAdapter(StagePoint)
 
@@ -141,7 +135,7 @@ def _outcome(point: StagePoint, fewest: MinimumGpus, prediction: Answer) -> Outc
             numbers["carbon_kgco2e"] = used.carbon_kgco2e * point.work
     parts = {name.replace("_", " "): seconds / step_s for name, seconds in term_times(prediction.time)}
     if point.stage == "generate":
-        numbers["utilisation_frac"] = 1.0 - sum(parts.get(name, 0.0) for name in NOT_BUSY)
+        numbers["utilisation_frac"] = 1.0 - sum(parts.get(name.replace("_", " "), 0.0) for name in IDLE_TERMS)
     return Outcome(
         numbers={name: Number(value=float(value)) for name, value in numbers.items()},
         words={"how": f"{fewest.mode_name}: {fewest.assumption}"},

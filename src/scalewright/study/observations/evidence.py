@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from scalewright import units
 from scalewright.catalog.observations import FigureUnit, ObservedFigure
 from scalewright.records.observations import Evidence, Verdict
 from scalewright.records.study_report import Number
 
-SAYS_NOTHING = "cannot say"
+SAYS_NOTHING: Final = "cannot say"
 
 
 def verdict_of(number: Number, figure: ObservedFigure) -> Verdict:

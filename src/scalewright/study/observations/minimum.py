@@ -99,11 +99,11 @@ def least_gpus(catalog: Catalog, system: str, observed: Observation) -> Evidence
         for model, by_part in counts.items()
     )
     named = setting.published_partition
-    agree = [
-        num == published for by_part in counts.values() for part, num in by_part.items() if part == named or not named
-    ]
+    held = [num for by_part in counts.values() for part, num in by_part.items() if not named or part == named]
     mode = MODE_TITLES[setting.published_mode]
-    return evidence(f"{words}; mode {mode}", together([verdict_if(each) for each in agree]), _single(counts, named))
+    return evidence(
+        f"{words}; mode {mode}", together([verdict_if(num == published) for num in held]), _single(counts, named)
+    )
 
 
 def _single(counts: dict[str, dict[str, int | None]], partition: str) -> Number | None:

@@ -17,7 +17,7 @@ from scalewright.costs.shards import shards_on
 from scalewright.here.place import Place, place_of
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.generation import USUAL_ENGINE, GenerateRequest
-from scalewright.planner.limits import terms_s
+from scalewright.planner.limits import EXCHANGE_TERMS, IDLE_TERMS, terms_s
 from scalewright.planner.question import ask, resolve_recipe
 from scalewright.records.observations import Evidence
 from scalewright.records.study_report import Number
@@ -34,14 +34,6 @@ from scalewright.workload.layout import Layout
 from scalewright.workload.lengths import fixed
 from scalewright.workload.named import resolve_model
 
-EXCHANGES = (
-    "tensor_parallel", "prompt_tensor_parallel", "pipeline", "prompt_pipeline", "expert_exchange",
-    "prompt_expert_exchange",
-)  # fmt: skip
-"""Terms of generation in which devices exchange data."""
-NOT_BUSY = (*EXCHANGES, "kernels", "prompt_kernels", "engine", "prompt_engine")
-"""Terms of generation in which a device neither reads nor computes: it exchanges, or waits for a launch."""
-
 
 def generation_utilisation(catalog: Catalog, system: str, observed: Observation) -> Evidence:
     """The share of the time in which devices read or compute."""
@@ -49,7 +41,7 @@ def generation_utilisation(catalog: Catalog, system: str, observed: Observation)
     assert figure is not None
     texts, numbers = [], []
     for place, batch in _batches(catalog, system, observed.setting):
-        idle = _term_share(batch, NOT_BUSY)
+        idle = _term_share(batch, IDLE_TERMS)
         assert idle.low is not None
         assert idle.high is not None
         number = Number(value=1.0 - idle.value, low=1.0 - idle.high, high=1.0 - idle.low)
@@ -62,7 +54,7 @@ def generation_exchange(catalog: Catalog, system: str, observed: Observation) ->
     """The share of the time in which devices exchange data."""
     texts, shares = [], []
     for place, batch in _batches(catalog, system, observed.setting):
-        share = _term_share(batch, EXCHANGES)
+        share = _term_share(batch, EXCHANGE_TERMS)
         shares.append(share.value)
         texts.append(f"{interval_words(share, 'share')} of the time with {_memory(catalog, place)}")
     verdict = together([verdict_if(share >= observed.setting.limit_frac) for share in shares])

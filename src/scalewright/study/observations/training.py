@@ -10,12 +10,11 @@ from scalewright.catalog.observations import Observation, ObservedSetting
 from scalewright.costs.breakdown import Breakdown
 from scalewright.here.place import place_of
 from scalewright.planner.answer import Answer, answer
-from scalewright.planner.limits import terms_s
-from scalewright.planner.question import Question, ask
-from scalewright.records.observations import Evidence, Verdict
+from scalewright.planner.limits import EXCHANGE_TERMS, terms_s
+from scalewright.planner.question import ask
+from scalewright.records.observations import Evidence
 from scalewright.records.study_report import Number
 from scalewright.study.observations.evidence import (
-    SAYS_NOTHING,
     evidence,
     figure_words,
     interval_words,
@@ -34,8 +33,7 @@ COMPUTING = (
 )  # fmt: skip
 """Terms of an RL step in which a device computes: updates, scoring, prompts."""
 EXCHANGING = (
-    "tensor_parallel", "data_parallel", "context_parallel", "expert_parallel", "pipeline_transfer", "weight_sync",
-    "prompt_tensor_parallel", "expert_exchange", "prompt_expert_exchange", "pipeline", "prompt_pipeline",
+    *EXCHANGE_TERMS, "data_parallel", "context_parallel", "expert_parallel", "pipeline_transfer", "weight_sync"
 )  # fmt: skip
 """Terms in which devices exchange data."""
 
@@ -133,13 +131,12 @@ def exchange_share(catalog: Catalog, system: str, observed: Observation) -> Evid
 def hidden_share(catalog: Catalog, system: str, observed: Observation) -> Evidence:
     """How much of the exchange of an update is hidden: against the same update on a stack that overlaps nothing."""
     setting = observed.setting
-    hidden = []
-    for nodes in setting.nodes:
-        question = _rl_question(catalog, system, setting, nodes=nodes)
+    hidden, sizes = [], []
+    for step in _rl_steps(catalog, system, setting):
+        question = step.question
         plain = replace(question, stack=question.stack.model_copy(update={"overlaps_gradients": False}))
-        shown_s, whole_s = (_update_exchange_s(answer(each)) for each in (question, plain))
-        hidden.append(1.0 - shown_s / whole_s)
-    sizes = [nodes * _gpus_per_node(catalog, system, setting) for nodes in setting.nodes]
+        hidden.append(1.0 - _update_exchange_s(step) / _update_exchange_s(answer(plain)))
+        sizes.append(question.num_gpus)
     parts = ", ".join(f"{100 * share:.0f} % on {size}" for share, size in zip(hidden, sizes, strict=True))
     text = f"hidden of the exchange: {parts} GPUs"
     return evidence(text, together([verdict_if(share < setting.limit_frac) for share in hidden]))
@@ -168,25 +165,27 @@ def rl_step_of(setting: ObservedSetting) -> RlStep:
     )  # fmt: skip
 
 
-def _rl_question(catalog: Catalog, system: str, setting: ObservedSetting, *, nodes: int) -> Question:
+def rl_prediction(catalog: Catalog, system: str, setting: ObservedSetting, *, nodes: int) -> Answer:
+    """A step with the largest micro-batch up to the setting's that fits; with one sequence where none does."""
     place = place_of(catalog, system, partition=setting.partitions[0])
     devices, mini = nodes * place.machine.gpus_per_node, setting.mini_prompts * setting.answers
     each = mini // devices
-    micro = max(size for size in range(1, setting.micro_batches[0] + 1) if each % size == 0)
-    layout = Layout(dp=devices, mbs=micro, gbs=mini, zero=3, recompute="full")
-    return ask(
-        catalog, model=setting.model, system=place, layout=layout, precision="bf16", stack="eager",
-        rl=rl_step_of(setting),
-    )  # fmt: skip
+    sizes = [size for size in range(setting.micro_batches[0], 0, -1) if each % size == 0]
+    for micro in sizes:
+        layout = Layout(dp=devices, mbs=micro, gbs=mini, zero=3, recompute="full")
+        question = ask(
+            catalog, model=setting.model, system=place, layout=layout, precision="bf16", stack="eager",
+            rl=rl_step_of(setting),
+        )  # fmt: skip
+        prediction = answer(question)
+        if prediction.fits:
+            break
+    return prediction
 
 
 def _rl_steps(catalog: Catalog, system: str, setting: ObservedSetting) -> Iterator[Answer]:
     for nodes in setting.nodes:
-        yield answer(_rl_question(catalog, system, setting, nodes=nodes))
-
-
-def _gpus_per_node(catalog: Catalog, system: str, setting: ObservedSetting) -> int:
-    return place_of(catalog, system, partition=setting.partitions[0]).machine.gpus_per_node
+        yield rl_prediction(catalog, system, setting, nodes=nodes)
 
 
 def _share(prediction: Answer, names: tuple[str, ...], *, is_rest: bool = False) -> Number:
