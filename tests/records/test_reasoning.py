@@ -15,6 +15,7 @@ from scalewright.records.reasoning import (
     Mismatch,
     Rate,
     RolloutLine,
+    ShardHead,
     StageRecord,
     StepSplitShares,
     StoredAnswer,
@@ -89,8 +90,8 @@ def test_answers_of_all_shards_each_once(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     answer = StoredAnswer(problem="p1", prompt=(1, 2), response=(3, 4), reward=1.0, is_correct=True)
     other = StoredAnswer(problem="p1", prompt=(1, 2), response=(3, 5), reward=0.0, is_correct=False)
-    write_shard(directory, 0, [answer, other], num_sampled=4)
-    write_shard(directory, 1, [answer], num_sampled=4)
+    write_shard(directory, 0, [answer, other], ShardHead(num_sampled=4, num_kept=2))
+    write_shard(directory, 1, [answer], ShardHead(num_sampled=4, num_kept=1))
     assert read_stored_answers(tmp_path) == [answer, other]
     with pytest.raises(ConfigError, match="holds no answers"):
         read_stored_answers(tmp_path / "nothing")

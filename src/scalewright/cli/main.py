@@ -14,6 +14,7 @@ from scalewright.cli import calibrate, doctor, report, study
 from scalewright.cli.bench import app as bench
 from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, site
 from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
+from scalewright.cli.reason import app as reason
 from scalewright.errors import ScalewrightError
 from scalewright.records.types import ExitCode
 
@@ -57,6 +58,7 @@ app.command("validate")(validate.run)
 app.add_typer(bench.app, name="bench")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(lab.app, name="lab")
+app.add_typer(reason.app, name="reason")
 app.command("report")(report.run)
 app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")

@@ -29,6 +29,16 @@ CHECKPOINT_BLOCK = "checkpoint_block"
 """Time that training waited for a checkpoint."""
 PREFLIGHT = "preflight"
 
+# Per rank and step of a stage that trains a reasoning model.
+REWARD = "reward"
+"""Mean over the answers of a step."""
+STAGE_PARTS = {
+    part: f"part_{part}"
+    for part in ("data", "generation", "reward", "log_probs", "training", "weight_sync", "evaluation", "checkpoint",
+                 "idle")
+}  # fmt: skip
+"""Time of each part of a step; records/reasoning.py names them."""
+
 # Per rank and epoch, at its last step.
 EPOCH_TIME = "epoch_time"
 """Training and validation, with their start-up."""
@@ -103,6 +113,8 @@ UNITS: dict[str, str] = {
     NETWORK_SENT: "bytes",
     NETWORK_RECEIVED: "bytes",
     SAMPLER_CPU_TIME: "s",
+    REWARD: "1",
+    **dict.fromkeys(STAGE_PARTS.values(), "s"),
 }
 SPLIT = (COMPUTE_TIME, COMMUNICATION_TIME, DATA_WAIT, IDLE_TIME)
 """The measured parts of a step's wall time."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -322,24 +322,45 @@ def read_rollouts(directory: RunDirectory) -> list[RolloutLine]:
     return [_line(RolloutLine, row, where=directory.rollouts) for row in _rows(directory.rollouts, ROLLOUTS)]
 
 
-def write_shard(directory: RunDirectory, number: int, answers: Iterable[StoredAnswer], *, num_sampled: int) -> None:
-    """Write a shard whole. `num_sampled`: answers that were generated for it, kept or not."""
-    head = {"schema": schema(ANSWERS), "num_sampled": num_sampled}
-    lines = [json.dumps(row, separators=(",", ":"), allow_nan=False) for row in (head, *map(asdict, answers))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardHead:
+    """What a shard took."""
+
+    num_sampled: int
+    """Answers that were generated for it, kept or not."""
+    num_kept: int
+    totals: dict[str, float] = field(default_factory=dict)
+    """Counters of the engine that made it, by name."""
+
+
+def write_shard(directory: RunDirectory, number: int, answers: Sequence[StoredAnswer], head: ShardHead) -> None:
+    """Write a shard whole."""
+    first = {"schema": schema(ANSWERS), **asdict(head)}
+    lines = [json.dumps(row, separators=(",", ":"), allow_nan=False) for row in (first, *map(asdict, answers))]
     write_text(directory.answer_shard(number), "\n".join(lines) + "\n")
 
 
-def read_shard(path: Path) -> tuple[list[StoredAnswer], int]:
-    """The answers of a shard, and how many were generated for it."""
-    answers, num_sampled = [], 0
+def read_shard_head(path: Path) -> ShardHead:
+    first = next(_lines(path), {})
+    check_schema(first.get("schema"), ANSWERS, where=str(path))
+    try:
+        return ShardHead(**{key: value for key, value in first.items() if key != "schema"})
+    except TypeError as error:
+        raise DocumentError(
+            f"{path}: its first line is not whole ({error}); delete it and run the stage again"
+        ) from error
+
+
+def read_shard(path: Path) -> list[StoredAnswer]:
+    """The answers of a shard."""
+    answers = []
     for row in _lines(path):
         if "schema" in row:
             check_schema(row["schema"], ANSWERS, where=str(path))
-            num_sampled = int(row.get("num_sampled", 0))
             continue
         tokens = {key: tuple(row.get(key, ())) for key in ("prompt", "response")}
         answers.append(_line(StoredAnswer, {**row, **tokens}, where=path))
-    return answers, num_sampled
+    return answers
 
 
 def read_stored_answers(path: Path) -> list[StoredAnswer]:
@@ -349,7 +370,7 @@ def read_stored_answers(path: Path) -> list[StoredAnswer]:
         raise ConfigError(f"{path}: holds no answers: name the run directory of a `reason generate` that has ended")
     answers: dict[tuple[tuple[int, ...], tuple[int, ...]], StoredAnswer] = {}
     for shard in shards:
-        for answer in read_shard(shard)[0]:
+        for answer in read_shard(shard):
             answers.setdefault((answer.prompt, answer.response), answer)
     return list(answers.values())
 

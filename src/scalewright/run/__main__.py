@@ -42,6 +42,7 @@ KINDS = {
     "language": "scalewright.run.language.train:run",
     "vision": "scalewright.run.vision.train:run",
     "generate": "scalewright.run.traffic.bench:run",
+    "reason": "scalewright.run.reasoning.run:run",
     "collectives": "scalewright.run.micro.collectives:run",
     "gemm": "scalewright.run.micro.gemm:run",
     "memory": "scalewright.run.micro.memory:run",

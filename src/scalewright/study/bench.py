@@ -21,16 +21,20 @@ ROOM_FOR_REASON_BYTES = 2**16
 """With less room than this on its disk, a run may have failed to write down why it ended."""
 
 
-def benchmark(catalog: Catalog, kind: str, options: Mapping[str, Value | None], *, run_dir: Path | None) -> Execution:
+def benchmark(
+    catalog: Catalog, kind: str, options: Mapping[str, Value | None], *, run_dir: Path | None, command: str = ""
+) -> Execution:
     """The run of one benchmark. Options that are None take the kind's default."""
     num_ranks_here(
         os.environ, requested_ranks=None, has_run_dir=run_dir is not None
     )  # several ranks must agree on a folder
     given = {name: value for name, value in options.items() if value is not None}
-    new_path = Path("runs") / new_run_id(kind)
-    execution = execution_of(catalog, kind, given, path=run_dir or new_path, where=f"bench {kind}")
+    command = command or f"bench {kind}"
+    name = command.removeprefix("bench ")
+    new_path = Path("runs") / new_run_id(name)
+    execution = execution_of(catalog, kind, given, path=run_dir or new_path, where=command)
     if run_dir is None and "model_id" in execution.config:
-        execution = replace(execution, path=Path("runs") / new_run_id(f"{kind}-{execution.config['model_id']}"))
+        execution = replace(execution, path=Path("runs") / new_run_id(f"{name}-{execution.config['model_id']}"))
     return replace(execution, script=repeat_script(execution.path))
 
 

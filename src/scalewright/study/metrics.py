@@ -50,6 +50,7 @@ METRICS = {
         _metric("images_per_s_per_gpu", "throughput per device", "images/s", units.COUNT, "higher", "as rate"),
         _metric("flop_per_s_per_gpu", "rate per device", "FLOP/s", units.FLOP_PER_S, "higher", "as rate"),
         _metric("utilisation_frac", "utilisation", "", units.FRACTION, "higher"),
+        _metric("accuracy_frac", "accuracy", "", units.FRACTION, "higher"),
         _metric("training_flop", "work of the whole training", "FLOP", units.FLOP, "lower"),
         _metric("mfu_frac", "MFU", "", units.FRACTION, "higher"),
         _metric("hfu_frac", "HFU (with recomputation)", "", units.FRACTION, "higher"),

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 
 def run_benchmark(
-    kind: str, *, run_dir: Path | None, as_json: bool, catalog: Path | None = None, **options: Value | None
-) -> Execution:
-    """Run one point of a kind in its run directory, and print the result. An option of None takes the default."""
+    kind: str, *, run_dir: Path | None, as_json: bool, catalog: Path | None = None, command: str = "",
+    **options: Value | None,
+) -> Execution:  # fmt: skip
+    """Run one point of a kind in its run directory, and print the result. An option of None takes the default.
+
+    `command` names it in errors and in the name of a new run directory; empty: `bench KIND`.
+    """
     from scalewright.catalog.library import open_catalog
     from scalewright.launch.prepare.outlook import RunTooLargeError
     from scalewright.records.documents import to_json
@@ -26,7 +30,7 @@ def run_benchmark(
     from scalewright.study.bench import benchmark
 
     try:
-        execution = benchmark(open_catalog(catalog), kind, options, run_dir=run_dir)
+        execution = benchmark(open_catalog(catalog), kind, options, run_dir=run_dir, command=command)
     except RunTooLargeError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(ExitCode.NO) from error

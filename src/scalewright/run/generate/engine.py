@@ -42,6 +42,11 @@ class Engine:
     def vocab(self) -> int:
         return self._model.whole_shape.vocab
 
+    @property
+    def num_tensor_ranks(self) -> int:
+        """Ranks that share this copy of the model."""
+        return self._model.ranks.size
+
     def add(self, request: Request) -> None:
         """Queue a request."""
         limit = self.options.max_context

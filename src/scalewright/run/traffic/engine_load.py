@@ -20,6 +20,7 @@ from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
 from scalewright.records.answers import AnswerLine
 from scalewright.run.device import allow_attention, choose_device, join_group, make_bf16_products_work
+from scalewright.run.generate.copies import Copy, copy_of
 from scalewright.run.generate.engine import Engine
 from scalewright.run.generate.open import open_engine
 from scalewright.run.generate.options import EngineOptions, StepEvents
@@ -48,45 +49,6 @@ SHORTEST_SLEEP_S = 0.0005
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 Record = Callable[[AnswerLine], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """The copy of the model that this rank belongs to."""
-
-    number: int
-    num_copies: int
-    is_first: bool
-    """Whether this rank is the first of its copy: it writes the answers."""
-    first_rank: int
-    group: dist.ProcessGroup | None
-    """The ranks of the copy, for its layers; None for one rank."""
-    control: dist.ProcessGroup | None
-    """The same ranks over the hosts, for agreements."""
-
-    def agreed(self, number: int) -> int:
-        """The number that the first rank of the copy has."""
-        if self.control is None:
-            return number
-        value = torch.tensor([number], dtype=torch.int64)
-        dist.broadcast(value, src=self.first_rank, group=self.control)
-        return int(value)
-
-
-def copy_of(rank: int, target: EngineTarget) -> Copy:
-    """The groups of all copies are made by every rank, in the same order."""
-    mine: Copy | None = None
-    for number in range(target.dp):
-        ranks = list(range(number * target.tp, (number + 1) * target.tp))
-        group = dist.new_group(ranks) if target.tp > 1 else None
-        control = dist.new_group(ranks, backend="gloo") if target.tp > 1 else None
-        if rank in ranks:
-            mine = Copy(
-                number=number, num_copies=target.dp, is_first=rank == ranks[0], first_rank=ranks[0], group=group,
-                control=control,
-            )  # fmt: skip
-    assert mine is not None
-    return mine
 
 
 @dataclass(slots=True, kw_only=True)
@@ -300,7 +262,7 @@ def open_engine_bench(config: GenerateRun, rank: RankContext, meter: EnergyMeter
     note = make_bf16_products_work(device, [target.precision])
     allow_attention("auto", device)
     join_group(rank.world, device)
-    copy = copy_of(rank.world.rank, target)
+    copy = copy_of(rank.world.rank, tp=target.tp, dp=target.dp)
     weights = served_weights(
         target.weights, config.shape, seed=config.requests.seed, device=device, has_texts=config.requests.has_texts
     )

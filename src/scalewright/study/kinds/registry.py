@@ -14,6 +14,7 @@ KINDS = {
     "emulated": "scalewright.study.kinds.emulated",
     "vision": "scalewright.study.kinds.vision",
     "generate": "scalewright.study.kinds.generate",
+    "reason": "scalewright.study.kinds.reason",
     "plan": "scalewright.study.kinds.plan",
     "saving": "scalewright.study.kinds.saving",
     "stage": "scalewright.study.kinds.stage",

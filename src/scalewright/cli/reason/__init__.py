@@ -1,0 +1,1 @@
+"""`scalewright reason`: stages of reasoning-model training."""

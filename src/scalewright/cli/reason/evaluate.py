@@ -1,0 +1,63 @@
+"""`scalewright reason evaluate`: evaluation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
+from scalewright.cli.reason.options import (
+    EnginePrecision,
+    EvalAnswers,
+    EvalProblems,
+    Largest,
+    LayoutText,
+    ModelName,
+    Numbers,
+    Operators,
+    PromptFile,
+    RankCount,
+    RewardText,
+    SeedNumber,
+    StartFolder,
+    TaskName,
+    Temperature,
+    TokenizerFolder,
+    text,
+)
+
+
+def run(
+    model: ModelName = None,
+    start_from: StartFolder = None,
+    task: TaskName = None,
+    numbers: Numbers = None,
+    largest: Largest = None,
+    operators: Operators = None,
+    prompts: PromptFile = None,
+    reward: RewardText = None,
+    tokenizer: TokenizerFolder = None,
+    temperature: Temperature = 1.0,
+    engine_precision: EnginePrecision = "auto",
+    engine_tp: Annotated[int, typer.Option(help="Ranks that share one engine.")] = 1,
+    eval_problems: EvalProblems = 256,
+    eval_answers: EvalAnswers = 0,
+    seed: SeedNumber = 0,
+    layout: LayoutText = None,
+    ranks: RankCount = None,
+    device: DeviceName = "auto",
+    run_dir: RunFolder = None,
+    as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:
+    """Measure the accuracy of weights on held-out problems, greedy and pass@k, with 95 % intervals."""
+    run_benchmark(
+        "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason evaluate", stage="evaluate",
+        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest,
+        operators=operators, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer),
+        temperature=temperature, engine_precision=engine_precision, engine_tp=engine_tp,
+        eval_problems=eval_problems, eval_answers=eval_answers, seed=seed, layout=layout, ranks=ranks,
+        device=device,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""`scalewright reason generate`: bulk sampling."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scalewright.cli.bench.start import run_benchmark
+from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
+from scalewright.cli.reason.options import (
+    EnginePrecision,
+    Largest,
+    LayoutText,
+    ModelName,
+    Numbers,
+    Operators,
+    PromptFile,
+    RankCount,
+    RewardText,
+    SeedNumber,
+    StartFolder,
+    TaskName,
+    Temperature,
+    TokenizerFolder,
+    text,
+)
+
+
+def run(
+    model: ModelName = None,
+    start_from: StartFolder = None,
+    task: TaskName = None,
+    numbers: Numbers = None,
+    largest: Largest = None,
+    operators: Operators = None,
+    prompts: PromptFile = None,
+    reward: RewardText = None,
+    tokenizer: TokenizerFolder = None,
+    num_problems: Annotated[int, typer.Option(help="Training problems.")] = 2048,
+    answers: Annotated[int, typer.Option(help="Sampled answers to each.")] = 4,
+    keeps: Annotated[str, typer.Option(help="correct: rejection sampling; all.")] = "correct",
+    most_per_problem: Annotated[int, typer.Option(help="Kept answers to a problem; 0: all different.")] = 0,
+    shard_problems: Annotated[int, typer.Option(help="Problems of a shard, which is written whole.")] = 256,
+    temperature: Temperature = 1.0,
+    top_p: Annotated[float, typer.Option(help="Share of the likeliest tokens to draw from.")] = 1.0,
+    engine_precision: EnginePrecision = "auto",
+    engine_tp: Annotated[int, typer.Option(help="Ranks that share one engine.")] = 1,
+    seed: SeedNumber = 0,
+    layout: LayoutText = None,
+    ranks: RankCount = None,
+    device: DeviceName = "auto",
+    run_dir: RunFolder = None,
+    as_json: AsJson = False,
+    catalog: CatalogFolder = None,
+) -> None:
+    """Sample answers to training problems, keep the right ones in shards. Run again, it makes the rest."""
+    run_benchmark(
+        "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason generate", stage="generate",
+        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest,
+        operators=operators, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer),
+        num_problems=num_problems, answers=answers, keeps=keeps, most_per_problem=most_per_problem,
+        shard_problems=shard_problems, temperature=temperature, top_p=top_p, engine_precision=engine_precision,
+        engine_tp=engine_tp, seed=seed, layout=layout, ranks=ranks, device=device, eval_problems=0,
+    )  # fmt: skip

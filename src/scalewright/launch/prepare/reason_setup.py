@@ -1,0 +1,282 @@
+"""Prepare a stage of reasoning-model training: options as people give them become one resolved run. Nothing is started.
+
+What a stage leaves open it takes from the stage that it starts from: model and task are given once, at the start of a
+pipeline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import TransformerShape
+from scalewright.data.reasoning.settings import TaskSettings
+from scalewright.data.reasoning.task import Task, open_task
+from scalewright.errors import ConfigError
+from scalewright.here.devices import device_here
+from scalewright.launch.prepare.language_setup import default_ranks
+from scalewright.launch.ranks.allocation import num_nodes
+from scalewright.records.documents import read_document
+from scalewright.records.reasoning import StageName
+from scalewright.records.run_directory import MANIFEST, RunDirectory
+from scalewright.workload.layout import Layout, parse_layout
+from scalewright.workload.model import ModelSpec
+from scalewright.workload.named import resolve_model
+from scalewright.workload.reasoning import stage_run
+from scalewright.workload.reasoning.stage_run import DistillSettings, GrpoSettings, ReasonRun, StageSettings
+from scalewright.workload.run_options import AUTO
+
+DEFAULT_MODEL = "layers=3,hidden=96,heads=4"
+VOCAB_MULTIPLE = 8
+"""The vocabulary of a model made for a task is rounded up to this, so that ranks can share it evenly."""
+SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab")
+"""What must agree between the model that is named and the weights that it starts from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a folder of weights is known to hold."""
+
+    folder: str = ""
+    spec: ModelSpec | None = None
+    """None: the folder does not say."""
+    task: TaskSettings | None = None
+    is_pretrained: bool = False
+    """A Hugging Face folder, whose tokenizer decides the tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonRequest:
+    """Options of a stage; what is empty is resolved here."""
+
+    stage: StageName
+    settings: StageSettings
+    model: str = ""
+    task: dict[str, Any] = field(default_factory=dict)
+    """Fields of TaskSettings that were given."""
+    ranks: int | None = None
+    layout: str = ""
+    batch: int = 0
+    """Sequences of an update; 0: the layout's, or the default of the stage."""
+    device: str = AUTO
+    precision: str = AUTO
+    engine_precision: str = AUTO
+    start_from: str = ""
+    data_from: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Fields of ReasonRun that are taken as they are."""
+
+
+DEFAULT_BATCH: dict[StageName, int] = {"sft": 64, "grpo": 128, "distill": 64, "generate": 1, "evaluate": 1}
+MICRO_TOKENS = {"cpu": 4096, "cuda": 16384}
+"""Tokens of one pass, from which the rows of a micro-batch follow where the layout does not say."""
+
+
+def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, str]) -> ReasonRun:
+    """The stage that the options describe."""
+    start = start_of(request.start_from)
+    settings = _task_settings(request, start)
+    task = open_task(settings)
+    spec = _spec(catalog, request, start, task)
+    num_ranks, split = _split(request)
+    device = device_here(request.device, num_ranks=max(num_ranks // num_nodes(env), 1))
+    default = "bf16" if device == "cuda" else "fp32"
+    precision = default if request.precision == AUTO else request.precision
+    engine_precision = precision if request.engine_precision == AUTO else request.engine_precision
+    if engine_precision not in ("fp32", "bf16", "fp8"):
+        engine_precision = default
+    layout = _batched(request, split, shape=spec.transformer, device=device)
+    options = dict(request.options)
+    engine = options.pop("engine", {})
+    return ReasonRun(
+        stage=request.stage,
+        model_id=spec.id,
+        shape=spec.transformer,
+        layout=layout,
+        settings=_with_teacher(request.settings, spec),
+        task=settings,
+        precision=precision,  # type: ignore[arg-type]
+        engine=stage_run.EngineSettings(precision=engine_precision, **engine),  # type: ignore[arg-type]
+        start_from=start.folder,
+        data_from=_data_folder(request.data_from),
+        device=device,  # type: ignore[arg-type]
+        **options,
+    )
+
+
+def start_of(folder: str) -> Start:
+    """What is known of a folder of weights, without reading them."""
+    if not folder:
+        return Start()
+    path = Path(folder)
+    if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+        from scalewright.workload.hf import from_hf_config
+
+        return Start(folder=str(path.resolve()), spec=from_hf_config(path / "config.json"), is_pretrained=True)
+    checkpoint = path if (path / MANIFEST).is_file() else RunDirectory(path).last_checkpoint()
+    if checkpoint is None:
+        raise ConfigError(
+            f"--start-from {folder!r}: holds no whole checkpoint and no safetensors: name a stage that has ended, a "
+            "checkpoint, or a Hugging Face folder"
+        )
+    run = RunDirectory(checkpoint.parent.parent)
+    if run.config.is_file():
+        doc = read_document(run.config, stage_run.KIND) if _is_stage(run) else None
+        if doc is not None:
+            config = stage_run.from_document(doc, where=str(run.config))
+            return Start(folder=str(path.resolve()), spec=config.spec, task=config.task)
+    return Start(folder=str(path.resolve()))
+
+
+def _is_stage(run: RunDirectory) -> bool:
+    return str(read_document(run.run, "run").get("kind", "")) == stage_run.KIND if run.run.is_file() else False
+
+
+def _task_settings(request: ReasonRequest, start: Start) -> TaskSettings:
+    """The task of the options; where none is given, that of the stage it starts from or takes its data from."""
+    given = dict(request.task)
+    if not given:
+        if start.task is not None:
+            return start.task
+        if request.data_from and _is_stage(RunDirectory(Path(request.data_from))):
+            where = RunDirectory(Path(request.data_from)).config
+            return stage_run.from_document(read_document(where, stage_run.KIND), where=str(where)).task
+        return TaskSettings()
+    kind = given.get("kind") or ("files" if given.get("prompts") else "countdown")
+    for name in ("prompts", "test_prompts", "traces", "tokenizer"):
+        if given.get(name):
+            if not Path(given[name]).exists():
+                raise ConfigError(f"--{name.replace('_', '-')} {given[name]!r}: no such file or folder: check the path")
+            given[name] = str(Path(given[name]).resolve())
+    if kind == "files" and start.is_pretrained:
+        given.setdefault("tokenizer", start.folder)
+    base = (
+        start.task
+        if start.task is not None and start.task.kind == kind
+        else TaskSettings()
+        if kind == "countdown"
+        else None
+    )
+    if base is None:
+        return TaskSettings(**{**given, "kind": "files"})
+    return replace(base, **{**given, "kind": kind})
+
+
+def _spec(catalog: Catalog, request: ReasonRequest, start: Start, task: Task) -> ModelSpec:
+    """The model, with room for the task's tokens and its longest prompt and answer."""
+    context = task.max_prompt + task.max_response
+    if start.spec is not None:
+        if request.model:
+            _check_same(resolve_model(catalog, request.model), start, task)
+        spec = start.spec
+        if task.vocab > spec.transformer.vocab:
+            raise ConfigError(
+                f"--start-from {start.folder}: its vocabulary has {spec.transformer.vocab} tokens and the task needs "
+                f"{task.vocab}: they are of different tokenizers; start from a model of this task"
+            )
+        shape = spec.transformer
+        if shape.positions == "learned" and shape.num_positions < context:
+            raise ConfigError(
+                f"--start-from {start.folder}: it has {shape.num_positions} positions and the task needs {context}: "
+                "choose shorter answers, or a model with more"
+            )
+        return replace(spec, shape=shape.model_copy(update={"seq": context}))
+    spec = resolve_model(catalog, request.model or DEFAULT_MODEL)
+    shape = spec.transformer
+    changes: dict[str, Any] = {"seq": context, "vocab": _padded(task.vocab)}
+    if shape.positions == "learned":
+        changes["num_positions"] = max(context, shape.num_positions if "=" not in (request.model or "=") else 0)
+    return replace(spec, id=_model_id(request.model), shape=shape.model_copy(update=changes))
+
+
+def _model_id(name: str) -> str:
+    return name or DEFAULT_MODEL
+
+
+def _padded(vocab: int) -> int:
+    return -(-vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def _check_same(named: ModelSpec, start: Start, task: Task) -> None:
+    """The model that is named and the weights must be the same: which of them was meant cannot be known."""
+    assert start.spec is not None
+    here, there = named.transformer, start.spec.transformer
+    for name in SIZES:
+        mine, stored = getattr(here, name), getattr(there, name)
+        if name == "vocab" and not start.is_pretrained:
+            mine = _padded(task.vocab)
+        if mine != stored:
+            raise ConfigError(
+                f"--start-from {start.folder}: its model has {name} {stored}, --model has {mine}: leave out --model "
+                "or start from weights of the same shape"
+            )
+
+
+def _split(request: ReasonRequest) -> tuple[int, Layout]:
+    """Ranks and how the model is split over them."""
+    if request.ranks is not None and request.ranks < 1:
+        raise ConfigError(f"--ranks {request.ranks} must be 1 or more")
+    if not request.layout:
+        count = request.ranks or default_ranks(request.device)
+        return count, Layout(dp=count)
+    split = parse_layout(request.layout)
+    needed = int(split.num_gpus)
+    if request.ranks is not None and request.ranks != needed:
+        raise ConfigError(
+            f"--ranks {request.ranks} does not match layout {split.brief}, which takes {needed}: give one of them"
+        )
+    return needed, split
+
+
+def _batched(request: ReasonRequest, split: Layout, *, shape: TransformerShape, device: str) -> Layout:
+    """The layout with its batch: sequences of an update, and rows of a pass."""
+    stage = request.stage
+    dp, settings = int(split.dp), request.settings
+    if stage in ("generate", "evaluate"):
+        return replace(split, mbs=1, gbs=dp)
+    given = request.batch or (int(split.gbs) if "gbs=" in request.layout else 0)
+    gbs = given or DEFAULT_BATCH[stage]
+    num_answers = _answers_of_a_step(settings)
+    if not given and num_answers:
+        gbs = num_answers if num_answers <= gbs else next(n for n in range(gbs, 0, -1) if num_answers % n == 0)
+    if gbs < 1 or gbs % dp:
+        raise ConfigError(f"a batch of {gbs} does not divide over {dp} copies: choose a multiple of {dp}")
+    rows = max(MICRO_TOKENS[device] // shape.seq, 1)
+    mbs = int(split.mbs) if "mbs=" in request.layout else _divisor(gbs // dp, rows)
+    return replace(split, mbs=mbs, gbs=gbs)
+
+
+def _answers_of_a_step(settings: StageSettings) -> int:
+    if isinstance(settings, GrpoSettings):
+        return settings.num_sequences
+    if isinstance(settings, DistillSettings) and settings.mode == "on-policy":
+        return settings.num_prompts
+    return 0
+
+
+def _divisor(number: int, most: int) -> int:
+    return next(n for n in range(min(number, most), 0, -1) if number % n == 0)
+
+
+def _with_teacher(settings: StageSettings, student: ModelSpec) -> StageSettings:
+    if not isinstance(settings, DistillSettings) or not settings.teacher or settings.mode != "on-policy":
+        return settings
+    teacher = start_of(settings.teacher)
+    if teacher.spec is None:
+        raise ConfigError(
+            f"--teacher {settings.teacher!r}: does not say what model it is: name a stage's run directory"
+        )
+    shape = teacher.spec.transformer.model_copy(update={"seq": student.transformer.seq})
+    return replace(settings, teacher=teacher.folder, teacher_id=teacher.spec.id, teacher_shape=shape)
+
+
+def _data_folder(folder: str) -> str:
+    if not folder:
+        return ""
+    if not RunDirectory(Path(folder)).answer_shards():
+        raise ConfigError(
+            f"--data-from {folder!r}: holds no answers: name the run directory of a `reason generate` that has ended"
+        )
+    return str(Path(folder).resolve())

@@ -1,0 +1,304 @@
+"""TrainingStage: the loop of every stage that trains: resume, step, measure, save, evaluate, stop on a signal.
+
+A step depends on the configuration, its number and the weights alone, so a stage that was killed and resumed goes the
+same way as one that was not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.catalog.types import TransformerShape
+from scalewright.data.reasoning.task import Problem
+from scalewright.errors import ConfigError, ScalewrightError
+from scalewright.records import metric_names as names
+from scalewright.records.events import LineWriter
+from scalewright.records.reasoning import Accuracy, CollectiveUse, CurvePoint, append_row, curve_writer
+from scalewright.records.types import ExitCode
+from scalewright.run.breakdown import StepSplit, split_step
+from scalewright.run.checkpoint import OPTIONAL, Loaded
+from scalewright.run.rank_context import RankContext
+from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence, pack_sequences
+from scalewright.run.reasoning.collective_use import collective_use
+from scalewright.run.reasoning.evaluate import evaluated, num_sequences
+from scalewright.run.reasoning.objectives import Objective
+from scalewright.run.reasoning.record import StageMeter, write_record
+from scalewright.run.reasoning.rollout import PolicyEngine
+from scalewright.run.reasoning.rollout_log import RolloutLog
+from scalewright.run.reasoning.session import StageSession
+from scalewright.run.reasoning.start import start_weights
+from scalewright.run.reasoning.trainer import SequenceTrainer, UpdateResult, open_trainer
+from scalewright.run.saves import Saves
+from scalewright.run.step_log import StepClock, StepLog
+from scalewright.workload.reasoning.stage_run import ReasonRun
+
+PROBLEMS_AT_ONCE = 4096
+SEED_STRIDE = 100_003
+"""Problems are drawn in pieces, each with a seed of its own; runs with neighbouring seeds share none."""
+WIDTH_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
+
+class TrainingStage(ABC):
+    """One rank's part of a stage that trains."""
+
+    def __init__(self, config: ReasonRun, rank: RankContext, device: torch.device) -> None:
+        self.config, self.rank, self.device = config, rank, device
+        self.session = StageSession(config, rank, device)
+        with rank.watchdog.suspended():
+            self.trainer = self.open_model(config.shape, config.model_id)
+        self.saves = Saves(config, rank, layout=config.layout.brief, tensors=self._tensors, state=self._state)
+        self.trainer.step.before_update = self.saves.hold_update
+        self.log = StepLog(rank=rank, saves=self.saves, device=device, keep_trace=False)
+        self.notes: list[str] = []
+        self._curve: LineWriter | None = None
+        self.rollouts: RolloutLog | None = None
+        self._split: StepSplit | None = None
+        self._collectives: dict[str, CollectiveUse] = {}
+        self._is_updating = False
+        self._chunk: tuple[int, list[Problem]] = (-1, [])
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Open what the steps need, once the weights are those of the first step of this attempt."""
+
+    @abstractmethod
+    def step(self, step: int) -> CurvePoint:
+        """Do a step. What it returns is the step's line of the curve."""
+
+    @abstractmethod
+    def conclude(self) -> None:
+        """Called when all steps are done; an error ends the stage with its sentence."""
+
+    def run(self) -> ExitCode:
+        first = self.saves.resume(self._restore)
+        with self.rank.watchdog.suspended():
+            if first == 0:
+                self.load(self.trainer, self.config.start_from)
+            if first < self.config.steps:
+                self.prepare()
+        if self.session.is_first:
+            self._curve = curve_writer(self.session.directory, first_step=first)
+            self.rollouts = RolloutLog(self.session, first_step=first)
+        with StageMeter(self.session) as meter:
+            for step in range(first, self.config.steps):
+                self._timed_step(step, meter)
+                with self.session.clock.part("checkpoint"):
+                    is_stopping = self.saves.after_step(step + 1, stop=self.rank.stop.requested is not None)
+                if is_stopping:
+                    return ExitCode.REQUEUE
+            self.conclude()
+            self._finish(meter)
+        return ExitCode.YES
+
+    def close(self) -> None:
+        self.saves.close()
+        if self._curve is not None:
+            self._curve.close()
+
+    def open_model(self, shape: TransformerShape, model_id: str) -> SequenceTrainer:
+        config = self.config
+        return open_trainer(
+            shape, config.layout, device=self.device, precision=config.precision, optimizer=config.optimizer,
+            seed=config.seed, temperature=config.engine.sampling.temperature or 1.0, model_id=model_id,
+        )  # fmt: skip
+
+    def load(self, trainer: SequenceTrainer, folder: str) -> None:
+        """Give a model the weights of a folder; those of the seed it has already."""
+        start = start_weights(folder, seed=self.config.seed, device=torch.device("cpu"))
+        if not isinstance(start.tensors, int):
+            trainer.load_weights(start.tensors, where=start.where)
+
+    def open_frozen(self, shape: TransformerShape, model_id: str, folder: str) -> SequenceTrainer:
+        """A model that only scores: a reference or a teacher. It keeps no state of an optimizer."""
+        model = self.open_model(shape, model_id)
+        self.load(model, folder)
+        model.optimizer.means.clear()
+        model.optimizer.squares.clear()
+        return model
+
+    def sync_weights(self) -> None:
+        """Give the engine the trainer's weights, timed."""
+        assert self.session.engine is not None
+        with self.session.clock.part("weight_sync"):
+            self.session.engine.sync(self.trainer.named_weights())
+
+    def problems_at(self, start: int, num: int) -> list[Problem]:
+        """Training problems number `start` and after, of an endless row that the seed decides."""
+        chosen: list[Problem] = []
+        while len(chosen) < num:
+            chunk, place = divmod(start + len(chosen), PROBLEMS_AT_ONCE)
+            if self._chunk[0] != chunk:
+                seed = self.config.seed * SEED_STRIDE + chunk
+                self._chunk = (chunk, self.session.task.problems("train", PROBLEMS_AT_ONCE, seed=seed))
+            chosen += self._chunk[1][place : place + num - len(chosen)]
+        return chosen
+
+    def open_engine(self, *, num_sequences: int) -> PolicyEngine:
+        """The engine with the trainer's weights."""
+        return self.session.open_engine(self.trainer.named_weights(), num_sequences=num_sequences)
+
+    def micro_batches(self, sequences: Sequence[TokenSequence], *, packs: bool) -> list[SequenceBatch]:
+        """This rank's micro-batches of an update: sequences are dealt out by length, so that ranks have equal work."""
+        return pack_sequences(
+            [sequences[index] for index in self.own(sequences)],
+            row_tokens=self.config.row_tokens or self.config.context,
+            num_rows=int(self.config.layout.mbs),
+            packing="packed" if packs else "padded",
+            device=self.device,
+            dtype=self.trainer.dtype,
+            pad_token=self.session.task.pad_token,
+        )
+
+    def own(self, sequences: Sequence[TokenSequence]) -> list[int]:
+        """Which sequences of an update this rank's replica trains on."""
+        position = self.trainer.position
+        order = sorted(range(len(sequences)), key=lambda i: (len(sequences[i].prompt) + len(sequences[i].response), i))
+        return sorted(order[position.mesh.get_local_rank("replica") :: position.num_replicas])
+
+    def update(self, batches: Sequence[SequenceBatch], objective: Objective) -> UpdateResult:
+        """Train once, timed and counted."""
+        session = self.session
+        self._is_updating = True
+        before_s = session.clock.seconds("training")
+        with session.clock.part("training"):
+            result = self.trainer.update(batches, objective)
+        self._is_updating = False
+        tp = int(self.config.layout.tp)
+        session.totals.add_work(
+            "training",
+            flop=session.work.training_flop(**counts_of(batches)) / tp,
+            num_bytes=session.work.training_bytes(
+                num_passes=len(batches), num_updates=1, width_bytes=WIDTH_BYTES[self.config.precision]
+            )
+            / tp,
+            seconds=session.clock.seconds("training") - before_s,
+        )
+        return result
+
+    def log_probs(self, trainer: SequenceTrainer, batches: Sequence[SequenceBatch]) -> list[Tensor]:
+        """Log-probabilities of the answers under a model, timed and counted as work of the policy's size."""
+        session = self.session
+        before_s = session.clock.seconds("log_probs")
+        with session.clock.part("log_probs"):
+            values = [trainer.log_probs(batch)[0] for batch in batches]
+        tp = int(self.config.layout.tp)
+        width = WIDTH_BYTES[self.config.precision]
+        session.totals.add_work(
+            "log_probs",
+            flop=session.work.forward_flop(**counts_of(batches)) / tp,
+            num_bytes=float(session.work.num_params * width * len(batches)) / tp,
+            seconds=session.clock.seconds("log_probs") - before_s,
+        )
+        return values
+
+    def _timed_step(self, step: int, meter: StageMeter) -> None:
+        config, session = self.config, self.session
+        is_profiled = step >= config.steps - config.profile_steps and step > 0
+        flop_before = session.totals["training_flop"]
+        try:
+            with self.log.timing(is_profiled=is_profiled) as clock:
+                point = self.step(step)
+        except ScalewrightError as error:
+            self._keep(step, error)
+            raise
+        seconds = session.clock.take(clock.wall_s)
+        meter.step_done(seconds)
+        self._record(step, point, seconds, clock, flop=session.totals["training_flop"] - flop_before)
+
+    def _record(
+        self, step: int, point: CurvePoint, seconds: dict[str, float], clock: StepClock, *, flop: float
+    ) -> None:
+        others = {
+            name: value
+            for name, value in (
+                (names.GRAD_NORM, point.grad_norm), (names.TOKENS_PER_S, point.num_tokens / clock.wall_s),
+                (names.REWARD, point.reward_mean),
+            )
+            if value is not None
+        }  # fmt: skip
+        clock.data_wait_s = seconds.get("data", 0.0)
+        for part, value in seconds.items():
+            self.log.write(step, names.STAGE_PARTS[part], value)
+        self.log.done(step, clock, loss=point.loss or 0.0, device_flop=flop, others=others)
+        if clock.trace is not None:
+            self._split = split_step(clock.trace, self.log.timed or [], device=self.device) if self.log.timed else None
+            for name, use in collective_use(clock.trace).items():
+                before = self._collectives.get(name, CollectiveUse(count=0, bytes=0.0, seconds=0.0))
+                self._collectives[name] = CollectiveUse(
+                    count=before.count + use.count, bytes=before.bytes + use.bytes,
+                    seconds=before.seconds + use.seconds,
+                )  # fmt: skip
+        accuracy = self._accuracy_on_the_way(step)
+        if self._curve is not None:
+            rate = float(self.trainer.optimizer.scalars[0])
+            whole = replace(
+                point, step=step, learning_rate=rate, seconds_by_part=seconds,
+                accuracy_frac=None if accuracy is None else accuracy.greedy.value_frac,
+            )  # fmt: skip
+            append_row(self._curve, whole.row())
+
+    def _accuracy_on_the_way(self, step: int) -> Accuracy | None:
+        every = self.config.evaluation.every
+        if not every or (step + 1) % every or step + 1 == self.config.steps:
+            return None
+        return self._evaluate(f"step-{step}", samples=False)
+
+    def _evaluate(self, label: str, *, samples: bool) -> Accuracy | None:
+        if not self.config.evaluation.num_problems:
+            return None
+        with self.rank.watchdog.suspended(), self.session.clock.part("evaluation"):
+            if self.session.engine is None:
+                self.open_engine(num_sequences=num_sequences(self.session))
+            else:
+                self.session.engine.sync(self.trainer.named_weights())
+            evaluation = evaluated(self.session, label=label, samples=samples)
+        return None if evaluation is None else evaluation.accuracy
+
+    def _finish(self, meter: StageMeter) -> None:
+        with self.session.clock.part("checkpoint"):
+            self.saves.finish()
+        accuracy = self._evaluate("end", samples=True)
+        meter.step_done(self.session.clock.take())
+        num_params = sum(param.numel() for param in self.trainer.optimizer.params.values())
+        write_record(
+            self.session, accuracy=accuracy, num_trained_params=num_params, split=self._split,
+            collectives=self._collectives, energy_of=meter.energy_of, notes=self.notes,
+        )  # fmt: skip
+
+    def _keep(self, step: int, error: ScalewrightError) -> None:
+        """Save the state before a step that failed, if no weight was changed in it: nothing that was done is lost."""
+        if isinstance(error, ConfigError) and not self._is_updating and step > 0:
+            with contextlib.suppress(ScalewrightError):
+                self.saves.save(step, wait=True)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        own = f"{OPTIONAL}{self.rank.world.rank}.totals"
+        return self.trainer.tensors() | {own: self.session.totals.values}
+
+    def _state(self, _: int) -> dict[str, Any]:
+        return self.trainer.state() | {
+            "stage": self.config.stage,
+            "num_samples": int(self.session.totals["num_samples"]),
+        }
+
+    def _restore(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
+        self.trainer.restore(loaded, tensors)
+
+
+def counts_of(batches: Sequence[SequenceBatch]) -> dict[str, float]:
+    """Tokens that were read, tokens that were scored, and pairs of a query and a key, over micro-batches."""
+    num_pairs = 0.0
+    for batch in batches:
+        num_pairs += float(batch.num_pairs)
+    return {
+        "num_tokens": float(sum(batch.num_tokens for batch in batches)),
+        "num_scored": float(sum(len(batch.targets_T) for batch in batches)),
+        "num_pairs": num_pairs,
+    }

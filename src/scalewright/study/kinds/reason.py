@@ -1,0 +1,325 @@
+"""A stage of reasoning-model training: SFT, GRPO, generation, distillation or evaluation, run and measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass as checked
+
+from scalewright.catalog.library import Catalog
+from scalewright.data.reasoning.settings import TaskSettings
+from scalewright.here.place import HERE
+from scalewright.launch.prepare.reason_setup import ReasonRequest, resolve_stage
+from scalewright.launch.ranks.local import pick_port
+from scalewright.records.reasoning import StageName, StageRecord, read_curve, read_stage
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.study_report import Number
+from scalewright.study.execution import Execution
+from scalewright.study.expressions import Value
+from scalewright.study.kinds.base import Outcome
+from scalewright.study.kinds.options import STRICT, parse_options
+from scalewright.study.kinds.training import system_facts
+from scalewright.workload.generate_run import SamplingSettings
+from scalewright.workload.language_run import OptimizerSettings
+from scalewright.workload.named import resolve_model
+from scalewright.workload.reasoning.policy_loss import policy_loss
+from scalewright.workload.reasoning.stage_run import (
+    DistillSettings,
+    EvaluationSettings,
+    GenerateSettings,
+    GrpoSettings,
+    NoSettings,
+    SftSettings,
+    StageSettings,
+)
+from scalewright.workload.run_options import AUTO
+
+TASK_OPTIONS = tuple(f.name for f in fields(TaskSettings) if f.name not in ("kind", "files_digest"))
+LOSS_BOUNDS = ("clip_low", "clip_high", "band_low", "band_high", "tis_cap", "kl_coef", "overlong_tokens")
+DEFAULT_STEPS: dict[StageName, int] = {"sft": 300, "grpo": 100, "distill": 300, "generate": 0, "evaluate": 0}
+DEFAULT_RATES: dict[StageName, float] = {"sft": 2e-3, "grpo": 2e-4, "distill": 2e-3, "generate": 1e-3, "evaluate": 1e-3}
+"""Learning rates that suit models of a million parameters; larger ones need smaller ones."""
+WARMUP_STEPS = 20
+
+
+@checked(frozen=True, kw_only=True, config=STRICT)
+class ReasonOptions:
+    """Options of `reason`, and of a point of this kind."""
+
+    stage: StageName
+    model: str = ""
+    """As in benchmarks; empty: that of `start_from`, or a model of 0.36M parameters."""
+
+    task: str = ""
+    """countdown or files; empty: that of `start_from`, or countdown."""
+    numbers: int | None = None
+    largest: int | None = None
+    operators: str | None = None
+    values: int | None = None
+    attempts: int | None = None
+    prompts: str | None = None
+    test_prompts: str | None = None
+    reward: str | None = None
+    tokenizer: str | None = None
+    traces: str | None = None
+    max_prompt: int | None = None
+    max_response: int | None = None
+    reward_timeout_s: float | None = None
+    reward_batch: int | None = None
+    test_frac: float | None = None
+
+    start_from: str = ""
+    """Weights: a stage, a checkpoint or a Hugging Face folder."""
+    data_from: str = ""
+    """Answers: the run directory of a generation stage."""
+    teacher: str = ""
+    mode: str = "data"
+    """Of a distillation: data or on-policy."""
+
+    steps: int = 0
+    """0: as usual for the stage."""
+    seed: int = 0
+    batch: int = 0
+    """Sequences of an update; 0: as usual for the stage."""
+    learning_rate: float = 0.0
+    """0: as usual for the stage, at a million parameters."""
+    warmup_steps: int = WARMUP_STEPS
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    beta_2: float = 0.95
+    lora: int = 0
+    """Rank of the adapters; 0: all weights are trained."""
+    packs: bool | None = None
+    """None: packed on GPUs, padded on CPUs."""
+    row_tokens: int = 0
+
+    num_traces: int = 4096
+    num_problems: int = 2048
+    """Of a generation."""
+    num_prompts: int = 0
+    """Of a step of GRPO (32) or of on-policy distillation (128)."""
+    answers: int = 0
+    """To each prompt: 8 of GRPO, 4 of a generation."""
+    epochs: int = 1
+    shard_problems: int = 256
+    keeps: str = "correct"
+    most_per_problem: int = 0
+
+    loss: str = "grpo"
+    correction: str = "icepop"
+    clip_low: float | None = None
+    clip_high: float | None = None
+    band_low: float | None = None
+    band_high: float | None = None
+    tis_cap: float | None = None
+    kl_coef: float | None = None
+    overlong_tokens: int | None = None
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    engine_precision: str = AUTO
+    engine_tp: int = 1
+    max_running: int = 256
+    precision: str = AUTO
+    """Of the trainer: bf16 on GPUs, fp32 on CPUs."""
+
+    eval_problems: int = 256
+    eval_answers: int = 0
+    eval_every: int = 0
+    checkpoint_every: str | int = AUTO
+    ranks: int | None = None
+    layout: str = ""
+    device: str = AUTO
+    system: str = HERE
+    partition: str = ""
+    this_system: str | None = None
+    budget: str = ""
+
+    @property
+    def system_name(self) -> str | None:
+        return self.this_system if self.system == HERE else self.system
+
+
+_OPTIONS: TypeAdapter[ReasonOptions] = TypeAdapter(ReasonOptions)
+
+
+class ReasonKind:
+    metrics: tuple[str, ...] = ("accuracy_frac", "training_time_s", "tokens_per_s", "utilisation_frac", "energy_j")
+    runs_as_job = True
+
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        """Folders of earlier stages are not looked at: in a pipeline they come to be later."""
+        point = parse_options(_OPTIONS, options, where=where)
+        if point.model:
+            resolve_model(catalog, point.model)
+        _request(point)
+        if not point.start_from and not point.data_from:
+            _task(point)
+
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
+        return system_facts(catalog, values)
+
+    def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
+        del catalog, options, where
+        return Outcome(problem="the time of a stage is predicted when it is run")
+
+    def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
+        known = ("training_time_s", "num_gpus", "tokens_per_s", "energy_j")
+        numbers = {key: Number(value=float(prediction[key])) for key in known if prediction.get(key) is not None}
+        return Outcome(numbers=numbers)
+
+    def execution(
+        self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
+    ) -> Execution:
+        point = parse_options(_OPTIONS, options, where=where)
+        config = resolve_stage(catalog, _request(point), env=dict(os.environ))
+        execution = Execution(kind="reason", config=config.document(), path=path, num_ranks=config.num_ranks)
+        if predicts and not execution.is_finished and config.num_ranks > 1:
+            pick_port(os.environ)  # a port that is in use is refused before a second is spent
+        return execution
+
+    def measured(self, path: Path) -> Outcome:
+        record = read_stage(RunDirectory(path))
+        return Outcome(
+            numbers=measured_numbers(record), words=measured_words(record), parts=time_shares(record),
+            limit=max(time_shares(record), key=lambda part: time_shares(record)[part], default=""),
+            notes=tuple(record.notes), series=curve_series(path),
+        )  # fmt: skip
+
+    def samples(self, path: Path) -> tuple[float, ...]:
+        """Times of the steps."""
+        return tuple(sum(point.seconds_by_part.values()) for point in read_curve(RunDirectory(path)))
+
+
+def measured_numbers(record: StageRecord) -> dict[str, Number]:
+    """The stage's figures under the names that studies use."""
+    rate = record.num_tokens / record.wall_s if record.wall_s else None
+    plain = {
+        "training_time_s": record.wall_s, "num_gpus": float(record.num_ranks), "tokens_per_s": rate,
+        "utilisation_frac": record.utilisation_frac, "energy_j": record.energy_j, "cost_usd": record.cost_usd,
+        "process_memory_bytes": record.host_bytes, "memory_bytes": record.device_bytes,
+    }  # fmt: skip
+    numbers = {name: Number(value=float(value)) for name, value in plain.items() if value is not None}
+    if record.accuracy is not None:
+        greedy = record.accuracy.greedy
+        numbers["accuracy_frac"] = Number(value=greedy.value_frac, low=greedy.low_frac, high=greedy.high_frac)
+    return numbers
+
+
+def measured_words(record: StageRecord) -> dict[str, str]:
+    return {"stage": record.stage, "model": record.model, "layout": record.layout, "device": record.device}
+
+
+def time_shares(record: StageRecord) -> dict[str, float]:
+    """Shares of the stage's time by part, the largest first."""
+    total = sum(record.seconds_by_part.values())
+    shares = {part.replace("_", " "): s / total for part, s in record.seconds_by_part.items() if total and s}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def curve_series(path: Path) -> dict[str, tuple[float, ...]]:
+    """Curves to draw."""
+    points = read_curve(RunDirectory(path))
+    series = {}
+    for name in ("loss", "reward_mean", "length_mean", "entropy", "kl_engines", "masked_frac"):
+        values = [getattr(point, name) for point in points]
+        if values and all(value is not None for value in values):
+            series[name] = tuple(values)
+    return series
+
+
+def _task(point: ReasonOptions) -> TaskSettings:
+    given = _given_task(point)
+    return TaskSettings(**given) if given else TaskSettings()
+
+
+def _given_task(point: ReasonOptions) -> dict[str, Any]:
+    given = {name: getattr(point, name) for name in TASK_OPTIONS if getattr(point, name) is not None}
+    return given | ({"kind": point.task} if point.task else {})
+
+
+def _settings(point: ReasonOptions) -> StageSettings:
+    packs = point.packs if point.packs is not None else point.device != "cpu" and _has_gpu(point)
+    if point.stage == "sft":
+        return SftSettings(num_traces=point.num_traces, packs=packs)
+    if point.stage == "grpo":
+        bounds = {name: getattr(point, name) for name in LOSS_BOUNDS if getattr(point, name) is not None}
+        return GrpoSettings(
+            num_prompts=point.num_prompts or 32, num_answers=point.answers or 8, num_epochs=point.epochs,
+            loss=policy_loss(point.loss, correction=point.correction, **bounds),
+        )  # fmt: skip
+    if point.stage == "generate":
+        return GenerateSettings(
+            num_problems=point.num_problems, num_answers=point.answers or 4, shard_problems=point.shard_problems,
+            keeps=point.keeps, most_per_problem=point.most_per_problem,  # type: ignore[arg-type]
+        )  # fmt: skip
+    if point.stage == "distill":
+        return _distillation(point, packs=packs)
+    return NoSettings()
+
+
+def _distillation(point: ReasonOptions, *, packs: bool) -> DistillSettings:
+    """The teacher's shape is read from its folder when the stage is resolved."""
+    return DistillSettings(
+        mode=point.mode, teacher=point.teacher, num_prompts=point.num_prompts or 128,  # type: ignore[arg-type]
+        num_traces=point.num_traces, packs=packs,
+    )  # fmt: skip
+
+
+def _has_gpu(point: ReasonOptions) -> bool:
+    from scalewright.here.devices import visible_gpus
+
+    return bool(visible_gpus()) if point.device == AUTO else point.device == "cuda"
+
+
+def _steps(point: ReasonOptions, settings: StageSettings) -> int:
+    if isinstance(settings, GenerateSettings):
+        return settings.num_shards
+    return point.steps or DEFAULT_STEPS[point.stage]
+
+
+def _request(point: ReasonOptions) -> ReasonRequest:
+    settings, every = _settings(point), str(point.checkpoint_every)
+    return ReasonRequest(
+        stage=point.stage,
+        settings=settings,
+        model=point.model,
+        task=_given_task(point),
+        ranks=point.ranks,
+        layout=point.layout,
+        batch=point.batch,
+        device=point.device,
+        precision=point.precision,
+        engine_precision=point.engine_precision,
+        start_from=point.start_from,
+        data_from=point.data_from,
+        options={
+            "steps": _steps(point, settings),
+            "seed": point.seed,
+            "row_tokens": point.row_tokens,
+            "lora_rank": point.lora,
+            "optimizer": OptimizerSettings(
+                learning_rate=point.learning_rate or DEFAULT_RATES[point.stage], warmup_steps=point.warmup_steps,
+                weight_decay=point.weight_decay, clip_norm=point.clip_norm, beta_2=point.beta_2,
+            ),
+            "evaluation": EvaluationSettings(
+                num_problems=point.eval_problems, num_answers=point.eval_answers, every=point.eval_every
+            ),
+            "checkpoint_every": int(every) if every.isdigit() else every,
+            "engine": {
+                "tp": point.engine_tp, "max_running": point.max_running,
+                "sampling": SamplingSettings(
+                    temperature=point.temperature, top_p_frac=point.top_p, top_k=point.top_k
+                ),
+            },
+        },
+    )  # fmt: skip
+
+
+KIND = ReasonKind()
