@@ -25,10 +25,10 @@ from scalewright.records.events import LineWriter
 from scalewright.records.run_directory import RunDirectory
 
 STAGE, CURVE, ROLLOUTS, ANSWERS = "reason-stage", "reason-curve", "reason-rollouts", "reason-answers"
+WorkName = Literal["prefill", "decode", "training", "log_probs"]
 StageName = Literal["sft", "grpo", "generate", "distill", "evaluate"]
 PARTS = ("data", "generation", "reward", "log_probs", "training", "weight_sync", "evaluation", "checkpoint", "idle")
 """Parts of a stage's time, in the order of a step. idle: waiting for slower ranks, and what no other part covers."""
-COMMUNICATION = "communication"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class StepSplitShares:
 class MeasuredWork:
     """One kind of work: counted FLOP and bytes of one rank over the time that was measured for it."""
 
-    name: Literal["prefill", "decode", "training", "log_probs"]
+    name: WorkName
     flop: float
     bytes: float
     """Least traffic of the main memory: weights, and keys and values, once for each pass that reads them."""

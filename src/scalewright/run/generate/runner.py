@@ -187,7 +187,11 @@ class _DecodedRows:
         return keys.index_select(0, pages), values.index_select(0, pages)
 
     def _attend(self, layer: int, q_BHE: Tensor, like: _LikeRows) -> Tensor:
-        k_BKGE, v_BKGE = (whole.unflatten(0, like.pages_BN.shape).flatten(1, 2) for whole in self._pages(layer, like))
+        num_rows, num_pages = like.pages_BN.shape
+        k_BKGE, v_BKGE = (
+            whole.view(num_rows, num_pages * self.cache.page_tokens, *whole.shape[2:])
+            for whole in self._pages(layer, like)
+        )
         o_BH1E = functional.scaled_dot_product_attention(
             q_BHE[:, :, None],
             k_BKGE.transpose(1, 2),

@@ -53,6 +53,8 @@ class SequenceBatch:
     """Tokens of each sequence that count."""
     num_tokens: int
     """Read by the model, without padding."""
+    num_pairs: int = 0
+    """Of a query and a key of the same sequence, the whole square."""
 
     def aligned(self, values_T: Tensor) -> Tensor:
         """(N, R) from one number for each response token; 0 where a response is shorter."""
@@ -159,7 +161,7 @@ def _batch(
     size = (len(rows), width)
     tokens_BL = torch.full(size, pad_token, dtype=torch.int64)
     positions_BL, sequence_BL = torch.zeros(size, dtype=torch.int64), torch.full(size, -1, dtype=torch.int64)
-    slots, targets, indices, offsets, num_tokens = [], [], [], [0], 0
+    slots, targets, indices, offsets, num_tokens, num_pairs = [], [], [], [0], 0, 0
     for row, members in enumerate(rows):
         start = 0
         for member, index in enumerate(members):
@@ -172,7 +174,8 @@ def _batch(
             slots.append(torch.arange(start + len(prompt) - 1, end) + row * width)
             targets.append(whole[len(prompt) :])
             indices.append(index)
-            start, num_tokens = end, num_tokens + end - start
+            num_tokens, num_pairs = num_tokens + end - start, num_pairs + (end - start) ** 2
+            start = end
             offsets.append(row * width + end)
         if start < width:
             positions_BL[row, start:] = torch.arange(width - start)
@@ -192,6 +195,7 @@ def _batch(
         indices=tuple(indices),
         num_counted=tuple(len(s.response) if s.is_counted else 0 for s in responses),
         num_tokens=num_tokens,
+        num_pairs=num_pairs,
     )
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from scalewright.records.reasoning import PARTS
+from scalewright.records.reasoning import PARTS, WorkName
 
-WORKS = ("prefill", "decode", "training", "log_probs")
+WORKS: tuple[WorkName, ...] = ("prefill", "decode", "training", "log_probs")
 """Kinds of work that have a place on a roofline."""
 NAMES = (
     *(f"{part}_s" for part in PARTS),

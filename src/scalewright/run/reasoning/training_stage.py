@@ -93,6 +93,8 @@ class TrainingStage(ABC):
                     is_stopping = self.saves.after_step(step + 1, stop=self.rank.stop.requested is not None)
                 if is_stopping:
                     return ExitCode.REQUEUE
+            with self.session.clock.part("checkpoint"):
+                self.saves.finish()
             self.conclude()
             self._finish(meter)
         return ExitCode.YES
@@ -262,8 +264,6 @@ class TrainingStage(ABC):
         return None if evaluation is None else evaluation.accuracy
 
     def _finish(self, meter: StageMeter) -> None:
-        with self.session.clock.part("checkpoint"):
-            self.saves.finish()
         accuracy = self._evaluate("end", samples=True)
         meter.step_done(self.session.clock.take())
         num_params = sum(param.numel() for param in self.trainer.optimizer.params.values())
