@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
+from scalewright.data.reasoning.tokenizer import open_tokenizer
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.run.generate.engine import Engine
-from scalewright.run.generate.hugging_face import open_hugging_face, open_tokenizer
+from scalewright.run.generate.hugging_face import open_hugging_face
 from scalewright.run.generate.open import open_engine
 from scalewright.run.generate.options import EngineOptions
 from scalewright.run.generate.requests import GREEDY, Request
@@ -124,10 +125,10 @@ def test_a_tokenizer_needs_its_package_and_the_models_vocabulary(folder: Path) -
     try:
         import tokenizers
     except ImportError:
-        with pytest.raises(EnvironmentFailedError, match="pip install tokenizers"):
-            open_tokenizer(folder, open_hugging_face(folder).shape)
+        with pytest.raises(EnvironmentFailedError, match=r"pip install 'scalewright\[text\]'"):
+            open_tokenizer(folder, vocab=open_hugging_face(folder).shape.vocab)
         return
     words = {f"w{number}": number for number in range(80)}
     tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
     with pytest.raises(ConfigError, match="has 80 tokens, and the model's vocabulary has 67"):
-        open_tokenizer(folder, open_hugging_face(folder).shape)
+        open_tokenizer(folder, vocab=open_hugging_face(folder).shape.vocab)

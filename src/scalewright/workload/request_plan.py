@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from scalewright import units
+from scalewright.data.reasoning.prompt_files import prompt_text, shown
 from scalewright.errors import ConfigError
 from scalewright.records.loader import read_jsonl
 from scalewright.workload.lengths import LengthDistribution, lengths_seen, parse_lengths
@@ -134,32 +135,26 @@ def _row(row: Mapping[str, Any], *, where: str) -> FileRow:
     arrival_s = _arrival_s(row, arrivals[0], where=where) if arrivals else None
     key, given = prompts[0], row[prompts[0]]
     if key == "prompt":
-        if not isinstance(given, str) or not given:
-            raise ConfigError(f"{where}: prompt is {_shown(given)}: give a text that is not empty")
-        return FileRow(text=given, num_prompt=0, num_answer=num_answer, arrival_s=arrival_s)
+        text = prompt_text(given, where=where)
+        return FileRow(text=text, num_prompt=0, num_answer=num_answer, arrival_s=arrival_s)
     if key == "prompt_tokens" and isinstance(given, list):
         if not given or not all(isinstance(token, int) and token >= 0 for token in given):
-            raise ConfigError(f"{where}: prompt_tokens is {_shown(given)}: give token ids of 0 or more, at least one")
+            raise ConfigError(f"{where}: prompt_tokens is {shown(given)}: give token ids of 0 or more, at least one")
         return FileRow(tokens=tuple(given), num_prompt=len(given), num_answer=num_answer, arrival_s=arrival_s)
     return FileRow(num_prompt=_length(given, key=key, where=where), num_answer=num_answer, arrival_s=arrival_s)
 
 
 def _length(value: object, *, key: str, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{where}: {key} is {_shown(value)}: a length is a whole number of 1 or more")
+        raise ConfigError(f"{where}: {key} is {shown(value)}: a length is a whole number of 1 or more")
     return value
 
 
 def _arrival_s(row: Mapping[str, Any], key: str, *, where: str) -> float:
     value = row[key]
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value < float("inf"):
-        raise ConfigError(f"{where}: {key} is {_shown(value)}: give a time of 0 or more")
+        raise ConfigError(f"{where}: {key} is {shown(value)}: give a time of 0 or more")
     return float(value) * (units.MILLI if key == "timestamp" else 1.0)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def file_digest(path: Path) -> str:

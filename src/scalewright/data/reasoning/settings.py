@@ -51,6 +51,8 @@ class TaskSettings:
     """Files: longest time for one batch of answers."""
     reward_batch: int = 256
     """Files: answers that the reward gets at once."""
+    correct_from: float = 1.0
+    """Files: an answer counts as correct from this reward on, where the reward does not say it."""
     files_digest: str = ""
     """Files: of the content of prompts, traces, tokenizer and reward file: a changed file is another run."""
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from scalewright.catalog.facts import Source
 from scalewright.catalog.types import TransformerShape
-from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.data.reasoning.tokenizer import named_stop_tokens
+from scalewright.errors import ConfigError
 from scalewright.records.loader import validate
 from scalewright.run.generate.safetensor_files import StoredTensor, TensorFolder, read_json
 from scalewright.run.language.rotary import LayerConstants, RotaryScaling
@@ -136,7 +137,7 @@ def open_hugging_face(folder: Path) -> HuggingFaceModel:
         family=family,
         shape=validate({"source": source.model_dump(), **sizes}, TransformerShape, where=str(path)),
         constants=constants,
-        stop_tokens=_stop_tokens(folder, config),
+        stop_tokens=named_stop_tokens(folder),
     )
 
 
@@ -221,30 +222,3 @@ def _refuse_odd_parts(config: dict[str, Any], family: str, where: str) -> None:
     parts = [name for name, is_so in odd.items() if is_so]
     if parts:
         raise ConfigError(f"{where}: has {parts[0]}, which the engine does not run: choose another {family} model")
-
-
-def _stop_tokens(folder: Path, config: dict[str, Any]) -> frozenset[int]:
-    path = folder / "generation_config.json"
-    stop = (read_json(path) if path.exists() else {}).get("eos_token_id", config.get("eos_token_id"))
-    return frozenset(int(token) for token in (stop if isinstance(stop, list) else [stop]) if token is not None)
-
-
-def open_tokenizer(folder: Path, shape: TransformerShape) -> Any:
-    """The folder's tokenizer, by the package tokenizers; `encode(text).ids` and `decode(ids)`."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise EnvironmentFailedError(
-            "tokenizers is not installed, so text has no tokens: install it with pip install tokenizers, or give token "
-            "ids"
-        ) from error
-    path = folder / "tokenizer.json"
-    if not path.exists():
-        raise ConfigError(f"{path} is not there: give a folder with a tokenizer, or token ids")
-    tokenizer = Tokenizer.from_file(str(path))
-    if tokenizer.get_vocab_size() > shape.vocab:
-        raise ConfigError(
-            f"{path}: has {tokenizer.get_vocab_size()} tokens, and the model's vocabulary has {shape.vocab}: use the "
-            "model's own tokenizer"
-        )
-    return tokenizer

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from scalewright.catalog.types import TransformerShape
+from scalewright.data.reasoning.tokenizer import FolderTokenizer, open_tokenizer
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import MANIFEST, RunDirectory
-from scalewright.run.generate.hugging_face import open_hugging_face, open_tokenizer
+from scalewright.run.generate.hugging_face import open_hugging_face
 from scalewright.run.generate.open import checkpoint_weights
 from scalewright.run.language.rotary import LayerConstants
 from scalewright.workload.request_plan import PlannedRequest, RequestPlan, made_up_tokens
@@ -30,14 +30,14 @@ class ServedWeights:
     tensors: Iterator[tuple[str, Tensor]] | int
     """By their names in the whole model; or the seed of random ones."""
     constants: LayerConstants | None = None
-    tokenizer: Any = None
+    tokenizer: FolderTokenizer | None = None
     """None where prompts are tokens."""
 
     def prompt(self, plan: RequestPlan, request: PlannedRequest) -> tuple[int, ...]:
         """The tokens of a prompt."""
-        if not request.text:
+        if self.tokenizer is None or not request.text:
             return made_up_tokens(plan, request, vocab=self.shape.vocab)
-        return tuple(self.tokenizer.encode(request.text).ids)
+        return self.tokenizer.prompt(request.text)
 
 
 def served_weights(
@@ -55,7 +55,7 @@ def served_weights(
                 raise ConfigError(
                     f"--weights {folder}: its model has {name} {there}, and --model has {here}: give --model {folder}"
                 )
-        tokenizer = open_tokenizer(path, model.shape) if has_texts else None
+        tokenizer = open_tokenizer(path, vocab=model.shape.vocab) if has_texts else None
         return ServedWeights(
             shape=model.shape, tensors=model.weights(), constants=model.constants, tokenizer=tokenizer
         )  # fmt: skip
