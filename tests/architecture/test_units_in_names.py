@@ -94,6 +94,8 @@ DIMENSIONLESS = {
     "rl.cv_to_limit": "standard deviation over mean, the symbol of statistics",
     "rl.ratio": "a length over another",
     "stage.decode_until": "seconds and tokens",
+    "lora_settings.alpha": "the symbol of its paper",
+    "lora_settings.scale": "a factor of the adapter, alpha over rank",
     "policy_loss.clip_low": "a distance of a ratio from 1",
     "policy_loss.clip_high": "a distance of a ratio from 1",
     "policy_loss.band_low": "a quotient of probabilities",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -170,3 +171,19 @@ def generate(
         prompt = tuple(range(2, 2 + length))
         engine.add(Request(id=str(number), prompt=prompt, max_new_tokens=7, num_answers=2, sampling=sampling))
     return sorted((c.request_id, c.index, list(c.tokens), list(c.log_probs)) for c in engine.drain())
+
+
+def train_sequences(name: str, layout: str, policy: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Losses, gradient norms and the weights afterwards of a trainer whose replicas share some sequences."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "run" / "reasoning"))
+    from sequence_cases import train_some
+
+    return train_some(name, layout, policy, **options)
+
+
+def resume_sequences(name: str, layout: str, folder: str, lora: bool) -> list[list[float]]:
+    """Losses without and with a stop between."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "run" / "reasoning"))
+    from sequence_cases import train_and_go_on
+
+    return train_and_go_on(name, layout, folder, lora=lora)

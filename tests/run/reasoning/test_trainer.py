@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sequence_cases import CPU, SHAPES, batches_of, log_probs_of, sequences, trainer_of
+from sequence_cases import CPU, SHAPES, batches_of, log_probs_of, sequences, train_and_go_on, trainer_of
 from torch import Tensor
 
 from scalewright.errors import ConfigError
@@ -53,7 +53,7 @@ def plain_log_probs(trainer: SequenceTrainer, item: TokenSequence) -> list[float
     return values[0, len(item.prompt) - 1 :].tolist()
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES))
+@pytest.mark.parametrize("name", ["gpt", "llama", "qwen"])
 @pytest.mark.parametrize("packing", ["packed", "padded"])
 def test_log_probabilities_are_those_of_each_sequence_alone(name: str, packing: str) -> None:
     trainer, items = trainer_of(name), sequences()
@@ -235,6 +235,12 @@ def test_bf16_trains_to_about_the_same_loss() -> None:
         batches = pack_sequences(items, row_tokens=30, num_rows=2, device=CPU, dtype=trainer.dtype)
         losses.append([float(trainer.update(batches, ResponseLoss()).loss) for _ in range(5)])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_trainer_goes_on_from_its_checkpoint(tmp_path: Path, lora: bool) -> None:
+    losses, resumed = train_and_go_on("llama", "dp=1", str(tmp_path), lora=lora)
+    assert resumed == losses[2:]
 
 
 def test_bad_sequences_weights_and_layouts_are_refused() -> None:

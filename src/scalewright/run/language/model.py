@@ -254,15 +254,16 @@ class Transformer(nn.Module):
             empty = torch.empty_like(param, device=device, dtype=torch.float32, requires_grad=False)
             owner = self.get_submodule(name.rpartition(".")[0])
             filled = fill_initial(whole_name, empty, seed=seed, layers=layers)
-            owner.register_parameter(name.rpartition(".")[2], nn.Parameter(filled))
+            owner.register_parameter(name.rpartition(".")[2], nn.Parameter(filled, requires_grad=param.requires_grad))
 
 
 def fill_initial(name: str, param: Tensor, *, seed: int, layers: int) -> Tensor:
     """Initial values of a parameter. Its name and the seed decide them, so every layout starts from the same model.
 
-    Normal with deviation 0.02; products that feed the residual stream with 0.02 / sqrt(2 layers) (radford2019).
+    Normal with deviation 0.02; products that feed the residual stream with 0.02 / sqrt(2 layers) (radford2019). An
+    adapter starts as nothing: its second matrix is 0 (hu2021).
     """
-    if name.endswith("bias"):
+    if name.endswith(("bias", "lora_b")):
         return param.zero_()
     if param.dim() == 1:
         return param.fill_(1.0)

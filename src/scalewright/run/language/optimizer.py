@@ -70,7 +70,7 @@ class AdamW(CountsUpdates):
         self.squares = {n: torch.zeros_like(p.detach()) for n, p in params.items()}
         if short:
             for param in params.values():
-                _cast(param, weights)
+                cast(param, weights)
         self.scalars = torch.zeros(NUM_SCALARS, device=self.device)
         compiles = self.device.type == "cuda"
         self._update: Callable[..., None] = _compiled(update) if compiles else update
@@ -135,8 +135,9 @@ def _compiled(change: Callable[..., None]) -> Callable[..., None]:
     return compiled
 
 
-def _cast(param: nn.Parameter, weights: torch.dtype) -> None:
+def cast(param: nn.Parameter, weights: torch.dtype) -> None:
+    """Give a parameter another type, in place."""
     if isinstance(param.data, DTensor):
-        swap_tensors(param, nn.Parameter(param.detach().to(weights)))  # type: ignore[no-untyped-call]
+        swap_tensors(param, nn.Parameter(param.detach().to(weights), requires_grad=param.requires_grad))  # type: ignore[no-untyped-call]
     else:
         param.data = param.data.to(weights)

@@ -41,6 +41,9 @@ from scalewright.run.language.model import Block, Transformer
 from scalewright.run.language.precision import Numbers
 from scalewright.workload.language_run import LanguageRun
 
+ADAPTERS = (".lora_a", ".lora_b")
+"""Ends of the names of parameters that are trained where the base is frozen."""
+
 
 @dataclass(slots=True, kw_only=True)
 class SplitModel:
@@ -63,7 +66,12 @@ class SplitModel:
         return self.is_sharded or any(isinstance(module, DistributedDataParallel) for module in self.callables)
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Parameters by their name in the whole model. Ranks that share a name hold copies or shards of one tensor."""
+        """Trained parameters by their name in the whole model. Ranks that share a name hold copies or shards of one
+        tensor."""
+        return {name: param for name, param in self.all_parameters().items() if param.requires_grad}
+
+    def all_parameters(self) -> dict[str, nn.Parameter]:
+        """Those that are frozen too."""
         params: dict[str, nn.Parameter] = {}
         for chunk in self.chunks:
             params |= chunk.whole_model_parameters()
@@ -114,6 +122,9 @@ def build_chunk(run: LanguageRun, position: MeshPosition, numbers: Numbers, laye
         model = Transformer(
             shape, layers=layers, positions_L=positions, mask_LK=mask, recompute=layout.recompute, linear=numbers.linear
         )
+    if numbers.freezes_base:
+        for name, param in model.named_parameters():
+            param.requires_grad_(name.endswith(ADAPTERS))
     sharded = layout.zero >= 1 and position.num_replicas > 1
     parts: list[tuple[str, nn.Module]] = [(f"layers.{name}", block) for name, block in model.layers.items()]
     parts += [(name, part) for name, part in (("embedding", model.embedding), ("head", model.head)) if part is not None]

@@ -25,6 +25,8 @@ class Numbers:
     weights: torch.dtype
     """Of the weights a rank holds; FSDP's shards are fp32 and are cast as they are gathered."""
     linear: type[nn.Linear]
+    freezes_base: bool = False
+    """Only adapters of the linear layers are trained."""
     scales_loss: bool
     """fp16 has too few exponents for small gradients: the loss is multiplied before the backward pass."""
 

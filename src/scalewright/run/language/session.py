@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from scalewright.errors import ConfigError
 from scalewright.run.graphs import GraphedStep
 from scalewright.run.language.data import Loader, open_data
 from scalewright.run.language.mesh_position import MeshPosition, local_positions, mesh_position
-from scalewright.run.language.optimizer import AdamW
+from scalewright.run.language.model import LinearClass
+from scalewright.run.language.optimizer import AdamW, cast
 from scalewright.run.language.parallel import SplitModel, split_model, wrap_in_ddp
 from scalewright.run.language.precision import Numbers, numbers
 from scalewright.run.language.step import LanguageStep, LanguageStepResult
@@ -34,12 +35,22 @@ class LanguageSession:
         return Loader(open_data(self.run), self.run, self.position, self.positions_L, first_step=first_step)
 
 
-def open_language_session(run: LanguageRun, device: torch.device) -> LanguageSession:
-    """Build this rank's part. The process group must exist, and every rank must call this."""
+def open_language_session(
+    run: LanguageRun, device: torch.device, *, adapters: LinearClass | None = None
+) -> LanguageSession:
+    """Build this rank's part. The process group must exist, and every rank must call this.
+
+    `adapters` are linear layers of which only the adapters are trained.
+    """
     if run.compile == "graphs" and (device.type != "cuda" or int(run.layout.num_gpus) > 1):
         raise ConfigError("compile=graphs works on one GPU only: choose compile=default for several ranks or the CPU")
     kinds, position = numbers(run, device), mesh_position(run.layout, device)
+    if adapters is not None:
+        kinds = replace(kinds, linear=adapters, freezes_base=True)
     split = split_model(run, position, kinds)
+    for param in split.all_parameters().values():
+        if not param.requires_grad:
+            cast(param, kinds.weights)
     optimizer = AdamW(split.parameters(), run.optimizer, weights=kinds.weights, skips=kinds.scales_loss)
     wrap_in_ddp(split, run, kinds)
     train_step = LanguageStep(run, split, optimizer, kinds)

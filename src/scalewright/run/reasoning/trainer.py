@@ -25,11 +25,13 @@ from scalewright.run.checkpoint import OPTIONAL, Loaded
 from scalewright.run.language.optimizer import local
 from scalewright.run.language.session import LanguageSession, open_language_session
 from scalewright.run.reasoning.batches import SequenceBatch, empty_batch
+from scalewright.run.reasoning.lora import LORA_A, LORA_B, WEIGHT, is_adapter, lora_class, merged
 from scalewright.run.reasoning.losses import SUMS, LossSums
 from scalewright.run.reasoning.objectives import Objective
 from scalewright.run.reasoning.scoring import scored
 from scalewright.workload.language_run import LanguageRun, OptimizerSettings, RunPrecision
 from scalewright.workload.layout import Layout
+from scalewright.workload.reasoning.lora_settings import LoraSettings
 from scalewright.workload.run_options import CompileMode
 
 SEVERAL_MICRO_BATCHES = 2
@@ -57,8 +59,8 @@ class UpdateResult:
 class SequenceTrainer:
     """One rank's part. Every rank calls the same methods in the same order."""
 
-    def __init__(self, session: LanguageSession, *, temperature: float = 1.0) -> None:
-        self.session, self.temperature = session, temperature
+    def __init__(self, session: LanguageSession, *, temperature: float = 1.0, lora: LoraSettings | None = None) -> None:
+        self.session, self.temperature, self.lora = session, temperature, lora
         self.position, self.optimizer, self.step = session.position, session.optimizer, session.train_step
         self.device, self.dtype = session.position.device, session.numbers.compute
 
@@ -68,9 +70,23 @@ class SequenceTrainer:
 
     @torch.no_grad()
     def log_probs(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        """(N, R) log-probability of each response token and entropy before it, without gradient."""
+        """(N, R) log-probability of each response token and entropy before it, without gradient.
+
+        Every rank must give a batch. Where ranks may have different numbers of them, call `log_probs_of`.
+        """
         log_probs_T, entropy_T = self._scored(self.session.split.chunks[0], batch)
         return batch.aligned(log_probs_T), batch.aligned(entropy_T)
+
+    def log_probs_of(self, batches: Sequence[SequenceBatch]) -> list[Tensor]:
+        """(N, R) log-probabilities of each batch of this rank. Ranks with fewer batches repeat their first one, for
+        weights that are gathered need every rank."""
+        _, most = self._totals(0.0, len(batches))
+        if most and not batches:
+            raise ConfigError("log-probabilities need at least one micro-batch on every rank: give every rank some")
+        values = [self.log_probs(batch)[0] for batch in batches]
+        for _ in range(most - len(batches) if self.session.split.is_sharded else 0):
+            self.log_probs(batches[0])
+        return values
 
     def update(self, batches: Sequence[SequenceBatch], objective: Objective) -> UpdateResult:
         """Train once on all micro-batches of all ranks."""
@@ -105,35 +121,53 @@ class SequenceTrainer:
         sums = LossSums(sums_S / int(self.position.layout.tp))
         return UpdateResult(loss=finished.loss, grad_norm=finished.grad_norm, sums=sums, num_micro_batches=num_micro)
 
+    @torch.no_grad()
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole weights by their name in the whole model, one after the other. Every rank must take all of them."""
-        for name, param in self.optimizer.params.items():
-            yield name, _whole(param.detach().to(self.dtype))
+        """Whole weights by their name in the whole model, one after the other, adapters merged into them. Every rank
+        must take all of them."""
+        params = self._all_parameters()
+        for name, param in params.items():
+            stem = name.removesuffix(WEIGHT)
+            if is_adapter(name):
+                continue
+            weight = _whole(param.detach().to(self.dtype))
+            if self.lora is not None and stem + LORA_A in params:
+                a, b = _whole(params[stem + LORA_A].detach()), _whole(params[stem + LORA_B].detach())
+                weight = merged(weight, a, b, self.lora)
+            yield name, weight
 
     @torch.no_grad()
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
-        """Take whole weights by name, every one of the model; the optimizer's moments stay as they are."""
-        self._reshard()
-        missing = set(self.optimizer.params)
+        """Take whole weights by name, every one of the model. Adapters and the optimizer's moments stay as they are."""
+        targets = {
+            name: self.optimizer.masters.get(name, param.detach())
+            for name, param in self._all_parameters().items()
+            if not is_adapter(name)
+        }
+        missing = set(targets)
         for name, values in tensors:
-            if name not in self.optimizer.params:
-                near = nearest(name, self.optimizer.params, limit=1)
+            if name not in targets:
+                near = nearest(name, targets, limit=1)
                 raise ConfigError(
                     f"{where}: has {name}, which is no weight of this model{f' (it has {near[0]})' if near else ''}; "
                     "give weights of the same shape"
                 )
-            param = self.optimizer.params[name]
-            if tuple(values.shape) != tuple(param.shape):
-                sizes = (" x ".join(map(str, size)) for size in (values.shape, param.shape))
+            target = targets[name]
+            if tuple(values.shape) != tuple(target.shape):
+                sizes = (" x ".join(map(str, size)) for size in (values.shape, target.shape))
                 raise ConfigError(
                     "{}: {} is {}, and this model needs {}; give weights of the same shape".format(where, name, *sizes)
                 )
             missing.discard(name)
-            target = self.optimizer.masters.get(name, param.detach())
             local(target).copy_(_part(values, target))
         if missing:
             raise ConfigError(f"{where}: lacks {min(missing)}; give all weights of a model of the same shape")
         self.optimizer.refresh_weights()
+
+    def _all_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Every parameter as this rank stores it, frozen ones too."""
+        self._reshard()
+        return self.session.split.all_parameters()
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
@@ -198,6 +232,7 @@ def open_trainer(
     seed: int = 0,
     compile_mode: CompileMode = "off",
     temperature: float = 1.0,
+    lora: LoraSettings | None = None,
     model_id: str = "reasoning",
 ) -> SequenceTrainer:
     """This rank's trainer. The process group must exist, and every rank must call this.
@@ -209,6 +244,8 @@ def open_trainer(
             raise ConfigError(f"layout has {name}={int(getattr(layout, name))}: stages train with dp, tp and zero only")
     if not (math.isfinite(temperature) and temperature > 0):
         raise ConfigError(f"temperature {temperature} of the trained policy must be a finite number above 0")
+    if lora is not None and int(layout.tp) > 1:
+        raise ConfigError(f"LoRA with tp={layout.tp}: adapters are not split; choose tp=1, and zero=3 to save memory")
     if shape.positions == "learned" and shape.num_positions < shape.seq:
         shape = shape.model_copy(update={"num_positions": shape.seq})
     micro_batches = int(layout.dp) * SEVERAL_MICRO_BATCHES
@@ -221,7 +258,9 @@ def open_trainer(
         seed=seed,
         compile=compile_mode,
     )
-    return SequenceTrainer(open_language_session(run, device), temperature=temperature)
+    adapters = None if lora is None else lora_class(lora)
+    session = open_language_session(run, device, adapters=adapters)
+    return SequenceTrainer(session, temperature=temperature, lora=lora)
 
 
 def _whole(tensor: Tensor) -> Tensor:
