@@ -46,7 +46,9 @@ class Study:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return self.file.metrics or self.kinds[0].metrics
+        """The study's own, or those of the kind. A pipeline beside predicted points has the metrics of its kind."""
+        own = () if self.pipeline is not None and axes_of(self.file) else self.file.metrics
+        return own or self.kinds[0].metrics
 
     @property
     def where(self) -> str:

@@ -45,15 +45,20 @@ def print_pipeline(console: Console, pipeline: PipelineShown) -> None:
         table.add_row(*map(escape, _cells(stage, pipeline)))
     console.print()
     console.print(table)
+    reasons: dict[str, list[str]] = {}
     for stage in pipeline.stages:
         if stage.gate:
             console.print(escape(f"gate: {stage.gate}"))
+        if stage.reason:
+            reasons.setdefault(f"{stage.state}: {stage.reason}", []).append(label(stage, pipeline))
+    for reason, names in reasons.items():
+        console.print(escape(f"{', '.join(names)} {reason}"))
 
 
 def _cells(stage: StageShown, pipeline: PipelineShown) -> list[str]:
     name = label(stage, pipeline)
     if stage.took_s is None:
-        return [name, "-", "-", "-", "-", stage.state + (f": {stage.reason}" if stage.reason else "")]
+        return [name, "-", "-", "-", "-", stage.state]
     value, interval = "-", "-"
     if stage.accuracy is not None:
         value = f"{PERCENT * stage.accuracy.value:.1f} %"

@@ -31,7 +31,7 @@ def print_study(console: Console, report: StudyReport) -> None:
         console.print(f"- {escape(finding.text)}")
     if report.pipeline is not None:
         print_pipeline(console, report.pipeline)
-    if not report.metrics or report.pipeline is not None:
+    elif not report.metrics:
         _print_problems(console, report)
     elif report.curves:
         print_scaling(console, report)
