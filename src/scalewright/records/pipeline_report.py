@@ -1,4 +1,4 @@
-"""Everything that the report of a pipeline shows beyond its points: stages, curves, answers to read, observations."""
+"""Everything that the report of a pipeline shows beyond its points: stages, curves and answers to read."""
 
 from __future__ import annotations
 
@@ -104,21 +104,6 @@ class StageShown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservationShown:
-    """A published observation beside what is predicted and measured."""
-
-    number: int
-    stage: str
-    text: str
-    published: str = ""
-    predicted: str = ""
-    measured: str = ""
-    verdict: str = ""
-    """holds, does not hold, or not testable here."""
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShown:
     """A pipeline, ready to be drawn."""
 
@@ -126,7 +111,6 @@ class PipelineShown:
     sentence: str = ""
     """What a budget made smaller."""
     stages: tuple[StageShown, ...] = ()
-    observations: tuple[ObservationShown, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

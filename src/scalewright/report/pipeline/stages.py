@@ -17,9 +17,10 @@ MAX_PARTS = 2
 
 def print_stages(console: Console, pipeline: Any) -> None:
     """The stages of a file: what each does, what it follows and its gate."""
-    table = plain_table("stage", "does", "from", "data from", "gate", "takes", gap=1)
+    profile = pipeline.profile_names[0]
+    table = plain_table("stage", "does", "from", "data from", "gate", f"takes ({profile})", gap=1)
     for stage in pipeline.stages:
-        takes = ", ".join(f"{name} {seconds(value)}" for name, value in stage.takes.items())
+        takes = seconds(stage.takes.get(profile))
         cells = [stage.name, stage.stage, stage.from_, stage.data_from or stage.teacher, _gate(stage.gate), takes]
         table.add_row(*map(escape, cells))
     console.print(table)

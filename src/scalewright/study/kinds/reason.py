@@ -167,7 +167,7 @@ class ReasonKind:
 
     def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
         del catalog, options, where
-        return Outcome(problem="the time of a stage is predicted when it is run")
+        return Outcome()
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
         known = ("training_time_s", "num_gpus", "tokens_per_s", "energy_j")
@@ -189,7 +189,7 @@ class ReasonKind:
         return Outcome(
             numbers=measured_numbers(record), words=measured_words(record), parts=time_shares(record),
             limit=max(time_shares(record), key=lambda part: time_shares(record)[part], default=""),
-            notes=tuple(record.notes), series=curve_series(path),
+            notes=tuple(record.notes),
         )  # fmt: skip
 
     def samples(self, path: Path) -> tuple[float, ...]:
@@ -221,17 +221,6 @@ def time_shares(record: StageRecord) -> dict[str, float]:
     total = sum(record.seconds_by_part.values())
     shares = {part.replace("_", " "): s / total for part, s in record.seconds_by_part.items() if total and s}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
-def curve_series(path: Path) -> dict[str, tuple[float, ...]]:
-    """Curves to draw."""
-    points = read_curve(RunDirectory(path))
-    series = {}
-    for name in ("loss", "reward_mean", "length_mean", "entropy", "kl_engines", "masked_frac"):
-        values = [getattr(point, name) for point in points]
-        if values and all(value is not None for value in values):
-            series[name] = tuple(values)
-    return series
 
 
 def _task(point: ReasonOptions) -> TaskSettings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from scalewright.launch.graph.file import Gate, GraphJobTable, Relation
 from scalewright.study.pipeline.gate import FILE, key_of_gate
@@ -30,14 +29,13 @@ def pipeline_jobs(
     tables: dict[str, GraphJobTable] = {}
     for name, members in jobs.items():
         nodes, ranks = shapes[name]
-        gate = stages[name].gate
-        own: dict[str, Any] = {} if stages[name].time is None else {"time": stages[name].time}
-        if gate is not None:
-            own["gate"] = Gate(file=FILE, key=key_of_gate(gate), min=gate.by)
-        tables[name] = GraphJobTable(
+        gate, limit_s = stages[name].gate, stages[name].time
+        table = GraphJobTable(
             command=command, items=tuple(member.item for member in members), width=width, nodes=nodes,
-            gpus_per_node=ranks, after=_after(members, {up: jobs[up] for up in tables}), retries=file.retries, **own,
+            gpus_per_node=ranks, after=_after(members, {up: jobs[up] for up in tables}), retries=file.retries,
+            gate=None if gate is None else Gate(file=FILE, key=key_of_gate(gate), min=gate.by),
         )  # fmt: skip
+        tables[name] = table if limit_s is None else table.model_copy(update={"time": limit_s})
     return tables
 
 
