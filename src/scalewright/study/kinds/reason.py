@@ -71,6 +71,7 @@ class ReasonOptions:
     max_response: int | None = None
     reward_timeout_s: float | None = None
     reward_batch: int | None = None
+    correct_from: float | None = None
     test_frac: float | None = None
 
     start_from: str = ""
