@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,5 +123,7 @@ def checkpoint_weights(folder: Path, *, device: torch.device) -> Iterator[tuple[
     for name, stored in reader.read_metadata().state_dict_metadata.items():
         if name.startswith(WEIGHT) and isinstance(stored, TensorStorageMetadata):
             target = {name: torch.empty(stored.size, dtype=torch.float32, device=device)}
-            load_in_place(target, storage_reader=reader, no_dist=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # it is not needed here
+                load_in_place(target, storage_reader=reader, no_dist=True)
             yield name.removeprefix(WEIGHT), target[name]

@@ -35,7 +35,7 @@ def run(rank: RankContext) -> ExitCode:
     rank.metrics.event(step=-1, name=names.EVENT_KERNELS, detail=detail)
     join_group(rank.world, device)
     try:
-        return _run_stage(config, rank, device)
+        return run_stage(config, rank, device)
     finally:
         dist.destroy_process_group()
 
@@ -45,7 +45,8 @@ def _products_of(precision: str) -> str:
     return "bf16" if precision == "fp8" else precision
 
 
-def _run_stage(config: ReasonRun, rank: RankContext, device: torch.device) -> ExitCode:
+def run_stage(config: ReasonRun, rank: RankContext, device: torch.device) -> ExitCode:
+    """Do the stage. The process group must exist."""
     if config.stage == "evaluate":
         from scalewright.run.reasoning.evaluate import run_evaluation
         from scalewright.run.reasoning.session import StageSession

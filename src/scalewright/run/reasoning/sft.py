@@ -63,6 +63,10 @@ def training_sequences(session: StageSession) -> list[TokenSequence]:
     config = session.config
     if config.data_from:
         answers = read_stored_answers(Path(config.data_from))
+        if not answers:
+            raise ConfigError(
+                f"{config.data_from}: kept no answer: sample more answers, start from a better model, or keep all"
+            )
         most = max(max((*answer.prompt, *answer.response)) for answer in answers)
         longest = max(len(answer.prompt) + len(answer.response) for answer in answers)
         if most >= config.shape.vocab:
