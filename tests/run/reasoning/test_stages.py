@@ -205,6 +205,20 @@ def test_a_student_learns_from_answers_and_from_probabilities(started: Path, tmp
     assert divergence[-1] < 0.8 * divergence[0]
 
 
+def test_adapters_resume_and_a_later_stage_starts_from_them(started: Path, tmp_path: Path) -> None:
+    config = stage_of("sft", SFT, steps=6, start_from=str(started), lora_rank=2, evaluation=NO_EVALUATION)
+    assert run_in(tmp_path / "whole", config) == ExitCode.YES
+    assert run_in(tmp_path / "cut", config, stop_after=3) == ExitCode.REQUEUE
+    assert run_in(tmp_path / "cut", config) == ExitCode.YES
+    assert curve_of(tmp_path / "cut") == curve_of(tmp_path / "whole")
+    record = read_stage(RunDirectory(tmp_path / "cut"))
+    assert 0 < record.num_trained_params < record.num_params / 4
+    assert run_in(tmp_path / "next", grpo(tmp_path / "cut", steps=2)) == ExitCode.YES
+    first = read_curve(RunDirectory(tmp_path / "next"))[0]
+    assert first.correct_frac is not None
+    assert first.correct_frac > 0.1, "the adapters are merged into their base"
+
+
 def test_an_evaluation_is_repeatable(started: Path, tmp_path: Path) -> None:
     settings = EvaluationSettings(num_problems=10, num_answers=4)
     config = stage_of("evaluate", NoSettings(), steps=0, start_from=str(started), evaluation=settings)

@@ -39,6 +39,7 @@ from scalewright.run.language.mesh_position import (
 )
 from scalewright.run.language.model import Block, Transformer
 from scalewright.run.language.precision import Numbers
+from scalewright.run.language.rotary import LayerConstants
 from scalewright.workload.language_run import LanguageRun
 
 ADAPTERS = (".lora_a", ".lora_b")
@@ -78,12 +79,14 @@ class SplitModel:
         return params
 
 
-def split_model(run: LanguageRun, position: MeshPosition, numbers: Numbers) -> SplitModel:
+def split_model(
+    run: LanguageRun, position: MeshPosition, numbers: Numbers, constants: LayerConstants | None = None
+) -> SplitModel:
     """Build, initialise and split this rank's chunks, block by block: no rank ever holds the whole model."""
     pp, vpp = int(run.layout.pp), int(run.layout.vpp)
     ranges = chunk_layers(run.shape.layers, num_chunks=pp * vpp)
     indices = [position.pp_rank + chunk * pp for chunk in range(vpp)]
-    chunks = [build_chunk(run, position, numbers, ranges[index]) for index in indices]
+    chunks = [build_chunk(run, position, numbers, ranges[index], constants) for index in indices]
     return SplitModel(position=position, chunks=chunks, callables=list(chunks), chunk_indices=indices)
 
 
@@ -112,7 +115,9 @@ def uses_ddp(run: LanguageRun, position: MeshPosition, numbers: Numbers) -> bool
     return position.num_replicas > 1 and run.layout.zero == 0 and whole and not short_sum
 
 
-def build_chunk(run: LanguageRun, position: MeshPosition, numbers: Numbers, layers: range) -> Transformer:
+def build_chunk(
+    run: LanguageRun, position: MeshPosition, numbers: Numbers, layers: range, constants: LayerConstants | None = None
+) -> Transformer:
     shape, layout, device = run.shape, run.layout, position.device
     cp = int(layout.cp)
     positions = local_positions(shape.seq, cp=cp, cp_rank=position.cp_rank, device=device)
@@ -120,8 +125,9 @@ def build_chunk(run: LanguageRun, position: MeshPosition, numbers: Numbers, laye
     mask = causal_mask(shape.seq, cp=cp, cp_rank=position.cp_rank, device=device) if gathers else None
     with torch.device("meta"):
         model = Transformer(
-            shape, layers=layers, positions_L=positions, mask_LK=mask, recompute=layout.recompute, linear=numbers.linear
-        )
+            shape, layers=layers, positions_L=positions, mask_LK=mask, recompute=layout.recompute,
+            linear=numbers.linear, constants=constants,
+        )  # fmt: skip
     if numbers.freezes_base:
         for name, param in model.named_parameters():
             param.requires_grad_(name.endswith(ADAPTERS))

@@ -15,6 +15,7 @@ from scalewright.run.language.model import LinearClass
 from scalewright.run.language.optimizer import AdamW, cast
 from scalewright.run.language.parallel import SplitModel, split_model, wrap_in_ddp
 from scalewright.run.language.precision import Numbers, numbers
+from scalewright.run.language.rotary import LayerConstants
 from scalewright.run.language.step import LanguageStep, LanguageStepResult
 from scalewright.workload.language_run import LanguageRun
 
@@ -36,7 +37,11 @@ class LanguageSession:
 
 
 def open_language_session(
-    run: LanguageRun, device: torch.device, *, adapters: LinearClass | None = None
+    run: LanguageRun,
+    device: torch.device,
+    *,
+    adapters: LinearClass | None = None,
+    constants: LayerConstants | None = None,
 ) -> LanguageSession:
     """Build this rank's part. The process group must exist, and every rank must call this.
 
@@ -47,7 +52,7 @@ def open_language_session(
     kinds, position = numbers(run, device), mesh_position(run.layout, device)
     if adapters is not None:
         kinds = replace(kinds, linear=adapters, freezes_base=True)
-    split = split_model(run, position, kinds)
+    split = split_model(run, position, kinds, constants)
     for param in split.all_parameters().values():
         if not param.requires_grad:
             cast(param, kinds.weights)

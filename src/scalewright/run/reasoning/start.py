@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from scalewright.errors import ConfigError
 from scalewright.records.run_directory import MANIFEST, RunDirectory
+from scalewright.run.checkpoint_files import read_manifest
 from scalewright.run.generate.hugging_face import open_hugging_face
 from scalewright.run.generate.open import checkpoint_weights
-from scalewright.run.language.rotary import LayerConstants
+from scalewright.run.language.rotary import LayerConstants, RotaryScaling
+from scalewright.run.reasoning.lora import merged_weights
+from scalewright.workload.reasoning.lora_settings import LoraSettings
+
+LORA, BASE, CONSTANTS = "lora", "base", "constants"
+"""Keys of a checkpoint's state: adapters, the folder that they were trained on, and numbers of the layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,4 +50,23 @@ def start_weights(folder: str, *, seed: int, device: torch.device) -> StartWeigh
         raise ConfigError(
             f"{folder}: holds neither a checkpoint nor safetensors: name a stage, a checkpoint or a Hugging Face folder"
         )
-    return StartWeights(tensors=checkpoint_weights(checkpoint, device=device), constants=None, where=str(checkpoint))
+    state = read_manifest(checkpoint).state
+    tensors: Iterable[tuple[str, Tensor]] = checkpoint_weights(checkpoint, device=device)
+    if state.get(LORA):
+        base = start_weights(state[BASE], seed=seed, device=device)
+        assert not isinstance(base.tensors, int)
+        tensors = merged_weights(base.tensors, tensors, LoraSettings(**state[LORA]), where=str(checkpoint))
+    return StartWeights(tensors=tensors, constants=_constants(state.get(CONSTANTS)), where=str(checkpoint))
+
+
+def start_state(start: StartWeights, *, folder: str, lora: LoraSettings | None) -> dict[str, Any]:
+    """What a checkpoint must say, so that a later stage can start from it."""
+    constants = {} if start.constants is None else {CONSTANTS: asdict(start.constants)}
+    return constants | ({} if lora is None else {LORA: lora.document(), BASE: folder})
+
+
+def _constants(body: dict[str, Any] | None) -> LayerConstants | None:
+    if not body:
+        return None
+    scaling = body["rotary_scaling"]
+    return LayerConstants(**{**body, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})

@@ -23,6 +23,7 @@ from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, nearest
 from scalewright.run.checkpoint import OPTIONAL, Loaded
 from scalewright.run.language.optimizer import local
+from scalewright.run.language.rotary import LayerConstants
 from scalewright.run.language.session import LanguageSession, open_language_session
 from scalewright.run.reasoning.batches import SequenceBatch, empty_batch
 from scalewright.run.reasoning.lora import LORA_A, LORA_B, WEIGHT, is_adapter, lora_class, merged
@@ -233,6 +234,7 @@ def open_trainer(
     compile_mode: CompileMode = "off",
     temperature: float = 1.0,
     lora: LoraSettings | None = None,
+    constants: LayerConstants | None = None,
     model_id: str = "reasoning",
 ) -> SequenceTrainer:
     """This rank's trainer. The process group must exist, and every rank must call this.
@@ -259,7 +261,7 @@ def open_trainer(
         compile=compile_mode,
     )
     adapters = None if lora is None else lora_class(lora)
-    session = open_language_session(run, device, adapters=adapters)
+    session = open_language_session(run, device, adapters=adapters, constants=constants)
     return SequenceTrainer(session, temperature=temperature, lora=lora)
 
 

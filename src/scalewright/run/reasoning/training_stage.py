@@ -24,6 +24,7 @@ from scalewright.records.reasoning import Accuracy, CollectiveUse, CurvePoint, a
 from scalewright.records.types import ExitCode
 from scalewright.run.breakdown import StepSplit, split_step
 from scalewright.run.checkpoint import OPTIONAL, Loaded
+from scalewright.run.language.rotary import LayerConstants
 from scalewright.run.rank_context import RankContext
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence, pack_sequences
 from scalewright.run.reasoning.collective_use import collective_use
@@ -33,10 +34,11 @@ from scalewright.run.reasoning.record import StageMeter, write_record
 from scalewright.run.reasoning.rollout import PolicyEngine
 from scalewright.run.reasoning.rollout_log import RolloutLog
 from scalewright.run.reasoning.session import StageSession
-from scalewright.run.reasoning.start import start_weights
+from scalewright.run.reasoning.start import StartWeights, start_state, start_weights
 from scalewright.run.reasoning.trainer import SequenceTrainer, UpdateResult, open_trainer
 from scalewright.run.saves import Saves
 from scalewright.run.step_log import StepClock, StepLog
+from scalewright.workload.reasoning.lora_settings import LoraSettings
 from scalewright.workload.reasoning.stage_run import ReasonRun
 
 PROBLEMS_AT_ONCE = 4096
@@ -51,8 +53,10 @@ class TrainingStage(ABC):
     def __init__(self, config: ReasonRun, rank: RankContext, device: torch.device) -> None:
         self.config, self.rank, self.device = config, rank, device
         self.session = StageSession(config, rank, device)
+        self.lora = LoraSettings(rank=config.lora_rank, alpha=2.0 * config.lora_rank) if config.lora_rank else None
         with rank.watchdog.suspended():
-            self.trainer = self.open_model(config.shape, config.model_id)
+            self._start = start_weights(config.start_from, seed=config.seed, device=torch.device("cpu"))
+            self.trainer = self._open_model(config.shape, config.model_id, self._start.constants, lora=self.lora)
         self.saves = Saves(config, rank, layout=config.layout.brief, tensors=self._tensors, state=self._state)
         self.trainer.step.before_update = self.saves.hold_update
         self.log = StepLog(rank=rank, saves=self.saves, device=device, keep_trace=False)
@@ -77,10 +81,11 @@ class TrainingStage(ABC):
         """Called when all steps are done; an error ends the stage with its sentence."""
 
     def run(self) -> ExitCode:
+        with self.rank.watchdog.suspended():
+            if self.lora is not None or not self.session.directory.checkpoint_steps():
+                self._load(self.trainer, self._start)  # a checkpoint of adapters does not hold their base
         first = self.saves.resume(self._restore)
         with self.rank.watchdog.suspended():
-            if first == 0:
-                self.load(self.trainer, self.config.start_from)
             if first < self.config.steps:
                 self.prepare()
         if self.session.is_first:
@@ -104,23 +109,27 @@ class TrainingStage(ABC):
         if self._curve is not None:
             self._curve.close()
 
-    def open_model(self, shape: TransformerShape, model_id: str) -> SequenceTrainer:
+    def _open_model(
+        self, shape: TransformerShape, model_id: str, constants: LayerConstants | None, *, lora: LoraSettings | None
+    ) -> SequenceTrainer:
         config = self.config
         return open_trainer(
             shape, config.layout, device=self.device, precision=config.precision, optimizer=config.optimizer,
-            seed=config.seed, temperature=config.engine.sampling.temperature or 1.0, model_id=model_id,
+            seed=config.seed, temperature=config.engine.sampling.temperature or 1.0, lora=lora,
+            constants=constants, model_id=model_id,
         )  # fmt: skip
 
-    def load(self, trainer: SequenceTrainer, folder: str) -> None:
-        """Give a model the weights of a folder; those of the seed it has already."""
-        start = start_weights(folder, seed=self.config.seed, device=torch.device("cpu"))
+    @staticmethod
+    def _load(trainer: SequenceTrainer, start: StartWeights) -> None:
+        """Give a model its weights; those of the seed it has already."""
         if not isinstance(start.tensors, int):
             trainer.load_weights(start.tensors, where=start.where)
 
     def open_frozen(self, shape: TransformerShape, model_id: str, folder: str) -> SequenceTrainer:
         """A model that only scores: a reference or a teacher. It keeps no state of an optimizer."""
-        model = self.open_model(shape, model_id)
-        self.load(model, folder)
+        start = start_weights(folder, seed=self.config.seed, device=torch.device("cpu"))
+        model = self._open_model(shape, model_id, start.constants, lora=None)
+        self._load(model, start)
         model.optimizer.means.clear()
         model.optimizer.squares.clear()
         return model
@@ -144,7 +153,9 @@ class TrainingStage(ABC):
 
     def open_engine(self, *, num_sequences: int) -> PolicyEngine:
         """The engine with the trainer's weights."""
-        return self.session.open_engine(self.trainer.named_weights(), num_sequences=num_sequences)
+        return self.session.open_engine(
+            self.trainer.named_weights(), num_sequences=num_sequences, constants=self._start.constants
+        )
 
     def micro_batches(self, sequences: Sequence[TokenSequence], *, packs: bool) -> list[SequenceBatch]:
         """This rank's micro-batches of an update: sequences are dealt out by length, so that ranks have equal work."""
@@ -286,6 +297,7 @@ class TrainingStage(ABC):
         return self.trainer.state() | {
             "stage": self.config.stage,
             "num_samples": int(self.session.totals["num_samples"]),
+            **start_state(self._start, folder=self.config.start_from, lora=self.lora),
         }
 
     def _restore(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:

@@ -234,6 +234,8 @@ class ReasonRun:
         check_runs_here(self.model_id, self.shape, self.layout)
         if self.num_ranks % self.engine.tp:
             raise ConfigError(f"engine tp={self.engine.tp} does not divide {self.num_ranks} ranks: choose a divisor")
+        if self.lora_rank and not self.start_from:
+            raise ConfigError(f"adapters of rank {self.lora_rank} need a trained base: give --start-from")
         if 0 < self.row_tokens < self.context:
             raise ConfigError(f"row_tokens is {self.row_tokens}: a row must hold a sequence of {self.context} tokens")
         if isinstance(self.settings, GrpoSettings):
