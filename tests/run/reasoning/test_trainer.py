@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from generate_cases import PlainModel
 from sequence_cases import CPU, SHAPES, batches_of, log_probs_of, sequences, train_and_go_on, trainer_of
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from scalewright.run.device import join_group
 from scalewright.run.generate.open import open_engine
 from scalewright.run.generate.options import EngineOptions
 from scalewright.run.generate.requests import Request, Sampling
+from scalewright.run.language.rotary import LayerConstants
 from scalewright.run.reasoning import scoring
 from scalewright.run.reasoning.batches import TokenSequence, pack_sequences
 from scalewright.run.reasoning.losses import group_advantages, token_log_probs
@@ -63,6 +66,14 @@ def test_log_probabilities_are_those_of_each_sequence_alone(name: str, packing: 
         assert values[index] == pytest.approx(plain_log_probs(trainer, item), abs=2e-5)
 
 
+def test_rows_may_be_longer_than_a_sequence_may_be() -> None:
+    trainer, items = trainer_of("gpt"), sequences(6)
+    batches = pack_sequences(items, row_tokens=200, device=CPU)
+    values, expected = log_probs_of(trainer, batches), log_probs_of(trainer, batches_of(items))
+    assert len(batches) == 1
+    assert all(values[i] == pytest.approx(expected[i], abs=2e-5) for i in range(6))
+
+
 def test_packing_puts_several_sequences_into_a_row_and_loses_none() -> None:
     items = sequences(40)
     packed, padded = batches_of(items), batches_of(items, "padded")
@@ -89,6 +100,17 @@ def test_an_engine_gives_the_log_probabilities_of_the_trainer() -> None:
     for batch in batches:
         ours, _ = trainer.log_probs(batch)
         torch.testing.assert_close(ours, batch.per_token([a.log_probs for a in answers]), atol=3e-5, rtol=1e-5)
+
+
+def test_constants_of_a_pretrained_model_are_kept() -> None:
+    constants = LayerConstants(norm_epsilon=1e-2, rotary_base=50.0)
+    trainer, usual = trainer_of("llama", constants=constants), trainer_of("llama")
+    tokens = [*sequences(1)[0].prompt, *sequences(1)[0].response]
+    expected = PlainModel("llama", constants=constants).logits(tokens[:-1]).log_softmax(dim=-1)
+    values = log_probs_of(trainer, batches_of(sequences(1)))[0]
+    targets = range(len(sequences(1)[0].prompt), len(tokens))
+    assert values == pytest.approx([float(expected[t - 1, tokens[t]]) for t in targets], abs=2e-5)
+    assert values != pytest.approx(log_probs_of(usual, batches_of(sequences(1)))[0], abs=1e-3)
 
 
 def test_temperature_divides_the_scores() -> None:
@@ -255,6 +277,9 @@ def test_bad_sequences_weights_and_layouts_are_refused() -> None:
         trainer.load_weights([("layers.0.attention.qkv.weight", torch.ones(3, 4))], where="a file")
     with pytest.raises(ConfigError, match="no weight of this model"):
         trainer.load_weights([("layers.9.attention.qkv.weight", torch.ones(3, 4))], where="a file")
+    long = pack_sequences([TokenSequence([1] * 40, [2] * 20)], row_tokens=64, device=CPU)
+    with pytest.raises(ConfigError, match="59 tokens"):
+        trainer.log_probs(long[0])
     with pytest.raises(ConfigError, match="pp=2"):
         open_trainer(SHAPES["llama"], parse_layout("pp=2"), device=CPU)
     with pytest.raises(ConfigError, match="at least one micro-batch"):

@@ -45,7 +45,8 @@ def open_language_session(
 ) -> LanguageSession:
     """Build this rank's part. The process group must exist, and every rank must call this.
 
-    `adapters` are linear layers of which only the adapters are trained.
+    `adapters` are linear layers of which only the adapters are trained. `constants` are those that a pretrained model
+    has inside its norms and positions.
     """
     if run.compile == "graphs" and (device.type != "cuda" or int(run.layout.num_gpus) > 1):
         raise ConfigError("compile=graphs works on one GPU only: choose compile=default for several ranks or the CPU")

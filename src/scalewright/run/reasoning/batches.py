@@ -53,6 +53,8 @@ class SequenceBatch:
     """Tokens of each sequence that count."""
     num_tokens: int
     """Read by the model, without padding."""
+    longest: int
+    """Tokens of the longest sequence, as the model reads it."""
     num_pairs: int = 0
     """Of a query and a key of the same sequence, the whole square."""
 
@@ -178,7 +180,6 @@ def _batch(
             start = end
             offsets.append(row * width + end)
         if start < width:
-            positions_BL[row, start:] = torch.arange(width - start)
             offsets.append((row + 1) * width)
     is_packed = any(len(members) > 1 for members in rows)
     mask = _mask(sequence_BL, offsets, device, dtype) if is_packed else None
@@ -195,6 +196,7 @@ def _batch(
         indices=tuple(indices),
         num_counted=tuple(len(s.response) if s.is_counted else 0 for s in responses),
         num_tokens=num_tokens,
+        longest=int(positions_BL.max()) + 1,
         num_pairs=num_pairs,
     )
 

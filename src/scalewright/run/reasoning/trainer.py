@@ -199,6 +199,11 @@ class SequenceTrainer:
 
     def _scored(self, model: torch.nn.Module, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         tp = int(self.position.layout.tp)
+        if batch.longest > self.shape.seq:
+            raise ConfigError(
+                f"a sequence has {batch.longest} tokens, and the model was opened for {self.shape.seq}: shorten it, or "
+                "raise the longest prompt and answer"
+            )
         score = partial(
             scored, slots_T=batch.slots_T, targets_T=batch.targets_T, temperature=self.temperature,
             group=self.position.mesh.get_group("tp") if tp > 1 else None,
@@ -239,7 +244,8 @@ def open_trainer(
 ) -> SequenceTrainer:
     """This rank's trainer. The process group must exist, and every rank must call this.
 
-    `shape.seq` is the longest sequence that will be trained on. Batches of the layout play no part.
+    `shape.seq` is the longest sequence that will be trained on. Batches of the layout play no part. `constants` are
+    those of a pretrained model; without them, the weights must come from a run of ours.
     """
     for name in ("pp", "cp", "ep", "sp"):
         if int(getattr(layout, name)) > (0 if name == "sp" else 1):
