@@ -116,7 +116,7 @@ class TrainingStage(ABC):
         return open_trainer(
             shape, config.layout, device=self.device, precision=config.precision, optimizer=config.optimizer,
             seed=config.seed, temperature=config.engine.sampling.temperature or 1.0, lora=lora,
-            constants=constants, model_id=model_id,
+            constants=constants, model_id=model_id, compile_mode="default" if self.device.type == "cuda" else "off",
         )  # fmt: skip
 
     @staticmethod
@@ -200,7 +200,7 @@ class TrainingStage(ABC):
         session = self.session
         before_s = session.clock.seconds("log_probs")
         with session.clock.part("log_probs"):
-            values = [trainer.log_probs(batch)[0] for batch in batches]
+            values = trainer.log_probs_of(batches)
         tp = int(self.config.layout.tp)
         width = WIDTH_BYTES[self.config.precision]
         session.totals.add_work(
