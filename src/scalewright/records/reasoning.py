@@ -63,7 +63,7 @@ class CollectiveUse:
 
     count: int
     bytes: float
-    """Payload of the calls, as NCCL tests count it."""
+    """What the rank gave to the calls."""
     seconds: float
 
 

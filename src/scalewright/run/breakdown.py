@@ -47,9 +47,10 @@ class StepSplit:
     idle_s: float
 
 
-def profiler(device: torch.device) -> profile:
+def profiler(device: torch.device, *, records_shapes: bool = False) -> profile:
+    """With `records_shapes`, events have the sizes of what they work on."""
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    return profile(activities=activities)
+    return profile(activities=activities, record_shapes=records_shapes)
 
 
 def split_step(profiled: profile, ordinary: Sequence[TimedStep], *, device: torch.device) -> StepSplit:

@@ -37,7 +37,9 @@ class StepLog:
         saves: Saves,
         device: torch.device,
         keep_trace: bool,
+        records_shapes: bool = False,
     ) -> None:
+        self._records_shapes = records_shapes
         self._rank, self._saves, self._device, self._keep_trace = rank, saves, device, keep_trace
         self._peak_flop_per_s = rank.directory.peak_flop_per_s()
         self.timed: list[TimedStep] = []
@@ -50,7 +52,11 @@ class StepLog:
     def timing(self, *, is_profiled: bool) -> Iterator[StepClock]:
         """Time the body of the `with`. It must wait for the device before it ends."""
         self._saves.held_s = 0.0
-        with profiler(self._device) if is_profiled else contextlib.nullcontext() as trace:
+        with (
+            profiler(self._device, records_shapes=self._records_shapes)
+            if is_profiled
+            else contextlib.nullcontext() as trace
+        ):
             clock, started_s, cpu_started_s = StepClock(trace), time.perf_counter(), time.thread_time()
             yield clock
             clock.wall_s, clock.thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s

@@ -123,8 +123,8 @@ def _record(
     config, first = session.config, ranks[0].totals
     seconds = [{part: rank.totals[f"{part}_s"] for part in PARTS if rank.totals[f"{part}_s"]} for rank in ranks]
     energies = [rank.totals["energy_j"] for rank in ranks if rank.energy_of]
-    walls = [rank.totals["wall_s"] for rank in ranks]
     busy = [rank.totals["busy_s"] for rank in ranks]
+    spans = [sum(one.values()) for one in seconds]
     return StageRecord(
         stage=config.stage, model=config.model_id, num_params=config.spec.num_params,
         num_trained_params=num_trained_params, num_ranks=config.num_ranks, layout=config.layout.brief,
@@ -135,7 +135,7 @@ def _record(
             part in one for one in seconds)},
         rank_seconds_by_part=seconds, rank_gap_frac=_gap_frac(seconds), split=_split([r.split for r in ranks]),
         collectives=_collectives([rank.collectives for rank in ranks]),
-        utilisation_frac=min(sum(busy) / sum(walls), 1.0) if sum(walls) and sum(busy) else None,
+        utilisation_frac=min(sum(busy) / sum(spans), 1.0) if sum(spans) and sum(busy) else None,
         roofline=_roofline(first),
         kv_occupancy_frac=first["occupancy"] / first["num_decode_steps"] if first["num_decode_steps"] else None,
         kv_peak_frac=first["kv_peak"] if first["num_decode_steps"] else None,

@@ -59,7 +59,7 @@ class TrainingStage(ABC):
             self.trainer = self._open_model(config.shape, config.model_id, self._start.constants, lora=self.lora)
         self.saves = Saves(config, rank, layout=config.layout.brief, tensors=self._tensors, state=self._state)
         self.trainer.step.before_update = self.saves.hold_update
-        self.log = StepLog(rank=rank, saves=self.saves, device=device, keep_trace=False)
+        self.log = StepLog(rank=rank, saves=self.saves, device=device, keep_trace=False, records_shapes=True)
         self.notes: list[str] = []
         self._curve: LineWriter | None = None
         self.rollouts: RolloutLog | None = None
