@@ -5,8 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scalewright.workload.reasoning.accuracy import pass_at_k_frac, pass_rate, wilson_rate
+from scalewright.workload.reasoning.accuracy import (
+    paired_rise,
+    pass_at_k_frac,
+    pass_rate,
+    rise_of_marks,
+    wilson_rate,
+)
 
 
 def test_wilson_intervals_are_those_of_tables() -> None:
@@ -29,3 +37,39 @@ def test_the_rate_of_several_problems_is_inside_its_interval() -> None:
     assert rate.value_frac == pytest.approx(7 / 16)
     assert rate.low_frac < rate.value_frac < rate.high_frac
     assert pass_rate([4, 4], num_answers=4, k=2).low_frac == 1.0
+
+
+@pytest.mark.parametrize(
+    ("table", "interval"),
+    [((36, 12, 2, 0), (0.0569, 0.3404)), ((14, 5, 0, 22), (0.011, 0.226))],
+    ids=["newcombe1998paired, Table II", "Altman 2000, Table 6.2"],
+)
+def test_paired_rises_are_those_of_published_examples(
+    table: tuple[int, int, int, int], interval: tuple[float, float]
+) -> None:
+    both, gained, lost, neither = table
+    rate = paired_rise(num_both=both, num_gained=gained, num_lost=lost, num_neither=neither)
+    digits = 4 if interval[0] > 0.05 else 3
+    assert (round(rate.low_frac, digits), round(rate.high_frac, digits)) == interval
+    assert rate.value_frac == pytest.approx((gained - lost) / sum(table))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=300))
+def test_a_paired_rise_holds_its_value_changes_sign_with_its_sides_and_stays_in_range(
+    marks: list[tuple[bool, bool]],
+) -> None:
+    after, before = ("".join("01"[pair[side]] for pair in marks) for side in (0, 1))
+    there, turned = rise_of_marks(after, before), rise_of_marks(before, after)
+    assert -1.0 <= there.low_frac <= there.value_frac + 1e-12
+    assert there.value_frac - 1e-12 <= there.high_frac <= 1.0
+    assert (turned.low_frac, turned.high_frac) == pytest.approx((-there.high_frac, -there.low_frac))
+
+
+def test_models_that_solve_the_same_problems_are_told_apart_more_sharply() -> None:
+    """The same two shares: answers that go together give a narrower interval than answers that do not."""
+    alike = paired_rise(num_both=150, num_gained=40, num_lost=0, num_neither=210)
+    apart = paired_rise(num_both=71, num_gained=119, num_lost=79, num_neither=131)
+    assert alike.value_frac == apart.value_frac == pytest.approx(0.1)
+    assert alike.high_frac - alike.low_frac < 0.6 * (apart.high_frac - apart.low_frac)
+    assert alike.low_frac > 0.06
+    assert apart.low_frac < 0.04

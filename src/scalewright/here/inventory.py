@@ -31,6 +31,7 @@ EXTRAS = {
     "lint": ("tree-sitter", "tree-sitter-bash"),
     "data": ("lmdb", "pillow"),
     "parquet": ("pyarrow",),
+    "text": ("tokenizers",),
     "run": ("torch", "psutil", "nvidia-ml-py"),
     "report": ("matplotlib", "jinja2"),
 }

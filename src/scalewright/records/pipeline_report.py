@@ -70,6 +70,8 @@ class StageShown:
     """Greedy."""
     pass_at_k: dict[int, BoundedFigure] = field(default_factory=dict)
     num_problems: int = 0
+    marks: str = ""
+    """Which of the test problems are solved, one character each; empty: not known."""
     gate: str = ""
     """What its gate says; empty without one."""
     passes_gate: bool | None = None

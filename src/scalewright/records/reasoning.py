@@ -55,6 +55,9 @@ class Accuracy:
     """Unbiased estimate of the share of problems with a right answer among k sampled ones."""
     mean_tokens: float = 0.0
     """Length of the greedy answers."""
+    marks: str = ""
+    """One character a problem, in the order of the test split: 1 where the greedy answer is right. Two stages with the
+    same problems are compared problem by problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

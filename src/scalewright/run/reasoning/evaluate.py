@@ -49,6 +49,7 @@ def evaluated(session: StageSession, *, label: str, samples: bool, is_step: bool
         temperature=session.config.engine.sampling.temperature,
         pass_at_k=rates,
         mean_tokens=sum(len(one.rollout.tokens) for one in greedy) / len(greedy),
+        marks="".join("1" if one.score.is_correct else "0" for one in greedy),
     )
     return Evaluation(accuracy=accuracy, greedy=greedy)
 

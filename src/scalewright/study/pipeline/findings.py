@@ -10,6 +10,7 @@ from scalewright.records.pipeline_report import BoundedFigure, PipelineShown, St
 from scalewright.records.reasoning import Rate
 from scalewright.records.study_report import FindingShown
 from scalewright.study.pipeline.gate import POINTS, rise
+from scalewright.workload.reasoning.accuracy import rise_of_marks
 
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 """Student's t at 97.5 %, by the number of seeds."""
@@ -59,6 +60,8 @@ def _before(pipeline: PipelineShown, stage: StageShown) -> StageShown | None:
 def _rise(stage: StageShown, before: StageShown) -> Rate:
     assert stage.accuracy is not None
     assert before.accuracy is not None
+    if stage.marks and len(stage.marks) == len(before.marks):
+        return rise_of_marks(stage.marks, before.marks)
     return rise(_rate(stage.accuracy), _rate(before.accuracy))
 
 

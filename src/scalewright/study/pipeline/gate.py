@@ -10,6 +10,7 @@ from typing import Any
 from scalewright.records.documents import document, write_document
 from scalewright.records.reasoning import Rate, StageRecord
 from scalewright.study.pipeline.tables import StageGate
+from scalewright.workload.reasoning.accuracy import rise_of_marks
 
 KIND = "stage-gate"
 FILE = "gate.json"
@@ -44,7 +45,7 @@ def rise(after: Rate, before: Rate) -> Rate:
     Equation  d = p - q;  low = d - sqrt((p - l)^2 + (v - q)^2),  high = d + sqrt((u - p)^2 + (q - m)^2)
               l and u are the ends of the interval of p, m and v those of q
     Source    newcombe1998, method 10
-    Assumes   independent problems; both stages answer the same ones, so that the interval is wider than it needs to be
+    Assumes   independent problems; both stages may answer the same ones: then `rise_of_marks` is narrower
     Checked   tests/study/test_pipeline_gates.py: examples (a), (d) and (g) of the source's Table II
     """
     p, q = after.value_frac, before.value_frac
@@ -61,6 +62,14 @@ def figure_of(gate: StageGate, record: StageRecord) -> Rate | None:
     return record.accuracy.greedy if gate.figure == "greedy" else record.accuracy.pass_at_k.get(1)
 
 
+def rise_between(gate: StageGate, after: StageRecord, before: StageRecord) -> Rate | None:
+    """The rise problem by problem, whose interval is narrower; None: the two did not answer the same problems."""
+    own, other = after.accuracy, before.accuracy
+    if gate.figure != "greedy" or own is None or other is None:
+        return None
+    return rise_of_marks(own.marks, other.marks) if own.marks and len(own.marks) == len(other.marks) else None
+
+
 def judge(gate: StageGate, name: str, own: StageRecord, over: StageRecord | None = None) -> GateResult:
     """Whether a stage passes its gate; `over` is the record of the stage that the gate compares with."""
     figure, other = figure_of(gate, own), None if over is None else figure_of(gate, over)
@@ -71,7 +80,8 @@ def judge(gate: StageGate, name: str, own: StageRecord, over: StageRecord | None
             sentence=f"{lacking} has no {gate.figure} accuracy, so the gate after {name} cannot be passed: evaluate it",
         )  # fmt: skip
     if other is not None:
-        change = rise(figure, other)
+        assert over is not None
+        change = rise_between(gate, own, over) or rise(figure, other)
         what = f"{gate.figure} accuracy rose by {_points(change)} over {gate.over}"
     else:
         change = figure

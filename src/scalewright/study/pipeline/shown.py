@@ -107,6 +107,7 @@ def _figures(record: StageRecord) -> dict[str, Any]:
         "accuracy": None if accuracy is None else _estimate(accuracy.greedy),
         "pass_at_k": {} if accuracy is None else {k: _estimate(rate) for k, rate in accuracy.pass_at_k.items()},
         "num_problems": 0 if accuracy is None else accuracy.num_problems,
+        "marks": "" if accuracy is None else accuracy.marks,
         "communication_frac": None if split is None else split.communication_frac,
         "utilisation_frac": record.utilisation_frac,
         "rank_gap_frac": record.rank_gap_frac if record.num_ranks > 1 else None,

@@ -1,4 +1,4 @@
-"""Shares of solved problems with their intervals: Wilson's for one answer each, a bootstrap for pass@k."""
+"""Shares of solved problems with their intervals, pass@k, and what one model solves more than another."""
 
 from __future__ import annotations
 
@@ -49,3 +49,39 @@ def pass_rate(num_right: Sequence[int], *, num_answers: int, k: int) -> Rate:
     means = shares[rng.integers(len(shares), size=(NUM_RESAMPLES, len(shares)))].mean(axis=1)
     low, high = np.quantile(means, [(1 - COVERAGE_FRAC) / 2, (1 + COVERAGE_FRAC) / 2])
     return Rate(value_frac=float(shares.mean()), low_frac=float(low), high_frac=float(high))
+
+
+def paired_rise(*, num_both: int, num_gained: int, num_lost: int, num_neither: int) -> Rate:
+    """How much larger a second share is than a first one on the same problems, with its 95 % interval.
+
+    Equation  d = p - q;  low = d - sqrt(a^2 - 2 c a b + b^2) with a = p - l, b = v - q
+              high = d + sqrt(a^2 - 2 c a b + b^2) with a = u - p, b = q - m
+              l, u and m, v: Wilson's intervals of p and q;  c = C / sqrt((e + f)(g + h)(e + g)(f + h))
+              C = e h - f g, less n/2 but not below 0 where it is above 0;  e, f, g, h: both, gained, lost, neither
+    Source    newcombe1998paired (Statistics in Medicine 17, 2635-2650), method 10
+    Assumes   independent problems
+    Checked   tests/workload/test_accuracy.py: 36, 12, 2, 0 gives 0.0569 to 0.3404; 14, 5, 0, 22 gives 0.011 to 0.226
+    """
+    e, f, g, h = num_both, num_gained, num_lost, num_neither
+    n = e + f + g + h
+    after, before = wilson_rate(num_hits=e + f, num=n), wilson_rate(num_hits=e + g, num=n)
+    p, q = after.value_frac, before.value_frac
+    excess = float(e * h - f * g)
+    spread = math.sqrt(float((e + f) * (g + h) * (e + g) * (f + h)))
+    c = (max(excess - n / 2, 0.0) if excess > 0 else excess) / spread if spread else 0.0
+    low = _joined(p - after.low_frac, before.high_frac - q, c)
+    high = _joined(after.high_frac - p, q - before.low_frac, c)
+    return Rate(value_frac=p - q, low_frac=p - q - low, high_frac=p - q + high)
+
+
+def _joined(a: float, b: float, c: float) -> float:
+    return math.sqrt(max(a * a - 2.0 * c * a * b + b * b, 0.0))
+
+
+def rise_of_marks(after: str, before: str) -> Rate:
+    """The same for the marks of two models: one character a problem, 1 where it is solved."""
+    pairs = list(zip(after, before, strict=True))
+    return paired_rise(
+        num_both=pairs.count(("1", "1")), num_gained=pairs.count(("1", "0")), num_lost=pairs.count(("0", "1")),
+        num_neither=pairs.count(("0", "0")),
+    )  # fmt: skip
