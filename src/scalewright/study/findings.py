@@ -98,7 +98,7 @@ def _summed_up(results: Results, metric: Metric, compared: Sequence[Pair], origi
     if worst == 0:
         return f"{metric.title}{where}: all {len(compared)} {origin} figures are predicted exactly{cover}"
     middle = median(error for error, _ in off)
-    amounts = [f"{100 * error:.2g} {'points' if is_share else '%'}" for error in (middle, worst)]
+    amounts = [f"{float(f'{100 * error:.2g}'):g} {'points' if is_share else '%'}" for error in (middle, worst)]
     return (
         f"predicted {metric.title}{where} is {amounts[0]} off in the median of {len(compared)} {origin} figures, "
         f"{amounts[1]} at worst ({_where(results, index)}){cover}"
@@ -204,7 +204,7 @@ def _best(results: Results) -> Iterator[FindingShown]:
     outcomes = results.measured or results.predicted
     word = "measured" if results.measured else "predicted"
     metric = _metric_of_the_best(results, outcomes)
-    if metric is None:
+    if metric is None or results.study.pipeline is not None:  # stages of a pipeline do different work
         return
     usable = [
         (o.numbers[metric.name].value, i) for i, o in enumerate(outcomes) if metric.name in o.numbers and not o.problem

@@ -13,6 +13,8 @@ from scalewright.report.pipeline.figures import PERCENT, label, part_title, rati
 
 MAX_PARTS = 2
 """Largest parts of the time that are named."""
+MIN_SHARE = 0.005
+"""Smaller parts are not named."""
 
 
 def print_stages(console: Console, pipeline: Any) -> None:
@@ -70,4 +72,6 @@ def _cells(stage: StageShown, pipeline: PipelineShown) -> list[str]:
 def _largest(stage: StageShown) -> str:
     total_s = sum(stage.seconds_by_part.values())
     parts = sorted(stage.seconds_by_part.items(), key=lambda part: -part[1])[:MAX_PARTS]
-    return ", ".join(f"{part_title(name)} {value / total_s:.0%}" for name, value in parts if value > 0)
+    return ", ".join(
+        f"{part_title(name)} {value / total_s:.0%}" for name, value in parts if value >= MIN_SHARE * total_s
+    )

@@ -63,7 +63,7 @@ def page(report: StudyReport) -> str:
         created=report.created,
         meta=report.machine,
         parts=[
-            {**_part(part, number), **_pipeline(environment, part, number)}
+            {**_part(part, number), **_pipeline(environment, part, number), **_observations(environment, part, number)}
             for number, part in enumerate(parts, start=1)
         ],
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
@@ -114,6 +114,18 @@ def _pipeline(environment: Environment, report: StudyReport, number: int) -> dic
     template = environment.from_string(_text("pipeline.html"))
     shown_section = template.render(n=number, pipeline=section(report.pipeline))
     return {"pipeline": Markup(shown_section), "pipeline_data": Markup(_json(chart_data(report.pipeline)))}
+
+
+def _observations(environment: Environment, report: StudyReport, number: int) -> dict[str, Any]:
+    """The table of published observations; empty where the study names none."""
+    from markupsafe import Markup
+
+    table = report.observations
+    if table is None:
+        return {"observations": ""}
+    partitions = list(dict.fromkeys(name for row in table.minima for name in row.num_gpus))
+    template = environment.from_string(_text("observations.html"))
+    return {"observations": Markup(template.render(n=number, table=table, partitions=partitions))}
 
 
 def _text(name: str) -> str:

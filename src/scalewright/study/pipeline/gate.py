@@ -85,10 +85,11 @@ def judge(gate: StageGate, name: str, own: StageRecord, over: StageRecord | None
         what = f"{gate.figure} accuracy rose by {_points(change)} over {gate.over}"
     else:
         change = figure
-        what = f"{gate.figure} accuracy is {_points(change)}"
+        what = f"{gate.figure} accuracy is {_percent(change)}"
     reached = change.low_frac if gate.bound == "low" else change.value_frac
     passes = reached >= gate.by
-    least = f"{'at least ' if gate.bound == 'value' else 'an interval from '}{gate.by * POINTS:.3g}"
+    unit = "" if gate.over else " %"
+    least = f"{'at least ' if gate.bound == 'value' else 'an interval from '}{gate.by * POINTS:.3g}{unit}"
     verdict = f"the gate asks for {least}" if passes else f"the gate asks for {least}, so the pipeline ends here"
     return GateResult(
         value_frac=change.value_frac, low_frac=change.low_frac, high_frac=change.high_frac, by_frac=gate.by,
@@ -99,6 +100,11 @@ def judge(gate: StageGate, name: str, own: StageRecord, over: StageRecord | None
 def _points(rate: Rate) -> str:
     value, low, high = (POINTS * share for share in (rate.value_frac, rate.low_frac, rate.high_frac))
     return f"{value:.1f} points ({low:.1f} to {high:.1f})"
+
+
+def _percent(rate: Rate) -> str:
+    value, low, high = (POINTS * share for share in (rate.value_frac, rate.low_frac, rate.high_frac))
+    return f"{value:.1f} % ({low:.1f} to {high:.1f})"
 
 
 def write_gate(folder: Path, result: GateResult) -> None:
