@@ -167,9 +167,10 @@ def test_adamw_passes_over_an_overflow_as_if_it_had_not_been(weights: torch.dtyp
     assert skipping.num_updates == plain.num_updates == 5
 
 
-@pytest.mark.parametrize("warmup_steps", [0, 50])
-def test_rates_and_corrections_are_the_hosts_at_any_number_of_updates(warmup_steps: int) -> None:
-    skipping, plain = (adamw(torch.float32, skips=skips, warmup_steps=warmup_steps) for skips in (True, False))
+@pytest.mark.parametrize(("warmup_steps", "decay_steps"), [(0, 0), (50, 0), (50, 300)])
+def test_rates_and_corrections_are_the_hosts_at_any_number_of_updates(warmup_steps: int, decay_steps: int) -> None:
+    options = {"warmup_steps": warmup_steps, "decay_steps": decay_steps}
+    skipping, plain = (adamw(torch.float32, skips=skips, **options) for skips in (True, False))
     grads = {name: torch.zeros_like(param.detach()) for name, param in plain.params.items()}
     for done in (0, 1, 7, 48, 49, 50, 1_000, 250_000):
         for optimizer in (skipping, plain):
@@ -179,6 +180,16 @@ def test_rates_and_corrections_are_the_hosts_at_any_number_of_updates(warmup_ste
         plain.apply(grads, torch.tensor(1.0))
         torch.testing.assert_close(skipping.scalars, plain.scalars, rtol=2e-7, atol=0.0)
         assert skipping.num_updates == plain.num_updates == done + 1
+
+
+def test_the_rate_rises_falls_and_reaches_zero() -> None:
+    optimizer = adamw(torch.float32, skips=False, warmup_steps=10, decay_steps=100)
+    rates = []
+    for done in (0, 9, 49, 99, 100, 5_000):
+        optimizer.num_updates = done
+        optimizer.begin()
+        rates.append(float(optimizer.scalars[0]))
+    assert rates == pytest.approx([0.01, 0.091, 0.051, 0.001, 0.0, 0.0], abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -35,10 +35,12 @@ Scaling = Literal["given", "weak", "strong"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW with a linear warm-up to a constant rate."""
+    """AdamW with a linear warm-up to a constant rate, or to one that falls to zero."""
 
     learning_rate: float = 3e-4
     warmup_steps: int = 0
+    decay_steps: int = 0
+    """Updates, warm-up included, over which the rate falls linearly to zero; 0: it stays."""
     beta_1: float = 0.9
     beta_2: float = 0.95
     epsilon: float = 1e-8
@@ -50,8 +52,8 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
             raise ConfigError(f"learning rate {self.learning_rate} must be above 0: give one such as 3e-4")
-        if self.warmup_steps < 0 or self.clip_norm < 0 or self.weight_decay < 0:
-            raise ConfigError("warm-up steps, clip norm and weight decay must be 0 or more")
+        if self.warmup_steps < 0 or self.decay_steps < 0 or self.clip_norm < 0 or self.weight_decay < 0:
+            raise ConfigError("warm-up steps, decay steps, clip norm and weight decay must be 0 or more")
         if not (0 <= self.beta_1 < 1 and 0 <= self.beta_2 < 1 and self.epsilon > 0):
             raise ConfigError("Adam needs betas from 0 up to 1 and an epsilon above 0")
 

@@ -82,8 +82,9 @@ class AdamW(CountsUpdates):
             return
         self._count_coming()
         s, number = self.settings, self.num_updates
-        rate = s.learning_rate * min(1.0, number / s.warmup_steps) if s.warmup_steps else s.learning_rate
-        values = (rate, 1.0 / (1.0 - s.beta_1**number), (1.0 - s.beta_2**number) ** -0.5)
+        warm = min(1.0, number / s.warmup_steps) if s.warmup_steps else 1.0
+        left = max(0.0, 1.0 - (number - 1) / s.decay_steps) if s.decay_steps else 1.0
+        values = (s.learning_rate * warm * left, 1.0 / (1.0 - s.beta_1**number), (1.0 - s.beta_2**number) ** -0.5)
         self.scalars[:3].copy_(torch.tensor(values, dtype=torch.float32))
 
     @torch.no_grad()
@@ -109,8 +110,9 @@ class AdamW(CountsUpdates):
         assert isinstance(self._num_made, Tensor)
         s, number = self.settings, self._num_made.double() + 1.0
         warm = (number / s.warmup_steps).clamp(max=1.0) if s.warmup_steps else torch.ones_like(number)
+        left = (1.0 - (number - 1.0) / s.decay_steps).clamp(min=0.0) if s.decay_steps else torch.ones_like(number)
         corrections = (1.0 / (1.0 - s.beta_1**number), (1.0 - s.beta_2**number) ** -0.5)
-        self.scalars[:3].copy_(torch.stack((s.learning_rate * warm, *corrections)))
+        self.scalars[:3].copy_(torch.stack((s.learning_rate * warm * left, *corrections)))
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold, by name; the tensors themselves, so that loading fills them in place."""

@@ -90,6 +90,8 @@ class ReasonOptions:
     learning_rate: float = 0.0
     """0: as usual for the stage, at a million parameters."""
     warmup_steps: int = WARMUP_STEPS
+    decays: bool | None = None
+    """The learning rate falls to zero over the steps; None: of supervised stages, not of GRPO."""
     weight_decay: float = 0.0
     clip_norm: float = 1.0
     beta_2: float = 0.95
@@ -276,6 +278,8 @@ def _steps(point: ReasonOptions, settings: StageSettings) -> int:
 
 def _request(point: ReasonOptions) -> ReasonRequest:
     settings, every = _settings(point), str(point.checkpoint_every)
+    steps = _steps(point, settings)
+    decays = point.stage != "grpo" if point.decays is None else point.decays
     return ReasonRequest(
         stage=point.stage,
         settings=settings,
@@ -290,13 +294,14 @@ def _request(point: ReasonOptions) -> ReasonRequest:
         start_from=point.start_from,
         data_from=point.data_from,
         options={
-            "steps": _steps(point, settings),
+            "steps": steps,
             "seed": point.seed,
             "row_tokens": point.row_tokens,
             "lora_rank": point.lora,
             "optimizer": OptimizerSettings(
                 learning_rate=point.learning_rate or DEFAULT_RATES[point.stage], warmup_steps=point.warmup_steps,
-                weight_decay=point.weight_decay, clip_norm=point.clip_norm, beta_2=point.beta_2,
+                decay_steps=steps if decays else 0, weight_decay=point.weight_decay, clip_norm=point.clip_norm,
+                beta_2=point.beta_2,
             ),
             "evaluation": EvaluationSettings(
                 num_problems=point.eval_problems, num_answers=point.eval_answers, every=point.eval_every
