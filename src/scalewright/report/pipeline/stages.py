@@ -38,8 +38,6 @@ def _gate(gate: Any) -> str:
 
 def print_pipeline(console: Console, pipeline: PipelineShown) -> None:
     """What each stage reached and where its time went; then the gates."""
-    if pipeline.sentence:
-        console.print(escape(pipeline.sentence))
     table = plain_table(
         "stage", "accuracy", "95 %", "time", "over\npredicted", "most of the time", gap=1,
         right=("accuracy", "95 %", "time", "over\npredicted"),

@@ -10,12 +10,9 @@ from scalewright.records.types import ExitCode
 from scalewright.run.generate.requests import GREEDY
 from scalewright.run.reasoning.record import StageMeter, write_record
 from scalewright.run.reasoning.rollout_log import RolloutLog
-from scalewright.run.reasoning.session import ScoredRollout, StageSession
+from scalewright.run.reasoning.session import TEST_SEED, ScoredRollout, StageSession
 from scalewright.run.reasoning.start import start_weights
 from scalewright.workload.reasoning.accuracy import pass_rate, wilson_rate
-
-TEST_SEED = 0
-"""The test problems are the same for every stage and seed, so that stages are compared on the same ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,9 @@ from scalewright.run.reasoning.rollout import PolicyEngine, Rollout, open_policy
 from scalewright.workload.reasoning.counted_work import ModelWork
 from scalewright.workload.reasoning.stage_run import ReasonRun
 
+TEST_SEED = 0
+"""The test problems are the same for every stage and seed, so that stages are compared on the same ones."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredRollout:
@@ -42,6 +45,8 @@ class StageSession:
                 f"the task has {self.task.vocab} tokens and {config.model_id} a vocabulary of {config.shape.vocab}: "
                 "use the model's own tokenizer, or a model with more"
             )
+        if config.evaluation.num_problems:  # more than the task has: refused now, not after the training
+            self.task.problems("test", config.evaluation.num_problems, seed=TEST_SEED)
         self.copy = copy_of(rank.world.rank, tp=config.engine.tp, dp=config.num_ranks // config.engine.tp)
         self.clock, self.totals = StageClock(device), StageTotals()
         self.work = ModelWork.of(config.shape, num_params=config.spec.num_params)
