@@ -6,7 +6,6 @@ Tensors carry their dimensions in capitals, as in the model: T tokens of a step,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -94,43 +93,98 @@ class PlainRunner:
             self.cache.write(layer, k_1TGE[0], v_1TGE[0], pages_T, offsets_T)
             if not needs_output and layer == len(blocks) - 1:
                 break  # the cache has all it needs
-            x_1TD = x_1TD + total(block.attention.out(sequences.attend(layer, q_1THE[0])[None]))
+            attended_TD = sequences.attend(layer, q_1THE[0], k_1TGE[0], v_1TGE[0])
+            x_1TD = x_1TD + total(block.attention.out(attended_TD[None]))
             x_1TD = x_1TD + total(block.feed_forward(block.norm_2(x_1TD)))
         return x_1TD[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _WholeChunks:
+    """Pieces of like length that begin their prompts, padded to the longest of them. Each sees itself alone."""
+
+    cells_BL: Tensor
+    """Which token of the step each cell is; padding repeats the first token of its piece."""
+    rows_C: Tensor
+    """The tokens of these pieces, and where they are among the cells."""
+    cells_C: Tensor
+
+    @classmethod
+    def of(cls, begins: np.ndarray, lengths: np.ndarray, device: torch.device) -> _WholeChunks:
+        columns_L = np.arange(lengths.max())
+        is_token_BL = columns_L < lengths[:, None]
+        cells_BL = begins[:, None] + np.where(is_token_BL, columns_L, 0)
+        (cells_C,) = np.nonzero(is_token_BL.ravel())
+        return cls(
+            cells_BL=_on(device, cells_BL),
+            rows_C=_on(device, cells_BL.ravel()[cells_C]),
+            cells_C=_on(device, cells_C),
+        )
+
+    def attend(self, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
+        """(C, D): padding is at the end, where the causal mask hides it."""
+        q, k, v = (whole[self.cells_BL].transpose(1, 2) for whole in (q_THE, k_TGE, v_TGE))
+        o_BHLE = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        return o_BHLE.transpose(1, 2).flatten(2).flatten(0, 1)[self.cells_C]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LaterChunk:
+    """A piece that goes on from cached tokens: the tokens `rows` of the step, which end at position `end`."""
+
+    rows: slice
+    pages_N: Tensor
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _ReadChunks:
-    """Pieces of prompts. Sequence i has the tokens `rows[i]` of the row, which end at position `ends[i]`."""
+    """Pieces of prompts. Those that begin one are attended to together, the others one by one over the cache."""
 
     cache: PagedCache
-    rows: list[tuple[int, int]]
-    pages: list[Tensor]
-    ends: list[int]
+    pages_T: Tensor
+    batches: list[_WholeChunks]
+    later: list[_LaterChunk]
 
     @classmethod
     def of(cls, chunks: list[Chunk], cache: PagedCache, device: torch.device) -> _ReadChunks:
-        offsets = np.cumsum([0, *(len(c.tokens) for c in chunks)])
+        lengths = np.array([len(c.tokens) for c in chunks])
+        begins = np.cumsum(lengths) - lengths
+        pages = [
+            np.array(c.pages)[np.arange(c.start, c.start + length) // cache.page_tokens]
+            for c, length in zip(chunks, lengths, strict=True)
+        ]
+        whole = np.array([index for index, c in enumerate(chunks) if c.start == 0], dtype=np.int64)
+        batches = [whole[part] for part in _of_like_length(lengths[whole])] if len(whole) else []
         return cls(
             cache=cache,
-            rows=list(pairwise(offsets.tolist())),
-            pages=[_on(device, np.array(c.pages)) for c in chunks],
-            ends=[c.start + len(c.tokens) for c in chunks],
+            pages_T=_on(device, np.concatenate(pages)),
+            batches=[_WholeChunks.of(begins[part], lengths[part], device) for part in batches],
+            later=[
+                _LaterChunk(
+                    rows=slice(begin, begin + length), pages_N=_on(device, np.array(c.pages)), end=c.start + length
+                )
+                for c, begin, length in zip(chunks, begins.tolist(), lengths.tolist(), strict=True)
+                if c.start
+            ],
         )
 
     def pages_of(self, numbers_T: Tensor) -> Tensor:
-        return torch.cat([pages[numbers_T[a:b]] for pages, (a, b) in zip(self.pages, self.rows, strict=True)])
+        del numbers_T
+        return self.pages_T
 
-    def attend(self, layer: int, q_THE: Tensor) -> Tensor:
-        parts = [
-            attend_to(q_THE[a:b], *self.cache.read(layer, pages, end))
-            for pages, (a, b), end in zip(self.pages, self.rows, self.ends, strict=True)
-        ]
-        return torch.cat(parts)
+    def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
+        attended_TD = torch.empty_like(q_THE.flatten(1))
+        for batch in self.batches:
+            attended_TD[batch.rows_C] = batch.attend(q_THE, k_TGE, v_TGE)
+        for chunk in self.later:
+            cached = self.cache.read(layer, chunk.pages_N, chunk.end)
+            attended_TD[chunk.rows] = attend_to(q_THE[chunk.rows], *cached)
+        return attended_TD
 
 
 MOST_PADDING = 2
-"""Rows are attended to together as long as the longest has at most this many times the pages of the shortest."""
+"""Rows are attended to together as long as the longest is at most this many times as long as the shortest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +227,8 @@ class _DecodedRows:
     def pages_of(self, numbers_R: Tensor) -> Tensor:
         return self.pages_RN.gather(1, numbers_R[:, None])[:, 0]
 
-    def attend(self, layer: int, q_RHE: Tensor) -> Tensor:
+    def attend(self, layer: int, q_RHE: Tensor, k_RGE: Tensor, v_RGE: Tensor) -> Tensor:
+        del k_RGE, v_RGE  # they are in the cache
         if len(self.batches) == 1:  # its rows are all rows, in order
             return self._attend(layer, q_RHE, self.batches[0])
         attended_RD = torch.empty_like(q_RHE.flatten(1))
@@ -202,13 +257,13 @@ class _DecodedRows:
         return o_BH1E.flatten(1)
 
 
-def _of_like_length(num_pages: np.ndarray) -> list[np.ndarray]:
-    """Rows in parts: in each, the longest has at most MOST_PADDING times the pages of the shortest."""
-    if num_pages.max() <= MOST_PADDING * num_pages.min():
-        return [np.arange(len(num_pages))]
-    parts, order = [], np.argsort(num_pages, kind="stable")
+def _of_like_length(lengths: np.ndarray) -> list[np.ndarray]:
+    """Rows in parts: in each, the longest is at most MOST_PADDING times as long as the shortest."""
+    if lengths.max() <= MOST_PADDING * lengths.min():
+        return [np.arange(len(lengths))]
+    parts, order = [], np.argsort(lengths, kind="stable")
     while len(order):
-        is_like = num_pages[order] <= MOST_PADDING * num_pages[order[0]]
+        is_like = lengths[order] <= MOST_PADDING * lengths[order[0]]
         parts.append(order[is_like])
         order = order[~is_like]
     return parts
