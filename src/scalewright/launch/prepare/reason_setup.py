@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import TransformerShape
@@ -21,6 +21,7 @@ from scalewright.launch.ranks.allocation import num_nodes
 from scalewright.records.documents import read_document
 from scalewright.records.reasoning import StageName
 from scalewright.records.run_directory import MANIFEST, RunDirectory
+from scalewright.workload.generate_run import WeightPrecision
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
@@ -84,9 +85,9 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
     device = device_here(request.device, num_ranks=max(num_ranks // num_nodes(env), 1))
     default = "bf16" if device == "cuda" else "fp32"
     precision = default if request.precision == AUTO else request.precision
-    engine_precision = precision if request.engine_precision == AUTO else request.engine_precision
-    if engine_precision not in ("fp32", "bf16", "fp8"):
-        engine_precision = default
+    engine_precision = request.engine_precision
+    if engine_precision == AUTO:
+        engine_precision = precision if precision in get_args(WeightPrecision) else default
     layout = _batched(request, split, shape=spec.transformer, device=device)
     options = dict(request.options)
     engine = options.pop("engine", {})
@@ -160,7 +161,7 @@ def _task_settings(request: ReasonRequest, start: Start) -> TaskSettings:
         else None
     )
     if base is None:
-        return TaskSettings(**{**given, "kind": "files"})
+        return TaskSettings(**{**given, "kind": kind})
     return replace(base, **{**given, "kind": kind})
 
 

@@ -1,0 +1,98 @@
+"""`reason` refuses bad input in one sentence, before anything is started and without leaving a folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalewright.data.reasoning.settings import TaskSettings
+from scalewright.records.documents import document, write_document
+from scalewright.records.run_directory import MANIFEST, RunDirectory
+from scalewright.workload.layout import Layout
+from scalewright.workload.model import from_shape
+from scalewright.workload.reasoning.stage_run import ReasonRun, SftSettings
+
+Refused = Callable[..., str]
+Here = Callable[..., subprocess.CompletedProcess[str]]
+CPU = ("--device", "cpu")
+
+REFUSED = [
+    (("grpo", "--answers", "1"), "a group of 1: an advantage compares the answers to one prompt"),
+    (("grpo", "--loss", "ppo"), "loss 'ppo' is not known: choose grpo, dapo, dr-grpo, gspo"),
+    (("grpo", "--correction", "magic"), "correction 'magic' is not known: choose none, tis, icepop"),
+    (("grpo", "--band-low", "2"), "the band must hold 1"),
+    (("grpo", "--num-prompts", "-1"), "num_prompts is -1"),
+    (("grpo", "--batch", "5"), "256 answers of a step do not divide into updates of gbs=5"),
+    (("grpo", "--temperature", "0"), "give a temperature above 0"),
+    (("sft", "--start-from", "absent"), "--start-from 'absent': holds no whole checkpoint and no safetensors"),
+    (("sft", "--data-from", "absent"), "--data-from 'absent': holds no answers"),
+    (("sft", "--model", "no-such-model"), "no-such-model"),
+    (("sft", "--model", "resnet-50"), "resnet-50"),
+    (("sft", "--steps", "-1"), "steps is -1: give 1 or more"),
+    (("sft", "--num-traces", "0"), "num_traces is 0: give 1 or more"),
+    (("sft", "--lora", "4"), "adapters of rank 4 need a trained base: give --start-from"),
+    (("sft", "--layout", "pp=2"), "split by dp, zero and tp only"),
+    (("sft", "--layout", "dp=2", "--ranks", "3"), "--ranks 3 does not match layout"),
+    (("sft", "--numbers", "9"), "countdown: numbers is 9"),
+    (("sft", "--operators", "^"), "countdown: operators are '^'"),
+    (("sft", "--task", "chess"), "task 'chess' is not known"),
+    (("sft", "--prompts", "absent.jsonl"), "--prompts 'absent.jsonl': no such file or folder"),
+    (("sft", "--start-from", "stage", "--model", "layers=3,hidden=32,heads=2"), "its model has layers 1"),
+    (("sft", "--start-from", "stage", "--operators", "+-"), "its vocabulary has 40 tokens and the task needs"),
+    (("distill", "--mode", "on-policy"), "give --teacher"),
+    (("distill", "--mode", "on-policy", "--teacher", "stage"), "vocabulary of 40 and student"),
+    (("distill", "--mode", "telepathy"), "mode 'telepathy' is not known"),
+    (("generate", "--num-problems", "0"), "num_problems is 0"),
+    (("evaluate", "--eval-answers", "-1"), "evaluation num_answers is -1"),
+    (("evaluate", "--engine-precision", "int3"), "precision 'int3' is not known"),
+]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Path:
+    """What is read of an earlier stage before its weights are."""
+    shape = from_shape("layers=1,hidden=32,heads=2,vocab=40,seq=64").transformer
+    run = ReasonRun(
+        stage="sft",
+        model_id="small",
+        shape=shape,
+        layout=Layout(gbs=8),
+        settings=SftSettings(),
+        device="cpu",
+        task=TaskSettings(numbers=2, largest=11, operators="+", values=24),
+    )
+    directory = RunDirectory.create_or_resume(tmp_path / "stage", run.document())
+    folder = directory.checkpoint(100)
+    folder.mkdir(parents=True)
+    write_document(folder / MANIFEST, document("checkpoint", {"step": 100}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED, ids=lambda value: " ".join(value)[:40])
+def test_bad_input_is_refused_in_one_sentence(
+    options: tuple[str, ...], words: str, stage: Path, shared_cli: Here
+) -> None:
+    before = sorted(path.name for path in stage.iterdir())
+    result = shared_cli("reason", *options, *CPU, cwd=stage)
+    assert result.returncode == 2, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert words in last, last
+    assert not result.stdout
+    assert sorted(path.name for path in stage.iterdir()) == before
+
+
+def test_a_stage_takes_model_and_task_from_the_one_it_starts_from(stage: Path) -> None:
+    from scalewright.catalog.library import open_catalog
+    from scalewright.study.execute import execution_of
+
+    options = {"stage": "grpo", "start_from": str(stage / "stage"), "device": "cpu"}
+    execution = execution_of(open_catalog(None), "reason", options, path=stage / "r", where="a test", predicts=False)
+    config = json.loads(json.dumps(execution.config))
+    assert config["model_id"] == "small"
+    assert config["shape"]["vocab"] == 40
+    assert config["settings"]["num_answers"] == 8
