@@ -55,7 +55,7 @@ def packed_batches(setting: Setting, rl: RlStep) -> Packed:
 def training_parts(setting: Setting, rl: RlStep, update: StepCost, *, num_updates: int) -> tuple[Breakdown, ...]:
     """Scoring by the old weights and the reference, and all updates of a step."""
     factor, num_batches = setting.constants.rl_training_factor.value, float(setting.num_micro_batches)
-    scoring = factor * _scoring_s(setting, num_updates=num_updates)
+    scoring = factor * scoring_s(setting, num_updates=num_updates)
     looped, passes = 0.0, 4.0 if setting.layout.recompute == "full" else 3.0
     if rl.loops_experts:
         scoring += _experts_s(setting, num_micro_batches=num_updates * num_batches, num_passes=1.0)
@@ -81,14 +81,15 @@ def _experts_s(setting: Setting, *, num_micro_batches: float, num_passes: float)
     )  # fmt: skip
 
 
-def _scoring_s(setting: Setting, *, num_updates: int) -> float:
+def scoring_s(setting: Setting, *, num_updates: int, scored_frac: float = 1.0) -> float:
+    """Forward passes over the sequences of so many updates; the head scores the share `scored_frac` of the tokens."""
     layer, layout = layer_times(replace(setting, layout=replace(setting.layout, recompute="none"))), setting.layout
     device_s, host = float(layer.passes.forward_s), compute.host_times(setting)
     costs = setting.stack_costs
     waited_s = compute.host_wait_s(device_s=device_s, host_s=host.forward_s, blend=costs.host_blend)
     return stage.scoring_time_s(
         layer_forward_s=device_s + float(waited_s),
-        head_forward_s=float(compute.head_times(setting).forward_s),
+        head_forward_s=float(compute.head_times(setting).forward_s) * scored_frac,
         num_layers=float(setting.num_layers),
         num_micro_batches=float(setting.num_micro_batches) * num_updates,
         pp=int(layout.pp),

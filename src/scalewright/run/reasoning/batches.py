@@ -15,10 +15,9 @@ from torch import Tensor
 
 from scalewright.errors import ConfigError
 from scalewright.run.language.rows import Segments, TokenRows, has_uneven_attention, segment_mask
+from scalewright.workload.reasoning.rows import longest_first, packed_rows, padded_groups, padded_width
 
 Packing = Literal["packed", "padded"]
-LENGTH_MULTIPLE = 8
-"""Padded rows end at a multiple of this, so that few lengths exist and products have even sizes."""
 SEGMENT_MULTIPLE = 64
 """Packed sequences of a batch are counted up to a multiple of this, so that few sizes exist."""
 
@@ -96,15 +95,15 @@ def pack_sequences(
     the longest of them.
     """
     lengths = [_checked(number, sequence, row_tokens) for number, sequence in enumerate(sequences)]
-    order = sorted(range(len(sequences)), key=lambda index: -lengths[index])
+    order = longest_first(lengths)
     batches = []
     if packing == "padded":
-        widths = [min(-(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, row_tokens) for length in lengths]
-        for group in _padded_groups(order, widths, num_rows * row_tokens):
+        widths = [padded_width(length, row_tokens=row_tokens) for length in lengths]
+        for group in padded_groups(order, widths, num_rows * row_tokens):
             rows = [[index] for index in group]
             batches.append(_batch(sequences, rows, widths[group[0]], device, dtype, pad_token))
         return batches
-    rows = _packed_rows(order, lengths, row_tokens)
+    rows = packed_rows(order, lengths, row_tokens)
     for start in range(0, len(rows), num_rows):
         batches.append(_batch(sequences, rows[start : start + num_rows], row_tokens, device, dtype, pad_token))
     return batches
@@ -128,32 +127,6 @@ def _checked(number: int, sequence: TokenSequence, row_tokens: int) -> int:
             "tokens of a row"
         )
     return length
-
-
-def _padded_groups(order: list[int], widths: list[int], batch_tokens: int) -> list[list[int]]:
-    groups: list[list[int]] = []
-    for index in order:
-        if groups and (len(groups[-1]) + 1) * widths[groups[-1][0]] <= batch_tokens:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups
-
-
-def _packed_rows(order: list[int], lengths: list[int], row_tokens: int) -> list[list[int]]:
-    """Source  krell2021 (arXiv:2107.02027), section 3: longest first, into the fullest row that has room."""
-    rows: list[list[int]] = []
-    by_room: dict[int, list[int]] = {}
-    for index in order:
-        room = min((room for room, owners in by_room.items() if owners and room >= lengths[index]), default=None)
-        if room is None:
-            rows.append([index])
-            row, room = len(rows) - 1, row_tokens
-        else:
-            row = by_room[room].pop()
-            rows[row].append(index)
-        by_room.setdefault(room - lengths[index], []).append(row)
-    return rows
 
 
 def _batch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass as checked
 from scalewright.catalog.library import Catalog
 from scalewright.data.reasoning.settings import TaskSettings
 from scalewright.here.place import HERE
+from scalewright.launch.prepare.reason_outlook import stage_machine, stage_outlook
 from scalewright.launch.prepare.reason_setup import ReasonRequest, resolve_stage
 from scalewright.launch.ranks.local import pick_port
 from scalewright.records.reasoning import StageName, StageRecord, read_curve, read_stage
@@ -34,6 +35,7 @@ from scalewright.workload.reasoning.stage_run import (
     GenerateSettings,
     GrpoSettings,
     NoSettings,
+    ReasonRun,
     SftSettings,
     StageSettings,
 )
@@ -149,6 +151,9 @@ class ReasonOptions:
         return self.this_system if self.system == HERE else self.system
 
 
+PREDICTED = ("training_time_s", "num_gpus", "tokens_per_s", "energy_j", "cost_usd", "memory_bytes")
+INTERVALS = {"training_time_s": "training_time_interval_s", "tokens_per_s": "tokens_per_s_interval"}
+"""Predicted figures, and where a document has their interval."""
 _OPTIONS: TypeAdapter[ReasonOptions] = TypeAdapter(ReasonOptions)
 
 
@@ -173,9 +178,15 @@ class ReasonKind:
         return Outcome()
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
-        known = ("training_time_s", "num_gpus", "tokens_per_s", "energy_j")
-        numbers = {key: Number(value=float(prediction[key])) for key in known if prediction.get(key) is not None}
-        return Outcome(numbers=numbers)
+        numbers = {}
+        for key in PREDICTED:
+            if prediction.get(key) is not None:
+                low, high = prediction.get(INTERVALS.get(key, ""), (None, None))
+                numbers[key] = Number(value=float(prediction[key]), low=low, high=high)
+        parts = shares_of(prediction.get("seconds_by_part", {}))
+        return Outcome(
+            numbers=numbers, parts=parts, limit=next(iter(parts), ""), notes=tuple(prediction.get("warnings", ()))
+        )
 
     def execution(
         self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
@@ -183,9 +194,11 @@ class ReasonKind:
         point = parse_options(_OPTIONS, options, where=where)
         config = resolve_stage(catalog, _request(point), env=dict(os.environ))
         execution = Execution(kind="reason", config=config.document(), path=path, num_ranks=config.num_ranks)
-        if predicts and not execution.is_finished and config.num_ranks > 1:
+        if not predicts or execution.is_finished:
+            return execution
+        if config.num_ranks > 1:
             pick_port(os.environ)  # a port that is in use is refused before a second is spent
-        return execution
+        return _predicted(catalog, execution, config, point)
 
     def measured(self, path: Path) -> Outcome:
         record = read_stage(RunDirectory(path))
@@ -198,6 +211,19 @@ class ReasonKind:
     def samples(self, path: Path) -> tuple[float, ...]:
         """Times of the steps."""
         return tuple(sum(point.seconds_by_part.values()) for point in read_curve(RunDirectory(path)))
+
+
+def _predicted(catalog: Catalog, execution: Execution, config: ReasonRun, point: ReasonOptions) -> Execution:
+    """The execution with the prediction of its stage, and one sentence about it."""
+    outlook = stage_outlook(catalog, config, system=point.system_name)
+    prediction, here = outlook.prediction, outlook.here
+    return replace(
+        execution,
+        prediction=None if prediction is None else prediction.document(),
+        machine=None if here is None else stage_machine(here, config.precision),
+        forecast=outlook.forecast,
+        expected_s=None if prediction is None or here is None else prediction.whole.time_s + here.start_s,
+    )
 
 
 def measured_numbers(record: StageRecord) -> dict[str, Number]:
@@ -221,8 +247,12 @@ def measured_words(record: StageRecord) -> dict[str, str]:
 
 def time_shares(record: StageRecord) -> dict[str, float]:
     """Shares of the stage's time by part, the largest first."""
-    total = sum(record.seconds_by_part.values())
-    shares = {part.replace("_", " "): s / total for part, s in record.seconds_by_part.items() if total and s}
+    return shares_of(record.seconds_by_part)
+
+
+def shares_of(seconds_by_part: Mapping[str, float]) -> dict[str, float]:
+    total = sum(seconds_by_part.values())
+    shares = {part.replace("_", " "): s / total for part, s in seconds_by_part.items() if total and s}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 

@@ -1,0 +1,251 @@
+"""Count what a stage of reasoning-model training will do, and predict its time on this machine or another."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scalewright import units
+from scalewright.catalog.library import Catalog
+from scalewright.data.reasoning.task import Task, Trace, open_task
+from scalewright.errors import NotExpressedError
+from scalewright.here.devices import Here
+from scalewright.here.place import Place, place_of
+from scalewright.launch.prepare.language_setup import machine_of
+from scalewright.planner.stages.reason_stage import RolloutLoad, StageLoad, StagePrediction, UpdateLoad, predict_stage
+from scalewright.records.reasoning import read_stored_answers
+from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fixed
+from scalewright.workload.model import ModelSpec
+from scalewright.workload.reasoning.rows import longest_first, packed_rows, padded_groups, padded_width
+from scalewright.workload.reasoning.stage_run import (
+    DistillSettings,
+    GenerateSettings,
+    GrpoSettings,
+    ReasonRun,
+    SftSettings,
+)
+
+NUM_SAMPLED = 256
+"""Traces whose lengths stand for those of all."""
+LEAST_CV = 0.02
+"""Lengths that spread less are as good as equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOutlook:
+    """The prediction of a stage, or why there is none."""
+
+    prediction: StagePrediction | None
+    here: Here | None
+    note: str = ""
+
+    @property
+    def forecast(self) -> str:
+        """One sentence for people."""
+        if self.prediction is None:
+            return self.note
+        whole = self.prediction.whole
+        took, low, high = (units.format(s, units.SECONDS) for s in (whole.time_s, whole.low_s, whole.high_s))
+        parts = self.prediction.step_parts
+        largest = max(parts, key=lambda name: parts[name].time_s).replace("_", " ")
+        share = max(part.time_s for part in parts.values()) / self.prediction.step.time_s
+        return f"predicted {took} ({low} to {high}), {100 * share:.0f} % {largest} ({self.prediction.basis})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceLengths:
+    """Lengths of the sequences that a stage trains on or writes, from a sample."""
+
+    prompts: tuple[int, ...]
+    answers: tuple[int, ...]
+    reward_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def update(self, num: int) -> list[tuple[int, int]]:
+        """Prompt and answer of so many sequences: the sample, again and again."""
+        return [(self.prompts[i % len(self.prompts)], self.answers[i % len(self.answers)]) for i in range(num)]
+
+
+def stage_outlook(catalog: Catalog, run: ReasonRun, *, system: str | None) -> StageOutlook:
+    """Predict a stage before it starts."""
+    here = machine_of(catalog, system, run, run.num_ranks)
+    if here is None:
+        return StageOutlook(prediction=None, here=None, note="no prediction: name this machine with --system")
+    place = Place(machine=here.machine, system="", basis=here.basis)
+    if system is not None:  # with its grid and its price
+        place = place_of(catalog, system, num_ranks=run.num_ranks, device=run.device)
+    try:
+        return StageOutlook(prediction=predict_stage(catalog, stage_load(run), place), here=here)
+    except NotExpressedError as error:
+        return StageOutlook(prediction=None, here=here, note=f"no prediction: {error}")
+
+
+def stage_load(run: ReasonRun, lengths: SequenceLengths | None = None) -> StageLoad:
+    """What the stage does. Lengths come from the stage's own data, or from traces of the task."""
+    lengths = lengths or sampled_lengths(run, open_task(run.task))
+    base = StageLoad(
+        stage=run.stage, spec=run.spec, layout=run.layout, precision=run.precision,
+        engine_precision=run.engine.precision, engine_tp=run.engine.tp, num_steps=max(run.steps, 1),
+        reward_s=lengths.reward_s, lora_rank=run.lora_rank, notes=lengths.notes,
+    )  # fmt: skip
+    settings, gbs = run.settings, int(run.layout.gbs)
+    if isinstance(settings, SftSettings):
+        return _trained(base, run, lengths, packs=settings.packs)
+    if isinstance(settings, GrpoSettings):
+        return _rewarded(base, run, settings, lengths)
+    if isinstance(settings, GenerateSettings):
+        return _generated(base, run, settings, lengths)
+    if isinstance(settings, DistillSettings):
+        if settings.mode == "data":
+            return _trained(base, run, lengths, packs=settings.packs)
+        return _distilled(base, run, settings, lengths, num_updates=settings.num_prompts // gbs)
+    return _evaluated(base, run, lengths)
+
+
+def _trained(base: StageLoad, run: ReasonRun, lengths: SequenceLengths, *, packs: bool) -> StageLoad:
+    gbs = int(run.layout.gbs)
+    num_tokens = sum(map(sum, lengths.update(gbs))) * base.num_steps
+    return replace(
+        base, update=update_load(run, lengths, packs=packs), num_updates=1, num_samples=gbs * base.num_steps,
+        num_tokens=float(num_tokens),
+    )  # fmt: skip
+
+
+def _rewarded(base: StageLoad, run: ReasonRun, settings: GrpoSettings, lengths: SequenceLengths) -> StageLoad:
+    each = settings.num_sequences // int(run.layout.gbs)
+    needs_old = each > 1 or settings.num_epochs > 1
+    return replace(
+        base,
+        rollout=_rollout(run, lengths, num_prompts=settings.num_prompts, num_answers=settings.num_answers),
+        update=update_load(run, lengths, packs=False),
+        num_updates=each * settings.num_epochs,
+        num_scorings=(float(needs_old) + float(settings.loss.needs_reference)) / settings.num_epochs,
+        has_sync=True,
+        num_samples=settings.num_sequences * base.num_steps,
+        num_tokens=settings.num_sequences * statistics.fmean(lengths.answers) * base.num_steps,
+    )
+
+
+def _generated(base: StageLoad, run: ReasonRun, settings: GenerateSettings, lengths: SequenceLengths) -> StageLoad:
+    """Copies of the engine take shards by turns: a step is a shard of every copy."""
+    copies = run.num_ranks // run.engine.tp
+    num_samples = settings.num_problems * settings.num_answers
+    shard = min(settings.shard_problems, settings.num_problems)
+    return replace(
+        base,
+        num_steps=-(-settings.num_shards // copies),
+        rollout=_rollout(run, lengths, num_prompts=shard * copies, num_answers=settings.num_answers),
+        num_samples=num_samples,
+        num_tokens=num_samples * statistics.fmean(lengths.answers),
+    )
+
+
+def _distilled(
+    base: StageLoad, run: ReasonRun, settings: DistillSettings, lengths: SequenceLengths, *, num_updates: int
+) -> StageLoad:
+    """The student writes, the teacher scores: as many passes of the student's size as it has parameters more."""
+    assert settings.teacher_shape is not None
+    teacher = ModelSpec(id=settings.teacher_id, name=settings.teacher_id, shape=settings.teacher_shape)
+    return replace(
+        base,
+        rollout=_rollout(run, lengths, num_prompts=settings.num_prompts, num_answers=1),
+        update=update_load(run, lengths, packs=False),
+        num_updates=num_updates,
+        num_scorings=teacher.num_params / run.spec.num_params,
+        has_sync=True,
+        num_samples=settings.num_prompts * base.num_steps,
+        num_tokens=settings.num_prompts * statistics.fmean(lengths.answers) * base.num_steps,
+    )
+
+
+def _evaluated(base: StageLoad, run: ReasonRun, lengths: SequenceLengths) -> StageLoad:
+    """The greedy answer and the sampled ones, as if they were written together."""
+    settings = run.evaluation
+    num_answers = 1 + settings.num_answers
+    num_samples = max(settings.num_problems, 1) * num_answers
+    return replace(
+        base, num_steps=1, is_evaluation=True, num_samples=num_samples,
+        num_tokens=num_samples * statistics.fmean(lengths.answers),
+        rollout=_rollout(run, lengths, num_prompts=max(settings.num_problems, 1), num_answers=num_answers),
+    )  # fmt: skip
+
+
+def _rollout(run: ReasonRun, lengths: SequenceLengths, *, num_prompts: int, num_answers: int) -> RolloutLoad:
+    prompt_len = max(round(statistics.fmean(lengths.prompts)), 1)
+    return RolloutLoad(
+        num_prompts=num_prompts, num_answers=num_answers, prompts=fixed(prompt_len),
+        answers=distribution(lengths.answers, longest=max(run.context - prompt_len, *lengths.answers)),
+        max_running=run.engine.max_running,
+    )  # fmt: skip
+
+
+def distribution(lengths: Sequence[int], *, longest: int) -> LengthDistribution:
+    """A distribution with the mean and the spread of a sample."""
+    mean, spread = statistics.fmean(lengths), statistics.pstdev(lengths)
+    if spread < LEAST_CV * mean or mean >= longest:
+        return fixed(max(round(mean), 1))
+    return LogNormalLength(num_mean=mean, cv=spread / mean, num_max=longest)
+
+
+def update_load(run: ReasonRun, lengths: SequenceLengths, *, packs: bool) -> UpdateLoad:
+    """Micro-batches of one update on one rank, made from sampled lengths as the trainer makes them."""
+    dp, gbs, row_tokens = int(run.layout.dp), int(run.layout.gbs), run.row_tokens or run.context
+    own = sorted(lengths.update(gbs), key=sum)[::dp]
+    sizes = [min(prompt + reply - 1, row_tokens) for prompt, reply in own]
+    num_rows, order = int(run.layout.mbs), longest_first(sizes)
+    if packs:
+        rows = packed_rows(order, sizes, row_tokens)
+        num_micro, num_all, num_tokens = -(-len(rows) // num_rows), len(rows), len(rows) * row_tokens
+        # attention sees sequences, not rows
+        width = round(sum(size**2 for size in sizes) / sum(sizes))
+        num_all = -(-num_tokens // width)
+    else:
+        widths = [padded_width(size, row_tokens=row_tokens) for size in sizes]
+        groups = padded_groups(order, widths, num_rows * row_tokens)
+        num_tokens = sum(len(group) * widths[group[0]] for group in groups)
+        num_micro, num_all = len(groups), len(sizes)
+        width = max(round(num_tokens / num_all), 1)
+    scored = sum(reply for _, reply in own)
+    return UpdateLoad(
+        num_micro_batches=num_micro, num_rows=max(round(num_all / num_micro), 1), row_len=width,
+        num_tokens=float(num_tokens), scored_frac=min(scored / num_tokens, 1.0),
+    )  # fmt: skip
+
+
+def sampled_lengths(run: ReasonRun, task: Task) -> SequenceLengths:
+    """Lengths of stored answers, else of traces of the task, and the time of a score where the task is our own."""
+    if run.data_from:
+        stored = read_stored_answers(Path(run.data_from))[:NUM_SAMPLED]
+        pairs = [(len(answer.prompt), len(answer.response)) for answer in stored]
+        return _lengths_of(pairs)
+    try:
+        traces = task.cold_start(NUM_SAMPLED, seed=run.seed)
+    except NotExpressedError:
+        problems = task.problems("train", NUM_SAMPLED, seed=run.seed)
+        pairs = [(len(problem.prompt), task.max_response) for problem in problems]
+        note = "no traces to take lengths from: every answer is taken to have the longest length"
+        return replace(_lengths_of(pairs), notes=(note,))
+    lengths = _lengths_of([(len(trace.problem.prompt), len(trace.response)) for trace in traces])
+    if run.task.kind != "countdown":
+        return replace(lengths, notes=("the time of the reward is not predicted",))
+    return replace(lengths, reward_s=_score_s(task, traces))
+
+
+def _lengths_of(pairs: Sequence[tuple[int, int]]) -> SequenceLengths:
+    return SequenceLengths(prompts=tuple(p for p, _ in pairs), answers=tuple(a for _, a in pairs))
+
+
+def _score_s(task: Task, traces: Sequence[Trace]) -> float:
+    """Time of one score, measured now."""
+    begun_s = time.process_time()
+    task.score_many([(trace.problem, trace.response) for trace in traces])
+    return (time.process_time() - begun_s) / len(traces)
+
+
+def stage_machine(here: Here, precision: str) -> dict[str, Any]:
+    """The devices of the run: peak and memory rate are the roofs of a stage's roofline."""
+    return here.as_document(precision) | {"memory_bytes_per_s": here.machine.hbm_bytes_per_s}
