@@ -212,7 +212,7 @@ def update_load(run: ReasonRun, lengths: SequenceLengths, *, packs: bool) -> Upd
     scored = sum(reply for _, reply in own)
     return UpdateLoad(
         num_micro_batches=num_micro, num_rows=max(round(num_all / num_micro), 1), row_len=width,
-        num_tokens=float(num_tokens), scored_frac=min(scored / num_tokens, 1.0),
+        num_tokens=float(num_tokens), num_sequences=len(own), scored_frac=min(scored / num_tokens, 1.0),
     )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ from scalewright.workload.model import ModelSpec
 OWN_ENGINE = "scalewright"
 """Our engine in the catalogue of engines."""
 HEAD = "head_and_loss"
+CALLS_PER_SEQUENCE = 16
+"""Calls of the tensor library that put one sequence into a micro-batch (run/reasoning/batches.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class UpdateLoad:
     """Tokens of a row with its padding, on average."""
     num_tokens: float
     """Of all micro-batches, with padding."""
+    num_sequences: int
     scored_frac: float
     """Of these, tokens of answers: the head works on them alone."""
 
@@ -163,7 +166,7 @@ class StagePrediction:
 
 
 def predict_stage(catalog: Catalog, load: StageLoad, place: Place) -> StagePrediction:
-    """A stage on a machine. Parts that need no device, such as making batches, are not predicted."""
+    """A stage on a machine, part by part."""
     written = None if load.rollout is None else _written(catalog, load, load.rollout, place)
     trained = None if load.update is None else _trained(catalog, load, load.update, place)
     parts: dict[str, PartTime] = {}
@@ -178,6 +181,8 @@ def predict_stage(catalog: Catalog, load: StageLoad, place: Place) -> StagePredi
         if scoring.time_s > 0.0:
             parts["log_probs"] = scoring
         parts["training"] = _update(load.update, trained).scaled(load.num_updates)
+        data_s = load.update.num_sequences * load.num_updates * _call_s(place.machine) * CALLS_PER_SEQUENCE
+        parts["data"] = PartTime(time_s=data_s, low_s=data_s, high_s=data_s)
     if load.has_sync and written is not None:
         sync_s = _sync_s(load, written)
         parts["weight_sync"] = PartTime(time_s=sync_s, low_s=sync_s, high_s=sync_s)
@@ -260,9 +265,14 @@ def _sync_s(load: StageLoad, written: Answer) -> float:
             weights_bytes=params * serving.weight_bytes, num_tensors=tensors, num_devices=int(load.layout.num_gpus),
             machine=machine,
         )  # fmt: skip
-    launch_s = 0.0 if machine.launches is None else max(machine.launches.launch_s.values(), default=0.0)
     read_bytes = float(written.question.recipe.weight_bytes)
-    return params * (read_bytes + serving.weight_bytes) / machine.hbm_bytes_per_s + tensors * launch_s
+    return params * (read_bytes + serving.weight_bytes) / machine.hbm_bytes_per_s + tensors * _call_s(machine)
+
+
+def _call_s(machine: Machine) -> float:
+    """One call of the tensor library on the host; 0 where no calibration measured it."""
+    launches = machine.launches
+    return 0.0 if launches is None else launches.launch_s.get("eager", 0.0) * launches.host_factor
 
 
 def _footprint_sum(
