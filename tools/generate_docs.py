@@ -51,7 +51,7 @@ from lint_pages import category_table, rule_pages
 from markdown_table import cell, table
 from model_errors import ERRORS
 from modules_page import modules_page
-from observation_tables import fewest_gpus, observation_assumptions, observation_rows
+from observation_tables import fewest_gpus, grpo_parts, observation_assumptions, observation_rows
 from pycon import fill_python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -294,6 +294,7 @@ REGIONS = {
     "observations": observation_rows,
     "observation-assumptions": observation_assumptions,
     "fewest-gpus": fewest_gpus,
+    "grpo-parts": grpo_parts,
 }
 
 

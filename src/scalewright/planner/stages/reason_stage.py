@@ -93,15 +93,15 @@ class StageLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartTime:
-    """Time of one part of a step, with its 90 % interval."""
+class BoundedTime:
+    """A time with its 90 % interval."""
 
     time_s: float
     low_s: float
     high_s: float
 
-    def scaled(self, factor: float) -> PartTime:
-        return PartTime(time_s=self.time_s * factor, low_s=self.low_s * factor, high_s=self.high_s * factor)
+    def scaled(self, factor: float) -> BoundedTime:
+        return BoundedTime(time_s=self.time_s * factor, low_s=self.low_s * factor, high_s=self.high_s * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class StagePrediction:
     load: StageLoad
     machine: Machine
     basis: str
-    step_parts: dict[str, PartTime]
+    step_parts: dict[str, BoundedTime]
     """Of one step, by the names that a stage's record has."""
     memory_bytes: float
     fits: bool
@@ -120,16 +120,16 @@ class StagePrediction:
     warnings: tuple[str, ...]
 
     @property
-    def step(self) -> PartTime:
+    def step(self) -> BoundedTime:
         """Parts run one after the other; their errors are taken to go the same way."""
         parts = self.step_parts.values()
-        return PartTime(
+        return BoundedTime(
             time_s=sum(part.time_s for part in parts), low_s=sum(part.low_s for part in parts),
             high_s=sum(part.high_s for part in parts),
         )  # fmt: skip
 
     @property
-    def whole(self) -> PartTime:
+    def whole(self) -> BoundedTime:
         """All steps, without the evaluation at the end and checkpoints."""
         return self.step.scaled(self.load.num_steps)
 
@@ -169,23 +169,23 @@ def predict_stage(catalog: Catalog, load: StageLoad, place: Place) -> StagePredi
     """A stage on a machine, part by part."""
     written = None if load.rollout is None else _written(catalog, load, load.rollout, place)
     trained = None if load.update is None else _trained(catalog, load, load.update, place)
-    parts: dict[str, PartTime] = {}
+    parts: dict[str, BoundedTime] = {}
     if written is not None and load.rollout is not None:
         name = "evaluation" if load.is_evaluation else "generation"
         parts[name] = _part(written)
         copies = int(load.layout.num_gpus) / load.engine_tp
         reward_s = load.reward_s * load.rollout.num_sequences / copies
-        parts["reward"] = PartTime(time_s=reward_s, low_s=reward_s, high_s=reward_s)
+        parts["reward"] = BoundedTime(time_s=reward_s, low_s=reward_s, high_s=reward_s)
     if trained is not None and load.update is not None:
         scoring = _scored(load, load.update, trained)
         if scoring.time_s > 0.0:
             parts["log_probs"] = scoring
         parts["training"] = _update(load.update, trained).scaled(load.num_updates)
         data_s = load.update.num_sequences * load.num_updates * _call_s(place.machine) * CALLS_PER_SEQUENCE
-        parts["data"] = PartTime(time_s=data_s, low_s=data_s, high_s=data_s)
+        parts["data"] = BoundedTime(time_s=data_s, low_s=data_s, high_s=data_s)
     if load.has_sync and written is not None:
         sync_s = _sync_s(load, written)
-        parts["weight_sync"] = PartTime(time_s=sync_s, low_s=sync_s, high_s=sync_s)
+        parts["weight_sync"] = BoundedTime(time_s=sync_s, low_s=sync_s, high_s=sync_s)
     answers = [each for each in (written, trained) if each is not None]
     return StagePrediction(
         load=load, machine=place.machine, basis=place.basis, step_parts=parts,
@@ -196,9 +196,9 @@ def predict_stage(catalog: Catalog, load: StageLoad, place: Place) -> StagePredi
     )  # fmt: skip
 
 
-def _part(prediction: Answer) -> PartTime:
+def _part(prediction: Answer) -> BoundedTime:
     low_s, high_s = prediction.interval_s
-    return PartTime(time_s=prediction.time_s, low_s=low_s, high_s=high_s)
+    return BoundedTime(time_s=prediction.time_s, low_s=low_s, high_s=high_s)
 
 
 def _written(catalog: Catalog, load: StageLoad, rollout: RolloutLoad, place: Place) -> Answer:
@@ -218,28 +218,28 @@ def _written(catalog: Catalog, load: StageLoad, rollout: RolloutLoad, place: Pla
 
 def _trained(catalog: Catalog, load: StageLoad, update: UpdateLoad, place: Place) -> Answer:
     """One update as a training step of rows of equal length."""
-    dp = int(load.layout.dp)
+    dp, is_cpu = int(load.layout.dp), place.machine.accelerator.kind == "cpu"
     layout = replace(load.layout, mbs=update.num_rows, gbs=update.num_rows * update.num_micro_batches * dp)
     return answer(
         ask(
             catalog, model=load.spec, system=place, layout=layout, precision=load.precision, seq=update.row_len,
-            stack=catalog.stack_of_own_run("off").id, mode="lora" if load.lora_rank else "full",
-            lora_rank=load.lora_rank or None,
+            stack=catalog.stack_of_own_run("off" if is_cpu else "default").id,
+            mode="lora" if load.lora_rank else "full", lora_rank=load.lora_rank or None,
         )
     )  # fmt: skip
 
 
-def _update(update: UpdateLoad, trained: Answer) -> PartTime:
+def _update(update: UpdateLoad, trained: Answer) -> BoundedTime:
     """The step without the head's work on prompts and padding, for the tokens that there are."""
     unscored_s = float(trained.time.part(HEAD).total) * (1.0 - update.scored_frac)
     shorter = (trained.time_s - unscored_s) / trained.time_s
     return _part(trained).scaled(shorter * _tokens_frac(update))
 
 
-def _scored(load: StageLoad, update: UpdateLoad, trained: Answer) -> PartTime:
+def _scored(load: StageLoad, update: UpdateLoad, trained: Answer) -> BoundedTime:
     """Forward passes of a step, with the relative interval of the updates."""
     if not load.num_scorings:
-        return PartTime(time_s=0.0, low_s=0.0, high_s=0.0)
+        return BoundedTime(time_s=0.0, low_s=0.0, high_s=0.0)
     setting = trained.transformer.setting
     once_s = scoring_s(setting, num_updates=load.num_updates, scored_frac=update.scored_frac) * _tokens_frac(update)
     return _part(trained).scaled(load.num_scorings * once_s / trained.time_s)
@@ -276,7 +276,7 @@ def _call_s(machine: Machine) -> float:
 
 
 def _footprint_sum(
-    load: StageLoad, parts: dict[str, PartTime], written: Answer | None, trained: Answer | None, what: str
+    load: StageLoad, parts: dict[str, BoundedTime], written: Answer | None, trained: Answer | None, what: str
 ) -> float | None:
     """Energy or money of all steps: each part at the power of its kind of work, the others at that of generation."""
     total = 0.0

@@ -174,8 +174,16 @@ class ReasonKind:
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
-        del catalog, options, where
-        return Outcome()
+        """Of a stage that starts from nothing on a named system. Others are predicted when they are run: what they
+        start from is known then."""
+        point = parse_options(_OPTIONS, options, where=where)
+        if point.system == HERE or point.start_from or point.data_from or point.teacher:
+            return Outcome()
+        config = resolve_stage(catalog, _request(point), env=dict(os.environ))
+        outlook = stage_outlook(catalog, config, system=point.system)
+        if outlook.prediction is None:
+            return Outcome(problem=outlook.note)
+        return self.stored_prediction(outlook.prediction.document())
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
         numbers = {}
