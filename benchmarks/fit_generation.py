@@ -5,8 +5,10 @@
 A handful of constants of a serving engine; every other input is the row's or the catalogue's. Each source weighs the
 same from twenty rows on, rates and first tokens apart. A constant is pulled to its start by a prior, because what is
 left out may be the only thing that says anything about it. Errors are in the logarithm of the time, and beyond 20 %
-they pull as strongly as one of 20 %. The intervals are quantiles of left-out sources, widened until they hold 90 % of
-the rows of left-out sources. Beside the published rows, layers that this project timed on an H200
+they pull as strongly as one of 20 %. The interval is made of quantiles of the rates of left-out sources, a row counting
+with the fourth root of its source's rows, inverted, to the power with which they hold 90 % of the rows of left-out
+sources; that of first tokens is made of the same quantiles and a power of its own, and so is that of engines of which
+there are few rows. Beside the published rows, layers that this project timed on an H200
 (benchmarks/results/h200_decode_power.jsonl) weigh as one more source.
 """
 
@@ -24,7 +26,7 @@ from constants_file import write_constants
 
 from scalewright.catalog.generation_runs import PublishedGeneration, generation_habits, generation_runs
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.costs.generation import Serving, weight_product_time_s
+from scalewright.costs.generation import Serving, unseen_engine, unseen_generation, weight_product_time_s
 from scalewright.costs.machine import machine_from_hardware
 from scalewright.planner.answer import answer
 from scalewright.planner.question import Question
@@ -195,28 +197,41 @@ def scores(logs: Array, inside: Array) -> dict[str, float | int]:
     }
 
 
-def quantiles(logs: Array, sources: Array) -> tuple[float, float]:
-    """5 and 95 % of measured over predicted time, each source weighing the same."""
-    weights = np.array([1.0 / np.sum(sources == s) for s in sources])
-    low, high = (weighted_quantile(np.exp(-logs), weights, tail) for tail in (TAIL, 1.0 - TAIL))
-    return min(low, 1.0), max(high, 1.0)
+@dataclass(frozen=True)
+class Residuals:
+    """Logarithms of measured over predicted time, each source left out, over the power that the row's interval has."""
+
+    logs: Array
+    sources: Array
+    is_first: Array
+
+    def ends(self, kept: Array) -> tuple[float, float]:
+        """5 and 95 % of some rows; a row counts with the fourth root of its source's rows, inverted."""
+        sources = self.sources[kept]
+        weights = np.array([float(np.sum(sources == s)) ** -0.25 for s in sources])
+        low, high = (weighted_quantile(self.logs[kept], weights, tail) for tail in (TAIL, 1.0 - TAIL))
+        return min(low, 0.0), max(high, 0.0)
+
+    def are_inside(self, rows: Array, power: float) -> Array:
+        """Which of some rows lie between the widened quantiles of the rates of other sources."""
+        inside = np.zeros(len(self.logs), dtype=bool)
+        for source in dict.fromkeys(self.sources):
+            low, high = self.ends((self.sources != source) & ~self.is_first)
+            mine = self.sources == source
+            inside[mine] = (self.logs[mine] >= low * power) & (self.logs[mine] <= high * power)
+        return inside[rows]
+
+    def honest_power(self, rows: Array) -> float:
+        """The least power of the quantiles with which 90 % of some rows of left-out sources are inside."""
+        powers = np.arange(0.7, 3.0, 0.02)
+        return float(next((p for p in powers if np.mean(self.are_inside(rows, p)) >= COVERAGE), powers[-1]))
 
 
-def are_inside(logs: Array, sources: Array, power: float) -> Array:
-    """Which rows lie between the widened quantiles of the other sources."""
-    inside = np.zeros(len(logs))
-    for source in dict.fromkeys(sources):
-        mine = sources == source
-        others = ~mine if np.any(~mine) else mine
-        low, high = quantiles(logs[others], sources[others])
-        inside[mine] = (np.exp(-logs[mine]) >= low**power) & (np.exp(-logs[mine]) <= high**power)
-    return inside
-
-
-def honest_power(logs: Array, sources: Array) -> float:
-    """The least power of the quantiles with which 90 % of the rows of left-out sources are inside."""
-    powers = np.arange(1.0, 3.0, 0.05)
-    return float(next((p for p in powers if np.mean(are_inside(logs, sources, p)) >= COVERAGE), powers[-1]))
+def engine_power(residuals: Residuals, rows: Array, power: float) -> float:
+    """The power with which 90 % of the rows of little known engines are inside, beside that of the others."""
+    low, high = residuals.ends(~rows & ~residuals.is_first)
+    logs = residuals.logs[rows]
+    return float(np.quantile(np.where(logs < 0.0, logs / low, logs / high), COVERAGE)) / power
 
 
 def main() -> None:
@@ -234,15 +249,23 @@ def main() -> None:
     shown = {name: f"{value:.4g}" for name, value in values.items()}
     shown |= {n: f'"{values[n] * 1e6:.4g} us"' for n in values if n.endswith("_time")}
     inside = np.zeros(len(rows.runs))
+    servings = [answer(question).generation.serving for question in rows.questions]
+    few = np.array([unseen_engine(serving) is not None for serving in servings])
+    powers = np.array([1.0 + s.machine.constants.unseen_widening.value * len(unseen_generation(s)) for s in servings])
     print(f"H200 layers: {np.mean(np.abs(np.expm1(errors[len(rows.runs) :]))):.1%}")
     body: dict[str, dict[str, dict[str, float | int]]] = {}
     for title, name_of in DIMENSIONS.items():
         left = left_out_logs(rows, layers, x, errors, slopes, name_of)
         if title == "source":
+            known = Residuals(logs=(-left / powers)[~few], sources=sources[~few], is_first=first[~few])
+            wider = engine_power(Residuals(logs=-left / powers, sources=sources, is_first=first), few,
+                                 known.honest_power(~known.is_first))  # fmt: skip
+            shown["generation_engine_power"], powers = f"{wider:.2g}", np.where(few, powers * wider, powers)
+            residuals = Residuals(logs=-left / powers, sources=sources, is_first=first)
             for metric, mine in (("generation", ~first), ("first_token", first)):
-                power = honest_power(left[mine], sources[mine])
-                low, high = (end**power for end in quantiles(left[mine], sources[mine]))
-                inside[mine] = are_inside(left[mine], sources[mine], power)
+                power = residuals.honest_power(mine)
+                low, high = (float(np.exp(end * power)) for end in residuals.ends(~first))
+                inside[mine] = residuals.are_inside(mine, power)
                 print(f"{metric}: {low:.3f} to {high:.3f}, power {power:.2f}, {inside[mine].mean():.0%} inside")
                 shown |= {f"{metric}_interval_low": f"{low:.3g}", f"{metric}_interval_high": f"{high:.3g}"}
             by_source = left
@@ -252,7 +275,7 @@ def main() -> None:
             for m in ("generation", "first_token")
         }
         low_of, high_of = (np.where(first, ends["first_token"][i], ends["generation"][i]) for i in (0, 1))
-        held = inside if title == "source" else (np.exp(-left) >= low_of) & (np.exp(-left) <= high_of)
+        held = inside if title == "source" else (np.exp(-left) >= low_of**powers) & (np.exp(-left) <= high_of**powers)
         body[title] = {name: scores(left[names == name], held[names == name]) for name in dict.fromkeys(names)}
         print(f"{title} left out: {np.mean(np.abs(np.expm1(left))):.1%} of {len(left)} rows")
         for name, result in body[title].items():

@@ -34,6 +34,8 @@ class OpenAiServer:
     """Before the first token."""
     gap_s: float = 0.002
     """Between two tokens."""
+    lists_models: bool = True
+    """Else it answers 500 there, as `transformers serve` does before it has a cache of models."""
     fault: str = ""
     """500, 400, hang, garbage, cut, error, html: what it does instead of answering, after `num_good` answers."""
     num_good: int = 0
@@ -92,8 +94,10 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        if self.path == "/v1/models":
+        if self.path == "/v1/models" and self.owner.lists_models:
             self._json(200, {"object": "list", "data": [{"id": "tiny-random", "object": "model"}]})
+        elif self.path == "/v1/models":
+            self._send(500, "text/plain", b"Internal Server Error")
         elif self.path == "/metrics":
             running = self.owner.num_running
             page = (

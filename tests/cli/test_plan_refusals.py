@@ -52,6 +52,8 @@ Refused = Callable[..., str]
         (plan("--stage", "generate", "--plot", "plan.png"), ["plot", "generate"]),
         (plan("--stage", "rl", "--tokens", "1B"), ["tokens", "rl"]),
         (plan("--stage", "sft", "--top", "0"), ["top 0"]),
+        (plan("--stage", "rl", "--top", "0"), ["top 0"]),
+        (plan("--stage", "generate", "--top", "-2"), ["top -2"]),
         (plan(model="resnet-50"), ["resnet-50", "predict"]),
         (plan("--mode", "half"), ["half", "lora"]),
         (plan("--precision", "fp8"), ["fp8", "a100"]),

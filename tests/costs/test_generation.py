@@ -293,3 +293,26 @@ def test_the_corner_of_the_roofline_is_round_and_its_ends_are_straight() -> None
     assert both(1.0, 1e-4) == pytest.approx(1.0, rel=1e-3)
     assert both(1e-4, 1.0) == pytest.approx(1.0, rel=1e-3)
     assert both(1.0, 1.0) == pytest.approx(2 ** (1 / 1.5))
+
+
+def test_kernels_without_groups_read_the_cache_once_a_query_head() -> None:
+    """TensorRT-LLM until 0.6.1 had none, until 0.9 one for groups of eight, then for all."""
+    engine = CATALOG.engine("tensorrt-llm")
+    times = {}
+    for name in ("llama3-8b", "llama3-70b"):  # groups of 4 and 8
+        for release in ("0.6.1", "0.9", "0.17", ""):
+            own = replace(serving(name), engine=engine.model_copy(update={"release": release}))
+            times[name, release] = float(
+                generation.cached_attention_time_s(serving=own, num_sequences=64.0, num_context=2048.0)
+            )
+    assert times["llama3-8b", "0.6.1"] == times["llama3-8b", "0.9"] > 1.5 * times["llama3-8b", "0.17"]
+    assert times["llama3-70b", "0.6.1"] > 2.5 * times["llama3-70b", "0.9"]
+    assert times["llama3-70b", "0.9"] == times["llama3-70b", "0.17"] == times["llama3-70b", ""]
+
+
+def test_parallel_blocks_sum_once_a_layer() -> None:
+    two, one = (
+        generation.decode_step(replace(serving(tp=4), has_parallel_blocks=parallel), num_sequences=8, num_context=512)
+        for parallel in (False, True)
+    )
+    assert float(two.part("tensor_parallel").total) == pytest.approx(2.0 * float(one.part("tensor_parallel").total))

@@ -17,7 +17,7 @@ TEXT = "--model", "llama3-8b", "--system", "generic-h100"
 ASKED = {
     "pretrain": (*TEXT, "--layout", "dp=8,mbs=1,gbs=64,zero=1"),
     "vision": ("--model", "resnet-50", "--system", "generic-h200", "--layout", "dp=8,mbs=256"),
-    "generate": (*TEXT, "--layout", "dp=2,gbs=64", "--generate", "prompt=512,response=128"),
+    "generate": (*TEXT, "--layout", "dp=2,gbs=64", "--generate", "prompt=512,response=128,engine=tensorrt-llm"),
     "rl": (*TEXT, "--layout", "dp=8,mbs=1,gbs=64,zero=1", "--rl", "prompts=16,samples=8,prompt=256,response=256,tp=1"),
 }
 SHARED = [

@@ -104,6 +104,13 @@ def test_fewest_devices_fit_and_half_of_them_do_not(mode: Any) -> None:
         assert search(space.on(least.num_gpus // 2)).feasible == 0
 
 
+def test_the_fewest_devices_of_a_stack_are_in_a_layout_that_it_has() -> None:
+    request = request_for("gpt3-13b", "selene", counts=(64,), global_batch=256, stack="megatron-core")
+    least = fewest_gpus(request.space(CATALOG, 64))
+    assert least
+    assert all(int(row.layout.zero) <= CATALOG.stack("megatron-core").max_zero for row in least)
+
+
 def test_modes_that_keep_less_need_no_more_devices() -> None:
     counts = {f.mode.name: f.num_gpus for f in PLAN.minimum}
     assert counts["lora"] <= counts["offload"] <= counts["full"]

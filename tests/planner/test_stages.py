@@ -112,6 +112,24 @@ def test_four_devices_for_70b_need_adapters() -> None:
     assert smallest("llama3-70b", "sft", "gpu-80", mode="offload").num_gpus > counts["offload"]
 
 
+def test_a_stack_that_does_not_shard_weights_splits_them() -> None:
+    """Megatron-Core stops at ZeRO-1; its fewest devices hold parts of tensors and of the pipeline."""
+    machine = machine_from_system(CATALOG, "perlmutter", partition_name="gpu-80")
+    counts = [
+        minimum_gpus(
+            spec=model("llama3-70b"),
+            machine=machine,
+            stack=CATALOG.stack(name),
+            recipe=BF16,
+            stage_name="sft",
+            seq=1536,
+        ).num_gpus
+        for name in ("megatron-core", "eager")
+    ]
+    assert CATALOG.stack("megatron-core").max_zero < 3
+    assert counts[1] <= counts[0] <= 4 * counts[1]
+
+
 def test_host_memory_can_be_what_decides() -> None:
     bounded = smallest("llama3-70b", "rl", "gpu-80", mode="offload")
     free = smallest("llama3-70b", "rl", "gpu-80", mode="offload", bounded=False)

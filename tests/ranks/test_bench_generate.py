@@ -155,7 +155,7 @@ def test_open_arrivals_wait_for_their_time_and_a_small_cache_puts_aside(tmp_path
 def test_a_cache_below_one_sequence_is_refused(tmp_path: Path, cli: Cli) -> None:
     result = cli(*ENGINE, "--num", "2", "--cache", "1 KiB", "--run-dir", str(tmp_path / "r"))
     assert result.returncode == 2, result.stderr
-    assert "error: cache_bytes is 1.00 KiB: one sequence of" in result.stderr.splitlines()[-1]
+    assert "error: a cache of 1.00 KiB is too small: one sequence of" in result.stderr.splitlines()[-1]
 
 
 def test_decode_steps_and_prompts_are_rows_over_batch_and_context(tmp_path: Path) -> None:

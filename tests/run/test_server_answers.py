@@ -94,6 +94,13 @@ def test_a_model_that_the_server_does_not_serve_names_the_options() -> None:
         asked(server, model="other")
 
 
+def test_a_server_that_cannot_list_its_models_is_measured_by_name() -> None:
+    with OpenAiServer(lists_models=False, gap_s=0.0) as server:
+        with pytest.raises(ServerFailedError, match=r"answered 500 to /v1/models; name its model with --server-model"):
+            asked(server)
+        assert asked(server, model="mine")[0].model == "mine"
+
+
 def event(**choice: Any) -> str:
     return json.dumps({"choices": [{"index": 0, **choice}], "usage": None})
 

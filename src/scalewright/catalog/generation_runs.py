@@ -90,9 +90,18 @@ class RequestHabit(Strict):
         return self.num_requests[next(places, -1)]
 
 
+class ParallelBlocks(Strict):
+    """Models whose rows give no sign of it, but whose engines add up attention and feed-forward in one sum."""
+
+    source: str
+    families: tuple[str, ...]
+    """How their names begin."""
+
+
 class GenerationHabits(Strict):
     schema_: str = Field(alias="schema")
     requests: tuple[RequestHabit, ...]
+    parallel_blocks: ParallelBlocks
 
 
 def generation_habits() -> GenerationHabits:

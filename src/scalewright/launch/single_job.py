@@ -118,11 +118,17 @@ def write_job(
 
 
 def num_gpu_hours(work: JobWork, request: JobRequest, site: Site, *, num_items: int) -> float:
-    """GPU-hours of a job: as the plan predicts, else the most that its time limit allows."""
-    if work.plan is not None:
-        return float(whole_run_of(work.plan, where="the plan")["device_time_s"]) / HOUR_S
+    """GPU-hours of a job until its time limit, or less where the plan's whole run takes less."""
     gpus = request.gpus_per_node or site.num_gpus_per_node
-    return max(num_items, 1) * request.all_nodes * gpus * request.walltime_s / HOUR_S
+    most = max(num_items, 1) * request.all_nodes * gpus * request.walltime_s / HOUR_S
+    if work.plan is None:
+        return most
+    return min(most, planned_gpu_hours(work.plan))
+
+
+def planned_gpu_hours(plan: dict[str, Any]) -> float:
+    """GPU-hours of a plan's whole run: what a job that queues itself again uses in the end."""
+    return float(whole_run_of(plan, where="the plan")["device_time_s"]) / HOUR_S
 
 
 def check_limit(hours: float, limit_gpu_hours: float | None) -> None:

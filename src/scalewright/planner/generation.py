@@ -123,6 +123,8 @@ class Generation:
     """Memory of each device that something else holds."""
     engine: ServingEngine | None = None
     """Serving engine whose limits hold; None: memory alone limits."""
+    has_parallel_blocks: bool = False
+    """Attention and feed-forward of a layer are added up in one sum over tensor parallelism."""
 
     @property
     def prompt_lengths(self) -> LengthDistribution:
@@ -198,6 +200,7 @@ def generation_input(generation: Generation, layout: Layout, recipe: Recipe) -> 
         "max_running": generation.max_running,
         "weights": generation.weights or None,
         "engine": None if generation.engine is None else generation.engine.id,
+        "has_parallel_blocks": generation.has_parallel_blocks or None,
     }
     return {
         "cache_bytes": width,

@@ -309,6 +309,12 @@ class PlanRequest:
         }
 
 
+def check_top(num: int) -> None:
+    """Refuse a list of no layouts or of too many."""
+    if not 1 <= num <= MAX_TOP:
+        raise ConfigError(f"top {num}: list 1 to {MAX_TOP} layouts")
+
+
 def resolve_request(
     catalog: Catalog, system: str | Place, options: PlanOptions, *, feed: Feed | None = None
 ) -> PlanRequest:  # fmt: skip
@@ -317,8 +323,7 @@ def resolve_request(
     `feed` None: samples and checkpoints are in the system's own storage, and checkpoints are written beside training.
     """
     check_stage(options.stage)
-    if not 1 <= options.top <= MAX_TOP:
-        raise ConfigError(f"top {options.top}: list 1 to {MAX_TOP} layouts")
+    check_top(options.top)
     limit_s = None if options.walltime is None else units.parse(options.walltime, units.SECONDS)
     if limit_s == 0:
         raise ConfigError(f"walltime {options.walltime}: a job needs time, such as 24 h")

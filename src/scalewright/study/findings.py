@@ -14,7 +14,7 @@ from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
 from scalewright.study.order import agreement, is_search
 from scalewright.study.results import NOT_YET, Results
-from scalewright.study.scaling import RATES, SAME_WORK, work_per_device
+from scalewright.study.scaling import RATES, SAME_WORK, Curve, curves, work_per_device
 from scalewright.study.statements import checked_statements
 
 MAX_COMPARED = 3
@@ -212,10 +212,31 @@ def _best(results: Results) -> Iterator[FindingShown]:
     if len(usable) < 2:
         return
     value, index = (max if metric.better == "higher" else min)(usable)
+    curve = next((c for c in curves(results.study) if index in c.indices), None)
+    if curve is not None and metric.efficiency == "as time":
+        yield from _sped_up(results, curve, {i: v for v, i in usable}, metric)
+        return
     point = results.study.points[index]
     where = ", ".join(f"{name} {label}" for name, label in point.labels.items())
     text = f"best {metric.title}, {word}: {units.format(value, metric.dimension)} {_named_unit(metric)}({where})"
     yield FindingShown(text=text, evidence=(point.id,))
+
+
+def _sped_up(results: Results, curve: Curve, values: Mapping[int, float], metric: Metric) -> Iterator[FindingShown]:
+    """The curve of the shortest time: where more of everything is faster, the best point says nothing new."""
+    ends = [(scale, i) for scale, i in zip(curve.scales, curve.indices, strict=True) if i in values]
+    (least, first), (most, last) = ends[0], min(ends, key=lambda end: values[end[1]])
+    scaling = results.study.file.scaling
+    if first == last or scaling is None:
+        return
+    word, faster = "measured" if results.measured else "predicted", values[first] / values[last]
+    times = (units.format(values[i], metric.dimension) for i in (first, last))
+    where = "".join(f", {name} {value}" for name, value in curve.group.items())
+    text = (
+        f"{metric.title}, {word}, {' to '.join(times)} from {least:g} to {most:g} {scaling.name}{where}: "
+        f"{faster:.2f} times as fast on {most / least:g} times as many, efficiency {faster * least / most:.0%}"
+    )
+    yield FindingShown(text=text, evidence=tuple(results.study.points[i].id for i in (first, last)))
 
 
 def _metric_of_the_best(results: Results, outcomes: Sequence[Outcome]) -> Metric | None:

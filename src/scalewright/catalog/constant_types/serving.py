@@ -44,7 +44,11 @@ class ServingConstants(Strict):
     """Lower end of the 90 % interval of the first token."""
     first_token_interval_high: Fraction
     generation_seen_accelerators: tuple[Id, ...]
-    """Devices of the published rates behind those intervals; elsewhere they are wider."""
+    """Devices of at least ten published rates behind those intervals; elsewhere they are wider."""
+    generation_seen_engines: tuple[Id, ...]
+    """Likewise, engines."""
+    generation_engine_power: Count
+    """Power of the interval's ends for other engines."""
     generation_seen_precisions: tuple[str, ...]
     prefill_tokens: Count
     """Prompt tokens a serving engine works on at once."""

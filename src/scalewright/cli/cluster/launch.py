@@ -90,7 +90,7 @@ def run(
 ) -> None:
     """Submit a plan or a command as a job. Exit 1: over the limit; 3: sbatch is missing or refuses."""
     from scalewright.errors import ConfigError
-    from scalewright.launch.single_job import check_limit, job_request, num_gpu_hours, read_work
+    from scalewright.launch.single_job import check_limit, job_request, num_gpu_hours, planned_gpu_hours, read_work
     from scalewright.sites.current import site_named
     from scalewright.sites.walltime import parse_walltime_s
 
@@ -114,7 +114,8 @@ def run(
     )  # fmt: skip
     request, items = _with_array(request, array, width)
     hours = num_gpu_hours(work, request, profile, num_items=len(items))
-    check_limit(hours, None if force else limit_gpu_hours)
+    goes_on = work.plan if request.requeue else None
+    check_limit(hours if goes_on is None else planned_gpu_hours(goes_on), None if force else limit_gpu_hours)
     _finish(work, request, items, profile, catalog, hours=hours, dry_run=dry_run, as_json=as_json)
 
 

@@ -6,7 +6,7 @@ sequences run in it, `cache_room` the memory, `bounds` the interval, `decode_poi
 
 from __future__ import annotations
 
-from scalewright.costs.generation.bounds import generation_interval_s, least_time_s, unseen_generation
+from scalewright.costs.generation.bounds import generation_interval_s, least_time_s, unseen_engine, unseen_generation
 from scalewright.costs.generation.cache_room import (
     cache_room_bytes,
     held_len,
@@ -30,6 +30,7 @@ from scalewright.costs.generation.iteration import (
     prefill,
     product_time_s,
     prompt_attention_time_s,
+    repeated_read_time_s,
     roofline_time_s,
     scaled,
     tensor_sum_time_s,
@@ -77,6 +78,7 @@ __all__ = [
     "prefill",
     "product_time_s",
     "prompt_attention_time_s",
+    "repeated_read_time_s",
     "roofline_time_s",
     "scaled",
     "serving_memory",
@@ -85,6 +87,7 @@ __all__ = [
     "steady_time",
     "stored_bytes",
     "tensor_sum_time_s",
+    "unseen_engine",
     "unseen_generation",
     "weight_memory_bytes",
     "weight_product_time_s",

@@ -186,7 +186,7 @@ def expert_exchange_time_s(*, serving: Serving, num_tokens: FloatLike) -> FloatL
 def cached_attention_time_s(*, serving: Serving, num_sequences: FloatLike, num_context: FloatLike) -> FloatLike:
     """Attention of one new token of each sequence to its cache, all layers.
 
-    Equation  max(b s C / B, b s l 4 a d / (t F));  latent attention, absorbed: 2 a (2 c + r) operations
+    Equation  max(b s C / B + repeated reads, b s l 4 a d / (t F));  latent attention, absorbed: 2 a (2 c + r) for 4 a d
     Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 3.3
     Assumes   the cache crosses memory once at the engine's rate, the sequences' shares spread over the device
     Checked   tests/costs/test_generation.py: linear in batch and context
@@ -199,7 +199,23 @@ def cached_attention_time_s(*, serving: Serving, num_sequences: FloatLike, num_c
         per_token = 2.0 * shape.heads * (2.0 * shape.mla.kv_lora_rank + shape.mla.qk_rope_head_dim)
     rate = serving.matmul_flop_per_s(serving.recipe.attention)
     traffic = tokens * cached / serving.rates.cache_bytes_per_s
-    return np.maximum(traffic, tokens * shape.layers * per_token / t / rate)[()]
+    again = repeated_read_time_s(serving=serving, cached_bytes=tokens * cached)
+    return np.maximum(traffic + again, tokens * shape.layers * per_token / t / rate)[()]
+
+
+def repeated_read_time_s(*, serving: Serving, cached_bytes: FloatLike) -> FloatLike:
+    """Further reads of the cache where query heads that share a cached head are served one by one.
+
+    Equation  (r - 1) b s C / B2,  r query heads of a cached head, B2 the rate of the L2 cache; 0 with shared reads
+    Source    the engine's entry, which says for which groups a release had kernels
+    Assumes   heads of a group run at about the same time, so that all but the first hit the L2 cache; nothing where its
+              rate is not known
+    Checked   tests/costs/test_generation.py: as much as the group is large; published rates of TensorRT-LLM 0.6 and 0.9
+    """
+    l2, engine, shape = serving.machine.accelerator.l2_bandwidth, serving.engine, serving.shape
+    if engine is None or l2 is None or shape.mla is not None:
+        return 0.0 * np.asarray(cached_bytes)[()]
+    return (engine.num_cache_reads(shape.heads // shape.kv_heads) - 1.0) * cached_bytes / l2.value
 
 
 def prompt_attention_time_s(*, serving: Serving, num_tokens: FloatLike, prompt_len: float) -> FloatLike:
@@ -251,7 +267,8 @@ def iteration(
     """Seconds of one iteration that gives every running sequence a token and reads some prompt tokens.
 
     Equation  t = products + experts + attention to the cache and of prompts + activations + head + 2 l sums
-                  + l floor + engine;  with a pipeline, of one p-th of the tokens, in p places at once
+                  + l floor + engine;  l sums where attention and feed-forward are added up together; with a pipeline,
+                  of one p-th of the tokens, in p places at once
     Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 2; yu2022 (Orca)
     Assumes   kernels follow one another; sums over tensor parallelism are not hidden; a pipeline is always full
     Checked   tests/golden/test_generation_table.py: published tokens/s
@@ -260,7 +277,11 @@ def iteration(
     running, prompts = (np.asarray(n, dtype=np.float64) / p for n in (num_sequences, num_prompt_tokens))
     tokens, reads = running + prompts, np.asarray(prompts > 0.0, dtype=np.float64)
     size = tokens * shape.hidden * serving.recipe.activation_bytes
-    sums = 2.0 * shape.layers * tensor_sum_time_s(size_bytes=size, serving=serving)
+    sums = (
+        (1.0 if serving.has_parallel_blocks else 2.0)
+        * shape.layers
+        * tensor_sum_time_s(size_bytes=size, serving=serving)
+    )
     sampled = running + prompts / max(prompt_len, 1.0)
     floor = shape.layers * ((1.0 - reads) * rates.layer_s + reads * rates.prompt_layer_s)
     engine = rates.step_s + rates.sequence_s * running * p

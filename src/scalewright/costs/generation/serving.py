@@ -68,6 +68,8 @@ class Serving:
     """Devices that share the experts: those of one copy, or of several that exchange tokens."""
     engine: ServingEngine | None = None
     """Whose limits hold; None: only memory limits."""
+    has_parallel_blocks: bool = False
+    """Attention and feed-forward of a layer are added up in one sum over tensor parallelism, as in Falcon."""
 
     @property
     def products(self) -> Precision:

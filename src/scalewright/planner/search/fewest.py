@@ -80,7 +80,7 @@ def _choices(space: Space) -> list[KnobChoice]:
     """Choices that can hold the least memory: the leanest recipe, without those that another always undercuts."""
     fixed, recipe = space.fixed, min(space.recipes, key=lambda r: r.weight_bytes + r.gradient_bytes + r.optimizer_bytes)
     levels = tuple(c.recompute for c in space.choices()) if "recompute" in fixed.values else LEANEST
-    zero_stages = fixed.options("zero", LEANEST_ZERO)
+    zero_stages = tuple(zero for zero in fixed.options("zero", LEANEST_ZERO) if space.has_zero(zero))
     return [
         KnobChoice(recipe=recipe, stack=space.stack_of(zero), recompute=level, zero=zero, sp=bool(sp))
         for level, zero, sp in itertools.product(dict.fromkeys(levels), zero_stages, fixed.options("sp", (0, 1)))

@@ -108,6 +108,10 @@ class Space:
     def num_nodes(self) -> int:
         return self.machine.num_nodes_for(self.num_gpus)
 
+    def has_zero(self, zero: int) -> bool:
+        """Whether the stack has that ZeRO stage, or it was fixed by hand."""
+        return self.is_auto_stack or "zero" in self.fixed.values or zero <= self.stack_of(zero).max_zero
+
     def choices(self) -> tuple[KnobChoice, ...]:
         """Every combination of the other knobs, the simplest first; of equal layouts the first one wins.
 
@@ -119,7 +123,7 @@ class Space:
         return tuple(
             KnobChoice(recipe=recipe, stack=self.stack_of(zero), recompute=recompute, zero=zero, sp=bool(sp))
             for recipe, recompute, zero, sp in itertools.product(self.recipes, levels, stages, sequence)
-            if self.is_auto_stack or "zero" in self.fixed.values or zero <= self.stack_of(zero).max_zero
+            if self.has_zero(zero)
         )
 
     def degrees(self) -> Columns:

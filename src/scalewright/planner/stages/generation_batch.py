@@ -80,7 +80,7 @@ def serving_of(question: Question, generation: Generation) -> Serving:
         tp=int(layout.tp), pp=int(layout.pp), ep=int(layout.ep), weights=generation.weights,
         weight_bytes=costs.stored_bytes(generation.weights or recipe.name),
         cache_bytes=recipe.activation_bytes if generation.cache_bytes is None else generation.cache_bytes,
-        engine=generation.engine,
+        engine=generation.engine, has_parallel_blocks=generation.has_parallel_blocks,
     )  # fmt: skip
 
 
@@ -175,8 +175,15 @@ def _warnings(question: Question, generation: Generation, figures: GenerationFig
         )
     if tp > machine.gpus_per_node:
         warnings.append(f"tp={tp} spans nodes of {machine.gpus_per_node} devices")
-    warnings += [f"{reason}: the interval is wider" for reason in costs.unseen_generation(figures.serving)]
+    warnings += wider_words(figures.serving)
     return [*warnings, *machine.assumptions, *(question.facility.notes if question.facility else ())]
+
+
+def wider_words(serving: Serving) -> list[str]:
+    """Why the interval of generation is wider than usual."""
+    engine = costs.unseen_engine(serving)
+    reasons = [*costs.unseen_generation(serving), *(() if engine is None else (engine,))]
+    return [f"{reason}: the interval is wider" for reason in reasons]
 
 
 def _split(layout: Layout) -> str:

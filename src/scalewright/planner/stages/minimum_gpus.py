@@ -69,7 +69,8 @@ def minimum_gpus(
     *, spec: ModelSpec, machine: Machine, stack: Stack, recipe: Recipe, stage_name: StageName,
     seq: int, mode: TrainingMode | ModeName = "full", max_gpus: int = MAX_GPUS,
 ) -> MinimumGpus:  # fmt: skip
-    """The smallest power of two of devices on which the stage fits, weights sharded over all of them (ZeRO-3).
+    """The smallest power of two of devices on which the stage fits, weights sharded over all of them (ZeRO-3) or, where
+    the stack does not shard them, split by tensor and pipeline parallelism.
 
     Host memory counts where the machine says what a node has.
     """
@@ -104,10 +105,9 @@ class _Stage:
         """The stage on so many devices, or what they lack. `limit` is what half as many lacked."""
         if self.name == "generate":
             return self._served(num_gpus, limit)
-        layout = Layout(dp=num_gpus, mbs=1, gbs=num_gpus, zero=3, recompute="full")
         setting = Setting(
-            shape=self.spec.transformer, machine=self.machine, layout=layout, recipe=self.recipe, stack=self.stack,
-            mode=self.mode,
+            shape=self.spec.transformer, machine=self.machine, layout=self._leanest(num_gpus), recipe=self.recipe,
+            stack=self.stack, mode=self.mode,
         )  # fmt: skip
         devices, _, lack = _words(num_gpus)
         trained, has_reference = step_memory(setting), self.name == "rl"
@@ -129,6 +129,17 @@ class _Stage:
             stage=self.name, model=self.spec.id, mode=self.mode, num_gpus=num_gpus, tp=tp, memory=used,
             host_memory=host, limit=limit,
         )  # fmt: skip
+
+    def _leanest(self, num_gpus: int) -> Layout:
+        """The layout that keeps least on a device: weights sharded, or split where the stack does not shard them."""
+        if self.stack.max_zero == 3:
+            return Layout(dp=num_gpus, mbs=1, gbs=num_gpus, zero=3, recompute="full")
+        shape, tp = self.spec.transformer, 1
+        while tp * 2 <= min(num_gpus, self.machine.gpus_per_node) and shape.heads % (tp * 2) == 0:
+            tp *= 2
+        pp = max(p for p in range(1, num_gpus // tp + 1) if num_gpus % (tp * p) == 0 and shape.layers % p == 0)
+        dp = num_gpus // (tp * pp)
+        return Layout(dp=dp, tp=tp, pp=pp, mbs=1, gbs=dp, zero=self.stack.max_zero, sp=tp > 1, recompute="full")
 
     def _served(self, num_gpus: int, limit: str) -> MinimumGpus | str:
         copy = self._smallest_copy(num_gpus, 0.0)

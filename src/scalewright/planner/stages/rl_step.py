@@ -14,7 +14,7 @@ from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import RlFigures, RlPart
 from scalewright.planner.generation import Generation
 from scalewright.planner.question import Question
-from scalewright.planner.stages.generation_batch import hardware_flop
+from scalewright.planner.stages.generation_batch import hardware_flop, wider_words
 from scalewright.planner.stages.rl_memory import (
     held_memory,
     is_released,
@@ -160,7 +160,8 @@ def _footprint(
 
 def _warnings(question: Question, rollout: Answer, unseen: list[str], *, fits_host: bool) -> list[str]:
     mode, machine = question.mode, question.machine
-    warnings = [f"mode {mode}: {mode.title}", *rollout.warnings]
+    of_rollout = wider_words(rollout.generation.serving)  # the step's interval is its own
+    warnings = [f"mode {mode}: {mode.title}", *(w for w in rollout.warnings if w not in of_rollout)]
     if mode.is_offload and machine.host_memory_bytes_per_s is None:
         warnings.append(f"{machine.name}: memory rate of the hosts unknown, the optimizer there is not timed")
     if not fits_host:

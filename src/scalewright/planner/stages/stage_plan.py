@@ -18,7 +18,7 @@ from scalewright.planner.question import (
     resolve_spec,
     resolve_stack,
 )
-from scalewright.planner.request import PlanOptions, parse_counts
+from scalewright.planner.request import PlanOptions, check_top, parse_counts
 from scalewright.planner.search.space import parse_fixed
 from scalewright.planner.stages.minimum_gpus import MinimumGpus, fewest_by_mode
 from scalewright.planner.stages.stage_search import (
@@ -87,6 +87,7 @@ def plan_stage(
 
     `teacher` is the model that generates in distillation.
     """
+    check_top(options.top)
     spec, mode = resolve_spec(catalog, options.model), training_mode(options.mode)
     place = resolve_place(
         catalog, system, partition=options.partition, network=options.network, num_ranks=options.gpus or 1

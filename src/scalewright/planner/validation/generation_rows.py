@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scalewright.catalog.derive import link_bytes_per_s
 from scalewright.catalog.generation_runs import (
     GenerationHabits,
     PublishedGeneration,
@@ -16,13 +15,14 @@ from scalewright.catalog.generation_runs import (
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import ServingEngine
 from scalewright.costs.generation import cached_bytes
-from scalewright.costs.machine import Machine, machine_from_hardware
+from scalewright.costs.machine import Machine
 from scalewright.errors import NotExpressedError, ScalewrightError, UnknownNameError
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.generation import Generation
 from scalewright.planner.question import Question, check
+from scalewright.planner.validation.published_rows import lacks_network, row_machine
 from scalewright.planner.validation.validate import NotInScopeError, published_spec
-from scalewright.units import BYTES_PER_S, SECONDS, parse
+from scalewright.units import SECONDS, parse
 from scalewright.workload.layout import Layout
 from scalewright.workload.precision import RECIPES, Recipe
 
@@ -141,6 +141,7 @@ def generation_question(
     stage = Generation(
         prompt_len=run.isl, response_len=run.osl, weights=weights, cache_bytes=cache, engine=engine,
         max_running=_max_running(run, int(layout.dp)), requests_per_s=run.requests_per_s,
+        has_parallel_blocks=run.model.name.lower().startswith(habits.parallel_blocks.families),
     )  # fmt: skip
     num, how = _num_requests(habits, run, engine)
     question = Question(
@@ -170,11 +171,11 @@ def _cache_bytes(run: PublishedGeneration, recipe: Recipe, weights: str) -> floa
 
 def _engine(catalog: Catalog, run: PublishedGeneration) -> ServingEngine | None:
     """The catalogued engine of a row, by the first word of what the row calls it."""
-    name = run.engine.partition(" ")[0]
+    name, _, release = run.engine.partition(" ")
     if not name:
         return None
     try:
-        return catalog.engine(name)
+        return catalog.engine(name).model_copy(update={"release": release.strip()})
     except UnknownNameError:
         return None
 
@@ -208,18 +209,7 @@ def _num_requests(
 
 
 def _machine(catalog: Catalog, run: PublishedGeneration) -> tuple[Machine, list[str]]:
-    """The row's nodes. Cards without a link of their own exchange over the host's."""
-    h, assumed, scale_up = run.hardware, [], None
-    accelerator = catalog.accelerator(h.gpu)
-    if accelerator.scale_up_link is None:
-        link = catalog.link(accelerator.host_link or "pcie4-x16")
-        scale_up = link_bytes_per_s(link)
-        assumed.append(f"devices of a node exchange over {link.id}")
-    stated = h.inter_bw_gb_per_s_per_gpu
-    if stated is None and h.gpus > h.gpus_per_node:
-        raise NotExpressedError(f"the row gives no network between nodes of {h.gpu}")
-    machine = machine_from_hardware(
-        catalog, gpu=h.gpu, gpus_per_node=h.gpus_per_node, scale_up_bytes_per_s=scale_up,
-        network_bytes_per_s_per_gpu=None if stated is None else parse(f"{stated} GB/s", BYTES_PER_S),
-    )  # fmt: skip
+    if lacks_network(run.hardware):
+        raise NotExpressedError(f"the row gives no network between nodes of {run.hardware.gpu}")
+    machine, assumed = row_machine(catalog, run.hardware)
     return machine, [*machine.assumptions, *assumed]

@@ -15,6 +15,7 @@ from scalewright.costs.interval import COVERAGE_FRAC
 from scalewright.errors import ConfigError
 from scalewright.planner.validation import scores
 from scalewright.planner.validation.generation_rows import GenerationRow, generation_rows
+from scalewright.planner.validation.published_rows import reason_counts
 from scalewright.records.documents import document, read_document
 
 LEFT_OUT_KIND = "generation-left-out"
@@ -46,11 +47,7 @@ class GenerationTable:
 
     @property
     def reasons(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for row in self.rows:
-            if row.reason is not None:
-                counts[row.reason] = counts.get(row.reason, 0) + 1
-        return counts
+        return reason_counts(self.rows)
 
     def groups(self, grouping: str) -> dict[str, list[GenerationRow]]:
         grouped: dict[str, list[GenerationRow]] = {}
@@ -58,13 +55,13 @@ class GenerationTable:
             grouped.setdefault(GROUPINGS[grouping](row.run), []).append(row)
         return grouped
 
-    def left_out_mape_frac(self, grouping: str) -> float | None:
-        """Mean error with each group of a grouping left out, every row weighing the same."""
+    def left_out_mean_frac(self, grouping: str, score: str = "mape_frac") -> float | None:
+        """A score with each group of a grouping left out, every row weighing the same."""
         own = self.left_out.get(grouping)
         if not own:
             return None
-        pairs = [(float(s["mape_frac"] or 0.0), int(s["num_rows"] or 0)) for s in own.values()]
-        return sum(mape * num for mape, num in pairs) / sum(num for _, num in pairs)
+        pairs = [(float(s[score] or 0.0), int(s["num_rows"] or 0)) for s in own.values()]
+        return sum(value * num for value, num in pairs) / sum(num for _, num in pairs)
 
     def as_document(self) -> dict[str, Any]:
         groups = [
@@ -75,7 +72,8 @@ class GenerationTable:
         ]  # fmt: skip
         body = {
             "overall": generation_scores(self.predicted),
-            "left_out_mape_frac": {name: self.left_out_mape_frac(name) for name in DIMENSIONS},
+            "left_out_mape_frac": {name: self.left_out_mean_frac(name) for name in DIMENSIONS},
+            "left_out_coverage_frac": {name: self.left_out_mean_frac(name, "coverage_frac") for name in DIMENSIONS},
             "groups": groups,
             "reasons": self.reasons,
             "rows": [row.as_dict() for row in self.rows],

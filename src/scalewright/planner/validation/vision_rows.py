@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scalewright.catalog.derive import link_bytes_per_s
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.catalog.stack import Stack
 from scalewright.catalog.vision_runs import (
@@ -19,12 +18,12 @@ from scalewright.catalog.vision_runs import (
     vision_frameworks,
     vision_runs,
 )
-from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
+from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.errors import NotExpressedError, ScalewrightError
 from scalewright.planner.answer import answer
 from scalewright.planner.question import Question, VisionModelStep, ask
+from scalewright.planner.validation.published_rows import lacks_network, reason_counts, row_machine
 from scalewright.records.documents import read_document
-from scalewright.units import BYTES_PER_S, parse
 from scalewright.workload.layout import Layout
 
 LEAST_BATCH = 16
@@ -146,22 +145,11 @@ def _stack(catalog: Catalog, code: Code) -> Stack:
 
 
 def _machine(catalog: Catalog, run: PublishedVisionRun) -> tuple[Machine, list[str]]:
-    """The row's nodes. Cards without a link of their own exchange over the host's; an unstated network is usual."""
-    h, assumed, scale_up = run.hardware, [], None
-    accelerator = catalog.accelerator(h.gpu)
-    if accelerator.scale_up_link is None:
-        link = catalog.link(accelerator.host_link or "pcie4-x16")
-        scale_up = link_bytes_per_s(link)
-        assumed.append(f"devices of a node exchange over {link.id}")
-    stated = h.inter_bw_gb_per_s_per_gpu
-    network = None if stated is None else parse(f"{stated} GB/s", BYTES_PER_S)
-    machine = machine_from_hardware(
-        catalog, gpu=h.gpu, gpus_per_node=h.gpus_per_node, scale_up_bytes_per_s=scale_up,
-        network_bytes_per_s_per_gpu=network,
-    )  # fmt: skip
-    if network is not None or h.gpus <= h.gpus_per_node:
+    """The row's nodes; an unstated network is usual."""
+    machine, assumed = row_machine(catalog, run.hardware)
+    if not lacks_network(run.hardware):
         return machine, assumed
-    name, reachable = _usual_network(catalog, accelerator.architecture)
+    name, reachable = _usual_network(catalog, machine.accelerator.architecture)
     return replace(machine, network_bytes_per_s_per_gpu=reachable), [*assumed, f"network of {name}"]
 
 
@@ -193,11 +181,7 @@ class VisionTable:
 
     @property
     def reasons(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for row in self.rows:
-            if row.reason is not None:
-                counts[row.reason] = counts.get(row.reason, 0) + 1
-        return counts
+        return reason_counts(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
         return {

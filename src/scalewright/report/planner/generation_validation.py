@@ -8,14 +8,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from scalewright.planner.validation.generation_table import (
-    DIMENSIONS,
     GROUPINGS,
     GenerationTable,
     Scores,
     generation_scores,
 )
 from scalewright.report.console import plain_table
-from scalewright.report.planner.validation import percent
+from scalewright.report.planner.validation import percent, print_reasons
 
 NAME_WIDTH = 26
 
@@ -30,14 +29,11 @@ def print_generation_table(console: Console, table: GenerationTable) -> None:
         for name, rows in table.groups(grouping).items():
             own = table.left_out.get(grouping, {}).get(name, {})
             shown.add_row(escape(name[:NAME_WIDTH]), *_cells(generation_scores(rows)), *_unseen(own))
-        mean = table.left_out_mape_frac(grouping) if grouping in DIMENSIONS else None
-        shown.add_row("[bold]all rows[/]", *_cells(generation_scores(table.predicted)), percent(mean), "")
+        unseen = (table.left_out_mean_frac(grouping, score) for score in ("mape_frac", "coverage_frac"))
+        shown.add_row("[bold]all rows[/]", *_cells(generation_scores(table.predicted)), *map(percent, unseen))
         console.print(shown)
         console.print()
-    if table.reasons:
-        console.print("[bold]rows not predicted, and why[/]")
-        for reason, count in table.reasons.items():
-            console.print(f"{count:5d}  {escape(reason)}")
+    print_reasons(console, table.reasons)
 
 
 def _unseen(own: Mapping[str, float | int | None]) -> tuple[str, str]:

@@ -51,10 +51,15 @@ def print_error_table(console: Console, table: ErrorTable) -> None:
     _print_overall(console, table.overall)
     _print_coverage(console, table)
     _print_regrets(console, table)
-    if table.reasons:
-        console.print("[bold]rows not predicted, and why[/]")
-        for reason, count in table.reasons.items():
-            console.print(f"{count:5d}  {escape(reason)}")
+    print_reasons(console, table.reasons)
+
+
+def print_reasons(console: Console, reasons: Mapping[str, int], *, what: str = "rows") -> None:
+    """How many rows have no prediction, by reason; nothing where all have one."""
+    if reasons:
+        console.print(f"[bold]{what} not predicted, and why[/]")
+    for reason, count in reasons.items():
+        console.print(f"{count:5d}  {escape(reason)}")
 
 
 def _print_coverage(console: Console, table: ErrorTable) -> None:

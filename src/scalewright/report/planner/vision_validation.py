@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from scalewright.planner.validation.vision_rows import VisionTable, vision_scores
 from scalewright.report.console import plain_table
-from scalewright.report.planner.validation import percent
+from scalewright.report.planner.validation import percent, print_reasons
 
 PUBLICATION_WIDTH = 32
 
@@ -36,10 +36,7 @@ def print_vision_table(
     shown.add_row("[bold]all rows[/]", *_cells(vision_scores(table.predicted)), mean, inside)
     console.print()
     console.print(shown)
-    if table.reasons:
-        console.print("[bold]vision rows not predicted, and why[/]")
-        for reason, count in table.reasons.items():
-            console.print(f"{count:5d}  {escape(reason)}")
+    print_reasons(console, table.reasons, what="vision rows")
 
 
 def _cells(scores: Mapping[str, float | int | None]) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ def num_pages_within(
         least = units.format(float((num_least + 1) * page_bytes), units.BYTES)
         given = units.format(float(budget_bytes), units.BYTES)
         raise ConfigError(
-            f"cache_bytes is {given}: one sequence of {max_context} tokens needs {least}; raise it or lower max_context"
+            f"a cache of {given} is too small: one sequence of {max_context} tokens needs {least}; give more (--cache) "
+            "or a shorter context (--context)"
         )
     return num_pages

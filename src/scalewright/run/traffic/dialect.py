@@ -168,8 +168,10 @@ def _dialects(model: str, target: ServerTarget, *, has_texts: bool) -> Iterator[
 async def first_model(address: Address) -> str:
     """The first model that the server lists."""
     status, text = await get_text(address, "/v1/models")
-    if status in KEY_STATUSES or status >= 500:
+    if status in KEY_STATUSES or status in BUSY:
         raise_status(status, text, address)
+    if status >= 500:
+        raise ServerFailedError(f"answered {status} to /v1/models; name its model with --server-model")
     try:
         return str(json.loads(text)["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError) as error:
