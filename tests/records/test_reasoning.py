@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from scalewright.errors import ConfigError, DocumentError
+from scalewright.observe.reason_summary import add_cost
+from scalewright.records.documents import document, write_document
 from scalewright.records.reasoning import (
     Accuracy,
     CollectiveUse,
@@ -95,3 +97,13 @@ def test_answers_of_all_shards_each_once(tmp_path: Path) -> None:
     assert read_stored_answers(tmp_path) == [answer, other]
     with pytest.raises(ConfigError, match="holds no answers"):
         read_stored_answers(tmp_path / "nothing")
+
+
+def test_money_follows_from_the_price_of_the_machine(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    write_stage(directory, record())
+    add_cost(directory)
+    assert read_stage(directory).cost_usd == 2.0, "no price is known, so nothing is changed"
+    write_document(directory.machine, document("machine", {"usd_per_s": 0.5}))
+    add_cost(directory)
+    assert read_stage(directory).cost_usd == pytest.approx(1.5)

@@ -22,6 +22,7 @@ from scalewright.launch.ranks.external import become_rank, rank_of_process, run_
 from scalewright.launch.ranks.local import run_ranks
 from scalewright.observe.alpha_beta import add_fits
 from scalewright.observe.generation_summary import add_comparison
+from scalewright.observe.reason_summary import add_cost
 from scalewright.observe.rollup import write_rollup
 from scalewright.records.documents import write_document, write_text
 from scalewright.records.events import Event, EventTail
@@ -32,7 +33,11 @@ from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.registry import kind_named
 
-AFTER_RANKS: dict[str, Callable[[RunDirectory], None]] = {"collectives": add_fits, "generate": add_comparison}
+AFTER_RANKS: dict[str, Callable[[RunDirectory], None]] = {
+    "collectives": add_fits,
+    "generate": add_comparison,
+    "reason": add_cost,
+}
 """What is added to a benchmark's measurements once its ranks have ended."""
 
 LONGEST_ON_LINKS_S = 3600.0

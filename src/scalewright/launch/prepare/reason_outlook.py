@@ -246,6 +246,12 @@ def _score_s(task: Task, traces: Sequence[Trace]) -> float:
     return (time.process_time() - begun_s) / len(traces)
 
 
-def stage_machine(here: Here, precision: str) -> dict[str, Any]:
-    """The devices of the run: peak and memory rate are the roofs of a stage's roofline."""
-    return here.as_document(precision) | {"memory_bytes_per_s": here.machine.hbm_bytes_per_s}
+def stage_machine(
+    catalog: Catalog, here: Here, *, precision: str, num_ranks: int, system: str | None
+) -> dict[str, Any]:
+    """The devices of the run: peak and memory rate are the roofs of a stage's roofline, and what a second costs."""
+    prices = catalog.prices(here.machine.accelerator.id, system)
+    return here.as_document(precision) | {
+        "memory_bytes_per_s": here.machine.hbm_bytes_per_s,
+        "usd_per_s": prices[0].usd_per_s * num_ranks if prices else None,
+    }

@@ -228,7 +228,11 @@ def _predicted(catalog: Catalog, execution: Execution, config: ReasonRun, point:
     return replace(
         execution,
         prediction=None if prediction is None else prediction.document(),
-        machine=None if here is None else stage_machine(here, config.precision),
+        machine=None
+        if here is None
+        else stage_machine(
+            catalog, here, precision=config.precision, num_ranks=config.num_ranks, system=point.system_name
+        ),
         forecast=outlook.forecast,
         expected_s=None if prediction is None or here is None else prediction.whole.time_s + here.start_s,
     )
