@@ -66,6 +66,8 @@ class StageShown:
     predicted_s: BoundedFigure | None = None
     """Predicted time of the steps."""
     seconds_by_part: dict[str, float] = field(default_factory=dict)
+    predicted_by_part: dict[str, float] = field(default_factory=dict)
+    """Predicted seconds of the same parts, without evaluation and checkpoints."""
     accuracy: BoundedFigure | None = None
     """Greedy."""
     pass_at_k: dict[int, BoundedFigure] = field(default_factory=dict)

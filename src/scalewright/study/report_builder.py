@@ -32,10 +32,17 @@ from scalewright.study.statements import contradictions
 from scalewright.study.store import Store
 
 NO_OUTCOME = Outcome()
+WHEN_RUN = (
+    "A stage is predicted when it starts, because what it starts from is known then: study run shows the prediction "
+    "beside what was measured. A stage that starts from nothing is predicted here if its options name a system."
+)
 
 
 def predicted_report(catalog: Catalog, study: Study) -> StudyReport:
-    return with_observations(catalog, study, report_of(predict_study(catalog, study)))
+    report = with_observations(catalog, study, report_of(predict_study(catalog, study)))
+    if study.pipeline is not None and not report.metrics:
+        report = replace(report, notes=(*report.notes, WHEN_RUN))
+    return report
 
 
 def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:

@@ -54,10 +54,23 @@ function pipeline(article) {
   }
 
   // --- time and energy ---------------------------------------------------------------------------------------------
-  function stacked(caption, valuesOf, metric, isShare) {
-    const rows = done.map((stage) => ({ stage, values: valuesOf(stage) })).filter((row) => Object.values(row.values).some((v) => v > 0));
+  const totalOf = (values) => Object.values(values).reduce((a, b) => a + b, 0);
+  /* The predicted split, as a thin bar below the measured one. */
+  function thinBar(figure, svg, row, y, at, metric) {
+    const whole = totalOf(row.predicted);
+    let start = 0;
+    for (const part of data.parts) {
+      const value = row.predicted[part.name] || 0;
+      if (value <= 0) continue;
+      const x = at(start / whole);
+      tip(figure, make("rect", { class: "thin", x, y, width: Math.max(at((start + value) / whole) - x, 0.5), height: 4, fill: part.colour, stroke: "var(--paper)", "stroke-width": 0.5 }, svg), `${row.stage.label}: ${part.title} predicted ${format(value, metric)}, ${tidy((100 * value) / whole)} % of the steps`);
+      start += value;
+    }
+  }
+  function stacked(caption, valuesOf, metric, isShare, predictedOf = () => ({})) {
+    const rows = done.map((stage) => ({ stage, values: valuesOf(stage), predicted: predictedOf(stage) })).filter((row) => Object.values(row.values).some((v) => v > 0));
     if (!rows.length) return;
-    const totals = rows.map((row) => Object.values(row.values).reduce((a, b) => a + b, 0));
+    const totals = rows.map((row) => totalOf(row.values));
     const STEP = FONT + 14, T = 4, B = isShare ? 26 : 26, H = T + B + STEP * rows.length;
     const L = wide(rows.map((row) => row.stage.label)), R = wide(totals.map((total) => format(total, metric)));
     const { figure, svg } = frame(plots, caption, H);
@@ -76,10 +89,11 @@ function pipeline(article) {
         const value = row.values[part.name] || 0, length = isShare ? (100 * value) / totals[at] : value / unit.size;
         if (value <= 0) continue;
         const x1 = L + X.at(start) * (W - L - R), x2 = L + X.at(start + length) * (W - L - R);
-        tip(figure, make("rect", { x: x1, y, width: Math.max(x2 - x1, 0.5), height: STEP - 6, fill: part.colour }, svg), `${row.stage.label}: ${part.title} ${format(value, metric)}, ${tidy((100 * value) / totals[at])} % of the stage`);
+        tip(figure, make("rect", { x: x1, y, width: Math.max(x2 - x1, 0.5), height: STEP - (totalOf(row.predicted) ? 10 : 6), fill: part.colour }, svg), `${row.stage.label}: ${part.title} ${format(value, metric)}, ${tidy((100 * value) / totals[at])} % of the stage`);
         start += length;
       }
       make("text", { x: W, y: y + STEP / 2 + 1, "text-anchor": "end" }, svg, format(totals[at], metric));
+      thinBar(figure, svg, row, y + STEP - 7, (share) => L + X.at(100 * share) * (W - L - R), metric);
     });
     const used = data.parts.filter((part) => rows.some((row) => (row.values[part.name] || 0) > 0));
     key(figure, used.map((part) => [part.title, part.colour]));
@@ -162,7 +176,7 @@ function pipeline(article) {
     for (const group of data.groups) {
       const box = make("div", { class: "curve-group" }, parent);
       make("h4", {}, box, group.title);
-      const names = new Map(group.stages.map((stage) => [stage.colour, stage.label.replace(/ #\d+$/, "")]));
+      const names = new Map(group.stages.map((stage) => [stage.colour, stage.label.replace(/, seed \d+$/, "")]));
       if (names.size > 1) key(box, [...names].map(([colour, name]) => [name, COLOURS[colour % COLOURS.length], "\u2501"]));
       const charts = make("div", { class: "plots small" }, box);
       for (const [name, title] of Object.entries(data.curves)) curves(charts, group, name, title);
@@ -170,7 +184,7 @@ function pipeline(article) {
   }
 
   accuracies();
-  stacked("Time by part of the step", (stage) => stage.seconds_by_part, SECONDS, true);
+  stacked("Time by part of the step" + (done.some((stage) => totalOf(stage.predicted_by_part)) ? "; thin bars: predicted" : ""), (stage) => stage.seconds_by_part, SECONDS, true, (stage) => stage.predicted_by_part);
   stacked("Energy by part of the step" + " (" + scaled(Math.max(1, ...done.map((stage) => stage.energy_j || 0)), JOULES).name + ")", (stage) => stage.energy_by_part, JOULES, false);
   roofline();
   drawCurves();

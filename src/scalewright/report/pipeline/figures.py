@@ -49,7 +49,7 @@ class TableRow:
 def label(stage: StageShown, pipeline: PipelineShown) -> str:
     """Name of a stage; with its seed where there are several."""
     several = sum(other.name == stage.name for other in pipeline.stages) > 1
-    return f"{stage.name} #{stage.seed}" if several else stage.name
+    return f"{stage.name}, seed {stage.seed}" if several else stage.name
 
 
 def part_title(name: str) -> str:
@@ -70,6 +70,13 @@ def with_interval(estimate: BoundedFigure | None) -> str:
 
 def seconds(value: float | None) -> str:
     return NONE if value is None else units.format(value, units.SECONDS)
+
+
+def _predicted(estimate: BoundedFigure | None) -> str:
+    if estimate is None:
+        return NONE
+    ends = "" if estimate.low == estimate.high else f" ({seconds(estimate.low)} to {seconds(estimate.high)})"
+    return f"{seconds(estimate.value)}{ends}"
 
 
 def _amount(value: float | None, dimension: units.Dimension) -> str:
@@ -122,7 +129,7 @@ ROWS: dict[str, Callable[[StageShown], str]] = {
     "gate": lambda stage: NONE if stage.passes_gate is None else ("passed" if stage.passes_gate else "not passed"),
     "time": lambda stage: seconds(stage.took_s),
     "time of the steps": lambda stage: seconds(steps_s(stage)),
-    "predicted": lambda stage: NONE if stage.predicted_s is None else seconds(stage.predicted_s.value),
+    "predicted, 90 % interval": lambda stage: _predicted(stage.predicted_s),
     "measured over predicted": ratio,
     "communication": lambda stage: percent(stage.communication_frac),
     "utilisation": lambda stage: percent(stage.utilisation_frac),

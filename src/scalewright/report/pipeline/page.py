@@ -18,8 +18,8 @@ from scalewright.report.pipeline.figures import (
 )
 
 CHART_KEYS = (
-    "name", "seed", "stage", "state", "seconds_by_part", "accuracy", "num_problems", "energy_j", "roofline",
-    "peak_flop_per_s", "memory_bytes_per_s", "took_s", "predicted_s",
+    "name", "seed", "stage", "state", "seconds_by_part", "predicted_by_part", "accuracy", "num_problems",
+    "energy_j", "roofline", "peak_flop_per_s", "memory_bytes_per_s", "took_s", "predicted_s",
 )  # fmt: skip
 
 

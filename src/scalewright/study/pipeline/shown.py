@@ -70,7 +70,7 @@ def _stage(study: Study, store: Store, pipeline: PlannedPipeline, run: StageRun)
     }
     if record is None:
         return StageShown(**common)
-    return StageShown(**common, **_figures(record), **_roofs(directory), predicted_s=_predicted_s(directory))
+    return StageShown(**common, **_figures(record), **_roofs(directory), **_predicted(directory))
 
 
 def _state(store: Store, pipeline: PlannedPipeline, run: StageRun) -> tuple[StageState, str]:
@@ -138,16 +138,19 @@ def _roofs(directory: RunDirectory) -> dict[str, Any]:
     return {name: None if value is None else float(value) for name, value in roofs.items()}
 
 
-def _predicted_s(directory: RunDirectory) -> BoundedFigure | None:
-    """Predicted time of the stage's steps, with its interval; the value alone where it has none."""
+def _predicted(directory: RunDirectory) -> dict[str, Any]:
+    """Predicted time of the stage's steps, with its interval, and by part; empty where nothing was predicted."""
     if not directory.prediction.exists():
-        return None
+        return {}
     prediction = read_document(directory.prediction, "prediction")
     value = prediction.get("training_time_s")
     if value is None:
-        return None
+        return {}
     low, high = prediction.get("training_time_interval_s") or (value, value)
-    return BoundedFigure(value=float(value), low=float(low), high=float(high))
+    return {
+        "predicted_s": BoundedFigure(value=float(value), low=float(low), high=float(high)),
+        "predicted_by_part": {name: float(part) for name, part in prediction.get("seconds_by_part", {}).items()},
+    }
 
 
 def curve_columns(points: Sequence[CurvePoint]) -> dict[str, tuple[float | None, ...]]:
