@@ -175,18 +175,19 @@ Pairs = Mapping[tuple[str, str], list[Pair]]
 
 
 def _measured_pairs(results: Results) -> Pairs:
-    """The study's first measured metric, predicted and measured."""
-    measured_names = {name for outcome in results.measured for name in outcome.numbers}
-    names = [name for name in results.study.metrics if name in measured_names]
-    if not results.predicted or not names:
+    """The study's first metric that is both predicted and measured."""
+    if not results.predicted:
         return {}
-    name = names[0]
-    pairs = [
-        (index, predicted.numbers[name], Number(value=measured.numbers[name].value))
-        for index, (predicted, measured) in enumerate(zip(results.predicted, results.measured, strict=True))
-        if name in predicted.numbers and name in measured.numbers and not predicted.problem
-    ]
-    return {(name, ""): pairs} if pairs else {}
+    both = list(zip(results.predicted, results.measured, strict=False))
+    for name in results.study.metrics:
+        pairs = [
+            (index, predicted.numbers[name], Number(value=measured.numbers[name].value))
+            for index, (predicted, measured) in enumerate(both)
+            if name in predicted.numbers and name in measured.numbers and not predicted.problem
+        ]
+        if pairs:
+            return {(name, ""): pairs}
+    return {}
 
 
 def _published_pairs(results: Results) -> Pairs:
