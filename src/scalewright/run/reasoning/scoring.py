@@ -24,6 +24,8 @@ from scalewright.run.language.model import Head
 
 CHUNK_BYTES = {"cpu": 16 * units.MIB, "cuda": 512 * units.MIB}
 """Scores of this size are worked on at once."""
+ROW_MULTIPLE = 256
+"""Large pieces have a multiple of this many rows, as products like it."""
 KEPT_BYTES = {"cpu": 256 * units.MIB, "cuda": 4 * units.GIB}
 """Scores up to this size stay in memory until the backward pass."""
 
@@ -112,6 +114,7 @@ class _Scored(torch.autograd.Function):
 
 def _chunks(x_TD: Tensor, weight_VD: Tensor) -> Iterator[slice]:
     each = max(CHUNK_BYTES[x_TD.device.type] // (weight_VD.shape[0] * x_TD.element_size()), 1)
+    each -= each % ROW_MULTIPLE if each > ROW_MULTIPLE else 0
     for start in range(0, x_TD.shape[0], each):
         yield slice(start, min(start + each, x_TD.shape[0]))
 
