@@ -45,8 +45,8 @@ WARM_UP, TIMED, RATE = 3, 5, 1e-6
 SIZES: dict[str, dict[str, int]] = {
     "cuda": {"layers": 24, "hidden": 1024, "heads": 16, "ffn": 2816, "vocab": 32768, "prompts": 16, "prompt": 128,
              "answer": 256, "group": 8, "rows": 128},
-    "cpu": {"layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 512, "prompts": 4, "prompt": 12, "answer": 16,
-            "group": 4, "rows": 16},
+    "cpu": {"layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 512, "prompts": 2, "prompt": 12, "answer": 6,
+            "group": 2, "rows": 16},
 }  # fmt: skip
 
 

@@ -175,6 +175,16 @@ def test_shorter_weights_give_nearly_the_same_probabilities(
     assert whole.stats.weight_bytes - short.stats.weight_bytes >= products * (4 - width) * 0.9
 
 
+@pytest.mark.parametrize(("precision", "most"), [("int4", 15), ("int3", 7)])
+def test_rounded_weights_have_so_many_values_in_a_row(precision: str, most: int) -> None:
+    model = engine_of("llama", precision=precision)._model.transformer
+    for block in model.blocks():
+        for product in (block.attention.qkv, block.feed_forward.down):
+            assert max(len(row.unique()) for row in product.weight) <= most
+    assert model.embedding is not None
+    assert len(model.embedding.tokens.weight[0].unique()) > most
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

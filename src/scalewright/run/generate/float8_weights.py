@@ -1,4 +1,4 @@
-"""Linear layers whose weights are stored in 8 bit, with one scale for each row, and multiplied in 16 bit or more.
+"""Weights rounded row by row, and linear layers that store them in 8 bit and multiply in 16 bit or more.
 
 Source  micikevicius2022 (arXiv:2209.05433): the format e4m3
 """
@@ -18,6 +18,17 @@ def quantised_rows(w_NK: Tensor) -> tuple[Tensor, Tensor]:
     largest = torch.finfo(STORED).max
     scale_N = w_NK.float().abs().amax(dim=1).clamp(min=TINY) / largest
     return (w_NK.float() / scale_N[:, None]).clamp(-largest, largest).to(STORED), scale_N
+
+
+def rounded_rows(w_NK: Tensor, num_bits: int) -> Tensor:
+    """The weight rounded to whole multiples of a step of its row, as integers of so many bits would store it.
+
+    Equation  step = max |w| / (2^(bits - 1) - 1) of each row;  w -> step round(w / step)
+    """
+    largest = 2 ** (num_bits - 1) - 1
+    step_N1 = w_NK.float().abs().amax(dim=1, keepdim=True).clamp(min=TINY) / largest
+    rounded_NK: Tensor = (w_NK.float() / step_N1).round() * step_N1
+    return rounded_NK
 
 
 class StoredFloat8Linear(nn.Linear):

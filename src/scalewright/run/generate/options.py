@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from scalewright.errors import ConfigError
 from scalewright.run.generate.requests import Completion
 
-WeightPrecision = Literal["fp32", "bf16", "fp8"]
+WeightPrecision = Literal["fp32", "bf16", "fp8", "int4", "int3"]
 Execution = Literal["auto", "plain", "kernels", "graphs"]
 """plain: PyTorch's operators; kernels: our Triton kernels; graphs: the fastest of both for each product, timed when a
 batch size is first met, and the whole step replayed as a CUDA graph; auto: graphs on GPUs with Triton, else plain."""
@@ -29,7 +29,9 @@ class EngineOptions:
     page_tokens: int = 0
     """Tokens of a page of the cache; 0: 16 on CPUs, 64 on GPUs."""
     precision: WeightPrecision = "bf16"
-    """Of stored weights. fp8 weights are multiplied as bf16; keys and values have the type of the products."""
+    """Of stored weights. fp8 weights are multiplied as bf16; keys and values have the type of the products. int4 and
+    int3 round the weights of layers to so many bits and store them in 16 bit (32 on CPUs): they save nothing, and show
+    what an engine that coarse would write."""
     execution: Execution = "auto"
 
     def __post_init__(self) -> None:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, nearest
-from scalewright.run.generate.float8_weights import STORED, StoredFloat8Linear, quantised_rows
+from scalewright.run.generate.float8_weights import STORED, StoredFloat8Linear, quantised_rows, rounded_rows
 from scalewright.run.generate.options import WeightPrecision
 from scalewright.run.generate.tensor_ranks import TensorRanks
 from scalewright.run.language.model import TIED_HEAD, FeedForward, LinearClass, Transformer, fill_initial
 from scalewright.run.language.rotary import LayerConstants
 
 NamedTensors = Iterable[tuple[str, Tensor]]
+ROUNDED_BITS: dict[str, int] = {"int4": 4, "int3": 3}
 
 
 class ServedModel:
@@ -34,7 +35,9 @@ class ServedModel:
         check_shape(shape, max_context=max_context)
         self.whole_shape, self.shape = shape, ranks.local_shape(shape)
         self.ranks, self.device = ranks, device
-        self.dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+        self._num_bits = ROUNDED_BITS.get(precision, 0)
+        is_wide = precision == "fp32" or (self._num_bits > 0 and device.type == "cpu")
+        self.dtype = torch.float32 if is_wide else torch.bfloat16
         positions_L = torch.arange(max_context, device=device)
         linear: LinearClass = StoredFloat8Linear if precision == "fp8" else nn.Linear
         self.transformer = _without_storage(self.shape, positions_L, constants, linear)
@@ -103,6 +106,8 @@ class ServedModel:
             owner.scale_N.copy_(scale_N)
             return
         target = getattr(owner, attribute)
+        if self._num_bits and name.startswith("layers.") and isinstance(owner, nn.Linear) and attribute == "weight":
+            values = rounded_rows(values, self._num_bits)
         if name == TIED_HEAD:
             rows = self.ranks.rows(self.whole_shape.vocab)
             values = values[rows.start : rows.stop]

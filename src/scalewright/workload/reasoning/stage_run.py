@@ -15,7 +15,7 @@ from scalewright.data.reasoning.settings import TaskSettings
 from scalewright.errors import ConfigError
 from scalewright.records.documents import check_schema, document
 from scalewright.records.reasoning import StageName
-from scalewright.workload.generate_run import EngineExecution, SamplingSettings, WeightPrecision
+from scalewright.workload.generate_run import EngineExecution, SamplingSettings
 from scalewright.workload.language_run import (
     OptimizerSettings,
     RunPrecision,
@@ -30,6 +30,8 @@ from scalewright.workload.reasoning.policy_loss import PolicyLoss
 from scalewright.workload.run_options import DeviceKind, check_literals
 
 KIND = "reason-run"
+EnginePrecision = Literal["fp32", "bf16", "fp8", "int4", "int3"]
+"""int4 and int3 round weights to so many bits without storing them shorter, to study an engine that coarse."""
 DistillMode = Literal["data", "on-policy"]
 Kept = Literal["correct", "all"]
 MOST_SEED = 2**63
@@ -39,7 +41,7 @@ MOST_SEED = 2**63
 class EngineSettings:
     """The engine that writes answers. Its weights are those of the trainer, in a precision of their own."""
 
-    precision: WeightPrecision = "fp32"
+    precision: EnginePrecision = "fp32"
     tp: int = 1
     """Ranks that share one copy of the model; copies share the prompts."""
     max_running: int = 256
@@ -48,7 +50,7 @@ class EngineSettings:
     execution: EngineExecution = "auto"
 
     def __post_init__(self) -> None:
-        check_literals(self, {"precision": WeightPrecision, "execution": EngineExecution})
+        check_literals(self, {"precision": EnginePrecision, "execution": EngineExecution})
         for name in ("tp", "max_running"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"engine {name} is {getattr(self, name)}: give 1 or more")
