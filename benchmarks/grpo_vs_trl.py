@@ -12,9 +12,10 @@ engine. TRL trains weights in bf16 without a copy in fp32; ours keeps one. Times
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -191,27 +192,42 @@ def theirs(folder: Path, sizes: dict[str, int], device: torch.device, batching: 
     }  # fmt: skip
 
 
+def measured(part: str, folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """One of the two in this process."""
+    device = torch.device("cuda", 0) if chosen.device == "cuda" else torch.device("cpu")
+    if part == "trl":
+        return theirs(folder, SIZES[chosen.device], device, chosen.trl_batching)
+    allow_attention("auto", device)
+    join_group(World.from_environment({}, host="here"), device)
+    mine = ours(folder, SIZES[chosen.device], device)
+    dist.destroy_process_group()
+    return mine
+
+
+def in_own_process(part: str, folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Neither finds what the other left behind: settings of PyTorch, memory, process groups."""
+    words = [sys.executable, __file__, "--device", chosen.device, "--trl-batching", chosen.trl_batching]
+    shown = subprocess.run([*words, "--part", part, "--folder", str(folder)], stdout=subprocess.PIPE, check=True)
+    result: dict[str, Any] = json.loads(shown.stdout.decode().splitlines()[-1])
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--trl-batching", choices=["generate", "continuous"], default="generate")
+    parser.add_argument("--part", choices=["ours", "trl"], default=None, help="only this one, of --folder's model")
+    parser.add_argument("--folder", type=Path, default=None)
     chosen = parser.parse_args()
-    device, sizes = torch.device(chosen.device), SIZES[chosen.device]
-    device = torch.device("cuda", 0) if chosen.device == "cuda" else device
-    allow_attention("auto", device)
+    if chosen.part:
+        print(json.dumps(measured(chosen.part, chosen.folder, chosen)), flush=True)
+        return
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_model(folder, sizes, torch.bfloat16 if chosen.device == "cuda" else torch.float32)
-        join_group(World.from_environment({}, host="here"), device)
-        mine = ours(folder, sizes, device)
-        dist.destroy_process_group()
+        sizes, dtype = SIZES[chosen.device], torch.bfloat16 if chosen.device == "cuda" else torch.float32
+        write_model(Path(name), sizes, dtype)
+        mine = in_own_process("ours", Path(name), chosen)
         print(json.dumps({"ours": mine}), flush=True)
-        gc.collect()
-        if chosen.device == "cuda":
-            torch.cuda.empty_cache()
-            for enable in (torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.enable_cudnn_sdp):
-                enable(True)
-        other = theirs(folder, sizes, device, chosen.trl_batching)
+        other = in_own_process("trl", Path(name), chosen)
     where = torch.cuda.get_device_name() if chosen.device == "cuda" else "cpu"
     row = {"ours": mine, "trl": other, "ratio": other["step_s"] / mine["step_s"], "sizes": sizes, "device": where}
     print(json.dumps(row | {"torch": torch.__version__}), flush=True)
