@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-StageState = Literal["finished", "failed", "skipped", "waiting"]
+StageState = Literal["finished", "failed", "skipped", "unfinished", "waiting"]
+"""unfinished: it has begun, and runs or was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

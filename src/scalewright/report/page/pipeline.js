@@ -117,7 +117,7 @@ function pipeline(article) {
     const H = 320, L = FONT * 5.4, R = 10, T = 12, B = 46;
     const { figure, svg } = frame(plots, "Roofline: prefill, decode and training of each stage", H);
     const px = (v) => L + X.at(v) * (W - L - R), py = (v) => H - B - Y.at(v) * (H - T - B);
-    const decade = (ticks) => ticks.filter((tick) => /^1/.test(tick.toExponential()));
+    const decade = (ticks) => { const tens = ticks.filter((tick) => /^1/.test(tick.toExponential())); return tens.length > 1 ? tens : ticks; };
     for (const tick of decade(X.ticks)) {
       make("line", { class: "grid", x1: px(tick), x2: px(tick), y1: T, y2: H - B }, svg);
       make("text", { x: px(tick), y: H - B + 16, "text-anchor": "middle" }, svg, tidy(tick));

@@ -28,7 +28,6 @@ def section(pipeline: PipelineShown) -> dict[str, Any]:
     stages = pipeline.stages
     return {
         "profile": pipeline.profile,
-        "sentence": pipeline.sentence,
         "labels": [label(stage, pipeline) for stage in stages],
         "states": [stage.state for stage in stages],
         "rows": table_rows(pipeline),

@@ -79,10 +79,11 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
 
     origins = [name for name in ("predicted", "measured", "published") if _has(report, name)]
     shown_columns, published = columns(report), list(_published(report))
-    what = "Measured here" if "measured" in origins else "Predicted"
+    what = "Measured here" if "measured" in origins or report.pipeline is not None else "Predicted"
+    things = "points" if report.pipeline is None else "stages"
     return {
         "number": number,
-        "title": f"{what}: {len(report.points)} points",
+        "title": f"{what}: {len(report.points)} {things}",
         "findings": report.findings,
         "measure_note": report.measure_note,
         "warnings": [note.removeprefix(WARNING) for note in report.warnings],

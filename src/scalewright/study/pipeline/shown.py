@@ -87,6 +87,8 @@ def _state(store: Store, pipeline: PlannedPipeline, run: StageRun) -> tuple[Stag
         problem = str(read_document(path, "study-problem").get("reason", ""))
     if problem:
         return "failed", problem
+    if directory.config.exists():
+        return "unfinished", ""
     return "waiting", "" if block is None else block.reason
 
 
