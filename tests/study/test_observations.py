@@ -24,6 +24,7 @@ from scalewright.records.reasoning import (
 )
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
+from scalewright.report.study.files import markdown
 from scalewright.study.observations.evidence import ratio_interval, share_interval, verdict_of
 from scalewright.study.observations.serving import pipeline_weights
 from scalewright.study.observations.table import CHECKS, MEASURES, observation_findings, observation_table
@@ -134,6 +135,9 @@ def test_the_study_shows_observations_and_counts_partitions_apart() -> None:
     report = predicted_report(CATALOG, open_study(CATALOG, "hpc-r1"))
     assert report.observations is not None
     assert len(report.document()["observations"]["rows"]) == 19
+    text = markdown(report)
+    assert "| rl | RL of a 70B model needs at least 64 GPUs | 64 GPUs | 64 of 40 GB, 32 of 80 GB; mode full" in text
+    assert "## Fewest GPUs" in text
     texts = [finding.text for finding in report.findings]
     assert texts[0].startswith("of 19 published observations, predicted for perlmutter: ")
     assert not any("of 12 published figures" in text for text in texts)

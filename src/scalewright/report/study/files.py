@@ -11,6 +11,7 @@ from typing import Any
 
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_bytes, write_document, write_text
+from scalewright.records.observations import ObservationTable
 from scalewright.records.pipeline_report import PipelineShown
 from scalewright.records.study_report import PointRow, StudyReport
 from scalewright.records.types import WARNING
@@ -99,6 +100,7 @@ def markdown(report: StudyReport) -> str:
     if report.measure_note:
         lines += ["", f"Measured: {_md(report.measure_note)}"]
     lines += [] if report.pipeline is None else _md_stages(report.pipeline)
+    lines += [] if report.observations is None else _md_observations(report.observations)
     lines += _md_stops(report)
     shown_columns, marked = columns(report), is_marked(report)
     lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(shown_columns), *([MARK] if marked else [])])]
@@ -124,6 +126,25 @@ def _md_stages(pipeline: PipelineShown) -> list[str]:
     lines += [_md_row([row.title, *row.cells]) for row in table_rows(pipeline)]
     gates = [f"- {_md(stage.gate)}" for stage in pipeline.stages if stage.gate]
     return [*lines, "", *gates] if gates else lines
+
+
+def _md_observations(table: ObservationTable) -> list[str]:
+    """Published observations with their evidence, and the fewest devices of each partition."""
+    head = ["stage", "observation", "published", f"predicted for {table.system}", "measured here", "verdict"]
+    lines = ["", f"## {_md(table.title)}", "", *_md_head(head)]
+    for row in table.rows:
+        measured = row.not_measured if row.measured is None else row.measured.text
+        cells = [row.stage, row.text, row.published or "-", row.predicted.text, measured, row.verdict]
+        lines.append(_md_row(cells))
+    assumed = [f"- {row.id}: {_md(row.assumption)}" for row in table.rows if row.assumption]
+    lines += ["", "Assumed:", "", *assumed]
+    if table.minima:
+        partitions = list(table.minima[0].num_gpus)
+        lines += ["", "## Fewest GPUs", "", *_md_head(["stage", "model", "mode", *partitions, "published"])]
+        for least in table.minima:
+            counts = [str(least.num_gpus[name] or "-") for name in partitions]
+            lines.append(_md_row([least.stage, least.model, least.mode, *counts, str(least.published or "-")]))
+    return lines
 
 
 def _md_stops(report: StudyReport) -> list[str]:
