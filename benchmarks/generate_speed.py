@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ CORE = [("bf16", 64, 2048), ("bf16", 8, 2048), ("bf16", 1, 2048)]
 MORE = [
     *[("bf16", batch, context) for batch in (1, 8, 32, 64) for context in (512, 1024)],
     *[("bf16", 32, 2048), ("bf16", 1, 4096), ("bf16", 8, 4096), ("bf16", 32, 4096)],
-    *[("fp8", batch, context) for batch in (1, 8, 64) for context in (512, 2048)],
+    *[("fp8", batch, context) for batch in (1, 8, 32, 64) for context in (512, 2048)],
     *[("fp32", batch, 2048) for batch in (1, 8)],
 ]
 
@@ -172,7 +173,7 @@ def on_gpu(rows: list[tuple[str, int, int]]) -> None:
         if precision == "bf16":
             guarded(partial(measure, engine, precision, 64, 2048, roof, Sampling(temperature=1.0)), "sampled")
             guarded(partial(profile, engine), "profile")
-        for what, times_s in engine._runner.layers.times_s.items():
+        for what, times_s in engine._runner.kernels.times_s.items():
             emit(kind="choice", precision=precision, what=what, best=min(times_s, key=times_s.get), times_s=times_s)
         del engine
         gc.collect()
@@ -203,9 +204,12 @@ def check() -> None:
     no_bias = dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias", "norm_bias", "tied_embeddings"), False)
     llama = base.model_copy(update=no_bias | {"kv_heads": 2, "gated": True, "positions": "rotary", "norm": "rmsnorm"})
     qwen = llama.model_copy(update={"qk_norm": True, "head_dim": 128})
-    for name, shape, precision in (("gpt", base, "fp32"), ("qwen", qwen, "bf16"), ("llama", llama, "fp8")):
-        answers = {execution: answers_of(shape, precision, execution) for execution in ("plain", "kernels")}
-        emit(kind="check", model=name, precision=precision, **compared(answers["plain"], answers["kernels"]))
+    shapes = {"gpt": base, "llama": llama, "qwen": qwen}
+    for (name, shape), precision in product(shapes.items(), ("fp32", "bf16", "fp8")):
+        plain = answers_of(shape, precision, "plain")
+        for execution in ("kernels", "graphs"):
+            answers = answers_of(shape, precision, execution)
+            emit(kind="check", model=name, precision=precision, execution=execution, **compared(plain, answers))
 
 
 def answers_of(shape: TransformerShape, precision: str, execution: str) -> dict[str, Any]:

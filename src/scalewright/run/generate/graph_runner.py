@@ -15,6 +15,8 @@ from torch import Tensor
 
 from scalewright.run.generate.cache import PagedCache
 from scalewright.run.generate.decode_batch import ON_DEVICE, DecodeBatch
+from scalewright.run.generate.kept_choices import KeptChoices, choice_folder
+from scalewright.run.generate.kernels.choice import KernelChoice
 from scalewright.run.generate.kernels.greedy import greedy
 from scalewright.run.generate.kernels.layers import DecodeLayers
 from scalewright.run.generate.pages import CachedTokens
@@ -116,7 +118,8 @@ class GraphRunner(PlainRunner):
         super().__init__(model, cache, max_running=max_running)
         self._records, self._padding_slot = records, max_running
         self._num_pages = -(-max_context // cache.page_tokens)
-        self.layers = DecodeLayers(model, cache, max_rows=max_running, is_timed=records)
+        self.layers = DecodeLayers(model, cache, max_rows=max_running)
+        self.kernels = KernelChoice(self.layers, is_timed=records, kept=KeptChoices(choice_folder()))
         self._table = PageTable(max_running, self._num_pages, cache.padding_page)
         self._sizes = batch_sizes(max_running)
         self._inputs: dict[int, StagedInputs] = {}
@@ -163,7 +166,7 @@ class GraphRunner(PlainRunner):
         if (size, kind) not in self._steps:
             if size not in self._inputs:
                 self._inputs[size] = StagedInputs(size, self._num_pages, self.device)
-                self.layers.choose(size)
+                self.kernels.choose(size)
             self._inputs[size].send(self._fill_padding)  # nothing of a sequence changes while the step is recorded
             self._steps[size, kind] = self._record(size, kind)
         return self._steps[size, kind]
@@ -194,7 +197,8 @@ class GraphRunner(PlainRunner):
         assert model.embedding is not None
         tokens_R = torch.where(views["tokens"] == ON_DEVICE, self.latest_S[slots_R], views["tokens"])
         x_RD = model.embedding(tokens_R[None], views["positions"][None])[0]
-        scores_RV = self.layers.scores(x_RD, self.layers.inputs(views["positions"], views["pages"]))
+        inputs = self.layers.inputs(views["positions"], views["pages"])
+        scores_RV = self.layers.scores(x_RD, inputs, self.kernels.of(len(x_RD)))
         scores_RV = self.model.ranks.all_scores(scores_RV, self.model.whole_shape.vocab)
         if kind == "greedy":
             tokens_R, log_probs_R = greedy(scores_RV.contiguous())

@@ -15,18 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TARGET_PROGRAMS = 132 * 8
-"""Enough parts of sequences to keep every multiprocessor's memory requests in flight."""
-MOST_SPLITS = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTiles:
-    num_splits: int
-    num_warps: int
-    num_stages: int = 1
-    uses_dot: bool = True
-    """Tensor cores, with the queries padded to 16 rows; else, for a single query, sums of each token's own."""
+from scalewright.run.generate.kernels.launch import launch, start_next_kernel, wait_for_kernel_before
+from scalewright.run.generate.kernels.step_kernels import MOST_ATTENTION_SPLITS, AttentionTiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +115,7 @@ def _decode_kernel(
     parts_ptr, sums_ptr, tickets_ptr, qkv_stride, page_stride, head_stride, token_stride, pages_stride, rotary_stride,
     eps, scale,
     G: tl.constexpr, Q: tl.constexpr, PAD_Q: tl.constexpr, E: tl.constexpr, P: tl.constexpr, SPLITS: tl.constexpr,
-    ROTARY: tl.constexpr, NORMED: tl.constexpr, STAGES: tl.constexpr,
+    ROTARY: tl.constexpr, NORMED: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One part of a sequence for the Q query heads of one key head; the first part also has the new token."""
     HALF: tl.constexpr = E // 2
@@ -139,14 +129,17 @@ def _decode_kernel(
     if ROTARY:
         cos = tl.load(rotary_ptr + position * HALF + half)
         sin = tl.load(rotary_ptr + rotary_stride + position * HALF + half)
+    page_row = pages_ptr + row.to(tl.int64) * pages_stride
+    wait_for_kernel_before(OVERLAP)
+    start_next_kernel(OVERLAP, EARLY)
     base = qkv_ptr + row * qkv_stride + g * (Q + 2) * E
     q_base = base + tl.minimum(q_rows, Q - 1)[:, None] * E
     q_low, q_high = _half_pair(q_base, half, q_norm_ptr, eps, cos, sin, NORMED, ROTARY, HALF)
-    page_row = pages_ptr + row.to(tl.int64) * pages_stride
     o, norm, m = _scan_pages(
         q_low, q_high, keys_ptr, values_ptr, page_row, split, position, g, half, whole, page_stride, head_stride,
         token_stride, pages_stride, scale, PAD_Q, E, P, SPLITS, STAGES,
     )  # fmt: skip
+    start_next_kernel(OVERLAP, not EARLY)
     if split == 0:
         k_low, k_high = _half_pair(base + Q * E, half, k_norm_ptr, eps, cos, sin, NORMED, ROTARY, HALF)
         v_new = tl.load(base + (Q + 1) * E + whole)
@@ -214,7 +207,10 @@ def decode_attention(
     _, page_tokens, num_groups, head_dim = keys_NPGE.shape
     per_group = out_RW.shape[1] // (num_groups * head_dim)
     rotary = inputs.rotary_2LE
-    _decode_kernel[(num_groups, num_rows, tiles.num_splits)](
+    launch(
+        _decode_kernel,
+        (num_groups, num_rows, tiles.num_splits),
+        qkv_RW.device,
         qkv_RW,
         keys_NPGE,
         values_NPGE,
@@ -244,23 +240,15 @@ def decode_attention(
         ROTARY=rotary is not None,
         NORMED=query_norm is not None,
         STAGES=tiles.num_stages,
+        EARLY=tiles.is_early,
         num_warps=tiles.num_warps,
     )
-
-
-def split_choices(num_rows: int, num_groups: int) -> list[int]:
-    """Numbers of parts worth a try: around as many programs as the device runs at once."""
-    around = TARGET_PROGRAMS / (num_rows * num_groups)
-    power = 1
-    while power * 2 <= min(around, MOST_SPLITS):
-        power *= 2
-    return sorted({max(power // 2, 1), power, min(power * 2, MOST_SPLITS)})
 
 
 def scratch(num_rows: int, num_heads: int, num_groups: int, head_dim: int, device: torch.device) -> dict[str, Tensor]:
     """Memory for the parts of all splits, shared by all layers."""
     return {
-        "parts_RHSE": torch.empty(num_rows * num_heads * MOST_SPLITS * head_dim, device=device),
-        "sums_RHS": torch.empty(num_rows * num_heads * MOST_SPLITS, device=device),
+        "parts_RHSE": torch.empty(num_rows * num_heads * MOST_ATTENTION_SPLITS * head_dim, device=device),
+        "sums_RHS": torch.empty(num_rows * num_heads * MOST_ATTENTION_SPLITS, device=device),
         "tickets_RG": torch.zeros(num_rows * num_groups, dtype=torch.int32, device=device),
     }
