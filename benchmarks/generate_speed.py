@@ -92,7 +92,9 @@ def prompts(count: int, length: int, vocab: int, seed: int) -> list[tuple[int, .
     return [tuple(torch.randint(vocab, (length,), generator=generator).tolist()) for _ in range(count)]
 
 
-def measure(engine: Engine, precision: str, batch: int, context: int, roof: float, sampling: Sampling = GREEDY) -> None:
+def measure(
+    engine: Engine, precision: str, batch: int, context: int, roof: float, sampling: Sampling = GREEDY
+) -> dict[str, Any]:
     """Time decode steps of a full batch whose mean context is the given one."""
     started_s = time.perf_counter()
     num_prefill_steps = -(-batch * context // PREFILL_CHUNK)
@@ -122,14 +124,17 @@ def measure(engine: Engine, precision: str, batch: int, context: int, roof: floa
         rows.append((elapsed_s / TIMED_STEPS, (engine.stats.decode_bytes - before[0]) / elapsed_s,
                      (engine.stats.num_context_tokens - before[1]) / TIMED_STEPS / batch))  # fmt: skip
     step_s, rate, mean_context = (statistics.median(column) for column in zip(*rows, strict=True))
-    emit(
-        kind="decode", model="gpt3-1.3b", precision=precision, batch=batch, context=context, mean_context=mean_context,
-        step_s=step_s, tokens_per_s=batch / step_s, bytes_per_s=rate, of_copy_frac=rate / roof,
-        weight_bytes=engine.stats.weight_bytes, cache_bytes_per_token=engine.stats.cache_bytes_per_token,
-        device_step_s=device_step_s(engine, batch), temperature=sampling.temperature, until_ready_s=ready_s,
-        spread_frac=(max(r[0] for r in rows) - min(r[0] for r in rows)) / step_s,
-    )  # fmt: skip
+    row: dict[str, Any] = {
+        "kind": "decode", "model": "gpt3-1.3b", "precision": precision, "batch": batch, "context": context,
+        "mean_context": mean_context, "step_s": step_s, "tokens_per_s": batch / step_s, "bytes_per_s": rate,
+        "of_copy_frac": rate / roof, "weight_bytes": engine.stats.weight_bytes,
+        "cache_bytes_per_token": engine.stats.cache_bytes_per_token, "device_step_s": device_step_s(engine, batch),
+        "temperature": sampling.temperature, "until_ready_s": ready_s,
+        "spread_frac": (max(r[0] for r in rows) - min(r[0] for r in rows)) / step_s,
+    }  # fmt: skip
+    emit(**row)
     engine.drain()
+    return row
 
 
 def device_step_s(engine: Engine, batch: int) -> float:
@@ -147,7 +152,7 @@ def device_step_s(engine: Engine, batch: int) -> float:
     return statistics.median(times_s)
 
 
-def guarded(work: Callable[[], None], what: str) -> None:
+def guarded(work: Callable[[], object], what: str) -> None:
     """Run a part; if it fails, say why and go on with the next one."""
     if time.perf_counter() > DEADLINE_S[0]:
         emit(kind="skipped", what=what, reason="no time left")

@@ -192,8 +192,8 @@ def test_a_catalogued_machine_is_untouched() -> None:
 
 
 GENERATION_VALUES = (
-    value("decode_weight_bytes_per_s", 2.0e12, of="1"), value("decode_weight_bytes_per_s", 4.0e12, of="8"),
-    value("decode_cache_bytes_per_s", 3.0e12),
+    value("decode_weight_bytes_per_s", 2.0e12, of="1 2"), value("decode_weight_bytes_per_s", 4.0e12, of="8 2"),
+    value("decode_cache_bytes_per_s", 3.0e12, of="2"),
     value("decode_layer_s", 10e-6), value("decode_step_s", 200e-6), value("decode_sequence_s", 1e-6),
     value("prompt_layer_s", 60e-6), value("prompt_flop_per_s", 5e14, of="bf16"), value("product_blend", 2.5),
 )  # fmt: skip
@@ -212,9 +212,9 @@ def test_measured_steps_of_the_engine_take_the_places_of_fitted_rates() -> None:
     usual, measured = generated(), generated(*GENERATION_VALUES)
     assert isinstance(measured.figures, GenerationFigures)
     rates = measured.figures.serving.rates
-    assert rates.weight_rate_bytes_per_s(1.0) == pytest.approx(2.0e12)
-    assert rates.weight_rate_bytes_per_s(8.0**0.5) == pytest.approx((2.0e12 * 4.0e12) ** 0.5)
-    assert rates.weight_rate_bytes_per_s(64.0) == pytest.approx(4.0e12)
+    assert rates.weight_rate_bytes_per_s(1.0, width_bytes=2.0) == pytest.approx(2.0e12)
+    assert rates.weight_rate_bytes_per_s(8.0**0.5, width_bytes=2.0) == pytest.approx((2.0e12 * 4.0e12) ** 0.5)
+    assert rates.weight_rate_bytes_per_s(64.0, width_bytes=2.0) == pytest.approx(4.0e12)
     assert rates.step_s == pytest.approx(200e-6)
     assert rates.matmul_flop_per_s["bf16"] == pytest.approx(5e14)
     slower = [v.model_copy(update={"value": 1.0e12, "low": 1.0e12, "high": 1.0e12})

@@ -118,6 +118,35 @@ def test_steps_of_an_h200_are_predicted_from_the_steps_of_other_batches() -> Non
         assert predicted_s == pytest.approx(time_s, rel=0.1), (batch, context)
 
 
+H200_FP8_STEPS_S = {
+    (1, 516): 1.065e-3, (1, 2052): 1.152e-3, (8, 516): 2.066e-3, (8, 2052): 2.579e-3, (64, 515): 4.308e-3,
+    (64, 2048): 8.358e-3,
+}  # fmt: skip
+"""The same with fp8 weights, which this engine's first kernels converted slowly."""
+
+
+def test_weights_of_each_width_have_rates_of_their_own() -> None:
+    shape = CATALOG.model("gpt3-1.3b").transformer
+    assert shape is not None
+    common = {"phase": "decode", "layers": shape.layers, "hidden": shape.hidden}
+    rows = [
+        common | {"precision": precision, "batch": batch, "context": context, "time_s": time_s}
+        for precision, steps in (("bf16", H200_STEPS_S), ("fp8", H200_FP8_STEPS_S))
+        for (batch, context), time_s in steps.items()
+    ]
+    measurements = Measurements(
+        kind="decode", device={"type": "cuda"}, versions={}, rows=rows, summary={"shape": shape_document(shape)}
+    )
+    fit = fit_generation(machine(), STACK, [BenchmarkRun(run="h200", measurements=measurements)])
+    assert len(fit.steps) == 21
+    for step in fit.steps:
+        assert step.left_out_s == pytest.approx(step.measured_s, rel=0.1), step.label
+    rates = rates_of(fit)
+    narrow, wide = (rates.weight_rate_bytes_per_s(64.0, width_bytes=width) for width in (1.0, 2.0))
+    assert narrow < wide
+    assert rates.weight_rate_bytes_per_s(64.0, width_bytes=4.0) == wide  # the nearest that was measured
+
+
 def test_too_few_steps_are_no_basis() -> None:
     run = run_of(SHAPES[0], noise=0.0, seed=0)
     short = replace(run, measurements=replace(run.measurements, rows=run.measurements.rows[:4]))

@@ -35,12 +35,14 @@ MOST_LEVERAGE = 0.95
 MOST_DEVIATION = 2.3
 """A rate that no step shows may be ten times smaller or larger: more is said of none."""
 SHARED: tuple[ValueName, ...] = (
-    "decode_cache_bytes_per_s", "decode_layer_s", "decode_step_s", "decode_sequence_s",
+    "decode_layer_s", "decode_step_s", "decode_sequence_s",
     "prompt_layer_s", "product_blend",
 )  # fmt: skip
 PROMPT_RATE: ValueName = "prompt_flop_per_s"
 WEIGHT_RATE: ValueName = "decode_weight_bytes_per_s"
-"""One for each batch that was measured: few rows have other kernels than many."""
+"""One for each batch and width of weights that was measured: few rows have other kernels than many."""
+CACHE_RATE: ValueName = "decode_cache_bytes_per_s"
+"""One for each width of cached elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +130,13 @@ def _serving(machine: Machine, stack: Stack, source: BenchmarkRun, precision: st
 
 
 def _names(steps: Sequence[_MeasuredStep]) -> list[tuple[ValueName, str]]:
-    precisions = list(dict.fromkeys(step.precision for step in steps))
-    batches = sorted({int(step.row["batch"]) for step in steps if step.row["phase"] == "decode"})
+    decode = [step for step in steps if step.row["phase"] == "decode"]
+    weights = sorted({(step.serving.weight_bytes, int(step.row["batch"])) for step in decode})
     return [
-        *((WEIGHT_RATE, str(batch)) for batch in batches),
+        *((WEIGHT_RATE, f"{batch} {width:g}") for width, batch in weights),
+        *((CACHE_RATE, f"{width:g}") for width in sorted({step.serving.cache_bytes for step in decode})),
         *((name, "") for name in SHARED),
-        *((PROMPT_RATE, recipe(precision).matmul) for precision in precisions),
+        *((PROMPT_RATE, of) for of in dict.fromkeys(recipe(step.precision).matmul for step in steps)),
     ]
 
 

@@ -101,7 +101,8 @@ def product_time_s(
         size = float(n) * float(k)
         total = total + roofline_time_s(
             arithmetic_s=2.0 * num_tokens * size / rate,
-            traffic_s=width_bytes * size / rates.weight_rate_bytes_per_s(num_tokens), blend=rates.blend,
+            traffic_s=width_bytes * size / rates.weight_rate_bytes_per_s(num_tokens, width_bytes=width_bytes),
+            blend=rates.blend,
         )  # fmt: skip
     return total
 
@@ -198,7 +199,7 @@ def cached_attention_time_s(*, serving: Serving, num_sequences: FloatLike, num_c
     if shape.mla is not None:
         per_token = 2.0 * shape.heads * (2.0 * shape.mla.kv_lora_rank + shape.mla.qk_rope_head_dim)
     rate = serving.matmul_flop_per_s(serving.recipe.attention)
-    traffic = tokens * cached / serving.rates.cache_bytes_per_s
+    traffic = tokens * cached / serving.rates.cache_rate_bytes_per_s(width_bytes=serving.cache_bytes)
     again = repeated_read_time_s(serving=serving, cached_bytes=tokens * cached)
     return np.maximum(traffic + again, tokens * shape.layers * per_token / t / rate)[()]
 

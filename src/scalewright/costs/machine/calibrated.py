@@ -19,12 +19,14 @@ from scalewright.catalog.stack import LaunchMode
 from scalewright.catalog.types import Accelerator, Constants, Precision
 from scalewright.costs.machine.collective_lines import lines_of
 from scalewright.costs.machine.from_catalog import machine_from_system
-from scalewright.costs.machine.generation_rates import GenerationRates
+from scalewright.costs.machine.generation_rates import GenerationRates, WeightRate
 from scalewright.costs.machine.machine import CalibratedRange, Machine
 from scalewright.costs.machine.measured_convolutions import convolutions_of
 from scalewright.costs.machine.stack_costs import Launches
 
 COOL = "cool"
+WEIGHT: ValueName = "decode_weight_bytes_per_s"
+CACHE: ValueName = "decode_cache_bytes_per_s"
 """Products between pauses, which no power limit slows."""
 LAUNCH_MODES: tuple[LaunchMode, ...] = get_args(LaunchMode)
 
@@ -79,8 +81,8 @@ def generation_rates(calibration: Calibration, *, num_ranks: int = 1) -> Generat
     Ranks that share a CPU divide its rates; what a step takes on the host, each has alone.
     """
     keys = [(value.name, value.of) for value in calibration.values]
-    if ("decode_step_s", "") not in keys:
-        return None
+    if ("decode_step_s", "") not in keys or any(name == WEIGHT and " " not in of for name, of in keys):
+        return None  # not measured, or by a version that did not tell widths apart
 
     def value_of(name: ValueName, of: str) -> float:
         is_rate = name.endswith("_per_s")
@@ -94,14 +96,20 @@ def generation_rates(calibration: Calibration, *, num_ranks: int = 1) -> Generat
 def generation_rates_of(
     value_of: Callable[[ValueName, str], float], keys: Sequence[tuple[ValueName, str]]
 ) -> GenerationRates:
-    """Rates from values by their names. Weights have a rate for each number of tokens that was measured."""
-    tokens = sorted(int(of) for name, of in keys if name == "decode_weight_bytes_per_s")
-    weights = tuple((float(num), value_of("decode_weight_bytes_per_s", str(num))) for num in tokens)
+    """Rates from values by their names. A weight's is of "TOKENS WIDTH", a cache's of "WIDTH"."""
+    measured = [(of, *of.split()) for name, of in keys if name == WEIGHT]
+    weights = sorted(
+        (WeightRate(width_bytes=float(width), num_tokens=float(tokens), bytes_per_s=value_of(WEIGHT, of))
+         for of, tokens, width in measured),
+        key=lambda rate: (rate.width_bytes, rate.num_tokens),
+    )  # fmt: skip
+    caches = {float(of): value_of(CACHE, of) for name, of in keys if name == CACHE}
     return GenerationRates(
         matmul_flop_per_s={of: value_of("prompt_flop_per_s", of) for name, of in keys if name == "prompt_flop_per_s"},
-        weight_bytes_per_s=max(rate for _, rate in weights),
-        weight_rates_bytes_per_s=weights,
-        cache_bytes_per_s=value_of("decode_cache_bytes_per_s", ""),
+        weight_bytes_per_s=max(rate.bytes_per_s for rate in weights),
+        weight_rates=tuple(weights),
+        cache_bytes_per_s=max(caches.values()),
+        cache_rates_bytes_per_s=caches,
         layer_s=value_of("decode_layer_s", ""),
         prompt_layer_s=value_of("prompt_layer_s", ""),
         step_s=value_of("decode_step_s", ""),

@@ -84,11 +84,15 @@ CPU_VISION_BATCH = 8
 
 
 GPU_DECODE = (
-    "layers=24,hidden=2048,heads=16,vocab=50304,seq=4096",
-    "layers=12,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=32000,seq=4096",
+    ("layers=24,hidden=2048,heads=16,vocab=50304,seq=4096", "bf16,fp8,fp32", 45.0, 120.0),
+    ("layers=12,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=32000,seq=4096", "bf16", 25.0, 45.0),
 )
-CPU_DECODE = ("layers=6,hidden=256,heads=4,vocab=2048,seq=512", "layers=2,hidden=512,heads=8,vocab=4096,seq=512")
-"""Models whose decode steps and prompts are measured: they differ in layers and in the bytes of one."""
+CPU_DECODE = (
+    ("layers=6,hidden=256,heads=4,vocab=2048,seq=512", "fp32", 3.0, 12.0),
+    ("layers=2,hidden=512,heads=8,vocab=4096,seq=512", "fp32", 3.0, 12.0),
+)
+"""Models whose decode steps and prompts are measured, which differ in layers and in the bytes of one; precisions of
+weights; and the time for them. On a GPU most of it compiles and times kernels, once for each batch and precision."""
 
 
 def points(device: DeviceKind, *, num_ranks: int, scratch: str) -> list[CalibrationPoint]:
@@ -107,7 +111,7 @@ def _gpu_points(num_ranks: int) -> list[CalibrationPoint]:
         _dispatch("cuda", 1, compiles=True, least_s=3.0, most_s=10.0),
         _attention("cuda", 1, ("bf16", "tf32"), 16, GPU_ATTENTION, least_s=8.0, most_s=40.0),
         *([_collectives("cuda", num_ranks)] if num_ranks > 1 else []),
-        language[0], language[1], language[2], *(_decode("cuda", shape) for shape in GPU_DECODE), _convolution(),
+        language[0], language[1], language[2], *(_decode("cuda", *row) for row in GPU_DECODE), _convolution(),
         vision[0], *vision[1:], *language[3:],
     ]  # fmt: skip
 
@@ -134,7 +138,7 @@ def _cpu_points(num_ranks: int) -> list[CalibrationPoint]:
         *together[2:],
         *(many[1:2] if num_ranks > 1 else []),
         _attention("cpu", 1, ("fp32",), 8, CPU_ATTENTION, least_s=2.0, most_s=10.0),
-        *(_decode("cpu", shape) for shape in CPU_DECODE),
+        *(_decode("cpu", *row) for row in CPU_DECODE),
         *later,
         _vision("cpu", "fp32", CPU_VISION_BATCH, "off", 0.0),
     ]
@@ -207,14 +211,13 @@ def _attention(
     )
 
 
-def _decode(device: DeviceKind, shape: str) -> MicroPoint:
+def _decode(device: DeviceKind, shape: str, precision: str, least_s: float, most_s: float) -> MicroPoint:
     """Steps of our engine over batch and context, and prompts."""
     sizes = from_shape(shape).transformer
 
     def options(budget_s: float) -> Options:
-        return {"model": shape, "device": device, "budget": _seconds(budget_s)}
+        return {"model": shape, "precision": precision, "device": device, "budget": _seconds(budget_s)}
 
-    least_s, most_s = (15.0, 45.0) if device == "cuda" else (3.0, 12.0)
     return MicroPoint(name=f"decode-{sizes.layers}x{sizes.hidden}", kind="decode", num_ranks=1, least_s=least_s,
                       most_s=most_s, options=options)  # fmt: skip
 

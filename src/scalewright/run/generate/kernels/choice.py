@@ -54,14 +54,14 @@ class KernelChoice:
             return
         possible = self._possible(num_rows)
         first = StepKernels(**{part: choices[0] for part, choices in possible.items()})
-        if not self._is_timed:
-            self._chosen[num_rows] = first
-            return
         key = self._key(num_rows)
-        chosen = kept_kernels(self._kept.read(key), possible)
+        chosen = kept_kernels(self._kept.read(key), possible) if self._is_timed else first
         if chosen is None:
             chosen = self._fastest(num_rows, first, possible)
             self._kept.write(key, chosen.document())
+        else:
+            with compiling_only():
+                self._timed_step(num_rows)(chosen, 1)
         self._chosen[num_rows] = chosen
 
     def _possible(self, num_rows: int) -> dict[str, list[Any]]:
