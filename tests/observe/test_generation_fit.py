@@ -14,7 +14,7 @@ from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.costs.machine.calibrated import generation_rates_of
 from scalewright.costs.machine.generation_rates import GenerationRates
 from scalewright.observe.calibrate import BenchmarkRun
-from scalewright.observe.generation_fit import FittedGeneration, fit_generation
+from scalewright.observe.generation_fit import FittedGeneration, fit_generation, unfitted_words
 from scalewright.records.measurements import Measurements
 from scalewright.workload.language_run import shape_document
 from scalewright.workload.model import from_shape
@@ -151,3 +151,14 @@ def test_too_few_steps_are_no_basis() -> None:
     run = run_of(SHAPES[0], noise=0.0, seed=0)
     short = replace(run, measurements=replace(run.measurements, rows=run.measurements.rows[:4]))
     assert fit_generation(machine(), STACK, [short]) == FittedGeneration()
+
+
+def test_too_few_decode_steps_are_said() -> None:
+    whole = run_of(SHAPES[0], noise=0.0, seed=0)
+    few = replace(whole, measurements=replace(whole.measurements, rows=whole.measurements.rows[:3]))
+    fit = fit_generation(machine(), STACK, [few])
+    assert not fit.steps
+    (words,) = unfitted_words(fit, [few])
+    assert words.startswith("3 decode steps are too few to fit generation")
+    assert unfitted_words(fitted(), [whole]) == []
+    assert unfitted_words(fit, []) == []

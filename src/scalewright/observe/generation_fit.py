@@ -88,6 +88,17 @@ class _MeasuredStep:
         return chunks * float(read.total)
 
 
+def unfitted_words(fitted: FittedGeneration, sources: Sequence[BenchmarkRun]) -> list[str]:
+    """That decode steps were measured, but too few of them for a fit."""
+    rows = [row for source in sources if source.measurements.kind == "decode" for row in source.measurements.rows]
+    if fitted.steps or not any(source.measurements.kind == "decode" for source in sources):
+        return []
+    num = sum(row["phase"] == "decode" for row in rows)
+    return [
+        f"{num} decode steps are too few to fit generation, which is predicted without them: give a longer --budget"
+    ]
+
+
 def fit_generation(machine: Machine, stack: Stack, sources: Sequence[BenchmarkRun]) -> FittedGeneration:
     """The rates that these runs show; nothing where too few steps were measured."""
     steps = [

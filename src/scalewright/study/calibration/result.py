@@ -15,7 +15,7 @@ from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.here.place import versions_here
 from scalewright.observe.calibrate import BenchmarkRun, convolution_rows, read_sources, unmeasured_words, values_from
-from scalewright.observe.generation_fit import fit_generation
+from scalewright.observe.generation_fit import fit_generation, unfitted_words
 from scalewright.observe.real_steps import read_steps
 from scalewright.observe.residuals import fit_residuals
 from scalewright.records.run_directory import RunDirectory
@@ -45,6 +45,7 @@ def calibration_of(
     generation = fit_generation(machine, catalog.stack_of_own_run("off"), sources)
     return draft.model_copy(
         update={
+            "skipped": (*draft.skipped, *unfitted_words(generation, sources)),
             "values": (*draft.values, *generation.values),
             "generation_steps": generation.steps,
             "generation_interval": generation.generation_interval,
