@@ -75,7 +75,13 @@ def _print_values(console: Console, calibration: Calibration) -> None:
 
 def _title(value: Value) -> str:
     ranks = f", {value.num_ranks} ranks" if value.num_ranks > 1 else ""
-    return f"{TITLES[value.name]}{f' {value.of}' if value.of else ''}{ranks}"
+    of = f" {value.of}" if value.of else ""
+    if value.name == "decode_weight_bytes_per_s" and " " in value.of:
+        batch, width = value.of.split()
+        of = f" of {width} B, batch {batch}"
+    if value.name == "decode_cache_bytes_per_s" and value.of:
+        of = f" of {value.of} B"
+    return f"{TITLES[value.name]}{of}{ranks}"
 
 
 def _shown(value: Value, number: float) -> str:
