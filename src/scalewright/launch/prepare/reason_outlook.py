@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from scalewright.here.place import Place, place_of
 from scalewright.launch.prepare.language_setup import machine_of
 from scalewright.planner.stages.reason_stage import RolloutLoad, StageLoad, StagePrediction, UpdateLoad, predict_stage
 from scalewright.records.reasoning import read_stored_answers
+from scalewright.records.types import EnvName
 from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fixed
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.reasoning.rows import longest_first, packed_rows, padded_groups, padded_width
@@ -72,7 +74,7 @@ class SequenceLengths:
 
 def stage_outlook(catalog: Catalog, run: ReasonRun, *, system: str | None) -> StageOutlook:
     """Predict a stage before it starts."""
-    here = machine_of(catalog, system, run, run.num_ranks)
+    here = _machine(catalog, run, system)
     if here is None:
         return StageOutlook(prediction=None, here=None, note="no prediction: name this machine with --system")
     place = Place(machine=here.machine, system="", basis=here.basis)
@@ -82,6 +84,17 @@ def stage_outlook(catalog: Catalog, run: ReasonRun, *, system: str | None) -> St
         return StageOutlook(prediction=predict_stage(catalog, stage_load(run), place), here=here)
     except NotExpressedError as error:
         return StageOutlook(prediction=None, here=here, note=f"no prediction: {error}")
+
+
+_MACHINES: dict[tuple[object, ...], Here | None] = {}
+
+
+def _machine(catalog: Catalog, run: ReasonRun, system: str | None) -> Here | None:
+    """The machine of a stage. The stages of a pipeline share one probe: it takes seconds, and some stages do not."""
+    key = (catalog.folders, system, run.device, run.precision, run.num_ranks, os.environ.get(EnvName.HOME))
+    if key not in _MACHINES:
+        _MACHINES[key] = machine_of(catalog, system, run, run.num_ranks)
+    return _MACHINES[key]
 
 
 def stage_load(run: ReasonRun, lengths: SequenceLengths | None = None) -> StageLoad:

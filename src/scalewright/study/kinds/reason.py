@@ -13,10 +13,12 @@ from pydantic.dataclasses import dataclass as checked
 
 from scalewright.catalog.library import Catalog
 from scalewright.data.reasoning.settings import TaskSettings
+from scalewright.here.devices import Here
 from scalewright.here.place import HERE
 from scalewright.launch.prepare.reason_outlook import stage_machine, stage_outlook
 from scalewright.launch.prepare.reason_setup import ReasonRequest, resolve_stage
 from scalewright.launch.ranks.local import pick_port
+from scalewright.planner.stages.reason_stage import StagePrediction
 from scalewright.records.reasoning import StageName, StageRecord, read_curve, read_stage
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
@@ -234,8 +236,13 @@ def _predicted(catalog: Catalog, execution: Execution, config: ReasonRun, point:
             catalog, here, precision=config.precision, num_ranks=config.num_ranks, system=point.system_name
         ),
         forecast=outlook.forecast,
-        expected_s=None if prediction is None or here is None else prediction.whole.time_s + here.start_s,
+        expected_s=None if prediction is None or here is None else _least_s(prediction, here),
     )
+
+
+def _least_s(prediction: StagePrediction, here: Here) -> float | None:
+    """What the stage takes at least: it is not started in less time. A probe alone is too rough to refuse by."""
+    return prediction.whole.low_s + here.start_s if prediction.machine.confidence == "calibrated" else None
 
 
 def measured_numbers(record: StageRecord) -> dict[str, Number]:
