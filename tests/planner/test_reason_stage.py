@@ -92,10 +92,10 @@ def test_scoring_passes_follow_from_the_loss() -> None:
     one_update = "dp=1,mbs=4,gbs=256"
     free = GrpoSettings(num_prompts=32, num_answers=8, loss=policy_loss("grpo", kl_coef=0.0))
     assert stage_load(run_of("grpo", one_update, settings=free), LENGTHS).num_scorings == 0.0
-    assert stage_load(run_of("grpo", settings=free), LENGTHS).num_scorings == 1.0  # four updates
+    assert stage_load(run_of("grpo", settings=free), LENGTHS).num_scorings == 0.75  # the first of four needs none
     both = stage_load(run_of("grpo"), LENGTHS)
-    assert both.num_scorings == 2.0
-    halved = predicted(replace(both, num_scorings=1.0), "leonardo").step_parts["log_probs"].time_s
+    assert both.num_scorings == 1.75
+    halved = predicted(replace(both, num_scorings=0.875), "leonardo").step_parts["log_probs"].time_s
     assert predicted(both, "leonardo").step_parts["log_probs"].time_s == pytest.approx(2 * halved)
 
 

@@ -130,13 +130,13 @@ def _trained(base: StageLoad, run: ReasonRun, lengths: SequenceLengths, *, packs
 
 def _rewarded(base: StageLoad, run: ReasonRun, settings: GrpoSettings, lengths: SequenceLengths) -> StageLoad:
     each = settings.num_sequences // int(run.layout.gbs)
-    needs_old = each > 1 or settings.num_epochs > 1
+    old_frac = 1.0 if settings.num_epochs > 1 else (each - 1) / each  # the first update of a step needs none
     return replace(
         base,
         rollout=_rollout(run, lengths, num_prompts=settings.num_prompts, num_answers=settings.num_answers),
         update=update_load(run, lengths, packs=False),
         num_updates=each * settings.num_epochs,
-        num_scorings=(float(needs_old) + float(settings.loss.needs_reference)) / settings.num_epochs,
+        num_scorings=(old_frac + float(settings.loss.needs_reference)) / settings.num_epochs,
         has_sync=True,
         num_samples=settings.num_sequences * base.num_steps,
         num_tokens=settings.num_sequences * statistics.fmean(lengths.answers) * base.num_steps,

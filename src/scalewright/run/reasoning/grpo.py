@@ -134,23 +134,19 @@ class GrpoStage(TrainingStage):
         self.session.totals.add("num_tokens", sum(len(one.rollout.tokens) for one in rollouts))
 
     def _updates(self, answered: Answered, *, is_first: bool) -> list[UpdateResult]:
-        """One pass over the answers. Log-probabilities of the trainer before the step are needed after one update."""
+        """One pass over the answers. The first update of a step needs no log-probabilities of the weights before it."""
         gbs, num = int(self.config.layout.gbs), len(answered.rollouts)
         parts = [range(start, min(start + gbs, num)) for start in range(0, num, gbs)]
         if is_first:
-            self._known = [self._prepared(answered, part, has_old=len(parts) > 1 or self._repeats) for part in parts]
-        objective_of = self._known
+            repeats = self.settings.num_epochs > 1
+            self._known = [
+                self._prepared(answered, part, has_old=number > 0 or repeats) for number, part in enumerate(parts)
+            ]
+        settings, longest = self.settings.loss, self.session.task.max_response
         return [
-            self.update(
-                batches,
-                PolicyObjective(settings=self.settings.loss, data=data, max_response=self.session.task.max_response),
-            )
-            for batches, data in objective_of
+            self.update(batches, PolicyObjective(settings=settings, data=data, max_response=longest))
+            for batches, data in self._known
         ]
-
-    @property
-    def _repeats(self) -> bool:
-        return self.settings.num_epochs > 1
 
     def _prepared(
         self, answered: Answered, part: range, *, has_old: bool
