@@ -36,6 +36,8 @@ FILE_TIMES = "file"
 SPLITS = ("tp", "dp")
 OWN_ENGINE = "scalewright"
 """Our engine in the catalogue of engines."""
+CALIBRATED = "calibration "
+"""How the basis of a calibrated machine begins."""
 COMPARED_KEYS = ("tokens_per_s", "tokens_per_s_interval", "itl_s", "itl_interval_s", "step_time_s", "load_frac")
 
 
@@ -192,7 +194,14 @@ def predict_loads(
         answers.append(prediction)
         duration_s += max(prediction.time_s, requests[-1].arrival_s)
     place = here if isinstance(here, Here | Place) else Place(machine=here, system="", basis="")
-    return GenerateOutlook(answers=tuple(answers), duration_s=duration_s, here=place)
+    return GenerateOutlook(answers=tuple(answers), duration_s=duration_s, here=_with_decode_words(place))
+
+
+def _with_decode_words(place: Here | Place) -> Here | Place:
+    """The same place; a calibration without decode steps says so, since GPUs' rates of generation stand in for them."""
+    if place.machine.generation is not None or not place.basis.startswith(CALIBRATED):
+        return place
+    return replace(place, basis=f"{place.basis} without decode steps, so rates of GPUs: calibrate with a longer budget")
 
 
 def _answers_per_s(plan: RequestPlan, load: int, requests: Sequence[PlannedRequest]) -> float | None:
