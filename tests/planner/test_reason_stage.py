@@ -88,7 +88,7 @@ def test_twice_the_steps_take_twice_the_time() -> None:
 
 
 def test_scoring_passes_follow_from_the_loss() -> None:
-    """One update of all answers needs no old log-probabilities; a KL term needs those of the reference."""
+    """The first update of a step needs no old log-probabilities; a KL term needs those of the reference."""
     one_update = "dp=1,mbs=4,gbs=256"
     free = GrpoSettings(num_prompts=32, num_answers=8, loss=policy_loss("grpo", kl_coef=0.0))
     assert stage_load(run_of("grpo", one_update, settings=free), LENGTHS).num_scorings == 0.0
@@ -101,7 +101,7 @@ def test_scoring_passes_follow_from_the_loss() -> None:
 
 def test_a_forward_pass_is_a_third_of_an_update_or_less() -> None:
     parts = on_system("grpo").step_parts
-    assert 0.2 < parts["log_probs"].time_s / 2 / parts["training"].time_s < 0.5
+    assert 0.2 < parts["log_probs"].time_s / 1.75 / parts["training"].time_s < 0.5
 
 
 def test_weight_sync_grows_with_the_parameters_and_stays_small() -> None:
