@@ -22,7 +22,11 @@ try:
 except ImportError:  # a Triton without it, or for another vendor
     gdc_launch_dependents = gdc_wait = None
 
+AsyncCompileMode: Any = getattr(triton, "AsyncCompileMode", None)
+"""None in older versions."""
 LEAST_CAPABILITY = (9, 0)
+LEAST_CUDA = (12, 3)
+"""Older ones do not record such launches in graphs."""
 MOST_COMPILERS = 16
 _is_compiling_only: ContextVar[bool] = ContextVar("_is_compiling_only", default=False)
 
@@ -30,29 +34,31 @@ _is_compiling_only: ContextVar[bool] = ContextVar("_is_compiling_only", default=
 @cache
 def overlaps(device: torch.device) -> bool:
     """Whether kernels on this device may start before the one before them has ended."""
-    if device.type != "cuda" or torch.version.hip is not None or gdc_wait is None:
+    if device.type != "cuda" or torch.version.cuda is None or gdc_wait is None:
         return False
-    return torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
+    cuda = tuple(int(part) for part in torch.version.cuda.split(".")[:2])
+    return cuda >= LEAST_CUDA and torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
 
 
 def launch(kernel: Any, grid: tuple[int, ...], device: torch.device, *arguments: Any, **options: Any) -> None:
     """Launch a kernel whose last arguments are its compile-time ones, OVERLAP among them."""
-    is_overlapped = overlaps(device)
+    is_overlapped, is_compiled_only = overlaps(device), _is_compiling_only.get()
+    if is_compiled_only and AsyncCompileMode is None:
+        return  # it is compiled at its first launch
     if is_overlapped:
         options["launch_pdl"] = True
-    kernel.run(*arguments, grid=grid, warmup=_is_compiling_only.get(), OVERLAP=is_overlapped, **options)
+    kernel.run(*arguments, grid=grid, warmup=is_compiled_only, OVERLAP=is_overlapped, **options)
 
 
 @contextmanager
 def compiling_only() -> Iterator[None]:
     """Inside, launches compile their kernels, many at a time, and run nothing. Kernels that do not compile are left."""
-    mode = getattr(triton, "AsyncCompileMode", None)
     previous = _is_compiling_only.set(True)
     try:
         with ExitStack() as stack:
-            if mode is not None:  # an older Triton compiles one after the other
+            if AsyncCompileMode is not None:
                 pool = stack.enter_context(ThreadPoolExecutor(min(MOST_COMPILERS, os.cpu_count() or 1)))
-                stack.enter_context(mode(pool, ignore_errors=True))
+                stack.enter_context(AsyncCompileMode(pool, ignore_errors=True))
             yield
     finally:
         _is_compiling_only.reset(previous)
