@@ -9,10 +9,21 @@ from typing import Any
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.data.reasoning.settings import TaskSettings
+from scalewright.data.reasoning.task import Problem
+from scalewright.errors import ConfigError
 from scalewright.here.place import place_of
-from scalewright.launch.prepare.reason_outlook import SequenceLengths, distribution, stage_load, update_load
+from scalewright.launch.prepare.reason_outlook import (
+    SequenceLengths,
+    distribution,
+    sampled_lengths,
+    stage_load,
+    update_load,
+)
 from scalewright.planner.stages.reason_stage import StageLoad, StagePrediction, predict_stage
 from scalewright.records.documents import check_schema
+from scalewright.records.reasoning import ShardHead, write_shard
+from scalewright.records.run_directory import RunDirectory
 from scalewright.study.kinds.reason import KIND
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
@@ -165,3 +176,32 @@ def test_a_stage_of_a_catalogued_system_is_predicted_in_a_study() -> None:
     assert outcome.problem == ""
     assert outcome.numbers["training_time_s"].value > 0
     assert not KIND.predict(CATALOG, {"stage": "sft", "device": "cpu"}, where="here").numbers  # when it is run
+
+
+class PromptsOnly:
+    """A task of a user's prompts, without traces."""
+
+    max_response = 64
+
+    def problems(self, split: str, num: int, *, seed: int) -> list[Problem]:
+        del split, seed
+        return [Problem(id=str(number), prompt=(1,) * 5) for number in range(num)]
+
+    def cold_start(self, num: int, *, seed: int) -> list[Any]:
+        raise ConfigError(f"no traces ({num}, {seed})")
+
+
+def test_reinforcement_learning_on_prompts_needs_no_traces() -> None:
+    task: Any = PromptsOnly()
+    own = TaskSettings(kind="files", prompts="p.jsonl", tokenizer="t")
+    lengths = sampled_lengths(run_of("grpo", task=own), task)
+    assert set(lengths.answers) == {64}
+    assert "no traces to take lengths from" in lengths.notes[0]
+    with pytest.raises(ConfigError, match="no traces"):
+        sampled_lengths(run_of("sft", task=own), task)
+
+
+def test_a_generation_that_kept_nothing_is_refused(tmp_path: Path) -> None:
+    write_shard(RunDirectory(tmp_path), 0, [], ShardHead(num_sampled=8, num_kept=0))
+    with pytest.raises(ConfigError, match="kept no answer"):
+        sampled_lengths(run_of("sft", data_from=str(tmp_path)), PromptsOnly())  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.data.reasoning.task import Task, Trace, open_task
-from scalewright.errors import NotExpressedError
+from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.here.devices import Here
 from scalewright.here.place import Place, place_of
 from scalewright.launch.prepare.language_setup import machine_of
@@ -233,15 +233,18 @@ def sampled_lengths(run: ReasonRun, task: Task) -> SequenceLengths:
     """Lengths of stored answers, else of traces of the task, and the time of a score where the task is our own."""
     if run.data_from:
         stored = read_stored_answers(Path(run.data_from))[:NUM_SAMPLED]
+        if not stored:
+            raise ConfigError(
+                f"{run.data_from}: kept no answer: sample more answers, start from a better model, or keep all"
+            )
         pairs = [(len(answer.prompt), len(answer.response)) for answer in stored]
         return _lengths_of(pairs)
-    try:
-        traces = task.cold_start(NUM_SAMPLED, seed=run.seed)
-    except NotExpressedError:
+    if run.task.kind == "files" and not run.task.traces and run.stage not in ("sft", "distill"):
         problems = task.problems("train", NUM_SAMPLED, seed=run.seed)
         pairs = [(len(problem.prompt), task.max_response) for problem in problems]
         note = "no traces to take lengths from: every answer is taken to have the longest length"
         return replace(_lengths_of(pairs), notes=(note,))
+    traces = task.cold_start(NUM_SAMPLED, seed=run.seed)
     lengths = _lengths_of([(len(trace.problem.prompt), len(trace.response)) for trace in traces])
     if run.task.kind != "countdown":
         return replace(lengths, notes=("the time of the reward is not predicted",))
