@@ -26,7 +26,8 @@ def pipeline_findings(pipeline: PipelineShown) -> Iterator[FindingShown]:
         if runs:
             yield from _reached(pipeline, name, runs)
     for stage in pipeline.stages:
-        if stage.passes_gate is False:
+        compared_only_by_gate = stage.passes_gate is not None and _before(pipeline, stage) is None
+        if stage.passes_gate is False or compared_only_by_gate:
             yield FindingShown(text=stage.gate, evidence=(stage.point,))
 
 
