@@ -73,6 +73,7 @@ def test_prompts_traces_and_rewards_go_through_the_tokenizer(files: Path, opened
     assert isinstance(task, TextTask)
     opened.append(task)
     assert (task.vocab, task.stop_tokens, task.pad_token) == (len(WORDS), {1}, 0)
+    assert (task.max_prompt, task.max_response) == (6, 1024)
     test, train = task.problems("test", 4, seed=0), task.problems("train", 16, seed=0)
     assert {p.id for p in test} | {p.id for p in train} == {f"line-{number}" for number in range(1, 21)}
     assert task.text(test[0].prompt) == test[0].facts["prompt"]
@@ -263,6 +264,7 @@ def test_known_rewards_compare_with_the_answer_of_the_file(files: Path, opened: 
             '{"prompt": "1", "response": "1 2 3 4 5 6 7 8 9"}\n',
             "line 1: the response has 10 tokens, and",
         ),
+        ("traces.jsonl", '{"prompt": "1 2 3 4 5 6 7 8 9", "response": "1"}\n', "line 1: the prompt has 9 tokens, and"),
         ("tokenizer/tokenizer_config.json", "{}", "no file says which token ends an answer"),
         ("tokenizer/tokenizer.json", "{", "tokenizer.json: is no tokenizer"),
     ],
@@ -297,7 +299,8 @@ def test_a_test_file_shares_no_prompt_with_the_training_file(files: Path) -> Non
         ({"prompts": ""}, "a task of files needs prompts"),
         ({"tokenizer": "/no/such"}, "tokenizer '/no/such': no such folder"),
         ({"reward": "gone.py:reward"}, "reward 'gone.py:reward': no such file"),
-        ({"max_prompt": 0}, "max_prompt is 0: give 1 or more"),
+        ({"max_prompt": -1}, "max_prompt is -1: give 0 or more"),
+        ({"max_response": 0}, "max_response is 0: give 1 or more"),
         ({"reward_timeout_s": 0.0}, "reward_timeout_s is 0: give a time above 0 s"),
     ],
 )

@@ -16,6 +16,7 @@ Largest = Annotated[int | None, typer.Option(help="Countdown: the largest number
 Operators = Annotated[str | None, typer.Option(help="Countdown: some of +-*/.")]
 PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Files: prompts as JSON lines or text lines.")]
 RewardText = Annotated[str | None, typer.Option(help="Files: module:function, file.py:function or command: PROGRAM.")]
+MaxResponse = Annotated[int | None, typer.Option(help="Files: most tokens of an answer; default: 1024.")]
 TokenizerFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Files: folder with tokenizer.json.")]
 TraceFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Files: prompt and response as JSON lines.")]
 StartFolder = Annotated[

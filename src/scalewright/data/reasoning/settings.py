@@ -43,8 +43,8 @@ class TaskSettings:
     """Files: Hugging Face folder with tokenizer.json."""
     traces: str = ""
     """Files: JSON lines with `prompt` and `response`, for supervised fine-tuning."""
-    max_prompt: int = 512
-    """Files: tokens; a longer prompt is refused."""
+    max_prompt: int = 0
+    """Files: tokens; a longer prompt is refused. 0: as many as the longest prompt of the files has."""
     max_response: int = 1024
     """Files: tokens of an answer."""
     reward_timeout_s: float = 60.0
@@ -84,8 +84,8 @@ class TaskSettings:
         if not self.prompts or not self.tokenizer:
             missing = "prompts" if not self.prompts else "tokenizer"
             raise ConfigError(f"a task of files needs {missing}: give prompts (JSON lines) and a tokenizer (folder)")
-        for name in ("max_prompt", "max_response", "reward_batch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+        for name, least in (("max_prompt", 0), ("max_response", 1), ("reward_batch", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give {least} or more")
         if not 0.0 < self.reward_timeout_s < float("inf"):
             raise ConfigError(f"reward_timeout_s is {self.reward_timeout_s:g}: give a time above 0 s")

@@ -42,9 +42,10 @@ class TextTask:
     def pad_token(self) -> int:
         return self._pad
 
-    @property
+    @cached_property
     def max_prompt(self) -> int:
-        return self.settings.max_prompt
+        longest = (len(problem.prompt) for split in self._splits.values() for problem in split)
+        return self.settings.max_prompt or max(longest)
 
     @property
     def max_response(self) -> int:
@@ -114,8 +115,14 @@ class TextTask:
                     f"{line.where}: the response has {len(response)} tokens, and max_response is {self.max_response}: "
                     "raise it, or shorten the response"
                 )
+            problem = self._problem(line)
+            if len(problem.prompt) > self.max_prompt:
+                raise ConfigError(
+                    f"{line.where}: the prompt has {len(problem.prompt)} tokens, more than the {self.max_prompt} of "
+                    "the longest in the file of prompts: set max_prompt"
+                )
             if line.text not in tests:
-                traces.append(Trace(problem=self._problem(line), response=response))
+                traces.append(Trace(problem=problem, response=response))
         if not traces:
             raise ConfigError(
                 f"{self.settings.traces}: every trace answers a test prompt: give traces of other prompts"
@@ -150,10 +157,11 @@ class TextTask:
         tokens = self.tokenizer.prompt(line.text)
         if len(tokens) > 1 and tokens[-1] in self._stops:
             tokens = tokens[:-1]  # some tokenizers end every text
-        if not tokens or len(tokens) > self.max_prompt:
+        most = self.settings.max_prompt
+        if not tokens or 0 < most < len(tokens):
             raise ConfigError(
-                f"{line.where}: the prompt has {len(tokens)} tokens, and 1 to {self.max_prompt} are allowed: shorten "
-                "it, or raise max_prompt"
+                f"{line.where}: the prompt has {len(tokens)} tokens, and {f'1 to {most}' if most else '1 or more'} are "
+                "allowed: change it, or raise max_prompt"
             )
         identity: Any = line.fields.get("id", f"{prefix}line-{line.number}")
         return Problem(id=str(identity), prompt=tokens, facts=dict(line.fields))

@@ -6,7 +6,7 @@ pipeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,6 +27,7 @@ from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
 from scalewright.workload.reasoning import stage_run
 from scalewright.workload.reasoning.stage_run import DistillSettings, GrpoSettings, ReasonRun, StageSettings
+from scalewright.workload.reasoning.task_settings import file_task
 from scalewright.workload.run_options import AUTO
 
 DEFAULT_MODEL = "layers=3,hidden=96,heads=4"
@@ -78,7 +79,7 @@ MICRO_TOKENS = {"cpu": 4096, "cuda": 16384}
 def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, str]) -> ReasonRun:
     """The stage that the options describe."""
     start = start_of(request.start_from)
-    settings = _task_settings(request, start)
+    settings = stage_task(request, start)
     task = open_task(settings)
     spec = _spec(catalog, request, start, task)
     num_ranks, split = _split(request)
@@ -135,7 +136,7 @@ def _is_stage(run: RunDirectory) -> bool:
     return str(read_document(run.run, "run").get("kind", "")) == stage_run.KIND if run.run.is_file() else False
 
 
-def _task_settings(request: ReasonRequest, start: Start) -> TaskSettings:
+def stage_task(request: ReasonRequest, start: Start) -> TaskSettings:
     """The task of the options; where none is given, that of the stage it starts from or takes its data from."""
     given = dict(request.task)
     if not given:
@@ -145,24 +146,16 @@ def _task_settings(request: ReasonRequest, start: Start) -> TaskSettings:
             where = RunDirectory(Path(request.data_from)).config
             return stage_run.from_document(read_document(where, stage_run.KIND), where=str(where)).task
         return TaskSettings()
-    kind = given.get("kind") or ("files" if given.get("prompts") else "countdown")
-    for name in ("prompts", "test_prompts", "traces", "tokenizer"):
-        if given.get(name):
-            if not Path(given[name]).exists():
-                raise ConfigError(f"--{name.replace('_', '-')} {given[name]!r}: no such file or folder: check the path")
-            given[name] = str(Path(given[name]).resolve())
-    if kind == "files" and start.is_pretrained:
+    inherited = start.task.kind if start.task is not None else "countdown"
+    kind = given.pop("kind", None) or ("files" if given.get("prompts") else inherited)
+    base = asdict(start.task) if start.task is not None and start.task.kind == kind else {}
+    base.pop("kind", None)
+    if kind != "files":
+        return TaskSettings(**{**base, **given, "kind": kind})
+    if start.is_pretrained:
         given.setdefault("tokenizer", start.folder)
-    base = (
-        start.task
-        if start.task is not None and start.task.kind == kind
-        else TaskSettings()
-        if kind == "countdown"
-        else None
-    )
-    if base is None:
-        return TaskSettings(**{**given, "kind": kind})
-    return replace(base, **{**given, "kind": kind})
+    base.pop("files_digest", None)
+    return file_task(**{"prompts": "", "tokenizer": "", **base, **given})
 
 
 def _spec(catalog: Catalog, request: ReasonRequest, start: Start, task: Task) -> ModelSpec:
