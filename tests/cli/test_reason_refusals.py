@@ -40,7 +40,7 @@ REFUSED = [
     (("sft", "--numbers", "9"), "countdown: numbers is 9"),
     (("sft", "--operators", "^"), "countdown: operators are '^'"),
     (("sft", "--task", "chess"), "task 'chess' is not known"),
-    (("sft", "--prompts", "absent.jsonl"), "--prompts 'absent.jsonl': no such file or folder"),
+    (("sft", "--prompts", "absent.jsonl"), "prompts 'absent.jsonl': no such file: check the path"),
     (("sft", "--start-from", "stage", "--model", "layers=3,hidden=32,heads=2"), "its model has layers 1"),
     (("sft", "--start-from", "stage", "--operators", "+-"), "its vocabulary has 40 tokens and the task needs"),
     (("distill", "--mode", "on-policy"), "give --teacher"),

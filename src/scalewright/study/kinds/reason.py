@@ -349,7 +349,7 @@ def _request(point: ReasonOptions) -> ReasonRequest:
             "lora_rank": point.lora,
             "optimizer": OptimizerSettings(
                 learning_rate=point.learning_rate or DEFAULT_RATES[point.stage], warmup_steps=point.warmup_steps,
-                decay_steps=steps if decays else 0, weight_decay=point.weight_decay, clip_norm=point.clip_norm,
+                decay_steps=max(steps, 0) if decays else 0, weight_decay=point.weight_decay, clip_norm=point.clip_norm,
                 beta_2=point.beta_2,
             ),
             "evaluation": EvaluationSettings(

@@ -47,7 +47,9 @@ def file_task(
     for name, path in full.items():
         exists = Path(path).is_dir() if name == "tokenizer" else Path(path).is_file()
         if path and not exists:
-            raise ConfigError(f"{name} {paths[name]!r}: no such {'folder' if name == 'tokenizer' else 'file'}")
+            raise ConfigError(
+                f"{name} {paths[name]!r}: no such {'folder' if name == 'tokenizer' else 'file'}: check the path"
+            )
     place, colon, function = reward.rpartition(":")
     if place.endswith(".py"):
         if not Path(place).is_file():
