@@ -58,7 +58,7 @@ def paired_rise(*, num_both: int, num_gained: int, num_lost: int, num_neither: i
               high = d + sqrt(a^2 - 2 c a b + b^2) with a = u - p, b = q - m
               l, u and m, v: Wilson's intervals of p and q;  c = C / sqrt((e + f)(g + h)(e + g)(f + h))
               C = e h - f g, less n/2 but not below 0 where it is above 0;  e, f, g, h: both, gained, lost, neither
-    Source    newcombe1998paired (Statistics in Medicine 17, 2635-2650), method 10
+    Source    newcombepaired1998 (Statistics in Medicine 17, 2635-2650), method 10
     Assumes   independent problems
     Checked   tests/workload/test_accuracy.py: 36, 12, 2, 0 gives 0.0569 to 0.3404; 14, 5, 0, 22 gives 0.011 to 0.226
     """
