@@ -42,7 +42,7 @@ def test_the_rate_of_several_problems_is_inside_its_interval() -> None:
 @pytest.mark.parametrize(
     ("table", "interval"),
     [((36, 12, 2, 0), (0.0569, 0.3404)), ((14, 5, 0, 22), (0.011, 0.226))],
-    ids=["newcombepaired1998, Table II", "Altman 2000, Table 6.2"],
+    ids=["50 pairs", "41 pairs"],
 )
 def test_paired_rises_are_those_of_published_examples(
     table: tuple[int, int, int, int], interval: tuple[float, float]
