@@ -15,6 +15,7 @@ from scalewright.catalog.campaign_runs import campaign_runs
 from scalewright.catalog.facts import Fact, Source
 from scalewright.catalog.generation_runs import generation_habits, generation_runs
 from scalewright.catalog.library import Catalog, folded, packaged_data
+from scalewright.catalog.observations import load_observations
 from scalewright.catalog.published import load_runs, packaged_runs
 from scalewright.catalog.rl_runs import rl_frameworks
 from scalewright.catalog.types import KINDS, Accelerator, Fabric, Model, Price, PublishedTotal, System
@@ -88,7 +89,7 @@ def test_every_value_says_where_it_comes_from_and_when(kind: str, entry_id: str)
 
 def test_every_data_file_is_one_of_the_kinds() -> None:
     folders = {p.name for p in packaged_data().iterdir() if p.is_dir()}
-    assert folders == {*KINDS, "published"}
+    assert folders == {*KINDS, "published", "observations"}
 
 
 def test_no_name_means_two_entries_of_a_kind() -> None:
@@ -197,6 +198,8 @@ def test_every_toml_under_data_is_reachable_by_a_reader() -> None:
     reachable |= {packaged_data() / "published" / f"{name}_frameworks.toml" for name in ("vision", "rl")}
     assert generation_habits().requests
     reachable.add(packaged_data() / "published" / "generation_habits.toml")
+    assert load_observations("hpc-r1").observations
+    reachable.add(packaged_data() / "observations" / "hpc-r1.toml")
     assert set(packaged_data().rglob("*.toml")) == reachable
 
 

@@ -48,7 +48,7 @@ REFUSED = [
     (("distill", "--mode", "telepathy"), "mode 'telepathy' is not known"),
     (("generate", "--num-problems", "0"), "num_problems is 0"),
     (("evaluate", "--eval-answers", "-1"), "evaluation num_answers is -1"),
-    (("evaluate", "--engine-precision", "int3"), "precision 'int3' is not known"),
+    (("evaluate", "--engine-precision", "int2"), "precision 'int2' is not known"),
 ]
 
 

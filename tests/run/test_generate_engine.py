@@ -190,7 +190,7 @@ def test_rounded_weights_have_so_many_values_in_a_row(precision: str, most: int)
     [
         ({"cache_bytes": 5000}, "one sequence of 48 tokens needs"),
         ({"max_context": 500}, "the model has 48 positions"),
-        ({"precision": "int3"}, "int3"),
+        ({"precision": "int2"}, "int2"),
         ({"prefill_chunk": 0}, "prefill_chunk is 0"),
         ({"execution": "graphs"}, "needs a GPU"),
     ],

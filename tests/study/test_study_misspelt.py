@@ -58,6 +58,7 @@ FULL: dict[str, Any] = {
     "metrics": ["step_time_s"],
     "max_points": 100,
     "notes": ["ours"],
+    "observations": "hpc-r1",
     "sources": {
         "paper": {
             "kind": "measured", "text": "who wrote it", "url": "https://example.org", "checked": "2026-01-01",
@@ -72,7 +73,7 @@ FULL: dict[str, Any] = {
     "published": [
         {
             "where": {"nodes": 2}, "metric": "step_time_s", "value": 1.0, "low": 0.5, "high": 2.0, "unit": "s",
-            "source": "paper", "note": "n",
+            "source": "paper", "note": "n", "either": "system",
         }
     ],
     "remarks": [{"where": {"nodes": 1}, "text": "none"}],
