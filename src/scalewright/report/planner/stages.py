@@ -275,17 +275,17 @@ def print_stage_plan(console: Console, plan: StagePlan) -> None:
 
 
 def _rl_choices(plan: StagePlan) -> Table:
-    """One line a choice: pace, devices and layouts of both, the step and its interval."""
+    """One line a choice: pace, copies of the generator, layouts of both, the step and its interval."""
     title = f"fastest ways on {plan.choices[0].prediction.question.num_gpus} devices"
     table = plain_table("pace", "generator", "trainer", "step", "interval", title=title, right=("step",), gap=1)
     for choice in plan.choices:
         question = choice.prediction.question
         step = question.stage
         assert isinstance(step, RlStep)
-        devices = f"{step.rollout_gpus} x " if step.is_split else ""
+        copies = f"{step.rollout_gpus // (step.rollout_tp * step.rollout_pp)} x " if step.is_split else ""
         low, high = choice.prediction.interval_s
         table.add_row(
-            choice.name, f"{devices}tp={step.rollout_tp}", question.layout.brief.replace(",", ", "),
+            choice.name, f"{copies}tp={step.rollout_tp}", question.layout.brief.replace(",", ", "),
             _s(choice.prediction.time_s), f"{_s(low)} to {_s(high)}",
         )  # fmt: skip
     return table
