@@ -115,8 +115,8 @@ def objective_of(kind: str, trainer: SequenceTrainer, batches: Sequence[Sequence
     return PolicyObjective(settings=policy_loss("grpo"), data=data, max_response=longest)
 
 
-def train(name: str, device: torch.device, *, small: bool, compile_mode: str) -> None:
-    """Updates of 64k tokens in micro-batches of 16k (32k for the smaller model), prompts 256, answers up to 1792."""
+def train(name: str, device: torch.device, *, small: bool, compile_mode: str, rows: int) -> None:
+    """Updates of 64k tokens in micro-batches of `rows` x 2048, prompts 256, answers up to 1792."""
     seq = 128 if small else 2048
     shape = shape_of(name, seq=seq, small=small)
     precision = "bf16" if device.type == "cuda" else "fp32"
@@ -125,7 +125,7 @@ def train(name: str, device: torch.device, *, small: bool, compile_mode: str) ->
     )  # fmt: skip
     peak = PEAK_FLOP_PER_S.get(torch.cuda.get_device_name()) if device.type == "cuda" else None
     prompt, longest = seq // 8, seq - seq // 8
-    row_tokens, num_rows, count = (seq, 2, 8) if small else (seq, 8, 32)
+    row_tokens, num_rows, count = (seq, 2, 8) if small else (seq, rows, 32)
     for uneven, packing in ((False, "padded"), (True, "packed"), (True, "padded")):
         items = drawn(shape, count=count, prompt=prompt, longest=longest, uneven=uneven)
         one_row = packing == "packed" and device.type == "cuda"
@@ -257,6 +257,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--only", choices=["train-350m", "train-1b", "grpo-350m", "grpo-1b"], default=None)
+    parser.add_argument("--rows", type=int, default=8, help="rows of 2048 tokens in a micro-batch of train-*")
     parser.add_argument("--compile", choices=["off", "default"], default="default")
     chosen = parser.parse_args()
     device = torch.device(chosen.device, 0) if chosen.device == "cuda" else torch.device("cpu")
@@ -265,7 +266,10 @@ def main() -> None:
     join_group(World.from_environment({}, host="here"), device)
     for name in [chosen.only] if chosen.only else ["train-350m", "grpo-350m", "train-1b", "grpo-1b"]:
         kind, _, size = name.partition("-")
-        (train if kind == "train" else grpo)(size, device, small=small, compile_mode=compile_mode)
+        if kind == "train":
+            train(size, device, small=small, compile_mode=compile_mode, rows=chosen.rows)
+        else:
+            grpo(size, device, small=small, compile_mode=compile_mode)
         if device.type == "cuda":
             torch.cuda.empty_cache()
     dist.destroy_process_group()
