@@ -62,7 +62,8 @@ def left_out_s(rows: list[dict[str, Any]]) -> list[float]:
         kind="decode", device={"type": "cuda"}, versions={}, rows=steps, summary={"shape": shape_document(shape)}
     )
     source = BenchmarkRun(run="stored rows", measurements=measured)
-    fit = fit_generation(machine_from_system(CATALOG, "generic-h200"), CATALOG.stack("eager"), [source])
+    machine = machine_from_system(CATALOG, "generic-h200")
+    fit = fit_generation(lambda _: machine, CATALOG.stack("eager"), [source])
     return [step.left_out_s for step in fit.steps]
 
 

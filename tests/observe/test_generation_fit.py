@@ -29,7 +29,8 @@ TRUE = GenerationRates(
 )  # fmt: skip
 
 
-def machine() -> Machine:
+def machine(num_ranks: int = 1) -> Machine:
+    del num_ranks
     return machine_from_system(CATALOG, "generic-h200")
 
 
@@ -66,7 +67,7 @@ def run_of(shape: str, *, noise: float, seed: int) -> BenchmarkRun:
 
 
 def fitted(*, noise: float = 0.0) -> FittedGeneration:
-    return fit_generation(machine(), STACK, [run_of(s, noise=noise, seed=n) for n, s in enumerate(SHAPES)])
+    return fit_generation(machine, STACK, [run_of(s, noise=noise, seed=n) for n, s in enumerate(SHAPES)])
 
 
 def rates_of(fit: FittedGeneration) -> GenerationRates:
@@ -91,6 +92,33 @@ def test_noisy_steps_are_given_back_within_their_noise_and_the_interval_says_so(
     assert {step.phase for step in fit.steps} == {"decode", "prefill"}
 
 
+def test_ranks_that_share_a_cpu_have_rates_of_their_own() -> None:
+    """Two ranks measured at once, each at 0.7 of what one has alone: more than the half that dividing would give."""
+    alone = [run_of(shape, noise=0.0, seed=n) for n, shape in enumerate(SHAPES)]
+    together = [
+        replace(
+            run,
+            run=f"{run.run}-2",
+            measurements=replace(
+                run.measurements, device={"type": "cuda", "num_ranks": 2},
+                rows=[row | {"time_s": row["time_s"] / 0.7} for row in run.measurements.rows],
+            ),
+        )
+        for run in alone
+    ]  # fmt: skip
+    fit = fit_generation(machine, STACK, [*alone, *together])
+    by_ranks = {
+        num_ranks: rates_of(replace(fit, values=tuple(value for value in fit.values if value.num_ranks == num_ranks)))
+        for num_ranks in (1, 2)
+    }
+    other = "layers=32,hidden=3072,heads=24,vocab=32000"
+    for batch, context in ((4, 600), (24, 700)):
+        one_s, two_s = (decode_s(other, by_ranks[num_ranks], batch, context) for num_ranks in (1, 2))
+        assert two_s == pytest.approx(one_s / 0.7, rel=0.05)
+    assert len({step.label for step in fit.steps}) == len(fit.steps)
+    assert sum(", 2 ranks" in step.label for step in fit.steps) * 2 == len(fit.steps)
+
+
 H200_STEPS_S = {
     (1, 516): 1.268e-3, (1, 1028): 1.295e-3, (1, 2052): 1.355e-3, (1, 4100): 1.459e-3, (8, 516): 1.945e-3,
     (8, 1028): 2.124e-3, (8, 2052): 2.480e-3, (8, 4099): 3.178e-3, (32, 516): 2.599e-3, (32, 1027): 3.302e-3,
@@ -111,7 +139,7 @@ def test_steps_of_an_h200_are_predicted_from_the_steps_of_other_batches() -> Non
     measurements = Measurements(
         kind="decode", device={"type": "cuda"}, versions={}, rows=rows, summary={"shape": shape_document(shape)}
     )
-    fit = fit_generation(machine(), STACK, [BenchmarkRun(run="h200", measurements=measurements)])
+    fit = fit_generation(machine, STACK, [BenchmarkRun(run="h200", measurements=measurements)])
     own = replace(serving(SHAPES[0], rates_of(fit)), shape=shape)
     for (batch, context), time_s in H200_STEPS_S.items():
         predicted_s = float(iteration(own, num_sequences=batch, num_context=context).total)
@@ -137,7 +165,7 @@ def test_weights_of_each_width_have_rates_of_their_own() -> None:
     measurements = Measurements(
         kind="decode", device={"type": "cuda"}, versions={}, rows=rows, summary={"shape": shape_document(shape)}
     )
-    fit = fit_generation(machine(), STACK, [BenchmarkRun(run="h200", measurements=measurements)])
+    fit = fit_generation(machine, STACK, [BenchmarkRun(run="h200", measurements=measurements)])
     assert len(fit.steps) == 21
     for step in fit.steps:
         assert step.left_out_s == pytest.approx(step.measured_s, rel=0.1), step.label
@@ -150,13 +178,13 @@ def test_weights_of_each_width_have_rates_of_their_own() -> None:
 def test_too_few_steps_are_no_basis() -> None:
     run = run_of(SHAPES[0], noise=0.0, seed=0)
     short = replace(run, measurements=replace(run.measurements, rows=run.measurements.rows[:4]))
-    assert fit_generation(machine(), STACK, [short]) == FittedGeneration()
+    assert fit_generation(machine, STACK, [short]) == FittedGeneration()
 
 
 def test_too_few_decode_steps_are_said() -> None:
     whole = run_of(SHAPES[0], noise=0.0, seed=0)
     few = replace(whole, measurements=replace(whole.measurements, rows=whole.measurements.rows[:3]))
-    fit = fit_generation(machine(), STACK, [few])
+    fit = fit_generation(machine, STACK, [few])
     assert not fit.steps
     (words,) = unfitted_words(fit, [few])
     assert words.startswith("3 decode steps are too few to fit generation")

@@ -6,7 +6,7 @@ logarithms of all measured times at once, held near what the catalogue has where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -62,6 +62,8 @@ class _MeasuredStep:
     run: str
     row: Row
     serving: Serving
+    num_ranks: int = 1
+    """That measured at the same time."""
 
     @property
     def precision(self) -> str:
@@ -70,7 +72,8 @@ class _MeasuredStep:
     @property
     def label(self) -> str:
         row = self.row
-        size = f"{row['layers']} x {row['hidden']}, {row['precision']}"
+        together = f", {self.num_ranks} ranks" if self.num_ranks > 1 else ""
+        size = f"{row['layers']} x {row['hidden']}, {row['precision']}{together}"
         if row["phase"] == "decode":
             return f"{size}, batch {row['batch']}, {row['context']:.0f} tokens"
         return f"{size}, prompt of {row['num_tokens']}"
@@ -99,22 +102,46 @@ def unfitted_words(fitted: FittedGeneration, sources: Sequence[BenchmarkRun]) ->
     ]
 
 
-def fit_generation(machine: Machine, stack: Stack, sources: Sequence[BenchmarkRun]) -> FittedGeneration:
-    """The rates that these runs show; nothing where too few steps were measured."""
-    steps = [
-        _MeasuredStep(run=source.run, row=row, serving=_serving(machine, stack, source, str(row["precision"])))
-        for source in sources
-        if source.measurements.kind == "decode"
-        for row in source.measurements.rows
+def fit_generation(
+    machine_of: Callable[[int], Machine], stack: Stack, sources: Sequence[BenchmarkRun]
+) -> FittedGeneration:
+    """The rates that these runs show; nothing where too few steps were measured.
+
+    Ranks that share a CPU have rates of their own, fitted to the runs of as many ranks; `machine_of` gives a machine
+    as one of so many ranks has it.
+    """
+    decode = [source for source in sources if source.measurements.kind == "decode"]
+    fits = [
+        _fit_ranks(machine_of(num_ranks), stack, [source for source in decode if source.num_ranks == num_ranks])
+        for num_ranks in sorted({source.num_ranks for source in decode})
     ]
+    values = tuple(value for fit in fits for value in fit.values)
+    rows = tuple(row for fit in fits for row in fit.steps)
+    steps, prompts = ([row for row in rows if row.phase == phase] for phase in ("decode", "prefill"))
+    num_each = len(values) // max(sum(bool(fit.values) for fit in fits), 1)
+    return FittedGeneration(
+        values=values, steps=rows,
+        generation_interval=interval(steps, num_factors=min(5, num_each)) if values else None,
+        first_token_interval=interval(prompts, num_factors=min(2, num_each)) if values else None,
+    )  # fmt: skip
+
+
+def _fit_ranks(machine: Machine, stack: Stack, sources: Sequence[BenchmarkRun]) -> FittedGeneration:
+    """Rates and steps of runs with the same number of ranks."""
+    steps = [
+        _MeasuredStep(run=source.run, row=row, num_ranks=source.num_ranks,
+                      serving=_serving(machine, stack, source, str(row["precision"])))
+        for source in sources
+        for row in source.measurements.rows
+    ]  # fmt: skip
     names = _names(steps)
     if len([step for step in steps if step.row["phase"] == "decode"]) < MIN_ROWS or len(steps) <= len(names):
         return FittedGeneration()
     fit = _fit(steps, _start(machine, steps, names), names)
     runs = tuple(dict.fromkeys(step.run for step in steps))
     values = tuple(
-        Value(name=name, of=of, value=float(value), low=float(value / spread), high=float(value * spread),
-              num_rows=len(steps), runs=runs)
+        Value(name=name, of=of, num_ranks=steps[0].num_ranks, value=float(value), low=float(value / spread),
+              high=float(value * spread), num_rows=len(steps), runs=runs)
         for (name, of), value, spread in zip(names, np.exp(fit.logs), np.exp(fit.deviations), strict=True)
     )  # fmt: skip
     rows = tuple(
@@ -124,11 +151,7 @@ def fit_generation(machine: Machine, stack: Stack, sources: Sequence[BenchmarkRu
         )
         for step, after, left_out in zip(steps, fit.after_s, fit.left_out_s, strict=True)
     )  # fmt: skip
-    decode, prompts = ([row for row in rows if row.phase == phase] for phase in ("decode", "prefill"))
-    return FittedGeneration(
-        values=values, steps=rows, generation_interval=interval(decode, num_factors=min(5, len(names))),
-        first_token_interval=interval(prompts, num_factors=min(2, len(names))),
-    )  # fmt: skip
+    return FittedGeneration(values=values, steps=rows)
 
 
 def _serving(machine: Machine, stack: Stack, source: BenchmarkRun, precision: str) -> Serving:

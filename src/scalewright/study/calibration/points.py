@@ -139,6 +139,7 @@ def _cpu_points(num_ranks: int) -> list[CalibrationPoint]:
         *(many[1:2] if num_ranks > 1 else []),
         _attention("cpu", 1, ("fp32",), 8, CPU_ATTENTION, least_s=2.0, most_s=10.0),
         *(_decode("cpu", *row) for row in CPU_DECODE),
+        *(_decode("cpu", *row, num_ranks=num_ranks) for row in CPU_DECODE if num_ranks > 1),
         *later,
         _vision("cpu", "fp32", CPU_VISION_BATCH, "off", 0.0),
     ]
@@ -211,15 +212,19 @@ def _attention(
     )
 
 
-def _decode(device: DeviceKind, shape: str, precision: str, least_s: float, most_s: float) -> MicroPoint:
-    """Steps of our engine over batch and context, and prompts."""
+def _decode(
+    device: DeviceKind, shape: str, precision: str, least_s: float, most_s: float, *, num_ranks: int = 1
+) -> MicroPoint:
+    """Steps of our engine over batch and context, and prompts; of several ranks each has a copy of the model."""
     sizes = from_shape(shape).transformer
 
     def options(budget_s: float) -> Options:
-        return {"model": shape, "precision": precision, "device": device, "budget": _seconds(budget_s)}
+        return {
+            "model": shape, "precision": precision, "ranks": num_ranks, "device": device, "budget": _seconds(budget_s),
+        }  # fmt: skip
 
-    return MicroPoint(name=f"decode-{sizes.layers}x{sizes.hidden}", kind="decode", num_ranks=1, least_s=least_s,
-                      most_s=most_s, options=options)  # fmt: skip
+    return MicroPoint(name=_name(f"decode-{sizes.layers}x{sizes.hidden}", num_ranks), kind="decode",
+                      num_ranks=num_ranks, least_s=least_s, most_s=most_s, options=options)  # fmt: skip
 
 
 def _convolution() -> MicroPoint:

@@ -41,8 +41,11 @@ def calibration_of(
         raise EnvironmentFailedError("nothing was measured: give a longer --budget, or look into the run directories")
     fitted = fit_residuals(catalog, draft, steps)
     _check_fit(fitted.steps)
-    machine = machine_from_calibration(catalog, draft)
-    generation = fit_generation(machine, catalog.stack_of_own_run("off"), sources)
+    generation = fit_generation(
+        lambda num_ranks: machine_from_calibration(catalog, draft, num_ranks=num_ranks),
+        catalog.stack_of_own_run("off"),
+        sources,
+    )
     return draft.model_copy(
         update={
             "skipped": (*draft.skipped, *unfitted_words(generation, sources)),
