@@ -119,6 +119,21 @@ def _ends_inside_a_line(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file of lines; a line that a kill tore is skipped."""
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue  # blank, torn by a kill, or not UTF-8: never data
+                if isinstance(row, dict):
+                    yield row
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be read: {error.strerror}; check the path") from error
+
+
 class EventTail:
     """Reads what has been appended since the last call; an unfinished line waits for its end."""
 

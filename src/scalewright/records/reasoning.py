@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, get_args
 from scalewright import units
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.records.documents import check_schema, document, read_document, schema, write_document, write_text
-from scalewright.records.events import LineWriter
+from scalewright.records.events import LineWriter, json_lines
 from scalewright.records.run_directory import RunDirectory
 
 STAGE, CURVE, ROLLOUTS, ANSWERS = "reason-stage", "reason-curve", "reason-rollouts", "reason-answers"
@@ -344,7 +344,7 @@ def write_shard(directory: RunDirectory, number: int, answers: Sequence[StoredAn
 
 
 def read_shard_head(path: Path) -> ShardHead:
-    first = next(_lines(path), {})
+    first = next(json_lines(path), {})
     check_schema(first.get("schema"), ANSWERS, where=str(path))
     try:
         return ShardHead(**{key: value for key, value in first.items() if key != "schema"})
@@ -357,7 +357,7 @@ def read_shard_head(path: Path) -> ShardHead:
 def read_shard(path: Path) -> list[StoredAnswer]:
     """The answers of a shard."""
     answers = []
-    for row in _lines(path):
+    for row in json_lines(path):
         if "schema" in row:
             check_schema(row["schema"], ANSWERS, where=str(path))
             continue
@@ -393,23 +393,8 @@ def _line(kind: type[Line], row: Mapping[str, Any], *, where: Path) -> Line:
 def _rows(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
-    for row in _lines(path):
+    for row in json_lines(path):
         if "schema" in row:
             check_schema(row["schema"], kind, where=str(path))
             continue
         yield row
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file of lines; a line that a kill tore is skipped."""
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(row, dict):
-                    yield row
-    except OSError as error:
-        raise DocumentError(f"{path}: cannot be read: {error.strerror}; check the path") from error

@@ -17,6 +17,7 @@ logs/rank-N.log   events/rank-N.jsonl   events/node-HOST.jsonl   stacks/rank-N.t
 data/             images that were made for this run: train/ and val/
 answers/rank-N.jsonl  finished answers of a generation benchmark
 stage.json, curve.jsonl, rollouts.jsonl, answers/shard-N.jsonl  of a stage of `reason`: see records/reasoning.py
+hybrid.jsonl, timeline/ROLE-RANK.jsonl  of a stage that trains on its own answers: see records/hybrid.py
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class RunDirectory:
     stage = NamedPath("stage.json")
     curve = NamedPath("curve.jsonl")
     rollouts = NamedPath("rollouts.jsonl")
+    hybrid = NamedPath("hybrid.jsonl")
+    timeline = NamedPath("timeline")
     traces = NamedPath("traces")
     stacks = NamedPath("stacks")
     stack_request = NamedPath("stacks/request.json")
@@ -128,6 +131,13 @@ class RunDirectory:
     def answer_shards(self) -> list[Path]:
         """Shards of answers that are whole, in order."""
         return sorted(path for path in self.answers.glob("shard-*.jsonl") if _SHARD.match(path.name))
+
+    def timeline_of(self, role: str, rank: int) -> Path:
+        return self.timeline / f"{role}-{rank}.jsonl"
+
+    def timelines(self) -> list[Path]:
+        """Files of spans, one for each rank of each role."""
+        return sorted(self.timeline.glob("*-*.jsonl"))
 
     def stack(self, rank: int) -> Path:
         return self.stacks / f"rank-{rank}.txt"
