@@ -41,7 +41,7 @@ _ROLE = re.compile(r"^[a-z][a-z_]*$")
 
 
 @dataclass(slots=True, kw_only=True)
-class Span:
+class RoleSpan:
     """What one rank of a role did for a while. A span may lie inside another one of the same rank."""
 
     role: str
@@ -94,11 +94,11 @@ class TimelineWriter:
     def span(
         self, kind: SpanKind, *, step: int = -1, version: int = -1, num_tokens: int = 0, waits_for: str = "",
         of: str = "", detail: str = "",
-    ) -> Iterator[Span]:  # fmt: skip
+    ) -> Iterator[RoleSpan]:  # fmt: skip
         """Time the body. The body may set what it learns on the way, such as `num_tokens`."""
         started_s = time.perf_counter()
         self._flush_if_due(started_s)
-        span = Span(
+        span = RoleSpan(
             role=self._role, rank=self._rank, kind=kind, start_s=started_s, end_s=started_s, step=step,
             version=version, num_tokens=num_tokens, waits_for=waits_for, of=of, detail=detail,
         )  # fmt: skip
@@ -114,13 +114,13 @@ class TimelineWriter:
     ) -> None:  # fmt: skip
         """A span that was timed elsewhere, by `time.perf_counter()` of this process."""
         self._write(
-            Span(
+            RoleSpan(
                 role=self._role, rank=self._rank, kind=kind, start_s=started_s, end_s=ended_s, step=step,
                 version=version, num_tokens=num_tokens, waits_for=waits_for, of=of, detail=detail,
             )
         )  # fmt: skip
 
-    def _write(self, span: Span) -> None:
+    def _write(self, span: RoleSpan) -> None:
         assert span.kind in KINDS, span.kind
         start_s, end_s = span.start_s - self._zero_s, span.end_s - self._zero_s
         words = "".join(
@@ -161,7 +161,7 @@ class TimelineWriter:
         self.close()
 
 
-def read_timeline(directory: RunDirectory) -> list[Span]:
+def read_timeline(directory: RunDirectory) -> list[RoleSpan]:
     """Spans of all roles on one clock, in the order of their starts; the first attempt of any role begins near 0."""
     attempts = [attempt for path in directory.timelines() for attempt in _attempts(path)]
     if not attempts:
@@ -176,9 +176,9 @@ def read_timeline(directory: RunDirectory) -> list[Span]:
     return sorted(spans, key=lambda span: (span.start_s, -span.end_s))
 
 
-def _attempts(path: Path) -> list[tuple[float, list[Span]]]:
+def _attempts(path: Path) -> list[tuple[float, list[RoleSpan]]]:
     """Zero of each attempt in a file, and its spans in seconds since then."""
-    attempts: list[tuple[float, list[Span]]] = []
+    attempts: list[tuple[float, list[RoleSpan]]] = []
     head: dict[str, Any] = {}
     for row in _rows(path, TIMELINE):
         try:
@@ -190,7 +190,7 @@ def _attempts(path: Path) -> list[tuple[float, list[Span]]]:
                     f"{path}: has a span of kind {row['kind']!r}; this release knows {', '.join(KINDS)}: upgrade"
                 )
             elif attempts:  # lines before the first head have no clock
-                attempts[-1][1].append(Span(**head, **_known(Span, row)))
+                attempts[-1][1].append(RoleSpan(**head, **_known(RoleSpan, row)))
         except (KeyError, TypeError, ValueError) as error:
             raise DocumentError(
                 f"{path}: a line is not of a timeline ({error}); it was not written by scalewright"
@@ -367,7 +367,7 @@ def read_hybrid(directory: RunDirectory) -> HybridRecord | None:
     return HybridRecord(settings=settings, steps=ordered, syncs=syncs, gains=gains, num_attempts=num_attempts)
 
 
-Row = TypeVar("Row", Span, HybridSettings, HybridStep, WeightSync, AllDoneGain)
+Row = TypeVar("Row", RoleSpan, HybridSettings, HybridStep, WeightSync, AllDoneGain)
 
 
 def _known(kind: type[Row], row: Mapping[str, Any]) -> dict[str, Any]:
