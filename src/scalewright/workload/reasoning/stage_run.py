@@ -25,8 +25,9 @@ from scalewright.workload.language_run import (
 )
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
-from scalewright.workload.reasoning import policy_loss
+from scalewright.workload.reasoning import policy_loss, role_settings
 from scalewright.workload.reasoning.policy_loss import PolicyLoss
+from scalewright.workload.reasoning.role_settings import RoleSettings
 from scalewright.workload.run_options import DeviceKind, check_literals
 
 KIND = "reason-run"
@@ -102,6 +103,8 @@ class GrpoSettings:
     num_epochs: int = 1
     """Times that the answers of a step are trained on."""
     loss: PolicyLoss = field(default_factory=PolicyLoss)
+    roles: RoleSettings = field(default_factory=RoleSettings)
+    """Engines beside the trainer, if any."""
 
     def __post_init__(self) -> None:
         if self.num_prompts < 1:
@@ -243,6 +246,8 @@ class ReasonRun:
         if isinstance(self.settings, GrpoSettings):
             self._check_policy(self.engine.sampling)
             self._check_rounds(self.settings.num_sequences)
+            for num_ranks in self.roles.engine_ranks:
+                check_runs_here(self.model_id, self.shape, Layout(tp=num_ranks))
         elif isinstance(self.settings, DistillSettings):
             self._check_teacher(self.settings)
 
@@ -310,6 +315,11 @@ class ReasonRun:
     def trains(self) -> bool:
         return self.stage in TRAINS
 
+    @property
+    def roles(self) -> RoleSettings:
+        """Engines beside the trainer; only GRPO may have some."""
+        return self.settings.roles if isinstance(self.settings, GrpoSettings) else RoleSettings()
+
     def document(self) -> dict[str, Any]:
         body = asdict(self) | {"shape": shape_document(self.shape), "layout": str(self.layout)}
         if isinstance(self.settings, DistillSettings) and self.settings.teacher_shape is not None:
@@ -343,6 +353,7 @@ def _settings(stage: StageName, body: Mapping[str, Any], *, where: str) -> Stage
     values = dict(body)
     if stage == "grpo":
         values["loss"] = policy_loss.from_body(values["loss"], where=where)
+        values["roles"] = role_settings.from_body(values.get("roles", {}))
     if stage == "distill" and values["teacher_shape"] is not None:
         values["teacher_shape"] = restored_shape(values["teacher_shape"], where=where)
     return SETTINGS[stage](**values)
