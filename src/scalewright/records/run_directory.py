@@ -18,6 +18,7 @@ data/             images that were made for this run: train/ and val/
 answers/rank-N.jsonl  finished answers of a generation benchmark
 stage.json, curve.jsonl, rollouts.jsonl, answers/shard-N.jsonl  of a stage of `reason`: see records/reasoning.py
 hybrid.jsonl, timeline/ROLE-RANK.jsonl  of a stage that trains on its own answers: see records/hybrid.py
+controller.json, roles/  of a stage in separate roles: the controller's address and journal, and a folder for each role
 """
 
 from __future__ import annotations
@@ -93,6 +94,13 @@ class RunDirectory:
     rollouts = NamedPath("rollouts.jsonl")
     hybrid = NamedPath("hybrid.jsonl")
     timeline = NamedPath("timeline")
+    roles = NamedPath("roles")
+    controller_address = NamedPath("controller.json")
+    """Where the controller of separate roles listens; written anew at each of its starts."""
+    controller_token = NamedPath("roles/controller/token")
+    """What the first message of a connection must carry; readable for the owner only."""
+    journal = NamedPath("roles/controller/journal.jsonl")
+    journal_snapshot = NamedPath("roles/controller/snapshot.json")
     traces = NamedPath("traces")
     stacks = NamedPath("stacks")
     stack_request = NamedPath("stacks/request.json")
