@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from stage_cases import CPU, SPEC, TASK, curve_of, run_in, stage_of
 from scalewright.data.reasoning.countdown import CountdownTask
 from scalewright.data.reasoning.task import Problem, Score
 from scalewright.errors import ConfigError
+from scalewright.records.hybrid import read_hybrid, read_timeline
 from scalewright.records.reasoning import (
     PARTS,
     read_curve,
@@ -126,6 +128,28 @@ def test_a_stopped_grpo_goes_the_same_way(started: Path, tmp_path: Path, loss: s
     assert record.mismatch is not None
     assert record.mismatch.effective_sample_frac == pytest.approx(1.0, abs=1e-3)
     assert read_rollouts(RunDirectory(tmp_path / "cut"))[0].why
+
+
+def test_a_stopped_grpo_has_one_timeline_and_each_iteration_once(started: Path, tmp_path: Path) -> None:
+    config = grpo(started, steps=4)
+    assert run_in(tmp_path / "r", config, stop_after=2) == ExitCode.REQUEUE
+    assert run_in(tmp_path / "r", config) == ExitCode.YES
+    directory = RunDirectory(tmp_path / "r")
+    spans, record = read_timeline(directory), read_hybrid(directory)
+    assert record is not None
+    curve = read_curve(directory)
+    assert [one.step for one in record.steps] == [point.step for point in curve] == [0, 1, 2, 3]
+    assert [one.num_trained_tokens for one in record.steps] == [point.num_tokens for point in curve]
+    assert all(one.num_trained_by_staleness == {0: 32} for one in record.steps)
+    assert (record.num_attempts, {span.attempt for span in spans}) == (2, {0, 1})
+    assert [sync.version for sync in record.syncs] == [1, 2, 3, 4]
+    for step, point in enumerate(curve):
+        own = [span for span in spans if span.step == step]
+        by_kind = {kind: sum(span.seconds for span in own if span.kind == kind) for kind in ("decode", "train")}
+        assert by_kind["decode"] == pytest.approx(point.seconds_by_part["generation"], abs=1e-4)
+        assert by_kind["train"] == pytest.approx(point.seconds_by_part["training"], abs=1e-4)
+        assert sum(span.num_tokens for span in own) == record.steps[step].num_decoded_tokens
+    assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(spans))
 
 
 def test_a_coarse_engine_is_seen(started: Path, tmp_path: Path) -> None:

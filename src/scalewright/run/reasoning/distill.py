@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from scalewright.records.hybrid import HybridStep
 from scalewright.records.reasoning import CurvePoint
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence
 from scalewright.run.reasoning.losses import SUMS, LossSums, PolicyLossResult
@@ -52,6 +53,8 @@ class ReverseKl:
 class OnPolicyDistillStage(TrainingStage):
     """One rank's part."""
 
+    writes_answers = True
+
     @property
     def settings(self) -> DistillSettings:
         assert isinstance(self.config.settings, DistillSettings)
@@ -83,6 +86,13 @@ class OnPolicyDistillStage(TrainingStage):
             teacher = self.log_probs(self._teacher, batches)
             results.append(self.update(batches, ReverseKl(teacher=teacher)))
         self.sync_weights()
+        if self.iterations is not None:
+            self.iterations.write(
+                HybridStep(
+                    step=step, version=step, num_finished=num, num_trained_by_staleness={0: num},
+                    num_decoded_tokens=num_tokens, num_trained_tokens=num_tokens,
+                )
+            )  # fmt: skip
         if self.rollouts is not None and self.rollouts.due(step):
             self.rollouts.write(step, rollouts, num=self.config.num_read)
         mean = len(results)

@@ -14,6 +14,7 @@ import torch
 
 from scalewright.data.reasoning.task import Problem
 from scalewright.errors import ConfigError
+from scalewright.records.hybrid import HybridStep
 from scalewright.records.reasoning import CurvePoint
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence
 from scalewright.run.reasoning.losses import group_advantages, overlong_penalties
@@ -40,10 +41,23 @@ class Answered:
     num_groups: int
     """Groups that were sampled, trained on or not."""
     num_equal: int
+    num_decoded_tokens: int
+    """Of all answers that were sampled, trained on or not."""
+
+    def iteration(self, step: int) -> HybridStep:
+        """Every answer is written and trained on in the same step."""
+        num_trained = sum(len(one.rollout.tokens) for one in self.rollouts)
+        return HybridStep(
+            step=step, version=step, num_finished=len(self.rollouts), num_decoded_tokens=self.num_decoded_tokens,
+            num_trained_by_staleness={0: len(self.rollouts)}, num_trained_tokens=num_trained,
+            num_wasted_tokens=self.num_decoded_tokens - num_trained,
+        )  # fmt: skip
 
 
 class GrpoStage(TrainingStage):
     """One rank's part of a GRPO stage."""
+
+    writes_answers = True
 
     def prepare(self) -> None:
         config = self.config
@@ -66,6 +80,8 @@ class GrpoStage(TrainingStage):
             for result in self._updates(answered, is_first=epoch == 0)
         ]
         self.sync_weights()
+        if self.iterations is not None:
+            self.iterations.write(answered.iteration(step))
         if self.rollouts is not None and self.rollouts.due(step):
             self.rollouts.write(step, answered.rollouts, num=self.config.num_read)
         return self._point(step, answered, updates)
@@ -79,13 +95,14 @@ class GrpoStage(TrainingStage):
         """Groups to train on. A loss that drops groups of equal rewards samples other problems in their place."""
         settings, size = self.settings, self.settings.num_answers
         kept: list[ScoredRollout] = []
-        num_groups = num_equal = 0
+        num_groups = num_equal = num_decoded = 0
         for number in range(MOST_ROUNDS if settings.loss.drops_equal_groups else 1):
             problems = self._problems(step, number)
             rollouts = self.session.answers(
                 problems, num_answers=size, sampling=self.session.sampling(), label=f"{step}.{number}"
             )
             self._count(rollouts)
+            num_decoded += sum(len(one.rollout.tokens) for one in rollouts)
             groups = [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
             equal = [len({one.score.reward for one in group}) == 1 for group in groups]
             num_groups, num_equal = num_groups + len(groups), num_equal + sum(equal)
@@ -102,8 +119,9 @@ class GrpoStage(TrainingStage):
         if kept:
             advantages = group_advantages(settings.loss, torch.tensor(rewards).view(-1, size)).flatten().tolist()
         return Answered(
-            rollouts=kept, advantages=advantages, rewards=rewards, num_groups=num_groups, num_equal=num_equal
-        )
+            rollouts=kept, advantages=advantages, rewards=rewards, num_groups=num_groups, num_equal=num_equal,
+            num_decoded_tokens=num_decoded,
+        )  # fmt: skip
 
     def _problems(self, step: int, number: int) -> list[Problem]:
         """Problems of a step: the next of an endless row of shuffled epochs."""

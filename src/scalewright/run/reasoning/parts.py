@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from scalewright.records.hybrid import SpanKind, TimelineWriter
 from scalewright.records.reasoning import PARTS, WorkName
 
 WORKS: tuple[WorkName, ...] = ("prefill", "decode", "training", "log_probs")
@@ -21,6 +22,11 @@ NAMES = (
     "kl_engines", "masked_frac", "effective_sample_frac", "clip_frac", "num_mismatches",
 )  # fmt: skip
 """What is counted over all attempts of a stage."""
+SPAN_KINDS: dict[str, SpanKind] = {
+    "data": "data", "generation": "decode", "reward": "reward", "log_probs": "log_probs", "training": "train",
+    "weight_sync": "sync", "evaluation": "evaluate", "checkpoint": "checkpoint", "idle": "idle",
+}  # fmt: skip
+"""Kinds of span of the parts."""
 PEAKS = frozenset({"kv_peak"})
 """Counted by their largest value; all others are sums."""
 
@@ -83,6 +89,18 @@ class StageClock:
         self._device = device
         self._seconds: dict[str, float] = {}
         self._inner_s: list[float] = []
+        self._num_tokens = 0
+        self.timeline: TimelineWriter | None = None
+        """Gets a span for each part; None: nobody wants to see when."""
+        self.step = -1
+        self.step_started_s = 0.0
+
+    def begin_step(self, step: int) -> None:
+        self.step, self.step_started_s = step, time.perf_counter()
+
+    def count_tokens(self, num_tokens: int) -> None:
+        """Tokens of the part that is being timed."""
+        self._num_tokens += num_tokens
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -95,11 +113,18 @@ class StageClock:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         finally:
-            took_s = time.perf_counter() - started_s
+            ended_s = time.perf_counter()
+            took_s = ended_s - started_s
             own_s = took_s - self._inner_s.pop()
             self._seconds[name] = self._seconds.get(name, 0.0) + own_s
             if self._inner_s:
                 self._inner_s[-1] += took_s
+            if self.timeline is not None:
+                self.timeline.add(
+                    SPAN_KINDS[name], started_s, ended_s, step=self.step, version=self.step,
+                    num_tokens=self._num_tokens, waits_for="ranks" if name == "idle" else "",
+                )  # fmt: skip
+            self._num_tokens = 0
 
     def seconds(self, name: str) -> float:
         """Of this part so far in this step."""

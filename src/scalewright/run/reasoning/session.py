@@ -87,6 +87,7 @@ class StageSession:
         assert self.engine is not None
         with self._part("generation", is_step):
             own = self.engine.answers(problems, num_answers=num_answers, sampling=sampling, label=label)
+            self.clock.count_tokens(sum(len(one.tokens) for one in own) if self.copy.is_first else 0)
         if not self.copy.is_first:
             own = []
         scores: list[Score] | ConfigError

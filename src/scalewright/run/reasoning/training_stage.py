@@ -7,10 +7,11 @@ same way as one that was not.
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from scalewright.data.reasoning.task import Problem
 from scalewright.errors import ConfigError, ScalewrightError
 from scalewright.records import metric_names as names
 from scalewright.records.events import LineWriter
+from scalewright.records.hybrid import HybridSettings, TimelineWriter
 from scalewright.records.reasoning import Accuracy, CollectiveUse, CurvePoint, append_row, curve_writer
 from scalewright.records.types import ExitCode
 from scalewright.run.breakdown import StepSplit, split_step
@@ -29,6 +31,7 @@ from scalewright.run.rank_context import RankContext
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence, pack_sequences
 from scalewright.run.reasoning.collective_use import collective_use
 from scalewright.run.reasoning.evaluate import evaluated, num_sequences
+from scalewright.run.reasoning.iteration_log import IterationLog
 from scalewright.run.reasoning.objectives import Objective
 from scalewright.run.reasoning.record import StageMeter, write_record
 from scalewright.run.reasoning.rollout import PolicyEngine
@@ -50,6 +53,9 @@ WIDTH_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 class TrainingStage(ABC):
     """One rank's part of a stage that trains."""
 
+    writes_answers: ClassVar[bool] = False
+    """Whether it trains on answers that it writes itself: such a stage has a timeline and a record of iterations."""
+
     def __init__(self, config: ReasonRun, rank: RankContext, device: torch.device) -> None:
         self.config, self.rank, self.device = config, rank, device
         self.session = StageSession(config, rank, device)
@@ -63,6 +69,7 @@ class TrainingStage(ABC):
         self.notes: list[str] = []
         self._curve: LineWriter | None = None
         self.rollouts: RolloutLog | None = None
+        self.iterations: IterationLog | None = None
         self._split: StepSplit | None = None
         self._collectives: dict[str, CollectiveUse] = {}
         self._is_updating = False
@@ -91,6 +98,9 @@ class TrainingStage(ABC):
         if self.session.is_first:
             self._curve = curve_writer(self.session.directory, first_step=first)
             self.rollouts = RolloutLog(self.session, first_step=first)
+        if self.writes_answers:
+            self.session.clock.timeline = TimelineWriter(self.session.directory, "trainer", self.rank.world.rank)
+            self.iterations = IterationLog(self.session, self.hybrid_settings()) if self.session.is_first else None
         with StageMeter(self.session) as meter:
             for step in range(first, self.config.steps):
                 self._timed_step(step, meter)
@@ -108,6 +118,14 @@ class TrainingStage(ABC):
         self.saves.close()
         if self._curve is not None:
             self._curve.close()
+        if self.session.clock.timeline is not None:
+            self.session.clock.timeline.close()
+        if self.iterations is not None:
+            self.iterations.close()
+
+    def hybrid_settings(self) -> HybridSettings:
+        """How answers and training are arranged."""
+        return HybridSettings(mode="co-located", sync_way="copy")
 
     def _open_model(
         self, shape: TransformerShape, model_id: str, constants: LayerConstants | None, *, lora: LoraSettings | None
@@ -137,8 +155,11 @@ class TrainingStage(ABC):
     def sync_weights(self) -> None:
         """Give the engine the trainer's weights, timed."""
         assert self.session.engine is not None
+        started_s = time.perf_counter()
         with self.session.clock.part("weight_sync"):
             self.session.engine.sync(self.trainer.named_weights())
+        if self.iterations is not None:
+            self.iterations.synced(version=self.session.clock.step + 1, seconds=time.perf_counter() - started_s)
 
     def problems_at(self, start: int, num: int) -> list[Problem]:
         """Training problems number `start` and after, of an endless row that the seed decides."""
@@ -215,6 +236,7 @@ class TrainingStage(ABC):
         config, session = self.config, self.session
         is_profiled = step >= config.steps - config.profile_steps and step > 0
         flop_before = session.totals["training_flop"]
+        session.clock.begin_step(step)
         try:
             with self.log.timing(is_profiled=is_profiled) as clock:
                 point = self.step(step)
