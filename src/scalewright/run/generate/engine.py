@@ -90,13 +90,16 @@ class Engine:
             completions += self.step().finished
         return completions
 
-    def replace_weights(self, tensors: Iterable[tuple[str, Tensor]], *, rereads: bool = False) -> None:
+    def replace_weights(
+        self, tensors: Iterable[tuple[str, Tensor]], *, rereads: bool = False, are_parts: bool = False
+    ) -> None:
         """Copy new weights into place between two steps; running sequences go on with them.
 
-        Their keys and values stay those of the old weights, unless `rereads`: then every sequence is read again.
+        Their keys and values stay those of the old weights, unless `rereads`: then every sequence is read again. With
+        `are_parts`, the tensors are the parts that this rank stores, as a weight sync by peers brings them.
         """
         self._fetch(self._carried, num_left=0)
-        self._model.replace(tensors, where="the new weights", is_whole=False)
+        self._model.replace(tensors, where="the new weights", is_whole=False, are_parts=are_parts)
         self.stats.num_weight_replacements += 1
         if rereads:
             self._carried.preempted += self._scheduler.preempt_all()

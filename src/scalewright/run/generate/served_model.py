@@ -11,8 +11,8 @@ from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, nearest
 from scalewright.run.generate.float8_weights import STORED, StoredFloat8Linear, quantised_rows, rounded_rows
 from scalewright.run.generate.options import WeightPrecision
-from scalewright.run.generate.tensor_ranks import TensorRanks
-from scalewright.run.language.model import TIED_HEAD, FeedForward, LinearClass, Transformer, fill_initial
+from scalewright.run.generate.tensor_ranks import TensorRanks, part_box
+from scalewright.run.language.model import FeedForward, LinearClass, Transformer, fill_initial
 from scalewright.run.language.rotary import LayerConstants
 
 NamedTensors = Iterable[tuple[str, Tensor]]
@@ -69,13 +69,18 @@ class ServedModel:
         self.replace(values(), where="the seed's weights")
 
     @torch.no_grad()
-    def replace(self, tensors: NamedTensors, *, where: str, is_whole: bool = True) -> None:
-        """Copy weights of the whole model into place. With `is_whole`, every weight must be among them."""
-        missing = set(self._sizes)
+    def replace(
+        self, tensors: NamedTensors, *, where: str, is_whole: bool = True, are_parts: bool = False
+    ) -> None:  # fmt: skip
+        """Copy weights of the whole model into place. With `is_whole`, every weight must be among them.
+
+        With `are_parts`, each tensor is the part of the weight that this rank stores, and zeros are left out.
+        """
+        missing = {name for name in self._sizes if not are_parts or self._part_size(name)}
         for name, tensor in tensors:
-            self._check(name, tensor, where)
+            self._check(name, tensor, where, are_parts=are_parts)
             missing.discard(name)
-            self._copy(name, self.ranks.part(name, tensor))
+            self._copy(name, tensor if are_parts else self.ranks.part(name, tensor))
         if is_whole and missing:
             raise ConfigError(
                 f"{where}: lacks {min(missing)} and {len(missing) - 1} more weights of this model; give weights of the "
@@ -84,16 +89,22 @@ class ServedModel:
                 else f"{where}: lacks {min(missing)}; give weights of the same shape"
             )
 
-    def _check(self, name: str, tensor: Tensor, where: str) -> None:
+    def _part_size(self, name: str) -> tuple[int, ...] | None:
+        """Of the part that this rank stores; None where it stores zeros."""
+        box = part_box(name, self._sizes[name], rank=self.ranks.rank, num_ranks=self.ranks.size)
+        return None if box is None else tuple(map(len, box))
+
+    def _check(self, name: str, tensor: Tensor, where: str, *, are_parts: bool) -> None:
         if name not in self._sizes:
             near = nearest(name, self._sizes, limit=1)
             raise ConfigError(
                 f"{where}: has {name}, which is no weight of this model{f' (it has {near[0]})' if near else ''}; "
                 "give weights of the same shape"
             )
-        if tuple(tensor.shape) != self._sizes[name]:
+        needed = self._part_size(name) if are_parts else self._sizes[name]
+        if tuple(tensor.shape) != needed:
             raise ConfigError(
-                f"{where}: {name} is {_by(tensor.shape)}, and this model needs {_by(self._sizes[name])}; give weights "
+                f"{where}: {name} is {_by(tensor.shape)}, and this model needs {_by(needed or (0,))}; give weights "
                 "of the same shape"
             )
 
@@ -108,9 +119,6 @@ class ServedModel:
         target = getattr(owner, attribute)
         if self._num_bits and name.startswith("layers.") and isinstance(owner, nn.Linear) and attribute == "weight":
             values = rounded_rows(values, self._num_bits)
-        if name == TIED_HEAD:
-            rows = self.ranks.rows(self.whole_shape.vocab)
-            values = values[rows.start : rows.stop]
         target.copy_(values)
 
     def _allocate(self) -> None:

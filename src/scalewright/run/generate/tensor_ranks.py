@@ -16,11 +16,30 @@ from torch import Tensor
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError
+from scalewright.run.language.model import TIED_HEAD
 
 FIRST_OF_PAIR = ("attention.qkv.weight", "attention.qkv.bias", "feed_forward.gate.weight", "feed_forward.gate.bias",
                  "feed_forward.up.weight", "feed_forward.up.bias")  # fmt: skip
 SECOND_OF_PAIR = ("attention.out.weight", "feed_forward.down.weight")
 ADDED_ONCE = ("attention.out.bias", "feed_forward.down.bias")
+
+
+def part_box(name: str, size: tuple[int, ...], *, rank: int, num_ranks: int) -> tuple[range, ...] | None:
+    """The indices of a weight of the whole model that a rank stores; None: it stores zeros in its place."""
+    box = [range(length) for length in size]
+    if num_ranks > 1 and name.endswith(ADDED_ONCE) and rank > 0:
+        return None
+    if name.endswith((*FIRST_OF_PAIR, TIED_HEAD)):
+        box[0] = _share(size[0], rank, num_ranks)
+    elif name.endswith(SECOND_OF_PAIR):
+        box[1] = _share(size[1], rank, num_ranks)
+    return tuple(box)
+
+
+def _share(length: int, rank: int, num_ranks: int) -> range:
+    """Equal shares; the last ranks may have less."""
+    each = -(-length // num_ranks)
+    return range(min(rank * each, length), min((rank + 1) * each, length))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +66,14 @@ class TensorRanks:
 
     def part(self, name: str, whole: Tensor) -> Tensor:
         """This rank's part of a weight of the whole model."""
-        if self.size == 1:
-            return whole
-        if name.endswith(FIRST_OF_PAIR):
-            return whole.chunk(self.size, dim=0)[self.rank]
-        if name.endswith(SECOND_OF_PAIR):
-            return whole.chunk(self.size, dim=1)[self.rank]
-        if name.endswith(ADDED_ONCE) and self.rank > 0:
+        box = part_box(name, tuple(whole.shape), rank=self.rank, num_ranks=self.size)
+        if box is None:
             return torch.zeros_like(whole)
-        return whole
+        return whole[tuple(slice(one.start, one.stop) for one in box)]
 
     def rows(self, num_tokens: int) -> range:
         """Tokens of the vocabulary that this rank scores; the last rank may have fewer."""
-        each = -(-num_tokens // self.size)
-        return range(min(self.rank * each, num_tokens), min((self.rank + 1) * each, num_tokens))
+        return _share(num_tokens, self.rank, self.size)
 
     def sum(self, x: Tensor) -> Tensor:
         if self.size > 1:

@@ -126,7 +126,7 @@ class SequenceTrainer:
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Whole weights by their name in the whole model, one after the other, adapters merged into them. Every rank
         must take all of them."""
-        params = self._all_parameters()
+        params = self.stored_parameters()
         for name, param in params.items():
             stem = name.removesuffix(WEIGHT)
             if is_adapter(name):
@@ -142,7 +142,7 @@ class SequenceTrainer:
         """Take whole weights by name, every one of the model. Adapters and the optimizer's moments stay as they are."""
         targets = {
             name: self.optimizer.masters.get(name, param.detach())
-            for name, param in self._all_parameters().items()
+            for name, param in self.stored_parameters().items()
             if not is_adapter(name)
         }
         missing = set(targets)
@@ -165,7 +165,7 @@ class SequenceTrainer:
             raise ConfigError(f"{where}: lacks {min(missing)}; give all weights of a model of the same shape")
         self.optimizer.refresh_weights()
 
-    def _all_parameters(self) -> dict[str, torch.nn.Parameter]:
+    def stored_parameters(self) -> dict[str, torch.nn.Parameter]:
         """Every parameter as this rank stores it, frozen ones too."""
         self._reshard()
         return self.session.split.all_parameters()
