@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from torch import Tensor
 
 from scalewright.errors import ConfigError
 from scalewright.run.generate.decode_batch import DecodeBatch
 from scalewright.run.generate.options import EngineOptions, EngineStats, StepEvents, TokenEvent
-from scalewright.run.generate.requests import Completion, Request
+from scalewright.run.generate.requests import Completion, OpenAnswer, Request
 from scalewright.run.generate.runner import Decoded, PlainRunner
 from scalewright.run.generate.scheduler import Scheduler
 from scalewright.run.generate.sequences import Sequence
@@ -50,12 +50,13 @@ class Engine:
     def add(self, request: Request) -> None:
         """Queue a request."""
         limit = self.options.max_context
-        if len(request.prompt) >= limit:
+        known = (*request.prompt, *request.written)
+        if len(known) >= limit:
             raise ConfigError(
-                f"request {request.id}: its prompt has {len(request.prompt)} tokens, and the context of {limit} must "
+                f"request {request.id}: its prompt has {len(known)} tokens, and the context of {limit} must "
                 "also hold an answer: shorten it or raise max_context"
             )
-        odd = next((token for token in request.prompt if not 0 <= token < self.vocab), None)
+        odd = next((token for token in known if not 0 <= token < self.vocab), None)
         if odd is not None:
             raise ConfigError(
                 f"request {request.id}: token {odd} is not in the vocabulary of {self.vocab}: use the model's tokenizer"
@@ -90,6 +91,22 @@ class Engine:
             completions += self.step().finished
         return completions
 
+    def fetch(self) -> StepEvents:
+        """Tokens that the device has computed and no step has reported."""
+        events, self._carried = self._carried, StepEvents()
+        self._fetch(events, num_left=0)
+        return events
+
+    def take_open(self, answers: Collection[tuple[str, int]] | None = None) -> list[OpenAnswer]:
+        """Take answers that have not ended out of the engine, oldest first; their cache is free then.
+
+        `answers` are names of a request and numbers of an answer; None: all. Call `fetch` before: what is still in
+        flight is otherwise reported by the next step.
+        """
+        self._fetch(self._carried, num_left=0)
+        taken = self._scheduler.take(lambda one: answers is None or (one.group.request.id, one.index) in answers)
+        return [sequence.open_answer() for sequence in taken]
+
     def replace_weights(
         self, tensors: Iterable[tuple[str, Tensor]], *, rereads: bool = False, are_parts: bool = False
     ) -> None:
@@ -113,17 +130,17 @@ class Engine:
                     self._take(events, sequence, token, log_prob)
 
     def _take(self, events: StepEvents, sequence: Sequence, token: int, log_prob: float) -> None:
-        request, position = sequence.group.request, len(sequence.log_probs)
+        request, position = sequence.group.request, len(sequence.tokens) - sequence.num_prompt
         if not math.isfinite(log_prob):
             raise ConfigError(
                 f"request {request.id}: the scores of token {position} of answer {sequence.index} are not finite "
                 "numbers: check the weights, or choose a precision with more range"
             )
         sequence.num_in_flight -= 1
+        version = self.stats.num_weight_replacements
+        sequence.weights_version = (sequence.weights_version[0] if sequence.log_probs else version, version)
         sequence.tokens.append(token)
         sequence.log_probs.append(log_prob)
-        version = self.stats.num_weight_replacements
-        sequence.weights_version = (sequence.weights_version[0] if position else version, version)
         events.tokens.append(
             TokenEvent(request_id=request.id, index=sequence.index, position=position, token=token, log_prob=log_prob)
         )

@@ -56,6 +56,12 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop_tokens: frozenset[int] = frozenset()
     """An answer ends with the first of these, which is part of it."""
+    first_index: int = 0
+    """The number of the first answer. Random numbers follow from it, so answers to a prompt can be split over
+    requests of the same id."""
+    written: tuple[int, ...] = ()
+    """First tokens of the answer, which were written before. They are read like a prompt, count towards
+    `max_new_tokens`, and are not part of the completion. The answer goes on as if it had never been interrupted."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -64,22 +70,43 @@ class Request:
             raise ConfigError(f"request {self.id}: max_new_tokens is {self.max_new_tokens}; give 1 or more")
         if self.num_answers < 1:
             raise ConfigError(f"request {self.id}: num_answers is {self.num_answers}; give 1 or more")
+        if self.first_index < 0:
+            raise ConfigError(f"request {self.id}: first_index is {self.first_index}; give 0 or more")
+        if self.written and self.num_answers > 1:
+            raise ConfigError(
+                f"request {self.id}: {self.num_answers} answers with the same written tokens; an answer that goes on "
+                "is a request of its own"
+            )
+        if len(self.written) >= self.max_new_tokens or (self.written and self.written[-1] in self.stop_tokens):
+            raise ConfigError(f"request {self.id}: its {len(self.written)} written tokens are a whole answer already")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One finished answer."""
+    """One finished answer, or the end of one that was written in parts."""
 
     request_id: str
     index: int
-    """Which of the request's answers, from 0."""
+    """Which of the answers to the prompt: from the request's first index on."""
     tokens: tuple[int, ...]
+    """After those that the request had."""
     log_probs: tuple[float, ...]
     """Of each token under the distribution that it was drawn from; of greedy tokens under temperature 1."""
     reason: Reason
     num_preemptions: int = 0
     weights_version: tuple[int, int] = (0, 0)
     """How often weights had been replaced when the first and the last token were drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAnswer:
+    """An answer that was taken out of an engine before it ended. Its request with these tokens as `written` goes on."""
+
+    request: Request
+    index: int
+    tokens: tuple[int, ...]
+    """Drawn by this engine: after those that the request had."""
+    log_probs: tuple[float, ...]
 
 
 def random_stream(request: Request, index: int) -> int:

@@ -7,6 +7,7 @@ and is read again later. The cache holds at least one whole sequence, so the old
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scalewright.run.generate.pages import CachedTokens, PagePool, starting_span
@@ -68,7 +69,8 @@ class Scheduler:
     def add(self, request: Request) -> None:
         group = Group(request=request, arrival=self._num_arrivals, num_unstarted=request.num_answers)
         self._num_arrivals += 1
-        self._waiting += [Sequence.of(group, index) for index in range(request.num_answers)]
+        numbers = range(request.first_index, request.first_index + request.num_answers)
+        self._waiting += [Sequence.of(group, index) for index in numbers]
 
     @property
     def must_preempt(self) -> bool:
@@ -96,6 +98,18 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         sequence.is_finished = True
         self._leave(sequence)
+
+    def take(self, is_taken: Callable[[Sequence], bool]) -> list[Sequence]:
+        """Give up sequences with nothing in flight, oldest first. They hold no page after that."""
+        taken = sorted((s for s in (*self._running, *self._waiting) if is_taken(s)), key=lambda sequence: sequence.key)
+        for sequence in taken:
+            assert sequence.num_in_flight == 0
+            if sequence.span is not None:
+                self._leave(sequence)
+            elif not sequence.has_started:
+                self._count_start(sequence)
+        self._waiting = [sequence for sequence in self._waiting if not is_taken(sequence)]
+        return taken
 
     def preempt_all(self) -> list[tuple[str, int]]:
         """Take every page away, youngest first: everything is read again, with the weights of then."""
@@ -240,11 +254,16 @@ class Scheduler:
         sequence.slot = self._slots.pop()
         self._running.append(sequence)
         if not sequence.has_started:
-            sequence.has_started = True
-            group.num_unstarted -= 1
-            if group.num_unstarted == 0 and group.prefix is not None:
-                self._drop_prefix(group)
+            self._count_start(sequence)
         return self._read(plan, sequence.span, sequence.tokens[:-1], budget)
+
+    def _count_start(self, sequence: Sequence) -> None:
+        """The prompt that a group shares is dropped when the last of its answers began."""
+        group = sequence.group
+        sequence.has_started = True
+        group.num_unstarted -= 1
+        if group.num_unstarted == 0 and group.prefix is not None:
+            self._drop_prefix(group)
 
     def _note_start(self, plan: StepPlan, group: Group) -> None:
         if not group.has_started:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scalewright.run.generate.pages import CachedTokens
-from scalewright.run.generate.requests import Completion, Reason, Request, random_stream
+from scalewright.run.generate.requests import Completion, OpenAnswer, Reason, Request, random_stream
 
 Key = tuple[int, int]
 """Order of arrival, then number of the answer; -1 for the prompt that a group shares. Older comes first."""
@@ -61,7 +61,8 @@ class Sequence:
     @classmethod
     def of(cls, group: Group, index: int) -> Sequence:
         request = group.request
-        return cls(group=group, index=index, tokens=list(request.prompt), stream=random_stream(request, index))
+        tokens = [*request.prompt, *request.written]
+        return cls(group=group, index=index, tokens=tokens, stream=random_stream(request, index))
 
     @property
     def key(self) -> Key:
@@ -74,6 +75,11 @@ class Sequence:
     @property
     def num_prompt(self) -> int:
         return len(self.group.request.prompt)
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """Tokens of the answer that were drawn here."""
+        return tuple(self.tokens[self.num_prompt + len(self.group.request.written) :])
 
     @property
     def num_unread(self) -> int:
@@ -97,9 +103,13 @@ class Sequence:
         return Completion(
             request_id=self.group.request.id,
             index=self.index,
-            tokens=tuple(self.tokens[self.num_prompt :]),
+            tokens=self.drawn,
             log_probs=tuple(self.log_probs),
             reason=reason,
             num_preemptions=self.num_preemptions,
             weights_version=self.weights_version,
         )
+
+    def open_answer(self) -> OpenAnswer:
+        request = self.group.request
+        return OpenAnswer(request=request, index=self.index, tokens=self.drawn, log_probs=tuple(self.log_probs))
