@@ -15,7 +15,7 @@ from scalewright.workload.reasoning.role_settings import RoleSettings, from_body
     [
         (0, "1", 0, (), "co-located"),
         (2, 1, 0, (1, 1), "sync"),
-        (2, "2", 1, (2, 2), "one-off"),
+        (2, "2", 1, (2, 2), "one-step-off"),
         (3, "4,1,1", 4, (4, 1, 1), "async"),
     ],
 )

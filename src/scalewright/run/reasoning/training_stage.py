@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from scalewright.catalog.types import TransformerShape
+from scalewright.data.reasoning.problem_row import ProblemRow
 from scalewright.data.reasoning.task import Problem
 from scalewright.errors import ConfigError, ScalewrightError
 from scalewright.records import metric_names as names
@@ -44,9 +45,6 @@ from scalewright.run.step_log import StepClock, StepLog
 from scalewright.workload.reasoning.lora_settings import LoraSettings
 from scalewright.workload.reasoning.stage_run import ReasonRun
 
-PROBLEMS_AT_ONCE = 4096
-SEED_STRIDE = 100_003
-"""Problems are drawn in pieces, each with a seed of its own; runs with neighbouring seeds share none."""
 WIDTH_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
@@ -73,7 +71,7 @@ class TrainingStage(ABC):
         self._split: StepSplit | None = None
         self._collectives: dict[str, CollectiveUse] = {}
         self._is_updating = False
-        self._chunk: tuple[int, list[Problem]] = (-1, [])
+        self._row = ProblemRow(self.session.task, seed=config.seed)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -163,14 +161,7 @@ class TrainingStage(ABC):
 
     def problems_at(self, start: int, num: int) -> list[Problem]:
         """Training problems number `start` and after, of an endless row that the seed decides."""
-        chosen: list[Problem] = []
-        while len(chosen) < num:
-            chunk, place = divmod(start + len(chosen), PROBLEMS_AT_ONCE)
-            if self._chunk[0] != chunk:
-                seed = self.config.seed * SEED_STRIDE + chunk
-                self._chunk = (chunk, self.session.task.problems("train", PROBLEMS_AT_ONCE, seed=seed))
-            chosen += self._chunk[1][place : place + num - len(chosen)]
-        return chosen
+        return self._row.problems(start, num)
 
     def open_engine(self, *, num_sequences: int) -> PolicyEngine:
         """The engine with the trainer's weights."""

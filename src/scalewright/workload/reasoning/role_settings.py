@@ -10,7 +10,7 @@ from scalewright.errors import ConfigError
 from scalewright.workload.run_options import check_literals
 
 SyncWay = Literal["auto", "broadcast", "peers", "file"]
-RoleMode = Literal["co-located", "sync", "one-off", "async"]
+RoleMode = Literal["co-located", "sync", "one-step-off", "async"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class RoleSettings:
         if not self.are_separate:
             return "co-located"
         if self.staleness <= 1:
-            return "one-off" if self.staleness else "sync"
+            return "one-step-off" if self.staleness else "sync"
         return "async"
 
 
