@@ -72,6 +72,7 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
         "--budget",
         "--catalog",
         "--device",
+        "--for",
         "--force",
         "--help",
         "--json",

@@ -91,6 +91,15 @@ def test_a_stage_is_predicted_by_its_parts(stage: str, parts: set[str]) -> None:
     assert doc["memory_bytes"] > SPEC.num_params
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8", "int4", "int3"])
+def test_every_precision_of_the_engine_is_predicted(precision: str) -> None:
+    """Weights that are only rounded to few bits take the time of those they are stored as."""
+    load = replace(stage_load(run_of("grpo"), LENGTHS), engine_precision=precision)
+    generation = predicted(load, "leonardo").step_parts["generation"].time_s
+    stored = replace(load, engine_precision="bf16" if precision.startswith("int") else precision)
+    assert generation == predicted(stored, "leonardo").step_parts["generation"].time_s > 0.0
+
+
 def test_twice_the_steps_take_twice_the_time() -> None:
     load = stage_load(run_of("grpo"), LENGTHS)
     once, twice = (predicted(replace(load, num_steps=num), "leonardo") for num in (10, 20))

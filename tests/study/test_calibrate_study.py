@@ -48,6 +48,19 @@ def test_products_and_memory_come_first_and_a_real_step_before_the_rest() -> Non
     assert any(isinstance(point, TrainingRun) for point in every[:5])
 
 
+@pytest.mark.parametrize(
+    ("workload", "kinds"),
+    [
+        ("generation", {"decode"}),
+        ("language", {"attention", "language", "storage", "checkpoint"}),
+        ("vision", {"convolution", "vision", "storage", "checkpoint"}),
+    ],
+)
+def test_a_calibration_for_one_workload_measures_what_it_needs(workload: str, kinds: set[str]) -> None:
+    every = points("cuda", num_ranks=1, scratch="/tmp", workload=workload)  # type: ignore[arg-type]
+    assert {point.kind for point in every} == {"gemm", "memory", "dispatch"} | kinds
+
+
 def test_an_interrupted_attempt_goes_on_and_a_finished_one_is_left_alone(tmp_path: Path) -> None:
     first = study_folder(tmp_path, "mine")
     assert first.parent == tmp_path

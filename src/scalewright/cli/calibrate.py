@@ -12,6 +12,7 @@ from scalewright.cli.options import AsJson, CatalogFolder, DeviceName
 NameText = Annotated[str | None, typer.Option("--as", help="Name of the calibration; default: after the device.")]
 BaseName = Annotated[str | None, typer.Option(help="Catalogued system that it refines; default: by the device.")]
 OutFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Run directories; default: results/calibrate.")]
+Workload = Annotated[str, typer.Option("--for", help="language, vision, generation, or all of them.")]
 RankCount = Annotated[int | None, typer.Option(help="Ranks that exchange; default: one per GPU, two on a CPU.")]
 
 
@@ -22,6 +23,7 @@ def run(
     ranks: RankCount = None,
     system: BaseName = None,
     out: OutFolder = None,
+    workload: Workload = "all",
     force: Annotated[bool, typer.Option("--force", help="Replace a calibration of another machine.")] = False,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
@@ -39,7 +41,7 @@ def run(
     library = open_catalog(catalog)
     request = calibration_here(
         library, budget_s=units.parse(budget, units.SECONDS), name=name, device=device, ranks=ranks, system=system,
-        out=out, force=force,
+        out=out, workload=workload, force=force,
     )  # fmt: skip
     try:
         calibration = calibrate(library, request, lambda text: typer.echo(text, err=True))

@@ -211,6 +211,8 @@ def _written(catalog: Catalog, load: StageLoad, rollout: RolloutLoad, place: Pla
     copies = int(load.layout.num_gpus) // load.engine_tp
     layout = Layout(tp=load.engine_tp, dp=copies, gbs=rollout.num_sequences)
     precision = "bf16" if is_narrow else load.engine_precision
+    if precision.startswith("int"):  # rounded, but stored and multiplied in the device's usual type
+        precision = "fp32" if place.machine.accelerator.kind == "cpu" else "bf16"
     return answer(
         ask(catalog, model=load.spec, system=place, layout=layout, precision=precision, generate=request)
     )  # fmt: skip

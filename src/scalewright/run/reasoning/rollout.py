@@ -16,6 +16,7 @@ from scalewright.run.generate.engine import Engine
 from scalewright.run.generate.open import PAGE_TOKENS, open_engine
 from scalewright.run.generate.options import EngineOptions, StepEvents
 from scalewright.run.generate.requests import GREEDY, Completion, Reason, Request, Sampling
+from scalewright.run.generate.served_model import ROUNDED_BITS
 from scalewright.run.language.rotary import LayerConstants
 from scalewright.run.micro.free_memory import free_bytes
 from scalewright.run.reasoning.parts import StageTotals
@@ -138,7 +139,8 @@ def open_policy_engine(
 ) -> PolicyEngine:  # fmt: skip
     """An engine with room for the sequences of a step, at most `settings.max_running` at once."""
     running = max(min(-(-num_sequences // copy.num_copies), settings.max_running), 1)
-    width = 4 if settings.precision == "fp32" else 2
+    is_wide = settings.precision == "fp32" or (settings.precision in ROUNDED_BITS and device.type == "cpu")
+    width = 4 if is_wide else 2
     each = 2 * shape.layers * max(shape.kv_heads // settings.tp, 1) * shape.head_dim * width
     room = free_bytes(device) * FREE_FRAC / (1 if device.type == "cuda" else num_local_ranks)
     needed = running * (shape.seq + PAGE_TOKENS[device.type]) * each

@@ -131,7 +131,9 @@ def calibrate(catalog: Catalog, request: CalibrationRequest, say: Say) -> Calibr
     calibrations.check_writable()
     if busy := load_now().note():
         say(busy)
-    every = points(request.device, num_ranks=request.num_ranks, scratch=str(scratch.resolve()))
+    every = points(
+        request.device, num_ranks=request.num_ranks, scratch=str(scratch.resolve()), workload=request.workload
+    )
     for index, point in enumerate(every):
         share = _share(catalog, point, every[index + 1 :], progress, every)
         if share.work <= 0.0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from scalewright.study.expressions import Value
 from scalewright.workload.model import from_shape
@@ -83,6 +84,15 @@ GPU_VISION = (
 CPU_VISION_BATCH = 8
 
 
+Calibrated = Literal["all", "language", "vision", "generation"]
+"""What a calibration is for."""
+OF_ALL = ("gemm", "memory", "dispatch", "collectives")
+OF_WORKLOAD: dict[str, tuple[str, ...]] = {
+    "language": ("attention", "language", "storage", "checkpoint"),
+    "vision": ("convolution", "vision", "storage", "checkpoint"),
+    "generation": ("decode",),
+}
+"""Kinds of points that each of them needs beside those of all."""
 GPU_DECODE = (
     ("layers=24,hidden=2048,heads=16,vocab=50304,seq=4096", "bf16,fp8,fp32", 45.0, 120.0),
     ("layers=12,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=32000,seq=4096", "bf16", 25.0, 45.0),
@@ -95,10 +105,11 @@ CPU_DECODE = (
 weights; and the time for them. On a GPU most of it compiles and times kernels, once for each batch and precision."""
 
 
-def points(device: DeviceKind, *, num_ranks: int, scratch: str) -> list[CalibrationPoint]:
+def points(device: DeviceKind, *, num_ranks: int, scratch: str, workload: Calibrated = "all") -> list[CalibrationPoint]:
     """Everything worth measuring, the most useful first; several ranks only where they influence each other."""
     of_device = _cpu_points(num_ranks) if device == "cpu" else _gpu_points(num_ranks)
-    return [*of_device, _storage(scratch), _checkpoint(device, scratch)]
+    every = [*of_device, _storage(scratch), _checkpoint(device, scratch)]
+    return [point for point in every if workload == "all" or point.kind in (*OF_ALL, *OF_WORKLOAD[workload])]
 
 
 def _gpu_points(num_ranks: int) -> list[CalibrationPoint]:

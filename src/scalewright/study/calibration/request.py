@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast, get_args
 
 from scalewright.catalog import calibration as calibrations
 from scalewright.catalog import calibration_quality
@@ -15,6 +16,7 @@ from scalewright.here.devices import device_here
 from scalewright.here.place import base_system, default_name, fingerprint_here, versions_here
 from scalewright.records.host_load import load_now
 from scalewright.records.run_directory import new_run_id
+from scalewright.study.calibration.points import Calibrated
 from scalewright.workload.run_options import DeviceKind
 
 STUDY = "calibrate"
@@ -35,11 +37,14 @@ class CalibrationRequest:
     budget_s: float
     folder: Path
     """Where the run directories go."""
+    workload: Calibrated = "all"
     force: bool = False
     """Replace a calibration of another machine."""
 
     def __post_init__(self) -> None:
         calibrations.check_name(self.name)
+        if self.workload not in get_args(Calibrated):
+            raise ConfigError(f"--for {self.workload!r} is not known: choose from {', '.join(get_args(Calibrated))}")
         if not SHORTEST_BUDGET_S <= self.budget_s < float("inf"):
             raise ConfigError(
                 f"a budget of {self.budget_s:g} s is too short to measure anything: give --budget of "
@@ -55,7 +60,7 @@ class CalibrationRequest:
 
 def calibration_here(
     catalog: Catalog, *, budget_s: float, name: str | None = None, device: str = "auto", ranks: int | None = None,
-    system: str | None = None, out: Path | None = None, force: bool = False,
+    system: str | None = None, out: Path | None = None, workload: str = "all", force: bool = False,
 ) -> CalibrationRequest:  # fmt: skip
     """A calibration of this machine. What is not given follows from its devices."""
     device_kind = device_here(device, num_ranks=ranks or 1)
@@ -72,6 +77,7 @@ def calibration_here(
         num_ranks=default_ranks if ranks is None else ranks,
         budget_s=budget_s,
         folder=study_folder(Path("results") / STUDY if out is None else out, calibration_name),
+        workload=cast(Calibrated, workload),
         force=force,
     )
 
