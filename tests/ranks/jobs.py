@@ -187,3 +187,47 @@ def resume_sequences(name: str, layout: str, folder: str, lora: bool) -> list[li
     from sequence_cases import train_and_go_on
 
     return train_and_go_on(name, layout, folder, lora=lora)
+
+
+def sync_sequences(name: str, layout: str, lora: bool, folder: str) -> dict[str, Any]:
+    """Publish a trainer's weights from all ranks, and pull them into an engine rank on each, by every way."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "run" / "reasoning"))
+    from sequence_cases import trainer_of
+
+    from scalewright.run.generate.safetensor_files import read_header
+    from scalewright.run.weight_sync.files import version_folder, weight_file
+    from scalewright.run.weight_sync.plan import EngineRank, TrainerLayout
+    from scalewright.run.weight_sync.sync import pull_weights
+    from scalewright.run.weight_sync.trainer_side import TrainerWeights, held_weights
+    from scalewright.workload.reasoning.lora_settings import LoraSettings
+
+    trainer = trainer_of(name, layout=layout, lora=LoraSettings(rank=3) if lora else None)
+    if lora:
+        for key, param in trainer.stored_parameters().items():
+            if key.endswith("lora_b"):
+                local(param.detach()).fill_(0.25)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = {key: tensor.clone() for key, tensor in trainer.named_weights()}
+    server = TrainerWeights(trainer, engine_dtype=torch.float32, token="t", folder=Path(folder))
+    own, engine = list(held_weights(trainer)), EngineRank(number=rank)
+    equal, checksums = {}, []
+    for version, way in enumerate(("peers", "broadcast", "file", "peers"), start=5):
+        addresses: list[Any] = [None] * size
+        dist.all_gather_object(addresses, server.publish(version, way))
+        tensors, result = pull_weights(addresses, engine, version, way, token="t", wait_s=10.0)
+        equal[way] = all(torch.equal(tensor, whole[key]) for key, tensor in tensors)
+        checksums.append(result.checksum)
+        dist.barrier()
+    degrees = {key: int(value) for key, _, value in (part.partition("=") for part in layout.split(","))}
+    planned, written = TrainerLayout(**degrees), version_folder(Path(folder), 7)
+    answer = {
+        "equal": equal,
+        "checksums": checksums,
+        "boxes": all(part.box == planned.box(key, part.size, rank) for key, _, part in own),
+        "firsts": all(part.is_first == planned.is_first(key, part.size, rank) for key, _, part in own),
+        "num_written": sum(one.read().nbytes for one in read_header(weight_file(written, rank)).values()),
+        "num_bytes": sum(tensor.nbytes for tensor in whole.values()),
+    }
+    dist.barrier()
+    server.close()
+    return answer

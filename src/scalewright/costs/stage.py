@@ -147,9 +147,20 @@ def gather_broadcast_time_s(*, weights_bytes: float, num_tensors: int, num_devic
     Checked   tests/costs/test_stage.py: ASystem's 30 s at 100B and about a minute at 1T, within a factor of four;
               verl's 0.12 s for 7B from 4 to 4 ranks
     """
-    bandwidth = _wire_bytes_per_s(machine, num_devices)
+    sent_s = broadcast_time_s(weights_bytes=weights_bytes, wire_bytes_per_s=_wire_bytes_per_s(machine, num_devices))
     c = machine.constants
-    return weights_bytes / bandwidth + num_tensors * (c.collective_offset.value + c.rl_tensor_time.value)
+    return sent_s + num_tensors * (c.collective_offset.value + c.rl_tensor_time.value)
+
+
+def broadcast_time_s(*, weights_bytes: float, wire_bytes_per_s: float) -> float:
+    """The bytes of a broadcast through a chain that passes on what it has while the rest arrives.
+
+    Equation  t = S / B
+    Source    thakur2005, long broadcasts run at wire speed
+    Assumes   pieces are small against S, so that the length of the chain plays no part
+    Checked   tests/run/weight_sync/test_ways.py; benchmarks/weight_sync.py: measured between shaped namespaces
+    """
+    return weights_bytes / wire_bytes_per_s
 
 
 def peer_to_peer_time_s(
@@ -162,9 +173,25 @@ def peer_to_peer_time_s(
     Assumes   all NICs at work at once, no conversion on the way: a bound from below
     Checked   tests/costs/test_stage.py: below ASystem's 4 s at 100B and 6 s at 1T by up to a factor of ten
     """
-    bandwidth = _wire_bytes_per_s(machine, num_trainers + num_generators)
+    pulled_s = shard_pull_time_s(
+        weights_bytes=weights_bytes, num_trainers=num_trainers, num_generators=num_generators, tp=tp,
+        wire_bytes_per_s=_wire_bytes_per_s(machine, num_trainers + num_generators),
+    )  # fmt: skip
+    return pulled_s + num_tensors / tp * machine.constants.collective_offset.value
+
+
+def shard_pull_time_s(
+    *, weights_bytes: float, num_trainers: int, num_generators: int, tp: int, wire_bytes_per_s: float
+) -> float:
+    """The bytes of a sync in which every rank of the generator pulls its own part from all trainers.
+
+    Equation  t = max(S / t, S r / n) / B,  r = generators / t copies, n trainers
+    Source    ASystem's AState, in the Ring-1T report: peer-to-peer weight exchange
+    Assumes   a link B for every rank; the trainers send equal shares; nothing is held twice by a copy
+    Checked   tests/run/weight_sync/test_ways.py; benchmarks/weight_sync.py: measured between shaped namespaces
+    """
     received, sent = weights_bytes / tp, weights_bytes * num_generators / tp / num_trainers
-    return max(received, sent) / bandwidth + num_tensors / tp * machine.constants.collective_offset.value
+    return max(received, sent) / wire_bytes_per_s
 
 
 def file_time_s(

@@ -6,43 +6,24 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 import torch
-from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from generate_cases import SHAPES, engine_of, weights_of
+from sync_cases import TOKEN, served
 
-from scalewright.run.weight_sync.peers import Staging
 from scalewright.run.weight_sync.plan import EngineRank, TrainerLayout, engine_ranks, slices_in, whole_box
-from scalewright.run.weight_sync.server import HeldPart, WeightServer, whole_parts
+from scalewright.run.weight_sync.server import WeightServer, whole_parts
+from scalewright.run.weight_sync.staging import Staging
 from scalewright.run.weight_sync.sync import pull_weights
 from scalewright.run.weight_sync.wire import WeightSyncError, split_address, wire_dtype
-
-TOKEN = "a token"
-
-
-@contextmanager
-def served(
-    weights: dict[str, Tensor], layout: TrainerLayout | None = None, *, version: int = 3, **options: object
-) -> Iterator[tuple[list[str], list[WeightServer]]]:
-    """The servers of a trainer in some layout."""
-    layout = layout or TrainerLayout()
-    with ExitStack() as stack:
-        servers = []
-        for rank in range(layout.num_ranks):
-            parts = {
-                n: HeldPart(size=tuple(t.shape), box=layout.box(n, tuple(t.shape), rank)) for n, t in weights.items()
-            }
-            own = {n: t[slices_in(parts[n].box, whole_box(parts[n].size))] for n, t in weights.items()}
-            servers.append(WeightServer(own, parts, version, token=TOKEN, **options))  # type: ignore[arg-type]
-            stack.callback(servers[-1].close)
-        yield [server.start() for server in servers], servers
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama", "qwen"])

@@ -9,13 +9,16 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from scalewright.errors import ConfigError
+from scalewright.run.weight_sync.checksums import checksum
 from scalewright.run.weight_sync.plan import (
     PIECE_BYTES,
     Box,
@@ -23,18 +26,18 @@ from scalewright.run.weight_sync.plan import (
     ShardTransfer,
     Size,
     num_elements,
-    slices_in,
     transfers_of,
 )
-from scalewright.run.weight_sync.result import SyncResult, digest_of
+from scalewright.run.weight_sync.result import SyncResult
+from scalewright.run.weight_sync.staging import Staging
 from scalewright.run.weight_sync.wire import (
     CHECKSUM,
     DTYPES,
     OK,
     PIECE,
+    SILENCE_S,
     WeightSyncError,
     bytes_of,
-    checksum,
     connect,
     cut_is_an_error,
     receive,
@@ -45,8 +48,8 @@ from scalewright.run.weight_sync.wire import (
 
 NUM_STREAMS = 2
 """Connections to each trainer rank: while one waits for a checksum, the other keeps the link busy."""
-PIECES_AT_ONCE = 64
-"""Pieces of one request."""
+PIECES_AT_ONCE = 16
+"""Pieces of one request. A stream asks for the next ones when these are here."""
 KEEP = "the old weights stay, pull again"
 
 
@@ -59,96 +62,109 @@ class ServedWeight:
     parts: list[tuple[int, Box]]
 
 
-class Staging:
-    """Memory for the weights that arrive, beside those in use. Kept from sync to sync, so that it is allocated once."""
+@dataclass(slots=True, kw_only=True)
+class Sources:
+    """Open connections to the servers of a trainer, or to the one before in a chain."""
 
-    def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
+    addresses: Sequence[str]
+    version: int
+    token: str = ""
+    wait_s: float = 0.0
+    """How long servers may take to have the version."""
+    open_sockets: list[socket.socket] = field(default_factory=list)
 
-    def fit(self, boxes: Mapping[str, Box], dtypes: Mapping[str, torch.dtype]) -> None:
-        sizes = {name: tuple(map(len, box)) for name, box in boxes.items()}
-        self.tensors = {
-            name: old if old is not None and (tuple(old.shape), old.dtype) == (size, dtypes[name])
-            else torch.empty(size, dtype=dtypes[name])
-            for name, size in sizes.items()
-            for old in (self.tensors.get(name),)
-        }  # fmt: skip
+    def connect(self, rank: int) -> tuple[socket.socket, dict[str, Any]]:
+        """A connection, and what its server holds."""
+        address = self.addresses[rank]
+        connection = connect(address)
+        self.open_sockets.append(connection)
+        with cut_is_an_error(address):
+            connection.settimeout(self.wait_s + SILENCE_S)
+            send_message(connection, {"token": self.token, "version": self.version, "wait_s": self.wait_s})
+            answer = receive_message(connection)
+            connection.settimeout(SILENCE_S)
+        if "error" in answer:
+            raise WeightSyncError(f"weight sync: {address} refuses: {answer['error']}")
+        return connection, answer
+
+    def close(self) -> None:
+        for connection in self.open_sockets:
+            connection.close()
 
 
 def pull_peers(
     addresses: Sequence[str], engine: EngineRank, version: int, *, token: str = "", staging: Staging | None = None,
-    num_streams: int = NUM_STREAMS, piece_bytes: int = PIECE_BYTES,
+    wait_s: float = 0.0, num_streams: int = NUM_STREAMS, piece_bytes: int = PIECE_BYTES,
 ) -> tuple[dict[str, Tensor], SyncResult]:  # fmt: skip
     """This rank's parts of all weights of a version, from the servers of all ranks of one trainer."""
     begun_s = time.perf_counter()
     staging = staging or Staging()
-    connections: list[list[socket.socket]] = [[] for _ in addresses]
-    try:
-        weights = _catalogue(addresses, connections, version=version, token=token)
-        needs = engine.boxes({name: one.size for name, one in weights.items()})
-        staging.fit(needs, {name: one.dtype for name, one in weights.items()})
-        width = max((one.dtype.itemsize for one in weights.values()), default=2)
-        plan = transfers_of(
-            {name: one.parts for name, one in weights.items()}, needs, number=engine.number, width_bytes=width,
-            piece_bytes=piece_bytes,
-        )  # fmt: skip
-        _pull(plan, addresses, connections, needs, staging, version=version, token=token, num_streams=num_streams)
-    finally:
-        for connection in (one for row in connections for one in row):
-            connection.close()
-    seconds = time.perf_counter() - begun_s
-    num_bytes = sum(num_elements(one.box) * weights[one.name].dtype.itemsize for one in plan)
-    result = SyncResult(
-        way="peers", version=version, num_bytes=num_bytes, seconds=seconds, checksum=digest_of(staging.tensors)
+    sources = Sources(addresses=addresses, version=version, token=token, wait_s=wait_s)
+    num_bytes = fetch(
+        sources, engine.boxes, staging, number=engine.number, num_streams=num_streams, piece_bytes=piece_bytes
     )
-    return staging.tensors, result
+    value = staging.checksum
+    seconds = time.perf_counter() - begun_s
+    return staging.tensors, SyncResult(
+        way="peers", version=version, num_bytes=num_bytes, seconds=seconds, checksum=value
+    )
 
 
-def _catalogue(
-    addresses: Sequence[str], connections: list[list[socket.socket]], *, version: int, token: str
-) -> dict[str, ServedWeight]:
-    """What all trainer ranks hold of the version. A rank that has another one is an error."""
-    weights: dict[str, ServedWeight] = {}
+def fetch(
+    sources: Sources, boxes_of: Callable[[Mapping[str, Size]], dict[str, Box]], staging: Staging, *, number: int = 0,
+    num_streams: int = NUM_STREAMS, piece_bytes: int = PIECE_BYTES, when_planned: Callable[[], None] = lambda: None,
+) -> int:  # fmt: skip
+    """Fill the staging with the boxes that `boxes_of` names; the bytes that came."""
+    try:
+        first, weights = _catalogue(sources)
+        needs = boxes_of({name: one.size for name, one in weights.items()})
+        width = max((one.dtype.itemsize for one in weights.values()), default=2)
+        try:
+            plan = transfers_of(
+                {name: one.parts for name, one in weights.items()}, needs, number=number, width_bytes=width,
+                piece_bytes=piece_bytes,
+            )  # fmt: skip
+        except ConfigError as error:
+            raise WeightSyncError(f"weight sync: {error}; the old weights stay") from error
+        staging.begin(needs, {name: one.dtype for name, one in weights.items()})
+        when_planned()
+        _pull(sources, plan, first, staging, num_streams=num_streams)
+    except WeightSyncError as error:
+        staging.fail(str(error))
+        raise
+    finally:
+        sources.close()
+    return sum(num_elements(one.box) * weights[one.name].dtype.itemsize for one in plan)
+
+
+def _catalogue(sources: Sources) -> tuple[list[socket.socket], dict[str, ServedWeight]]:
+    """A connection to each rank, and what all of them hold of the version. A rank that has another one is an error."""
+    addresses, version = sources.addresses, sources.version
     if not addresses:
         raise WeightSyncError("weight sync: no address of a trainer rank was given; name at least one")
-
-    def opened(rank: int) -> dict[str, object]:
-        connection = connect(addresses[rank])
-        connections[rank].append(connection)
-        return greet(connection, addresses[rank], token=token)
-
     with ThreadPoolExecutor(min(len(addresses), 32)) as pool:
-        answers = list(pool.map(opened, range(len(addresses))))
-    versions = {rank: answer["version"] for rank, answer in enumerate(answers)}
-    odd = next((rank for rank, one in versions.items() if one != version), None)
+        pairs = list(pool.map(sources.connect, range(len(addresses))))
+    versions = [answer["version"] for _, answer in pairs]
+    odd = next((rank for rank, one in enumerate(versions) if one != version), None)
     if odd is not None:
-        others = "" if len(set(versions.values())) == 1 else " and the ranks disagree"
+        others = "" if len(set(versions)) == 1 else " and the ranks disagree"
         raise WeightSyncError(
             f"weight sync: version {version} was requested, but trainer rank {odd} has {versions[odd]}{others}; {KEEP} "
             "when all ranks have published it"
         )
-    for rank, answer in enumerate(answers):
-        for name, dtype, size, ends in answer["tensors"]:  # type: ignore[attr-defined]
+    weights: dict[str, ServedWeight] = {}
+    for rank, (_, answer) in enumerate(pairs):
+        for name, dtype, size, ends in answer["tensors"]:
             known = weights.setdefault(name, ServedWeight(size=tuple(size), dtype=DTYPES[dtype], parts=[]))
             if (known.size, known.dtype) != (tuple(size), DTYPES[dtype]):
                 raise WeightSyncError(f"weight sync: trainer ranks disagree about the size of {name}; {KEEP}")
             known.parts.append((rank, tuple(range(start, stop) for start, stop in ends)))
-    return weights
-
-
-def greet(connection: socket.socket, address: str, *, token: str) -> dict[str, object]:
-    """Show the token; what the server holds."""
-    with cut_is_an_error(address):
-        send_message(connection, {"token": token})
-        answer = receive_message(connection)
-    if "error" in answer:
-        raise WeightSyncError(f"weight sync: {address} refuses: {answer['error']}")
-    return answer
+    return [connection for connection, _ in pairs], weights
 
 
 def _pull(
-    plan: Sequence[ShardTransfer], addresses: Sequence[str], connections: list[list[socket.socket]],
-    needs: Mapping[str, Box], staging: Staging, *, version: int, token: str, num_streams: int,
+    sources: Sources, plan: Sequence[ShardTransfer], first: Sequence[socket.socket], staging: Staging, *,
+    num_streams: int,
 ) -> None:  # fmt: skip
     """Pull from all ranks at once, over several connections each. The first error ends all of them."""
     by_rank: dict[int, list[ShardTransfer]] = {}
@@ -159,24 +175,27 @@ def _pull(
     def stream(rank: int, queue: list[ShardTransfer], lock: threading.Lock, connection: socket.socket | None) -> None:
         try:
             if connection is None:
-                connection = connect(addresses[rank])
-                connections[rank].append(connection)
-                greet(connection, addresses[rank], token=token)
+                connection, _ = sources.connect(rank)
             while not errors:
                 with lock:
                     pieces, queue[:PIECES_AT_ONCE] = queue[:PIECES_AT_ONCE], []
                 if not pieces:
                     return
-                _receive_pieces(connection, addresses[rank], pieces, needs, staging, version=version)
+                _receive_pieces(connection, sources.addresses[rank], pieces, staging, version=sources.version)
         except WeightSyncError as error:
             errors.append(error)
 
     threads = []
     for rank, queue in by_rank.items():
         lock = threading.Lock()
-        for number in range(min(num_streams, len(queue))):
-            first = connections[rank][0] if number == 0 else None
-            threads.append(threading.Thread(target=stream, args=(rank, queue, lock, first), daemon=True))
+        num = min(num_streams, -(-len(queue) // PIECES_AT_ONCE))
+        threads += [
+            threading.Thread(
+                target=stream, args=(rank, queue, lock, None if number else first[rank]), name="weight-puller",
+                daemon=True,
+            )
+            for number in range(num)
+        ]  # fmt: skip
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -186,17 +205,15 @@ def _pull(
 
 
 def _receive_pieces(
-    connection: socket.socket, address: str, pieces: Sequence[ShardTransfer], needs: Mapping[str, Box],
-    staging: Staging, *, version: int,
-) -> None:  # fmt: skip
+    connection: socket.socket, address: str, pieces: Sequence[ShardTransfer], staging: Staging, *, version: int
+) -> None:
     rows = [[one.name, *([part.start, part.stop] for part in one.box)] for one in pieces]
     with cut_is_an_error(address):
         send_message(connection, {"version": version, "pieces": rows})
         for one in pieces:
-            target = staging.tensors[one.name][slices_in(one.box, needs[one.name])]
-            arrived = (
-                target if target.is_contiguous() else torch.empty_like(target, memory_format=torch.contiguous_format)
-            )
+            target = staging.target(one.name, one.box)
+            is_direct = target.is_contiguous()
+            arrived = target if is_direct else torch.empty(target.shape, dtype=target.dtype)
             status, num_bytes = PIECE.unpack(receive(connection, PIECE.size))
             if status != OK:
                 raise WeightSyncError(f"weight sync: {receive(connection, num_bytes).decode()}; {KEEP}")
@@ -205,7 +222,9 @@ def _receive_pieces(
                 raise WeightSyncError(f"weight sync: {address} sent {num_bytes} bytes of {one.name}; {KEEP}")
             receive_into(connection, data)
             (expected,) = CHECKSUM.unpack(receive(connection, CHECKSUM.size))
-            if checksum(data) != expected:
+            value = checksum(data)
+            if value != expected:
                 raise WeightSyncError(f"weight sync: {one.name} from {address} arrived with a wrong checksum; {KEEP}")
-            if arrived is not target:
+            if not is_direct:
                 target.copy_(arrived)
+            staging.add(one.name, one.box, value=value)

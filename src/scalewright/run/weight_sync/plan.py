@@ -57,6 +57,11 @@ class TrainerLayout:
             box[0] = split_range(box[0], self.dp, replica)
         return tuple(box)
 
+    def is_first(self, name: str, size: Size, rank: int) -> bool:
+        """Whether no rank before this one stores the same part."""
+        own = self.box(name, size, rank)
+        return all(self.box(name, size, other) != own for other in range(rank))
+
     def shard_map(self, sizes: Mapping[str, Size]) -> ShardMap:
         return {
             name: [(rank, self.box(name, size, rank)) for rank in range(self.num_ranks)] for name, size in sizes.items()

@@ -11,13 +11,14 @@ import contextlib
 import hmac
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from scalewright.run.weight_sync.checksums import checksum
 from scalewright.run.weight_sync.plan import Box, Size, num_elements, slices_in, whole_box
 from scalewright.run.weight_sync.wire import (
     CHECKSUM,
@@ -26,17 +27,17 @@ from scalewright.run.weight_sync.wire import (
     OK,
     PIECE,
     REFUSED,
+    SILENCE_S,
     WeightSyncError,
     address_text,
     bytes_of,
-    checksum,
     receive_message,
     send_message,
     tune,
 )
 
 BACKLOG = 128
-END_WAIT_S = 10.0
+MOST_WAIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class HeldPart:
     size: Size
     """Of the whole weight."""
     box: Box
+    is_first: bool = True
+    """Whether no rank before this one holds the same part: only this one writes it to a file."""
 
     @classmethod
     def whole(cls, tensor: Tensor) -> HeldPart:
@@ -63,14 +66,18 @@ class WeightServer:
     def __init__(
         self, tensors: Mapping[str, Tensor], parts: Mapping[str, HeldPart], version: int, *, token: str = "",
         host: str = "127.0.0.1", dtype: torch.dtype | None = None, is_copied: bool = True,
+        wait_for: Callable[[str, Box], None] | None = None,
     ) -> None:  # fmt: skip
         """`tensors` are this rank's parts. `dtype`: what travels; None: what they are.
 
-        Without `is_copied` the tensors themselves are served, and must not change until the next `publish`.
+        Without `is_copied` the tensors themselves are served, and must not change until the next `publish`. `wait_for`
+        is called before a piece is sent: it returns when the piece is there.
         """
         self._parts, self._token, self._host = dict(parts), token, host
-        self._dtype, self._is_copied = dtype, is_copied
+        self._dtype, self._is_copied, self._wait_for = dtype, is_copied, wait_for
         self._served: dict[str, Tensor] = {}
+        self._copied: dict[str, torch.cuda.Event] = {}
+        """When the copy of each weight from the GPU is done: the first are sent while the last are copied."""
         self._version: int | None = None
         self._changed = threading.Condition()
         self._num_sending = 0
@@ -92,14 +99,23 @@ class WeightServer:
         return address_text(*self._listener.getsockname()[:2])
 
     @torch.no_grad()
-    def publish(self, tensors: Mapping[str, Tensor], version: int) -> None:
-        """Serve new values of the same parts under another version, once no piece of the old one is being sent."""
+    def publish(
+        self, tensors: Mapping[str, Tensor], version: int, parts: Mapping[str, HeldPart] | None = None
+    ) -> None:  # fmt: skip
+        """Serve new values under another version, of the same parts unless others are given."""
+        self.withdraw()
+        with self._changed:
+            self._parts = self._parts if parts is None else dict(parts)
+            self._fill(tensors)
+            self._version = version
+            self._changed.notify_all()
+
+    def withdraw(self) -> None:
+        """Serve nothing, once no piece is being sent."""
         with self._changed:
             self._version = None
             self._changed.wait_for(lambda: not self._num_sending)
-            self._fill(tensors)
             self._sums.clear()
-            self._version = version
 
     def close(self) -> None:
         if self._listener is not None:
@@ -111,18 +127,21 @@ class WeightServer:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _fill(self, tensors: Mapping[str, Tensor]) -> None:
+        for name in self._served.keys() - tensors.keys():
+            del self._served[name]
         for name, tensor in tensors.items():
             values = tensor.detach()
             dtype = self._dtype or values.dtype
             if not self._is_copied and values.device.type == "cpu" and values.dtype == dtype:
                 self._served[name] = values.contiguous()
                 continue
-            if name not in self._served:
+            if name not in self._served or self._served[name].shape != values.shape:
                 is_pinned = values.device.type == "cuda"
                 self._served[name] = torch.empty(values.shape, dtype=dtype, pin_memory=is_pinned)
             self._served[name].copy_(values.to(dtype), non_blocking=True)
-        if any(tensor.device.type == "cuda" for tensor in tensors.values()):
-            torch.cuda.synchronize()
+            if values.device.type == "cuda":
+                self._copied[name] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                self._copied[name].record()
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -142,16 +161,19 @@ class WeightServer:
                 if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
                     send_message(connection, {"error": "the token is wrong: read it from the run directory again"})
                     return
-                send_message(connection, self._catalogue())
-                connection.settimeout(None)
+                send_message(connection, self._catalogue(hello["version"], wait_s=float(hello.get("wait_s", 0.0))))
                 while True:
+                    connection.settimeout(None)
                     request = receive_message(connection)
+                    connection.settimeout(SILENCE_S)
                     self._send_pieces(connection, request)
         finally:
             self._connections.discard(connection)
 
-    def _catalogue(self) -> dict[str, Any]:
+    def _catalogue(self, version: int, *, wait_s: float) -> dict[str, Any]:
+        """What is served, once it is the version or the time is over."""
         with self._changed:
+            self._changed.wait_for(lambda: self._version == version, timeout=min(max(wait_s, 0.0), MOST_WAIT_S))
             return {
                 "version": self._version,
                 "tensors": [
@@ -165,11 +187,12 @@ class WeightServer:
         for name, *ends in request["pieces"]:
             box = tuple(range(start, stop) for start, stop in ends)
             with self._sending(request["version"]) as reason:
-                if reason:
-                    text = reason.encode()
+                try:
+                    data = self._piece(name, box, reason)
+                except WeightSyncError as error:
+                    text = str(error).encode()
                     connection.sendall(PIECE.pack(REFUSED, len(text)) + text)
                     return
-                data = self._piece(name, box)
                 connection.sendall(PIECE.pack(OK, len(data)), socket.MSG_MORE)
                 connection.sendall(data, socket.MSG_MORE)
                 connection.sendall(CHECKSUM.pack(self._sum(name, box, data)))
@@ -188,7 +211,13 @@ class WeightServer:
                 self._num_sending -= 1
                 self._changed.notify_all()
 
-    def _piece(self, name: str, box: Box) -> memoryview:
+    def _piece(self, name: str, box: Box, reason: str) -> memoryview:
+        if reason:
+            raise WeightSyncError(reason)
+        if self._wait_for is not None:
+            self._wait_for(name, box)
+        if name in self._copied:
+            self._copied[name].synchronize()
         values = self._served[name][slices_in(box, self._parts[name].box)]
         if values.numel() != num_elements(box):
             raise WeightSyncError(f"{name}: a piece outside of this rank's part was requested")

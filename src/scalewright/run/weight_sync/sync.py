@@ -1,27 +1,84 @@
-"""`pull_weights`: one engine rank's sync, by the way that was chosen."""
+"""`pull_weights`: one engine rank's sync by any of the three ways, and which of them is the fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
 
 from torch import Tensor
 
+from scalewright.costs.stage import broadcast_time_s, file_time_s, shard_pull_time_s
 from scalewright.errors import ConfigError
-from scalewright.run.weight_sync.peers import Staging, pull_peers
+from scalewright.run.weight_sync.broadcast import WeightRelay, pull_broadcast
+from scalewright.run.weight_sync.files import pull_files
+from scalewright.run.weight_sync.peers import pull_peers
 from scalewright.run.weight_sync.plan import EngineRank
 from scalewright.run.weight_sync.result import SyncResult, SyncWay
+from scalewright.run.weight_sync.staging import Staging
+
+SYNC_WAYS: tuple[SyncWay, ...] = get_args(SyncWay)
+SyncChoice = Literal["auto", "peers", "broadcast", "file"]
 
 
 def pull_weights(
     addresses: Sequence[str], engine: EngineRank, version: int, way: SyncWay = "peers", *, token: str = "",
-    staging: Staging | None = None,
+    staging: Staging | None = None, relay: WeightRelay | None = None, wait_s: float = 0.0,
 ) -> tuple[Iterable[tuple[str, Tensor]], SyncResult]:  # fmt: skip
     """This rank's parts of a version, whole and checked, for `Engine.replace_weights(..., are_parts=True)`.
 
-    An error is a `WeightSyncError`: nothing of the engine was touched. `staging` is kept from sync to sync; its tensors
-    are those that are returned, so take them over before the next pull.
+    `addresses`: peers: the servers of all trainer ranks; broadcast: the one before in the chain; file: the folder. An
+    error is a `WeightSyncError`: nothing of the engine was touched. `staging` (and `relay` of a broadcast) are kept
+    from sync to sync; their tensors are those that are returned, so take them over before the next pull.
     """
-    if way != "peers":
-        raise ConfigError(f"sync way {way!r} is not known: choose peers")
-    tensors, result = pull_peers(addresses, engine, version, token=token, staging=staging)
+    if way == "broadcast":
+        relay = relay or WeightRelay(token=token)
+        tensors, result = pull_broadcast(addresses[0], engine, version, relay, token=token, wait_s=wait_s)
+    elif way == "file":
+        tensors, result = pull_files(Path(addresses[0]), engine, version, staging=staging, wait_s=wait_s)
+    elif way == "peers":
+        tensors, result = pull_peers(addresses, engine, version, token=token, staging=staging, wait_s=wait_s)
+    else:
+        raise ConfigError(f"sync way {way!r} is not known: choose {', '.join(SYNC_WAYS)}")
     return tensors.items(), result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRates:
+    """What a choice is made from: rates that were measured here, or that a machine is known to have."""
+
+    wire_bytes_per_s: float
+    """One rank's link."""
+    write_bytes_per_s: float
+    """Of the shared folder, by all trainer ranks together."""
+    read_bytes_per_s: float
+    """By all engine ranks together."""
+
+
+def predicted_times_s(
+    *, weights_bytes: float, num_trainers: int, num_engine_ranks: int, tp: int, rates: SyncRates
+) -> dict[SyncWay, float]:
+    """Each way by its formula."""
+    wire = rates.wire_bytes_per_s
+    return {
+        "peers": shard_pull_time_s(
+            weights_bytes=weights_bytes, num_trainers=num_trainers, num_generators=num_engine_ranks, tp=tp,
+            wire_bytes_per_s=wire,
+        ),
+        "broadcast": broadcast_time_s(weights_bytes=weights_bytes, wire_bytes_per_s=wire),
+        "file": file_time_s(
+            weights_bytes=weights_bytes, num_copies=num_engine_ranks / tp, write_bytes_per_s=rates.write_bytes_per_s,
+            read_bytes_per_s=rates.read_bytes_per_s,
+        ),
+    }  # fmt: skip
+
+
+def choose(choice: str, times_s: Mapping[SyncWay, float] | None = None) -> SyncWay:
+    """The way that was named; auto: the one of the shortest time, measured or predicted; peers where none is known."""
+    if choice not in get_args(SyncChoice):
+        raise ConfigError(f"sync way {choice!r} is not known: choose {', '.join(get_args(SyncChoice))}")
+    if choice != "auto":
+        return cast(SyncWay, choice)
+    known = {way: times_s[way] for way in SYNC_WAYS if way in times_s} if times_s else {}
+    return min(known, key=lambda way: known[way]) if known else "peers"

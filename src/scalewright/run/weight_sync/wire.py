@@ -9,7 +9,6 @@ import contextlib
 import json
 import socket
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,13 +43,9 @@ def wire_dtype(engine: torch.dtype, trainer: torch.dtype) -> torch.dtype:
     return torch.bfloat16 if engine.itemsize <= 2 and trainer.itemsize > 2 else trainer
 
 
-def checksum(data: memoryview, start: int = 0) -> int:
-    return zlib.crc32(data, start)
-
-
 def bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous tensor on the host."""
-    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
 def address_text(host: str, port: int) -> str:
@@ -69,6 +64,7 @@ def tune(connection: socket.socket) -> None:
     than what a process may ask for."""
     connection.settimeout(SILENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, limit in ((socket.SO_SNDBUF, "wmem_max"), (socket.SO_RCVBUF, "rmem_max")):
         if _limit(limit) >= BUFFER_BYTES:
             connection.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
