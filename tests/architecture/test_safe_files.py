@@ -13,6 +13,7 @@ RENAMES = {
     "data/whole.py": "a folder: the system refuses to rename it onto anything but an empty folder",
     "data/copying.py": "a folder that it made itself gets another name before it is deleted",
     "run/checkpoint_files.py": "folders in a run directory",
+    "run/weight_sync/files.py": "files of weights in a folder of a run directory",
     "lab/daemon.py": "a file in the state folder of a practice cluster",
 }
 LOADERS = {
