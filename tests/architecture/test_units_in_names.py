@@ -49,6 +49,7 @@ DIMENSIONLESS = {
     "step.fits": "a flag as a column: 0 or 1",
     "step.fits_host": "a flag as a column: 0 or 1",
     "campaign.LEAST_RANGE": "a ratio above 1, so not a share",
+    "rollout_pool.log_probs": "natural logarithms of probabilities",
     "energy.usd_per_eur": "an exchange rate",
     "energy.billed_per_node_s": "units of the site per node and second",
     "energy.billed_units": "the unit is the site's own",

@@ -11,8 +11,8 @@ import pytest
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 OF_STAGES = {
-    "--catalog", "--device", "--help", "--json", "--largest", "--layout", "--max-response", "--model", "--numbers",
-    "--operators", "--prompts", "--ranks", "--reward", "--run-dir", "--seed", "--start-from", "--task",
+    "--attempts", "--catalog", "--device", "--help", "--json", "--largest", "--layout", "--max-response", "--model",
+    "--numbers", "--operators", "--prompts", "--ranks", "--reward", "--run-dir", "--seed", "--start-from", "--task",
     "--tokenizer",
 }  # fmt: skip
 OF_TRAINING = (
@@ -22,7 +22,8 @@ OF_STAGE = {
     "sft": f"{OF_TRAINING} --data-from --num-traces --traces",
     "grpo": (
         f"{OF_TRAINING} --answers --band-high --band-low --clip-high --clip-low --correction --engine-precision "
-        "--engine-tp --epochs --kl-coef --loss --num-prompts --temperature --tis-cap"
+        "--engine-tp --epochs --groups --kl-coef --loss --num-prompts --old-tokens --retention "
+        "--stale-keys --temperature --tis-cap --token-budget"
     ),
     "generate": (
         "--answers --engine-precision --engine-tp --keeps --most-per-problem --num-problems "

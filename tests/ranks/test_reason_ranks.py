@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from scalewright.records.hybrid import read_hybrid
 from scalewright.records.reasoning import CurvePoint, read_curve, read_stage, read_stored_answers
 from scalewright.records.run_directory import RunDirectory
 
@@ -58,6 +59,20 @@ def test_any_layout_samples_the_same_answers_and_learns_the_same(cli: Cli, start
     assert record.split is not None
     shares = (record.split.compute_frac, record.split.communication_frac, record.split.data_wait_frac)
     assert sum(shares) + record.split.idle_frac == pytest.approx(1.0)
+
+
+def test_ranks_reach_a_token_budget_together(cli: Cli, started: Path, tmp_path: Path) -> None:
+    """One engine over two ranks goes as on one; two copies of the engine share the open answers."""
+    budget = ("--token-budget", "300", "--retention", "4")
+    one = curve(cli, started, tmp_path / "one", "dp=1", *budget)
+    tensor = curve(cli, started, tmp_path / "tensor", "tp=2", "--engine-tp", "2", *budget)
+    curve(cli, started, tmp_path / "copies", "dp=2,zero=3", *budget)
+    assert [(p.reward_mean, p.num_tokens) for p in tensor] == [(p.reward_mean, p.num_tokens) for p in one]
+    for name in ("one", "copies"):
+        record = read_hybrid(RunDirectory(tmp_path / name))
+        assert record is not None
+        assert all(300 <= step.num_decoded_tokens < 300 + 32 for step in record.steps)
+        assert sum(step.num_trained_tokens for step in record.steps) > 0
 
 
 def test_copies_share_the_shards(cli: Cli, started: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +30,15 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor
 
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError, ScalewrightError
+from scalewright.records.documents import write_document
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.checkpoint_files import CheckpointFolder, CheckpointManifest, file_sum, problem_with, read_manifest
 from scalewright.run.checkpoint_metadata import METADATA, SafeReader
 
 T = TypeVar("T")
+Documents = Mapping[str, dict[str, Any]]
+"""Files of a checkpoint beside its tensors, by their name. Rank 0 writes them."""
+NO_DOCUMENTS: Documents = {}
 OPTIONAL = "rank-"
 """Prefix of names that belong to a rank, not to the model. Another layout has other ranks and loads without them."""
 
@@ -70,12 +74,16 @@ class Checkpointer:
         self.last_write_s = 0.0
         """Duration of the latest finished save, from the request to the final name."""
 
-    def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> Path:
-        """Save and return when the checkpoint has its name."""
+    def save(
+        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], documents: Documents = NO_DOCUMENTS
+    ) -> Path:
+        """Save and return when the checkpoint has its name. `documents` become files of it, by their name."""
         self.finish()
-        return self._write(step, tensors, state, time.perf_counter())
+        return self._write(step, tensors, state, documents, time.perf_counter())
 
-    def save_async(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    def save_async(
+        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], documents: Documents = NO_DOCUMENTS
+    ) -> None:
         """Start a save, after the one before is done. Call `before_update` before `tensors` change."""
         self.finish()
         self.make_room(tensors)
@@ -84,7 +92,9 @@ class Checkpointer:
             self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
             after = torch.cuda.current_stream().record_event()
         self._copied.clear()
-        self._pending = self._thread.submit(self._copy_and_write, step, tensors, state, after, time.perf_counter())
+        self._pending = self._thread.submit(
+            self._copy_and_write, step, tensors, state, documents, after, time.perf_counter()
+        )
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
         """Allocate host memory for the copies. It is slow and done once, best before training starts."""
@@ -129,8 +139,9 @@ class Checkpointer:
         return Loaded(folder=folder, manifest=manifest, skipped=())
 
     def _copy_and_write(
-        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], after: Any, started_s: float
-    ) -> Path:
+        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], documents: Documents, after: Any,
+        started_s: float,
+    ) -> Path:  # fmt: skip
         try:
             if after is not None and self._stream is not None:
                 self._stream.wait_event(after)
@@ -141,14 +152,16 @@ class Checkpointer:
                 self._copy(tensors)
         finally:
             self._copied.set()
-        return self._write(step, self._copies, state, started_s)
+        return self._write(step, self._copies, state, documents, started_s)
 
     @torch.no_grad()
     def _copy(self, tensors: dict[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             _local(self._copies[name]).copy_(_local(tensor.detach()), non_blocking=True)
 
-    def _write(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], started_s: float) -> Path:
+    def _write(
+        self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], documents: Documents, started_s: float
+    ) -> Path:
         hidden = self._folder.saving(step)
         try:
             self._from_first_rank(lambda: self._folder.prepare(step))
@@ -159,6 +172,9 @@ class Checkpointer:
             files = {name: checksum for part in parts for name, checksum in part.items()}
 
             def publish() -> Path:
+                for name, doc in documents.items():
+                    write_document(hidden / name, doc)
+                    files[name] = file_sum(hidden / name)
                 files[METADATA] = file_sum(hidden / METADATA)
                 return self._folder.publish(
                     CheckpointManifest(

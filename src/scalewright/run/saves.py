@@ -15,7 +15,7 @@ from scalewright.costs.failures import daly_interval_s, job_mttf_s
 from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
-from scalewright.run.checkpoint import Checkpointer, Loaded
+from scalewright.run.checkpoint import NO_DOCUMENTS, Checkpointer, Documents, Loaded
 from scalewright.run.rank_context import RankContext
 
 SHORTEST_SAVE_S = 1e-3
@@ -52,8 +52,10 @@ class Saves:
         layout: str,
         tensors: Callable[[], dict[str, Tensor]],
         state: Callable[[int], dict[str, Any]],
+        documents: Callable[[], Documents] = lambda: NO_DOCUMENTS,
     ) -> None:
         self._settings, self._rank, self._tensors, self._state = settings, rank, tensors, state
+        self._documents = documents
         self._saver = Checkpointer(rank.directory, keep=settings.checkpoint_keep, layout=layout)
         self.held_s = 0.0
         """Time that the latest step's update waited for a save; the step resets it."""
@@ -107,12 +109,12 @@ class Saves:
         if self._saved_step == done:
             return
         started_s = time.perf_counter()
-        tensors, state = self._tensors(), self._state(done)
+        tensors, state, documents = self._tensors(), self._state(done), self._documents()
         with self._rank.watchdog.suspended():
             if wait:
-                self._saver.save(done, tensors, state)
+                self._saver.save(done, tensors, state, documents)
             else:
-                self._saver.save_async(done, tensors, state)
+                self._saver.save_async(done, tensors, state, documents)
         blocked_s = time.perf_counter() - started_s
         self._saved_step, self._saved_at_s = done, time.monotonic()
         name = names.CHECKPOINT_BLOCK

@@ -10,6 +10,7 @@ import typer
 from scalewright.cli.bench.start import run_benchmark
 from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 from scalewright.cli.reason.options import (
+    Attempts,
     Batch,
     DataFolder,
     EnginePrecision,
@@ -46,6 +47,7 @@ def run(
     numbers: Numbers = None,
     largest: Largest = None,
     operators: Operators = None,
+    attempts: Attempts = None,
     prompts: PromptFile = None,
     reward: RewardText = None,
     tokenizer: TokenizerFolder = None,
@@ -77,8 +79,8 @@ def run(
     """Train a student on a teacher's answers, or on its own by the teacher's probabilities. Exit 75: run it again."""
     run_benchmark(
         "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason distill", stage="distill",
-        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest,
-        operators=operators, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
+        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest, operators=operators,
+        attempts=attempts, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
         data_from=text(data_from), mode=mode, teacher=text(teacher), num_traces=num_traces,
         num_prompts=num_prompts, temperature=temperature, engine_precision=engine_precision, steps=steps,
         batch=batch, learning_rate=learning_rate, lora=lora, precision=precision,

@@ -9,6 +9,7 @@ import typer
 from scalewright.cli.bench.start import run_benchmark
 from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 from scalewright.cli.reason.options import (
+    Attempts,
     EnginePrecision,
     EvalAnswers,
     EvalProblems,
@@ -37,6 +38,7 @@ def run(
     numbers: Numbers = None,
     largest: Largest = None,
     operators: Operators = None,
+    attempts: Attempts = None,
     prompts: PromptFile = None,
     reward: RewardText = None,
     tokenizer: TokenizerFolder = None,
@@ -57,8 +59,8 @@ def run(
     """Measure the accuracy of weights on held-out problems, greedy and pass@k, with 95 % intervals."""
     run_benchmark(
         "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason evaluate", stage="evaluate",
-        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest,
-        operators=operators, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
+        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest, operators=operators,
+        attempts=attempts, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
         temperature=temperature, engine_precision=engine_precision, engine_tp=engine_tp,
         eval_problems=eval_problems, eval_answers=eval_answers, seed=seed, layout=layout, ranks=ranks,
         device=device,

@@ -9,6 +9,7 @@ import typer
 from scalewright.cli.bench.start import run_benchmark
 from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 from scalewright.cli.reason.options import (
+    Attempts,
     EnginePrecision,
     Largest,
     LayoutText,
@@ -35,6 +36,7 @@ def run(
     numbers: Numbers = None,
     largest: Largest = None,
     operators: Operators = None,
+    attempts: Attempts = None,
     prompts: PromptFile = None,
     reward: RewardText = None,
     tokenizer: TokenizerFolder = None,
@@ -59,8 +61,8 @@ def run(
     """Sample answers to training problems, keep the right ones in shards. Run again, it makes the rest."""
     run_benchmark(
         "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason generate", stage="generate",
-        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest,
-        operators=operators, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
+        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest, operators=operators,
+        attempts=attempts, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
         num_problems=num_problems, answers=answers, keeps=keeps, most_per_problem=most_per_problem,
         shard_problems=shard_problems, temperature=temperature, top_p=top_p, engine_precision=engine_precision,
         engine_tp=engine_tp, seed=seed, layout=layout, ranks=ranks, device=device, eval_problems=0,

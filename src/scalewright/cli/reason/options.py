@@ -14,6 +14,7 @@ TaskName = Annotated[str | None, typer.Option(help="countdown or files; default:
 Numbers = Annotated[int | None, typer.Option(help="Countdown: numbers of a problem.")]
 Largest = Annotated[int | None, typer.Option(help="Countdown: the largest number.")]
 Operators = Annotated[str | None, typer.Option(help="Countdown: some of +-*/.")]
+Attempts = Annotated[int | None, typer.Option(help="Countdown: most attempts of an answer; more make a longer tail.")]
 PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Files: prompts as JSON lines or text lines.")]
 RewardText = Annotated[str | None, typer.Option(help="Files: module:function, file.py:function or command: PROGRAM.")]
 MaxResponse = Annotated[int | None, typer.Option(help="Files: most tokens of an answer; default: 1024.")]

@@ -9,6 +9,7 @@ import typer
 from scalewright.cli.bench.start import run_benchmark
 from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 from scalewright.cli.reason.options import (
+    Attempts,
     Batch,
     DataFolder,
     EvalAnswers,
@@ -44,6 +45,7 @@ def run(
     numbers: Numbers = None,
     largest: Largest = None,
     operators: Operators = None,
+    attempts: Attempts = None,
     prompts: PromptFile = None,
     reward: RewardText = None,
     tokenizer: TokenizerFolder = None,
@@ -71,8 +73,8 @@ def run(
     """Train on written answers: the task's traces, or answers of an earlier stage. Exit 75: stopped, run it again."""
     run_benchmark(
         "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason sft", stage="sft",
-        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest,
-        operators=operators, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
+        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest, operators=operators,
+        attempts=attempts, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
         traces=text(traces), data_from=text(data_from), num_traces=num_traces, steps=steps, batch=batch,
         learning_rate=learning_rate, lora=lora, precision=precision, checkpoint_every=checkpoint_every,
         eval_every=eval_every, eval_problems=eval_problems, eval_answers=eval_answers, seed=seed, layout=layout,

@@ -81,6 +81,8 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
     start = start_of(request.start_from)
     settings = stage_task(request, start)
     task = open_task(settings)
+    if isinstance(request.settings, GrpoSettings):
+        request.settings.check_budget(task.max_response)
     spec = _spec(catalog, request, start, task)
     num_ranks, split = _split(request)
     device = device_here(request.device, num_ranks=max(num_ranks // num_nodes(env), 1))

@@ -29,6 +29,12 @@ class TokenSequence(NamedTuple):
     response: Sequence[int]
     is_counted: bool = True
     """False: the response takes part in no loss, as an answer that was cut off may be treated."""
+    num_skipped: int = 0
+    """First tokens of the response that take part in no loss, such as those that older weights drew."""
+
+    @property
+    def num_counted(self) -> int:
+        return max(len(self.response) - self.num_skipped, 0) if self.is_counted else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +146,7 @@ def _batch(
     for row, members in enumerate(rows):
         start = 0
         for member, index in enumerate(members):
-            prompt, response, _ = sequences[index]
+            prompt, response = sequences[index][:2]
             whole = torch.tensor([*prompt, *response], dtype=torch.int64)
             end = start + len(whole) - 1
             tokens_BL[row, start:end] = whole[:-1]
@@ -167,7 +173,7 @@ def _batch(
         exists_NR=exists_NR.to(device),
         mask_NR=mask_NR.to(device),
         indices=tuple(indices),
-        num_counted=tuple(len(s.response) if s.is_counted else 0 for s in responses),
+        num_counted=tuple(s.num_counted for s in responses),
         num_tokens=num_tokens,
         longest=int(positions_BL.max()) + 1,
         num_pairs=num_pairs,
@@ -185,9 +191,9 @@ def _mask(sequence_BL: Tensor, offsets: list[int], device: torch.device, dtype: 
 
 def _places(responses: Sequence[TokenSequence]) -> tuple[Tensor, Tensor, Tensor]:
     lengths = torch.tensor([len(sequence.response) for sequence in responses])
-    counted_N = torch.tensor([sequence.is_counted for sequence in responses])
+    num_counted = torch.tensor([sequence.num_counted for sequence in responses])
     columns_R = torch.arange(int(lengths.max()))
     exists_NR = columns_R[None, :] < lengths[:, None]
     first_N = lengths.cumsum(0) - lengths
     places_NR = torch.where(exists_NR, first_N[:, None] + columns_R[None, :], 0)
-    return places_NR, exists_NR, exists_NR & counted_N[:, None]
+    return places_NR, exists_NR, exists_NR & (columns_R[None, :] >= (lengths - num_counted)[:, None])

@@ -1,29 +1,38 @@
 """GRPO and its relatives: sample groups of answers, score them, update, and give the engine the new weights.
 
 The answers of a step are split into updates of `layout.gbs`. Problems and random numbers follow from the seed and the
-number of the step.
+number of the step. With a token budget, a step trains on the answers that a pool of rollouts hands out (C3PO++).
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from scalewright.data.reasoning.task import Problem
 from scalewright.errors import ConfigError
-from scalewright.records.hybrid import HybridStep
-from scalewright.records.reasoning import CurvePoint
+from scalewright.records.documents import document, read_document
+from scalewright.records.hybrid import HybridSettings, HybridStep
+from scalewright.records.reasoning import Accuracy, CurvePoint
+from scalewright.run.checkpoint import NO_DOCUMENTS, Documents
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence
 from scalewright.run.reasoning.losses import group_advantages, overlong_penalties
 from scalewright.run.reasoning.objectives import PolicyData, PolicyObjective
+from scalewright.run.reasoning.pooled_rollout import PooledRollouts
 from scalewright.run.reasoning.session import ScoredRollout
 from scalewright.run.reasoning.trainer import SequenceTrainer, UpdateResult
 from scalewright.run.reasoning.training_stage import TrainingStage
+from scalewright.workload.reasoning.iteration import iteration_of
+from scalewright.workload.reasoning.rollout_pool import IterationResult
 from scalewright.workload.reasoning.stage_run import GrpoSettings
 
+POOL_KIND, POOL_FILE = "rollout-pool", "rollout_pool.json"
+"""Of the pool of rollouts in a checkpoint."""
 MOST_ROUNDS = 4
 """Rounds of prompts that a step samples to replace groups with equal rewards (yu2025, dynamic sampling)."""
 MOST_EQUAL_STEPS = 20
@@ -43,9 +52,15 @@ class Answered:
     num_equal: int
     num_decoded_tokens: int
     """Of all answers that were sampled, trained on or not."""
+    num_skipped: Sequence[int] = ()
+    """First tokens of each answer that take no part in the loss; empty: all tokens of all answers do."""
+    pooled: HybridStep | None = None
+    """What the pool of rollouts came to, where there is one."""
 
     def iteration(self, step: int) -> HybridStep:
-        """Every answer is written and trained on in the same step."""
+        """Without a pool, every answer is written and trained on in the same step."""
+        if self.pooled is not None:
+            return self.pooled
         num_trained = sum(len(one.rollout.tokens) for one in self.rollouts)
         return HybridStep(
             step=step, version=step, num_finished=len(self.rollouts), num_decoded_tokens=self.num_decoded_tokens,
@@ -58,6 +73,7 @@ class GrpoStage(TrainingStage):
     """One rank's part of a GRPO stage."""
 
     writes_answers = True
+    _pool: PooledRollouts | None = None
 
     def prepare(self) -> None:
         config = self.config
@@ -66,6 +82,28 @@ class GrpoStage(TrainingStage):
             self._reference = self.open_frozen(config.shape, config.model_id, config.start_from)
         self.open_engine(num_sequences=self.settings.num_sequences)
         self._num_equal_steps = 0
+        if self.settings.token_budget:
+            self._pool = self._opened_pool()
+            self.notes += self._pool.notes()
+
+    def _opened_pool(self) -> PooledRollouts:
+        folder = self.resumed_from
+        return PooledRollouts(
+            self.session, self.settings, problem_at=lambda place: self.problems_at(place, 1)[0],
+            document=None if folder is None else read_document(folder / POOL_FILE, POOL_KIND),
+        )  # fmt: skip
+
+    def saved_documents(self) -> Documents:
+        return NO_DOCUMENTS if self._pool is None else {POOL_FILE: document(POOL_KIND, self._pool.document())}
+
+    def hybrid_settings(self) -> HybridSettings:
+        settings, whole = self.settings, super().hybrid_settings()
+        if not settings.token_budget:
+            return whole
+        return replace(
+            whole, token_budget=settings.token_budget, retention=settings.retention, groups=settings.groups,
+            old_tokens=settings.old_tokens,
+        )  # fmt: skip
 
     @property
     def settings(self) -> GrpoSettings:
@@ -73,13 +111,15 @@ class GrpoStage(TrainingStage):
         return self.config.settings
 
     def step(self, step: int) -> CurvePoint:
-        answered = self._answered(step)
+        answered = self._answered(step) if self._pool is None else self._pooled(self._pool, step)
         updates = [
             result
             for epoch in range(self.settings.num_epochs)
             for result in self._updates(answered, is_first=epoch == 0)
         ]
         self.sync_weights()
+        if self._pool is not None:
+            self._pool.step_done()
         if self.iterations is not None:
             self.iterations.write(answered.iteration(step))
         if self.rollouts is not None and self.rollouts.due(step):
@@ -123,6 +163,38 @@ class GrpoStage(TrainingStage):
             num_decoded_tokens=num_decoded,
         )  # fmt: skip
 
+    def _pooled(self, pool: PooledRollouts, step: int) -> Answered:
+        """Groups that the pool hands out in this step. One with equal rewards may be left out; nothing replaces it."""
+        settings = self.settings
+        result = pool.iteration(step)
+        pooled = iteration_of(pool.pool, result, step=step)
+        groups, skipped = pool.scored(result), _num_skipped(result, settings)
+        equal = [len({one.score.reward for one in group}) == 1 for group in groups]
+        rollouts: list[ScoredRollout] = []
+        rewards: list[float] = []
+        advantages: list[float] = []
+        num_skipped: list[int] = []
+        for group, skips, is_equal in zip(groups, skipped, equal, strict=True):
+            self._count(group)
+            if is_equal and settings.loss.drops_equal_groups:
+                continue
+            own = self._rewards(group)
+            rollouts, rewards, num_skipped = rollouts + group, rewards + own, num_skipped + skips
+            advantages += group_advantages(settings.loss, torch.tensor([own])).flatten().tolist()
+        self.session.totals.add("num_groups", len(groups))
+        self.session.totals.add("num_equal_groups", sum(equal))
+        if groups:
+            self._check_equal(is_equal=all(equal))
+        num_trained = sum(len(one.rollout.tokens) for one in rollouts)
+        num_left_out = pooled.num_trained_tokens - num_trained
+        return Answered(
+            rollouts=rollouts, advantages=advantages, rewards=rewards, num_groups=len(groups), num_equal=sum(equal),
+            num_decoded_tokens=result.num_tokens, num_skipped=num_skipped,
+            pooled=replace(
+                pooled, num_trained_tokens=num_trained, num_wasted_tokens=pooled.num_wasted_tokens + num_left_out
+            ),
+        )  # fmt: skip
+
     def _problems(self, step: int, number: int) -> list[Problem]:
         """Problems of a step: the next of an endless row of shuffled epochs."""
         settings = self.settings
@@ -147,44 +219,86 @@ class GrpoStage(TrainingStage):
             "that solves some of the problems, choose easier ones, or check the reward; the last checkpoint is kept"
         )
 
+    def _evaluate(self, label: str, *, samples: bool) -> Accuracy | None:
+        if self._pool is not None:
+            self._pool.leave_engine()
+        return super()._evaluate(label, samples=samples)
+
     def _count(self, rollouts: Sequence[ScoredRollout]) -> None:
         self.session.totals.add("num_samples", len(rollouts))
         self.session.totals.add("num_tokens", sum(len(one.rollout.tokens) for one in rollouts))
 
     def _updates(self, answered: Answered, *, is_first: bool) -> list[UpdateResult]:
         """One pass over the answers. The first update of a step needs no log-probabilities of the weights before it."""
-        gbs, num = int(self.config.layout.gbs), len(answered.rollouts)
-        parts = [range(start, min(start + gbs, num)) for start in range(0, num, gbs)]
+        parts = self._parts(len(answered.rollouts))
         if is_first:
             repeats = self.settings.num_epochs > 1
             self._known = [
                 self._prepared(answered, part, has_old=number > 0 or repeats) for number, part in enumerate(parts)
             ]
-        settings, longest = self.settings.loss, self.session.task.max_response
+        settings, longest = self.settings, self.session.task.max_response
+        budget = settings.token_budget / max(len(parts), 1)
         return [
-            self.update(batches, PolicyObjective(settings=settings, data=data, max_response=longest))
-            for batches, data in self._known
+            self.update(
+                batches,
+                PolicyObjective(
+                    settings=settings.loss, data=data, max_response=longest,
+                    budget_per_sequence=budget / self._num_counted(answered, part),
+                ),
+            )
+            for part, (batches, data) in zip(parts, self._known, strict=True)
+        ]  # fmt: skip
+
+    def _parts(self, num: int) -> list[range]:
+        """Answers of each update: `gbs`; of a number that a token budget decides, about as many, in equal parts."""
+        gbs = int(self.config.layout.gbs)
+        if self._pool is None:
+            return [range(start, min(start + gbs, num)) for start in range(0, num, gbs)]
+        num_parts = max(round(num / gbs), 1) if num else 0
+        bounds = [num * part // num_parts for part in range(num_parts + 1)] if num else [0]
+        return [range(start, stop) for start, stop in pairwise(bounds)]
+
+    @staticmethod
+    def _num_counted(answered: Answered, part: range) -> int:
+        """Answers of an update with tokens in the loss."""
+        skipped = answered.num_skipped or [0] * len(answered.rollouts)
+        return max(sum(skipped[place] < len(answered.rollouts[place].rollout.tokens) for place in part), 1)
+
+    def _sequences(self, answered: Answered, part: range) -> list[TokenSequence]:
+        """The answers of an update. Where replicas outnumber them, the first is repeated without a part in the loss."""
+        skipped = answered.num_skipped or [0] * len(answered.rollouts)
+        sequences = [
+            TokenSequence(one.problem.prompt, one.tokens, num_skipped=skipped[place])
+            for place in part
+            for one in (answered.rollouts[place].rollout,)
         ]
+        num_missing = max(self.trainer.position.num_replicas - len(sequences), 0)
+        return sequences + [sequences[0]._replace(is_counted=False)] * num_missing
 
     def _prepared(
         self, answered: Answered, part: range, *, has_old: bool
     ) -> tuple[list[SequenceBatch], list[PolicyData]]:
         """This rank's micro-batches of an update, with all that is known before the weights change."""
         with self.session.clock.part("data"):
-            chosen = [answered.rollouts[index].rollout for index in part]
-            sequences = [TokenSequence(one.problem.prompt, one.tokens) for one in chosen]
+            sequences = self._sequences(answered, part)
+            places = [*part, *[part[0]] * (len(sequences) - len(part))]
             own = self.own(sequences)
             batches = self.micro_batches(sequences, packs=False)
-            advantages = [answered.advantages[part[index]] for index in own]
-            engine = [chosen[index].log_probs for index in own]
-        old = self.log_probs(self.trainer, batches) if has_old else [None] * len(batches)
+            advantages = [answered.advantages[places[index]] for index in own]
+            engine = [answered.rollouts[places[index]].rollout.log_probs for index in own]
+            recorded = [batch.per_token(engine) for batch in batches]
+        old: Sequence[Tensor | None] = [None] * len(batches)
+        if self._pool is not None and self.settings.loss.correction == "none":
+            old = recorded  # nothing else corrects for the weights that drew a token
+        elif has_old:
+            old = self.log_probs(self.trainer, batches)
         reference = [None] * len(batches) if self._reference is None else self.log_probs(self._reference, batches)
         data = [
             PolicyData(
-                advantages_N=batch.per_sequence(advantages), engine_log_probs_NR=batch.per_token(engine),
+                advantages_N=batch.per_sequence(advantages), engine_log_probs_NR=engine_NR,
                 old_log_probs_NR=old_NR, reference_log_probs_NR=reference_NR,
             )
-            for batch, old_NR, reference_NR in zip(batches, old, reference, strict=True)
+            for batch, engine_NR, old_NR, reference_NR in zip(batches, recorded, old, reference, strict=True)
         ]  # fmt: skip
         return batches, data
 
@@ -207,9 +321,18 @@ class GrpoStage(TrainingStage):
             entropy=means.get("entropy"), kl_engines=means.get("kl_engines"), masked_frac=means.get("masked_frac"),
             kl_reference=means.get("kl_reference") if self._reference is not None else None,
             effective_sample_frac=means.get("effective_sample_frac"), clip_frac=means.get("clip_frac"),
-            equal_groups_frac=answered.num_equal / answered.num_groups,
+            equal_groups_frac=answered.num_equal / max(answered.num_groups, 1),
             num_tokens=sum(len(one.rollout.tokens) for one in rollouts),
         )  # fmt: skip
+
+
+def _num_skipped(result: IterationResult, settings: GrpoSettings) -> list[list[int]]:
+    """First tokens of each answer of each group that older weights drew, if these take no part in the loss."""
+    is_masked = settings.old_tokens == "mask"
+    return [
+        [answer.rollout.num_older(result.version) if is_masked else 0 for answer in group.answers]
+        for group in result.trained
+    ]
 
 
 def _mean(values: Sequence[float]) -> float | None:

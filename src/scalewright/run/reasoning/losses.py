@@ -226,6 +226,7 @@ def policy_loss(
     reference_log_probs_BL: Tensor | None = None,
     entropy_BL: Tensor | None = None,
     max_response: int = 0,
+    token_budget: float = 0.0,
     denominator: float | None = None,
 ) -> PolicyLossResult:
     """The loss of a batch of answers, a number to minimise.
@@ -233,10 +234,10 @@ def policy_loss(
     Equation  loss = -(1/D) sum_i c_i sum_t [ M(k_it) min(r_it A_i, clip(r_it, 1 - e_low, 1 + e_high) A_i) - g KL_it ]
               r_it = p(theta) / p(theta_old), of a token or of a sequence;  k_it = p_train(theta_old) / p_engine
               sequence-mean: c = 1 / tokens of i, D sequences;  token-mean: c = 1, D tokens;
-              constant: c = 1, D sequences x longest answer allowed
+              constant: c = 1, D sequences x longest answer allowed;  budget: c = 1, D the token budget
     Source    shao2024 (arXiv:2402.03300), equation 3; yu2025 (arXiv:2503.14476), equation 8; liu2025
               (arXiv:2503.20783), section 3.2; zheng2025 (arXiv:2507.18071), equations 5 and 13; ling2025
-              (arXiv:2510.18855), equation 2 for M
+              (arXiv:2510.18855), equation 2 for M, and C3PO for the budget
     Assumes   M is detached and multiplies each token's own term under every aggregation. A sequence's ratio is used in
               the token form of its paper: same value and gradient without M, and a token that M takes out gets no
               gradient. |log r| is cut off at 20. Tokens that M takes out still count in D.
@@ -266,7 +267,9 @@ def policy_loss(
         else terms_BL.sum()
     )
     if denominator is None:
-        denominator = loss_weight(settings, num_tokens_B.tolist(), max_response=max_response)
+        num_tokens = num_tokens_B.tolist()
+        each = token_budget / max(sum(number > 0 for number in num_tokens), 1)
+        denominator = loss_weight(settings, num_tokens, max_response=max_response, budget_per_sequence=each)
     sums = _sums(
         settings,
         counted_BL,
@@ -278,13 +281,22 @@ def policy_loss(
     return PolicyLossResult(loss=-total / max(denominator, 1.0), sums=sums)
 
 
-def loss_weight(settings: PolicyLoss, num_tokens: Sequence[int], *, max_response: int) -> float:
-    """D of the loss for answers with so many counted tokens; it adds over micro-batches and ranks."""
+def loss_weight(
+    settings: PolicyLoss, num_tokens: Sequence[int], *, max_response: int, budget_per_sequence: float = 0.0
+) -> float:
+    """D of the loss for answers with so many counted tokens; it adds over micro-batches and ranks.
+
+    `budget_per_sequence` is the token budget of an update, divided by its answers with counted tokens.
+    """
     num_sequences = sum(number > 0 for number in num_tokens)
     if settings.aggregation == "token-mean":
         return float(sum(num_tokens))
     if settings.aggregation == "sequence-mean":
         return float(num_sequences)
+    if settings.aggregation == "budget":
+        if budget_per_sequence <= 0.0:
+            raise ConfigError("aggregation budget divides by the token budget: give one of 1 or more")
+        return num_sequences * budget_per_sequence
     if max_response < 1:
         raise ConfigError("aggregation constant divides by the longest answer allowed: give max_response of 1 or more")
     return float(num_sequences * max_response)

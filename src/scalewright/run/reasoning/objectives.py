@@ -64,10 +64,15 @@ class PolicyObjective:
     settings: PolicyLoss
     data: Sequence[PolicyData]
     max_response: int
+    budget_per_sequence: float = 0.0
+    """The token budget of this update over its answers, for a loss that divides by it."""
 
     def weight(self, number: int, batch: SequenceBatch) -> float:
         del number
-        return loss_weight(self.settings, batch.num_counted, max_response=self.max_response)
+        return loss_weight(
+            self.settings, batch.num_counted, max_response=self.max_response,
+            budget_per_sequence=self.budget_per_sequence,
+        )  # fmt: skip
 
     def __call__(
         self, number: int, batch: SequenceBatch, log_probs_NR: Tensor, entropy_NR: Tensor, *, denominator: float

@@ -97,6 +97,28 @@ class PolicyEngine:
             for done in (completed[name, index],)
         ]  # fmt: skip
 
+    def open(
+        self, problem: Problem, *, name: str, first_index: int, num_answers: int, written: tuple[int, ...],
+        sampling: Sampling,
+    ) -> None:  # fmt: skip
+        """Begin answers to a problem, or let one go on that has these tokens. Random numbers depend on the seed, the
+        name and the number of the answer."""
+        num_read = len(problem.prompt) + len(written)
+        self._count_reading(num_tokens=num_read, num_pairs=float(num_read**2))
+        self.engine.add(
+            Request(
+                id=name, prompt=problem.prompt, num_answers=num_answers, sampling=sampling, first_index=first_index,
+                max_new_tokens=self.task.max_response, stop_tokens=self.task.stop_tokens, written=written,
+            )
+        )  # fmt: skip
+
+    def step(self) -> StepEvents:
+        """One step of the engine, timed and counted."""
+        begun_s = time.perf_counter()
+        events = self.engine.step()
+        self._count(events, time.perf_counter() - begun_s)
+        return events
+
     def greedy(self, problems: Sequence[Problem], *, label: str) -> list[Rollout]:
         return self.answers(problems, num_answers=1, sampling=GREEDY, label=label)
 
@@ -107,14 +129,13 @@ class PolicyEngine:
     def _drain(self, own: Sequence[tuple[int, Problem]]) -> Iterator[Completion]:
         """Completions as they end; every step is counted."""
         num_pairs = float(sum(len(problem.prompt) ** 2 for _, problem in own))
-        num_prompt = sum(len(problem.prompt) for _, problem in own)
-        flop = self._work.forward_flop(num_tokens=num_prompt, num_scored=0, num_pairs=num_pairs) / self._size
-        self.totals.add("prefill_flop", flop)
+        self._count_reading(num_tokens=sum(len(problem.prompt) for _, problem in own), num_pairs=num_pairs)
         while self.engine.has_work:
-            begun_s = time.perf_counter()
-            events = self.engine.step()
-            self._count(events, time.perf_counter() - begun_s)
-            yield from events.finished
+            yield from self.step().finished
+
+    def _count_reading(self, *, num_tokens: int, num_pairs: float) -> None:
+        flop = self._work.forward_flop(num_tokens=num_tokens, num_scored=0, num_pairs=num_pairs) / self._size
+        self.totals.add("prefill_flop", flop)
 
     @property
     def _size(self) -> int:

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +27,7 @@ from scalewright.records.hybrid import HybridSettings, TimelineWriter
 from scalewright.records.reasoning import Accuracy, CollectiveUse, CurvePoint, append_row, curve_writer
 from scalewright.records.types import ExitCode
 from scalewright.run.breakdown import StepSplit, split_step
-from scalewright.run.checkpoint import OPTIONAL, Loaded
+from scalewright.run.checkpoint import NO_DOCUMENTS, OPTIONAL, Documents, Loaded
 from scalewright.run.language.rotary import LayerConstants
 from scalewright.run.rank_context import RankContext
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence, pack_sequences
@@ -61,10 +62,15 @@ class TrainingStage(ABC):
         with rank.watchdog.suspended():
             self._start = start_weights(config.start_from, seed=config.seed, device=torch.device("cpu"))
             self.trainer = self._open_model(config.shape, config.model_id, self._start.constants, lora=self.lora)
-        self.saves = Saves(config, rank, layout=config.layout.brief, tensors=self._tensors, state=self._state)
+        self.saves = Saves(
+            config, rank, layout=config.layout.brief, tensors=self._tensors, state=self._state,
+            documents=self.saved_documents,
+        )  # fmt: skip
         self.trainer.step.before_update = self.saves.hold_update
         self.log = StepLog(rank=rank, saves=self.saves, device=device, keep_trace=False, records_shapes=True)
         self.notes: list[str] = []
+        self.resumed_from: Path | None = None
+        """The checkpoint that this attempt goes on from."""
         self._curve: LineWriter | None = None
         self.rollouts: RolloutLog | None = None
         self.iterations: IterationLog | None = None
@@ -120,6 +126,10 @@ class TrainingStage(ABC):
             self.session.clock.timeline.close()
         if self.iterations is not None:
             self.iterations.close()
+
+    def saved_documents(self) -> Documents:
+        """What a checkpoint holds beside tensors, by the name of the file."""
+        return NO_DOCUMENTS
 
     def hybrid_settings(self) -> HybridSettings:
         """How answers and training are arranged."""
@@ -263,7 +273,7 @@ class TrainingStage(ABC):
                 )  # fmt: skip
         accuracy = self._accuracy_on_the_way(step)
         if self._curve is not None:
-            rate = float(self.trainer.optimizer.scalars[0])
+            rate = None if point.loss is None else float(self.trainer.optimizer.scalars[0])  # None: no update
             whole = replace(
                 point, step=step, learning_rate=rate, seconds_by_part=seconds,
                 accuracy_frac=None if accuracy is None else accuracy.greedy.value_frac,
@@ -315,6 +325,7 @@ class TrainingStage(ABC):
 
     def _restore(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
         self.trainer.restore(loaded, tensors)
+        self.resumed_from = loaded.folder
 
 
 def counts_of(batches: Sequence[SequenceBatch]) -> dict[str, float]:

@@ -11,8 +11,10 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
+from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.data.reasoning.settings import TaskSettings
+from scalewright.errors import ConfigError
 from scalewright.here.devices import Here
 from scalewright.here.place import HERE
 from scalewright.launch.prepare.reason_outlook import stage_machine, stage_outlook
@@ -113,6 +115,12 @@ class ReasonOptions:
     answers: int = 0
     """To each prompt: 8 of GRPO, 4 of a generation."""
     epochs: int = 1
+    token_budget: str | int = 0
+    """Tokens that a step of GRPO writes, such as 4k; 0: a step waits for all its answers."""
+    retention: int = 2
+    groups: str = "whole"
+    old_tokens: str = "train"
+    stale_keys: bool = False
     shard_problems: int = 256
     keeps: str = "correct"
     most_per_problem: int = 0
@@ -294,6 +302,8 @@ def _settings(point: ReasonOptions) -> StageSettings:
         return GrpoSettings(
             num_prompts=point.num_prompts or 32, num_answers=point.answers or 8, num_epochs=point.epochs,
             loss=policy_loss(point.loss, correction=point.correction, **bounds),
+            token_budget=_token_budget(point.token_budget), retention=point.retention,
+            groups=point.groups, old_tokens=point.old_tokens, stale_keys=point.stale_keys,  # type: ignore[arg-type]
         )  # fmt: skip
     if point.stage == "generate":
         return GenerateSettings(
@@ -303,6 +313,13 @@ def _settings(point: ReasonOptions) -> StageSettings:
     if point.stage == "distill":
         return _distillation(point, packs=packs)
     return NoSettings()
+
+
+def _token_budget(text: str | int) -> int:
+    num_tokens = units.parse(str(text), units.COUNT)
+    if not num_tokens.is_integer():
+        raise ConfigError(f"the token budget is {text}: give a whole number of tokens, such as 4096 or 4k")
+    return int(num_tokens)
 
 
 def _distillation(point: ReasonOptions, *, packs: bool) -> DistillSettings:

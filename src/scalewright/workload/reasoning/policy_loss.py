@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 from scalewright.errors import ConfigError
 from scalewright.workload.run_options import check_literals
 
-PolicyLossName = Literal["grpo", "dapo", "dr-grpo", "gspo"]
+PolicyLossName = Literal["grpo", "dapo", "dr-grpo", "gspo", "c3po"]
 Correction = Literal["none", "tis", "icepop"]
 """Of the difference between the engine that wrote an answer and the trainer that learns from it."""
-Aggregation = Literal["sequence-mean", "token-mean", "constant"]
+Aggregation = Literal["sequence-mean", "token-mean", "constant", "budget"]
 RatioLevel = Literal["token", "sequence"]
 
 
@@ -37,7 +37,8 @@ class PolicyLoss:
     """Weight of the divergence from the reference model; 0: no reference model is needed."""
     aggregation: Aggregation = "sequence-mean"
     """How terms of tokens become one number: the mean over a sequence and then over sequences; the mean over all
-    tokens; or their sum over sequences x the longest answer allowed, a constant."""
+    tokens; their sum over sequences x the longest answer allowed, a constant; or their sum over the token budget of a
+    step, of which each update has its share."""
     ratio_level: RatioLevel = "token"
     """Each token has its own ratio of new to old policy, or a sequence has one: the geometric mean over its tokens."""
     divides_by_std: bool = True
@@ -91,6 +92,8 @@ PRESETS: dict[PolicyLossName, PolicyLoss] = {
     "dr-grpo": PolicyLoss(name="dr-grpo", aggregation="constant", divides_by_std=False),
     # zheng2025 (arXiv:2507.18071), section 5.1: sequence ratio, clipped to 1 - 3e-4 and 1 + 4e-4
     "gspo": PolicyLoss(name="gspo", clip_low=3e-4, clip_high=4e-4, ratio_level="sequence"),
+    # ling2025 (arXiv:2510.18855), C3PO: the sum over tokens, divided by the token budget of a step
+    "c3po": PolicyLoss(name="c3po", aggregation="budget"),
 }  # fmt: skip
 
 

@@ -30,8 +30,11 @@ the same code.
 
 from __future__ import annotations
 
+import base64
+import sys
+from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -79,6 +82,21 @@ class PoolSettings:
         for name, choices in (("groups", Groups), ("old_tokens", OldTokens)):
             if getattr(self, name) not in get_args(choices):
                 raise ConfigError(f"{name} {getattr(self, name)!r} is not known: choose {', '.join(get_args(choices))}")
+
+
+def _packed(code: Literal["i", "d"], values: Sequence[float]) -> str:
+    """Numbers as text: base64 of little-endian 32-bit integers or 64-bit floats, without loss."""
+    numbers = array(code, values)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return base64.b64encode(numbers.tobytes()).decode()
+
+
+def _unpacked(code: Literal["i", "d"], text: str) -> list[Any]:
+    numbers = array(code, base64.b64decode(text, validate=True))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,13 +152,23 @@ class OpenRollout:
             self.version_runs.append([version, num])
 
     def to_row(self) -> dict[str, Any]:
-        return asdict(self)
+        """In types of JSON. Tokens and log-probabilities are packed: a pool may hold many millions of them."""
+        return {
+            "prompt_place": self.prompt_place,
+            "index": self.index,
+            "num_cuts": self.num_cuts,
+            "tokens": _packed("i", self.tokens),
+            "log_probs": _packed("d", self.log_probs),
+            "version_runs": [list(run) for run in self.version_runs],
+        }
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> OpenRollout:
-        body = dict(row)
-        body["version_runs"] = [list(run) for run in body["version_runs"]]
-        return cls(**{**body, "tokens": list(body["tokens"]), "log_probs": list(body["log_probs"])})
+        return cls(
+            prompt_place=row["prompt_place"], index=row["index"], num_cuts=row["num_cuts"],
+            tokens=_unpacked("i", row["tokens"]), log_probs=_unpacked("d", row["log_probs"]),
+            version_runs=[list(run) for run in row["version_runs"]],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +285,11 @@ class RolloutPool:
         return max(self.settings.token_budget - self.num_tokens, 0)
 
     @property
+    def oldest_place(self) -> int:
+        """Of a prompt whose answers are not all dealt with; the next fresh one where there is none."""
+        return next(iter(self._groups), self.next_place)
+
+    @property
     def is_running(self) -> bool:
         """Between `begin` and `end`."""
         return self._is_running
@@ -352,8 +385,10 @@ class RolloutPool:
     def from_document(cls, body: Mapping[str, Any]) -> RolloutPool:
         try:
             return cls._restored(body)
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"the state of the rollout pool is not as this version writes it: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the state of the rollout pool is not as this version writes it ({error}): choose another checkpoint"
+            ) from error
 
     @classmethod
     def _restored(cls, body: Mapping[str, Any]) -> RolloutPool:
@@ -406,9 +441,3 @@ class RolloutPool:
         state = self._groups[place]
         answers, state.ended = sorted(state.ended, key=lambda one: one.rollout.index), []
         return TrainGroup(prompt_place=place, answers=answers)
-
-
-def in_loss(rollout: OpenRollout, *, version: int, old_tokens: OldTokens) -> Iterator[bool]:
-    """Whether each token takes part in the loss of an iteration that began with weights of this version."""
-    for own, num in rollout.version_runs:
-        yield from [old_tokens == "train" or own >= version] * num

@@ -28,6 +28,7 @@ from scalewright.workload.model import ModelSpec
 from scalewright.workload.reasoning import policy_loss, role_settings
 from scalewright.workload.reasoning.policy_loss import PolicyLoss
 from scalewright.workload.reasoning.role_settings import RoleSettings
+from scalewright.workload.reasoning.rollout_pool import Groups, OldTokens, PoolSettings
 from scalewright.workload.run_options import DeviceKind, check_literals
 
 KIND = "reason-run"
@@ -105,6 +106,14 @@ class GrpoSettings:
     loss: PolicyLoss = field(default_factory=PolicyLoss)
     roles: RoleSettings = field(default_factory=RoleSettings)
     """Engines beside the trainer, if any."""
+    token_budget: int = 0
+    """Tokens that a step writes; unfinished answers go on in the next (C3PO++). 0: a step waits for all its answers."""
+    retention: int = 2
+    """With a budget: an answer that was cut so often is given up."""
+    groups: Groups = "whole"
+    old_tokens: OldTokens = "train"
+    stale_keys: bool = False
+    """With a budget: answers go on with the keys and values of older weights. False: their prefix is read again."""
 
     def __post_init__(self) -> None:
         if self.num_prompts < 1:
@@ -116,11 +125,30 @@ class GrpoSettings:
             )
         if self.num_epochs < 1:
             raise ConfigError(f"num_epochs is {self.num_epochs}: give 1 or more")
+        self.pool_settings(max_open=1)
+        if self.loss.aggregation == "budget" and not self.token_budget:
+            raise ConfigError(f"loss {self.loss.name} divides by the token budget, and there is none: give one")
 
     @property
     def num_sequences(self) -> int:
-        """Answers of a step."""
+        """Answers of a step; with a token budget, answers that are open at once."""
         return self.num_prompts * self.num_answers
+
+    def pool_settings(self, *, max_open: int) -> PoolSettings:
+        """Of the pool of rollouts. At most `max_open` of them are decoded at once, over all engines."""
+        return PoolSettings(
+            token_budget=self.token_budget, retention=self.retention, num_prompts=self.num_prompts,
+            num_answers=self.num_answers, max_open=min(self.num_sequences, max_open), groups=self.groups,
+            old_tokens=self.old_tokens,
+        )  # fmt: skip
+
+    def check_budget(self, max_response: int) -> None:
+        """A budget holds at least one answer of the longest kind: a smaller one could cut every answer for ever."""
+        if 0 < self.token_budget < max_response:
+            raise ConfigError(
+                f"the token budget is {self.token_budget}, and one answer may have {max_response} tokens: give at "
+                "least that, or 0 to wait for all answers"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +273,8 @@ class ReasonRun:
             raise ConfigError(f"row_tokens is {self.row_tokens}: a row must hold a sequence of {self.context} tokens")
         if isinstance(self.settings, GrpoSettings):
             self._check_policy(self.engine.sampling)
-            self._check_rounds(self.settings.num_sequences)
+            if not self.settings.token_budget:  # a budget decides how many answers a step has
+                self._check_rounds(self.settings.num_sequences)
             for num_ranks in self.roles.engine_ranks:
                 check_runs_here(self.model_id, self.shape, Layout(tp=num_ranks))
         elif isinstance(self.settings, DistillSettings):
