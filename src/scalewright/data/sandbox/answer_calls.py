@@ -6,6 +6,7 @@ cannot pass by ending the process, patching builtins, an `__eq__` that is always
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import json
@@ -38,8 +39,8 @@ def serve_answer(source: str, channel: socket.socket) -> None:
     _send(stream, _outcome(lambda: _defined(source, names), handle_of, []))
     while line := stream.readline(MOST_LINE_BYTES):
         request = json.loads(line)
-        arguments = decoded(request["arguments"], own.__getitem__)
-        keywords = decoded(request["keywords"], own.__getitem__)
+        arguments = decoded(request["arguments"], lambda target: _thing(target, names, own))
+        keywords = decoded(request["keywords"], lambda target: _thing(target, names, own))
         call = _operation(request, names, own, arguments, keywords)
         _send(stream, _outcome(call, handle_of, arguments))
 
@@ -49,9 +50,13 @@ def _defined(source: str, names: dict[str, Any]) -> list[str]:
     return [name for name in names if not name.startswith("__")]
 
 
+def _thing(target: Any, names: dict[str, Any], own: dict[int, Any]) -> Any:
+    """What a handle names: something that the answer defines, or that a call returned."""
+    return names.get(target) if isinstance(target, str) else own[target]
+
+
 def _operation(request: Any, names: dict[str, Any], own: dict[int, Any], arguments: list[Any], keywords: Any) -> Any:
-    target = request["target"]
-    thing: Any = names.get(target) if isinstance(target, str) else own[target]
+    thing = _thing(request["target"], names, own)
     match request["operation"]:
         case "call":
             return lambda: thing(*arguments, **keywords)
@@ -207,8 +212,10 @@ def run_tests(tests: str, channel: socket.socket) -> dict[str, Any]:
         return _failed(f"the answer raised {_shown(error)}")
     objects: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
     try:
-        objects.update(_answers_objects(answer, names))
-        exec(compile(tests, "tests", "exec"), objects)
+        tree = ast.parse(tests, "tests")
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        objects.update(_answers_objects(answer, [name for name in names if name in used]))
+        exec(compile(tree, "tests", "exec"), objects)
     except AssertionError as error:
         return _failed(f"an assert does not hold{_at_line(error)}{f': {error}' if str(error) else ''}")
     except BaseException as error:

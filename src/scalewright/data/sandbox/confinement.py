@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +62,7 @@ class Setup:
 
     def report(self) -> dict[str, str]:
         """Empty texts are on."""
-        names = ("namespaces", "seccomp", "landlock")
+        names = ("namespaces", "seccomp", "landlock", "user")
         return {name: self.reasons.get(name, "") for name in names}
 
 
@@ -82,6 +83,8 @@ def set_up(limits: SandboxLimits, *, readable: Sequence[str], scratch: str, plai
             _enter(setup, readable)
     if setup.namespaces is None:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
+        if setup.was_root and _modules_are_private():
+            setup.reasons["user"] = f"only root can read {Path(os.__file__).parent}"
         setup.has_landlock = landlock_version() > 0 and not limits.writes
     if not setup.has_landlock:
         setup.reasons["landlock"] = "not needed" if setup.namespaces else "this kernel has none"
@@ -180,7 +183,7 @@ def _set_limits(setup: Setup) -> None:
 def _num_processes(setup: Setup) -> int:
     """The kernel counts processes of a user, since Linux 5.14 of a user in a user namespace."""
     limit = setup.limits.num_processes
-    if setup.was_root:
+    if setup.was_root and not setup.reasons.get("user"):
         return limit  # the job's user has no other processes
     if setup.namespaces is not None and kernel_version() >= NPROC_PER_NAMESPACE:
         return limit + NUM_OWN_PROCESSES
@@ -203,9 +206,17 @@ def _num_processes_of_user() -> int:
     return total
 
 
+def _modules_are_private() -> bool:
+    """Whether another user cannot read Python's own modules, as where they are below /root."""
+    for folder in (Path(os.__file__).parent, *Path(os.__file__).parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            return True
+    return False
+
+
 def _become_nobody(setup: Setup) -> None:
     """Root's jobs get a user that owns nothing; other users' jobs keep theirs."""
-    if not setup.was_root:
+    if not setup.was_root or setup.reasons.get("user"):
         return
     number = JOB_USER if setup.namespaces is not None else FIRST_FOREIGN_USER + os.getpid() % NUM_FOREIGN_USERS
     try:

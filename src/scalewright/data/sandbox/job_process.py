@@ -5,6 +5,7 @@ Descriptors of a job are 0, 1 and 2, and RESULT for what the function returned. 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -49,7 +50,11 @@ def run_job(
             sys.set_int_max_str_digits(MOST_DIGITS)
             serve_answer(job["source"], socket.socket(fileno=os.dup(RESULT)))
         else:
-            _write(_result(job, part, preloaded))
+            result = _result(job, part, preloaded)
+            with contextlib.suppress(Exception):  # the job may have closed or replaced them
+                sys.stdout.flush()
+                sys.stderr.flush()
+            _write(result)
         code = 0
     except BaseException as error:  # nothing may reach the worker's own code
         os.write(2, f"{type(error).__name__}\n".encode())

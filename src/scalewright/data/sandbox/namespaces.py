@@ -83,9 +83,6 @@ def become_first_process() -> None:
 
 
 def _wait_and_exit(child: int) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        os.dup2(null, descriptor)
     os.closerange(3, 4096)
     _, status = os.waitpid(child, 0)
     os._exit(min(abs(os.waitstatus_to_exitcode(status)), 255))

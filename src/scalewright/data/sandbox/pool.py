@@ -128,7 +128,8 @@ class SandboxPool:
         worker.job = (place, job)
         worker.deadline_s = time.monotonic() + self.limits.time_s + GRACE_S
         with contextlib.suppress(OSError):  # a dead worker is seen when it is read
-            send(worker.channel, job.body())
+            for message in job.messages():
+                send(worker.channel, message)
 
     def _ready_to_read(self) -> list[_Worker]:
         """Workers with a message, and those that are late."""

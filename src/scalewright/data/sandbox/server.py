@@ -6,6 +6,7 @@ Messages are a length of four bytes and a JSON document.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -27,7 +28,8 @@ LENGTH = struct.Struct("!I")
 
 
 def send(channel: socket.socket, body: Any) -> None:
-    data = json.dumps(body).encode("utf-8", "replace")
+    """Half characters, which no file can hold, become question marks."""
+    data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     channel.sendall(LENGTH.pack(len(data)) + data)
 
 
@@ -67,8 +69,8 @@ def main(descriptor: int) -> None:
     gc.freeze()
     setup.base_bytes = address_space_bytes()
     send(channel, {"setup": setup.report(), "problem": problem})
-    while (job := receive(channel)) is not None:
-        outcome = _outcome(setup, job, preloaded, channel)
+    while (head := receive(channel)) is not None:
+        outcome = _outcome(setup, str(head["kind"]), preloaded, channel)
         if outcome is None:
             return
         send(channel, outcome)
@@ -87,23 +89,23 @@ def _preloaded(spec: str) -> tuple[Callable[..., Any] | None, str]:
 
 
 def _outcome(
-    setup: Setup, job: dict[str, Any], preloaded: Callable[..., Any] | None, channel: socket.socket
+    setup: Setup, kind: str, preloaded: Callable[..., Any] | None, channel: socket.socket
 ) -> dict[str, Any] | None:
-    """Run one job; None where the pool is gone."""
+    """Run one job; None where this worker cannot go on."""
     watch = JobWatch(setup=setup, channel=channel)
     scratch = _fresh_scratch(setup)
+    start = functools.partial(_start, setup, channel, preloaded)
     try:
-        kind = job["kind"]
         if kind == "tests":
             mine, other = socket.socketpair()
             with mine, other:
-                watch.add(_start(setup, job, "answer", preloaded, channel_end=other.fileno()), decides=False)
-                watch.add(_start(setup, job, "tests", preloaded, stdin=mine.fileno()), decides=True)
+                watch.add(start("tests", stdin=mine.fileno()), decides=True)
+                watch.add(start("answer", result=other.fileno()), decides=False)
         else:
-            watch.add(_start(setup, job, kind, preloaded, text=job["stdin"]), decides=True)
+            watch.add(start(kind), decides=True)
         return watch.run(is_command=kind == "command")
-    except OSError as error:
-        return {"status": "refused", "why": str(error.strerror or error), "seconds": 0.0}
+    except (EOFError, OSError):
+        return None  # a message was not read: the next one would be taken for it
     finally:
         watch.end_all()
         if scratch:
@@ -123,27 +125,46 @@ def _fresh_scratch(setup: Setup) -> str:
 
 
 def _start(
-    setup: Setup, job: dict[str, Any], part: str, preloaded: Callable[..., Any] | None, *,
-    text: str = "", stdin: int | None = None, channel_end: int | None = None,
+    setup: Setup, channel: socket.socket, preloaded: Callable[..., Any] | None, part: str, *,
+    stdin: int | None = None, result: int | None = None,
 ) -> WatchedProcess:  # fmt: skip
-    """Fork the process of a job, with pipes for its output and its result."""
+    """Fork a process of a job. It reads its code from the pool by itself: this worker never holds it.
+
+    Jobs are forked from this worker, and could find in their memory whatever it has seen: the tests of an answer, or
+    other answers to the same problem.
+    """
     outs = {name: os.pipe() for name in ("stdout", "stderr", "result")}
-    ins = os.pipe() if text else None
-    null = os.open(os.devnull, os.O_RDWR)
-    try:
-        child = setup.namespaces.fork() if setup.namespaces is not None else os.fork()
-        if child == 0:
-            source = stdin if stdin is not None else ins[0] if ins else null
-            sink = channel_end if channel_end is not None else outs["result"][1]
-            run_job(setup, job, part, (source, outs["stdout"][1], outs["stderr"][1], sink), preloaded)
-    finally:
-        os.close(null)
-        for _, sink in outs.values():
-            os.close(sink)
-        if ins:
-            os.close(ins[0])
-    readers = {name: source for name, (source, _) in outs.items()}
-    return WatchedProcess(pid=child, readers=readers, writer=ins[1] if ins else None, unsent=text.encode())
+    source, sink = os.pipe()
+    child = setup.namespaces.fork() if setup.namespaces is not None else os.fork()
+    if child == 0:
+        try:
+            payload = receive(channel) or {}
+            os.write(sink, b"1")
+            inputs = stdin if stdin is not None else _stdin(str(payload.get("stdin", "")))
+            results = result if result is not None else outs["result"][1]
+            run_job(setup, payload, part, (inputs, outs["stdout"][1], outs["stderr"][1], results), preloaded)
+        finally:
+            os._exit(1)  # whatever happens, this process does not go on as a worker
+    for descriptor in (sink, *(one for _, one in outs.values())):
+        os.close(descriptor)
+    process = WatchedProcess(pid=child, readers={name: one for name, (one, _) in outs.items()})
+    with os.fdopen(source, "rb") as ready:
+        if not ready.read(1):
+            process.end()
+            process.close()
+            raise EOFError
+    return process
+
+
+def _stdin(text: str) -> int:
+    """A descriptor to read the text from."""
+    if not text:
+        return os.open(os.devnull, os.O_RDONLY)
+    descriptor = os.memfd_create("stdin")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(text.encode("utf-8", "replace"))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 if __name__ == "__main__":

@@ -82,8 +82,11 @@ class SandboxJob:
             return "tests"
         return "source" if self.source else "preloaded"
 
-    def body(self) -> dict[str, Any]:
-        return asdict(self) | {"kind": self.kind, "arguments": dict(self.arguments)}
+    def messages(self) -> list[dict[str, Any]]:
+        """For a worker: the kind, then one message for each process of the job, which that process reads itself."""
+        if self.kind == "tests":
+            return [{"kind": "tests"}, {"tests": self.tests}, {"source": self.source}]
+        return [{"kind": self.kind}, asdict(self) | {"arguments": dict(self.arguments)}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ LOOK_EVERY_S = 0.05
 """Between two looks at the memory, CPU time and number of all processes of a job."""
 MOST_ROUNDS = 200
 """Of ending what a job started, where no process namespace does it."""
+MOST_OVER_LIMIT = 2
+"""Times the number of processes that a job may have; more show that the kernel does not hold it to its limit."""
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -32,8 +34,6 @@ class WatchedProcess:
 
     pid: int
     readers: dict[str, int]
-    writer: int | None = None
-    unsent: bytes = b""
     written: dict[str, bytearray] = field(default_factory=dict)
     code: int | None = None
     """Its exit code, or minus the signal; None: it runs."""
@@ -41,7 +41,7 @@ class WatchedProcess:
 
     def __post_init__(self) -> None:
         self.written = {name: bytearray() for name in self.readers}
-        for descriptor in (*self.readers.values(), *(() if self.writer is None else (self.writer,))):
+        for descriptor in self.readers.values():
             os.set_blocking(descriptor, False)
         try:
             self.pidfd = os.pidfd_open(self.pid)
@@ -70,18 +70,6 @@ class WatchedProcess:
         self.written[name] += piece[: max(most + 1 - self.num_written, 0)]
         return bool(piece)
 
-    def write(self) -> None:
-        assert self.writer is not None
-        try:
-            self.unsent = self.unsent[os.write(self.writer, self.unsent[:READ_BYTES]) :]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.unsent = b""  # nobody reads it
-        if not self.unsent:
-            os.close(self.writer)
-            self.writer = None
-
     def end(self) -> None:
         """End it, and with it every process of its namespace."""
         if self.code is None:
@@ -93,10 +81,9 @@ class WatchedProcess:
                 self.code = -signal.SIGKILL
 
     def close(self) -> None:
-        spare = [] if self.writer is None else [self.writer]
-        for descriptor in (*self.readers.values(), *spare, *([self.pidfd] if self.pidfd >= 0 else [])):
+        for descriptor in (*self.readers.values(), *([self.pidfd] if self.pidfd >= 0 else [])):
             os.close(descriptor)
-        self.readers, self.writer, self.pidfd = {}, None, -1
+        self.readers, self.pidfd = {}, -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,9 +136,6 @@ class JobWatch:
             for name, descriptor in process.readers.items():
                 poll.register(descriptor, select.POLLIN)
                 owners[descriptor] = (process, name)
-            if process.writer is not None:
-                poll.register(process.writer, select.POLLOUT)
-                owners[process.writer] = (process, "stdin")
             if process.pidfd >= 0:
                 poll.register(process.pidfd, select.POLLIN)
                 if process.has_ended():
@@ -163,9 +147,7 @@ class JobWatch:
                 return False  # the pool sends nothing while a job runs: it is gone
             if descriptor in owners:
                 process, name = owners[descriptor]
-                if name == "stdin":
-                    process.write()
-                elif not process.read(name, most):
+                if not process.read(name, most):
                     os.close(process.readers.pop(name))
                 if process.num_written > most:
                     self.status = "output"
@@ -174,7 +156,8 @@ class JobWatch:
     def _look(self) -> None:
         """Memory and CPU time of all processes of the job together."""
         used_bytes, cpu_s = 0, 0.0
-        for pid in self._pids():
+        pids = self._pids()
+        for pid in pids:
             try:
                 sizes = Path(f"/proc/{pid}/statm").read_text().split()
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -182,7 +165,9 @@ class JobWatch:
                 continue  # it ended
             used_bytes += (int(sizes[1]) - int(sizes[2])) * resource.getpagesize()
             cpu_s += (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
-        if used_bytes > self.setup.limits.memory_bytes + self.setup.base_bytes:
+        if len(pids) > MOST_OVER_LIMIT * self.setup.limits.num_processes:
+            self.status = "processes"
+        elif used_bytes > self.setup.limits.memory_bytes + self.setup.base_bytes:
             self.status = "memory"
         elif cpu_s > self.setup.limits.time_s * len(self.processes):
             self.status = "time"
@@ -257,6 +242,7 @@ def how_ended(code: int) -> str:
 def _parsed(result: bytes) -> dict[str, Any]:
     try:
         body = json.loads(result)
+        json.dumps(body)  # what is nested too deep to be sent on is no result
     except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
