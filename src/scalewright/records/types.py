@@ -52,6 +52,8 @@ class EnvName:
     """How long a run may make no step, in median steps."""
     WATCHDOG_S = "SCALEWRIGHT_WATCHDOG_S"
     """The shortest such time in seconds, for runs of short steps."""
+    LEASE_S = "SCALEWRIGHT_LEASE_S"
+    """Separate roles: an engine that is silent for so many seconds is given up; others write its answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

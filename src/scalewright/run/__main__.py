@@ -92,6 +92,15 @@ def _preflight(directory: RunDirectory, world: World, num_spares: int | None) ->
     return run_preflight(directory, world, request)
 
 
+def _controller(directory: RunDirectory, world: World) -> int:
+    """Be the controller of separate roles. It is no rank: how it ended is its exit code and its log."""
+    from scalewright.run.hybrid.role_controller import serve
+
+    if world.launcher == "local":
+        _end_with_the_launcher()
+    return int(serve(directory, world))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scalewright.run", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
@@ -100,6 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     preflight = kinds.add_parser("preflight", help="check the nodes before step 1")
     preflight.add_argument("--run-dir", type=Path, required=True)
     preflight.add_argument("--spares", type=int, help="nodes that may be left out; default: the number in the request")
+    controller = kinds.add_parser("controller", help="keep the rollouts of a run whose roles are separate")
+    controller.add_argument("--run-dir", type=Path, required=True)
     probe = kinds.add_parser("probe", help="measure this machine for a second or two and print it as JSON")
     probe.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     probe.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), default="fp32")
@@ -114,6 +125,8 @@ def main(arguments: list[str] | None = None) -> int:
         if chosen.kind == "preflight":
             return _preflight(RunDirectory(chosen.run_dir), world, chosen.spares)
         directory = RunDirectory.open(chosen.run_dir)
+        if chosen.kind == "controller":
+            return _controller(directory, world)
     except ScalewrightError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return error.exit_code

@@ -34,7 +34,7 @@ import base64
 import sys
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -136,6 +136,10 @@ class OpenRollout:
     def oldest_version(self) -> int | None:
         """Of its first token; None before that."""
         return self.version_runs[0][0] if self.version_runs else None
+
+    def is_older(self, version: int) -> bool:
+        """Whether weights before this version drew a token of it."""
+        return bool(self.version_runs) and self.version_runs[0][0] < version
 
     def num_older(self, version: int) -> int:
         """Tokens that weights before this version drew."""
@@ -303,15 +307,32 @@ class RolloutPool:
     def is_open(self, rollout: RolloutId) -> bool:
         return rollout in self._open
 
-    def begin(self, version: int) -> None:
-        """Start an iteration with weights of this version."""
+    def opened(self, rollout: RolloutId) -> OpenRollout:
+        """An open rollout by its id."""
+        return self._open[rollout]
+
+    @property
+    def ended(self) -> list[FinishedRollout]:
+        """Answers that ended and are not handed out yet."""
+        return [one for state in self._groups.values() for one in state.ended]
+
+    def begin(self, version: int, *, least_version: int = 0, kept: Collection[RolloutId] = ()) -> None:
+        """Start an iteration with weights of this version.
+
+        Open rollouts with a token of a version before `least_version` are given up as well: they would be too stale.
+        `kept` are not given up.
+        """
         if self._is_running:
             raise ValueError("the iteration before has not ended")
         if version < self.version:
             raise ValueError(f"version {version} after version {self.version}")
         self.version, self._is_running = version, True
         self.num_tokens = self._num_wasted = 0
-        self._purged = [one.id for one in self._open.values() if one.num_cuts >= self.settings.retention]
+        self._purged = [
+            one.id
+            for one in self._open.values()
+            if (one.num_cuts >= self.settings.retention or one.is_older(least_version)) and one.id not in kept
+        ]
         for rollout in self._purged:
             self._give_up(rollout)
         if not self.settings.token_budget:
