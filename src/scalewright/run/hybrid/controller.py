@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 from scalewright.data.reasoning.problem_row import ProblemRow
 from scalewright.data.reasoning.task import Task
@@ -30,30 +30,39 @@ MOST_SCORED = 256
 """Answers that the reward gets at once."""
 
 
+class ControllerRecord(Protocol):
+    """Where the controller writes what reports need."""
+
+    def step(self, counts: Mapping[str, Any]) -> None:
+        """A step is done: keys of records.hybrid.HybridStep."""
+
+    def sync(self, result: Mapping[str, Any]) -> None:
+        """An engine took new weights: keys of records.hybrid.WeightSync."""
+
+    def scored(self, started_s: float, ended_s: float, num: int) -> None:
+        """Rewards of so many answers were computed, by `time.perf_counter()`."""
+
+
 class Controller:
     """All of the controller but its sockets."""
 
     def __init__(
         self, settings: StateSettings, journal: Journal, *, task: Task, problems: ProblemRow, leases: LeaseClock,
-        on_step: Callable[[Mapping[str, Any]], None] = lambda counts: None,
-        on_sync: Callable[[Mapping[str, Any]], None] = lambda sync: None,
-        on_scored: Callable[[float, float, int], None] = lambda started_s, ended_s, num: None,
-        now_s: Callable[[], float] = time.time,
+        record: ControllerRecord, now_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`on_step`: counts of a step that is done; `on_sync`: weights that an engine took; `on_scored`: rewards."""
         self.state = ControllerState(settings)
         self.journal, self.leases = journal, leases
         self._task, self._problems = task, problems
-        self._on_step, self._on_sync, self._on_scored, self._now_s = on_step, on_sync, on_scored, now_s
+        self._record, self._now_s = record, now_s
         self._unscored: list[FinishedRollout] = []
         self._pages: dict[int, list[list[dict[str, Any]]]] = {}
         self._num_written = 0
         self._is_compacting = False
         self._dirty, self._wakes = asyncio.Event(), asyncio.Event()
         self._written, self._changed = _Signal(), _Signal()
-        self._calls: dict[str, Callable[[dict[str, Any], bytes], dict[str, Any]]] = {
-            "join": self._join, "pull": self._pull, "progress": self._report, "finished": self._report,
-            "poll": self._poll, "synced": self._synced, "resume": self._resume, "publish": self._publish,
+        self._calls: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "join": self._join, "pull": self._pull, "poll": self._poll,
+            "synced": self._synced, "resume": self._resume, "publish": self._publish,
             "done": self._done, "checkpointed": self._checkpointed, "heartbeat": self._heartbeat,
         }  # fmt: skip
 
@@ -89,13 +98,18 @@ class Controller:
     async def answer(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
         """The answer to one message, when all that it rests on is on disk."""
         call = message["call"]
-        result = await self._batch(message) if call == "batch" else self._calls[call](message, body)
+        if call == "batch":
+            result = await self._batch(message)
+        elif call in ("progress", "finished"):
+            result = self._report(message, body)
+        else:
+            result = self._calls[call](message)
         await self._on_disk(self.journal.next)
         return result
 
     # Calls of engines
 
-    def _join(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _join(self, message: dict[str, Any]) -> dict[str, Any]:
         operation = {name: _whole(message[name]) for name in ("engine", "capacity", "version")}
         if operation["capacity"] < 1 or operation["engine"] < 0:
             raise ValueError("an engine has a number of 0 or more and room for 1 rollout or more")
@@ -104,7 +118,7 @@ class Controller:
         self.leases.heard(engine, time.monotonic())
         return {"lease": self.state.engines[engine].lease, **self._welcome()}
 
-    def _pull(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _pull(self, message: dict[str, Any]) -> dict[str, Any]:
         engine = self._engine(message)
         chosen = rollouts_for(self.state, engine, most=_whole(message["most"]), held=_ids(message["held"]))
         fresh = [one.id for one in chosen if one.id not in self.state.owners]
@@ -121,16 +135,16 @@ class Controller:
             self._change(message, body)
         return {"orders": orders_for(self.state, engine, held)}
 
-    def _poll(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _poll(self, message: dict[str, Any]) -> dict[str, Any]:
         return {"orders": orders_for(self.state, self._engine(message), _ids(message["held"]))}
 
-    def _synced(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _synced(self, message: dict[str, Any]) -> dict[str, Any]:
         engine, held = self._engine(message), _ids(message["held"])
         version, ranks = _whole(message["version"]), [_whole(one) for one in message["ranks"]]
         is_new = self.state.engines[engine].version != version
         self._change({"call": "synced", "engine": engine, "version": version, "ranks": ranks})
         if is_new:
-            self._on_sync({"version": version, "engine": engine, **message["result"]})
+            self._record.sync({"version": version, "engine": engine, **message["result"]})
         return {"orders": orders_for(self.state, engine, held)}
 
     def _engine(self, message: dict[str, Any]) -> int:
@@ -147,26 +161,24 @@ class Controller:
 
     # Calls of the trainer
 
-    def _resume(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _resume(self, message: dict[str, Any]) -> dict[str, Any]:
         self._change({"call": "resume", "step": _whole(message["step"])})
         return self._welcome()
 
-    def _publish(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _publish(self, message: dict[str, Any]) -> dict[str, Any]:
         self._change({"call": "publish", **_offered(message)})
         return {}
 
-    def _done(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _done(self, message: dict[str, Any]) -> dict[str, Any]:
         step = _whole(message["step"])
         seconds = {str(name): _number(value) for name, value in message["seconds"].items()}
         is_new = step >= self.state.num_done
-        self._change(
-            {"call": "done", "step": step, **_offered(message), "seconds": seconds, "time_s": self._now_s()}
-        )
+        self._change({"call": "done", "step": step, **_offered(message), "seconds": seconds, "time_s": self._now_s()})
         if is_new:
-            self._on_step(self.state.batches[step].counts)
+            self._record.step(self.state.batches[step].counts)
         return {}
 
-    def _checkpointed(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _checkpointed(self, message: dict[str, Any]) -> dict[str, Any]:
         self._change({"call": "checkpointed", "step": _whole(message["step"])})
         self._pages = {step: page for step, page in self._pages.items() if step in self.state.batches}
         self._is_compacting = self.journal.is_long
@@ -212,7 +224,7 @@ class Controller:
         return {"version": version, "step": state.num_done, "checkpoint_step": state.checkpoint_step,
                 "lease_s": self.leases.lease_s}  # fmt: skip
 
-    def _heartbeat(self, message: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _heartbeat(self, message: dict[str, Any]) -> dict[str, Any]:
         if _whole(message["engine"]) >= 0 and _whole(message["lease"]) >= 0:
             self._engine(message)
         return {"now_s": self._now_s()}
@@ -272,7 +284,7 @@ class Controller:
                 pairs = [(self._problems.problem(one.rollout.prompt_place), tuple(one.rollout.tokens)) for one in some]
                 started_s = time.perf_counter()
                 scores = await loop.run_in_executor(scorer, self._task.score_many, pairs)
-                self._on_scored(started_s, time.perf_counter(), len(some))
+                self._record.scored(started_s, time.perf_counter(), len(some))
                 rows = [
                     [one.rollout.id, score.reward, score.is_correct, score.why]
                     for one, score in zip(some, scores, strict=True)

@@ -127,7 +127,7 @@ class Journal:
         body = body_of(content)
         if body is None:
             raise EnvironmentFailedError(
-                f"{self.snapshot_path}: is damaged, and no kill can do that: restore it, or start in another run directory"
+                f"{self.snapshot_path}: is damaged, and no kill can do that: restore it, or use another --run-dir"
             )
         check_schema(body["schema"], SNAPSHOT, where=str(self.snapshot_path))
         self.next, self._snapshot_bytes = int(body["next"]), len(content)

@@ -39,8 +39,7 @@ def checked_lease(state: ControllerState, engine: int, lease: int) -> EngineLeas
     own = state.engines.get(engine)
     if own is None or own.lease != lease:
         raise LeaseLostError(
-            f"engine {engine} was given up or started again, and its rollouts are written by others: drop them and join "
-            "again"
+            f"engine {engine} was given up or started again, and others write its rollouts: drop them, then join again"
         )
     return own
 

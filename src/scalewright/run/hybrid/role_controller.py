@@ -59,18 +59,23 @@ async def _serve(directory: RunDirectory, world: World, config: ReasonRun, setti
     task = open_task(config.task)
     assert isinstance(config.settings, GrpoSettings)
     config.settings.check_budget(task.max_response)
-    with contextlib.closing(_Records(directory, config, settings)) as records:
+    with contextlib.closing(_Records(directory, config, settings)) as record:
         journal = Journal(directory.journal, directory.journal_snapshot)
         controller = Controller(
             settings, journal, task=task, problems=ProblemRow(task, seed=config.seed), leases=LeaseClock(_lease_s()),
-            on_step=records.step, on_sync=records.sync, on_scored=records.scored,
+            record=record,
         )  # fmt: skip
         controller.replay()
         server = MessageServer(controller.answer, token=run_token(directory.controller_token))
         is_local = world.launcher in ("local", "single")
-        listener, port = await server.start("127.0.0.1" if is_local else "0.0.0.0")  # noqa: S104  other nodes connect
+        listener, port = await server.start("127.0.0.1" if is_local else "0.0.0.0")
         stopped = _stop_event()
-        body = {"host": "127.0.0.1" if is_local else world.host, "port": port, "pid": os.getpid(), "time_s": time.time()}
+        body = {
+            "host": "127.0.0.1" if is_local else world.host,
+            "port": port,
+            "pid": os.getpid(),
+            "time_s": time.time(),
+        }
         work = asyncio.create_task(controller.run(stopped))
         write_document(directory.controller_address, document(ADDRESS, body))
         try:

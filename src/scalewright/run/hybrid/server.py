@@ -39,9 +39,7 @@ Answer = Callable[[dict[str, Any], bytes], Awaitable[dict[str, Any]]]
 class MessageServer:
     """`answer` gets a message and its bytes, and returns the keys of the answer or raises a ScalewrightError."""
 
-    def __init__(
-        self, answer: Answer, *, token: str, hello_s: float = HELLO_S, message_s: float = MESSAGE_S
-    ) -> None:
+    def __init__(self, answer: Answer, *, token: str, hello_s: float = HELLO_S, message_s: float = MESSAGE_S) -> None:
         self._answer, self._token = answer, token
         self._hello_s, self._message_s = hello_s, message_s
         self._num_strangers = 0
@@ -84,7 +82,9 @@ class MessageServer:
         self._num_strangers += 1
         try:
             async with asyncio.timeout(self._hello_s):
-                hello = decoded(await reader.readexactly(body_length(await reader.readexactly(HEAD_BYTES), most=MOST_HELLO_BYTES)))
+                hello = decoded(
+                    await reader.readexactly(body_length(await reader.readexactly(HEAD_BYTES), most=MOST_HELLO_BYTES))
+                )
                 why = self._fault(hello)
                 await self._send(writer, {"ok": not why, "kind": "refused", "why": why})
         except (OSError, EOFError, TimeoutError, BrokenMessageError):
@@ -119,7 +119,10 @@ class MessageServer:
         except ConfigError as error:
             kind, why = "refused", str(error)
         except (KeyError, TypeError, ValueError, ScalewrightError) as error:
-            kind, why = "input", f"message {str(message.get('call'))[:40]!r} is not valid: {type(error).__name__}: {error}"
+            kind, why = (
+                "input",
+                f"message {str(message.get('call'))[:40]!r} is not valid: {type(error).__name__}: {error}",
+            )
         return {"number": number, "ok": False, "kind": kind, "why": why[:1000]}
 
     async def _send(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:

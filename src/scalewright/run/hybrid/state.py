@@ -10,12 +10,12 @@ never changes after `end`. It is forgotten when a checkpoint after that step is 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from scalewright.run.hybrid.messages import ControllerRefusedError
+from scalewright.workload.reasoning.iteration import iteration_of
 from scalewright.workload.reasoning.rollout_pool import (
     LEAST_GROUP,
     FinishedRollout,
@@ -245,22 +245,12 @@ class ControllerState:
         return groups, dropped
 
     def _counts(
-        self, result: IterationResult, groups: Sequence[TrainGroup], dropped: Sequence[FinishedRollout]
+        self, result: IterationResult, groups: list[TrainGroup], dropped: Sequence[FinishedRollout]
     ) -> dict[str, Any]:
-        answers = [one.rollout for group in groups for one in group.answers]
-        carried = [self.pool.opened(rollout) for rollout in result.carried]
-        behind = Counter(self.step - (one.oldest_version or 0) for one in answers if one.version_runs)
-        return {
-            "step": self.step,
-            "version": result.version,
+        line = iteration_of(self.pool, replace(result, trained=groups), step=self.step, trained_version=self.step)
+        return asdict(line) | {
             "num_finished": self._num_finished,
-            "carried_by_cuts": dict(Counter(one.num_cuts for one in carried)),
-            "carried_by_version": dict(Counter(one.oldest_version for one in carried)),
-            "num_purged": len(result.purged),
             "num_dropped": len(dropped),
-            "num_trained_by_staleness": dict(behind),
-            "num_decoded_tokens": result.num_tokens,
-            "num_trained_tokens": sum(one.num_tokens for one in answers),
             "num_wasted_tokens": result.num_wasted + sum(one.rollout.num_tokens for one in dropped),
         }
 
