@@ -295,6 +295,8 @@ def test_messages_of_wrong_types_change_nothing(tmp_path: Path) -> None:
             {"call": "batch", "step": 1.5},
             {"call": "progress", "rows": [{**row, "tokens": ["a"]}]},
             {"call": "progress", "rows": [{**row, "tokens": [1.5]}]},
+            {"call": "progress", "rows": [{**row, "tokens": [2**31]}]},
+            {"call": "progress", "rows": [{**row, "tokens": [-1]}]},
             {"call": "progress", "rows": [{**row, "log_probs": []}]},
             {"call": "progress", "rows": [{**row, "log_probs": ["x"]}]},
             {"call": "progress", "rows": [{**row, "start": -1}]},

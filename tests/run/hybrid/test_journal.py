@@ -298,6 +298,7 @@ def test_a_disk_that_cannot_be_written_is_the_environments_fault(tmp_path: Path)
     journal.close()
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=4), st.integers(0, 200))
 def test_a_line_is_whole_or_nothing(body: dict[str, Any], place: int) -> None:
     line = line_of(json.dumps(body).encode())

@@ -26,6 +26,7 @@ from scalewright.workload.reasoning.rollout_pool import FinishedRollout, OpenRol
 
 MOST_WAIT_S = 30.0
 """Longest time that a request for a batch waits in the controller."""
+MOST_TOKEN = 2**31
 MOST_SCORED = 256
 """Answers that the reward gets at once."""
 
@@ -334,6 +335,8 @@ def _check_row(row: Mapping[str, Any]) -> None:
         raise ValueError("tokens and log_probs are lists, and start is 0 or more")
     _whole(row["version"])
     _whole(sum(tokens))
+    if tokens and not 0 <= min(tokens) <= max(tokens) < MOST_TOKEN:
+        raise ValueError(f"tokens are from 0 up to {MOST_TOKEN}")
     if len(tokens) != len(log_probs) or not math.isfinite(sum(log_probs)):
         raise ValueError(f"{len(tokens)} tokens need as many finite log-probabilities")
 

@@ -218,7 +218,7 @@ class TrainBatch:
 
     step: int
     version: int
-    """Of the weights that the iteration began with: `in_loss` needs it."""
+    """Of the weights that the iteration began with: older tokens may be masked."""
     groups: tuple[BatchGroup, ...]
     counts: Mapping[str, Any] = field(default_factory=dict)
     """Of the iteration: keys of records.hybrid.HybridStep."""
