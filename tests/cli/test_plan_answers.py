@@ -195,7 +195,11 @@ def test_an_rl_plan_searches_both_layouts_and_the_split(here: Here) -> None:
     document = json.loads(done.stdout)
     assert done.returncode == 0
     choices = document["choices"]
-    assert {choice["name"] for choice in choices} == {"on policy", "1-step off", "asynchronous"}
+    paces = {"on policy", "1-step off", "asynchronous", "token budget", "1-step off, token budget"}
+    assert {choice["name"] for choice in choices} == paces
+    bounded = next(choice for choice in choices if choice["name"] == "token budget")
+    assert bounded["token_budget"] == 32 * 16 * 512
+    assert bounded["rollout_gain"] > bounded["step_gain"] > 1.0
     for choice in choices:
         low, high = choice["step_time_interval_s"]
         assert low < choice["step_time_s"] < high
@@ -208,12 +212,13 @@ def test_an_rl_plan_searches_both_layouts_and_the_split(here: Here) -> None:
     assert document["what_if"]["change"] == "gen_tp=4"
     text = here(*plan(*STEP)).stdout
     assert "fastest ways on 32 devices" in text
+    assert "at equal trained tokens" in " ".join(text.split())
 
 
 def test_a_pace_or_split_that_is_given_is_kept(here: Here) -> None:
     paced = (*STEP[:-1], f"{STEP[-1]},gpus=8,lag=2")
     document = json.loads(here(*plan(*paced, "--json")).stdout)
-    assert {choice["name"] for choice in document["choices"]} == {"2-step off"}
+    assert {choice["name"].removesuffix(", token budget") for choice in document["choices"]} == {"2-step off"}
     assert {choice["generator"]["num_gpus"] for choice in document["choices"]} == {8}
 
 

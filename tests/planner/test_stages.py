@@ -234,11 +234,41 @@ def test_a_generator_of_its_own_counts_its_devices_and_hides_behind_training() -
 
 def test_a_what_if_changes_the_generator_beside_the_layout() -> None:
     step = rl("llama3-8b", parse_layout(SMALL), mode="full", rollout_gpus=16)
-    for text in ("lag=1", "gen_tp=2", "sync=p2p", "ref=0", "dp=16,lag=1"):
+    for text in ("lag=1", "gen_tp=2", "sync=peers", "ref=0", "dp=16,lag=1"):
         change = step.what_if(text)
         assert change.after.time_s != step.time_s
     with pytest.raises(ConfigError, match="unknown part 'lag'"):
         generation().what_if("lag=1")
+
+
+LONG_TAIL = {"response_len": 1000, "longest_len": 8000, "cv": 1.5}
+
+
+def test_a_token_budget_gains_where_answers_have_a_tail() -> None:
+    waits = rl("llama3-8b", parse_layout(SMALL), mode="full", **LONG_TAIL)
+    step = waits.question.stage
+    assert isinstance(step, RlStep)
+    bounded = waits.what_if(f"budget={step.usual_budget},retention=6").after
+    figures = bounded.rl
+    assert figures.budget is not None
+    assert figures.step_gain == pytest.approx(bounded.rate_per_s / waits.rate_per_s)
+    assert 1.0 < figures.step_gain < figures.budget.gain.ratio
+    per_token = [one.rl.part("rollout").whole_s / num for one, num in (
+        (waits, step.num_sequences * step.response_len), (bounded, figures.budget.simulated.num_trained))]  # fmt: skip
+    assert per_token[0] / per_token[1] == pytest.approx(figures.budget.gain.ratio, rel=0.05)
+    assert bounded.bound_s < bounded.time_s
+    body = bounded.document()["token_budget"]
+    assert body["num_trained_tokens"] + body["num_wasted_tokens"] == pytest.approx(body["num_decoded_tokens"], rel=0.1)
+    assert bounded.what_if("budget=0").after.time_s == pytest.approx(waits.time_s)
+    assert bounded.question.id != waits.question.id
+
+
+def test_a_budget_beside_a_generator_of_its_own_shortens_what_is_hidden() -> None:
+    waits = rl("llama3-8b", parse_layout(SMALL), mode="full", rollout_gpus=16, lag=1, **LONG_TAIL)
+    bounded = waits.what_if("budget=2000000,retention=6").after
+    assert bounded.question.stage.policy == "1-step off, token budget"  # type: ignore[union-attr]
+    assert bounded.rl.budget is not None
+    assert bounded.rl.budget.simulated.mean_staleness > 1.0
 
 
 def test_too_little_host_memory_does_not_fit() -> None:

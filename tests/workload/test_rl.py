@@ -12,7 +12,7 @@ PLAIN = "prompts=64,samples=32,prompt=115,response=1019"
 
 def test_every_part_is_read() -> None:
     step = parse_rl(
-        f"{PLAIN},longest=3981,cv=1.2,tp=4,pp=2,gpus=32,lag=2,chunks=4,sync=p2p,reward=5,ref=0,old=0,pack=0,"
+        f"{PLAIN},longest=3981,cv=1.2,tp=4,pp=2,gpus=32,lag=2,chunks=4,sync=peers,reward=5,ref=0,old=0,pack=0,"
         "memory=0.6,precision=fp8,keep=1,tokens=8192"
     )
     assert (step.num_sequences, step.rollout_tp, step.rollout_pp, step.rollout_gpus, step.lag) == (2048, 4, 2, 32, 2)
@@ -32,18 +32,36 @@ def test_every_part_is_read() -> None:
     [
         (",lag=1", "needs a generator on devices of its own"),
         (",stale=0.5", "needs a generator on devices of its own"),
-        (",sync=pigeon", "choose broadcast, p2p, file"),
+        (",sync=pigeon", "choose broadcast, peers, file"),
         (",ref=2", "is 0 \\(no\\) or 1 \\(yes\\)"),
         (",memory=1.5", "share of a device's memory"),
         (",cv=wide", "not a number"),
         (",cv=0", "above 0"),
         (",gpu=8", "did you mean gpus"),
         (",tp=0", "must be 1 or more"),
+        (",budget=1000", "smaller than one answer of 1019 tokens"),
+        (",longest=4000,budget=2000", "smaller than one answer of 4000 tokens"),
+        (",budget=-1", "budget must be 0 or more"),
+        (",budget=4000,retention=0", "retention must be 1 or more"),
+        (",gpus=8,staleness=-1", "staleness must be 0 or more"),
+        (",gpus=8,lag=2,staleness=1", "lag=2, above staleness=1"),
+        (",gpus=8,stale=0.5,budget=4000", "give one of them"),
     ],
 )
 def test_mistakes_are_named(more: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_rl(PLAIN + more)
+
+
+def test_a_budget_is_read_and_named() -> None:
+    step = parse_rl(f"{PLAIN},longest=4000,budget=2000000,retention=3,staleness=2")
+    assert (step.token_budget, step.retention, step.staleness, step.lag) == (2_000_000, 3, 2, 0)
+    assert step.policy == "token budget"
+    assert step.usual_budget == 64 * 32 * 1019
+    ahead = parse_rl(f"{PLAIN},gpus=8,staleness=1")
+    assert (ahead.lag, ahead.policy) == (1, "1-step off")
+    assert changed_step(ahead, {"staleness": "2"}).lag == 2
+    assert changed_step(step, {"budget": "0"}).policy == "on policy"
 
 
 def test_a_change_keeps_the_rest() -> None:

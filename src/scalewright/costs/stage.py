@@ -228,8 +228,10 @@ def rl_interval_s(*, time_s: float, machine: Machine, num_unseen: int) -> tuple[
     return time_s * c.rl_interval_low.value**power, time_s * c.rl_interval_high.value**power
 
 
-def unseen_rl(*, machine: Machine, precision: str) -> list[str]:
+def unseen_rl(*, machine: Machine, precision: str, has_budget: bool = False) -> list[str]:
     """What about a request lies outside the published RL steps."""
     c, accelerator = machine.constants, machine.accelerator.id
     reasons = [] if accelerator in c.rl_seen_accelerators else [f"no published RL step used {accelerator}"]
-    return reasons if precision in c.rl_seen_precisions else [*reasons, f"no published RL step is in {precision}"]
+    if precision not in c.rl_seen_precisions:
+        reasons.append(f"no published RL step is in {precision}")
+    return [*reasons, "no published RL step has a token budget"] if has_budget else reasons

@@ -185,6 +185,12 @@ def _rl_neighbours(question: Question, rl: RlStep) -> Iterator[Neighbour]:
         yield "weight sync peer to peer", replace(question, stage=replace(rl, sync="peer_to_peer"))
     if not rl.packs:
         yield "packed sequences", replace(question, stage=replace(rl, packs=True))
+    if rl.token_budget:
+        yield "no token budget", replace(question, stage=replace(rl, token_budget=0))
+        yield f"retention {2 * rl.retention}", replace(question, stage=replace(rl, retention=2 * rl.retention))
+    elif rl.has_tail and not rl.staleness_frac:
+        budget = rl.usual_budget
+        yield f"token budget of {budget}", replace(question, stage=replace(rl, token_budget=budget))
     dp = int(question.layout.dp)
     if rl.is_split:
         yield f"{rl.lag + 1} steps off policy", replace(question, stage=replace(rl, lag=rl.lag + 1))

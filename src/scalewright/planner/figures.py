@@ -20,6 +20,7 @@ from scalewright.workload.model import ModelSpec
 
 if TYPE_CHECKING:
     from scalewright.planner.answer import Answer
+    from scalewright.planner.stages.rl_budget import BudgetFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +235,10 @@ class RlFigures:
     memory_update: Breakdown
     parts: tuple[RlPart, ...]
     """In the order in which they run."""
+    budget: BudgetFigures | None = None
+    """Of the iteration, where tokens bound it."""
+    step_gain: float | None = None
+    """Trained tokens per second over those of a step that waits for all answers, where there is a budget."""
 
     def part(self, name: str) -> RlPart:
         return next(part for part in self.parts if part.name == name)
@@ -244,6 +249,7 @@ class RlFigures:
             "parts": [part.as_dict() for part in self.parts],
             "memory_bytes": max(float(self.memory_rollout.total), float(self.memory_update.total)),
             "memory_rollout": self.memory_rollout.as_dict(),
+            **({} if self.budget is None else {"token_budget": {"step_gain": self.step_gain, **self.budget.as_dict()}}),
         }
 
 

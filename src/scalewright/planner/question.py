@@ -214,9 +214,19 @@ class Question:
             "precision": self.recipe.name,
             "stack": self.stack.id,
             "mode": str(self.mode),
-            "step": {f.name: getattr(rl, f.name) for f in fields(rl) if f.name != "rollout_recipe"},
+            "step": {name: getattr(rl, name) for name in _named_fields(rl)},
             "rollout": self.rollout().resolved_input(),
         }
+
+
+def _named_fields(rl: RlStep) -> list[str]:
+    """Fields that the step follows from; those of a budget and of a bound count where there is one."""
+    unused = {"rollout_recipe"}
+    if not rl.token_budget:
+        unused |= {"token_budget", "retention"}
+    if rl.staleness is None:
+        unused.add("staleness")
+    return [field.name for field in fields(rl) if field.name not in unused]
 
 
 def ask(

@@ -13,12 +13,13 @@ from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fi
 from scalewright.workload.precision import Recipe, recipe
 
 Sync = Literal["gather_broadcast", "peer_to_peer", "file"]
-SYNC_WORDS: dict[str, Sync] = {"broadcast": "gather_broadcast", "p2p": "peer_to_peer", "file": "file"}
+SYNC_WORDS: dict[str, Sync] = {"broadcast": "gather_broadcast", "peers": "peer_to_peer", "file": "file"}
 NEEDED = ("prompts", "samples", "prompt", "response")
 WHOLE_FIELDS = {
     "prompts": "num_prompts", "samples": "num_responses", "prompt": "prompt_len", "response": "response_len",
     "longest": "longest_len", "tp": "rollout_tp", "pp": "rollout_pp", "gpus": "rollout_gpus", "lag": "lag",
-    "chunks": "num_chunks", "tokens": "pack_tokens",
+    "chunks": "num_chunks", "tokens": "pack_tokens", "budget": "token_budget", "retention": "retention",
+    "staleness": "staleness",
 }  # fmt: skip
 SWITCH_FIELDS = {
     "ref": "has_reference", "old": "scores_old", "pack": "packs", "keep": "keeps_state", "loop": "loops_experts",
@@ -27,6 +28,8 @@ OPTIONAL = (
     *(key for key in WHOLE_FIELDS if key not in NEEDED), *SWITCH_FIELDS,
     "cv", "stale", "sync", "reward", "memory", "precision",
 )  # fmt: skip
+FROM_ZERO = ("lag", "gpus", "budget", "staleness")
+"""Whole numbers that may be 0: nothing of it."""
 CHANGED_NAMES = {"gen_tp": "tp", "gen_pp": "pp", "gen_precision": "precision"}
 """Names in a what-if, where a layout has knobs of the same name."""
 CHANGED_KEYS = (*CHANGED_NAMES, *(key for key in (*NEEDED, *OPTIONAL) if key not in ("tp", "pp", "precision")))
@@ -57,6 +60,14 @@ class RlStep:
     """Batches that the generator may be ahead of the trainer: 0 on policy, 1 one-step-off."""
     staleness_frac: float = 0.0
     """Part of a batch that may be begun with older weights and finished with newer ones: above 0 asynchronous."""
+    token_budget: int = 0
+    """Tokens that an iteration decodes before it trains: unfinished answers go on in the next one; 0: all are waited
+    for."""
+    retention: int = 2
+    """An answer that was cut so often is given up, where there is a budget."""
+    staleness: int | None = None
+    """Versions that the oldest token of a trained answer may be behind the trainer; None: no bound beside the lag and
+    the retention."""
     num_chunks: int = 1
     """Parts of a batch that the trainer takes as they are finished, on devices of its own."""
     rollout_recipe: Recipe | None = None
@@ -81,6 +92,7 @@ class RlStep:
     """The trainer's state stays on the devices while they generate; false: it waits on the hosts."""
 
     def __post_init__(self) -> None:
+        self._check_budget()
         if self.is_split:
             return
         for name, value in (("lag", self.lag), ("stale", self.staleness_frac), ("chunks", self.num_chunks - 1)):
@@ -90,9 +102,31 @@ class RlStep:
                     "gpus="
                 )
 
+    def _check_budget(self) -> None:
+        longest = self.longest_sequence - self.prompt_len
+        if 0 < self.token_budget < longest:
+            raise ConfigError(
+                f"rl has budget={self.token_budget}, smaller than one answer of {longest} tokens: raise budget, or set "
+                "it to 0 for none"
+            )
+        if self.token_budget and self.staleness_frac:
+            raise ConfigError(
+                "rl has budget and stale, and both let answers go on into the next step: give one of them"
+            )
+        if self.staleness is not None and self.lag > self.staleness:
+            raise ConfigError(
+                f"rl has lag={self.lag}, above staleness={self.staleness}: the generator may be no further ahead than "
+                "that; lower lag"
+            )
+
     @property
     def num_sequences(self) -> int:
         return self.num_prompts * self.num_responses
+
+    @property
+    def has_tail(self) -> bool:
+        """Some answers are longer than others."""
+        return self.longest_len is not None and self.longest_len > self.response_len
 
     @property
     def is_split(self) -> bool:
@@ -102,7 +136,7 @@ class RlStep:
     def answers(self, *, least_cv: float, limit_frac: float) -> LengthDistribution:
         """How long answers are. Where the step does not say how far they spread: at least by `least_cv`, and so far
         that the share `limit_frac` of them reaches the longest."""
-        if self.longest_len is None or self.longest_len <= self.response_len:
+        if self.longest_len is None or not self.has_tail:
             return fixed(self.response_len)
         cv = self.cv
         if cv is None:
@@ -119,7 +153,14 @@ class RlStep:
         """How old the weights are that wrote the answers."""
         if self.staleness_frac > 0.0:
             return "asynchronous"
+        if self.token_budget:
+            return "token budget" if self.lag == 0 else f"{self.lag}-step off, token budget"
         return "on policy" if self.lag == 0 else f"{self.lag}-step off"
+
+    @property
+    def usual_budget(self) -> int:
+        """Tokens of a step's answers on average: with this budget an iteration trains on about as many."""
+        return max(self.num_sequences * self.response_len, self.longest_sequence - self.prompt_len)
 
 
 def cv_to_limit(ratio: float, *, limit_frac: float) -> float:
@@ -141,12 +182,20 @@ def parse_rl(text: str) -> RlStep:
     missing = [key for key in NEEDED if key not in written]
     if missing:
         raise ConfigError(f"rl {text!r} lacks {', '.join(missing)}: write {','.join(f'{k}=N' for k in NEEDED)}")
-    return RlStep(**_fields(written))
+    return RlStep(**_with_lag(_fields(written), is_split="gpus" in written and written["gpus"] != "0"))
+
+
+def _with_lag(fields: dict[str, Any], *, is_split: bool) -> dict[str, Any]:
+    """A bound of staleness is how far a generator of its own runs ahead, unless a lag says otherwise."""
+    if is_split and "staleness" in fields and "lag" not in fields:
+        return fields | {"lag": fields["staleness"]}
+    return fields
 
 
 def changed_step(step: RlStep, written: dict[str, str]) -> RlStep:
     """The step with some parts set otherwise; the generator's split is `gen_tp` and `gen_pp` beside a layout's."""
-    return replace(step, **_fields({CHANGED_NAMES.get(key, key): value for key, value in written.items()}))
+    fields = _fields({CHANGED_NAMES.get(key, key): value for key, value in written.items()})
+    return replace(step, **_with_lag(fields, is_split=fields.get("rollout_gpus", step.rollout_gpus) > 0))
 
 
 def _fields(written: dict[str, str]) -> dict[str, Any]:
@@ -154,7 +203,7 @@ def _fields(written: dict[str, str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in written.items():
         if key in WHOLE_FIELDS:
-            least = 0 if key in ("lag", "gpus") else 1
+            least = 0 if key in FROM_ZERO else 1
             fields[WHOLE_FIELDS[key]] = whole_number(value, key=key, what="rl", least=least)
         elif key in SWITCH_FIELDS:
             fields[SWITCH_FIELDS[key]] = _switch(key, value)

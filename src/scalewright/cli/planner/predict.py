@@ -27,7 +27,8 @@ GenerateText = Annotated[
 RlText = Annotated[
     str | None,
     typer.Option(
-        help="One GRPO step instead: prompts=128,samples=8,prompt=512,response=1024[,longest=4096,tp=4,gpus=16,lag=1]."
+        help="One GRPO step instead: prompts=128,samples=8,prompt=512,response=1024[,longest=4096,tp=4,gpus=16,lag=1,"
+        "budget=2000000]."
     ),
 ]
 LoraRank = Annotated[int | None, typer.Option(help="Rank of the adapters in mode lora; default: 16.")]

@@ -173,15 +173,19 @@ def load_time(serving: Serving, load: Load) -> tuple[Breakdown, Phases]:
     budget = serving.num_prefill_tokens * serving.pp
     error = serving.machine.constants.memory_error.value
     plan = phases(load, num_prefill_tokens=budget, size_error_frac=error)
-    tokens = load.num_prompt_tokens
-    num_reading = min(math.ceil(tokens / budget), plan.num_all_steps)
+    return phases_time(serving, plan, num_prompt_tokens=load.num_prompt_tokens, num_each=load.prompts.mean), plan
+
+
+def phases_time(serving: Serving, plan: Phases, *, num_prompt_tokens: float, num_each: float) -> Breakdown:
+    """Seconds of decode iterations that read so many prompt tokens on their way, `num_each` of a prompt, by part."""
+    num_reading = min(math.ceil(num_prompt_tokens / (serving.num_prefill_tokens * serving.pp)), plan.num_all_steps)
     share = num_reading / plan.num_all_steps
     reading = iteration(
         serving, num_sequences=plan.num_running, num_context=plan.num_context,
-        num_prompt_tokens=tokens / max(num_reading, 1e-9), prompt_len=load.prompts.mean,
+        num_prompt_tokens=num_prompt_tokens / max(num_reading, 1e-9), prompt_len=num_each,
     )  # fmt: skip
     decoding = iteration(serving, num_sequences=plan.num_running, num_context=plan.num_context)
-    return _breakdown(reading, share * plan.num_steps, decoding, (1.0 - share) * plan.num_steps), plan
+    return _breakdown(reading, share * plan.num_steps, decoding, (1.0 - share) * plan.num_steps)
 
 
 def _breakdown(reading: Breakdown, num_reading: Floats, decoding: Breakdown, num_decoding: Floats) -> Breakdown:

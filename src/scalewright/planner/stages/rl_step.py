@@ -15,6 +15,7 @@ from scalewright.planner.figures import RlFigures, RlPart
 from scalewright.planner.generation import Generation
 from scalewright.planner.question import Question
 from scalewright.planner.stages.generation_batch import hardware_flop, wider_words
+from scalewright.planner.stages.rl_budget import BudgetFigures, budget_figures
 from scalewright.planner.stages.rl_memory import (
     held_memory,
     is_released,
@@ -30,6 +31,16 @@ from scalewright.workload.training import TEXT
 
 def predict_rl(question: Question, rl: RlStep) -> Answer:
     """One GRPO step, trainer and generator in turns on the same devices or side by side on devices of their own."""
+    predicted = _predict(question, rl)
+    if not rl.token_budget:
+        return predicted
+    waits = replace(rl, token_budget=0)
+    all_done = _predict(replace(question, stage=waits, facility=None), waits)
+    figures = replace(predicted.rl, step_gain=predicted.rate_per_s / all_done.rate_per_s)
+    return replace(predicted, figures=figures)
+
+
+def _predict(question: Question, rl: RlStep) -> Answer:
     question = replace(question, spec=question.spec.with_seq(rl.longest_sequence))
     setting = replace(question.setting, feed=TEXT)  # samples are generated, not read
     machine, released = question.machine, is_released(setting, rl)
@@ -41,15 +52,16 @@ def predict_rl(question: Question, rl: RlStep) -> Answer:
     scored = update_setting(setting, rl)
     update = step_cost(spec=question.spec.with_seq(scored.shape.seq), setting=scored)
     num_updates = rl.num_sequences // int(question.layout.gbs)
-    parts = _parts(question, rl, scored, rollout, update, released=released)
+    written, budget = _rollout_time(question, rl, rollout)
+    parts = _parts(question, rl, scored, rollout, update, written=written, budget=budget, released=released)
     time = Breakdown(name="rl_step", unit="s", parts=tuple(part.visible for part in parts))
     memory_update = update_memory(setting, trained, reference=rl.has_reference and not released)
     memory_rollout = replace(rollout.memory, name="rollout", parts=(*rollout.memory.parts, held))
     host = rl_host_memory(setting, trained, rl, released=released)
     fits_host = machine.host_memory_bytes is None or float(host.total) <= machine.host_memory_bytes
     updating_bytes = float(needed_bytes(setting, memory_update))
-    unseen = stage.unseen_rl(machine=machine, precision=question.recipe.name)
-    num_tokens = rl.num_sequences * (rl.prompt_len + rl.response_len)
+    unseen = stage.unseen_rl(machine=machine, precision=question.recipe.name, has_budget=rl.token_budget > 0)
+    num_tokens = _num_tokens(rl, budget)
     return Answer(
         question=question,
         time=time,
@@ -59,11 +71,11 @@ def predict_rl(question: Question, rl: RlStep) -> Answer:
         needed_bytes=max(float(memory_rollout.total), updating_bytes),
         host_memory=host,
         interval_s=stage.rl_interval_s(time_s=float(time.total), machine=machine, num_unseen=len(unseen)),
-        bound_s=_bound_s(rl, rollout, update, num_updates),
+        bound_s=_bound_s(rl, rollout, update, num_updates, budget),
         fits=rollout.fits and bool(room.holds(machine, updating_bytes)) and fits_host,
         fits_host=fits_host,
         num_units=num_tokens,
-        footprint=_footprint(question, rollout, update, time, num_tokens=num_tokens, num_updates=num_updates),
+        footprint=_footprint(question, rollout, update, time, num_tokens=num_tokens, budget=budget),
         warnings=tuple(_warnings(question, rollout, unseen, fits_host=fits_host)),
         figures=RlFigures(
             rollout=rollout,
@@ -72,18 +84,28 @@ def predict_rl(question: Question, rl: RlStep) -> Answer:
             memory_rollout=memory_rollout,
             memory_update=memory_update,
             parts=parts,
+            budget=budget,
         ),
     )
 
 
+def _num_tokens(rl: RlStep, budget: BudgetFigures | None) -> int:
+    """Prompts and answers that a step trains on."""
+    if budget is None:
+        return rl.num_sequences * (rl.prompt_len + rl.response_len)
+    return round(budget.simulated.num_answers * rl.prompt_len + budget.simulated.num_trained)
+
+
 def _parts(
-    question: Question, rl: RlStep, scored: Setting, rollout: Answer, update: StepCost, *, released: bool
-) -> tuple[RlPart, ...]:
+    question: Question, rl: RlStep, scored: Setting, rollout: Answer, update: StepCost, *, written: Breakdown,
+    budget: BudgetFigures | None, released: bool,
+) -> tuple[RlPart, ...]:  # fmt: skip
     """Every part of the step with what of it is hidden, in the order in which they run."""
     machine = question.machine
-    written = _rollout_time(question, rl, rollout)
     reward = seconds_term("reward", rl.reward_s, "", stated_s=rl.reward_s)
     training = training_parts(scored, rl, update, num_updates=rl.num_sequences // int(question.layout.gbs))
+    if budget is not None:
+        training = tuple(generation.scaled(term, budget.trained_frac) for term in training)
     formula = f"stage.{SYNC_FORMULAS[rl.sync]}"
     sync = seconds_term("weight_sync", sync_s(question, rl, rollout), formula, sync=rl.sync)
     generating_s = float(written.total) + rl.reward_s
@@ -114,14 +136,17 @@ SYNC_FORMULAS = {
 }
 
 
-def _rollout_time(question: Question, rl: RlStep, rollout: Answer) -> Breakdown:
-    """The rollout of one batch, in the steady state of its lag."""
+def _rollout_time(question: Question, rl: RlStep, rollout: Answer) -> tuple[Breakdown, BudgetFigures | None]:
+    """The rollout of one batch in the steady state of its lag, or of one iteration under a token budget."""
     figures, c = rollout.generation, question.machine.constants
     each_s = stage.framework_step_s(num_gpus=rl.rollout_tp * rl.rollout_pp, machine=question.machine)
     framework = seconds_term(
         "framework", figures.num_steps * each_s, "stage.framework_step_s", num_steps=figures.num_steps
     )
     time = replace(rollout.time, name="rollout", parts=(*rollout.time.parts, framework))
+    if rl.token_budget:
+        budget = budget_figures(rl, rollout, all_done=time, step_s=each_s)
+        return budget.time, budget
     ratio = 1.0
     if rl.staleness_frac > 0.0:
         ratio = stage.stale_rollout_frac(
@@ -131,26 +156,44 @@ def _rollout_time(question: Question, rl: RlStep, rollout: Answer) -> Breakdown:
     elif rl.lag > 1:
         together = answer(question.rollout(num_batches=rl.lag))
         ratio = min(together.time_s / rl.lag / rollout.time_s, 1.0)
-    return generation.scaled(time, ratio)
+    return generation.scaled(time, ratio), None
 
 
-def _bound_s(rl: RlStep, rollout: Answer, update: StepCost, num_updates: int) -> float:
+def _bound_s(
+    rl: RlStep, rollout: Answer, update: StepCost, num_updates: int, budget: BudgetFigures | None
+) -> float:  # fmt: skip
     """What no step can beat: rollout and updates in turns; the updates alone where both run side by side."""
-    updating_s = float(update.bound_s) * num_updates
-    return updating_s if rl.is_split else rollout.bound_s + updating_s
+    updating_s = float(update.bound_s) * num_updates * (1.0 if budget is None else budget.trained_frac)
+    if rl.is_split:
+        return updating_s
+    if budget is None:
+        return rollout.bound_s + updating_s
+    return updating_s + generation.least_time_s(
+        serving=rollout.generation.serving, num_active_params=rollout.question.spec.num_active_params,
+        num_tokens=budget.simulated.num_decoded, num_steps=budget.simulated.plan.num_all_steps,
+        num_copies=int(rollout.question.layout.dp),
+    )  # fmt: skip
 
 
 def _footprint(
-    question: Question, rollout: Answer, update: StepCost, time: Breakdown, *, num_tokens: int, num_updates: int
-) -> Footprint | None:
+    question: Question, rollout: Answer, update: StepCost, time: Breakdown, *, num_tokens: int,
+    budget: BudgetFigures | None,
+) -> Footprint | None:  # fmt: skip
     """Energy, money and carbon of a step; per token of prompts and answers."""
     if question.facility is None:
         return None
-    generated = rollout.question.stage
+    generated, rl = rollout.question.stage, question.stage
     assert isinstance(generated, Generation)
+    assert isinstance(rl, RlStep)
+    num_updates = rl.num_sequences // int(question.layout.gbs) * (1.0 if budget is None else budget.trained_frac)
+    decoded_frac = 1.0 if budget is None else budget.decoded_frac
     total = float(time.total)
     scored_flop = 2.0 * 2.0 * question.spec.num_active_params * num_tokens  # by the old weights and the reference
-    flop = hardware_flop(rollout.question, generated) + scored_flop + float(update.hardware_flop) * num_updates
+    flop = (
+        hardware_flop(rollout.question, generated) * decoded_frac
+        + scored_flop
+        + float(update.hardware_flop) * num_updates
+    )
     return footprint(
         machine=question.machine, recipe=question.recipe, facility=question.facility, time_s=total,
         num_gpus=question.num_gpus, num_tokens=num_tokens, hardware_flop=flop,

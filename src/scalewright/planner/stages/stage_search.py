@@ -37,6 +37,11 @@ class StageChoice:
     prediction: Answer
 
     @property
+    def seconds_per_token(self) -> float:
+        """Of the tokens that a step trains on: a token budget changes their number."""
+        return self.prediction.time_s / self.prediction.num_units
+
+    @property
     def split(self) -> int:
         """Devices of a generator of its own."""
         stage = self.prediction.question.stage
@@ -57,7 +62,11 @@ class StageChoice:
             return body
         step = question.stage
         generator = {"tp": step.rollout_tp, "pp": step.rollout_pp, "num_gpus": step.rollout_gpus or question.num_gpus}
-        return body | {"generator": generator, "parts": [part.as_dict() for part in answer.rl.parts]}
+        body |= {"generator": generator, "parts": [part.as_dict() for part in answer.rl.parts]}
+        budget = answer.rl.budget
+        if budget is None:
+            return body
+        return body | {"token_budget": step.token_budget, "step_gain": answer.rl.step_gain, **budget.as_dict()}
 
 
 def mini_batch(step: RlStep, given: int | None) -> int:
@@ -93,7 +102,25 @@ def rl_choices(
             prediction = _answered(replace(question, stage=replace(apart, rollout_tp=tp)))
             if prediction is not None and prediction.fits:
                 candidates.append(StageChoice(name=apart.policy, prediction=prediction))
-    return best_of_each(sorted(candidates, key=lambda choice: choice.prediction.time_s))
+    candidates += list(_with_budgets(candidates))
+    return best_of_each(sorted(candidates, key=lambda choice: choice.seconds_per_token))
+
+
+def _with_budgets(candidates: Iterable[StageChoice]) -> Iterator[StageChoice]:
+    """The fastest choice of every pace that waits for its longest answers, with a token budget instead."""
+    fastest: dict[str, StageChoice] = {}
+    for choice in sorted(candidates, key=lambda choice: choice.seconds_per_token):
+        fastest.setdefault(choice.name, choice)
+    for choice in fastest.values():
+        question = choice.prediction.question
+        step = question.stage
+        assert isinstance(step, RlStep)
+        if step.token_budget or step.staleness_frac or not step.has_tail:
+            continue
+        bounded = replace(step, token_budget=step.usual_budget)
+        prediction = _answered(replace(question, stage=bounded))
+        if prediction is not None and prediction.fits:
+            yield StageChoice(name=bounded.policy, prediction=prediction)
 
 
 def best_of_each(choices: Iterable[StageChoice]) -> list[StageChoice]:

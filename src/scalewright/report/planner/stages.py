@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,6 +24,7 @@ from scalewright.planner.generation import Generation
 from scalewright.planner.question import VisionModelStep
 from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
+from scalewright.planner.stages.stage_search import StageChoice
 from scalewright.planner.stages.vision_step import loader_words
 from scalewright.report.console import plain_table, print_notes, print_warnings, rate_words
 from scalewright.report.pictures import picture_of
@@ -133,7 +134,7 @@ def print_rl(console: Console, answer: Answer) -> None:
     console.print(f"trainer {question.layout.brief}")
     console.print(f"generator {split} {rollout.recipe.name} {where}, {rl.policy}")
     table, rate = plain_table("", "predicted", ""), answer.rate_per_s / question.num_gpus
-    answers = f"{rl.num_sequences} answers"
+    answers = f"{rl.num_sequences if figures.budget is None else round(figures.budget.simulated.num_answers)} answers"
     table.add_row("step time", f"[bold]{_s(answer.time_s)}[/]", f"{interval_words(kind, answer.interval_s)}; {answers}")
     table.add_row("at least", _s(answer.bound_s), "bound; rollout in turns, and the updates at dense peak")
     table.add_row("throughput", rate_words(rate, "tokens/s each"), "prompts and answers")
@@ -143,6 +144,8 @@ def print_rl(console: Console, answer: Answer) -> None:
     has = "" if machine.host_memory_bytes is None else f"of {_b(machine.host_memory_bytes)} "
     table.add_row("host memory", _b(float(answer.host_memory.total)), f"model; {has}a node")
     _add_energy(table, answer.footprint, "a step costs", "tokens")
+    if figures.budget is not None:
+        _add_budget(table, rl, figures)
     console.print(table)
     print_warnings(console, answer.warnings)
     _print_parts(console, answer)
@@ -151,6 +154,22 @@ def print_rl(console: Console, answer: Answer) -> None:
     print_terms(console, "memory during the update", figures.memory_update, units.BYTES, max_depth=2)
     print_terms(console, "host memory of a node", answer.host_memory, units.BYTES, max_depth=2)
     print_notes(console, answer.warnings)
+
+
+def _add_budget(table: Table, rl: RlStep, figures: RlFigures) -> None:
+    """What a token budget gives, what it wastes, and how old the trained tokens are."""
+    assert figures.budget is not None
+    gain, one = figures.budget.gain, figures.budget.simulated
+    ends = f"{gain.low:.2f} to {gain.high:.2f} in {gain.num_seeds} draws"
+    table.add_row("rollout gain", f"{gain.ratio:.2f} times", f"simulated; {ends}; over all done, equal trained tokens")
+    table.add_row("step gain", f"{figures.step_gain:.2f} times", "model; over all done, equal trained tokens")
+    used = f"{one.num_trained:,.0f} trained; {one.wasted_frac:.1%} of the decoded wasted"
+    table.add_row("token budget", f"{rl.token_budget:,}", used)
+    cuts = ", ".join(f"{num:,.0f} cut {times} x" for times, num in one.carried_by_cuts.items()) or "none"
+    table.add_row("carried over", f"{sum(one.carried_by_cuts.values()):,.0f} answers", cuts)
+    table.add_row(
+        "staleness", f"{one.mean_staleness:.2f} versions", f"mean of the trained tokens; at most {one.max_staleness}"
+    )
 
 
 def _print_parts(console: Console, answer: Answer) -> None:
@@ -221,7 +240,10 @@ def explain_stage(console: Console, answer: Answer, catalog: Catalog, *, whole: 
         assert answer.host_memory is not None
         figures = answer.figures
         breakdowns = (answer.time, figures.memory_rollout, figures.memory_update, answer.host_memory)
-    print_equations(console, breakdowns, *FORMULAS[type(answer.question.stage)])
+    more = FORMULAS[type(answer.question.stage)]
+    if isinstance(answer.figures, RlFigures) and answer.figures.budget is not None:
+        more = (*more, "rollout_simulation.simulate", "rollout_simulation.compared_with_all")
+    print_equations(console, breakdowns, *more)
     _print_inputs(console, answer)
 
 
@@ -266,6 +288,8 @@ def print_stage_plan(console: Console, plan: StagePlan) -> None:
         return
     console.print(f"\n{plan.stage} {escape(plan.request)}", soft_wrap=False)
     console.print(_rl_choices(plan) if plan.stage == "rl" else _generation_choices(plan))
+    for sentence in budget_sentences(plan.choices):
+        console.print(sentence)
     if plan.change is not None:
         change = plan.change
         console.print(
@@ -277,7 +301,8 @@ def print_stage_plan(console: Console, plan: StagePlan) -> None:
 def _rl_choices(plan: StagePlan) -> Table:
     """One line a choice: pace, copies of the generator, layouts of both, the step and its interval."""
     title = f"fastest ways on {plan.choices[0].prediction.question.num_gpus} devices"
-    table = plain_table("pace", "generator", "trainer", "step", "interval", title=title, right=("step",), gap=1)
+    right = ("step", "tokens/s")
+    table = plain_table("pace", "generator", "trainer", "step", "interval", "tokens/s", title=title, right=right, gap=1)
     for choice in plan.choices:
         question = choice.prediction.question
         step = question.stage
@@ -286,9 +311,21 @@ def _rl_choices(plan: StagePlan) -> Table:
         low, high = choice.prediction.interval_s
         table.add_row(
             choice.name, f"{copies}tp={step.rollout_tp}", question.layout.brief.replace(",", ", "),
-            _s(choice.prediction.time_s), f"{_s(low)} to {_s(high)}",
+            _s(choice.prediction.time_s), f"{_s(low)} to {_s(high)}", f"{choice.prediction.rate_per_s:,.0f}",
         )  # fmt: skip
     return table
+
+
+def budget_sentences(choices: Iterable[StageChoice]) -> Iterator[str]:
+    """What a token budget gives at each pace that is listed with one."""
+    for choice in choices:
+        figures, step = choice.prediction.figures, choice.prediction.question.stage
+        if isinstance(figures, RlFigures) and figures.budget is not None and isinstance(step, RlStep):
+            gain, wasted = figures.budget.gain, figures.budget.simulated.wasted_frac
+            yield (
+                f"{choice.name} of {step.token_budget:,}: {gain.ratio:.2f} times on rollout, {figures.step_gain:.2f} "
+                f"on the step, at equal trained tokens; {wasted:.0%} of the decoded tokens wasted"
+            )
 
 
 def _generation_choices(plan: StagePlan) -> Table:

@@ -355,14 +355,14 @@ class RolloutPool:
         self.num_tokens += num_tokens
         self.counts.num_written += num_tokens
 
-    def finished(self, rollout: RolloutId, reason: str) -> None:
-        """The answer ended: it moves to the training pool, and its place is free for the next."""
+    def finished(self, rollout: RolloutId, reason: str) -> list[OpenRollout]:
+        """The answer ended: it moves to the training pool. Returned are those that got its place."""
         self._check_open(rollout)
         one = self._open.pop(rollout)
         state = self._groups[one.group]
         state.num_missing -= 1
         state.ended.append(FinishedRollout(rollout=one, reason=reason))
-        self._fill()
+        return self._fill()
 
     def end(self) -> IterationResult:
         """Hand out the training pool. Open rollouts stay, cut once more if they have tokens."""
@@ -434,15 +434,17 @@ class RolloutPool:
         self._waiting.extend(OpenRollout(prompt_place=self.next_place, index=index) for index in range(num))
         self.next_place += 1
 
-    def _fill(self) -> None:
+    def _fill(self) -> list[OpenRollout]:
         """Give free places to waiting rollouts; with a budget that is not reached, to fresh prompts as well."""
+        opened: list[OpenRollout] = []
         while len(self._open) < self.settings.max_open:
             if not self._waiting and self.num_left:
                 self._open_prompt()
             if not self._waiting:
-                return
-            one = self._waiting.popleft()
-            self._open[one.id] = one
+                break
+            opened.append(self._waiting.popleft())
+            self._open[opened[-1].id] = opened[-1]
+        return opened
 
     def _give_up(self, rollout: RolloutId) -> None:
         one = self._open.pop(rollout)
