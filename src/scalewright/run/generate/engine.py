@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from torch import Tensor
 
 from scalewright.errors import ConfigError
 from scalewright.run.generate.decode_batch import DecodeBatch
 from scalewright.run.generate.options import EngineOptions, EngineStats, StepEvents, TokenEvent
-from scalewright.run.generate.requests import Completion, OpenAnswer, Request
+from scalewright.run.generate.requests import Completion, OpenAnswer, Request, Sampling
 from scalewright.run.generate.runner import Decoded, PlainRunner
+from scalewright.run.generate.sampler import sampler_kind
 from scalewright.run.generate.scheduler import Scheduler
 from scalewright.run.generate.sequences import Sequence
 from scalewright.run.generate.served_model import ServedModel
@@ -46,6 +47,13 @@ class Engine:
     def num_tensor_ranks(self) -> int:
         """Ranks that share this copy of the model."""
         return self._model.ranks.size
+
+    def prepare(self, sampling: Sampling, on_size: Callable[[int, int], None]) -> None:
+        """Get ready to decode batches of every size, so that no request waits for kernels.
+
+        Kernels that were never chosen take seconds a size. `on_size` hears of each size before it, and of how many.
+        """
+        self._runner.prepare(sampler_kind([sampling]), on_size)
 
     def add(self, request: Request) -> None:
         """Queue a request."""

@@ -135,6 +135,12 @@ class GraphRunner(PlainRunner):
         self._turn = 0
 
     @torch.inference_mode()
+    def prepare(self, kind: SamplerKind, on_size: Callable[[int, int], None]) -> None:
+        for number, size in enumerate(self._sizes):
+            on_size(number, len(self._sizes))
+            self._step(size, kind)
+
+    @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Decoded:
         num_rows = len(batch.slots)
         size = next(size for size in self._sizes if size >= num_rows)

@@ -5,6 +5,7 @@ Tensors carry their dimensions in capitals, as in the model: T tokens of a step,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 from scalewright.run.generate.cache import PagedCache
 from scalewright.run.generate.decode_batch import ON_DEVICE, DecodeBatch
-from scalewright.run.generate.sampler import SamplerRows, sample
+from scalewright.run.generate.sampler import SamplerKind, SamplerRows, sample
 from scalewright.run.generate.scheduler import Chunk
 from scalewright.run.generate.served_model import ServedModel
 
@@ -40,6 +41,9 @@ class PlainRunner:
         self.model, self.cache, self.device = model, cache, model.device
         self.latest_S = torch.zeros(max_running + 1, dtype=torch.int64, device=self.device)
         """The latest token of each slot; the last slot is of rows that only pad a batch."""
+
+    def prepare(self, kind: SamplerKind, on_size: Callable[[int, int], None]) -> None:
+        """Get ready to decode batches of every size, as far as this device needs it; report each one before it."""
 
     @torch.inference_mode()
     def copy(self, copies: list[tuple[int, int]]) -> None:

@@ -271,7 +271,8 @@ def open_engine_bench(config: GenerateRun, rank: RankContext, meter: EnergyMeter
         weights.shape, options, device=device, weights=weights.tensors, constants=weights.constants, group=copy.group,
         where=target.weights or "the weights",
     )  # fmt: skip
-    _warm_up(engine)
+    chosen = config.sampling
+    _warm_up(engine, Sampling(temperature=chosen.temperature, top_p=chosen.top_p_frac, top_k=chosen.top_k), rank)
     rank.metrics.event(step=-1, name=names.EVENT_KERNELS, detail=f"torch {torch.__version__}; {note or device.type}")
     watch = ConditionsWatch(open_board(device))
     stack = contextlib.ExitStack()
@@ -293,8 +294,14 @@ def open_engine_bench(config: GenerateRun, rank: RankContext, meter: EnergyMeter
     )
 
 
-def _warm_up(engine: Engine) -> None:
-    """One short answer: what is compiled or captured on first use is not part of the first request's time."""
+def _warm_up(engine: Engine, sampling: Sampling, rank: RankContext) -> None:
+    """Kernels of every size of batch, and one short answer: what happens on first use only is no request's time."""
+
+    def report(number: int, count: int) -> None:
+        detail = f"preparing kernels, {number + 1} of {count} sizes of a batch"
+        rank.metrics.event(step=-1, name=names.EVENT_PART, detail=detail, value=0.0)
+
+    engine.prepare(sampling, report)
     engine.add(Request(id="warm-up", prompt=(1, 2, 3), max_new_tokens=2))
     engine.drain()
 

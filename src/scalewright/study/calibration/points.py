@@ -98,8 +98,8 @@ GPU_DECODE = (
     ("layers=12,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=32000,seq=4096", "bf16", 25.0, 45.0),
 )
 CPU_DECODE = (
-    ("layers=6,hidden=256,heads=4,vocab=2048,seq=512", "fp32", 3.0, 12.0),
-    ("layers=2,hidden=512,heads=8,vocab=4096,seq=512", "fp32", 3.0, 12.0),
+    ("layers=6,hidden=256,heads=4,vocab=2048,seq=512", "fp32", 3.0, 16.0),
+    ("layers=2,hidden=512,heads=8,vocab=4096,seq=512", "fp32", 3.0, 16.0),
 )
 """Models whose decode steps and prompts are measured, which differ in layers and in the bytes of one; precisions of
 weights; and the time for them. On a GPU most of it compiles and times kernels, once for each batch and precision."""
