@@ -75,16 +75,43 @@ class Here:
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs of this node: NVIDIA's from nvidia-smi, AMD's (by number) from the kernel's topology."""
+    """Names of the GPUs that programs here may use: NVIDIA's from nvidia-smi, AMD's from the kernel's topology.
+
+    Variables that hide GPUs from programs hide them here as well.
+    """
     try:
         done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            ["nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"],
             capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False,
         )  # fmt: skip
-        names = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+        rows = [line.split(",", 1) for line in done.stdout.splitlines() if "," in line] if done.returncode == 0 else []
     except (OSError, subprocess.TimeoutExpired):
-        names = []
-    return names or [f"amd gpu {path.parent.name}" for path in sorted(AMD_NODES.glob("*/gpu_id")) if _is_gpu(path)]
+        rows = []
+    if rows:
+        ids, names = [row[0].strip() for row in rows], [row[1].strip() for row in rows]
+        return [names[place] for place in _shown(ids, "CUDA_VISIBLE_DEVICES")]
+    nodes = [path.parent.name for path in sorted(AMD_NODES.glob("*/gpu_id")) if _is_gpu(path)]
+    shown = set(_shown(nodes, "ROCR_VISIBLE_DEVICES")) & set(_shown(nodes, "HIP_VISIBLE_DEVICES"))
+    return [f"amd gpu {nodes[place]}" for place in sorted(shown)]
+
+
+def _shown(ids: list[str], variable: str) -> list[int]:
+    """Places of the devices that a variable leaves visible: numbers or beginnings of ids, up to the first unknown."""
+    text = os.environ.get(variable)
+    if text is None:
+        return list(range(len(ids)))
+    places: list[int] = []
+    for word in (part.strip() for part in text.split(",")):
+        if word.isdigit() and int(word) < len(ids):
+            places.append(int(word))
+            continue
+        named = [place for place, name in enumerate(ids) if word and name.startswith(word)]
+        if word.startswith("MIG-"):  # a slice of one of the GPUs, which CUDA shows as one device
+            named = [0]
+        if len(named) != 1:
+            break
+        places += named
+    return list(dict.fromkeys(places))
 
 
 def _is_gpu(path: Path) -> bool:
