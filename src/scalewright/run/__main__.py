@@ -43,6 +43,7 @@ KINDS = {
     "vision": "scalewright.run.vision.train:run",
     "generate": "scalewright.run.traffic.bench:run",
     "reason": "scalewright.run.reasoning.run:run",
+    "sync": "scalewright.run.weight_sync.bench:run",
     "collectives": "scalewright.run.micro.collectives:run",
     "gemm": "scalewright.run.micro.gemm:run",
     "memory": "scalewright.run.micro.memory:run",

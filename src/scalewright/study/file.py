@@ -24,7 +24,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 KIND = "study"
 PointKind = Literal[
     "language", "vision", "emulated", "plan", "saving", "stage", "reading", "reason",
-    "gemm", "memory", "attention", "convolution", "dispatch", "collectives", "storage", "checkpoint",
+    "gemm", "memory", "attention", "convolution", "dispatch", "collectives", "sync", "storage", "checkpoint",
 ]  # fmt: skip
 FACTS = ("gpus_per_node", "system_nodes", "gpu_memory_gb", "gpu_memory_gib")
 """Values that follow from a point's system. Memory: in GB as the vendor prints it, in GiB as a process can use it."""

@@ -77,6 +77,8 @@ METRICS = {
         _metric("restore_time_s", "one restore", "s", units.SECONDS, "lower"),
         _metric("memory_bytes_per_s", "memory bandwidth", "B/s", units.BYTES_PER_S, "higher"),
         _metric("bus_bytes_per_s", "bus bandwidth", "B/s", units.BYTES_PER_S, "higher"),
+        _metric("sync_time_s", "weight sync", "s", units.SECONDS, "lower"),
+        _metric("link_frac", "share of the link's rate", "", units.FRACTION, "higher"),
         _metric("launch_time_s", "time per launch", "s", units.SECONDS, "lower"),
         _metric("cold_samples_per_s", "read cold", "samples/s", units.COUNT, "higher"),
         _metric("warm_samples_per_s", "read warm", "samples/s", units.COUNT, "higher"),

@@ -15,6 +15,7 @@ from scalewright.cli.bench import (
     language,
     memory,
     storage,
+    sync,
     topology,
     vision,
 )
@@ -34,6 +35,7 @@ app.command("convolution", short_help="Convolutions, norms, ReLU of a ResNet, bo
 app.command("dispatch", short_help="What starting a kernel costs: eager, compiled, CUDA graph.")(dispatch.run)
 app.command("topology", short_help="NUMA nodes, GPUs, network ports; what is badly placed.")(topology.run)
 app.command("collectives", short_help="Collectives in nccl-tests' columns, with alpha-beta fits.")(collectives.run)
+app.command("sync", short_help="Weights from trainer to engine ranks: peers, broadcast, file.")(sync.run)
 app.command("storage", short_help="Small files, tar shards, LMDB, RAM; metadata rate.")(storage.run)
 app.command("checkpoint", short_help="Saves and restores of sharded state, sync and async.")(checkpoint.run)
 app.command("language", short_help="Train a GPT or Llama for some steps, in any layout.")(language.run)

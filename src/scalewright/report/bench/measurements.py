@@ -19,6 +19,7 @@ PRINTERS: dict[str, str] = {
     "dispatch": "scalewright.report.bench.dispatch:print_dispatch",
     "decode": "scalewright.report.bench.decode:print_decode",
     "collectives": "scalewright.report.bench.collectives:print_collectives",
+    "sync": "scalewright.report.bench.sync:print_sync",
     "storage": "scalewright.report.bench.storage:print_storage",
     "checkpoint": "scalewright.report.bench.checkpoint:print_checkpoint",
     "generate": "scalewright.report.bench.generate:print_generate",

@@ -59,6 +59,17 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def address_towards(host: str) -> str:
+    """This machine's address on the path to a host: where others on that network reach it."""
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise WeightSyncError(f"{host}: no address leads there ({error}); check the name of the first node") from error
+
+
 def tune(connection: socket.socket) -> None:
     """No delay, and large buffers where the host allows them; otherwise the kernel sizes them by itself, which is more
     than what a process may ask for."""

@@ -26,6 +26,7 @@ KINDS = {
     "dispatch": "scalewright.study.kinds.micro.dispatch",
     "decode": "scalewright.study.kinds.micro.decode",
     "collectives": "scalewright.study.kinds.micro.collectives",
+    "sync": "scalewright.study.kinds.micro.sync",
     "storage": "scalewright.study.kinds.micro.storage",
     "checkpoint": "scalewright.study.kinds.micro.checkpoint",
 }
