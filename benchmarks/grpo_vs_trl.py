@@ -43,7 +43,9 @@ from scalewright.workload.layout import parse_layout
 from scalewright.workload.reasoning.policy_loss import policy_loss
 
 WARM_UP, TIMED, RATE = 3, 5, 1e-6
-ATTENTIONS = ["sdpa", "sdpa-no-cudnn", "eager"]
+WAYS = ["sdpa", "sdpa-plain", "eager-plain"]
+"""TRL's attention; plain: without its own kernels for log-probabilities, whose first update gave weights that are no
+numbers with TRL 1.16.0 and torch 2.11.0."""
 SIZES: dict[str, dict[str, int]] = {
     "cuda": {"layers": 24, "hidden": 1024, "heads": 16, "ffn": 2816, "vocab": 32768, "prompts": 16, "prompt": 128,
              "answer": 256, "group": 8, "rows": 128},
@@ -150,11 +152,15 @@ def ours(folder: Path, sizes: dict[str, int], device: torch.device) -> dict[str,
     }  # fmt: skip
 
 
-def theirs(folder: Path, sizes: dict[str, int], device: torch.device, batching: str, attention: str) -> dict[str, Any]:
+def theirs(folder: Path, sizes: dict[str, int], device: torch.device, batching: str, way: str) -> dict[str, Any]:
     import trl
     from datasets import Dataset
 
-    torch.backends.cuda.enable_cudnn_sdp(attention != "sdpa-no-cudnn")
+    kind, _, kernels = way.partition("-")
+    if kernels == "plain":
+        from trl.kernels import chunked_logprob
+
+        chunked_logprob._TRITON_AVAILABLE = chunked_logprob._MM_OUT_DTYPE = False
 
     marks: list[float] = []
 
@@ -178,8 +184,8 @@ def theirs(folder: Path, sizes: dict[str, int], device: torch.device, batching: 
         gradient_accumulation_steps=1, num_generations=sizes["group"], max_completion_length=sizes["answer"],
         max_steps=WARM_UP + TIMED, learning_rate=RATE, beta=0.0, loss_type="grpo", temperature=1.0, top_p=1.0, top_k=0,
         bf16=device.type == "cuda", use_cpu=device.type == "cpu", gradient_checkpointing=False, report_to="none",
-        save_strategy="no", logging_steps=1000, disable_tqdm=True, seed=0, shuffle_dataset=False,
-        model_init_kwargs={"dtype": dtype, "attn_implementation": attention.split("-", maxsplit=1)[0]},
+        save_strategy="no", logging_steps=1, disable_tqdm=True, seed=0, shuffle_dataset=False,
+        model_init_kwargs={"dtype": dtype, "attn_implementation": kind},
         use_transformers_continuous_batching=batching == "continuous",
         optim="adamw_torch_fused" if device.type == "cuda" else "adamw_torch",
     )  # fmt: skip
@@ -192,7 +198,7 @@ def theirs(folder: Path, sizes: dict[str, int], device: torch.device, batching: 
     return {
         "step_s": statistics.median(steps_s), "spread_s": [min(steps_s), max(steps_s)], "trl": trl.__version__,
         "transformers": transformers.__version__, "answer_len": statistics.mean(lengths), "batching": batching,
-        "attention": attention,
+        "way": way,
     }  # fmt: skip
 
 
@@ -200,7 +206,7 @@ def measured(part: str, folder: Path, chosen: argparse.Namespace) -> dict[str, A
     """One of the two in this process."""
     device = torch.device("cuda", 0) if chosen.device == "cuda" else torch.device("cpu")
     if part == "trl":
-        return theirs(folder, SIZES[chosen.device], device, chosen.trl_batching, chosen.trl_attention)
+        return theirs(folder, SIZES[chosen.device], device, chosen.trl_batching, chosen.trl_way)
     allow_attention("auto", device)
     join_group(World.from_environment({}, host="here"), device)
     mine = ours(folder, SIZES[chosen.device], device)
@@ -209,22 +215,21 @@ def measured(part: str, folder: Path, chosen: argparse.Namespace) -> dict[str, A
 
 
 def theirs_if_any(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """TRL's step with the first kind of attention that runs: random weights in bf16 gave NaN with some."""
-    tried = [chosen.trl_attention, *(one for one in ATTENTIONS if one != chosen.trl_attention)]
-    for attention in tried:
-        chosen.trl_attention = attention
+    """TRL's step in the first way that runs."""
+    for way in [chosen.trl_way, *(one for one in WAYS if one != chosen.trl_way)]:
+        chosen.trl_way = way
         try:
             return in_own_process("trl", folder, chosen)
         except subprocess.CalledProcessError:
-            print(f"TRL did not end its steps with attention {attention}", file=sys.stderr)
+            print(f"TRL did not end its steps with {way}", file=sys.stderr)
     raise SystemExit("TRL did not run")
 
 
 def in_own_process(part: str, folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     """Neither finds what the other left behind: settings of PyTorch, memory, process groups."""
     words = [
-        sys.executable, __file__, "--device", chosen.device, "--trl-batching", chosen.trl_batching, "--trl-attention",
-        chosen.trl_attention,
+        sys.executable, __file__, "--device", chosen.device, "--trl-batching", chosen.trl_batching, "--trl-way",
+        chosen.trl_way,
     ]  # fmt: skip
     shown = subprocess.run([*words, "--part", part, "--folder", str(folder)], stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = json.loads(shown.stdout.decode().splitlines()[-1])
@@ -235,9 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--trl-batching", choices=["generate", "continuous"], default="generate")
-    parser.add_argument(
-        "--trl-attention", choices=ATTENTIONS, default=ATTENTIONS[0], help="of TRL's model, tried first"
-    )
+    parser.add_argument("--trl-way", choices=WAYS, default=WAYS[0], help="tried first")
     parser.add_argument("--part", choices=["ours", "trl"], default=None, help="only this one, of --folder's model")
     parser.add_argument("--folder", type=Path, default=None)
     chosen = parser.parse_args()
