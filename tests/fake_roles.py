@@ -237,8 +237,7 @@ class FakeEngine:
             else:
                 progress.append(ProgressRow(**row))
         orders = self.client.progress(progress)
-        self.client.finished(finished)
-        self.acknowledged |= {row.id for row in finished}
+        self.acknowledged |= set(self.client.finished(finished).taken)
         for rollout in (*orders.cut, *(row.id for row in finished)):
             self.held.pop(rollout, None)
 

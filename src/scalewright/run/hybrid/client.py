@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -95,7 +95,7 @@ class ControllerClient:
         return self._report("progress", rows)
 
     def finished(self, rows: Sequence[FinishedRow]) -> Orders:
-        """Report rollouts that ended. When this returns, they are on the controller's disk."""
+        """Report rollouts that ended. When this returns, those that are `taken` are on the controller's disk."""
         orders = self._report("finished", rows)
         for row in rows:
             self._num_sent.pop(row.id, None)
@@ -252,13 +252,15 @@ class ControllerClient:
     def _report(self, call: str, rows: Sequence[ProgressRow]) -> Orders:
         """Send rows in parts of a bounded size; each says how many tokens come before it, so none counts twice."""
         answer: dict[str, Any] = {}
+        taken: list[str] = []
         sizes = [BYTES_PER_TOKEN * len(row.tokens) + 200 for row in rows]
         for part in list(pages(rows, sizes)) or [[]]:
             places = dict(self._num_sent)
             body = [self._report_row(row, places) for row in part]
             answer = self._of_engine(call, rows=body, held=self.held)
             self._num_sent = places
-        return self._orders(answer)
+            taken += answer["orders"].get("taken", ())
+        return replace(self._orders(answer), taken=tuple(taken))
 
     @staticmethod
     def _report_row(row: ProgressRow, places: dict[str, int]) -> dict[str, Any]:

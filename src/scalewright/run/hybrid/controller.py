@@ -132,9 +132,11 @@ class Controller:
         held = _ids(message["held"])
         for row in message["rows"]:
             _check_row(row)
+        ends = [row["id"] for row in message["rows"] if "reason" in row and self.state.owners.get(row["id"]) == engine]
         if message["rows"]:
             self._change(message, body)
-        return {"orders": orders_for(self.state, engine, held)}
+        taken = [rollout for rollout in ends if self.state.has_ended(rollout)]
+        return {"orders": {**orders_for(self.state, engine, held), "taken": taken}}
 
     def _poll(self, message: dict[str, Any]) -> dict[str, Any]:
         return {"orders": orders_for(self.state, self._engine(message), _ids(message["held"]))}

@@ -160,12 +160,16 @@ class Orders:
     """Rollouts to drop: they were given up, or are another engine's now."""
     step: int = -1
     """Iteration that is being written; -1: none."""
+    taken: tuple[RolloutId, ...] = ()
+    """Of the rollouts that were just reported as finished, those that count. Others had been given up before."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Orders:
         sync = row.get("sync")
         order = None if sync is None else SyncOrder(**{**sync, "addresses": tuple(sync["addresses"])})
-        return cls(state=row["state"], sync=order, cut=tuple(row["cut"]), step=row["step"])
+        return cls(
+            state=row["state"], sync=order, cut=tuple(row["cut"]), step=row["step"], taken=tuple(row.get("taken", ()))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

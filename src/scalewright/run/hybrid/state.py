@@ -132,6 +132,11 @@ class ControllerState:
         late = [row["version"] for row in self._late if row["id"] == rollout.id and row["tokens"]]
         return int(late[-1]) if late else rollout.version_runs[-1][0] if rollout.version_runs else -1
 
+    def has_ended(self, rollout: RolloutId) -> bool:
+        """Of a rollout that was open: whether its end is known."""
+        late = any(row["id"] == rollout and "reason" in row for row in self._late)
+        return late or not self.pool.is_open(rollout)
+
     def unscored(self) -> list[FinishedRollout]:
         """Rollouts that ended and have no reward yet."""
         ended = [*self.pool.ended, *(one for batch in self.batches.values() for g in batch.groups for one in g.answers)]
@@ -286,6 +291,13 @@ class ControllerState:
 
     # Refusing
 
+    def _check_join(self, operation: Mapping[str, Any]) -> None:
+        if operation["version"] > self.version:
+            raise ControllerRefusedError(
+                f"engine {operation['engine']} joins with version {operation['version']}, and the newest is "
+                f"{self.version}: start the engine again"
+            )
+
     def _check_synced(self, operation: Mapping[str, Any]) -> None:
         versions = sorted(set(operation["ranks"]) | {operation["version"]})
         if len(versions) > 1:
@@ -393,7 +405,8 @@ _OPERATIONS = {
     "checkpointed": ControllerState._checkpointed,
 }  # fmt: skip
 _CHECKS = {
-    "progress": ControllerState._check_report, "finished": ControllerState._check_report,
+    "join": ControllerState._check_join, "progress": ControllerState._check_report,
+    "finished": ControllerState._check_report,
     "synced": ControllerState._check_synced, "publish": ControllerState._check_publish,
     "done": ControllerState._check_done, "resume": ControllerState._check_resume,
     "checkpointed": ControllerState._check_checkpointed,
