@@ -453,7 +453,7 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
     ],
     ("reason",): ["--help"],
     **{("reason", name): sorted({*flags.split(), *OF_STAGES}) for name, flags in OF_STAGE.items()},
-    ("report",): ["--help", "--json", "--out", "--plot"],
+    ("report",): ["--help", "--json", "--out", "--page", "--plot"],
     ("validate",): ["--catalog", "--help", "--json", "--kind", "--out", "--record"],
 }
 

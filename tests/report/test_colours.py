@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from scalewright.report.figure_file import COLOURS, LINE_COLOURS, MEMORY_COLOURS
+from scalewright.report.hybrid.figures import KIND_COLOURS
 from scalewright.report.planner.plan_plot import NUM_TERMS
 
 # Machado, Oliveira and Fernandes 2009, severity 1: what a reader sees, in linear RGB.
@@ -17,7 +18,12 @@ VISION = {
     "deuteranopia": (0.367322, 0.860646, -0.227968, 0.280085, 0.672501, 0.047413, -0.011820, 0.042940, 0.968881),
     "tritanopia": (1.255528, -0.076749, -0.178779, -0.078411, 0.930809, 0.147602, 0.004733, 0.691367, 0.303900),
 }
-PALETTES = {"time": COLOURS[:NUM_TERMS], "lines": LINE_COLOURS, "memory": MEMORY_COLOURS}
+PALETTES = {
+    "time": COLOURS[:NUM_TERMS],
+    "lines": LINE_COLOURS,
+    "memory": MEMORY_COLOURS,
+    "lanes": tuple(KIND_COLOURS.values()),
+}
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 WHITE = np.array([0.95047, 1.0, 1.08883])
 LEAST_DISTANCE = 8.0

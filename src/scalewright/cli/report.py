@@ -12,6 +12,9 @@ from scalewright.cli.options import AsJson, OutFile, write_out
 PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw time, rate, split, memory, energy: .png, .svg or .pdf.")
 ]
+PageFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write a page of rollouts and training over time: .html.")
+]
 
 
 def run(
@@ -19,9 +22,11 @@ def run(
     as_json: AsJson = False,
     out: OutFile = None,
     plot: PlotFile = None,
+    page: PageFile = None,
 ) -> None:
     """Print one run: split, throughput, memory, energy, and the prediction beside the measurement."""
-    from scalewright.records.documents import to_json
+    from scalewright.errors import ConfigError
+    from scalewright.records.documents import check_file, to_json
     from scalewright.records.run_directory import RunDirectory
     from scalewright.report.console import answer_console
     from scalewright.report.figure_file import check_plot
@@ -29,9 +34,15 @@ def run(
 
     if plot is not None:
         check_plot(plot)
+    if page is not None:
+        if page.suffix.lower() != ".html":
+            raise ConfigError(f"--page {str(page)!r} names no page: end it in .html")
+        check_file(page)
     report = run_report(RunDirectory.open(run_directory))
     if plot is not None:
         report.plot(plot)
+    if page is not None:
+        report.write_page(page)
     write_out(out, report.document())
     if as_json:
         typer.echo(to_json(report.document()), nl=False)

@@ -31,7 +31,7 @@ from scalewright.records.run_directory import RunDirectory
 TIMELINE, HYBRID = "hybrid-timeline", "hybrid"
 SpanKind = Literal[
     "data", "prefill", "decode", "reward", "log_probs", "train", "sync", "release", "restore", "evaluate", "checkpoint",
-    "idle", "restart",
+    "profile", "idle", "restart",
 ]  # fmt: skip
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 Mode = Literal["co-located", "sync", "one-step-off", "async"]

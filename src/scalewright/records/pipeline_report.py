@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from scalewright.records.hybrid_report import HybridShown
+
 StageState = Literal["finished", "failed", "skipped", "unfinished", "waiting"]
 """unfinished: it has begun, and runs or was killed."""
 
@@ -98,6 +100,8 @@ class StageShown:
     """Figures of the steps by name; `step` has their numbers."""
     answers: tuple[AnswerShown, ...] = ()
     notes: tuple[str, ...] = ()
+    hybrid: HybridShown | None = None
+    """Rollouts and training over time; None: it trains on no answers of its own."""
 
     @property
     def energy_by_part(self) -> dict[str, float]:

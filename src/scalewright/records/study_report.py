@@ -172,4 +172,8 @@ class StudyReport:
         return warnings_among(note for row in self.points for note in row.notes)
 
     def document(self) -> dict[str, Any]:
-        return document(KIND, asdict(self))
+        body = asdict(self)
+        if self.pipeline is not None:
+            for row, stage in zip(body["pipeline"]["stages"], self.pipeline.stages, strict=True):
+                row["hybrid"] = None if stage.hybrid is None else stage.hybrid.document()
+        return document(KIND, body)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from scalewright.records.pipeline_report import PipelineShown, StageShown
+from scalewright.report.hybrid.page import hybrid_section
 from scalewright.report.pipeline.figures import (
     CURVE_TITLES,
     PART_COLOURS,
@@ -36,6 +37,11 @@ def section(pipeline: PipelineShown) -> dict[str, Any]:
         "notes": list(dict.fromkeys(note for stage in stages for note in stage.notes)),
         "has_energy": any(stage.energy_j for stage in stages),
         "has_curves": any(stage.curve for stage in stages),
+        "hybrids": [
+            {"label": label(stage, pipeline), "is_open": bool(stage.hybrid.settings.engine_ranks)
+             or bool(stage.hybrid.settings.token_budget), "section": hybrid_section(stage.hybrid)}
+            for stage in stages if stage.hybrid is not None
+        ],
         "readings": [
             {"label": label(stage, pipeline), "answers": stage.answers, "steps": _steps(stage)}
             for stage in stages if stage.answers

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 SCRIPTS = ("numbers.js", "study.js", "pipeline.js")
-STYLES = ("study.css", "pipeline.css")
+STYLES = ("study.css", "pipeline.css", "hybrid.css")
 DIGITS = 6
 """Significant digits of the numbers that charts are drawn from."""
 

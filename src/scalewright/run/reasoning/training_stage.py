@@ -241,12 +241,15 @@ class TrainingStage(ABC):
         try:
             with self.log.timing(is_profiled=is_profiled) as clock:
                 point = self.step(step)
+                ended_s = time.perf_counter()
         except ScalewrightError as error:
             self._keep(step, error)
             raise
         seconds = session.clock.take(clock.wall_s)
         meter.step_done(seconds)
         self._record(step, point, seconds, clock, flop=session.totals["training_flop"] - flop_before)
+        if is_profiled and session.clock.timeline is not None:
+            session.clock.timeline.add("profile", ended_s, time.perf_counter(), step=step)
 
     def _record(
         self, step: int, point: CurvePoint, seconds: dict[str, float], clock: StepClock, *, flop: float

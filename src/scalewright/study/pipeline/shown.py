@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from scalewright.observe.hybrid_summary import hybrid_shown
 from scalewright.records.documents import read_document
 from scalewright.records.pipeline_report import (
     AnswerShown,
@@ -67,6 +68,7 @@ def _stage(study: Study, store: Store, pipeline: PlannedPipeline, run: StageRun)
         "passes_gate": None if gate is None else gate.passes,
         "curve": curve_columns(read_curve(directory)),
         "answers": answers_to_read(read_rollouts(directory)),
+        "hybrid": hybrid_shown(directory),
     }
     if record is None:
         return StageShown(**common)

@@ -1,0 +1,192 @@
+"""A run with rollouts as a section of a page, and as a page of its own. No script: charts are SVG with titles."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalewright import units
+from scalewright.errors import MissingExtraError
+from scalewright.records.documents import write_text
+from scalewright.records.hybrid_report import HybridShown, RoleUse
+from scalewright.report.hybrid import svg
+from scalewright.report.hybrid.figures import (
+    AGE_COLOURS,
+    KIND_COLOURS,
+    TRAINED,
+    WASTED,
+    bars_of,
+    carried_by_age,
+    carried_by_cuts,
+    kind_title,
+    seconds,
+    settings_sentence,
+    token_rows,
+    tokens,
+    wait_title,
+)
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+STYLES = ("study.css", "pipeline.css", "hybrid.css")
+MAX_KINDS = 3
+"""Largest kinds of work that the table of roles names."""
+MAX_RESTARTS = 20
+
+
+def write_run_page(path: Path, shown: HybridShown, *, title: str, version: str, summary: list[str]) -> None:
+    """One file that loads nothing else. `summary`: sentences about the stage, above the section."""
+    environment = _environment()
+    template = environment.from_string(page_text("run.html"))
+    css = "\n".join(page_text(name) for name in STYLES)
+    section = hybrid_section(shown, title="Rollouts and training over time")
+    from markupsafe import Markup
+
+    write_text(
+        path, template.render(title=title, version=version, summary=summary, css=Markup(css), section=section)
+    )  # fmt: skip
+
+
+def _environment() -> Any:
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("report", "jinja2") from error
+    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+
+
+def page_text(name: str) -> str:
+    return (resources.files("scalewright.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def hybrid_section(shown: HybridShown, *, title: str = "") -> Markup:
+    """The section of one run. It has no ids, so a page may have several."""
+    from markupsafe import Markup
+
+    template = _environment().from_string(page_text("hybrid.html"))
+    kinds = [kind for kind in KIND_COLOURS if any(kind in lane.seconds_by_kind for lane in shown.lanes)]
+    return Markup(
+        template.render(
+            title=title, shown=shown, settings=settings_sentence(shown.settings), lanes=_lanes(shown),
+            window=_window(shown), ticks=svg.time_ticks(0.0, shown.total_s) if shown.total_s else [],
+            key=[{"title": kind_title(kind), "colour": svg.colour(kind)} for kind in kinds],
+            roles=[_role(use) for use in shown.roles], charts=[Markup(chart) for chart in _charts(shown)],
+            tokens=[(name, f"{num:,}", "" if share is None else f"{share:.1%}")
+                    for name, num, share in token_rows(shown)],
+            syncs=_syncs(shown), outcomes=_outcomes(shown), restarts=_restarts(shown), pauses=_pauses(shown),
+        )
+    )  # fmt: skip
+
+
+def _lanes(shown: HybridShown) -> list[dict[str, Any]]:
+    from markupsafe import Markup
+
+    return [
+        {
+            "title": lane.title,
+            "idle": f"{lane.idle_frac:.0%}",
+            "strip": Markup(svg.strip(lane, shown)),
+            "window": "" if shown.window is None else Markup(svg.window_lane(lane, shown.window)),
+        }
+        for lane in shown.lanes
+    ]
+
+
+def _window(shown: HybridShown) -> dict[str, Any] | None:
+    window = shown.window
+    if window is None or (window.start_s <= 0 and window.end_s >= shown.total_s and window.first_step < 0):
+        return None
+    length_s = window.end_s - window.start_s
+    words = f"steps {window.first_step + 1} to {window.last_step + 1}" if window.first_step >= 0 else "whole run"
+    if window.first_step == window.last_step >= 0:
+        words = f"step {window.first_step + 1}"
+    return {
+        "words": words,
+        "length": seconds(length_s),
+        "left": window.start_s / shown.total_s,
+        "width": length_s / shown.total_s,
+        "ticks": svg.time_ticks(window.start_s, window.end_s),
+        "steps": [
+            {"at_frac": (start_s - window.start_s) / length_s, "text": f"step {step + 1}"}
+            for step, start_s in window.step_starts
+        ],
+    }
+
+
+def _role(use: RoleUse) -> dict[str, str]:
+    busy = [(kind, value) for kind, value in use.seconds_by_kind.items() if kind != "idle"][:MAX_KINDS]
+    waits = [(reason, value) for reason, value in use.waits_s.items() if value / use.present_s >= 0.005]
+    return {
+        "role": use.role,
+        "ranks": f"{use.num_ranks:,}",
+        "idle": f"{use.idle_frac:.1%}",
+        "waits": ", ".join(f"{wait_title(reason)} {value / use.present_s:.1%}" for reason, value in waits),
+        "work": ", ".join(f"{kind_title(kind)} {value / use.present_s:.1%}" for kind, value in busy),
+    }
+
+
+def _charts(shown: HybridShown) -> list[str]:
+    steps, charts = shown.iterations, []
+    if any(step.carried_by_cuts for step in steps):
+        names = ["not cut", "cut once", "cut twice", "cut three times or more"]
+        charts.append(
+            svg.stacked_bars(
+                "Rollouts carried to the next iteration, by cuts (darker: more cuts)", bars_of(steps, carried_by_cuts),
+                AGE_COLOURS, names,
+            )
+        )  # fmt: skip
+    if any(step.carried_by_version for step in steps):
+        names = ["begun with this version", "1 version old", "2 versions old", "3 or more versions old"]
+        charts.append(
+            svg.stacked_bars(
+                "The same by the version that began them (darker: older)", bars_of(steps, carried_by_age), AGE_COLOURS,
+                names,
+            )
+        )  # fmt: skip
+    if shown.num_by_staleness and (len(shown.num_by_staleness) > 1 or shown.settings.staleness):
+        bound = shown.settings.staleness or None
+        charts.append(
+            svg.histogram(
+                "Age of trained rollouts", shown.num_by_staleness, bound=bound, fill=AGE_COLOURS[1], over=WASTED
+            )
+        )
+    if any(step.num_trained_tokens or step.num_wasted_tokens for step in steps):
+        charts.append(
+            svg.stacked_bars(
+                "Tokens of an iteration: trained on, and wasted (orange)", bars_of(steps, tokens), (TRAINED, WASTED),
+                ["tokens trained on", "tokens wasted"],
+            )
+        )  # fmt: skip
+    return charts
+
+
+def _syncs(shown: HybridShown) -> list[tuple[str, ...]]:
+    return [
+        (
+            sync.way, f"{sync.count:,}", units.format(sync.bytes / sync.count, units.BYTES),
+            seconds(sync.seconds / sync.count), units.format(sync.bytes_per_s, units.BYTES_PER_S),
+        )
+        for sync in shown.syncs
+    ]  # fmt: skip
+
+
+def _outcomes(shown: HybridShown) -> list[tuple[str, str, str]]:
+    num = sum(shown.sandbox_outcomes.values())
+    return [(name, f"{count:,}", f"{count / num:.2%}") for name, count in shown.sandbox_outcomes.items()]
+
+
+def _restarts(shown: HybridShown) -> list[tuple[str, str, str, str]]:
+    return [
+        (seconds(one.at_s), one.of.replace("-", " "), "" if one.took_s is None else seconds(one.took_s), one.detail)
+        for one in shown.restarts[:MAX_RESTARTS]
+    ]
+
+
+def _pauses(shown: HybridShown) -> str:
+    if not shown.pauses:
+        return ""
+    longest = ", ".join(f"{seconds(lasted_s)} at {seconds(at_s)}" for at_s, lasted_s in shown.pauses[:MAX_KINDS])
+    more = "" if len(shown.pauses) <= MAX_KINDS else ", ..."
+    return f"The axis leaves out time in which no rank ran: {longest}{more}."
