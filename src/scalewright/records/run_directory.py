@@ -101,6 +101,8 @@ class RunDirectory:
     """What the first message of a connection must carry; readable for the owner only."""
     journal = NamedPath("roles/controller/journal.jsonl")
     journal_snapshot = NamedPath("roles/controller/snapshot.json")
+    processes = NamedPath("processes.json")
+    """Of a role: its processes, for a supervisor that finds them left behind."""
     traces = NamedPath("traces")
     stacks = NamedPath("stacks")
     stack_request = NamedPath("stacks/request.json")
@@ -112,6 +114,10 @@ class RunDirectory:
     """Nodes that passed, in srun's format; written when the check has ended."""
     preflight_exclude = NamedPath("preflight/exclude.txt")
     """Nodes that failed, in sbatch's format; absent if none did."""
+
+    def role(self, name: str) -> Path:
+        """Run directory of one role, such as engine-0."""
+        return self.roles / name
 
     def preflight_library_log(self, rank: int) -> Path:
         return self.preflight / f"library-rank-{rank}.log"

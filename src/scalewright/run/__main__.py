@@ -44,6 +44,7 @@ KINDS = {
     "generate": "scalewright.run.traffic.bench:run",
     "reason": "scalewright.run.reasoning.run:run",
     "sync": "scalewright.run.weight_sync.bench:run",
+    "engine": "scalewright.run.hybrid.engine_role:run",
     "collectives": "scalewright.run.micro.collectives:run",
     "gemm": "scalewright.run.micro.gemm:run",
     "memory": "scalewright.run.micro.memory:run",

@@ -14,12 +14,14 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError, ScalewrightError
-from scalewright.here.devices import num_cores
+from scalewright.here.devices import num_cores, visible_gpus
 from scalewright.lab.network import ShapedNetwork
 from scalewright.lab.ranks import run_on_network
 from scalewright.launch.ranks.allocation import is_inside, run_in_allocation
 from scalewright.launch.ranks.external import become_rank, rank_of_process, run_first
 from scalewright.launch.ranks.local import run_ranks
+from scalewright.launch.roles.start import run_roles
+from scalewright.launch.roles.supervisor import RoleObserver
 from scalewright.observe.alpha_beta import add_fits
 from scalewright.observe.generation_summary import add_comparison
 from scalewright.observe.reason_summary import add_cost
@@ -51,6 +53,8 @@ class RunObserver:
 
     on_events: Callable[[list[Event]], None] = field(default=lambda _: None)
     on_signal: Callable[[int], None] = field(default=lambda _: None)
+    on_note: Callable[[str], None] = field(default=lambda _: None)
+    """Gets sentences about roles that were started again."""
 
 
 def execution_of(
@@ -73,6 +77,11 @@ def execute(execution: Execution, observer: RunObserver | None = None) -> int:
         raise ConfigError(
             f"{execution.num_ranks} ranks on {num_cores()} cores would only wait for each other: give "
             f"{MOST_RANKS_PER_CORE * num_cores()} or fewer, or use more nodes"
+        )
+    if place is not None and execution.engine_ranks:
+        raise ConfigError(
+            f"{place[1]} ranks were started, and a stage with engines starts its own: run the command once, without "
+            "srun or torchrun"
         )
     if place is not None and place[0] > 0:
         become_rank(execution.directory, execution.config, kind=execution.kind)
@@ -114,6 +123,8 @@ def _machine(execution: Execution) -> dict[str, Any] | None:
 
 
 def _start(directory: RunDirectory, execution: Execution, observer: RunObserver) -> int:
+    if execution.engine_ranks:
+        return _start_roles(directory, execution, observer)
     if execution.link_bytes_per_s is not None:
         names = [f"r{rank}" for rank in range(execution.num_ranks)]
         with watched(directory), ShapedNetwork(names, rate_bytes_per_s=execution.link_bytes_per_s) as network:
@@ -135,3 +146,14 @@ def _start(directory: RunDirectory, execution: Execution, observer: RunObserver)
             on_events=observer.on_events,
             on_signal=observer.on_signal,
         )
+
+
+def _start_roles(directory: RunDirectory, execution: Execution, observer: RunObserver) -> int:
+    """Trainer, engines and controller as roles of their own."""
+    roles = RoleObserver(on_events=observer.on_events, on_signal=observer.on_signal, on_note=observer.on_note)
+    is_gpu = execution.config.get("device") == "cuda"
+    with watched(directory):
+        return run_roles(
+            directory, num_trainer_ranks=execution.num_ranks, engine_ranks=execution.engine_ranks,
+            num_gpus=len(visible_gpus()) if is_gpu else 0, observer=roles,
+        )  # fmt: skip

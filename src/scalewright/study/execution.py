@@ -20,6 +20,8 @@ class Execution:
     path: Path
     """The run directory."""
     num_ranks: int = 1
+    engine_ranks: tuple[int, ...] = ()
+    """Ranks of each engine that runs beside these; empty: none does."""
     plan_id: str = ""
     point_id: str = ""
     study_id: str = ""

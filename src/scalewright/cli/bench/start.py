@@ -60,7 +60,9 @@ def _run(execution: Execution) -> int:
             return execute(
                 execution,
                 RunObserver(
-                    on_events=steps.see, on_signal=lambda number: steps.say(note.format(signal.Signals(number).name))
+                    on_events=steps.see,
+                    on_signal=lambda number: steps.say(note.format(signal.Signals(number).name)),
+                    on_note=steps.say,
                 ),
             )
     with NoteProgress(execution.kind) as parts:

@@ -68,7 +68,12 @@ def run(
     stale_keys: Annotated[bool, typer.Option(help="Budget: do not read prefixes again.")] = False,
     temperature: Temperature = 1.0,
     engine_precision: EnginePrecision = "auto",
-    engine_tp: Annotated[int, typer.Option(help="Ranks that share one engine.")] = 1,
+    engines: Annotated[int, typer.Option(help="Beside the trainer; 0: its own ranks write the answers.")] = 0,
+    engine_tp: Annotated[str, typer.Option(help="Ranks of an engine: one number, or one for each: 2,1.")] = "1",
+    staleness: Annotated[
+        int, typer.Option(help="Versions that answers may be behind. 0: synchronous; 1: one step off; more: async.")
+    ] = 0,
+    sync: Annotated[str, typer.Option(help="Of weights to engines: auto, broadcast, peers, file.")] = "auto",
     steps: StepCount = 0,
     batch: Batch = 0,
     learning_rate: Rate = 0.0,
@@ -94,8 +99,9 @@ def run(
         num_prompts=num_prompts, answers=answers, epochs=epochs, loss=loss, correction=correction,
         clip_low=clip_low, clip_high=clip_high, band_low=band_low, band_high=band_high, tis_cap=tis_cap,
         kl_coef=kl_coef, token_budget=token_budget, retention=retention, groups=groups, old_tokens=old_tokens,
-        stale_keys=stale_keys, temperature=temperature, engine_precision=engine_precision, engine_tp=engine_tp,
-        steps=steps, batch=batch, learning_rate=learning_rate, lora=lora, precision=precision,
+        stale_keys=stale_keys, temperature=temperature, engine_precision=engine_precision, engines=engines,
+        engine_tp=engine_tp, staleness=staleness, sync=sync, steps=steps, batch=batch, learning_rate=learning_rate,
+        lora=lora, precision=precision,
         checkpoint_every=checkpoint_every, eval_every=eval_every, eval_problems=eval_problems,
         eval_answers=eval_answers, seed=seed, layout=layout, ranks=ranks, device=device,
     )  # fmt: skip

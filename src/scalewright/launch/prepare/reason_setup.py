@@ -6,6 +6,7 @@ pipeline.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -15,9 +16,10 @@ from scalewright.catalog.types import TransformerShape
 from scalewright.data.reasoning.settings import TaskSettings
 from scalewright.data.reasoning.task import Task, open_task
 from scalewright.errors import ConfigError
-from scalewright.here.devices import device_here
+from scalewright.here.devices import device_here, num_cores, visible_gpus
 from scalewright.launch.prepare.language_setup import default_ranks
-from scalewright.launch.ranks.allocation import num_nodes
+from scalewright.launch.ranks.allocation import is_inside, num_nodes
+from scalewright.launch.roles.division import check_engines_fit
 from scalewright.records.documents import read_document
 from scalewright.records.reasoning import StageName
 from scalewright.records.run_directory import MANIFEST, RunDirectory
@@ -26,6 +28,7 @@ from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
 from scalewright.workload.reasoning import stage_run
+from scalewright.workload.reasoning.role_settings import RoleSettings
 from scalewright.workload.reasoning.stage_run import DistillSettings, GrpoSettings, ReasonRun, StageSettings
 from scalewright.workload.reasoning.task_settings import file_task
 from scalewright.workload.run_options import AUTO
@@ -93,7 +96,10 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
         engine_precision = precision if precision in get_args(WeightPrecision) else default
     layout = _batched(request, split, shape=spec.transformer, device=device)
     options = dict(request.options)
-    engine = options.pop("engine", {})
+    engine = dict(options.pop("engine", {}))
+    if isinstance(request.settings, GrpoSettings) and request.settings.roles.are_separate:
+        engine["tp"] = math.gcd(engine.get("tp", 1), num_ranks)  # of the evaluation on the trainer's own ranks
+        _check_engines(request.settings.roles, num_ranks=num_ranks, device=device, env=env)
     return ReasonRun(
         stage=request.stage,
         model_id=spec.id,
@@ -108,6 +114,15 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
         device=device,  # type: ignore[arg-type]
         **options,
     )
+
+
+def _check_engines(roles: RoleSettings, *, num_ranks: int, device: str, env: dict[str, str]) -> None:
+    """Refuse more engines than this machine has room for; an allocation is looked at when its steps are started."""
+    if not is_inside(env):
+        num_gpus = len(visible_gpus()) if device == "cuda" else 0
+        check_engines_fit(
+            num_trainer_ranks=num_ranks, engine_ranks=roles.engine_ranks, num_gpus=num_gpus, num_cores=num_cores()
+        )
 
 
 def start_of(folder: str) -> Start:

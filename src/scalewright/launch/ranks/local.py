@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.launch.ranks.forwarding import signals_to
@@ -63,14 +64,17 @@ def pick_port(env: Mapping[str, str]) -> int:
 
 
 @dataclass
-class _Ranks:
-    """The processes of one launch."""
+class LocalRanks:
+    """The processes of one world on this machine."""
 
-    processes: list[subprocess.Popen[bytes]]
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
     """Signals that the launcher received."""
     ended_by_us: set[int] = field(default_factory=set)
     """Ranks that the launcher killed."""
+    first: tuple[int, int] | None = None
+    """Rank and status of the first failure; None: no rank failed."""
+    deadline_s: float = 0.0
 
     def send(self, number: int) -> None:
         for rank, process in enumerate(self.processes):
@@ -86,6 +90,24 @@ class _Ranks:
         self.signals.append(number)
         self.send(signal.SIGKILL if is_second else number)
 
+    def are_running(self) -> bool:
+        """Look at the ranks. When one has failed, the others are asked to end, and killed if they do not."""
+        are_running = bool(self.running)  # looked at first: a rank that ends meanwhile is among the failed
+        if self.first is None and self.failed:
+            self.first = _cause(self.failed)
+            self.send(signal.SIGTERM)
+            grace_s = REQUEUE_GRACE_S if self.first[1] == ExitCode.REQUEUE else GRACE_S
+            self.deadline_s = time.monotonic() + grace_s
+        if self.first is not None and time.monotonic() > self.deadline_s:
+            self.send(signal.SIGKILL)
+        return are_running
+
+    def kill(self) -> None:
+        """Leave no process behind."""
+        self.send(signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+
     @property
     def running(self) -> list[int]:
         return [rank for rank, process in enumerate(self.processes) if process.poll() is None]
@@ -93,7 +115,7 @@ class _Ranks:
     @property
     def failed(self) -> list[tuple[int, int]]:
         """Rank and exit status of ranks that failed and were not killed by the launcher."""
-        codes = ((rank, p.returncode) for rank, p in enumerate(self.processes) if p.returncode)
+        codes = ((rank, p.returncode) for rank, p in enumerate(self.processes) if p.poll())
         return [(rank, code) for rank, code in codes if rank not in self.ended_by_us]
 
 
@@ -112,26 +134,26 @@ def run_ranks(
     for tail in tails:
         tail.skip_to_end()
     directory.exit_info.unlink(missing_ok=True)
-    started: list[subprocess.Popen[bytes]] = []
-    ranks = _Ranks(started)
+    ranks = LocalRanks()
     with signals_to(ranks.pass_on):
         try:
             for rank in range(num_ranks):
                 env = rank_environment(
                     os.environ, rank=rank, num_ranks=num_ranks, num_cores=num_cores, port=port, job=job
                 )
-                started.append(_start(directory, kind, rank, env))
-            first = _wait(ranks, lambda: on_events([event for tail in tails for event in tail.read()]), on_signal)
+                ranks.processes.append(start_rank(directory, kind, rank, env))
+            _wait(ranks, lambda: on_events([event for tail in tails for event in tail.read()]), on_signal)
         finally:
-            ranks.send(signal.SIGKILL)
-            for process in started:
-                process.wait()
+            ranks.kill()
     on_events([event for tail in tails for event in tail.read()])
-    return _exit_code(directory, ranks, first, job)
+    return _exit_code(directory, ranks, job)
 
 
-def _start(directory: RunDirectory, kind: str, rank: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "scalewright.run", kind, "--run-dir", str(directory.path)]
+def start_rank(
+    directory: RunDirectory, kind: str, rank: int, env: dict[str, str], *, run_path: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start one rank, whose log is in `directory`. It opens `run_path`, if that is another."""
+    command = [sys.executable, "-m", "scalewright.run", kind, "--run-dir", str(run_path or directory.path)]
     directory.log(rank).parent.mkdir(parents=True, exist_ok=True)
     with directory.log(rank).open("ab") as log:
         # In a session of its own, a rank gets Ctrl-C once, from this launcher, and not also from the terminal.
@@ -140,25 +162,15 @@ def _start(directory: RunDirectory, kind: str, rank: int, env: dict[str, str]) -
         )
 
 
-def _wait(ranks: _Ranks, look: Callable[[], None], on_signal: Callable[[int], None]) -> tuple[int, int] | None:
-    """Wait until all ranks have ended. Returns rank and status of the first failure; None if no rank failed."""
-    first: tuple[int, int] | None = None
-    deadline_s, num_reported = 0.0, 0
-    while ranks.running:
+def _wait(ranks: LocalRanks, look: Callable[[], None], on_signal: Callable[[int], None]) -> None:
+    """Wait until all ranks have ended."""
+    num_reported = 0
+    while ranks.are_running():
         time.sleep(POLL_S)
         look()
         for number in ranks.signals[num_reported:]:  # not in the handler, which may interrupt a write
             on_signal(number)
             num_reported += 1
-        if first is None and ranks.failed:
-            first = _cause(ranks.failed)
-            ranks.send(signal.SIGTERM)
-            deadline_s = time.monotonic() + (REQUEUE_GRACE_S if first[1] == ExitCode.REQUEUE else GRACE_S)
-        if first is not None and time.monotonic() > deadline_s:
-            ranks.send(signal.SIGKILL)
-    if first is None and ranks.failed:
-        first = _cause(ranks.failed)
-    return first
 
 
 def _cause(failed: list[tuple[int, int]]) -> tuple[int, int]:
@@ -166,12 +178,13 @@ def _cause(failed: list[tuple[int, int]]) -> tuple[int, int]:
     return min(failed, key=lambda rank_and_status: (rank_and_status[1] > 0, rank_and_status[0]))
 
 
-def _exit_code(directory: RunDirectory, ranks: _Ranks, first: tuple[int, int] | None, job: str) -> int:
+def _exit_code(directory: RunDirectory, ranks: LocalRanks, job: str) -> int:
+    """The exit code of a world that has ended. Where no rank recorded the reason, it is recorded here."""
     if signal.SIGINT in ranks.signals:
         return ExitCode.INTERRUPTED
-    if first is None:
+    if ranks.first is None:
         return ExitCode.YES
-    rank, status = first
+    rank, status = ranks.first
     recorded = directory.read_exit_info() if status > 0 else None
     if recorded is not None:
         # The rank that recorded its reason is the cause. A rank that lost it may have exited before it.

@@ -19,6 +19,12 @@ NamedTensors = Iterable[tuple[str, Tensor]]
 ROUNDED_BITS: dict[str, int] = {"int4": 4, "int3": 3}
 
 
+def stored_dtype(precision: WeightPrecision, device: torch.device) -> torch.dtype:
+    """What an engine of this precision keeps most of its weights in; fp8 is made from it."""
+    is_wide = precision == "fp32" or (precision in ROUNDED_BITS and device.type == "cpu")
+    return torch.float32 if is_wide else torch.bfloat16
+
+
 class ServedModel:
     """Weights without start values. `replace` fills them; `fill_from_seed` gives those that training starts from."""
 
@@ -36,8 +42,7 @@ class ServedModel:
         self.whole_shape, self.shape = shape, ranks.local_shape(shape)
         self.ranks, self.device = ranks, device
         self._num_bits = ROUNDED_BITS.get(precision, 0)
-        is_wide = precision == "fp32" or (self._num_bits > 0 and device.type == "cpu")
-        self.dtype = torch.float32 if is_wide else torch.bfloat16
+        self.dtype = stored_dtype(precision, device)
         positions_L = torch.arange(max_context, device=device)
         linear: LinearClass = StoredFloat8Linear if precision == "fp8" else nn.Linear
         self.transformer = _without_storage(self.shape, positions_L, constants, linear)

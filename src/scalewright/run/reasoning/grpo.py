@@ -76,15 +76,18 @@ class GrpoStage(TrainingStage):
     _pool: PooledRollouts | None = None
 
     def prepare(self) -> None:
-        config = self.config
-        self._reference: SequenceTrainer | None = None
-        if self.settings.loss.needs_reference:
-            self._reference = self.open_frozen(config.shape, config.model_id, config.start_from)
+        self._open_reference()
         self.open_engine(num_sequences=self.settings.num_sequences)
-        self._num_equal_steps = 0
         if self.settings.token_budget:
             self._pool = self._opened_pool()
             self.notes += self._pool.notes()
+
+    def _open_reference(self) -> None:
+        config = self.config
+        self._num_equal_steps = 0
+        self._reference: SequenceTrainer | None = None
+        if self.settings.loss.needs_reference:
+            self._reference = self.open_frozen(config.shape, config.model_id, config.start_from)
 
     def _opened_pool(self) -> PooledRollouts:
         folder = self.resumed_from
@@ -164,11 +167,24 @@ class GrpoStage(TrainingStage):
         )  # fmt: skip
 
     def _pooled(self, pool: PooledRollouts, step: int) -> Answered:
-        """Groups that the pool hands out in this step. One with equal rewards may be left out; nothing replaces it."""
-        settings = self.settings
+        """Groups that the pool hands out in this step."""
         result = pool.iteration(step)
         pooled = iteration_of(pool.pool, result, step=step)
-        groups, skipped = pool.scored(result), _num_skipped(result, settings)
+        answered = self._of_groups(
+            pool.scored(result), _num_skipped(result, self.settings), num_decoded_tokens=result.num_tokens
+        )
+        num_trained = sum(len(one.rollout.tokens) for one in answered.rollouts)
+        num_left_out = pooled.num_trained_tokens - num_trained
+        whole = replace(
+            pooled, num_trained_tokens=num_trained, num_wasted_tokens=pooled.num_wasted_tokens + num_left_out
+        )
+        return replace(answered, pooled=whole)
+
+    def _of_groups(
+        self, groups: Sequence[list[ScoredRollout]], skipped: Sequence[list[int]], *, num_decoded_tokens: int
+    ) -> Answered:
+        """Groups of any size with their advantages. One with equal rewards may be left out; nothing replaces it."""
+        loss = self.settings.loss
         equal = [len({one.score.reward for one in group}) == 1 for group in groups]
         rollouts: list[ScoredRollout] = []
         rewards: list[float] = []
@@ -176,24 +192,24 @@ class GrpoStage(TrainingStage):
         num_skipped: list[int] = []
         for group, skips, is_equal in zip(groups, skipped, equal, strict=True):
             self._count(group)
-            if is_equal and settings.loss.drops_equal_groups:
+            if is_equal and loss.drops_equal_groups:
                 continue
             own = self._rewards(group)
             rollouts, rewards, num_skipped = rollouts + group, rewards + own, num_skipped + skips
-            advantages += group_advantages(settings.loss, torch.tensor([own])).flatten().tolist()
+            advantages += group_advantages(loss, torch.tensor([own])).flatten().tolist()
         self.session.totals.add("num_groups", len(groups))
         self.session.totals.add("num_equal_groups", sum(equal))
         if groups:
             self._check_equal(is_equal=all(equal))
-        num_trained = sum(len(one.rollout.tokens) for one in rollouts)
-        num_left_out = pooled.num_trained_tokens - num_trained
         return Answered(
             rollouts=rollouts, advantages=advantages, rewards=rewards, num_groups=len(groups), num_equal=sum(equal),
-            num_decoded_tokens=result.num_tokens, num_skipped=num_skipped,
-            pooled=replace(
-                pooled, num_trained_tokens=num_trained, num_wasted_tokens=pooled.num_wasted_tokens + num_left_out
-            ),
+            num_decoded_tokens=num_decoded_tokens, num_skipped=num_skipped,
         )  # fmt: skip
+
+    @property
+    def has_old_tokens(self) -> bool:
+        """Whether older weights drew some tokens of a step, and the number of its answers varies."""
+        return self._pool is not None
 
     def _problems(self, step: int, number: int) -> list[Problem]:
         """Problems of a step: the next of an endless row of shuffled epochs."""
@@ -250,9 +266,9 @@ class GrpoStage(TrainingStage):
         ]  # fmt: skip
 
     def _parts(self, num: int) -> list[range]:
-        """Answers of each update: `gbs`; of a number that a token budget decides, about as many, in equal parts."""
+        """Answers of each update: `gbs`; of a number that varies, about as many, in equal parts."""
         gbs = int(self.config.layout.gbs)
-        if self._pool is None:
+        if not self.has_old_tokens:
             return [range(start, min(start + gbs, num)) for start in range(0, num, gbs)]
         num_parts = max(round(num / gbs), 1) if num else 0
         bounds = [num * part // num_parts for part in range(num_parts + 1)] if num else [0]
@@ -288,7 +304,7 @@ class GrpoStage(TrainingStage):
             engine = [answered.rollouts[places[index]].rollout.log_probs for index in own]
             recorded = [batch.per_token(engine) for batch in batches]
         old: Sequence[Tensor | None] = [None] * len(batches)
-        if self._pool is not None and self.settings.loss.correction == "none":
+        if self.has_old_tokens and self.settings.loss.correction == "none":
             old = recorded  # nothing else corrects for the weights that drew a token
         elif has_old:
             old = self.log_probs(self.trainer, batches)

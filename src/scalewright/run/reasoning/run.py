@@ -66,6 +66,10 @@ def _training_stage(config: ReasonRun) -> type[TrainingStage]:
         from scalewright.run.reasoning.sft import SftStage
 
         return SftStage
+    if config.roles.are_separate:
+        from scalewright.run.hybrid.trainer_role import SeparateGrpoStage
+
+        return SeparateGrpoStage
     if config.stage == "grpo":
         from scalewright.run.reasoning.grpo import GrpoStage
 

@@ -34,6 +34,12 @@ class ScoredRollout:
     score: Score
 
 
+def sampling_of(config: ReasonRun) -> Sampling:
+    """How answers to train on are drawn."""
+    chosen = config.engine.sampling
+    return Sampling(temperature=chosen.temperature, top_p=chosen.top_p_frac, top_k=chosen.top_k, seed=config.seed)
+
+
 class StageSession:
     """One rank's view of a stage."""
 
@@ -72,10 +78,7 @@ class StageSession:
         return self.engine
 
     def sampling(self) -> Sampling:
-        chosen = self.config.engine.sampling
-        return Sampling(
-            temperature=chosen.temperature, top_p=chosen.top_p_frac, top_k=chosen.top_k, seed=self.config.seed
-        )
+        return sampling_of(self.config)
 
     def answers(
         self, problems: Sequence[Problem], *, num_answers: int, sampling: Sampling, label: str, is_step: bool = True

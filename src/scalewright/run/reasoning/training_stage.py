@@ -42,6 +42,7 @@ from scalewright.run.reasoning.session import StageSession
 from scalewright.run.reasoning.start import StartWeights, start_state, start_weights
 from scalewright.run.reasoning.trainer import SequenceTrainer, UpdateResult, open_trainer
 from scalewright.run.saves import Saves
+from scalewright.run.signals import StopRequestedError
 from scalewright.run.step_log import StepClock, StepLog
 from scalewright.workload.reasoning.lora_settings import LoraSettings
 from scalewright.workload.reasoning.stage_run import ReasonRun
@@ -54,6 +55,8 @@ class TrainingStage(ABC):
 
     writes_answers: ClassVar[bool] = False
     """Whether it trains on answers that it writes itself: such a stage has a timeline and a record of iterations."""
+    records_iterations: ClassVar[bool] = True
+    """Whether the stage writes that record itself."""
 
     def __init__(self, config: ReasonRun, rank: RankContext, device: torch.device) -> None:
         self.config, self.rank, self.device = config, rank, device
@@ -71,6 +74,8 @@ class TrainingStage(ABC):
         self.notes: list[str] = []
         self.resumed_from: Path | None = None
         """The checkpoint that this attempt goes on from."""
+        self.first_step = 0
+        """Of this attempt."""
         self._curve: LineWriter | None = None
         self.rollouts: RolloutLog | None = None
         self.iterations: IterationLog | None = None
@@ -95,7 +100,7 @@ class TrainingStage(ABC):
         with self.rank.watchdog.suspended():
             if self.lora is not None or not self.session.directory.checkpoint_steps():
                 self._load(self.trainer, self._start)  # a checkpoint of adapters does not hold their base
-        first = self.saves.resume(self._restore)
+        first = self.first_step = self.saves.resume(self._restore)
         with self.rank.watchdog.suspended():
             if first < self.config.steps:
                 self.prepare()
@@ -104,10 +109,15 @@ class TrainingStage(ABC):
             self.rollouts = RolloutLog(self.session, first_step=first)
         if self.writes_answers:
             self.session.clock.timeline = TimelineWriter(self.session.directory, "trainer", self.rank.world.rank)
-            self.iterations = IterationLog(self.session, self.hybrid_settings()) if self.session.is_first else None
+            if self.records_iterations and self.session.is_first:
+                self.iterations = IterationLog(self.session, self.hybrid_settings())
         with StageMeter(self.session) as meter:
             for step in range(first, self.config.steps):
-                self._timed_step(step, meter)
+                try:
+                    self._timed_step(step, meter)
+                except StopRequestedError:  # before anything of this step was trained
+                    self.saves.save(step, wait=True)
+                    return ExitCode.REQUEUE
                 with self.session.clock.part("checkpoint"):
                     is_stopping = self.saves.after_step(step + 1, stop=self.rank.stop.requested is not None)
                 if is_stopping:

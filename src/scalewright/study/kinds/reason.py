@@ -33,6 +33,7 @@ from scalewright.workload.generate_run import SamplingSettings
 from scalewright.workload.language_run import OptimizerSettings
 from scalewright.workload.named import resolve_model
 from scalewright.workload.reasoning.policy_loss import policy_loss
+from scalewright.workload.reasoning.role_settings import RoleSettings, role_settings
 from scalewright.workload.reasoning.stage_run import (
     DistillSettings,
     EvaluationSettings,
@@ -139,8 +140,17 @@ class ReasonOptions:
     top_p: float = 1.0
     top_k: int = 0
     engine_precision: str = AUTO
-    engine_tp: int = 1
+    engine_tp: int | str = 1
+    """Ranks of an engine; with `engines`, one number for all of them or one for each: 2,1."""
     max_running: int = 256
+    engines: int = 0
+    """Of GRPO: engines beside the trainer; 0: the trainer's ranks write the answers."""
+    staleness: int = 0
+    """Versions that a trained answer may be behind the trainer."""
+    sync: str = AUTO
+    """How engines get new weights: auto, broadcast, peers or file."""
+    progress_every: int = 16
+    """Decode steps between two reports of an engine."""
     precision: str = AUTO
     """Of the trainer: bf16 on GPUs, fp32 on CPUs."""
 
@@ -211,7 +221,10 @@ class ReasonKind:
     ) -> Execution:
         point = parse_options(_OPTIONS, options, where=where)
         config = resolve_stage(catalog, _request(point), env=dict(os.environ))
-        execution = Execution(kind="reason", config=config.document(), path=path, num_ranks=config.num_ranks)
+        execution = Execution(
+            kind="reason", config=config.document(), path=path, num_ranks=config.num_ranks,
+            engine_ranks=config.roles.engine_ranks,
+        )  # fmt: skip
         if not predicts or execution.is_finished:
             return execution
         if config.num_ranks > 1:
@@ -301,7 +314,7 @@ def _settings(point: ReasonOptions) -> StageSettings:
         bounds = {name: getattr(point, name) for name in LOSS_BOUNDS if getattr(point, name) is not None}
         return GrpoSettings(
             num_prompts=point.num_prompts or 32, num_answers=point.answers or 8, num_epochs=point.epochs,
-            loss=policy_loss(point.loss, correction=point.correction, **bounds),
+            loss=policy_loss(point.loss, correction=point.correction, **bounds), roles=_roles(point)[0],
             token_budget=_token_budget(point.token_budget), retention=point.retention,
             groups=point.groups, old_tokens=point.old_tokens, stale_keys=point.stale_keys,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -320,6 +333,16 @@ def _token_budget(text: str | int) -> int:
     if not num_tokens.is_integer():
         raise ConfigError(f"the token budget is {text}: give a whole number of tokens, such as 4096 or 4k")
     return int(num_tokens)
+
+
+def _roles(point: ReasonOptions) -> tuple[RoleSettings, int]:
+    """Engines beside the trainer, and the ranks that share the trainer's own engine."""
+    if point.stage != "grpo" and point.engines:
+        raise ConfigError(f"--engines {point.engines}: only grpo has engines beside its trainer; leave it out")
+    roles, engine_tp = role_settings(
+        engines=point.engines, engine_tp=point.engine_tp, staleness=point.staleness, sync=point.sync
+    )
+    return replace(roles, progress_every=point.progress_every), engine_tp
 
 
 def _distillation(point: ReasonOptions, *, packs: bool) -> DistillSettings:
@@ -374,7 +397,7 @@ def _request(point: ReasonOptions) -> ReasonRequest:
             ),
             "checkpoint_every": int(every) if every.isdigit() else every,
             "engine": {
-                "tp": point.engine_tp, "max_running": point.max_running,
+                "tp": _roles(point)[1], "max_running": point.max_running,
                 "sampling": SamplingSettings(
                     temperature=point.temperature, top_p_frac=point.top_p, top_k=point.top_k
                 ),
