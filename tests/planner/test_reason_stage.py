@@ -119,6 +119,24 @@ def test_scoring_passes_follow_from_the_loss() -> None:
     assert predicted(both, "leonardo").step_parts["log_probs"].time_s == pytest.approx(2 * halved)
 
 
+def test_a_token_budget_spares_the_tail_and_trains_the_same() -> None:
+    """Lengths with a mean of 200 and a longest of 1,700; the budget is what a step writes that waits for all."""
+    lengths = SequenceLengths(prompts=(64,), answers=(*[100] * 15, 1700))
+    free = GrpoSettings(num_prompts=32, num_answers=8)
+    all_done, budget, stale = (
+        stage_load(run_of("grpo", settings=replace(free, **changes)), lengths)  # type: ignore[arg-type]
+        for changes in ({}, {"token_budget": 256 * 200}, {"token_budget": 256 * 200, "stale_keys": True})
+    )
+    parts = [predicted(load, "leonardo").step_parts for load in (all_done, budget, stale)]
+    generation = [part["generation"].time_s for part in parts]
+    assert generation[2] < 0.6 * generation[0]
+    assert generation[2] < generation[1], "long prefixes are read again"
+    assert parts[1]["training"].time_s == pytest.approx(parts[0]["training"].time_s, rel=0.05)
+    assert (budget.num_samples, budget.num_tokens) == (all_done.num_samples, all_done.num_tokens)
+    small = stage_load(run_of("grpo", settings=replace(free, token_budget=4096)), lengths)
+    assert small.num_updates == 1, "fewer answers than gbs are one update"
+
+
 def test_a_forward_pass_is_a_third_of_an_update_or_less() -> None:
     parts = on_system("grpo").step_parts
     assert 0.2 < parts["log_probs"].time_s / 1.75 / parts["training"].time_s < 0.5

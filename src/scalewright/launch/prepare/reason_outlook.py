@@ -109,7 +109,8 @@ def stage_load(run: ReasonRun, lengths: SequenceLengths | None = None) -> StageL
     if isinstance(settings, SftSettings):
         return _trained(base, run, lengths, packs=settings.packs)
     if isinstance(settings, GrpoSettings):
-        return _rewarded(base, run, settings, lengths)
+        written = _budgeted if settings.token_budget else _rewarded
+        return written(base, run, settings, lengths)
     if isinstance(settings, GenerateSettings):
         return _generated(base, run, settings, lengths)
     if isinstance(settings, DistillSettings):
@@ -141,6 +142,39 @@ def _rewarded(base: StageLoad, run: ReasonRun, settings: GrpoSettings, lengths: 
         num_samples=settings.num_sequences * base.num_steps,
         num_tokens=settings.num_sequences * statistics.fmean(lengths.answers) * base.num_steps,
     )
+
+
+def _budgeted(base: StageLoad, run: ReasonRun, settings: GrpoSettings, lengths: SequenceLengths) -> StageLoad:
+    """A step writes its token budget, with as many answers open as there is room for until it ends.
+
+    Each open answer gets an equal share of the budget. Before that its prefix is read again, unless keys stay. An
+    answer that is open at some moment is longer than others, and half written. Answers that are given up are not
+    counted.
+    """
+    copies, dp, gbs = run.num_ranks // run.engine.tp, int(run.layout.dp), int(run.layout.gbs)
+    num_mean = statistics.fmean(lengths.answers)
+    num_prefix = 0.0 if settings.stale_keys else statistics.fmean(n**2 for n in lengths.answers) / (2 * num_mean)
+    num_open = min(settings.num_sequences, run.engine.max_running * copies)
+    num_trained = max(settings.token_budget / num_mean, 1.0)
+    each = max(round(num_trained / gbs), 1)
+    update_size = max(round(num_trained / each / dp), 1) * dp
+    sized = replace(run, layout=replace(run.layout, gbs=update_size, mbs=1))
+    prompt_len = max(round(statistics.fmean(lengths.prompts) + num_prefix), 1)
+    return replace(
+        base,
+        rollout=RolloutLoad(
+            num_prompts=num_open, num_answers=1, prompts=fixed(prompt_len),
+            answers=fixed(max(round(settings.token_budget / num_open), 1)), max_running=run.engine.max_running,
+        ),
+        update=update_load(sized, lengths, packs=False, num_rows=int(run.layout.mbs)),
+        num_updates=each * settings.num_epochs,
+        num_scorings=(
+            (1.0 if settings.num_epochs > 1 else (each - 1) / each) + float(settings.loss.needs_reference)
+        ) / settings.num_epochs,
+        has_sync=True,
+        num_samples=round(num_trained * base.num_steps),
+        num_tokens=float(settings.token_budget * base.num_steps),
+    )  # fmt: skip
 
 
 def _generated(base: StageLoad, run: ReasonRun, settings: GenerateSettings, lengths: SequenceLengths) -> StageLoad:
@@ -204,12 +238,15 @@ def distribution(lengths: Sequence[int], *, longest: int) -> LengthDistribution:
     return LogNormalLength(num_mean=mean, cv=spread / mean, num_max=longest)
 
 
-def update_load(run: ReasonRun, lengths: SequenceLengths, *, packs: bool) -> UpdateLoad:
-    """Micro-batches of one update on one rank, made from sampled lengths as the trainer makes them."""
+def update_load(run: ReasonRun, lengths: SequenceLengths, *, packs: bool, num_rows: int = 0) -> UpdateLoad:
+    """Micro-batches of one update on one rank, made from sampled lengths as the trainer makes them.
+
+    `num_rows` of a micro-batch are those of the layout where none is given.
+    """
     dp, gbs, row_tokens = int(run.layout.dp), int(run.layout.gbs), run.row_tokens or run.context
     own = sorted(lengths.update(gbs), key=sum)[::dp]
     sizes = [min(prompt + reply - 1, row_tokens) for prompt, reply in own]
-    num_rows, order = int(run.layout.mbs), longest_first(sizes)
+    num_rows, order = num_rows or int(run.layout.mbs), longest_first(sizes)
     if packs:
         rows = packed_rows(order, sizes, row_tokens)
         num_micro, num_all, num_tokens = -(-len(rows) // num_rows), len(rows), len(rows) * row_tokens
