@@ -13,7 +13,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 OF_STAGES = {
     "--attempts", "--catalog", "--device", "--help", "--json", "--largest", "--layout", "--max-response", "--model",
     "--numbers", "--operators", "--prompts", "--ranks", "--reward", "--run-dir", "--seed", "--start-from", "--task",
-    "--tokenizer",
+    "--tokenizer", "--sandbox", "--reward-timeout", "--reward-memory", "--broken-reward",
 }  # fmt: skip
 OF_TRAINING = (
     "--batch --checkpoint-every --eval-answers --eval-every --eval-problems --learning-rate --lora --precision --steps"

@@ -42,7 +42,7 @@ class Check:
     """One fact about the machine: what was checked, and the state it is in."""
 
     name: str
-    area: Literal["installed", "visible", "permitted", "untested"]
+    area: Literal["installed", "visible", "permitted", "sandbox", "untested"]
     state: State
     detail: str
 
@@ -57,6 +57,7 @@ def inspect_machine() -> list[Check]:
         _fabric,
         _slurm,
         _permissions,
+        _sandbox,
     )
     return [*(check for probe in probes for check in probe()), *_untested()]
 
@@ -216,6 +217,15 @@ def _namespace_check() -> Check:
     denied = f"unshare: {os.strerror(code)}; shaped networks need root"
     detail = "a namespace could be created" if code == 0 else denied
     return Check(name="network namespaces", area="permitted", state=state, detail=detail)
+
+
+def _sandbox() -> Iterator[Check]:
+    """Protections of rewards, each tried by an attack."""
+    from scalewright.data.sandbox.protections import what_is_possible
+
+    for one in what_is_possible():
+        detail = f"by {one.how}" if one.is_on else one.why_not
+        yield Check(name=one.name, area="sandbox", state="ok" if one.is_on else "denied", detail=detail)
 
 
 def _untested() -> list[Check]:

@@ -171,6 +171,10 @@ class StageRecord:
     num_groups: int = 0
     num_equal_groups: int = 0
     """Groups whose answers all had the same reward: they teach nothing."""
+    reward_failures: dict[str, int] = field(default_factory=dict)
+    """Answers whose reward failed in the sandbox, by kind: time, memory, crash, ..."""
+    sandbox: dict[str, str] = field(default_factory=dict)
+    """Protections of the sandbox on this host, on or off and why; empty: rewards did not run in one."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -195,7 +199,8 @@ def read_stage(directory: RunDirectory) -> StageRecord:
     """The record of a stage that ended."""
     doc = read_document(directory.stage, STAGE)
     try:
-        body = {f.name: doc[f.name] for f in fields(StageRecord)}
+        since: dict[str, Any] = {"reward_failures": {}, "sandbox": {}}  # records of earlier versions have none
+        body = {f.name: (since | dict(doc))[f.name] for f in fields(StageRecord)}
         if body["stage"] not in get_args(StageName):
             raise KeyError("stage")
         body["accuracy"] = _accuracy(body["accuracy"])
@@ -240,6 +245,8 @@ class CurvePoint:
     effective_sample_frac: float | None = None
     clip_frac: float | None = None
     equal_groups_frac: float | None = None
+    reward_failures: dict[str, int] | None = None
+    """Answers of the step whose reward failed in the sandbox, by kind."""
     accuracy_frac: float | None = None
     """Greedy, on the test split, where this step was evaluated."""
     num_tokens: int = 0

@@ -21,9 +21,10 @@ def test_the_reward_of_the_documentation_scores_its_prompts() -> None:
     lines = read_prompts(EXAMPLE / "prompts.jsonl")
     texts = [str(lines[0].fields["answer"]), "999", "what"]
     rows = [{**line.fields, "response": text} for line, text in zip(lines, texts, strict=False)]
-    reward = open_reward(spec, timeout_s=30.0)
+    settings = TaskSettings(kind="files", prompts="prompts.jsonl", tokenizer="tokenizer", reward=spec)
+    reward = open_reward(settings)
     try:
-        graded = scores(reward.values(rows), rows, name=spec, correct_from=1.0)
+        graded = scores(reward.values(rows), rows, settings)
     finally:
         reward.close()
     assert [score.reward for score in graded] == [1.0, 0.1, 0.0]

@@ -17,6 +17,12 @@ Operators = Annotated[str | None, typer.Option(help="Countdown: some of +-*/.")]
 Attempts = Annotated[int | None, typer.Option(help="Countdown: most attempts of an answer; more make a longer tail.")]
 PromptFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Files: prompts as JSON lines or text lines.")]
 RewardText = Annotated[str | None, typer.Option(help="Files: module:function, file.py:function or command: PROGRAM.")]
+SandboxText = Annotated[
+    str | None, typer.Option(help="Files: rewards run in a sandbox: off, auto (what the host permits), strict.")
+]
+RewardTimeout = Annotated[float | None, typer.Option(help="Files: seconds for a batch of answers; default: 60.")]
+RewardMemory = Annotated[str | None, typer.Option(help="Sandbox: memory of a job; default: 512 MiB.")]
+BrokenReward = Annotated[float | None, typer.Option(help="Sandbox: reward where the reward itself fails; default: 0.")]
 MaxResponse = Annotated[int | None, typer.Option(help="Files: most tokens of an answer; default: 1024.")]
 TokenizerFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Files: folder with tokenizer.json.")]
 TraceFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Files: prompt and response as JSON lines.")]
@@ -38,6 +44,13 @@ LayoutText = Annotated[str | None, typer.Option(help="dp=4,zero=3 or tp=2,dp=2; 
 RankCount = Annotated[int | None, typer.Option(help="Processes; default: the layout's, or one per GPU.")]
 SeedNumber = Annotated[int, typer.Option(help="Of weights, problems, order and sampling.")]
 Temperature = Annotated[float, typer.Option(help="Of sampled answers.")]
+
+
+def num_bytes(size: str | None) -> int | None:
+    """Bytes of a size such as 512 MiB."""
+    from scalewright import units
+
+    return None if size is None else int(units.parse(size, units.BYTES))
 
 
 def text(path: Path | None) -> str | None:

@@ -34,3 +34,28 @@ def _compared(text: str, right: str) -> dict[str, Any]:
 def _last(text: str) -> float | None:
     numbers = NUMBER.findall(text)
     return float(numbers[-1].replace(",", "")) if numbers else None
+
+
+def run_tests(*, prompts: Sequence[str], completions: Sequence[str], tests: Sequence[str], **_: Any) -> list[Any]:
+    """1 where the response is Python code that passes the asserts of the field `tests`, run in the sandbox.
+
+    As a task's reward it needs `--sandbox auto` or `strict`, and has the task's limits; called from Python it has the
+    sandbox's own.
+    """
+    from scalewright.data.reasoning.sandboxed_rewards import RewardFailure, TestsReward, open_pool
+    from scalewright.data.sandbox.types import SandboxLimits
+
+    del prompts
+    rows = [
+        {"id": place, "response": text, "tests": code}
+        for place, (text, code) in enumerate(zip(completions, tests, strict=True))
+    ]
+    reward = TestsReward(open_pool(SandboxLimits()))
+    try:
+        values = reward.values(rows)
+    finally:
+        reward.close()
+    return [
+        {"reward": 0.0, "is_correct": False, "why": one.why} if isinstance(one, RewardFailure) else one
+        for one in values
+    ]

@@ -54,15 +54,18 @@ def _module_of_file(path: Path) -> ModuleType:
     return module
 
 
-def answer(function: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The values of one batch, or what went wrong. Columns of the file are lists, as in TRL's reward functions."""
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The arguments of the function: prompts, completions, and each field of the file."""
     keys = {key for row in rows for key in row} - set(OWN_KEYS)
     columns = {key: [row.get(key) for row in rows] for key in sorted(keys)}
+    return {"prompts": [row["prompt"] for row in rows], "completions": [row["response"] for row in rows], **columns}
+
+
+def answer(function: Callable[..., Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of one batch, or what went wrong. Columns of the file are lists, as in TRL's reward functions."""
     where = f"problems {rows[0]['id']} to {rows[-1]['id']}"
     try:
-        values = function(
-            prompts=[row["prompt"] for row in rows], completions=[row["response"] for row in rows], **columns
-        )
+        values = function(**columns_of(rows))
     except Exception as error:  # the function is the user's code
         return {"error": f"raised {type(error).__name__} on {where}: {error}"}
     if values is None or isinstance(values, str | bytes | dict) or not hasattr(values, "__iter__"):

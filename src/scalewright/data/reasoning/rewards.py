@@ -11,16 +11,27 @@ import math
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from scalewright.data.reasoning.prompt_files import shown
+from scalewright.data.reasoning.sandboxed_rewards import (
+    RUN_TESTS,
+    RewardFailure,
+    SandboxedReward,
+    TestsReward,
+    open_pool,
+)
+from scalewright.data.reasoning.settings import TaskSettings
 from scalewright.data.reasoning.task import Score
+from scalewright.data.sandbox.protections import check_mode, protections_here
 from scalewright.errors import ConfigError, EnvironmentFailedError
 
 COMMAND_PREFIX = "command:"
@@ -170,8 +181,36 @@ def _span(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(rows)} answers, problems {rows[0]['id']} to {rows[-1]['id']}"
 
 
-def open_reward(spec: str, *, timeout_s: float) -> Reward:
-    """The reward that a text names."""
+def open_reward(settings: TaskSettings) -> Reward:
+    """The reward that the settings name, in the sandbox if they say so."""
+    spec, timeout_s = settings.reward, settings.reward_timeout_s
+    if settings.sandbox != "off":
+        return _sandboxed(settings)
+    if spec == RUN_TESTS:
+        raise ConfigError("reward run_tests executes the answers: give --sandbox auto or --sandbox strict")
+    arguments = command_arguments(spec)
+    if arguments:
+        return CommandReward(arguments=arguments, timeout_s=timeout_s)
+    return FunctionReward(spec=spec, timeout_s=timeout_s)
+
+
+def _sandboxed(settings: TaskSettings) -> Reward:
+    check_mode(settings.sandbox, protections_here() if settings.sandbox == "strict" else ())
+    spec, limits = settings.reward, settings.sandbox_limits()
+    if spec == RUN_TESTS:
+        return TestsReward(open_pool(limits))
+    arguments = command_arguments(spec)
+    if arguments:
+        program = shutil.which(arguments[0]) or arguments[0]
+        named = [Path(one).absolute() for one in (program, *arguments[1:]) if Path(one).exists()]
+        folders = {one if one.is_dir() else one.parent for path in named for one in (path, path.resolve())}
+        pool = open_pool(limits, readable=sorted(map(str, folders)))
+        return SandboxedReward(spec, pool, batch=settings.reward_batch, arguments=[program, *arguments[1:]])
+    return SandboxedReward(spec, open_pool(limits, preload=spec), batch=settings.reward_batch)
+
+
+def command_arguments(spec: str) -> list[str]:
+    """The program of `command: PROGRAM ARGUMENTS`; empty where the text names a function."""
     if spec.startswith(COMMAND_PREFIX):
         try:
             arguments = shlex.split(spec.removeprefix(COMMAND_PREFIX))
@@ -179,20 +218,39 @@ def open_reward(spec: str, *, timeout_s: float) -> Reward:
             raise ConfigError(f"reward {spec!r}: {error}; write command: PROGRAM ARGUMENTS") from error
         if not arguments:
             raise ConfigError(f"reward {spec!r} names no program: write command: PROGRAM ARGUMENTS")
-        return CommandReward(arguments=arguments, timeout_s=timeout_s)
+        return arguments
     place, colon, function = spec.rpartition(":")
     if not colon or not place or not function.isidentifier():
         raise ConfigError(
             f"reward {spec!r}: write package.module:function, file.py:function, or command: PROGRAM ARGUMENTS"
         )
-    return FunctionReward(spec=spec, timeout_s=timeout_s)
+    return []
 
 
-def scores(values: Sequence[Any], rows: Sequence[Mapping[str, Any]], *, name: str, correct_from: float) -> list[Score]:
-    """Checked scores. A value is a number, or an object with reward and, if it likes, is_correct and why."""
+def scores(values: Sequence[Any], rows: Sequence[Mapping[str, Any]], settings: TaskSettings) -> list[Score]:
+    """Checked scores. A value is a number, or an object with reward and, if it likes, is_correct and why.
+
+    In the sandbox a value that is none costs its own answer only.
+    """
+    name, correct_from = settings.reward, settings.correct_from
     if len(values) != len(rows):
         raise ConfigError(f"reward {name}: gave {len(values)} values for {_span(rows)}: give one for each answer")
-    return [_score(value, row, name=name, correct_from=correct_from) for value, row in zip(values, rows, strict=True)]
+    graded = []
+    for value, row in zip(values, rows, strict=True):
+        try:
+            if isinstance(value, RewardFailure):
+                graded.append(_broken(settings, value.kind, value.why))
+            else:
+                graded.append(_score(value, row, name=name, correct_from=correct_from))
+        except ConfigError as error:
+            if settings.sandbox == "off":
+                raise
+            graded.append(_broken(settings, "value", str(error)))
+    return graded
+
+
+def _broken(settings: TaskSettings, kind: str, why: str) -> Score:
+    return Score(reward=settings.broken_reward, is_correct=False, why=why, failure=kind)
 
 
 def _score(value: Any, row: Mapping[str, Any], *, name: str, correct_from: float) -> Score:

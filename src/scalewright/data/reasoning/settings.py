@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from scalewright import units
+from scalewright.data.sandbox.types import SandboxLimits, SandboxMode
 from scalewright.errors import ConfigError
 
 TaskKind = Literal["countdown", "files"]
@@ -48,7 +51,14 @@ class TaskSettings:
     max_response: int = 1024
     """Files: tokens of an answer."""
     reward_timeout_s: float = 60.0
-    """Files: longest time for one batch of answers."""
+    """Files: longest time for one batch of answers; in the sandbox, of one answer that runs alone as well."""
+    sandbox: SandboxMode = "off"
+    """Files: off: the reward has the rights of the user; auto: it runs with what the host permits; strict: with every
+    protection, or not at all."""
+    reward_memory_bytes: int = 512 * units.MIB
+    """Files: memory of one job in the sandbox."""
+    broken_reward: float = 0.0
+    """Files: reward of an answer whose reward failed in the sandbox."""
     reward_batch: int = 256
     """Files: answers that the reward gets at once."""
     correct_from: float = 1.0
@@ -89,3 +99,12 @@ class TaskSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give {least} or more")
         if not 0.0 < self.reward_timeout_s < float("inf"):
             raise ConfigError(f"reward_timeout_s is {self.reward_timeout_s:g}: give a time above 0 s")
+        if self.sandbox not in get_args(SandboxMode):
+            raise ConfigError(f"sandbox is {self.sandbox!r}: choose {', '.join(get_args(SandboxMode))}")
+        if not math.isfinite(self.broken_reward):
+            raise ConfigError(f"broken_reward is {self.broken_reward:g}: give a finite number, such as 0")
+        self.sandbox_limits()
+
+    def sandbox_limits(self) -> SandboxLimits:
+        """What one job of the reward may use."""
+        return SandboxLimits(time_s=self.reward_timeout_s, memory_bytes=self.reward_memory_bytes)

@@ -44,6 +44,8 @@ class Score:
     is_correct: bool
     why: str
     """One phrase for people: `step 2: 3 * 4 = 13 is wrong`."""
+    failure: str = ""
+    """How the reward itself failed, as the sandbox counts it (time, memory, ...); empty: it did not."""
 
     def __post_init__(self) -> None:
         assert math.isfinite(self.reward), "a task refuses rewards that are not finite"

@@ -16,6 +16,7 @@ from scalewright.data.reasoning.rewards import Reward, open_reward, scores
 from scalewright.data.reasoning.settings import TaskSettings
 from scalewright.data.reasoning.task import Problem, Score, Split, Trace
 from scalewright.data.reasoning.tokenizer import open_tokenizer, pad_token, stop_tokens
+from scalewright.data.sandbox.protections import check_mode, protections_here
 from scalewright.errors import ConfigError
 
 
@@ -24,6 +25,8 @@ class TextTask:
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
+        if settings.sandbox == "strict":
+            check_mode(settings.sandbox, protections_here())  # refused now, not at the first reward
         folder = Path(settings.tokenizer)
         self.tokenizer = open_tokenizer(folder)
         self._stops = stop_tokens(folder, self.tokenizer)
@@ -77,15 +80,16 @@ class TextTask:
         return self.score_many([(problem, response)])[0]
 
     def score_many(self, pairs: Iterable[tuple[Problem, Sequence[int]]]) -> list[Score]:
-        name, remaining = self.settings.reward, iter(pairs)
+        remaining = iter(pairs)
         graded: list[Score] = []
-        while batch := list(islice(remaining, self.settings.reward_batch)):
+        is_sandboxed = self.settings.sandbox != "off"  # it makes its batches itself, and runs several at once
+        while batch := list(islice(remaining, None if is_sandboxed else self.settings.reward_batch)):
             rows = [
                 {**problem.facts, "id": problem.id, "response": self.tokenizer.text(response)}
                 for problem, response in batch
             ]
             values = self._reward.values(rows)
-            graded += scores(values, rows, name=name, correct_from=self.settings.correct_from)
+            graded += scores(values, rows, self.settings)
         return graded
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -102,7 +106,7 @@ class TextTask:
             raise ConfigError(
                 "the task has no reward: give reward as package.module:function, file.py:function or command: PROGRAM"
             )
-        return open_reward(self.settings.reward, timeout_s=self.settings.reward_timeout_s)
+        return open_reward(self.settings)
 
     @cached_property
     def _traces(self) -> list[Trace]:

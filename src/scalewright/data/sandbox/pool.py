@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -52,7 +53,7 @@ class _Worker:
         self.process.wait()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class SandboxPool:
     """Workers for jobs with the same limits. `run_many` never raises for a bad job."""
 
@@ -170,6 +171,7 @@ class SandboxPool:
         mine, theirs = socket.socketpair()
         if not self._folder:
             self._folder = tempfile.mkdtemp(prefix="scalewright-sandbox-")
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             Path(self._folder).chmod(0o711)
         scratch = tempfile.mkdtemp(dir=self._folder)
         Path(scratch).chmod(0o711)

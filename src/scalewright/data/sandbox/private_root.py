@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scalewright.data.sandbox.syscalls import (
     MS_BIND,
+    MS_MOVE,
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
@@ -30,6 +31,7 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/sto
 DEVICES = ("null", "zero", "full", "random", "urandom")
 NEVER = ("/", "/proc", "/sys", "/dev", "/tmp", "/home", "/root", "/run", "/var", "/etc")
 """Not shown as a whole, even where somebody put one of them on the path of modules."""
+STAGING = ".tmp"
 NUM_FILES = 4096
 """Most files and folders of a job's /tmp."""
 KEPT_FLAGS = {"ro": MS_RDONLY, "nosuid": MS_NOSUID, "nodev": MS_NODEV, "noexec": MS_NOEXEC}
@@ -48,7 +50,7 @@ def build_root(readable: Sequence[str]) -> None:
     mount("tmpfs", "/new", "tmpfs", MS_NOSUID | MS_NODEV, EMPTY_ROOT)
     for path in shown_paths(readable):
         _show(path)
-    for name in ("proc", "tmp", "dev"):
+    for name in ("proc", "tmp", "dev", STAGING):
         Path("/new", name).mkdir(exist_ok=True)
     for name in DEVICES:
         target = Path("/new/dev", name)
@@ -111,7 +113,14 @@ def _remount_read_only(target: str) -> None:
 def private_tmp(size_bytes: int) -> None:
     """A /tmp and a /proc for this job alone, in its own mount namespace."""
     options = f"size={size_bytes},nr_inodes={NUM_FILES},mode=1777"
-    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options)
+    shown = [entry for entry in Path("/tmp").iterdir() if entry.is_dir() and not entry.is_symlink()]
+    target = f"/{STAGING}" if shown else "/tmp"
+    mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    for entry in shown:  # what is shown below /tmp stays there
+        Path(target, entry.name).mkdir()
+        mount(str(entry), f"{target}/{entry.name}", None, MS_BIND | MS_REC)
+    if shown:
+        mount(target, "/tmp", None, MS_MOVE)
     try:
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
     except OSError:

@@ -19,7 +19,7 @@ from scalewright.data.sandbox.types import Protection, SandboxJob, SandboxLimits
 from scalewright.errors import EnvironmentFailedError
 
 PROBE_LIMITS = SandboxLimits(
-    time_s=1.0, memory_bytes=64 * units.MIB, num_processes=8, output_bytes=64 * 1024, file_bytes=units.MIB
+    time_s=2.0, memory_bytes=64 * units.MIB, num_processes=8, output_bytes=64 * 1024, file_bytes=units.MIB
 )
 CHECK_NETWORK = """
 import socket
@@ -131,7 +131,7 @@ def attack(mark, **_):
     return ''
 """
 CHECK_TIME = "while True: pass"
-CHECK_MEMORY = "parts = []\nwhile True: parts.append(bytearray(1 << 20))"
+CHECK_MEMORY = "bytearray(1 << 34)"
 CHECK_OUTPUT = "while True: print('x' * 1000)"
 
 NAMESPACES, FILTER, LANDLOCK, RLIMITS, WATCH = "namespaces", "seccomp", "landlock", "rlimits", "its worker"

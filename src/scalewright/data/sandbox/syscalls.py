@@ -10,11 +10,13 @@ import platform
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 0x1, 0x2, 0x4, 0x8, 0x20
-MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 0x1000, 0x2000, 0x4000, 0x40000
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_SECCOMP = 1, 4, 24, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
-PR_CAP_AMBIENT_CLEAR_ALL = 4
+PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+PR_SET_KEEPCAPS = 8
+CAP_DAC_READ_SEARCH = 2
 SECCOMP_MODE_FILTER = 2
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 0x1, 0x2, 0x4
@@ -86,11 +88,12 @@ def prctl(option: int, *values: int) -> None:
     _checked(f"prctl {option}", _libc.prctl(ctypes.c_int(option), *padded))
 
 
-def drop_capabilities() -> None:
-    """All of them, for this process and what it starts. Needs nothing; gives up everything."""
+def drop_capabilities(*, kept: int | None = None) -> None:
+    """All of them but one, for this process and what it starts."""
     for number in range(NUM_CAPABILITIES):
         try:
-            prctl(PR_CAPBSET_DROP, number)
+            if number != kept:
+                prctl(PR_CAPBSET_DROP, number)
         except OSError:
             break  # no such capability, or the set may not be changed: no_new_privs keeps it from being gained
     with contextlib.suppress(OSError):  # Linux before 4.3 has no ambient capabilities
@@ -99,8 +102,10 @@ def drop_capabilities() -> None:
     if call is None:
         raise OSError(38, f"capset: its number on {machine()} is not known")
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-    none = (ctypes.c_uint32 * 6)()
-    _checked("capset", _libc.syscall(ctypes.c_long(call), header, none))
+    one = 0 if kept is None else 1 << kept
+    _checked("capset", _libc.syscall(ctypes.c_long(call), header, (ctypes.c_uint32 * 6)(one, one, one)))
+    if kept is not None:
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, kept)
 
 
 class _FilterProgram(ctypes.Structure):

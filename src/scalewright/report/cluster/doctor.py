@@ -14,7 +14,7 @@ COLOUR = {"ok": "green", "missing": "dim", "denied": "yellow", "broken": "red", 
 
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:
-    for area in ("installed", "visible", "permitted", "untested"):
+    for area in ("installed", "visible", "permitted", "sandbox", "untested"):
         table = plain_table("", "", "", title=area)
         for check in (c for c in checks if c.area == area):
             state = "" if area == "untested" else f"[{COLOUR[check.state]}]{check.state}[/]"

@@ -82,10 +82,19 @@ def _print_use(console: Console, record: StageRecord) -> None:
         rows.append(("engine mismatch", text))
     if record.num_groups:
         rows.append(("equal rewards", f"{record.num_equal_groups:,} of {record.num_groups:,} groups"))
+    if record.sandbox:
+        rows += _sandbox_rows(record)
     table = plain_table("", "", header=False)
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def _sandbox_rows(record: StageRecord) -> list[tuple[str, str]]:
+    """Rewards that failed, and protections that this host does not permit."""
+    counts = ", ".join(f"{num:,} by {kind}" for kind, num in record.reward_failures.items())
+    off = ", ".join(name for name, state in record.sandbox.items() if state.startswith("off"))
+    return [("failed rewards", counts or "none"), ("sandbox", f"without {off}" if off else "all protections are on")]
 
 
 def _paid(record: StageRecord) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from scalewright.records.hybrid import HybridStep
 from scalewright.records.reasoning import CurvePoint
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence
 from scalewright.run.reasoning.losses import SUMS, LossSums, PolicyLossResult
+from scalewright.run.reasoning.session import failures_of
 from scalewright.run.reasoning.training_stage import TrainingStage
 from scalewright.workload.reasoning.stage_run import DistillSettings
 
@@ -75,6 +76,8 @@ class OnPolicyDistillStage(TrainingStage):
             problems = self.problems_at(step * num, num)
         rollouts = session.answers(problems, num_answers=1, sampling=session.sampling(), label=f"{step}")
         session.totals.add("num_samples", len(rollouts))
+        session.count_rewards(rollouts)
+        outcomes = session.take_reward_outcomes()
         num_tokens = sum(len(one.rollout.tokens) for one in rollouts)
         session.totals.add("num_tokens", num_tokens)
         gbs, results = int(self.config.layout.gbs), []
@@ -90,7 +93,7 @@ class OnPolicyDistillStage(TrainingStage):
             self.iterations.write(
                 HybridStep(
                     step=step, version=step, num_finished=num, num_trained_by_staleness={0: num},
-                    num_decoded_tokens=num_tokens, num_trained_tokens=num_tokens,
+                    num_decoded_tokens=num_tokens, num_trained_tokens=num_tokens, sandbox_outcomes=outcomes,
                 )
             )  # fmt: skip
         if self.rollouts is not None and self.rollouts.due(step):
@@ -104,4 +107,5 @@ class OnPolicyDistillStage(TrainingStage):
             reward_mean=sum(one.score.reward for one in rollouts) / num,
             correct_frac=sum(one.score.is_correct for one in rollouts) / num, length_mean=num_tokens / num,
             truncated_frac=sum(one.rollout.is_cut_off for one in rollouts) / num, num_tokens=num_tokens,
+            reward_failures=failures_of(outcomes),
         )  # fmt: skip

@@ -24,7 +24,7 @@ from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence
 from scalewright.run.reasoning.losses import group_advantages, overlong_penalties
 from scalewright.run.reasoning.objectives import PolicyData, PolicyObjective
 from scalewright.run.reasoning.pooled_rollout import PooledRollouts
-from scalewright.run.reasoning.session import ScoredRollout
+from scalewright.run.reasoning.session import ScoredRollout, failures_of
 from scalewright.run.reasoning.trainer import SequenceTrainer, UpdateResult
 from scalewright.run.reasoning.training_stage import TrainingStage
 from scalewright.workload.reasoning.iteration import iteration_of
@@ -120,14 +120,15 @@ class GrpoStage(TrainingStage):
             for epoch in range(self.settings.num_epochs)
             for result in self._updates(answered, is_first=epoch == 0)
         ]
+        outcomes = self.session.take_reward_outcomes()
         self.sync_weights()
         if self._pool is not None:
             self._pool.step_done()
         if self.iterations is not None:
-            self.iterations.write(answered.iteration(step))
+            self.iterations.write(replace(answered.iteration(step), sandbox_outcomes=outcomes))
         if self.rollouts is not None and self.rollouts.due(step):
             self.rollouts.write(step, answered.rollouts, num=self.config.num_read)
-        return self._point(step, answered, updates)
+        return replace(self._point(step, answered, updates), reward_failures=failures_of(outcomes))
 
     def conclude(self) -> None:
         totals = self.session.totals
@@ -243,6 +244,7 @@ class GrpoStage(TrainingStage):
     def _count(self, rollouts: Sequence[ScoredRollout]) -> None:
         self.session.totals.add("num_samples", len(rollouts))
         self.session.totals.add("num_tokens", sum(len(one.rollout.tokens) for one in rollouts))
+        self.session.count_rewards(rollouts)
 
     def _updates(self, answered: Answered, *, is_first: bool) -> list[UpdateResult]:
         """One pass over the answers. The first update of a step needs no log-probabilities of the weights before it."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from scalewright.data.sandbox.types import FAILURES
 from scalewright.records.hybrid import SpanKind, TimelineWriter
 from scalewright.records.reasoning import PARTS, WorkName
 
@@ -20,6 +21,7 @@ NAMES = (
     "wall_s", "num_attempts", "num_samples", "num_tokens", "num_groups", "num_equal_groups", "energy_j", "busy_s",
     "occupancy", "num_decode_steps", "kv_peak",
     "kl_engines", "masked_frac", "effective_sample_frac", "clip_frac", "num_mismatches",
+    *(f"failed_{kind}" for kind in FAILURES),
 )  # fmt: skip
 """What is counted over all attempts of a stage."""
 SPAN_KINDS: dict[str, SpanKind] = {

@@ -11,6 +11,8 @@ from typing import Self
 import torch
 
 from scalewright import units
+from scalewright.data.sandbox.protections import as_texts, protections_here
+from scalewright.data.sandbox.types import FAILURES
 from scalewright.records.reasoning import (
     PARTS,
     Accuracy,
@@ -92,7 +94,7 @@ class RankUse:
 def write_record(
     session: StageSession, *, accuracy: Accuracy | None, num_trained_params: int, split: StepSplit | None = None,
     collectives: dict[str, CollectiveUse] | None = None, energy_of: str = "", notes: Sequence[str] = (),
-    num_samples: int | None = None, num_tokens: int | None = None,
+    num_samples: int | None = None, num_tokens: int | None = None, reward_failures: dict[str, int] | None = None,
 ) -> None:  # fmt: skip
     """Gather what every rank used and write the stage's record. Every rank calls this.
 
@@ -113,6 +115,8 @@ def write_record(
         record = _record(session, ranks, accuracy=accuracy, num_trained_params=num_trained_params, notes=notes)
         if num_samples is not None and num_tokens is not None:
             record = replace(record, num_samples=num_samples, num_tokens=num_tokens)
+        if reward_failures is not None:
+            record = replace(record, reward_failures=reward_failures)
         write_stage(session.directory, record)
 
 
@@ -146,6 +150,8 @@ def _record(
         num_samples=int(first["num_samples"]), num_tokens=int(first["num_tokens"]),
         train_flop=sum(rank.totals["training_flop"] for rank in ranks), mismatch=_mismatch(first),
         num_groups=int(first["num_groups"]), num_equal_groups=int(first["num_equal_groups"]), notes=list(notes),
+        reward_failures={kind: int(first[f"failed_{kind}"]) for kind in FAILURES if first[f"failed_{kind}"]},
+        sandbox=as_texts(protections_here()) if config.task.sandbox != "off" else {},
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scalewright.data.reasoning.task import Problem
+from scalewright.data.sandbox.types import FAILURES
 from scalewright.records import metric_names as names
 from scalewright.records.reasoning import (
     CurvePoint,
@@ -20,7 +21,7 @@ from scalewright.run.reasoning.exchange import from_all_ranks
 from scalewright.run.reasoning.parts import StageTotals
 from scalewright.run.reasoning.record import StageMeter, write_record
 from scalewright.run.reasoning.rollout_log import RolloutLog
-from scalewright.run.reasoning.session import ScoredRollout, StageSession
+from scalewright.run.reasoning.session import ScoredRollout, StageSession, failures_of
 from scalewright.run.reasoning.start import start_weights
 from scalewright.workload.reasoning.stage_run import GenerateSettings
 
@@ -82,6 +83,7 @@ class SampleStage:
             kept = kept_answers(scored, self.settings)
         num_tokens = sum(len(one.tokens) for one in rollouts)
         session.totals.add("num_samples", len(rollouts))
+        session.count_rewards(scored)
         session.totals.add("num_tokens", num_tokens)
         seconds = session.clock.take()
         meter.step_done(seconds)
@@ -117,7 +119,7 @@ class SampleStage:
             step=number, reward_mean=sum(one.score.reward for one in scored) / num,
             correct_frac=sum(one.score.is_correct for one in scored) / num, length_mean=num_tokens / num,
             truncated_frac=sum(one.rollout.is_cut_off for one in scored) / num, num_tokens=num_tokens,
-            seconds_by_part=seconds,
+            seconds_by_part=seconds, reward_failures=failures_of(session.take_reward_outcomes()),
         )  # fmt: skip
         append_row(curve, point.row())
         curve.close()
@@ -140,8 +142,13 @@ class SampleStage:
         note = f"{num_kept:,} of {num_sampled:,} answers are kept ({self.settings.keeps}, each once)"
         write_record(
             session, accuracy=None, num_trained_params=0, energy_of=meter.energy_of, notes=[note],
-            num_samples=num_sampled, num_tokens=round(sum(head.totals.get("num_tokens", 0.0) for head in heads)),
+            num_samples=num_sampled, num_tokens=_total(heads, "num_tokens"),
+            reward_failures={kind: num for kind in FAILURES if (num := _total(heads, f"failed_{kind}"))},
         )  # fmt: skip
+
+
+def _total(heads: Sequence[ShardHead], name: str) -> int:
+    return round(sum(head.totals.get(name, 0.0) for head in heads))
 
 
 def kept_answers(scored: Sequence[ScoredRollout], settings: GenerateSettings) -> list[StoredAnswer]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,11 @@ def sampling_of(config: ReasonRun) -> Sampling:
     return Sampling(temperature=chosen.temperature, top_p=chosen.top_p_frac, top_k=chosen.top_k, seed=config.seed)
 
 
+def failures_of(outcomes: Mapping[str, int]) -> dict[str, int] | None:
+    """Rewards that failed, by kind; None where all have a value."""
+    return {kind: num for kind, num in outcomes.items() if kind != "ok"} or None
+
+
 class StageSession:
     """One rank's view of a stage."""
 
@@ -57,6 +63,7 @@ class StageSession:
         self.clock, self.totals = StageClock(device), StageTotals()
         self.work = ModelWork.of(config.shape, num_params=config.spec.num_params)
         self.engine: PolicyEngine | None = None
+        self._reward_outcomes: Counter[str] = Counter()
 
     @property
     def directory(self) -> RunDirectory:
@@ -103,6 +110,20 @@ class StageSession:
             wait_for_all()
         with self._part("data", is_step):
             return self._merged(own, scores, num_answers=num_answers)
+
+    def count_rewards(self, rollouts: Sequence[ScoredRollout]) -> None:
+        """Count how the sandbox ended, where rewards run in one. Every rank counts the same."""
+        if self.config.task.sandbox == "off":
+            return
+        for kind, num in Counter(one.score.failure for one in rollouts).items():
+            self._reward_outcomes[kind or "ok"] += num
+            if kind:
+                self.totals.add(f"failed_{kind}", num)
+
+    def take_reward_outcomes(self) -> dict[str, int]:
+        """Of the step so far, `ok` included; the next step counts from zero."""
+        taken, self._reward_outcomes = dict(sorted(self._reward_outcomes.items())), Counter()
+        return taken
 
     @contextlib.contextmanager
     def _part(self, name: str, is_step: bool):  # type: ignore[no-untyped-def]

@@ -143,7 +143,7 @@ class TrainingStage(ABC):
 
     def hybrid_settings(self) -> HybridSettings:
         """How answers and training are arranged."""
-        return HybridSettings(mode="co-located", sync_way="copy")
+        return HybridSettings(mode="co-located", sync_way="copy", sandbox=self.config.task.sandbox)
 
     def _open_model(
         self, shape: TransformerShape, model_id: str, constants: LayerConstants | None, *, lora: LoraSettings | None

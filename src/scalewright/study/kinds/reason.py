@@ -78,6 +78,9 @@ class ReasonOptions:
     max_response: int | None = None
     reward_timeout_s: float | None = None
     reward_batch: int | None = None
+    sandbox: str | None = None
+    reward_memory_bytes: int | None = None
+    broken_reward: float | None = None
     correct_from: float | None = None
     test_frac: float | None = None
 
