@@ -19,7 +19,7 @@ from scalewright.data.sandbox.types import Protection, SandboxJob, SandboxLimits
 from scalewright.errors import EnvironmentFailedError
 
 PROBE_LIMITS = SandboxLimits(
-    time_s=2.0, memory_bytes=64 * units.MIB, num_processes=8, output_bytes=64 * 1024, file_bytes=units.MIB
+    time_s=2.0, memory_bytes=64 * units.MIB, num_processes=8, output_bytes=64 * units.KIB, file_bytes=units.MIB
 )
 CHECK_NETWORK = """
 import socket
