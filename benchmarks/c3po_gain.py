@@ -7,10 +7,11 @@
 
 Each seed is a process with one thread; seeds may run side by side on cores of their own.
 
-The task is countdown with 3 numbers up to 15, `+` and `-`, and up to 64 attempts. A random attempt hits with the
-share p of valid expressions that reach the target (0.12 to 0.4). So the attempts of an answer follow a mixture of
-geometric distributions over p, cut off at 64: 10 tokens an attempt, mean 50, 99th percentile 237, longest 487 of 8,192
-traces. The lengths of the model that GRPO starts from are measured by --prepare.
+The task is countdown with 2 numbers up to 20, `+`, `-` and `*`, and up to 32 attempts. A random attempt hits with the
+share p of valid expressions that reach the target (0.2 to 0.67). So the attempts of an answer follow a mixture of
+geometric distributions over p, cut off at 32. An attempt has 6 tokens. 8,192 traces have a mean of 22 tokens, a
+standard deviation of 0.76 times that, a 99th percentile of 89 and at most 179; the longest of 64 is 4.2 times the mean.
+The lengths of the model that GRPO starts from are measured by --prepare.
 
 Gain depends on how the time of a decode step falls when few answers are left. On a GPU it hardly falls, because a step
 reads all weights whatever the batch. On a CPU a step costs a + b n for n answers. So the model is small and 64 answers
@@ -37,8 +38,10 @@ from scalewright.records.reasoning import read_curve, read_stage, read_stored_an
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.reasoning.accuracy import rise_of_marks, wilson_rate
 
-TASK = ("--numbers", "3", "--largest", "15", "--operators", "+-", "--attempts", "64")
-NUM_PROMPTS, NUM_ANSWERS = 8, 8
+TASK = ("--numbers", "2", "--largest", "20", "--operators", "+-*", "--attempts", "32")
+NUM_TEST = 127
+"""Problems of this task that are kept for tests."""
+NUM_ANSWERS = 8
 OUTSIDE = ("evaluation", "checkpoint")
 """Parts that are no part of a step."""
 STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
@@ -61,23 +64,23 @@ def prepare(out: Path, options: argparse.Namespace) -> None:
     """Train the model that both ways start from, and measure the lengths of its answers."""
     reason(
         "sft", *TASK, "--steps", str(options.sft_steps), "--batch", "64", "--num-traces", "8192", "--eval-problems",
-        "256", "--run-dir", str(out / "start"), threads=options.threads,
+        str(NUM_TEST), "--learning-rate", "4e-3", "--run-dir", str(out / "start"), threads=options.threads,
     )  # fmt: skip
-    lengths_of(out / "start", out / "start-answers", threads=options.threads, name="start")
+    lengths_of(out / "start", out / "start-answers", options, name="start")
 
 
-def lengths_of(start: Path, path: Path, *, threads: int, name: str) -> None:
+def lengths_of(start: Path, path: Path, options: argparse.Namespace, *, name: str) -> None:
     reason(
         "generate", "--start-from", str(start), "--num-problems", "512", "--answers", "4", "--keeps", "all",
-        "--run-dir", str(path), threads=threads,
+        "--run-dir", str(path), threads=options.threads,
     )  # fmt: skip
     lengths = np.array([len(one.response) for one in read_stored_answers(path)])
-    drawn = np.random.default_rng(0).choice(lengths, (2000, NUM_PROMPTS * NUM_ANSWERS))
+    drawn = np.random.default_rng(0).choice(lengths, (2000, options.num_prompts * NUM_ANSWERS))
     median, high, highest = (float(x) for x in np.percentile(lengths, [50, 90, 99]))
     emit(
         figure="lengths", of=name, num=len(lengths), mean=float(lengths.mean()), p50=median, p90=high, p99=highest,
         longest=int(lengths.max()), cv=float(lengths.std() / lengths.mean()),
-        longest_of_64_over_mean=float(drawn.max(axis=1).mean() / lengths.mean()),
+        num_open=drawn.shape[1], longest_open_over_mean=float(drawn.max(axis=1).mean() / lengths.mean()),
     )  # fmt: skip
 
 
@@ -109,9 +112,10 @@ def decode_steps(start: Path) -> None:
 def grpo(out: Path, options: argparse.Namespace, *, name: str, steps: int, extra: tuple[str, ...] = ()) -> Path:
     path = out / f"seed-{options.seed}-{name}"
     reason(
-        "grpo", "--start-from", str(out / "start"), "--num-prompts", str(NUM_PROMPTS), "--answers", str(NUM_ANSWERS),
-        "--batch", str(NUM_PROMPTS * NUM_ANSWERS), "--steps", str(steps), "--seed", str(options.seed),
-        "--learning-rate", str(options.learning_rate), "--eval-problems", "478", "--eval-answers", "4",
+        "grpo", "--start-from", str(out / "start"), "--num-prompts", str(options.num_prompts),
+        "--answers", str(NUM_ANSWERS), "--batch", str(options.num_prompts * NUM_ANSWERS),
+        "--steps", str(steps), "--seed", str(options.seed),
+        "--learning-rate", str(options.learning_rate), "--eval-problems", str(NUM_TEST), "--eval-answers", "4",
         "--checkpoint-every", str(steps), *extra, "--run-dir", str(path), threads=options.threads,
     )  # fmt: skip
     return path
@@ -224,7 +228,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=150, help="of waiting for all")
     parser.add_argument("--more-steps-frac", type=float, default=0.1, help="steps of the budget beyond that")
-    parser.add_argument("--sft-steps", type=int, default=400)
+    parser.add_argument("--sft-steps", type=int, default=600)
+    parser.add_argument("--num-prompts", type=int, default=8, help="of a step, with 8 answers each")
     parser.add_argument("--learning-rate", type=float, default=2e-4)
     parser.add_argument("--token-budget", type=int, default=0, help="0: the mean step of waiting for all")
     parser.add_argument("--retention", type=int, default=6)
