@@ -29,7 +29,7 @@ SHAPE = TransformerShape(
 
 def synced(path: Path, ways: tuple[SyncWayName, ...], *, layout: str, **options: Any) -> Measurements:
     config = SyncRun(
-        model_id="test", shape=SHAPE, layout=parse_layout(layout), path=str(path / "files"), ways=ways, repeats=2,
+        model_id="test", shape=SHAPE, layout=parse_layout(layout), path=str(path / "files"), sync_ways=ways, repeats=2,
         device="cpu", **options,
     )  # fmt: skip
     names = [f"t{rank}" for rank in range(config.num_trainers)] + [

@@ -35,7 +35,7 @@ class SyncRun:
     num_engines: int = 1
     precision: SyncPrecision = "bf16"
     """Of the weights on the wire."""
-    ways: tuple[SyncWayName, ...] = WAY_NAMES
+    sync_ways: tuple[SyncWayName, ...] = WAY_NAMES
     repeats: int = 3
     """Syncs by each way, where the budget allows; one is always made."""
     seed: int = 0
@@ -44,7 +44,7 @@ class SyncRun:
     budget_s: float = 60.0
 
     def __post_init__(self) -> None:
-        check_some("ways", self.ways, WAY_NAMES)
+        check_some("ways", self.sync_ways, WAY_NAMES)
         for name in ("pp", "cp", "ep", "sp"):
             if int(getattr(self.layout, name)) > (0 if name == "sp" else 1):
                 raise ConfigError(
@@ -86,12 +86,12 @@ class SyncRun:
         """Most that all ranks hold together: parts and what is served of them; whole copies of a broadcast."""
         weights = float(num_params * WIDTH_BYTES[self.precision])
         copies = int(self.layout.dp) if self.layout.zero == 0 else 1
-        has_broadcast = "broadcast" in self.ways
+        has_broadcast = "broadcast" in self.sync_ways
         return weights * (2 * copies + self.num_engine_ranks * (1 + has_broadcast) + has_broadcast)
 
     def document(self) -> dict[str, Any]:
         body = asdict(self) | {"shape": shape_document(self.shape), "layout": str(self.layout)}
-        return document(self.KIND, body | {"ways": list(self.ways)})
+        return document(self.KIND, body | {"sync_ways": list(self.sync_ways)})
 
 
 def from_document(doc: Mapping[str, Any], *, where: str) -> SyncRun:
@@ -101,4 +101,4 @@ def from_document(doc: Mapping[str, Any], *, where: str) -> SyncRun:
     if set(body) != {one.name for one in fields(SyncRun)}:
         raise ConfigError(f"{where}: has other keys than a {SyncRun.KIND} of this version: choose another --run-dir")
     shape, layout = restored_shape(body["shape"], where=where), parse_layout(str(body["layout"]))
-    return SyncRun(**body | {"shape": shape, "layout": layout, "ways": tuple(body["ways"])})
+    return SyncRun(**body | {"shape": shape, "layout": layout, "sync_ways": tuple(body["sync_ways"])})

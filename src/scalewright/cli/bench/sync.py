@@ -12,7 +12,7 @@ from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 
 ModelName = Annotated[str | None, typer.Option(help="Catalogue name, config.json, or layers=..,hidden=..,heads=..")]
 TrainerLayoutText = Annotated[str, typer.Option(help="Of the trainer: dp, zero and tp.")]
-SyncWays = Annotated[str, typer.Option(help="all, or some of peers,broadcast,file.")]
+SyncWays = Annotated[str, typer.Option("--ways", help="all, or some of peers,broadcast,file.")]
 SharedFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="For a sync by file; default: the run's.")]
 WirePrecision = Annotated[str, typer.Option(help="Of weights that travel: bf16 or fp32.")]
 
@@ -22,7 +22,7 @@ def run(
     layout: TrainerLayoutText = "dp=2,zero=3",
     engines: Annotated[int, typer.Option(help="Copies of the model that receive it.")] = 1,
     engine_tp: Annotated[int, typer.Option(help="Ranks of each engine.")] = 1,
-    ways: SyncWays = "all",
+    sync_ways: SyncWays = "all",
     precision: WirePrecision = "bf16",
     path: SharedFolder = None,
     repeats: Annotated[int, typer.Option(help="Syncs by each way.")] = 3,
@@ -39,7 +39,7 @@ def run(
 
     execution = run_benchmark(
         "sync", run_dir=run_dir, as_json=as_json, catalog=catalog,
-        model=model, layout=layout, engines=engines, engine_tp=engine_tp, ways=ways, precision=precision,
+        model=model, layout=layout, engines=engines, engine_tp=engine_tp, sync_ways=sync_ways, precision=precision,
         path=None if path is None else str(path), repeats=repeats, seed=seed, budget=budget, device=device,
     )  # fmt: skip
     if read_measurements(execution.directory).summary["num_wrong"]:

@@ -230,9 +230,9 @@ class SyncBench:
     def _syncs(self, addresses: list[dict[str, str]]) -> dict[SyncWay, WayTimes] | None:
         """Repeat the ways in turn, so that a slow moment of the machine does not hit one way only."""
         config, begun_s, version = self.config, time.monotonic(), 0
-        times: dict[SyncWay, WayTimes] = {way: WayTimes() for way in config.ways}
+        times: dict[SyncWay, WayTimes] = {way: WayTimes() for way in config.sync_ways}
         for repeat in range(config.repeats):
-            for way in config.ways:
+            for way in config.sync_ways:
                 used = (time.monotonic() - begun_s) / config.budget_s
                 is_stopped, is_late = self._agreed(is_late=used > 1.0 and repeat > 0)
                 if is_stopped:

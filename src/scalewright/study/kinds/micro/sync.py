@@ -31,7 +31,7 @@ class SyncOptions:
     """Of the trainer: dp, zero and tp."""
     engines: int = 1
     engine_tp: int = 1
-    ways: str = "all"
+    sync_ways: str = "all"
     """all, or some of peers, broadcast, file, with commas."""
     precision: str = "bf16"
     """On the wire: bf16 for engines of 16 or 8 bit, fp32 for others."""
@@ -53,7 +53,8 @@ class SyncKind(MicroKind[SyncOptions]):
 
     def config(self, catalog: Catalog, options: SyncOptions, *, device: DeviceKind, folder: Path) -> SyncRun:
         spec = resolve_model(catalog, options.model)
-        ways = WAY_NAMES if options.ways.strip() == "all" else tuple(one.strip() for one in options.ways.split(","))
+        names = options.sync_ways.strip()
+        chosen = WAY_NAMES if names == "all" else tuple(one.strip() for one in names.split(","))
         if spec.transformer.moe is not None or spec.transformer.mla is not None:
             raise ConfigError(
                 f"{spec.id} is not dense: weights of engines are those of dense GPT, Llama or Qwen models"
@@ -61,7 +62,7 @@ class SyncKind(MicroKind[SyncOptions]):
         return SyncRun(
             model_id=spec.id, shape=spec.transformer, layout=parse_layout(options.layout),
             path=str((Path(options.path) if options.path else folder).resolve() / "weight-sync"),
-            num_engines=options.engines, engine_tp=options.engine_tp, ways=cast(tuple[SyncWayName, ...], ways),
+            num_engines=options.engines, engine_tp=options.engine_tp, sync_ways=cast(tuple[SyncWayName, ...], chosen),
             precision=cast(SyncPrecision, options.precision), repeats=options.repeats, seed=options.seed, device=device,
             budget_s=units.parse(options.budget, units.SECONDS),
         )  # fmt: skip
