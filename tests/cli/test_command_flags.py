@@ -22,8 +22,8 @@ OF_STAGE = {
     "sft": f"{OF_TRAINING} --data-from --num-traces --traces",
     "grpo": (
         f"{OF_TRAINING} --answers --band-high --band-low --clip-high --clip-low --correction --engine-precision "
-        "--engine-tp --engines --epochs --groups --kl-coef --loss --num-prompts --old-tokens --retention "
-        "--stale-keys --staleness --sync --temperature --tis-cap --token-budget"
+        "--engine-tp --engines --epochs --groups --kl-coef --loss --num-prompts --old-tokens --release "
+        "--retention --stale-keys --staleness --sync --temperature --tis-cap --token-budget"
     ),
     "generate": (
         "--answers --engine-precision --engine-tp --keeps --most-per-problem --num-problems "

@@ -33,6 +33,8 @@ REFUSED = [
     (("grpo", "--staleness", "1"), "--staleness 1: the trainer's own ranks write the answers"),
     (("grpo", "--engines", "1", "--sync", "mail"), "sync 'mail' is not known: choose auto, broadcast, peers, file"),
     (("grpo", "--engines", "2", "--engine-tp", "1,1,1"), "--engine-tp 1,1,1 names 3 engines, and --engines is 2"),
+    (("grpo", "--release", "maybe"), "release 'maybe' is not known: choose auto, off, on"),
+    (("grpo", "--token-budget", "4k", "--stale-keys", "--release", "on"), "choose one of them"),
     (("grpo", "--token-budget", "36"), "the token budget is 36, and one answer may have 37 tokens: give at least that"),
     (("grpo", "--token-budget", "0.5"), "the token budget is 0.5: give a whole number of tokens"),
     (("grpo", "--token-budget", "many"), "'many' is not a count"),

@@ -35,7 +35,7 @@ REWARD = "reward"
 STAGE_PARTS = {
     part: f"part_{part}"
     for part in ("data", "generation", "reward", "log_probs", "training", "weight_sync", "evaluation", "checkpoint",
-                 "idle")
+                 "idle", "release", "restore")
 }  # fmt: skip
 """Time of each part of a step; records/reasoning.py names them."""
 

@@ -27,8 +27,10 @@ from scalewright.records.run_directory import RunDirectory
 STAGE, CURVE, ROLLOUTS, ANSWERS = "reason-stage", "reason-curve", "reason-rollouts", "reason-answers"
 WorkName = Literal["prefill", "decode", "training", "log_probs"]
 StageName = Literal["sft", "grpo", "generate", "distill", "evaluate"]
-PARTS = ("data", "generation", "reward", "log_probs", "training", "weight_sync", "evaluation", "checkpoint", "idle")
-"""Parts of a stage's time, in the order of a step. idle: waiting for slower ranks, and what no other part covers."""
+PARTS = ("data", "generation", "reward", "release", "restore", "log_probs", "training", "weight_sync", "evaluation",
+         "checkpoint", "idle")  # fmt: skip
+"""Parts of a stage's time, in the order of a step. release, restore: state of the trainer or the engine leaves the
+device, and comes again. idle: waiting for slower ranks, and what no other part covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

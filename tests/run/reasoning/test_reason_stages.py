@@ -152,6 +152,23 @@ def test_a_stopped_grpo_has_one_timeline_and_each_iteration_once(started: Path, 
     assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(spans))
 
 
+def test_a_grpo_whose_trainer_and_engine_take_turns_goes_the_same_way(started: Path, tmp_path: Path) -> None:
+    whole = grpo(started, steps=3)
+    turned = replace(whole, settings=replace(whole.settings, release="on"))  # type: ignore[type-var]
+    assert run_in(tmp_path / "whole", whole) == ExitCode.YES
+    assert run_in(tmp_path / "turned", turned, stop_after=2) == ExitCode.REQUEUE
+    assert run_in(tmp_path / "turned", turned) == ExitCode.YES
+    assert curve_of(tmp_path / "turned") == curve_of(tmp_path / "whole")
+    for name, values in weights_of(tmp_path / "whole").items():
+        assert torch.equal(values, weights_of(tmp_path / "turned")[name]), name
+    record = read_stage(RunDirectory(tmp_path / "turned"))
+    assert record.seconds_by_part["release"] > 0.0
+    assert record.seconds_by_part["restore"] > 0.0
+    assert any("took turns on the device: release" in note for note in record.notes)
+    assert {"release", "restore"} <= {span.kind for span in read_timeline(RunDirectory(tmp_path / "turned"))}
+    assert not {"release", "restore"} & set(read_stage(RunDirectory(tmp_path / "whole")).seconds_by_part)
+
+
 def test_a_coarse_engine_is_seen(started: Path, tmp_path: Path) -> None:
     config = grpo(started, steps=1, engine=EngineSettings(precision="fp8"))
     assert run_in(tmp_path / "r", config) == ExitCode.YES

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
+import torch
 from torch import Tensor
 
 from scalewright.errors import ConfigError
@@ -54,6 +55,23 @@ class Engine:
         Kernels that were never chosen take seconds a size. `on_size` hears of each size before it, and of how many.
         """
         self._runner.prepare(sampler_kind([sampling]), on_size)
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.device
+
+    def cache_tensors(self) -> list[Tensor]:
+        """The memory of keys and values. Call `forget_cache` before it is released."""
+        cache = self._runner.cache
+        return [cache.keys_LNPGE, cache.values_LNPGE]
+
+    def forget_cache(self) -> int:
+        """Take every page away, so that open answers are read again, and drop recorded steps, which have addresses of
+        the cache inside; the bytes of those, where they are known."""
+        self._fetch(self._carried, num_left=0)
+        self._carried.preempted += self._scheduler.preempt_all()
+        self._runner.forget_steps()
+        return 0
 
     def add(self, request: Request) -> None:
         """Queue a request."""

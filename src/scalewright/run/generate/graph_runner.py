@@ -140,6 +140,10 @@ class GraphRunner(PlainRunner):
             on_size(number, len(self._sizes))
             self._step(size, kind)
 
+    def forget_steps(self) -> None:
+        self._steps.clear()
+        self._memory = None
+
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Decoded:
         num_rows = len(batch.slots)

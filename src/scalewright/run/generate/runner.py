@@ -45,6 +45,9 @@ class PlainRunner:
     def prepare(self, kind: SamplerKind, on_size: Callable[[int, int], None]) -> None:
         """Get ready to decode batches of every size, as far as this device needs it; report each one before it."""
 
+    def forget_steps(self) -> None:
+        """Drop what was recorded with addresses of the cache."""
+
     @torch.inference_mode()
     def copy(self, copies: list[tuple[int, int]]) -> None:
         self.cache.copy(copies)

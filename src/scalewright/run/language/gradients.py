@@ -44,6 +44,10 @@ class Gradients:
         self._measured = list(copies)
         self._copies = torch.tensor(list(copies.values()), dtype=torch.float32, device=position.device)
 
+    def sums(self) -> list[Tensor]:
+        """Memory in which gradients of 16-bit weights are summed; zero between updates."""
+        return list(self._sums.values())
+
     def clear(self) -> None:
         for param in self.params.values():
             param.grad = None

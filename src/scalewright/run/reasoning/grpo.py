@@ -20,10 +20,13 @@ from scalewright.records.documents import document, read_document
 from scalewright.records.hybrid import HybridSettings, HybridStep
 from scalewright.records.reasoning import Accuracy, CurvePoint
 from scalewright.run.checkpoint import NO_DOCUMENTS, Documents
+from scalewright.run.micro.free_memory import free_bytes
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence
+from scalewright.run.reasoning.colocated import CoLocated, Owner
 from scalewright.run.reasoning.losses import group_advantages, overlong_penalties
 from scalewright.run.reasoning.objectives import PolicyData, PolicyObjective
 from scalewright.run.reasoning.pooled_rollout import PooledRollouts
+from scalewright.run.reasoning.rollout import FREE_FRAC, needed_cache_bytes, num_running
 from scalewright.run.reasoning.session import ScoredRollout, failures_of
 from scalewright.run.reasoning.trainer import SequenceTrainer, UpdateResult
 from scalewright.run.reasoning.training_stage import TrainingStage
@@ -74,10 +77,16 @@ class GrpoStage(TrainingStage):
 
     writes_answers = True
     _pool: PooledRollouts | None = None
+    _turns: CoLocated | None = None
 
     def prepare(self) -> None:
         self._open_reference()
-        self.open_engine(num_sequences=self.settings.num_sequences)
+        if self._releases():
+            self._turns = CoLocated(self.trainer, self.session.clock)
+            self.turn("engine")
+        engine = self.open_engine(num_sequences=self.settings.num_sequences)
+        if self._turns is not None:
+            self._turns.add_engine(engine.engine)
         if self.settings.token_budget:
             self._pool = self._opened_pool()
             self.notes += self._pool.notes()
@@ -88,6 +97,22 @@ class GrpoStage(TrainingStage):
         self._reference: SequenceTrainer | None = None
         if self.settings.loss.needs_reference:
             self._reference = self.open_frozen(config.shape, config.model_id, config.start_from)
+
+    def _releases(self) -> bool:
+        """Whether trainer and engine take turns on the device: as chosen, or where both do not fit."""
+        config, chosen = self.config, self.settings.release
+        if chosen != "auto" or self.device.type != "cuda" or self.settings.stale_keys:
+            return chosen == "on"
+        running = num_running(config.engine, self.session.copy, self.settings.num_sequences)
+        cache = needed_cache_bytes(config.shape, config.engine, num_sequences=running, device=self.device)
+        weights = config.spec.num_params * (4 if config.engine.precision == "fp32" else 2) / config.engine.tp
+        return cache + weights > FREE_FRAC * free_bytes(self.device)
+
+    def turn(self, owner: Owner) -> None:
+        if self._turns is not None:
+            if owner == "engine":
+                self.saves.hold_update()  # a save that is under way still copies the state
+            self._turns.turn(owner)
 
     def _opened_pool(self) -> PooledRollouts:
         folder = self.resumed_from
@@ -114,7 +139,9 @@ class GrpoStage(TrainingStage):
         return self.config.settings
 
     def step(self, step: int) -> CurvePoint:
+        self.turn("engine")
         answered = self._answered(step) if self._pool is None else self._pooled(self._pool, step)
+        self.turn("trainer")
         updates = [
             result
             for epoch in range(self.settings.num_epochs)
@@ -132,6 +159,8 @@ class GrpoStage(TrainingStage):
 
     def conclude(self) -> None:
         totals = self.session.totals
+        if self._turns is not None and self._turns.note():
+            self.notes.append(f"state of trainer and engine took turns on the device: {self._turns.note()}")
         if totals["num_groups"] and totals["num_equal_groups"] == totals["num_groups"]:
             raise self._equal_error(f"all {self.config.steps} steps")
 

@@ -27,6 +27,7 @@ NAMES = (
 SPAN_KINDS: dict[str, SpanKind] = {
     "data": "data", "generation": "decode", "reward": "reward", "log_probs": "log_probs", "training": "train",
     "weight_sync": "sync", "evaluation": "evaluate", "checkpoint": "checkpoint", "idle": "idle",
+    "release": "release", "restore": "restore",
 }  # fmt: skip
 """Kinds of span of the parts."""
 PEAKS = frozenset({"kv_peak"})

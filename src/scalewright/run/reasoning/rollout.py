@@ -153,18 +153,30 @@ class PolicyEngine:
         self.totals.add("kv_peak", events.occupancy_frac)
 
 
+def num_running(settings: EngineSettings, copy: Copy, num_sequences: int) -> int:
+    """Sequences that one copy decodes at once."""
+    return max(min(-(-num_sequences // copy.num_copies), settings.max_running), 1)
+
+
+def needed_cache_bytes(
+    shape: TransformerShape, settings: EngineSettings, *, num_sequences: int, device: torch.device
+) -> int:
+    """Keys and values of so many sequences of the whole context, on one rank."""
+    is_wide = settings.precision == "fp32" or (settings.precision in ROUNDED_BITS and device.type == "cpu")
+    width = 4 if is_wide else 2
+    each = 2 * shape.layers * max(shape.kv_heads // settings.tp, 1) * shape.head_dim * width
+    return num_sequences * (shape.seq + PAGE_TOKENS[device.type]) * each
+
+
 def open_policy_engine(
     shape: TransformerShape, settings: EngineSettings, *, task: Task, copy: Copy, work: ModelWork, totals: StageTotals,
     num_sequences: int, num_local_ranks: int, device: torch.device, weights: Iterable[tuple[str, Tensor]] | int,
     constants: LayerConstants | None = None, where: str = "the weights",
 ) -> PolicyEngine:  # fmt: skip
     """An engine with room for the sequences of a step, at most `settings.max_running` at once."""
-    running = max(min(-(-num_sequences // copy.num_copies), settings.max_running), 1)
-    is_wide = settings.precision == "fp32" or (settings.precision in ROUNDED_BITS and device.type == "cpu")
-    width = 4 if is_wide else 2
-    each = 2 * shape.layers * max(shape.kv_heads // settings.tp, 1) * shape.head_dim * width
+    running = num_running(settings, copy, num_sequences)
     room = free_bytes(device) * FREE_FRAC / (1 if device.type == "cuda" else num_local_ranks)
-    needed = running * (shape.seq + PAGE_TOKENS[device.type]) * each
+    needed = needed_cache_bytes(shape, settings, num_sequences=running, device=device)
     options = EngineOptions(
         max_context=shape.seq, max_running=running, precision=settings.precision, execution=settings.execution,
         cache_bytes=int(room) if needed > room > 0 else 0,

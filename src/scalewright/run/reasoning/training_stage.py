@@ -32,6 +32,7 @@ from scalewright.run.language.rotary import LayerConstants
 from scalewright.run.rank_context import RankContext
 from scalewright.run.reasoning.batches import SequenceBatch, TokenSequence, pack_sequences
 from scalewright.run.reasoning.collective_use import collective_use
+from scalewright.run.reasoning.colocated import Owner
 from scalewright.run.reasoning.evaluate import evaluated, num_sequences
 from scalewright.run.reasoning.iteration_log import IterationLog
 from scalewright.run.reasoning.objectives import Objective
@@ -96,6 +97,10 @@ class TrainingStage(ABC):
     def conclude(self) -> None:
         """Called when all steps are done; an error ends the stage with its sentence."""
 
+    def turn(self, owner: Owner) -> None:
+        """Called before the trainer's state or the engine's is used, for stages that keep one of them at a time."""
+        del owner
+
     def run(self) -> ExitCode:
         with self.rank.watchdog.suspended():
             if self.lora is not None or not self.session.directory.checkpoint_steps():
@@ -116,8 +121,10 @@ class TrainingStage(ABC):
                 try:
                     self._timed_step(step, meter)
                 except StopRequestedError:  # before anything of this step was trained
+                    self.turn("trainer")
                     self.saves.save(step, wait=True)
                     return ExitCode.REQUEUE
+                self.turn("trainer")
                 with self.session.clock.part("checkpoint"):
                     is_stopping = self.saves.after_step(step + 1, stop=self.rank.stop.requested is not None)
                 if is_stopping:
@@ -303,6 +310,7 @@ class TrainingStage(ABC):
         if not self.config.evaluation.num_problems:
             return None
         with self.rank.watchdog.suspended(), self.session.clock.part("evaluation"):
+            self.turn("engine")
             if self.session.engine is None:
                 self.open_engine(num_sequences=num_sequences(self.session))
             else:
@@ -322,6 +330,7 @@ class TrainingStage(ABC):
     def _keep(self, step: int, error: ScalewrightError) -> None:
         """Save the state before a step that failed, if no weight was changed in it: nothing that was done is lost."""
         if isinstance(error, ConfigError) and not self._is_updating and step > 0:
+            self.turn("trainer")
             with contextlib.suppress(ScalewrightError):
                 self.saves.save(step, wait=True)
 

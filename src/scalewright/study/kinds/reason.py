@@ -125,6 +125,7 @@ class ReasonOptions:
     groups: str = "whole"
     old_tokens: str = "train"
     stale_keys: bool = False
+    release: str = "auto"
     shard_problems: int = 256
     keeps: str = "correct"
     most_per_problem: int = 0
@@ -320,6 +321,7 @@ def _settings(point: ReasonOptions) -> StageSettings:
             loss=policy_loss(point.loss, correction=point.correction, **bounds), roles=_roles(point)[0],
             token_budget=_token_budget(point.token_budget), retention=point.retention,
             groups=point.groups, old_tokens=point.old_tokens, stale_keys=point.stale_keys,  # type: ignore[arg-type]
+            release=point.release,  # type: ignore[arg-type]
         )  # fmt: skip
     if point.stage == "generate":
         return GenerateSettings(

@@ -94,6 +94,10 @@ class SftSettings:
             raise ConfigError(f"num_traces is {self.num_traces}: give 1 or more")
 
 
+Release = Literal["auto", "off", "on"]
+"""auto: on GPUs where both do not fit together."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpoSettings:
     """Reinforcement learning with group advantages. `layout.gbs` answers make an update."""
@@ -114,8 +118,13 @@ class GrpoSettings:
     old_tokens: OldTokens = "train"
     stale_keys: bool = False
     """With a budget: answers go on with the keys and values of older weights. False: their prefix is read again."""
+    release: Release = "auto"
+    """Whether the trainer's state leaves the devices while answers are written, and the engine's while it trains."""
 
     def __post_init__(self) -> None:
+        check_literals(self, {"release": Release})
+        if self.release == "on" and self.stale_keys:
+            raise ConfigError("release on frees the keys and values that stale_keys goes on with: choose one of them")
         if self.num_prompts < 1:
             raise ConfigError(f"num_prompts is {self.num_prompts}: a step needs 1 or more")
         if self.num_answers < 2:
