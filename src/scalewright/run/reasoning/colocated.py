@@ -11,7 +11,7 @@ from typing import Literal
 from scalewright.run.generate.engine import Engine
 from scalewright.run.reasoning.parts import StageClock
 from scalewright.run.reasoning.trainer import SequenceTrainer
-from scalewright.run.state_release import CalledPart, PartMoved, StateRelease, StoredTensors
+from scalewright.run.state_release import CalledPart, PartMoved, ReleasedPart, StateRelease, StoredTensors
 
 Owner = Literal["trainer", "engine"]
 
@@ -25,7 +25,7 @@ def trainer_release(trainer: SequenceTrainer) -> StateRelease:
         gradients.clear()
         return num_bytes
 
-    parts = [
+    parts: list[ReleasedPart] = [
         CalledPart("gradients", drop_gradients),
         StoredTensors("gradient_sums", gradients.sums, keeping="zeroed"),
         StoredTensors("moments", lambda: [*optimizer.means.values(), *optimizer.squares.values()]),
@@ -36,7 +36,7 @@ def trainer_release(trainer: SequenceTrainer) -> StateRelease:
 
 def engine_release(engine: Engine) -> StateRelease:
     """The state that only decoding needs. Answers that are open are read again afterwards."""
-    parts = [
+    parts: list[ReleasedPart] = [
         CalledPart("graphs", engine.forget_cache),
         StoredTensors("kv_cache", engine.cache_tensors, keeping="zeroed"),
     ]
