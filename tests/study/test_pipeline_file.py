@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.conftest import Cli, Refused
 from tests.pipeline_cases import STUDY
 
+from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.study.file import load
+from scalewright.study.pipeline.opening import open_measured
 from scalewright.study.pipeline.setting import PipelineSetting
 from scalewright.study.pipeline.stages import POINT, PlannedPipeline, expand_pipeline, references, with_folders
 from scalewright.study.pipeline.tables import Pipeline
@@ -104,6 +107,7 @@ def test_seeds_of_a_stage_start_from_the_same_seed_or_from_the_first(tmp_path: P
     [
         ("8 min", ["sft", "grpo", "grpo-unmasked", "samples", "student"], 1.0),
         ("6 min", ["sft", "grpo", "grpo-unmasked", "samples", "student"], 0.75),
+        ("5.3 min", ["sft", "grpo", "grpo-unmasked"], 5.3 / 6.0),
         ("4 min", ["sft", "grpo"], 1.0),
         ("2min", ["sft", "grpo"], 0.5),
     ],
@@ -116,7 +120,10 @@ def test_a_budget_leaves_out_the_last_stages_before_it_shrinks_the_first(
     assert combinations[0].options["steps"] == round(200 * share)
     assert combinations[1].options["steps"] == round(100 * share)
     assert budget in plan.sentence
-    assert ("left out: grpo-unmasked, samples, student" in plan.sentence) is (len(names) == 2)
+    every = ["sft", "grpo", "grpo-unmasked", "samples", "student"]
+    left_out = ", ".join(every[len(names) :])
+    assert ("left out: " in plan.sentence) is bool(left_out)
+    assert plan.sentence.endswith(left_out)
 
 
 def test_a_budget_runs_one_seed(tmp_path: Path) -> None:
@@ -131,6 +138,26 @@ def test_a_budget_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     without = STUDY.replace('takes = { cpu = "1 min", ranks = "1 min" }\n', "", 1)
     with pytest.raises(ConfigError, match="needs the usual time of every stage, and samples has none"):
         planned(table(tmp_path, without), budget="4 min")
+
+
+def test_a_budget_in_which_nothing_is_learnt_is_refused(tmp_path: Path) -> None:
+    profile = 'text = "two cores"\n'
+    least = table(tmp_path, STUDY.replace(profile, f'{profile}least_budget = "3 min"\n'))
+    rule = r"a budget of 1 min is too short: the least useful budget of this study is .* \(cpu\), .*: give .* or more"
+    with pytest.raises(ConfigError, match=rule):
+        planned(least, budget="1 min")
+    assert planned(least, budget="3 min").names == ["sft", "grpo"]
+    assert planned(least, budget="1 min", profile="ranks").names == ["sft", "grpo"]
+
+
+def test_the_shipped_pipeline_has_a_least_budget(tmp_path: Path, cli: Cli, refused: Refused) -> None:
+    done = cli("study", "run", "hpc-r1", "--budget", "1min", cwd=tmp_path)
+    assert "the least useful budget of this study is 240 s (cpu)" in refused(done)
+    assert list(tmp_path.iterdir()) == []
+    assert "8 stages for cpu (budget of 240 s or more)" in cli("study", "check", "hpc-r1").stdout
+    study, _ = open_measured(Catalog((packaged_data(),)), "hpc-r1", tmp_path / "r", budget="5min")
+    assert study.pipeline is not None
+    assert study.pipeline.names == ["sft", "grpo"]
 
 
 def test_points_in_options_become_folders() -> None:

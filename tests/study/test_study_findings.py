@@ -119,3 +119,9 @@ def test_statements_of_a_source_are_held_against_the_predictions(tmp_path: Path)
     assert small.endswith("the difference is too small.")
     assert "one node is slower than two for each device. " in wrong
     assert wrong.endswith("the prediction contradicts it.")
+
+
+def test_an_error_of_a_whole_is_a_plain_number() -> None:
+    texts = [finding.text for finding in predicted_report(CATALOG, open_study(CATALOG, "hpc-r1")).findings]
+    assert any("100 % at worst" in text for text in texts)
+    assert not [text for text in texts if "e+" in text]

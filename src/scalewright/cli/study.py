@@ -100,8 +100,9 @@ def _next_commands(study: Study, name: str) -> list[str]:
 @app.command("check")
 def check(study: StudyName, catalog: CatalogFolder = None) -> None:
     """Check a study: every key, model, system, layout and expression. Exit 2: one sentence says what is wrong."""
+    from scalewright import units
     from scalewright.catalog.library import open_catalog
-    from scalewright.study.pipeline.setting import PipelineSetting
+    from scalewright.study.pipeline.setting import PipelineSetting, least_budget_s
     from scalewright.study.points import open_study
 
     library = open_catalog(catalog)
@@ -110,7 +111,9 @@ def check(study: StudyName, catalog: CatalogFolder = None) -> None:
     if opened.file.pipeline is not None:
         for profile in opened.file.pipeline.profile_names:
             stages = open_study(library, study, is_measured=True, setting=PipelineSetting(profile=profile))
-            counts.append(f"{len(stages.points)} stages for {profile}")
+            least_s = least_budget_s(opened.file.pipeline, profile)
+            least = "" if least_s is None else f" (budget of {units.format(least_s, units.SECONDS)} or more)"
+            counts.append(f"{len(stages.points)} stages for {profile}{least}")
     elif opened.file.measure is not None:
         counts.append(f"{len(open_study(library, study, is_measured=True).points)} to measure")
     typer.echo(f"{opened.path}: {', '.join(counts)}, {len(opened.file.published)} published figures")

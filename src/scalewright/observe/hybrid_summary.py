@@ -22,6 +22,7 @@ MOST_FRAC = 0.9
 """A reason with this share of the waiting is the only one that is named."""
 MAX_REASONS = 2
 LEAST_OTHER_FRAC = 0.01
+"""Smaller parts of the waiting are not named."""
 LEAST_WASTE_FRAC = 0.02
 
 
@@ -140,7 +141,8 @@ def _idle_findings(lanes: Sequence[LaneShown]) -> Iterator[str]:
         if waits and waits[0][0] >= MOST_FRAC * most.idle_frac:
             yield f"{text} for {waits[0][1]}"
             continue
-        reasons = [f"{_percent(share)} for {reason}" for share, reason in waits[:MAX_REASONS]]
+        named = [(share, reason) for share, reason in waits[:MAX_REASONS] if share >= LEAST_OTHER_FRAC]
+        reasons = [f"{_percent(share)} for {reason}" for share, reason in named]
         other_frac = most.waits_s.get("", 0.0) / most.present_s
         if other_frac >= LEAST_OTHER_FRAC:
             reasons.append(f"{_percent(other_frac)} for no recorded reason")

@@ -12,6 +12,8 @@ from scalewright.report.hybrid.figures import kind_title, seconds, settings_sent
 
 MAX_NAMED = 2
 """Largest reasons and kinds that a row names."""
+LEAST_FRAC = 0.005
+"""Smaller reasons are not named."""
 
 
 def print_hybrid(console: Console, shown: HybridShown) -> None:
@@ -43,8 +45,8 @@ def _print_roles(console: Console, shown: HybridShown) -> None:
 
 
 def _waits(use: RoleUse) -> str:
-    named = list(use.waits_s.items())[:MAX_NAMED]
-    return ", ".join(f"{wait_title(reason)} {value / use.present_s:.0%}" for reason, value in named if value > 0)
+    shares = [(reason, value / use.present_s) for reason, value in list(use.waits_s.items())[:MAX_NAMED]]
+    return ", ".join(f"{wait_title(reason)} {share:.0%}" for reason, share in shares if share >= LEAST_FRAC)
 
 
 def _work(use: RoleUse) -> str:

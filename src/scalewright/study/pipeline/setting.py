@@ -88,10 +88,19 @@ def _within(pipeline: Pipeline, setting: PipelineSetting, seeds: Mapping[str, tu
             setting=setting, stages=pipeline.stages, seeds=seeds,
             sentence=f"the whole pipeline fits in {setting.budget}",
         )  # fmt: skip
+    least_s = least_budget_s(pipeline, setting.profile)
+    if least_s is not None and budget_s < least_s:
+        least = units.format(least_s, units.SECONDS)
+        raise ConfigError(
+            f"a budget of {setting.budget} is too short: the least useful budget of this study is {least} "
+            f"({setting.profile}), because stages that are made smaller still learn nothing: give {least} or more"
+        )
     kept = list(pipeline.stages)
     first = _num_first(pipeline)
     while len(kept) > first and budget_s < LEAST_SHARE * sum(times_s[stage.name] for stage in kept):
         kept.pop()
+    while first < len(kept) < len(pipeline.stages) and kept[-1].stage == "generate":
+        kept.pop()  # the stages that would use its answers are left out
     needed_s = sum(times_s[stage.name] for stage in kept)
     share = min(budget_s / needed_s, 1.0)
     if share < SMALLEST_SHARE:
@@ -105,6 +114,12 @@ def _within(pipeline: Pipeline, setting: PipelineSetting, seeds: Mapping[str, tu
         setting=setting, stages=tuple(kept), share=share, seeds={name: own[:1] for name, own in seeds.items()},
         sentence=_sentence(pipeline, setting, kept, share, seeds),
     )  # fmt: skip
+
+
+def least_budget_s(pipeline: Pipeline, profile: ProfileName) -> float | None:
+    """The least useful budget of a profile, where the file gives one."""
+    own = pipeline.profiles.get(profile)
+    return None if own is None else own.least_budget
 
 
 def _times_s(pipeline: Pipeline, profile: ProfileName) -> dict[str, float]:

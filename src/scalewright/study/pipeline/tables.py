@@ -93,6 +93,8 @@ class PipelineProfile(Documented):
     """What it is meant for, in one phrase."""
     options: dict[OptionName, Value] = Field(default_factory=dict)
     """Options of every stage on it: model, layout, precision."""
+    least_budget: StageTime | None = None
+    """Smallest `--budget`: with less, the first stages learn nothing. Default: a tenth of their time."""
 
 
 class Pipeline(Documented):
