@@ -230,7 +230,7 @@ def _split(request: ReasonRequest) -> tuple[int, Layout]:
     if request.ranks is not None and request.ranks < 1:
         raise ConfigError(f"--ranks {request.ranks} must be 1 or more")
     if not request.layout:
-        count = request.ranks or default_ranks(request.device)
+        count = request.ranks or max(default_ranks(request.device) - _num_engine_ranks(request.settings), 1)
         return count, Layout(dp=count)
     split = parse_layout(request.layout)
     needed = int(split.num_gpus)
@@ -239,6 +239,10 @@ def _split(request: ReasonRequest) -> tuple[int, Layout]:
             f"--ranks {request.ranks} does not match layout {split.brief}, which takes {needed}: give one of them"
         )
     return needed, split
+
+
+def _num_engine_ranks(settings: StageSettings) -> int:
+    return settings.roles.num_engine_ranks if isinstance(settings, GrpoSettings) else 0
 
 
 def _batched(request: ReasonRequest, split: Layout, *, shape: TransformerShape, device: str) -> Layout:
