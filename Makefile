@@ -37,6 +37,7 @@ soak: ## lint 100,000 fuzzed scripts, kill roles 200 times, then run the unit, r
 	@tools/setup_env.sh dev
 	@$(PY) tests/lint/fuzzed.py 100000
 	@$(PY) tests/killed_roles.py 200
+	@SCALEWRIGHT_TEST_KILLS=200 $(PY) -m pytest tests/kills/test_hybrid_kills.py -k at_random
 	@$(PY) tools/run_tiers.py --tier unit --tier ranks --tier kills --minutes $(SOAK_MINUTES)
 
 clean: ## remove the environment, caches and build outputs

@@ -1,4 +1,4 @@
-"""Synchronous, one-step-off and asynchronous GRPO with trainer and engines as roles of their own: throughput and reward.
+"""Synchronous, one-step-off and asynchronous GRPO, with trainer and engines as roles: throughput and reward.
 
     python benchmarks/hybrid_modes.py --seeds 0,1,2 --steps 60 >> benchmarks/results/hybrid_modes.jsonl
 

@@ -1,4 +1,4 @@
-"""Roles of a GRPO stage on a real Slurm: one step each, the loss of an engine's node, and a stop that queues it again."""
+"""Roles of a GRPO stage on a real Slurm: a step for each, a lost node of an engine, a stop that queues it again."""
 
 from __future__ import annotations
 
