@@ -184,7 +184,8 @@ class FakeEngine:
         self.held: dict[str, list[int]] = {}
         self.num_leases = 0
         self.num_written = 0
-        self.acknowledged: set[str] = set()
+        self.acknowledged: list[str] = []
+        """Ends of rollouts that the controller took, in order."""
 
     def join(self) -> None:
         self.client.join(self.number, self.capacity)
@@ -237,7 +238,7 @@ class FakeEngine:
             else:
                 progress.append(ProgressRow(**row))
         orders = self.client.progress(progress)
-        self.acknowledged |= set(self.client.finished(finished).taken)
+        self.acknowledged += self.client.finished(finished).taken
         for rollout in (*orders.cut, *(row.id for row in finished)):
             self.held.pop(rollout, None)
 

@@ -14,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fake_roles import FakeEngine, FakeTrainer, is_right
+from fake_roles import CLIENTS, FakeEngine, FakeTrainer, is_right
 from scalewright.data.reasoning.settings import TaskSettings
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.__main__ import main as run_main
@@ -30,11 +31,13 @@ from scalewright.workload.model import from_shape
 from scalewright.workload.reasoning.role_settings import RoleSettings
 from scalewright.workload.reasoning.stage_run import EngineSettings, GrpoSettings, ReasonRun
 
-LEAST_STEPS = 60
+LEAST_STEPS = 40
 ROLES = ("controller", "trainer", "engine-0", "engine-1")
 WEIGHTS = (6, 1, 2, 2)
 """How often each role is killed."""
 LEASE_S = "1.5"
+WORKING_FRAC = 0.8
+"""So many kills come when the controller works again; the others may hit it while it starts."""
 
 
 def roles_run(*, num_steps: int = LEAST_STEPS, **settings: Any) -> ReasonRun:
@@ -57,18 +60,18 @@ class AcknowledgedEngine(FakeEngine):
     """Writes down which ends of rollouts the controller has acknowledged."""
 
     def decode(self) -> None:
-        before = set(self.acknowledged)
+        num_before = len(self.acknowledged)
         super().decode()
-        fresh = sorted(self.acknowledged - before)
+        fresh = self.acknowledged[num_before:]
         with (self.client.directory.path / f"acknowledged-{self.number}.txt").open("a") as file:
             file.write("".join(f"{rollout}\n" for rollout in fresh))
-        time.sleep(0.004)
 
 
 def be(role: str, run_dir: Path) -> int:
     """The life of one process."""
     name, _, number = role.partition("-")
     if name == "controller":
+        _slow_the_disk()
         return run_main(["controller", "--run-dir", str(run_dir)])
     if name == "engine":
         engine = AcknowledgedEngine(run_dir, int(number), capacity=6)
@@ -81,6 +84,17 @@ def be(role: str, run_dir: Path) -> int:
     while trainer.step():
         assert all(is_right(one.rollout) for group in trainer.batches[-1].groups for one in group.answers)
     return 0
+
+
+def _slow_the_disk() -> None:
+    """Time passes between the end of a message and the disk, so that kills hit it: an answer must not be earlier."""
+    write = Journal.write
+
+    def late(journal: Journal, lines: list[bytes]) -> None:
+        time.sleep(0.005)
+        write(journal, lines)
+
+    Journal.write = late  # type: ignore[method-assign]
 
 
 def forks(run_dir: Path) -> None:
@@ -163,7 +177,7 @@ class _Roles:
 
 def run_with_kills(run_dir: Path, *, num_kills: int, seed: int, most_s: float) -> KilledRun:
     """Start the roles, kill and restart them, wait for the end, and check what is left."""
-    config = roles_run(num_steps=max(LEAST_STEPS, round(1.6 * num_kills)))
+    config = roles_run(num_steps=max(LEAST_STEPS, round(0.8 * num_kills)))
     directory = make_run(run_dir, config)
     draws, begun_s, killed = random.Random(seed), time.monotonic(), 0
     roles = _Roles(run_dir)
@@ -172,7 +186,9 @@ def run_with_kills(run_dir: Path, *, num_kills: int, seed: int, most_s: float) -
         for role in ROLES:
             roles.start(role)
         while killed < num_kills and roles.is_alive("trainer"):
-            time.sleep(draws.uniform(0.0, 0.2))
+            if draws.random() < WORKING_FRAC:
+                _wait_for_work(directory, lambda: roles.is_alive("trainer"))
+            time.sleep(draws.uniform(0.0, 0.1))
             role = draws.choices(ROLES, WEIGHTS)[0]
             roles.kill(role)
             killed += 1
@@ -189,13 +205,54 @@ def run_with_kills(run_dir: Path, *, num_kills: int, seed: int, most_s: float) -
     return _checked(directory, config, KilledRun(killed, seconds, 0, 0, problems))
 
 
-def _checked(directory: RunDirectory, config: ReasonRun, result: KilledRun) -> KilledRun:
+def _wait_for_work(directory: RunDirectory, is_running: Callable[[], bool]) -> None:
+    """Until the journal has grown since now."""
+
+    def size() -> tuple[int, int]:
+        try:
+            status = directory.journal.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return status.st_ino, status.st_size
+
+    before = size()
+    while size() == before and is_running():
+        time.sleep(0.002)
+
+
+def kill_after_answers(run_dir: Path, *, num_kills: int) -> list[str]:
+    """Kill the controller at once whenever it has acknowledged the end of a rollout; the ends that its disk lacks."""
+    config = roles_run()
+    directory = make_run(run_dir, config)
+    roles, missing, killed = _Roles(run_dir), [], 0
+    trainer, engine = FakeTrainer(run_dir, num_steps=config.steps), FakeEngine(run_dir, 0, capacity=12)
+    try:
+        roles.start("controller")
+        trainer.resume()
+        engine.join()
+        while killed < num_kills:
+            num_before = len(engine.acknowledged)
+            engine.turn()
+            if len(engine.acknowledged) > num_before:
+                roles.kill("controller")
+                killed += 1
+                state = state_on_disk(directory, config)
+                ended = {one.rollout.id for one in state.pool.ended} | {row["id"] for row in state._late}
+                ended |= {rollout for batch in state.batches.values() for rollout in batch.ids()}
+                missing += [rollout for rollout in engine.acknowledged[num_before:] if rollout not in ended]
+                roles.start("controller")
+            elif trainer.client.batch(len(trainer.weights), wait_s=0.0) is not None:
+                trainer.step()
+    finally:
+        roles.close()
+        for client in CLIENTS:
+            client.close()
+    return missing
+
+
+def state_on_disk(directory: RunDirectory, config: ReasonRun) -> ControllerState:
+    """What a controller that started now would know."""
     assert isinstance(config.settings, GrpoSettings)
-    weights: list[list[str]] = json.loads((directory.path / "fake_checkpoint.json").read_text())
-    trained = [rollout for step in weights for rollout in step]
-    acknowledged = {
-        line for path in directory.path.glob("acknowledged-*.txt") for line in path.read_text().splitlines()
-    }
     journal = Journal(directory.journal, directory.journal_snapshot)
     snapshot, operations = journal.open()
     journal.close()
@@ -203,12 +260,23 @@ def _checked(directory: RunDirectory, config: ReasonRun, result: KilledRun) -> K
     state = ControllerState(settings) if snapshot is None else ControllerState.from_document(snapshot)
     for operation in operations:
         state.apply(operation)
+    return state
+
+
+def _checked(directory: RunDirectory, config: ReasonRun, result: KilledRun) -> KilledRun:
+    weights: list[list[str]] = json.loads((directory.path / "fake_checkpoint.json").read_text())
+    trained = [rollout for step in weights for rollout in step]
+    reports = [line for path in directory.path.glob("acknowledged-*.txt") for line in path.read_text().splitlines()]
+    acknowledged = set(reports)
+    state = state_on_disk(directory, config)
     result.num_trained, result.num_acknowledged = len(trained), len(acknowledged)
     problems = result.problems
     if len(weights) != config.steps or not state.is_over:
         problems.append(f"{len(weights)} of {config.steps} steps are in the weights")
     if len(set(trained)) < len(trained):
         problems.append(f"{len(trained) - len(set(trained))} rollouts were trained twice")
+    if len(reports) > len(acknowledged):  # a rollout whose end is forgotten is written again
+        problems.append(f"{len(reports) - len(acknowledged)} acknowledged ends were lost")
     kept = set(trained) | {one.rollout.id for one in state.pool.ended} | {row["id"] for row in state._late}
     lost = acknowledged - kept
     ended_of_group: dict[str, int] = {}
