@@ -33,7 +33,6 @@ WARM_UP = 3
 """Steps without a place in the throughput: engines start, and queues fill."""
 STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 """97.5 % quantile by the number of values."""
-TASK = ("--numbers", "3", "--largest", "20")
 
 
 def scalewright(*words: str) -> None:
@@ -43,11 +42,14 @@ def scalewright(*words: str) -> None:
 
 
 def sft(folder: Path, args: argparse.Namespace, seed: int) -> Path:
+    if args.start_from:
+        return Path(args.start_from)
     path = folder / f"sft-{seed}"
     model = ("--model", args.model) if args.model else ()
     scalewright(
-        "reason", "sft", *model, *TASK, "--device", args.device, "--steps", str(args.sft_steps), "--seed", str(seed),
-        "--eval-problems", "0", "--run-dir", str(path),
+        "reason", "sft", *model, "--numbers", str(args.numbers), "--largest", str(args.largest), "--device",
+        args.device, "--steps", str(args.sft_steps), "--seed", str(seed), "--eval-problems", "0", "--run-dir",
+        str(path),
     )  # fmt: skip
     return path
 
@@ -110,8 +112,13 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--staleness", default="0,1,2", help="bounds to run; 0 is the base")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--sft-steps", type=int, default=300)
+    parser.add_argument(
+        "--start-from", default="", help="weights of another SFT, for all seeds; default: one is trained"
+    )
+    parser.add_argument("--sft-steps", type=int, default=1000)
     parser.add_argument("--model", default="")
+    parser.add_argument("--numbers", type=int, default=3)
+    parser.add_argument("--largest", type=int, default=20)
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=1)

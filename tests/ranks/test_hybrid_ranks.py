@@ -43,6 +43,20 @@ def test_synchronous_roles_learn_as_one_process_does(cli: Cli, started: Path, tm
     assert lanes == {"engine-0", "engine-1", "trainer-0"}
 
 
+def test_roles_of_several_ranks_learn_as_one_process_does(cli: Cli, started: Path, tmp_path: Path) -> None:
+    """A sharded trainer, and an engine that two ranks share: weights are resharded on the way, down a chain."""
+    one, roles = tmp_path / "one", tmp_path / "roles"
+    assert cli(*grpo(started, steps=2, run_dir=one)).returncode == 0
+    several = ("--layout", "dp=2,zero=3", "--engines", "1", "--engine-tp", "2", "--sync", "broadcast")
+    done = cli(*grpo(started, steps=2, run_dir=roles), *several)
+    assert done.returncode == 0, done.stderr
+    check_whole(roles, steps=2)
+    for mine, theirs in zip(curve(roles), curve(one), strict=True):
+        assert (mine.reward_mean, mine.length_mean) == (theirs.reward_mean, theirs.length_mean)
+        assert mine.grad_norm == pytest.approx(theirs.grad_norm, rel=1e-3)
+    assert {sync.way for sync in record(roles).syncs} == {"broadcast"}
+
+
 def test_asynchronous_roles_stay_within_the_bound(cli: Cli, started: Path, tmp_path: Path) -> None:
     path = tmp_path / "roles"
     done = cli(*grpo(started, steps=6, run_dir=path), "--engines", "1", "--staleness", "2", "--sync", "file")

@@ -77,6 +77,9 @@ def stage_outlook(catalog: Catalog, run: ReasonRun, *, system: str | None) -> St
     here = _machine(catalog, run, system)
     if here is None:
         return StageOutlook(prediction=None, here=None, note="no prediction: name this machine with --system")
+    if run.roles.are_separate:
+        note = "no prediction: engines run beside the trainer; `predict --rl gpus=..,staleness=..` knows such steps"
+        return StageOutlook(prediction=None, here=here, note=note)
     place = Place(machine=here.machine, system="", basis=here.basis)
     if system is not None:  # with its grid and its price
         place = place_of(catalog, system, num_ranks=run.num_ranks, device=run.device)
