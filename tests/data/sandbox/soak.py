@@ -29,7 +29,7 @@ from scalewright.data.sandbox.protections import as_texts, what_is_possible
 from scalewright.data.sandbox.types import SandboxJob, SandboxLimits, SandboxOutcome
 
 LIMITS = SandboxLimits(time_s=1.0, memory_bytes=256 * units.MIB, num_processes=12)
-NUM_WORKERS = 6
+NUM_WORKERS = 10
 ROUND = 5 * len(KINDS)
 """Attacks after which the canary is looked at."""
 BENIGN_EVERY = 4

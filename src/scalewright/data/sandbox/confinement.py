@@ -41,7 +41,8 @@ from scalewright.data.sandbox.types import SandboxLimits
 
 NUM_DESCRIPTORS = 256
 NICE = 5
-"""Jobs give way to their worker, which ends them in time, and to the training."""
+"""Jobs give way to their worker, which ends them in time. They stay in its session: Linux shares CPUs among sessions,
+and niceness counts inside one."""
 NPROC_PER_NAMESPACE = (5, 14)
 NUM_OWN_PROCESSES = 2
 """Processes of the worker in its user namespace, beside the job's."""
@@ -144,7 +145,6 @@ def address_space_bytes() -> int:
 def confine_job(setup: Setup) -> None:
     """Give up, in this process and for all that it starts, whatever a job does not need."""
     limits = setup.limits
-    os.setsid()
     os.nice(NICE)
     if setup.namespaces is not None and not limits.writes:
         unshare(CLONE_NEWNS)

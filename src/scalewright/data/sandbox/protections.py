@@ -242,8 +242,9 @@ def check_mode(mode: SandboxMode, protections: Iterable[Protection]) -> None:
     missing = [one for one in protections if not one.is_on]
     if mode == "strict" and missing:
         names = ", ".join(one.name for one in missing)
+        why = next((one.why_not for one in missing if NAMESPACES in one.why_not), missing[0].why_not)
         raise EnvironmentFailedError(
-            f"--sandbox strict: this host does not permit limits on {names} ({missing[0].why_not}): give --sandbox "
+            f"--sandbox strict: this host does not permit limits on {names} ({why}): give --sandbox "
             "auto to run with the others, or run where user namespaces are permitted"
         )
 
