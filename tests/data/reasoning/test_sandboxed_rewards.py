@@ -83,6 +83,17 @@ def test_the_reward_sees_neither_secrets_nor_files_of_the_user(tmp_path: Path, m
     assert [one.reward for one in graded(f"{tmp_path}/code/mine.py:reward")] == [0.0] * 6
 
 
+def test_a_module_of_the_working_folder_is_shown_without_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("private")
+    body = FUNCTION + f"return [float(os.path.exists('{tmp_path}/notes.txt'))] * len(prompts)\n"
+    (tmp_path / "reward_of_mine.py").write_text(body)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [one.reward for one in graded("reward_of_mine:reward")] == [0.0] * 6
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "sentence"),
     [

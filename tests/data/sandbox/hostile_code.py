@@ -26,6 +26,8 @@ def held(attempt, *arguments):
     except (OSError, MemoryError, ValueError, RuntimeError) as error:
         return True
     return False
+def put(path, data):
+    os.write(os.open(path, os.O_WRONLY), data)
 """
 FUNCTION = "\ndef attack(folder, port, socket_path, process, worker, secret, marker, home):\n"
 
@@ -242,6 +244,12 @@ SIGNALS = (
         "crash",
         "time",
     ),
+    kind(
+        "kills its process group",
+        "try: os.killpg(0, 9)\nexcept OSError: pass\nos.kill(0, 9)\nreturn 'held'",
+        "ok",
+        "crash",
+    ),
     kind("kills its parent", "try: os.kill(os.getppid(), 9)\nexcept OSError: pass\nreturn 'held'", "ok", "crash"),
     kind("kills itself", "os.kill(os.getpid(), 9)\nctypes.string_at(0)", "crash"),
     kind(
@@ -276,7 +284,7 @@ RIGHTS = (
     ),
     kind(
         "leaves its control group",
-        "escapes = [p for p in ('/sys/fs/cgroup/cgroup.procs', '/sys/fs/cgroup/unified/cgroup.procs', '/sys/fs/cgroup/pids/tasks') if not held(lambda p=p: open(p, 'w').write('0'))]\nreturn 'held' if not escapes else str(escapes)",
+        "escapes = [p for p in ('/sys/fs/cgroup/cgroup.procs', '/sys/fs/cgroup/unified/cgroup.procs', '/sys/fs/cgroup/pids/tasks') if not held(put, p, b'0')]\nreturn 'held' if not escapes else str(escapes)",
     ),
     kind(
         "real-time priority",
@@ -288,7 +296,7 @@ RIGHTS = (
     ),
     kind(
         "changes kernel settings",
-        "return 'held' if held(lambda: open('/proc/sys/kernel/hostname', 'w').write('x')) and held(lambda: open('/proc/sysrq-trigger', 'w').write('b')) and held(lambda: open('/proc/self/oom_score_adj', 'w').write('-1000')) else 'changed'",
+        "return 'held' if held(put, '/proc/sys/kernel/hostname', b'x') and held(put, '/proc/sysrq-trigger', b'b') and held(put, '/proc/self/oom_score_adj', b'-1000') else 'changed'",
     ),
     kind(
         "foreign system calls",

@@ -145,6 +145,7 @@ def address_space_bytes() -> int:
 def confine_job(setup: Setup) -> None:
     """Give up, in this process and for all that it starts, whatever a job does not need."""
     limits = setup.limits
+    os.setpgid(0, 0)  # a signal to a process group crosses process namespaces
     os.nice(NICE)
     if setup.namespaces is not None and not limits.writes:
         unshare(CLONE_NEWNS)

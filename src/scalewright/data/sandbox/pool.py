@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import select
 import shutil
@@ -193,13 +194,30 @@ class SandboxPool:
         return worker
 
     def _readable(self, libraries: str) -> list[str]:
-        """Python, its modules, and the user's function with what lies beside it."""
+        """Python, its modules, and the user's function: a file with what lies beside it, or a module alone."""
         prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).parent), PACKAGES]
-        place = self.preload.rpartition(":")[0]
-        beside = [str(Path(place).resolve().parent)] if place.endswith(".py") else []
-        paths = [*prefixes, *sys.path, *libraries.split(":"), *beside, *self.readable]
+        # `python -m` puts the folder it was started in on the path: that is the user's, not a library.
+        private = {str(Path.cwd()), str(Path.home())}
+        modules = [entry for entry in sys.path if str(Path(entry).absolute()) not in private]
+        paths = [*prefixes, *modules, *libraries.split(":"), *_places_of(self.preload), *self.readable]
         existing = {str(Path(path).absolute()) for path in paths if path and Path(path).exists()}
         return sorted(existing | {os.path.realpath(path) for path in existing})
+
+
+def _places_of(spec: str) -> list[str]:
+    """Where the function that a text names is."""
+    place = spec.rpartition(":")[0]
+    if not place:
+        return []
+    if place.endswith(".py"):
+        return [str(Path(place).resolve().parent)]
+    try:
+        module = importlib.util.find_spec(place.partition(".")[0])
+    except (ImportError, ValueError):
+        return []  # the worker says so
+    if module is None:
+        return []
+    return list(module.submodule_search_locations or ([module.origin] if module.origin else []))
 
 
 def _has_message(channel: socket.socket) -> bool:
