@@ -125,6 +125,10 @@ class GrpoSettings:
         check_literals(self, {"release": Release})
         if self.release == "on" and self.stale_keys:
             raise ConfigError("release on frees the keys and values that stale_keys goes on with: choose one of them")
+        if self.release == "on" and self.roles.engine_ranks:
+            raise ConfigError(
+                "release on is for engines on the trainer's own devices, and these have their own: leave one of them out"
+            )
         if self.num_prompts < 1:
             raise ConfigError(f"num_prompts is {self.num_prompts}: a step needs 1 or more")
         if self.num_answers < 2:
