@@ -33,6 +33,7 @@ REFUSED = [
     (("grpo", "--staleness", "1"), "--staleness 1: the trainer's own ranks write the answers"),
     (("grpo", "--engines", "1", "--sync", "mail"), "sync 'mail' is not known: choose auto, broadcast, peers, file"),
     (("grpo", "--engines", "2", "--engine-tp", "1,1,1"), "--engine-tp 1,1,1 names 3 engines, and --engines is 2"),
+    (("grpo", "--engines", "1", "--release", "on"), "release on is for engines on the trainer's devices"),
     (("grpo", "--release", "maybe"), "release 'maybe' is not known: choose auto, off, on"),
     (("grpo", "--token-budget", "4k", "--stale-keys", "--release", "on"), "choose one of them"),
     (("grpo", "--token-budget", "36"), "the token budget is 36, and one answer may have 37 tokens: give at least that"),

@@ -127,7 +127,7 @@ class GrpoSettings:
             raise ConfigError("release on frees the keys and values that stale_keys goes on with: choose one of them")
         if self.release == "on" and self.roles.engine_ranks:
             raise ConfigError(
-                "release on is for engines on the trainer's own devices, and these have their own: leave one of them out"
+                "release on is for engines on the trainer's devices, and these have their own: leave out one of both"
             )
         if self.num_prompts < 1:
             raise ConfigError(f"num_prompts is {self.num_prompts}: a step needs 1 or more")
