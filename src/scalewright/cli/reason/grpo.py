@@ -80,9 +80,7 @@ def run(
     engine_precision: EnginePrecision = "auto",
     engines: Annotated[int, typer.Option(help="Beside the trainer; 0: its own ranks write the answers.")] = 0,
     engine_tp: Annotated[str, typer.Option(help="Ranks of an engine: one number, or one for each: 2,1.")] = "1",
-    staleness: Annotated[
-        int, typer.Option(help="Versions that answers may be behind. 0: synchronous; 1: one step off; more: async.")
-    ] = 0,
+    staleness: Annotated[int, typer.Option(help="Versions behind: 0: in turns; 1: one step off; more: async.")] = 0,
     sync: Annotated[str, typer.Option(help="Of weights to engines: auto, broadcast, peers, file.")] = "auto",
     steps: StepCount = 0,
     batch: Batch = 0,
@@ -103,17 +101,15 @@ def run(
 ) -> None:
     """Sample groups of answers, score them, update, and give the engine the new weights. Exit 75: run it again."""
     run_benchmark(
-        "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason grpo", stage="grpo",
-        model=model, start_from=text(start_from), task=task, numbers=numbers, largest=largest, operators=operators,
-        attempts=attempts, prompts=text(prompts), reward=reward, tokenizer=text(tokenizer), max_response=max_response,
-        sandbox=sandbox, reward_timeout_s=reward_timeout, reward_memory_bytes=num_bytes(reward_memory),
-        broken_reward=broken_reward,
-        num_prompts=num_prompts, answers=answers, epochs=epochs, loss=loss, correction=correction,
-        clip_low=clip_low, clip_high=clip_high, band_low=band_low, band_high=band_high, tis_cap=tis_cap,
-        kl_coef=kl_coef, token_budget=token_budget, retention=retention, groups=groups, old_tokens=old_tokens,
-        stale_keys=stale_keys, release=release, temperature=temperature, engine_precision=engine_precision,
-        engines=engines, engine_tp=engine_tp, staleness=staleness, sync=sync, steps=steps, batch=batch,
-        learning_rate=learning_rate, lora=lora, precision=precision,
-        checkpoint_every=checkpoint_every, eval_every=eval_every, eval_problems=eval_problems,
-        eval_answers=eval_answers, seed=seed, layout=layout, ranks=ranks, device=device,
+        "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason grpo", stage="grpo", model=model,
+        start_from=text(start_from), task=task, numbers=numbers, largest=largest, operators=operators, reward=reward,
+        attempts=attempts, prompts=text(prompts), tokenizer=text(tokenizer), max_response=max_response, sandbox=sandbox,
+        reward_timeout_s=reward_timeout, reward_memory_bytes=num_bytes(reward_memory), broken_reward=broken_reward,
+        num_prompts=num_prompts, answers=answers, epochs=epochs, loss=loss, correction=correction, clip_low=clip_low,
+        clip_high=clip_high, band_low=band_low, band_high=band_high, tis_cap=tis_cap, kl_coef=kl_coef, groups=groups,
+        token_budget=token_budget, retention=retention, old_tokens=old_tokens, stale_keys=stale_keys, release=release,
+        temperature=temperature, engine_precision=engine_precision, engines=engines, engine_tp=engine_tp, sync=sync,
+        staleness=staleness, steps=steps, batch=batch, learning_rate=learning_rate, lora=lora, precision=precision,
+        checkpoint_every=checkpoint_every, eval_every=eval_every, eval_problems=eval_problems, seed=seed, layout=layout,
+        eval_answers=eval_answers, ranks=ranks, device=device,
     )  # fmt: skip
