@@ -6,59 +6,11 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.start import run_benchmark
-from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
-from scalewright.cli.reason.options import (
-    Attempts,
-    Batch,
-    BrokenReward,
-    EnginePrecision,
-    EvalAnswers,
-    EvalEvery,
-    EvalProblems,
-    EveryText,
-    Largest,
-    LayoutText,
-    LoraRank,
-    MaxResponse,
-    ModelName,
-    Numbers,
-    Operators,
-    PrecisionText,
-    PromptFile,
-    RankCount,
-    Rate,
-    RewardMemory,
-    RewardText,
-    RewardTimeout,
-    SandboxText,
-    SeedNumber,
-    StartFolder,
-    StepCount,
-    TaskName,
-    Temperature,
-    TokenizerFolder,
-    num_bytes,
-    text,
-)
+from scalewright.cli.reason.options import EnginePrecision, Temperature
+from scalewright.cli.reason.stage_command import Values, stage_command, training_options
 
 
-def run(
-    model: ModelName = None,
-    start_from: StartFolder = None,
-    task: TaskName = None,
-    numbers: Numbers = None,
-    largest: Largest = None,
-    operators: Operators = None,
-    attempts: Attempts = None,
-    prompts: PromptFile = None,
-    reward: RewardText = None,
-    sandbox: SandboxText = None,
-    reward_timeout: RewardTimeout = None,
-    reward_memory: RewardMemory = None,
-    broken_reward: BrokenReward = None,
-    tokenizer: TokenizerFolder = None,
-    max_response: MaxResponse = None,
+def own_options(
     num_prompts: Annotated[int, typer.Option(help="Prompts of a step.")] = 32,
     answers: Annotated[int, typer.Option(help="Answers to each prompt: the group.")] = 8,
     epochs: Annotated[int, typer.Option(help="Times that a step's answers are trained on.")] = 1,
@@ -82,34 +34,9 @@ def run(
     engine_tp: Annotated[str, typer.Option(help="Ranks of an engine: one number, or one for each: 2,1.")] = "1",
     staleness: Annotated[int, typer.Option(help="Versions behind: 0: in turns; 1: one step off; more: async.")] = 0,
     sync: Annotated[str, typer.Option(help="Of weights to engines: auto, broadcast, peers, file.")] = "auto",
-    steps: StepCount = 0,
-    batch: Batch = 0,
-    learning_rate: Rate = 0.0,
-    lora: LoraRank = 0,
-    precision: PrecisionText = "auto",
-    checkpoint_every: EveryText = "auto",
-    eval_every: EvalEvery = 0,
-    eval_problems: EvalProblems = 256,
-    eval_answers: EvalAnswers = 0,
-    seed: SeedNumber = 0,
-    layout: LayoutText = None,
-    ranks: RankCount = None,
-    device: DeviceName = "auto",
-    run_dir: RunFolder = None,
-    as_json: AsJson = False,
-    catalog: CatalogFolder = None,
-) -> None:
+) -> Values:
     """Sample groups of answers, score them, update, and give the engine the new weights. Exit 75: run it again."""
-    run_benchmark(
-        "reason", run_dir=run_dir, as_json=as_json, catalog=catalog, command="reason grpo", stage="grpo", model=model,
-        start_from=text(start_from), task=task, numbers=numbers, largest=largest, operators=operators, reward=reward,
-        attempts=attempts, prompts=text(prompts), tokenizer=text(tokenizer), max_response=max_response, sandbox=sandbox,
-        reward_timeout_s=reward_timeout, reward_memory_bytes=num_bytes(reward_memory), broken_reward=broken_reward,
-        num_prompts=num_prompts, answers=answers, epochs=epochs, loss=loss, correction=correction, clip_low=clip_low,
-        clip_high=clip_high, band_low=band_low, band_high=band_high, tis_cap=tis_cap, kl_coef=kl_coef, groups=groups,
-        token_budget=token_budget, retention=retention, old_tokens=old_tokens, stale_keys=stale_keys, release=release,
-        temperature=temperature, engine_precision=engine_precision, engines=engines, engine_tp=engine_tp, sync=sync,
-        staleness=staleness, steps=steps, batch=batch, learning_rate=learning_rate, lora=lora, precision=precision,
-        checkpoint_every=checkpoint_every, eval_every=eval_every, eval_problems=eval_problems, seed=seed, layout=layout,
-        eval_answers=eval_answers, ranks=ranks, device=device,
-    )  # fmt: skip
+    return locals()
+
+
+run = stage_command("grpo", own_options, training_options)

@@ -51,7 +51,3 @@ def num_bytes(size: str | None) -> int | None:
     from scalewright import units
 
     return None if size is None else int(units.parse(size, units.BYTES))
-
-
-def text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
