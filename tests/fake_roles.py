@@ -71,7 +71,9 @@ class FakeTask:
         raise NotImplementedError
 
     def score(self, problem: Problem, response: Sequence[int]) -> Score:
-        return Score(reward=float(len(response) % 2), is_correct=len(response) % 2 == 1, why="its length")
+        failure = "time" if len(response) == 1 else ""
+        reward = float(len(response) % 2)
+        return Score(reward=reward, is_correct=reward > 0, why="its length", failure=failure)
 
     def score_many(self, pairs: Iterable[tuple[Problem, Sequence[int]]]) -> list[Score]:
         time.sleep(self._reward_s)

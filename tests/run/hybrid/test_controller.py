@@ -66,6 +66,8 @@ def test_a_run_trains_every_answer_once_within_its_bound(tmp_path: Path, stalene
             len(one.rollout.tokens) for group in batch.groups for one in group.answers
         )
         assert line["train_s"] == 0.5
+        failures = [one.failure or "ok" for group in batch.groups for one in group.answers]
+        assert line["sandbox_outcomes"] == {kind: failures.count(kind) for kind in set(failures)}
     if not token_budget:
         assert all(len(batch.groups) == 4 and len(batch.groups[0].answers) == 4 for batch in trainer.batches)
         assert min(one.rollout.versions[0] for group in trainer.batches[5].groups for one in group.answers) == (

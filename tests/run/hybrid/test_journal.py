@@ -130,9 +130,9 @@ class History:
         if self.state.offer is None:
             self.apply({"call": "resume", "step": self.step})
             self.apply({"call": "publish", "version": self.step, "addresses": ["a"], "way": "peers"})
-        unscored = [[one.rollout.id, 1.0, True, ""] for one in self.state.unscored()]
+        unscored = [[one.rollout.id, 1.0, True, "", ""] for one in self.state.unscored()]
         if unscored:
-            self.apply({"call": "scored", "rows": unscored})
+            self.apply({"call": "scored", "rows": unscored, "seconds": 0.5})
         if not self.state.is_ready(self.step):
             return
         ids = self.state.batches[self.step].ids()

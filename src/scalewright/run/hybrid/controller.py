@@ -219,7 +219,7 @@ class Controller:
     def _answer_row(self, one: FinishedRollout) -> dict[str, Any]:
         score = self.state.scores[one.rollout.id]
         return {"rollout": one.rollout.to_row(), "reason": one.reason, "reward": score.reward,
-                "is_correct": score.is_correct, "why": score.why}  # fmt: skip
+                "is_correct": score.is_correct, "why": score.why, "failure": score.failure}  # fmt: skip
 
     def _welcome(self) -> dict[str, Any]:
         state = self.state
@@ -287,12 +287,13 @@ class Controller:
                 pairs = [(self._problems.problem(one.rollout.prompt_place), tuple(one.rollout.tokens)) for one in some]
                 started_s = time.perf_counter()
                 scores = await loop.run_in_executor(scorer, self._task.score_many, pairs)
-                self._record.scored(started_s, time.perf_counter(), len(some))
+                ended_s = time.perf_counter()
+                self._record.scored(started_s, ended_s, len(some))
                 rows = [
-                    [one.rollout.id, score.reward, score.is_correct, score.why]
+                    [one.rollout.id, score.reward, score.is_correct, score.why, score.failure]
                     for one, score in zip(some, scores, strict=True)
                 ]
-                self._apply({"call": "scored", "rows": rows})
+                self._apply({"call": "scored", "rows": rows, "seconds": ended_s - started_s})
                 self._changed.send()
 
     async def _expire(self) -> None:

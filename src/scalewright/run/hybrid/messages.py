@@ -195,6 +195,8 @@ class TrainAnswer:
     reward: float
     is_correct: bool
     why: str
+    failure: str = ""
+    """How the reward itself failed in the sandbox; empty: it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

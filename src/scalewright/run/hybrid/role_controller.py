@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from scalewright.data.reasoning.problem_row import ProblemRow
@@ -92,18 +92,20 @@ class _Records:
 
     def __init__(self, directory: RunDirectory, config: ReasonRun, settings: StateSettings) -> None:
         pool, roles = settings.pool, config.roles
+        self._has_sandbox = config.task.sandbox != "off"
         self._steps = HybridWriter(
             directory,
             HybridSettings(
                 mode=roles.mode, token_budget=pool.token_budget, retention=pool.retention, staleness=settings.staleness,
-                engine_ranks=list(roles.engine_ranks), sync_way=roles.sync, groups=pool.groups,
-                old_tokens=pool.old_tokens,
+                engine_ranks=list(roles.engine_ranks), sync_way=roles.sync, sandbox=config.task.sandbox,
+                groups=pool.groups, old_tokens=pool.old_tokens,
             ),
         )  # fmt: skip
         self._timeline = TimelineWriter(directory, "controller", 0)
 
     def step(self, counts: Mapping[str, Any]) -> None:
-        self._steps.step(HybridStep(**{name: value for name, value in counts.items() if name in _STEP_KEYS}))
+        line = HybridStep(**{name: value for name, value in counts.items() if name in _STEP_KEYS})
+        self._steps.step(line if self._has_sandbox else replace(line, sandbox_outcomes={}))
 
     def sync(self, result: Mapping[str, Any]) -> None:
         self._steps.sync(WeightSync(**{name: value for name, value in result.items() if name in _SYNC_KEYS}))

@@ -10,8 +10,9 @@ never changes after `end`. It is forgotten when a checkpoint after that step is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 from scalewright.run.hybrid.messages import ControllerRefusedError
@@ -48,11 +49,13 @@ class WeightOffer:
     way: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AnswerScore:
     reward: float
     is_correct: bool
     why: str
+    failure: str = ""
+    """How the reward itself failed in the sandbox; empty: it did not."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +118,8 @@ class ControllerState:
         self._num_finished = 0
         self._began_s = 0.0
         self._done_s = 0.0
+        self._reward_s = 0.0
+        """Of rewards since the last step was done."""
 
     # Reading
 
@@ -260,8 +265,9 @@ class ControllerState:
         }
 
     def _scored(self, operation: Mapping[str, Any]) -> None:
-        for rollout, reward, is_correct, why in operation["rows"]:
-            self.scores.setdefault(rollout, AnswerScore(reward=reward, is_correct=is_correct, why=why))
+        for rollout, *score in operation["rows"]:
+            self.scores.setdefault(rollout, AnswerScore(*score))
+        self._reward_s += operation.get("seconds", 0.0)
 
     def _publish(self, operation: Mapping[str, Any]) -> None:
         version = operation["version"]
@@ -273,6 +279,9 @@ class ControllerState:
         if step + 1 > self.num_done:
             self.num_done = step + 1
             counts = self.batches[step].counts
+            failures = [self.scores[rollout].failure for rollout in self.batches[step].ids()]
+            counts["sandbox_outcomes"] = dict(sorted(Counter(failure or "ok" for failure in failures).items()))
+            counts["reward_s"], self._reward_s = self._reward_s, 0.0
             counts.update(operation["seconds"])
             counts["wall_s"] = max(operation["time_s"] - self._done_s, 0.0)
             self._done_s = operation["time_s"]
@@ -340,6 +349,10 @@ class ControllerState:
             raise ControllerRefusedError(f"step {step} makes version {step + 1}, not {version}")
         if not self.checkpoint_step <= step < self.step:
             raise ControllerRefusedError(self._step_text(f"the trainer has done step {step}"))
+        if step >= self.num_done and not self.is_ready(step):
+            raise ControllerRefusedError(
+                f"the trainer has done step {step}, and its batch was not given out: get it first"
+            )
 
     def _check_resume(self, operation: Mapping[str, Any]) -> None:
         if not self.checkpoint_step <= operation["step"] <= self.step:
@@ -373,7 +386,7 @@ class ControllerState:
             "engines": [[engine, asdict(lease)] for engine, lease in self.engines.items()],
             "owners": self.owners,
             "batches": [[step, _batch_row(batch)] for step, batch in self.batches.items()],
-            "scores": [[rollout, one.reward, one.is_correct, one.why] for rollout, one in self.scores.items()],
+            "scores": [[rollout, *astuple(one)] for rollout, one in self.scores.items()],
             "late": self._late,
         }
 
@@ -396,7 +409,7 @@ class ControllerState:
 
 
 _NUMBERS = ("step", "num_done", "checkpoint_step", "version", "num_leases", "num_expired", "_num_finished", "_began_s",
-            "_done_s")  # fmt: skip
+            "_done_s", "_reward_s")  # fmt: skip
 _OPERATIONS = {
     "join": ControllerState._join, "expire": ControllerState._expire, "lease": ControllerState._lease,
     "progress": ControllerState._report, "finished": ControllerState._report, "synced": ControllerState._synced,

@@ -81,6 +81,7 @@ class SeparateGrpoStage(GrpoStage):
         batch = self._batch(step)
         with self.session.clock.part("data"):
             groups = [self._scored(group) for group in batch.groups]
+            self.session.count_rewards([one for group in groups for one in group])
             skipped = [[self._num_skipped(one, batch.version) for one in group.answers] for group in batch.groups]
         num_decoded = int(batch.counts.get("num_decoded_tokens", 0))
         return self._of_groups(groups, skipped, num_decoded_tokens=num_decoded)
@@ -120,7 +121,9 @@ class SeparateGrpoStage(GrpoStage):
                     problem=problem, index=one.index, tokens=tuple(one.tokens), log_probs=tuple(one.log_probs),
                     reason=answer.reason, weights_version=(one.versions[0], one.versions[-1]),  # type: ignore[arg-type]
                 ),
-                score=Score(reward=answer.reward, is_correct=answer.is_correct, why=answer.why),
+                score=Score(
+                    reward=answer.reward, is_correct=answer.is_correct, why=answer.why, failure=answer.failure
+                ),
             )
             for answer in group.answers
             for one in (answer.rollout,)
