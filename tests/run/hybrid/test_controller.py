@@ -136,7 +136,7 @@ def test_a_repeated_report_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_silent_engine_loses_its_rollouts_and_its_late_messages_are_refused(tmp_path: Path) -> None:
-    with serving(tmp_path, settings_of(num_prompts=1, num_answers=2), lease_s=0.3) as controller:
+    with serving(tmp_path, settings_of(num_prompts=1, num_answers=2), lease_s=8.0) as controller:
         FakeTrainer(tmp_path, num_steps=1).resume()
         first, second = FakeEngine(tmp_path, 0, capacity=2), FakeEngine(tmp_path, 1, capacity=2)
         first.join()
@@ -145,11 +145,12 @@ def test_a_silent_engine_loses_its_rollouts_and_its_late_messages_are_refused(tm
         tokens = right_tokens(one.id)[:1]
         report = [ProgressRow(id=one.id, tokens=tokens, log_probs=[log_prob_of(tokens[0])], version=0)]
         first.client.progress(report)
-        deadline_s = time.monotonic() + 10
+        controller.leases.heard(0, time.monotonic() - 60.0)  # as if it had been silent since
+        deadline_s = time.monotonic() + 30
         while controller.state.engines:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
-        with second.client.beating(0.05):
+        with second.client.beating(0.5):
             second.join()
             second.turn()
             taken = {work.id: work for work in second.client.pull(2)}
@@ -273,7 +274,7 @@ def test_what_comes_over_a_connection_hurts_nobody_else(tmp_path: Path) -> None:
         time.sleep(0.6)
         before_s = time.monotonic()
         trainer, _ = run_roles(tmp_path, num_engines=2, num_steps=6)
-        assert time.monotonic() - before_s < 10
+        assert time.monotonic() - before_s < 60
         check_trained(trainer.batches)
         for peer in (*sockets, *slow):
             peer.settimeout(5)
@@ -324,7 +325,7 @@ def test_messages_of_wrong_types_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_slow_reward_delays_batches_and_no_message(tmp_path: Path) -> None:
-    with serving(tmp_path, settings_of(staleness=1), task=FakeTask(reward_s=0.8)):
+    with serving(tmp_path, settings_of(staleness=1), task=FakeTask(reward_s=2.0)):
         trainer, engine = FakeTrainer(tmp_path, num_steps=6), FakeEngine(tmp_path, 0, capacity=64, stride=LONGEST)
         trainer.resume()
         engine.join()
@@ -335,7 +336,7 @@ def test_a_slow_reward_delays_batches_and_no_message(tmp_path: Path) -> None:
             before_s = time.monotonic()
             engine.client.heartbeat()
             slowest_s = max(slowest_s, time.monotonic() - before_s)
-        assert slowest_s < 0.4
+        assert slowest_s < 0.8, "the reward takes 2 s"
         assert trainer.client.batch(0, wait_s=0.0) is None
         batch = None
         while batch is None:
