@@ -20,6 +20,8 @@ Refused = Callable[..., str]
 Here = Callable[..., subprocess.CompletedProcess[str]]
 CPU = ("--device", "cpu")
 
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "sums"
+SUMS = ("--prompts", str(EXAMPLE / "prompts.jsonl"), "--tokenizer", str(EXAMPLE / "tokenizer"))
 REFUSED = [
     (("grpo", "--answers", "1"), "a group of 1: an advantage compares the answers to one prompt"),
     (("grpo", "--loss", "ppo"), "loss 'ppo' is not known: choose grpo, dapo, dr-grpo, gspo, c3po"),
@@ -57,6 +59,8 @@ REFUSED = [
     (("sft", "--operators", "^"), "countdown: operators are '^'"),
     (("sft", "--task", "chess"), "task 'chess' is not known"),
     (("sft", "--prompts", "absent.jsonl"), "prompts 'absent.jsonl': no such file: check the path"),
+    (("sft", *SUMS), "256 answers to test prompts are scored at the end, and the task has no reward: give --reward"),
+    (("grpo", *SUMS), "reason grpo scores answers, and the task has no reward: give --reward"),
     (("sft", "--start-from", "stage", "--model", "layers=3,hidden=32,heads=2"), "its model has layers 1"),
     (("sft", "--start-from", "stage", "--operators", "+-"), "its vocabulary has 40 tokens and the task needs"),
     (("distill", "--mode", "on-policy"), "give --teacher"),

@@ -257,7 +257,10 @@ def _score(value: Any, row: Mapping[str, Any], *, name: str, correct_from: float
     given = value if isinstance(value, dict) else {"reward": value}
     reward = given.get("reward")
     if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise ConfigError(f"reward {name}: problem {row['id']} got {shown(value)}: a reward is a finite number")
+        raise ConfigError(
+            f"reward {name}: problem {row['id']} got {shown(value)}: a reward is a finite number; return 0 for an "
+            "answer that has none"
+        )
     is_correct = given.get("is_correct", reward >= correct_from)
     if not isinstance(is_correct, bool):
         raise ConfigError(f"reward {name}: problem {row['id']} has is_correct {shown(is_correct)}: give true or false")

@@ -54,6 +54,11 @@ class TextTask:
     def max_response(self) -> int:
         return self.settings.max_response
 
+    @property
+    def num_test(self) -> int:
+        """Prompts that are kept for tests."""
+        return len(self._splits["test"])
+
     def problems(self, split: Split, num: int, *, seed: int) -> list[Problem]:
         members = self._splits[split]
         if num < 1:

@@ -103,10 +103,12 @@ def _machine(catalog: Catalog, run: ReasonRun, system: str | None) -> Here | Non
 def stage_load(run: ReasonRun, lengths: SequenceLengths | None = None) -> StageLoad:
     """What the stage does. Lengths come from the stage's own data, or from traces of the task."""
     lengths = lengths or sampled_lengths(run, open_task(run.task))
+    is_blank = run.stage in ("grpo", "generate") and not run.start_from
+    blank = ["the weights are random, so hardly an answer gets a reward: give --start-from"] if is_blank else []
     base = StageLoad(
         stage=run.stage, spec=run.spec, layout=run.layout, precision=run.precision,
         engine_precision=run.engine.precision, engine_tp=run.engine.tp, num_steps=max(run.steps, 1),
-        reward_s=lengths.reward_s, lora_rank=run.lora_rank, notes=lengths.notes,
+        reward_s=lengths.reward_s, lora_rank=run.lora_rank, notes=(*blank, *lengths.notes),
     )  # fmt: skip
     settings, gbs = run.settings, int(run.layout.gbs)
     if isinstance(settings, SftSettings):

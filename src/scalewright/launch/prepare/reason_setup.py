@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import TransformerShape
@@ -29,9 +29,18 @@ from scalewright.workload.model import ModelSpec
 from scalewright.workload.named import resolve_model
 from scalewright.workload.reasoning import stage_run
 from scalewright.workload.reasoning.role_settings import RoleSettings
-from scalewright.workload.reasoning.stage_run import DistillSettings, GrpoSettings, ReasonRun, StageSettings
+from scalewright.workload.reasoning.stage_run import (
+    DistillSettings,
+    EvaluationSettings,
+    GrpoSettings,
+    ReasonRun,
+    StageSettings,
+)
 from scalewright.workload.reasoning.task_settings import file_task
 from scalewright.workload.run_options import AUTO
+
+if TYPE_CHECKING:
+    from scalewright.data.reasoning.text_task import TextTask
 
 DEFAULT_MODEL = "layers=3,hidden=96,heads=4"
 VOCAB_MULTIPLE = 8
@@ -96,6 +105,8 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
         engine_precision = precision if precision in get_args(WeightPrecision) else default
     layout = _batched(request, split, shape=spec.transformer, device=device)
     options = dict(request.options)
+    if settings.kind == "files":
+        options["evaluation"] = _evaluation(request, settings, cast("TextTask", task))
     engine = dict(options.pop("engine", {}))
     if isinstance(request.settings, GrpoSettings) and request.settings.roles.are_separate:
         engine["tp"] = math.gcd(engine.get("tp", 1), num_ranks)  # of the evaluation on the trainer's own ranks
@@ -114,6 +125,20 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
         device=device,  # type: ignore[arg-type]
         **options,
     )
+
+
+def _evaluation(request: ReasonRequest, settings: TaskSettings, task: TextTask) -> EvaluationSettings:
+    """At most the prompts that are kept for tests. A stage that lacks a reward is refused before it trains."""
+    chosen = request.options.get("evaluation", EvaluationSettings())
+    if not settings.reward:
+        if request.stage in ("grpo", "generate", "evaluate"):
+            raise ConfigError(f"reason {request.stage} scores answers, and the task has no reward: give --reward")
+        if chosen.num_problems:
+            raise ConfigError(
+                f"{chosen.num_problems} answers to test prompts are scored at the end, and the task has no reward: "
+                "give --reward, or --eval-problems 0"
+            )
+    return replace(chosen, num_problems=min(chosen.num_problems, task.num_test))
 
 
 def _check_engines(roles: RoleSettings, *, num_ranks: int, device: str, env: dict[str, str]) -> None:
