@@ -85,8 +85,8 @@ def test_list_names_the_shipped_studies_and_ones_own(cli: Cli, tmp_path: Path) -
     (tmp_path / "studies" / "broken.toml").write_text("this is = not [ toml")
     rows = json.loads(cli("study", "list", "--json", cwd=tmp_path).stdout)["studies"]
     assert {row["id"] for row in rows} >= {
-        "quick", "epicure-vision", "epicure-language", "interconnect", "frontier-tuning", "storage", "hpc-r1", "mine",
-        "broken",
+        "quick", "epicure-vision", "epicure-language", "interconnect", "frontier-tuning", "storage", "hpc-r1",
+        "ring-1t", "mine", "broken",
     }  # fmt: skip
 
 

@@ -133,8 +133,8 @@ def test_a_bound_of_staleness_is_kept() -> None:
 
 
 def test_a_part_stands_for_a_large_pool() -> None:
-    small = simulate(pool_of(TAIL, max_open=1024, budget=102_400, retention=3))
-    large = simulate(pool_of(TAIL, max_open=4096, budget=409_600, retention=3))
+    small = simulate(pool_of(TAIL, max_open=256, budget=25_600, retention=3))
+    large = simulate(pool_of(TAIL, max_open=1024, budget=102_400, retention=3))
     assert large.num_decoded == pytest.approx(4 * small.num_decoded)
     assert large.plan.num_mean_running == pytest.approx(4 * small.plan.num_mean_running)
     assert large.wasted_frac == pytest.approx(small.wasted_frac)

@@ -31,11 +31,11 @@ Running = tuple[int, int, float, str]
 """A rollout that is being written: where it ends and began, in iterations of the engine, its context then, its id."""
 NUM_CELLS = 96
 """Cells of an iteration in which running sequences and context are averaged."""
-NUM_MEASURED = 6
+NUM_MEASURED = 4
 """Iterations of the steady state that a simulation counts."""
 NUM_WAITING = 2
 """Iterations that wait for all, which do not depend on each other."""
-MOST_OPEN = 1024
+MOST_OPEN = 256
 """Open rollouts under a budget that are simulated: of more, a part stands for all, since none waits for another."""
 NUM_LENGTHS = 4096
 """Lengths that are drawn at a time."""
@@ -213,6 +213,8 @@ def simulate(pool: SimulatedPool, *, seed: int = 0, num_measured: int = NUM_MEAS
     """
     if pool.num_parts > 1:
         return simulate(pool.part, seed=seed, num_measured=num_measured).times(pool.num_parts)
+    if not pool.settings.token_budget:
+        return _all_done(pool, seed=seed, num_measured=num_measured)
     rollouts = RolloutPool(pool.settings)
     lengths = _Lengths(pool.answers, seed=seed, num_answers=pool.settings.num_answers)
     rows: list[tuple[_Spans, IterationResult]] = []
@@ -223,6 +225,30 @@ def simulate(pool: SimulatedPool, *, seed: int = 0, num_measured: int = NUM_MEAS
             rows.append(row)
             carried.update(one.num_cuts for one in rollouts.open if one.num_cuts)
     return _mean_rollout(pool, rows, carried)
+
+
+def _all_done(pool: SimulatedPool, *, seed: int, num_measured: int) -> SimulatedRollout:
+    """Iterations without a budget: whoever ends makes room for the next, and all are trained on."""
+    own, rng = pool.settings, np.random.default_rng(seed)
+    num = own.num_prompts * own.num_answers
+    lengths = pool.answers.sample(rng, NUM_LENGTHS * -(-num * num_measured // NUM_LENGTHS))
+    draws = []
+    for written in np.split(lengths[: num * num_measured], num_measured):
+        free = [0] * min(own.max_open, num)
+        starts = [heapq.heapreplace(free, free[0] + length) for length in written.tolist()]
+        spans = _Spans(
+            starts=starts, ends=(np.array(starts) + written).tolist(), contexts=[float(pool.prompt_len)] * num,
+            num_fresh=num,
+        )  # fmt: skip
+        tokens, each = _read(spans, pool)
+        total = float(written.sum())
+        draws.append(
+            SimulatedRollout(
+                plan=_phases(spans), num_read=tokens, num_read_each=each, num_decoded=total, num_trained=total,
+                num_wasted=0.0, num_answers=float(num), carried_by_cuts={}, tokens_by_age={pool.lag: total},
+            )
+        )  # fmt: skip
+    return _mean_of(draws)
 
 
 def _iteration(
@@ -299,16 +325,34 @@ def _mean_rollout(
 
 def _phases(spans: _Spans) -> Phases:
     """Running sequences and their context in cells of an iteration, narrow where many answers end."""
-    starts, ends, contexts = (
-        np.array(values, dtype=np.float64) for values in (spans.starts, spans.ends, spans.contexts)
-    )
+    starts, ends, contexts = (np.array(column) for column in (spans.starts, spans.ends, spans.contexts))
     grid = np.linspace(0.0, 1.0, NUM_CELLS)
     edges = np.unique(np.concatenate([[0.0], np.quantile(ends, grid), grid * ends.max()]))
-    written = np.clip(edges[:, None] - starts, 0.0, ends - starts)
-    tokens = np.diff(written.sum(axis=1))
-    attended = np.diff((written * (contexts + written / 2.0)).sum(axis=1))
+    # Until k a rollout wrote w = min(k, end) - start tokens and attended to c w + w^2 / 2. That is what it would have
+    # by k if it never ended, with its true figures in place of those once it has ended.
+    begun, over = _sums(edges, starts, starts, contexts), _sums(edges, ends, starts, contexts)
+    lengths = ends - starts
+    kept = _sum_up_to(edges, ends, lengths), _sum_up_to(edges, ends, lengths * (contexts + lengths / 2.0))
+    tokens = np.diff(begun[0] - over[0] + kept[0])
+    attended = np.diff(begun[1] - over[1] + kept[1])
     widths = np.diff(edges)
     return Phases(num_steps=widths, num_running=tokens / widths, num_context=attended / np.maximum(tokens, 1e-9))
+
+
+def _sum_up_to(edges: Floats, places: Floats, values: Floats) -> Floats:
+    """Sum of the values whose place is below each edge."""
+    order = np.argsort(places)
+    total = np.concatenate([[0.0], np.cumsum(values[order])])
+    return np.asarray(total[np.searchsorted(places[order], edges)])
+
+
+def _sums(edges: Floats, places: Floats, starts: Floats, contexts: Floats) -> tuple[Floats, Floats]:
+    """Sums of k - s and of c (k - s) + (k - s)^2 / 2 over the rollouts whose place is below each edge k."""
+    num, first, square, held, held_first = (
+        _sum_up_to(edges, places, values)
+        for values in (np.ones_like(starts), starts, starts**2, contexts, contexts * starts)
+    )
+    return num * edges - first, held * edges - held_first + (num * edges**2 - 2.0 * edges * first + square) / 2.0
 
 
 def _read(spans: _Spans, pool: SimulatedPool) -> tuple[float, float]:

@@ -18,6 +18,7 @@ KINDS = {
     "plan": "scalewright.study.kinds.plan",
     "saving": "scalewright.study.kinds.saving",
     "stage": "scalewright.study.kinds.stage",
+    "rl": "scalewright.study.kinds.rl",
     "reading": "scalewright.study.kinds.reading",
     "gemm": "scalewright.study.kinds.micro.gemm",
     "memory": "scalewright.study.kinds.micro.memory",
