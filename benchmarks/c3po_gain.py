@@ -11,11 +11,14 @@ The task is countdown with 2 numbers up to 20, `+`, `-` and `*`, and up to 32 at
 share p of valid expressions that reach the target (0.2 to 0.67). So the attempts of an answer follow a mixture of
 geometric distributions over p, cut off at 32. An attempt has 6 tokens. 8,192 traces have a mean of 22 tokens, a
 standard deviation of 0.76 times that, a 99th percentile of 89 and at most 179; the longest of 64 is 4.2 times the mean.
-The lengths of the model that GRPO starts from are measured by --prepare.
+The lengths of the model that GRPO starts from are measured by --prepare. `--task long` has 3 numbers up to 9 and 64
+attempts of 10 tokens: mean 144, 99th percentile 587; it needs more --sft-steps (2,000).
 
 Gain depends on how the time of a decode step falls when few answers are left. On a GPU it hardly falls, because a step
 reads all weights whatever the batch. On a CPU a step costs a + b n for n answers. So the model is small and 64 answers
-are open: there the fixed part a is most of a step, as on a GPU. The measured step times are part of the output.
+are open: there the fixed part a is most of a step, as on a GPU. --decode measures it. Two costs of our engine on a CPU
+lower the gain: a step in which an answer begins also reads its prompt, and rows of different lengths need several calls
+of attention. Both matter less where answers are long against the number that is open: --task long --num-prompts 4.
 """
 
 from __future__ import annotations
@@ -38,9 +41,11 @@ from scalewright.records.reasoning import read_curve, read_stage, read_stored_an
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.reasoning.accuracy import rise_of_marks, wilson_rate
 
-TASK = ("--numbers", "2", "--largest", "20", "--operators", "+-*", "--attempts", "32")
-NUM_TEST = 127
-"""Problems of this task that are kept for tests."""
+TASKS = {
+    "short": (("--numbers", "2", "--largest", "20", "--operators", "+-*", "--attempts", "32"), 127),
+    "long": (("--numbers", "3", "--largest", "9", "--operators", "+-*", "--attempts", "64"), 378),
+}
+"""Options of each task, and its problems that tests use."""
 NUM_ANSWERS = 8
 OUTSIDE = ("evaluation", "checkpoint")
 """Parts that are no part of a step."""
@@ -63,8 +68,9 @@ def reason(*arguments: str, threads: int) -> None:
 def prepare(out: Path, options: argparse.Namespace) -> None:
     """Train the model that both ways start from, and measure the lengths of its answers."""
     reason(
-        "sft", *TASK, "--steps", str(options.sft_steps), "--batch", "64", "--num-traces", "8192", "--eval-problems",
-        str(NUM_TEST), "--learning-rate", "4e-3", "--run-dir", str(out / "start"), threads=options.threads,
+        "sft", *TASKS[options.task][0], "--steps", str(options.sft_steps), "--batch", "64", "--num-traces", "8192",
+        "--eval-problems", str(TASKS[options.task][1]), "--learning-rate", "4e-3", "--run-dir", str(out / "start"),
+        threads=options.threads,
     )  # fmt: skip
     lengths_of(out / "start", out / "start-answers", options, name="start")
 
@@ -115,8 +121,9 @@ def grpo(out: Path, options: argparse.Namespace, *, name: str, steps: int, extra
         "grpo", "--start-from", str(out / "start"), "--num-prompts", str(options.num_prompts),
         "--answers", str(NUM_ANSWERS), "--batch", str(options.num_prompts * NUM_ANSWERS),
         "--steps", str(steps), "--seed", str(options.seed),
-        "--learning-rate", str(options.learning_rate), "--eval-problems", str(NUM_TEST), "--eval-answers", "4",
-        "--checkpoint-every", str(steps), *extra, "--run-dir", str(path), threads=options.threads,
+        "--learning-rate", str(options.learning_rate), "--eval-problems", str(TASKS[options.task][1]),
+        "--eval-answers", "4", "--checkpoint-every", str(steps), *extra, "--run-dir", str(path),
+        threads=options.threads,
     )  # fmt: skip
     return path
 
@@ -229,6 +236,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="of waiting for all")
     parser.add_argument("--more-steps-frac", type=float, default=0.1, help="steps of the budget beyond that")
     parser.add_argument("--sft-steps", type=int, default=600)
+    parser.add_argument("--task", choices=TASKS, default="short")
     parser.add_argument("--num-prompts", type=int, default=8, help="of a step, with 8 answers each")
     parser.add_argument("--learning-rate", type=float, default=2e-4)
     parser.add_argument("--token-budget", type=int, default=0, help="0: the mean step of waiting for all")
