@@ -81,11 +81,11 @@ def measured(folder: Path, args: argparse.Namespace, start: Path, *, seed: int, 
     }  # fmt: skip
 
 
-def interval(values: list[float]) -> list[float]:
+def interval(values: list[float]) -> list[float | None]:
     """Mean, low, high."""
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return [mean, math.nan, math.nan]
+        return [mean, None, None]
     half = STUDENT_T[min(len(values), max(STUDENT_T))] * statistics.stdev(values) / math.sqrt(len(values))
     return [mean, mean - half, mean + half]
 
