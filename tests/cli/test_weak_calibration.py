@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +64,42 @@ def test_a_prediction_from_a_weak_calibration_warns_beside_the_number(
     assert done.returncode == 0
     summary = " ".join(done.stdout.partition("where the step goes")[0].split())
     assert f"warning this prediction may be far off. Calibration weak is a weak basis: {words}." in summary
+
+
+GENERATE = ("--generate", "prompt=64,response=32", "--layout", "gbs=4")
+RL = ("--rl", "prompts=4,samples=2,prompt=64,response=32", "--layout", "mbs=1,gbs=8")
+
+
+@pytest.mark.parametrize("stage", [GENERATE, RL], ids=["generate", "rl"])
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (THIN, "16 of 20 parts were not measured and no training run checks it."),
+        (GOOD, "no decode step was measured, and published rates of GPUs stand in for them."),
+    ],
+)
+def test_generation_from_a_weak_calibration_warns_and_is_not_called_calibrated(
+    here: Here, stage: tuple[str, ...], changed: dict[str, object], words: str
+) -> None:
+    calibrations.write(of_this_machine("weak", **changed))
+    done = here("predict", "--model", "gpt2-tiny", "--system", "here", *stage)
+    assert done.returncode == 0, done.stderr
+    summary = " ".join(done.stdout.partition("where the ")[0].split())
+    assert f"warning this prediction may be far off. Calibration weak is a weak basis: {words}" in summary
+    assert "calibrated" not in summary
+    document = json.loads(here("predict", "--model", "gpt2-tiny", "--system", "here", *stage, "--json").stdout)
+    assert document["confidence"] == document["confidence_of"]["step_time"] == "model"
+
+
+def test_a_small_rate_of_generation_keeps_its_digits(here: Here) -> None:
+    calibrations.write(of_this_machine("weak", **THIN))
+    model = ("predict", "--model", "gpt2-xl", "--precision", "fp32", "--system", "here")
+    text = " ".join(here(*model, "--generate", "prompt=512,response=16", "--layout", "gbs=1").stdout.split())
+    row = re.search(r"throughput (\S+) tokens/s model; (\S+) to (\S+); (\S+) each", text)
+    assert row is not None, text
+    rate, low, high, each = (float(number) for number in row.groups())
+    assert 0.0 < low < rate < high < 10.0
+    assert each == rate
 
 
 def test_a_whole_calibration_does_not_warn(here: Here) -> None:

@@ -122,7 +122,8 @@ class Answer:
     @property
     def confidence(self) -> Confidence:
         """Of the time: what is known of the machine's rates."""
-        return self.question.machine.confidence
+        machine, is_generating = self.question.machine, isinstance(self.question.stage, Generation | RlStep)
+        return machine.generation_confidence if is_generating else machine.confidence
 
     @property
     def transformer(self) -> TransformerFigures:
@@ -188,7 +189,7 @@ class Answer:
             "step_time_s": self.time_s,
             "step_time_interval_s": [self.interval_s[0], self.interval_s[1]],
             "step_time_bound_s": self.bound_s,
-            "confidence": machine.confidence,
+            "confidence": self.confidence,
             "confidence_of": self._confidence_of(),
             "memory_bytes": self.memory_bytes,
             "reserved_bytes": self.reserved_bytes,

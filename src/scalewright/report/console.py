@@ -65,7 +65,11 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
 
 def rate_words(rate: float, unit: str) -> str:
     """A rate as a whole number, or with three digits if it is small."""
-    return f"{rate:,.0f} {unit}" if rate >= SMALL_RATE or rate == 0 else f"{rate:.3g} {unit}"
+    return f"{rate_number(rate)} {unit}"
+
+
+def rate_number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= SMALL_RATE or rate == 0 else f"{rate:.3g}"
 
 
 def bar_mark(console: Console) -> str:

@@ -159,6 +159,11 @@ class Machine:
         """The 16-bit precision that its products are known in."""
         return next((name for name in WIDE_PRECISIONS if name in self.accelerator.peak), None)
 
+    @property
+    def generation_confidence(self) -> Confidence:
+        """Of generation: a calibration without decode steps leaves it to catalogued rates."""
+        return "model" if self.generation is None else self.confidence
+
     def sustained_flop_per_s(self, precision: Precision) -> float:
         """Rate of large products while a job runs.
 

@@ -13,6 +13,7 @@ from scalewright.planner.energy_use import footprint
 from scalewright.planner.figures import GenerationFigures
 from scalewright.planner.generation import Generation
 from scalewright.planner.question import Question
+from scalewright.records.types import WARNING
 from scalewright.workload.layout import Layout
 
 STREAMING_TERMS = ("weights", "experts", "cache", "head")
@@ -176,6 +177,12 @@ def _warnings(question: Question, generation: Generation, figures: GenerationFig
     if tp > machine.gpus_per_node:
         warnings.append(f"tp={tp} spans nodes of {machine.gpus_per_node} devices")
     warnings += wider_words(figures.serving)
+    if machine.confidence != machine.generation_confidence:
+        warnings.append(
+            f"{WARNING}this prediction may be far off. Calibration {machine.name.partition('/')[0]} is a weak basis: no "
+            "decode step was measured, and published rates of GPUs stand in for them. Calibrate again when this machine "
+            "is quiet, or with a longer --budget."
+        )
     return [*warnings, *machine.assumptions, *(question.facility.notes if question.facility else ())]
 
 

@@ -18,6 +18,7 @@ from scalewright.planner.generation import GenerateRequest
 from scalewright.planner.question import ask
 from scalewright.planner.stages.rl_times import scoring_s
 from scalewright.records.documents import digest, document
+from scalewright.records.types import Confidence
 from scalewright.workload.layout import Layout
 from scalewright.workload.lengths import LengthDistribution
 from scalewright.workload.model import ModelSpec
@@ -133,6 +134,10 @@ class StagePrediction:
         """All steps, without the evaluation at the end and checkpoints."""
         return self.step.scaled(self.load.num_steps)
 
+    @property
+    def confidence(self) -> Confidence:
+        return self.machine.confidence if self.load.rollout is None else self.machine.generation_confidence
+
     def document(self) -> dict[str, Any]:
         """The `prediction/1` document of the stage's run directory."""
         load, step, whole = self.load, self.step, self.whole
@@ -157,7 +162,7 @@ class StagePrediction:
             "num_tokens": load.num_tokens,
             "memory_bytes": self.memory_bytes,
             "fits": self.fits,
-            "confidence": self.machine.confidence,
+            "confidence": self.confidence,
             "warnings": list(self.warnings),
             **({} if self.energy_j is None else {"energy_j": self.energy_j}),
             **({} if self.cost_usd is None else {"cost_usd": self.cost_usd}),

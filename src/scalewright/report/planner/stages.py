@@ -26,7 +26,7 @@ from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
 from scalewright.planner.stages.stage_search import StageChoice
 from scalewright.planner.stages.vision_step import loader_words
-from scalewright.report.console import plain_table, print_notes, print_warnings, rate_words
+from scalewright.report.console import plain_table, print_notes, print_warnings, rate_number, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
     device_facts,
@@ -53,8 +53,8 @@ def print_generation(console: Console, answer: Answer) -> None:
     )
     console.print(_request_words(answer, generation))
     table, rate, total, ends = plain_table("", "predicted", ""), answer.rate_per_s, answer.time_s, answer.interval_s
-    spread = f"{rate * total / ends[1]:,.0f} to {rate * total / ends[0]:,.0f}"
-    rates = f"{kind}; {spread}; {rate / question.num_gpus:,.0f} each"
+    spread = f"{rate_number(rate * total / ends[1])} to {rate_number(rate * total / ends[0])}"
+    rates = f"{kind}; {spread}; {rate_words(rate / question.num_gpus, 'each')}"
     table.add_row("throughput", f"[bold]{rate_words(rate, 'tokens/s')}[/]", f"{rates}; generated tokens only")
     at_once = f"{figures.num_alive} sequences a copy at once"
     table.add_row("all answers", _s(total), f"{interval_words(kind, ends)}; {at_once}")
@@ -288,6 +288,7 @@ def print_stage_plan(console: Console, plan: StagePlan) -> None:
         return
     console.print(f"\n{plan.stage} {escape(plan.request)}", soft_wrap=False)
     console.print(_rl_choices(plan) if plan.stage == "rl" else _generation_choices(plan))
+    print_warnings(console, plan.choices[0].prediction.warnings)
     for sentence in budget_sentences(plan.choices):
         console.print(sentence)
     if plan.change is not None:
@@ -311,7 +312,7 @@ def _rl_choices(plan: StagePlan) -> Table:
         low, high = choice.prediction.interval_s
         table.add_row(
             choice.name, f"{copies}tp={step.rollout_tp}", question.layout.brief.replace(",", ", "),
-            _s(choice.prediction.time_s), f"{_s(low)} to {_s(high)}", f"{choice.prediction.rate_per_s:,.0f}",
+            _s(choice.prediction.time_s), f"{_s(low)} to {_s(high)}", rate_number(choice.prediction.rate_per_s),
         )  # fmt: skip
     return table
 
@@ -336,7 +337,7 @@ def _generation_choices(plan: StagePlan) -> Table:
         prediction, figures = choice.prediction, choice.prediction.generation
         each = prediction.rate_per_s / prediction.question.num_gpus
         table.add_row(
-            choice.name, f"{prediction.rate_per_s:,.0f}", f"{each:,.0f}", _s(figures.ttft_s), _s(figures.itl_s)
+            choice.name, rate_number(prediction.rate_per_s), rate_number(each), _s(figures.ttft_s), _s(figures.itl_s)
         )
     return table
 
