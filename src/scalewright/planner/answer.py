@@ -15,6 +15,7 @@ from scalewright import __version__, units
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.room import Room, room
 from scalewright.errors import ConfigError
+from scalewright.planner.context import check_stage_context
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import Figures, GenerationFigures, RlFigures, TransformerFigures, VisionFigures
 from scalewright.planner.generation import CHANGED, Generation, changed_generation, joined_parts
@@ -319,6 +320,8 @@ def changed(question: Question, text: str) -> Question:
         question = replace(question, stage=changed_generation(stage, requested, question.catalog))
     elif requested and isinstance(stage, RlStep):
         question = replace(question, stage=changed_step(stage, requested))
+    if requested and isinstance(question.stage, Generation | RlStep):
+        check_stage_context(question.spec, question.stage)
     layout = {name: value for name, value in written.items() if name in KEYS}
     if layout:
         whole = {**{k: int(v) if isinstance(v, bool) else v for k, v in question.layout.as_dict().items()}, **layout}

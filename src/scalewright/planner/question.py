@@ -20,6 +20,7 @@ from scalewright.costs.setting import Setting
 from scalewright.costs.step import why_not_expressed
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
 from scalewright.here.place import HERE, Place, place_of
+from scalewright.planner.context import check_stage_context
 from scalewright.planner.energy_use import facility_of
 from scalewright.planner.generation import (
     USUAL_ENGINE,
@@ -377,9 +378,17 @@ def _stage(
 ) -> StageQuestion:  # fmt: skip
     if generate is not None:
         check_not_split(layout)
-        return generation_of(catalog, parse_generate(generate) if isinstance(generate, str) else generate)
+        if not isinstance(generate, str):
+            return generation_of(catalog, generate)
+        generation = generation_of(catalog, parse_generate(generate))
+        check_stage_context(spec, generation)
+        return generation
     if rl is not None:
-        return parse_rl(rl) if isinstance(rl, str) else rl
+        if not isinstance(rl, str):
+            return rl
+        step = parse_rl(rl)
+        check_stage_context(spec, step)
+        return step
     return VisionModelStep(channels_last=channels_last) if spec.is_vision else TransformerStep()
 
 

@@ -126,15 +126,6 @@ def resolved_context(requests: Sequence[Sequence[PlannedRequest]], *, context: i
     return context or longest
 
 
-def check_context(spec: ModelSpec, context: int) -> None:
-    shape = spec.transformer
-    if shape.positions == "learned" and context > shape.num_positions:
-        raise ConfigError(
-            f"{spec.id} has {shape.num_positions} learned positions, and the longest request needs {context}: give "
-            "shorter lengths"
-        )
-
-
 def device_of(config_device: str, *, num_ranks: int, has_server: bool) -> str:
     return "cpu" if has_server else device_here(config_device, num_ranks=num_ranks)
 

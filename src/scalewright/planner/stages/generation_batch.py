@@ -9,6 +9,7 @@ from scalewright.costs import generation as costs
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.generation import Arrivals, Load, Phases, Serving
 from scalewright.planner.answer import Answer
+from scalewright.planner.context import context_notes, longest_context
 from scalewright.planner.energy_use import footprint
 from scalewright.planner.figures import GenerationFigures
 from scalewright.planner.generation import Generation
@@ -177,11 +178,13 @@ def _warnings(question: Question, generation: Generation, figures: GenerationFig
     if tp > machine.gpus_per_node:
         warnings.append(f"tp={tp} spans nodes of {machine.gpus_per_node} devices")
     warnings += wider_words(figures.serving)
+    warnings += context_notes(question.spec, longest_context(generation))
     if machine.confidence != machine.generation_confidence:
+        name = machine.name.partition("/")[0]
         warnings.append(
-            f"{WARNING}this prediction may be far off. Calibration {machine.name.partition('/')[0]} is a weak basis: no "
-            "decode step was measured, and published rates of GPUs stand in for them. Calibrate again when this machine "
-            "is quiet, or with a longer --budget."
+            f"{WARNING}this prediction may be far off. Calibration {name} is a weak basis: no decode step was "
+            "measured, and published rates of GPUs stand in for them. Calibrate again when this machine is quiet, "
+            "or with a longer --budget."
         )
     return [*warnings, *machine.assumptions, *(question.facility.notes if question.facility else ())]
 

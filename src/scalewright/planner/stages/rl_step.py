@@ -10,6 +10,7 @@ from scalewright.costs.footprint import device_bytes, needed_bytes, reserved_byt
 from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost, step_cost
 from scalewright.planner.answer import Answer, answer
+from scalewright.planner.context import context_notes, longest_context
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import RlFigures, RlPart
 from scalewright.planner.generation import Generation
@@ -32,6 +33,8 @@ from scalewright.workload.training import TEXT
 def predict_rl(question: Question, rl: RlStep) -> Answer:
     """One GRPO step, trainer and generator in turns on the same devices or side by side on devices of their own."""
     predicted = _predict(question, rl)
+    notes = context_notes(question.spec, longest_context(rl))
+    predicted = replace(predicted, warnings=(*predicted.warnings, *notes))
     if not rl.token_budget:
         return predicted
     waits = replace(rl, token_budget=0)

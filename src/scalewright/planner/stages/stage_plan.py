@@ -8,6 +8,7 @@ from typing import Any
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.planner.answer import Change
+from scalewright.planner.context import check_stage_context
 from scalewright.planner.energy_use import facility_of
 from scalewright.planner.generation import generation_of, parse_generate
 from scalewright.planner.plan import what_if_body
@@ -124,6 +125,7 @@ def _with_choices(plan: StagePlan, base: Question, options: PlanOptions, *, seq:
     if plan.stage == "rl":
         request = options.rl or _usual_step(seq, options.global_batch)
         step = parse_rl(request)
+        check_stage_context(base.spec, step)
         batch = mini_batch(step, options.global_batch)
         check_batch(step, batch)
         is_paced = bool(step.lag or step.staleness_frac or step.rollout_gpus)
@@ -136,6 +138,7 @@ def _with_choices(plan: StagePlan, base: Question, options: PlanOptions, *, seq:
         lengths, batch = parse_generate(request), options.global_batch or num_gpus * USUAL_PROMPTS
         assert base.catalog is not None
         stage = generation_of(base.catalog, lengths)
+        check_stage_context(base.spec, stage)
         choices = generation_choices(replace(base, layout=Layout(gbs=batch), stage=stage, mode=FULL), num_gpus=num_gpus)
     change = choices[0].prediction.what_if(what_if) if what_if is not None and choices else None
     return replace(plan, choices=tuple(choices[: options.top]) if choices else (), request=request, change=change)

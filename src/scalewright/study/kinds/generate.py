@@ -17,7 +17,6 @@ from scalewright.errors import ConfigError
 from scalewright.here.place import HERE, place_of
 from scalewright.launch.prepare.generate_setup import (
     ReadyGeneration,
-    check_context,
     device_of,
     loads_document,
     machine_document,
@@ -30,6 +29,7 @@ from scalewright.launch.prepare.generate_setup import (
     start_s,
 )
 from scalewright.launch.ranks.local import pick_port
+from scalewright.planner.context import check_context
 from scalewright.records.answers import read_answers
 from scalewright.records.measurements import read_measurements
 from scalewright.records.run_directory import RunDirectory
