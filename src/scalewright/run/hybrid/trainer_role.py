@@ -96,7 +96,7 @@ class SeparateGrpoStage(GrpoStage):
     def _batch(self, step: int) -> TrainBatch:
         """Rank 0 asks the controller until the batch is there; every rank gets it, or stops."""
         box: list[TrainBatch | None] = [None]
-        with self.session.clock.part("idle"), self.rank.watchdog.suspended():
+        with self.session.clock.part("idle", waits_for="rollouts"), self.rank.watchdog.suspended():
             while True:
                 if self._client is not None and self.rank.stop.requested is None:
                     box[0] = self._client.batch(step, wait_s=WAIT_S)

@@ -106,8 +106,8 @@ class StageClock:
         self._num_tokens += num_tokens
 
     @contextlib.contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Time the body as this part, with what the device does for it."""
+    def part(self, name: str, *, waits_for: str = "ranks") -> Iterator[None]:
+        """Time the body as this part, with what the device does for it. `waits_for`: what ends an idle part."""
         assert name in PARTS
         self._inner_s.append(0.0)
         started_s = time.perf_counter()
@@ -125,7 +125,7 @@ class StageClock:
             if self.timeline is not None:
                 self.timeline.add(
                     SPAN_KINDS[name], started_s, ended_s, step=self.step, version=self.step,
-                    num_tokens=self._num_tokens, waits_for="ranks" if name == "idle" else "",
+                    num_tokens=self._num_tokens, waits_for=waits_for if name == "idle" else "",
                 )  # fmt: skip
             self._num_tokens = 0
 
