@@ -13,7 +13,7 @@ import contextlib
 import shutil
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,8 @@ class SyncBench:
             return None
         predicted = predicted_times_s(
             weights_bytes=self.weights_bytes, num_trainers=self.config.num_trainers,
-            num_engine_ranks=self.config.num_engine_ranks, tp=self.config.engine_tp, rates=rates,
+            num_engine_ranks=self.config.num_engine_ranks, tp=self.config.engine_tp,
+            rates=replace(rates, wire_bytes_per_s=alone), copy_bytes=self._copy_bytes(),
         )  # fmt: skip
         rows = [self._row(way, one, rates, predicted[way]) for way, one in times.items()]
         medians: dict[SyncWay, float] = {way: statistics.median(one.times_s) for way, one in times.items()}
@@ -146,6 +147,12 @@ class SyncBench:
             "model_id": self.config.model_id, "layout": self.config.layout_text,
         }  # fmt: skip
         return rows, summary, self._notes(times)
+
+    def _copy_bytes(self) -> int:
+        """What all ranks of one engine store."""
+        tp = self.config.engine_tp
+        ranks = [EngineRank(tp_rank=rank, tp=tp).boxes(self.sizes) for rank in range(tp)]
+        return sum(num_elements(box) for boxes in ranks for box in boxes.values()) * self.dtype.itemsize
 
     def close(self) -> None:
         self.relay.close()

@@ -57,14 +57,15 @@ class SyncRates:
 
 
 def predicted_times_s(
-    *, weights_bytes: float, num_trainers: int, num_engine_ranks: int, tp: int, rates: SyncRates
-) -> dict[SyncWay, float]:
-    """Each way by its formula."""
+    *, weights_bytes: float, num_trainers: int, num_engine_ranks: int, tp: int, rates: SyncRates,
+    copy_bytes: float = 0.0,
+) -> dict[SyncWay, float]:  # fmt: skip
+    """Each way by its formula. `copy_bytes`: the parts of all ranks of a copy, which may overlap; 0: the weights."""
     wire = rates.wire_bytes_per_s
     return {
         "peers": shard_pull_time_s(
-            weights_bytes=weights_bytes, num_trainers=num_trainers, num_generators=num_engine_ranks, tp=tp,
-            wire_bytes_per_s=wire,
+            weights_bytes=copy_bytes or weights_bytes, num_trainers=num_trainers, num_generators=num_engine_ranks,
+            tp=tp, wire_bytes_per_s=wire,
         ),
         "broadcast": broadcast_time_s(weights_bytes=weights_bytes, wire_bytes_per_s=wire),
         "file": file_time_s(
