@@ -31,6 +31,8 @@ from scalewright.workload.reasoning.rollout_pool import (
 )
 from scalewright.workload.reasoning.stage_run import GrpoSettings
 
+REFILL_FRAC = 1.0 / 8.0
+"""Share of the places that is left free before prompts are read into them, all in one step."""
 MOST_STEPS = 8
 """Decode steps between two exchanges of several copies: a free place waits that long for its next rollout."""
 
@@ -195,16 +197,19 @@ class PooledRollouts:
             return from_all_ranks(lambda: _value(outcome))[:: self._session.config.engine.tp]
 
     def _apply(self, parts: Iterable[Progress], version: int) -> None:
-        has_ended = False
         for progress in parts:
             for rollout, tokens in progress.tokens.items():
                 self.pool.wrote(rollout, tokens, progress.log_probs[rollout], version)
             for rollout, reason in progress.ended:
                 self.pool.finished(rollout, reason)
                 self._loads[self._copy_of.pop(rollout)] -= 1
-                has_ended = True
-        if has_ended and not self.pool.is_over:
+        if not self.pool.is_over and self._has_room():
             self._deal()
+
+    def _has_room(self) -> bool:
+        """Whether enough places are free to fill them: a step that reads prompts takes longer, few or many."""
+        num_free = self.pool.num_open - len(self._copy_of)
+        return num_free > 0 and (num_free >= REFILL_FRAC * self.pool.settings.max_open or not all(self._loads))
 
 
 def _value(outcome: tuple[Any, ScalewrightError | None]) -> Any:
