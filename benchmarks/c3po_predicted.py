@@ -115,7 +115,8 @@ def calibrated(machine: Machine, rows: list[dict[str, Any]], shape: Any) -> Mach
 
 def measured_rollouts(timed: TimedEngine, pool: SimulatedPool, *, seed: int, num_measured: int) -> dict[str, float]:
     """Iterations of the pool on the engine: seconds, trained and wasted tokens of one, after the warm-up."""
-    rng, lengths, rollouts = np.random.default_rng(seed), [], RolloutPool(pool.settings)
+    rng, rollouts = np.random.default_rng(seed), RolloutPool(pool.settings)
+    lengths: list[int] = []
     rows = []
 
     def add(one: OpenRollout) -> None:

@@ -27,12 +27,9 @@ TAIL = "lognormal:mean=100,cv=1,max=600"
 
 def pool_of(
     lengths: str | LengthDistribution, *, budget: int = 6400, retention: int = 2, max_open: int = 64,
-    staleness: int | None = None, groups: str = "whole",
-) -> SimulatedPool:  # fmt: skip
+    staleness: int | None = None, ) -> SimulatedPool:  # fmt: skip
     answers = parse_lengths(lengths) if isinstance(lengths, str) else lengths
-    settings = PoolSettings(
-        token_budget=budget, retention=retention, num_prompts=16, num_answers=4, max_open=max_open, groups=groups
-    )  # type: ignore[arg-type]
+    settings = PoolSettings(token_budget=budget, retention=retention, num_prompts=16, num_answers=4, max_open=max_open)
     return SimulatedPool(settings=settings, answers=answers, prompt_len=20, staleness=staleness)
 
 
