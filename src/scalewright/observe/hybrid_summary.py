@@ -133,7 +133,7 @@ def _idle_findings(lanes: Sequence[LaneShown]) -> Iterator[str]:
         own = [lane for lane in lanes if lane.role == role and lane.present_s]
         if not own:
             continue
-        most = max(own, key=lambda lane: lane.idle_frac)
+        most = max(own, key=lambda lane: round(lane.idle_frac, 3))  # of equal ones the first
         if most.idle_frac < LEAST_IDLE_FRAC:
             continue
         text = f"{most.title} waited {_percent(most.idle_frac)} of the time"

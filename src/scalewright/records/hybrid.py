@@ -82,11 +82,12 @@ class TimelineWriter:
         """`clock_offset_s`: the controller's clock minus this node's."""
         assert _ROLE.match(role), role
         self._zero_s = self._flushed_s = time.perf_counter()
+        zero_s = time.time() + clock_offset_s  # the same moment: opening the file takes a while
         self._flush_s = flush_s
         self._lines: list[str] = []
         self._lock = threading.Lock()
         self._file = LineWriter(directory.timeline_of(role, rank))
-        head = {"role": role, "rank": rank, "zero_s": time.time() + clock_offset_s, "clock_offset_s": clock_offset_s}
+        head = {"role": role, "rank": rank, "zero_s": zero_s, "clock_offset_s": clock_offset_s}
         self._file.append(json.dumps(document(TIMELINE, head)) + "\n")
         self._role, self._rank = role, rank
 
