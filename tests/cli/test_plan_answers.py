@@ -187,7 +187,7 @@ def test_stage_needs_as_many_devices_as_its_mode(here: Here) -> None:
     assert {row["mode"] for row in document["minimum_gpus"]} == {"full", "offload", "lora"}
 
 
-STEP = ("--stage", "rl", "--rl", "prompts=32,samples=16,prompt=128,response=512,longest=2000")
+STEP = ("--stage", "rl", "--rl", "prompts=32,samples=16,prompt=128,response=512,longest=1920")
 
 
 def test_an_rl_plan_searches_both_layouts_and_the_split(here: Here) -> None:
@@ -210,9 +210,12 @@ def test_an_rl_plan_searches_both_layouts_and_the_split(here: Here) -> None:
         together = choice["generator"]["num_gpus"] == 32
         assert trainers + (0 if together else choice["generator"]["num_gpus"]) == 32
     assert document["what_if"]["change"] == "gen_tp=4"
-    text = here(*plan(*STEP)).stdout
-    assert "fastest ways on 32 devices" in text
-    assert "at equal trained tokens" in " ".join(text.split())
+    text = " ".join(here(*plan(*STEP, "--what-if", "gen_tp=4")).stdout.split())
+    assert "fastest ways on 32 devices, most tokens/s first" in text
+    for choice in (choice for choice in choices if "token_budget" in choice):
+        effect = "gains time" if choice["step_gain"] >= 1.0 else "would cost time"
+        assert f"{choice['name']} of {choice['token_budget']:,} {effect}: rollout" in text
+    assert re.search(r"what if gen_tp=4: .* -> .* \(.*%\), (fits|tight|does not fit)$", text)
 
 
 def test_a_pace_or_split_that_is_given_is_kept(here: Here) -> None:

@@ -56,16 +56,18 @@ def print_generation(console: Console, answer: Answer) -> None:
     spread = f"{rate_number(rate * total / ends[1])} to {rate_number(rate * total / ends[0])}"
     rates = f"{kind}; {spread}; {rate_words(rate / question.num_gpus, 'each')}"
     table.add_row("throughput", f"[bold]{rate_words(rate, 'tokens/s')}[/]", f"{rates}; generated tokens only")
+    is_overloaded = figures.load_frac is not None and figures.load_frac >= 1.0
     at_once = f"{figures.num_alive} sequences a copy at once"
+    if is_overloaded:
+        at_once = f"of these {layout.gbs} alone, without the queue"
     table.add_row("all answers", _s(total), f"{interval_words(kind, ends)}; {at_once}")
     table.add_row("at least", _s(answer.bound_s), "bound; weights once a step, or arithmetic at dense peak")
-    first = interval_words(kind, figures.ttft_interval_s)
+    first, following = (interval_words(kind, each) for each in (figures.ttft_interval_s, figures.itl_interval_s))
     table.add_row("first token", _s(figures.ttft_s), f"{first}; of a prompt that arrives alone")
-    table.add_row(
-        "next token", _s(figures.itl_s), f"{interval_words(kind, figures.itl_interval_s)}; of a running sequence"
-    )
+    running = f"with {figures.num_alive} running on a copy" if is_overloaded else "of a running sequence"
+    table.add_row("next token", _s(figures.itl_s), f"{following}; {running}")
     if figures.load_frac is not None:
-        table.add_row("under this load", *_load_words(figures))
+        table.add_row("load", *_load_words(figures))
     table.add_row("utilisation", units.format(figures.busy_frac, units.FRACTION), _use_words(figures))
     room = f"room for {figures.num_fit} sequences a copy: {verdict(answer)}"
     table.add_row("memory", _b(answer.memory_bytes), f"model; of {_b(machine.memory_bytes)}; {room}")
@@ -103,9 +105,10 @@ def _request_words(answer: Answer, generation: Generation) -> str:
 
 
 def _load_words(figures: GenerationFigures) -> tuple[str, str]:
-    load = units.format(figures.load_frac or 0.0, units.FRACTION)
+    frac = figures.load_frac or 0.0
     if figures.loaded_ttft_s is None or math.isinf(figures.loaded_ttft_s):
-        return load, "of what the copies can answer: the queue grows without end"
+        return f"{frac:.3g} times", "what the copies can answer: the queue and the first token grow without end"
+    load = units.format(frac, units.FRACTION)
     first = _s(figures.loaded_ttft_s)
     return load, f"of what the copies can answer; first token after {first}, {figures.num_running:.3g} run at once"
 
@@ -162,7 +165,8 @@ def _add_budget(table: Table, rl: RlStep, figures: RlFigures) -> None:
     gain, one = figures.budget.gain, figures.budget.simulated
     ends = f"{gain.low:.2f} to {gain.high:.2f} in {gain.num_seeds} draws"
     table.add_row("rollout gain", f"{gain.ratio:.2f} times", f"simulated; {ends}; over all done, equal trained tokens")
-    table.add_row("step gain", f"{figures.step_gain:.2f} times", "model; over all done, equal trained tokens")
+    loss = "a loss; " if figures.step_gain < 1.0 else ""
+    table.add_row("step gain", f"{figures.step_gain:.2f} times", f"{loss}model; over all done, equal trained tokens")
     used = f"{one.num_trained:,.0f} trained; {one.wasted_frac:.1%} of the decoded wasted"
     table.add_row("token budget", f"{rl.token_budget:,}", used)
     cuts = ", ".join(f"{num:,.0f} cut {times} x" for times, num in one.carried_by_cuts.items()) or "none"
@@ -295,13 +299,13 @@ def print_stage_plan(console: Console, plan: StagePlan) -> None:
         change = plan.change
         console.print(
             f"what if {escape(change.name)}: {_s(change.before.time_s)} -> {_s(change.after.time_s)} "
-            f"({change.time_ratio_frac - 1.0:+.1%}), {short_verdict(change.after)}"
+            f"({change.time_ratio_frac - 1.0:+.1%}), {change.after.verdict}"
         )
 
 
 def _rl_choices(plan: StagePlan) -> Table:
     """One line a choice: pace, copies of the generator, layouts of both, the step and its interval."""
-    title = f"fastest ways on {plan.choices[0].prediction.question.num_gpus} devices"
+    title = f"fastest ways on {plan.choices[0].prediction.question.num_gpus} devices, most tokens/s first"
     right = ("step", "tokens/s")
     table = plain_table("pace", "generator", "trainer", "step", "interval", "tokens/s", title=title, right=right, gap=1)
     for choice in plan.choices:
@@ -323,14 +327,15 @@ def budget_sentences(choices: Iterable[StageChoice]) -> Iterator[str]:
         figures, step = choice.prediction.figures, choice.prediction.question.stage
         if isinstance(figures, RlFigures) and figures.budget is not None and isinstance(step, RlStep):
             gain, wasted = figures.budget.gain, figures.budget.simulated.wasted_frac
+            effect = "would cost time" if figures.step_gain < 1.0 else "gains time"
             yield (
-                f"{choice.name} of {step.token_budget:,}: {gain.ratio:.2f} times on rollout, {figures.step_gain:.2f} "
-                f"on the step, at equal trained tokens; {wasted:.0%} of the decoded tokens wasted"
+                f"{choice.name} of {step.token_budget:,} {effect}: rollout {gain.ratio:.2f} times as fast, the step "
+                f"{figures.step_gain:.2f} times, at equal trained tokens; {wasted:.0%} of the decoded tokens wasted"
             )
 
 
 def _generation_choices(plan: StagePlan) -> Table:
-    title = f"fastest ways on {plan.choices[0].prediction.question.num_gpus} devices"
+    title = f"fastest ways on {plan.choices[0].prediction.question.num_gpus} devices, most tokens/s first"
     columns = ("tokens/s", "each", "first token", "next token")
     table = plain_table("split", *columns, title=title, right=columns)
     for choice in plan.choices:
