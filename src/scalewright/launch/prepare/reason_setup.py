@@ -129,7 +129,7 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
 
 def _evaluation(request: ReasonRequest, settings: TaskSettings, task: TextTask) -> EvaluationSettings:
     """At most the prompts that are kept for tests. A stage that lacks a reward is refused before it trains."""
-    chosen = request.options.get("evaluation", EvaluationSettings())
+    chosen: EvaluationSettings = request.options.get("evaluation", EvaluationSettings())
     if not settings.reward:
         if request.stage in ("grpo", "generate", "evaluate"):
             raise ConfigError(f"reason {request.stage} scores answers, and the task has no reward: give --reward")

@@ -264,7 +264,9 @@ class TrainingStage(ABC):
             raise
         seconds = session.clock.take(clock.wall_s)
         meter.step_done(seconds)
-        self._record(step, point, seconds, clock, flop=session.totals["training_flop"] - flop_before)
+        flop = session.totals["training_flop"] - flop_before
+        with self.rank.watchdog.suspended() if is_profiled else contextlib.nullcontext():  # a trace takes long to read
+            self._record(step, point, seconds, clock, flop=flop)
         if is_profiled and session.clock.timeline is not None:
             session.clock.timeline.add("profile", ended_s, time.perf_counter(), step=step)
 
