@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from scalewright.study.points import Study
     from scalewright.study.store import Store
 
+LINE_WIDTH = 80
+"""Columns of a terminal that nobody has widened."""
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Studies: a question, its points, their report.")
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="Name of a shipped study, or a TOML file.", show_default=False)
@@ -116,7 +118,9 @@ def check(study: StudyName, catalog: CatalogFolder = None) -> None:
             counts.append(f"{len(stages.points)} stages for {profile}{least}")
     elif opened.file.measure is not None:
         counts.append(f"{len(open_study(library, study, is_measured=True).points)} to measure")
-    typer.echo(f"{opened.path}: {', '.join(counts)}, {len(opened.file.published)} published figures")
+    counts.append(f"{len(opened.file.published)} published figures")
+    line = f"{study}: {', '.join(counts)}"
+    typer.echo(line if len(line) <= LINE_WIDTH else "\n  ".join([f"{study}:", *counts]))
 
 
 @app.command("predict")
