@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scalewright.catalog.facts import Id, Strict
 from scalewright.catalog.library import packaged_data
 from scalewright.catalog.published import RunModel
+from scalewright.errors import DocumentError
 from scalewright.records.loader import load_toml, read_jsonl, validate
 
 
@@ -121,8 +122,11 @@ def is_generation_row(row: dict[str, Any]) -> bool:
 def generation_runs(path: Path | None = None) -> list[PublishedGeneration]:
     """The generation rows of a file; default: those shipped."""
     file = path or packaged_generation_runs()
-    return [
-        validate(row, PublishedGeneration, where=f"{file}, line {number}")
-        for number, row in read_jsonl(file)
-        if is_generation_row(row)
-    ]
+    return [_run(row, f"{file}, line {number}") for number, row in read_jsonl(file) if is_generation_row(row)]
+
+
+def _run(row: dict[str, Any], where: str) -> PublishedGeneration:
+    try:
+        return validate(row, PublishedGeneration, where=where)
+    except DocumentError as error:
+        raise DocumentError(f"{error}; docs/generation.md has an example row") from error

@@ -135,7 +135,7 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> str:
         sentences.append(f"key {missing[0]!r} is missing; add it")
     elif missing:
         sentences.append(f"keys {', '.join(map(repr, missing))} are missing; add them")
-    sentences += [_wrong_value(one) for one in problems if one["type"] not in ("extra_forbidden", "missing")]
+    sentences += [_wrong_value(one, model) for one in problems if one["type"] not in ("extra_forbidden", "missing")]
     more = len(sentences) - MAX_PROBLEMS
     return "; ".join(sentences[:MAX_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
 
@@ -155,10 +155,13 @@ def _hint(near: list[str], known: list[str]) -> str:
     return f"did you mean {', '.join(near)}?" if near else f"known keys: {', '.join(sorted(known))}"
 
 
-def _wrong_value(problem: ErrorDetails) -> str:
+def _wrong_value(problem: ErrorDetails, model: type[BaseModel]) -> str:
     message, value = problem["msg"].removeprefix("Value error, "), problem.get("input")
     named = isinstance(value, str) and repr(value) in message
     shown = f" (found {value!r})" if isinstance(value, str | int | float) and not named else ""
+    if problem["type"] in ("model_type", "model_attributes_type"):  # its message names our classes
+        known = _fields_at(model, tuple(str(part) for part in problem["loc"]))
+        message = f"expected an object with the keys {', '.join(known)}"
     return f"key {_key(problem)!r}: {message[0].lower()}{message[1:]}{shown}"
 
 
