@@ -48,5 +48,7 @@ def test_rotary_positions_are_noted_beyond_the_trained_length(here: Here, stage:
 
 
 def test_a_request_within_the_trained_length_has_no_note(here: Here) -> None:
-    done = here("predict", "--model", "llama3-8b", *GENERATE, "prompt=7680,response=512")
-    assert "was trained with" not in done.stdout
+    for model, prompt in (("llama3-8b", 7680), ("llama3.2-1b", 100_000)):
+        done = here("predict", "--model", model, *GENERATE, f"prompt={prompt},response=512")
+        assert "all answers" in done.stdout
+        assert "was trained with" not in done.stdout

@@ -195,6 +195,8 @@ class TransformerShape(Strict):
     vocab: int = Field(gt=0)
     seq: int = Field(gt=0)
     """Sequence length the model was trained with."""
+    context: int = Field(default=0, ge=0)
+    """Longest sequence that later stages of training extended it to; 0: not beyond `seq`, or not known."""
     gated: bool = False
     """Three matrices in the feed-forward (SwiGLU, GEGLU) instead of two."""
     causal: bool = True

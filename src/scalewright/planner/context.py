@@ -40,9 +40,10 @@ def check_stage_context(spec: ModelSpec, stage: Generation | RlStep) -> None:
 def context_notes(spec: ModelSpec, context: int) -> list[str]:
     """What to check where positions without a table go beyond the length that a model was trained with."""
     shape = spec.transformer
-    if shape.positions == "learned" or context <= shape.seq:
+    trained = max(shape.seq, shape.context)
+    if shape.positions == "learned" or context <= trained:
         return []
     return [
-        f"the longest sequence has {context:,} tokens, and {spec.id} was trained with {shape.seq:,}: time and memory "
+        f"the longest sequence has {context:,} tokens, and {spec.id} was trained with {trained:,}: time and memory "
         "hold, but answers may be useless unless your checkpoint was extended to that context"
     ]

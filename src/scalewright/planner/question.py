@@ -176,7 +176,7 @@ class Question:
                 return self._rl_input(rl)
 
     def _shape_input(self) -> dict[str, Any]:
-        return self.spec.transformer.model_dump(mode="json", exclude={"source"})
+        return self.spec.transformer.model_dump(mode="json", exclude={"source", "context"})
 
     def _transformer_input(self) -> dict[str, Any]:
         return {

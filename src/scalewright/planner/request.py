@@ -287,7 +287,7 @@ class PlanRequest:
     def resolved(self) -> dict[str, Any]:
         return {
             "model": self.spec.id,
-            "shape": self.spec.transformer.model_dump(mode="json", exclude={"source"}),
+            "shape": self.spec.transformer.model_dump(mode="json", exclude={"source", "context"}),
             "machine": self.machine.as_input(),
             "num_gpus": list(self.counts),
             "global_batch": self.global_batch,

@@ -173,7 +173,7 @@ def from_document(doc: dict[str, Any], *, where: str) -> LanguageRun:
 
 
 def shape_document(shape: TransformerShape) -> dict[str, Any]:
-    return shape.model_dump(mode="json", exclude={"source"})
+    return shape.model_dump(mode="json", exclude={"source", "context"})
 
 
 def restored_shape(body: Mapping[str, Any], *, where: str) -> TransformerShape:
