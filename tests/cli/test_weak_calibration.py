@@ -129,6 +129,20 @@ def test_a_run_here_uses_a_probe_instead_of_a_weak_calibration_and_says_so(
     assert f"({basis}" in done.stderr
 
 
+def test_a_model_too_large_for_a_cpu_says_what_it_needs_and_what_helps(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = Probe(device="cpu", name="Made-up", num_devices=1, num_cores=2, precision="fp32", memory_bytes=2**34,
+                  matmul_flop_per_s=1e9, memory_bytes_per_s=1e10, import_s=1.0)  # fmt: skip
+    monkeypatch.setattr("scalewright.here.devices.run_probe", lambda **_: probe)
+    done = here("bench", "generate", "--model", "llama3-8b", "--device", "cpu", "--ranks", "1")
+    assert done.returncode == 1
+    message = " ".join(done.stderr.split())
+    assert message.count("Made-up") == 1
+    assert re.search(r"needs 3\d\.\d GiB, and a device gives an engine 1\d\.\d GiB of 16\.0 GiB", message)
+    assert message.endswith("choose a smaller model or --precision bf16")
+
+
 def test_a_weak_calibration_does_not_replace_a_better_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCALEWRIGHT_HOME", str(tmp_path / "home"))
     request = calibration_here(CATALOG, budget_s=60.0, name="mine", device="cpu", out=tmp_path / "results")

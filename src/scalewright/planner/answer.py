@@ -18,7 +18,7 @@ from scalewright.errors import ConfigError
 from scalewright.planner.context import check_stage_context
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import Figures, GenerationFigures, RlFigures, TransformerFigures, VisionFigures
-from scalewright.planner.generation import CHANGED, Generation, changed_generation, joined_parts
+from scalewright.planner.generation import CHANGED, Generation, changed_generation, joined_parts, no_room_words
 from scalewright.planner.limits import Limit, differences, limits
 from scalewright.planner.question import Question, TransformerStep, VisionModelStep, check, resolve_recipe
 from scalewright.records.documents import document
@@ -157,8 +157,8 @@ class Answer:
         if self.fits:
             return ""
         machine = self.question.machine
-        if isinstance(self.figures, GenerationFigures):
-            return f"tp={self.question.layout.tp} leaves no room for one sequence: raise tp"
+        if isinstance(self.figures, GenerationFigures) and isinstance(self.question.stage, Generation):
+            return no_room_words(self.figures.serving, self.question.stage, self.memory_bytes)
         if self.room == "too large":
             needed, has = (units.format(size, units.BYTES) for size in (self.needed_bytes, machine.memory_bytes))
             return f"a device needs {needed} and has {has}: most of it is {_largest(self.memory)}; split it further"

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import ServingEngine
-from scalewright.costs.generation import cached_bytes, stored_bytes
+from scalewright.costs.generation import Serving, cached_bytes, stored_bytes
 from scalewright.errors import ConfigError
 from scalewright.workload.grammar import assignments, whole_number
 from scalewright.workload.layout import Layout
@@ -26,6 +27,8 @@ USUAL_ENGINE = "vllm"
 """Serving engine of a request that names none."""
 
 
+NARROWER_BYTES = 2.0
+"""Width of a weight in the narrowest precision of CPUs."""
 NEEDED = ("prompt", "response")
 KEYS = (*NEEDED, "longest", "answers", "rate", "running", "cache", "weights", "engine")
 
@@ -211,6 +214,23 @@ def generation_input(generation: Generation, layout: Layout, recipe: Recipe) -> 
         "longest_len": generation.longest,
         **{key: value for key, value in unusual.items() if value is not None},
     }
+
+
+def no_room_words(serving: Serving, generation: Generation, memory_bytes: float) -> str:
+    """Why a device has no room for one sequence, and what helps on such a device."""
+    machine, engine = serving.machine, serving.engine
+    share = machine.constants.serving_memory_share.value if engine is None else engine.memory_share.value
+    usable_bytes = machine.memory_bytes * (1.0 if engine is not None and engine.shares_free_memory else share)
+    needed, usable, whole = (
+        units.format(size, units.BYTES)
+        for size in (memory_bytes + generation.taken_bytes, usable_bytes, machine.memory_bytes)
+    )
+    if machine.accelerator.kind == "cpu":
+        narrower = " or --precision bf16" if serving.weight_bytes > NARROWER_BYTES else ""
+        step = f"choose a smaller model{narrower}"
+    else:
+        step = "raise tp, or choose a smaller model or narrower weights"
+    return f"one sequence with the weights needs {needed}, and a device gives an engine {usable} of {whole}: {step}"
 
 
 def check_not_split(layout: Layout) -> None:

@@ -211,10 +211,7 @@ def start_s(here: Here | Place) -> float:
 def _check_fits(spec: ModelSpec, outlook: GenerateOutlook, here: Here | Place, *, budget_s: float) -> None:
     first = outlook.answers[0]
     if not first.fits:
-        raise RunTooLargeError(
-            f"{spec.id} leaves no room for one sequence on {here.machine.name} ({here.basis}): raise tp in --layout, "
-            "or choose a smaller model"
-        )
+        raise RunTooLargeError(f"{spec.id} does not fit ({here.basis}): {first.why_not}")
     duration_s = outlook.duration_s + start_s(here)
     if duration_s > budget_s:
         took, limit = (units.format(value, units.SECONDS) for value in (duration_s, budget_s))

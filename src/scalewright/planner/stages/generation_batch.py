@@ -12,10 +12,9 @@ from scalewright.planner.answer import Answer
 from scalewright.planner.context import context_notes, longest_context
 from scalewright.planner.energy_use import footprint
 from scalewright.planner.figures import GenerationFigures
-from scalewright.planner.generation import Generation
+from scalewright.planner.generation import Generation, no_room_words
 from scalewright.planner.question import Question
 from scalewright.records.types import WARNING
-from scalewright.workload.layout import Layout
 
 STREAMING_TERMS = ("weights", "experts", "cache", "head")
 """Terms that memory bandwidth bounds."""
@@ -61,7 +60,7 @@ def predict_generation(question: Question, generation: Generation) -> Answer:
             num_gpus=question.num_gpus, num_tokens=batch * generation.response_len,
             hardware_flop=hardware_flop(question, generation), memory_frac=figures.memory_frac,
         ),
-        warnings=tuple(_warnings(question, generation, figures)),
+        warnings=tuple(_warnings(question, generation, figures, memory_bytes=float(memory.total))),
         figures=figures,
     )  # fmt: skip
 
@@ -163,11 +162,13 @@ def _memory_frac(serving: Serving, time: Breakdown) -> float:
     return streaming_s / float(time.total) * serving.machine.constants.memory_bandwidth_share.value
 
 
-def _warnings(question: Question, generation: Generation, figures: GenerationFigures) -> list[str]:
+def _warnings(
+    question: Question, generation: Generation, figures: GenerationFigures, *, memory_bytes: float
+) -> list[str]:
     machine, layout, warnings = question.machine, question.layout, []
     tp, batch, copies = int(layout.tp), int(layout.gbs), int(layout.dp)
     if figures.num_fit < 1:
-        warnings.append(f"{_split(layout)} leaves no room for one sequence: raise tp")
+        warnings.append(no_room_words(figures.serving, generation, memory_bytes))
     elif figures.load_frac is None and figures.num_alive * copies < batch:
         limit = _limit_words(figures, generation)
         warnings.append(f"{limit} {figures.num_alive} sequences a copy: {batch} prompts take turns")
@@ -194,10 +195,6 @@ def wider_words(serving: Serving) -> list[str]:
     engine = costs.unseen_engine(serving)
     reasons = [*costs.unseen_generation(serving), *(() if engine is None else (engine,))]
     return [f"{reason}: the interval is wider" for reason in reasons]
-
-
-def _split(layout: Layout) -> str:
-    return f"tp={layout.tp}" if int(layout.pp) == 1 else f"tp={layout.tp}, pp={layout.pp}"
 
 
 def _limit_words(figures: GenerationFigures, generation: Generation) -> str:
