@@ -165,6 +165,7 @@ def _add_budget(table: Table, rl: RlStep, figures: RlFigures) -> None:
     gain, one = figures.budget.gain, figures.budget.simulated
     ends = f"{gain.low:.2f} to {gain.high:.2f} in {gain.num_seeds} draws"
     table.add_row("rollout gain", f"{gain.ratio:.2f} times", f"simulated; {ends}; over all done, equal trained tokens")
+    assert figures.step_gain is not None
     loss = "a loss; " if figures.step_gain < 1.0 else ""
     table.add_row("step gain", f"{figures.step_gain:.2f} times", f"{loss}model; over all done, equal trained tokens")
     used = f"{one.num_trained:,.0f} trained; {one.wasted_frac:.1%} of the decoded wasted"
@@ -327,6 +328,7 @@ def budget_sentences(choices: Iterable[StageChoice]) -> Iterator[str]:
         figures, step = choice.prediction.figures, choice.prediction.question.stage
         if isinstance(figures, RlFigures) and figures.budget is not None and isinstance(step, RlStep):
             gain, wasted = figures.budget.gain, figures.budget.simulated.wasted_frac
+            assert figures.step_gain is not None
             effect = "would cost time" if figures.step_gain < 1.0 else "gains time"
             yield (
                 f"{choice.name} of {step.token_budget:,} {effect}: rollout {gain.ratio:.2f} times as fast, the step "
