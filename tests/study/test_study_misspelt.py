@@ -116,7 +116,7 @@ CONDITIONS: tuple[Path_, ...] = (
 )
 PIPELINE: dict[str, Any] = {
     "profile": "cpu", "seeds": [0], "options": {"model": "tiny"}, "scaled": ["steps"],
-    "profiles": {"cpu": {"text": "two cores", "options": {"device": "cpu"}}},
+    "profiles": {"cpu": {"text": "two cores", "options": {"device": "cpu"}, "least_budget": "4 min"}},
     "retries": {"limit": 1, "backoff": "60 s", "longest": "1 h"},
     "stages": [
         {"name": "sft", "stage": "sft"},
