@@ -80,7 +80,8 @@ def test_what_a_short_budget_leaves_out_is_told_and_no_sum_is_made_up(tmp_path: 
     assert 0.0 < total["measured_frac"] < 1.0
     assert total["convolution_images_per_s"] is None
     convolutions = [row for row in doc["rows"] if row["op"] == "convolution"]
-    work = [row["count"] * row["flop_per_s"] * row["time_s"] for row in convolutions if row["direction"] == "forward"]
+    forward = [row for row in convolutions if row["direction"] == "forward"]
+    work = [round(row["count"] * row["flop_per_s"] * row["time_s"]) for row in forward]  # FLOP: a whole number
     assert work == sorted(work, reverse=True)  # what matters most to the network comes first
     again = cli("bench", *args, "--run-dir", "r", cwd=tmp_path)
     assert "of the convolutions' work was measured: the sum is not known" in again.stdout
