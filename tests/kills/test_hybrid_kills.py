@@ -22,7 +22,7 @@ from scalewright.records.run_directory import RunDirectory
 pytestmark = pytest.mark.kills
 NUM_STEPS = 24
 ROLES = ("engine-0", "trainer", "controller", "engine-1")
-NUM_KILLS = int(os.environ.get("SCALEWRIGHT_TEST_KILLS", "0"))
+NUM_KILLS = int(os.environ.get("SCALEWRIGHT_TEST_KILLS", "3"))
 """Of the test that kills at random; `make soak` sets it to 200."""
 
 
@@ -103,7 +103,6 @@ def test_a_killed_supervisor_leaves_roles_that_the_next_one_ends(
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
-@pytest.mark.skipif(not NUM_KILLS, reason="`make soak` kills 200 roles at random")
 @pytest.mark.timeout(3600)
 def test_kills_at_random_lose_nothing(cli: Cli, start_cli: StartCli, started: Path, tmp_path: Path) -> None:
     """Runs with kills at random, until enough roles were killed. Each ends with the curve of an undisturbed run."""
@@ -119,7 +118,7 @@ def test_kills_at_random_lose_nothing(cli: Cli, start_cli: StartCli, started: Pa
         process = start_cli(*command, cwd=tmp_path)
         try:
             num_of_run = 0
-            while process.poll() is None and num_of_run < 20:
+            while process.poll() is None and num_of_run < min(NUM_KILLS, 20):
                 time.sleep(rng.uniform(0.2, 2.0))
                 num_of_run += kill(path, rng.choice(ROLES))
             num_killed += num_of_run
