@@ -23,6 +23,8 @@ from scalewright.run.reasoning.parts import StageTotals
 from scalewright.workload.reasoning.counted_work import ModelWork
 from scalewright.workload.reasoning.stage_run import EngineSettings
 
+READ_TOKENS = {"cpu": 4096, "cuda": 2**15}
+"""Tokens of prompts and prefixes that are read in a step: nobody waits for a first token, so many are read at once."""
 FREE_FRAC = 0.85
 """Share of the free memory that keys and values may take."""
 
@@ -179,7 +181,7 @@ def open_policy_engine(
     needed = needed_cache_bytes(shape, settings, num_sequences=running, device=device)
     options = EngineOptions(
         max_context=shape.seq, max_running=running, precision=settings.precision, execution=settings.execution,
-        cache_bytes=int(room) if needed > room > 0 else 0,
+        cache_bytes=int(room) if needed > room > 0 else 0, prefill_chunk=READ_TOKENS[device.type],
     )  # fmt: skip
     engine = open_engine(
         shape, options, device=device, weights=weights, constants=constants, group=copy.group, where=where
