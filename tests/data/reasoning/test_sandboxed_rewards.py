@@ -166,4 +166,6 @@ def test_settings_of_the_sandbox_are_checked(changes: dict[str, Any], sentence: 
 def test_scores_with_failures_can_be_written() -> None:
     odd = "```python\nraise ValueError('\\ud800')\n```"
     score = graded(RUN_TESTS, [{"id": "a", "prompt": "", "response": odd, "tests": TESTS}])[0]
-    json.dumps(score.why, ensure_ascii=False).encode("utf-8")
+    assert (score.reward, score.is_correct) == (0.0, False)
+    assert json.loads(json.dumps(score.why, ensure_ascii=False).encode("utf-8")) == score.why
+    assert "ValueError" in score.why

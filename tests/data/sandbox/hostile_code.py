@@ -158,7 +158,7 @@ OUTPUT = (
 FILES = (
     kind(
         "writes outside",
-        "escapes = [p for p in (f'{folder}/made', '/etc/made', '/usr/made', '/made', f'{home}/made', '/var/tmp/made', '/dev/shm/../../made', '/root/made') if not held(open, p, 'w')]\nreturn 'held' if not escapes else str(escapes)",
+        "escapes = [p for p in (f'{folder}/made', '/etc/made', '/usr/made', '/made', f'{home}/made', '/var/tmp/made', '/dev/shm/../../made') if not held(open, p, 'w')]\nreturn 'held' if not escapes else str(escapes)",
     ),
     kind("reads the user's files", "return 'held' if held(open, f'{folder}/kept') else open(f'{folder}/kept').read()"),
     kind("lists the user's folders", "return 'held' if held(os.listdir, folder) else str(os.listdir(folder))"),
