@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from scalewright.run.device import attention_of_any_length
 from scalewright.run.generate.cache import PagedCache
 from scalewright.run.generate.decode_batch import ON_DEVICE, DecodeBatch
 from scalewright.run.generate.sampler import SamplerKind, SamplerRows, sample
@@ -59,7 +60,8 @@ class PlainRunner:
             return
         positions_T = _on(self.device, np.concatenate([np.arange(c.start, c.start + len(c.tokens)) for c in chunks]))
         tokens_T = _on(self.device, np.concatenate([c.tokens for c in chunks]))
-        self._layers(tokens_T, positions_T, _ReadChunks.of(chunks, self.cache, self.device), needs_output=False)
+        with attention_of_any_length(self.device):
+            self._layers(tokens_T, positions_T, _ReadChunks.of(chunks, self.cache, self.device), needs_output=False)
 
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Decoded:
@@ -67,9 +69,10 @@ class PlainRunner:
         slots_R = _on(self.device, batch.slots)
         known_R = _on(self.device, batch.tokens)
         tokens_R = torch.where(known_R == ON_DEVICE, self.latest_S[slots_R], known_R)
-        x_RD = self._layers(
-            tokens_R, _on(self.device, batch.positions), _DecodedRows.of(batch, self.cache, self.device)
-        )
+        with attention_of_any_length(self.device):
+            x_RD = self._layers(
+                tokens_R, _on(self.device, batch.positions), _DecodedRows.of(batch, self.cache, self.device)
+            )
         tokens_R, log_probs_R = sample(self.scores(x_RD), self._sampler_rows(batch), batch.kind)
         self.latest_S[slots_R] = tokens_R
         return Decoded(tokens_R=tokens_R, log_probs_R=log_probs_R)

@@ -37,6 +37,8 @@ NUM_PROMPTS = 3
 """Prompts of each length that are timed, after one that is not."""
 PAGE_SLACK = 128
 """Tokens of pages that a sequence leaves partly empty."""
+SAFETY = 2.0
+"""A case must fit with this many times the last one's time: of those that got kernels, or of those that had them."""
 CACHE_FREE_FRAC = 0.5
 """Share of the free memory that the cache may take."""
 _numbers = count()
@@ -93,16 +95,16 @@ def _measure_precision(
         begun_s = time.monotonic()
         session.rows.append(common | _prompt_row(engine, session, length))
         last_s = 4.0 * (time.monotonic() - begun_s)
-    opening_s, last_s, ready = 0.0, 0.0, 0
+    opening_s, known_s, ready = 0.0, 0.0, 0
     for batch, context in cases:
-        needs_s = 2.0 * (last_s if batch == ready else opening_s)
-        if not session.has_time_for(needs_s, until_s=until_s):
+        is_ready = batch == ready
+        if not session.has_time_for(SAFETY * (known_s if is_ready else opening_s), until_s=until_s):
             session.leave_out(f"batch {batch} at {context} tokens in {precision}", "the budget ended")
             continue
         begun_s = time.monotonic()
         session.rows.append(common | _decode_row(engine, session, batch, context))
-        last_s = time.monotonic() - begun_s
-        opening_s, ready = opening_s if batch == ready else last_s, batch
+        took_s, ready = time.monotonic() - begun_s, batch
+        known_s, opening_s = (took_s, opening_s) if is_ready else (known_s, took_s)
 
 
 def _num_new(batch: int, context: int, chunk: int) -> int:

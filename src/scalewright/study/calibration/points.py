@@ -94,8 +94,8 @@ OF_WORKLOAD: dict[str, tuple[str, ...]] = {
 }
 """Kinds of points that each of them needs beside those of all."""
 GPU_DECODE = (
-    ("layers=24,hidden=2048,heads=16,vocab=50304,seq=4096", "bf16,fp8,fp32", 45.0, 120.0),
-    ("layers=12,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=32000,seq=4096", "bf16", 25.0, 45.0),
+    ("layers=24,hidden=2048,heads=16,vocab=50304,seq=4096", "bf16,fp8,fp32", 45.0, 240.0),
+    ("layers=12,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=32000,seq=4096", "bf16", 25.0, 75.0),
 )
 CPU_DECODE = (
     ("layers=6,hidden=256,heads=4,vocab=2048,seq=512", "fp32", 3.0, 16.0),
