@@ -36,7 +36,13 @@ class StepFact:
     at_s: float | None = None
     """When it was written, seconds since 1970; local clocks without a zone are read as UTC."""
     time_s: float | None = None
-    """Of this step alone. A running average is not one."""
+    """Of this step, or the mean of the `num_steps` steps that end with it. An average over the run is not one."""
+    num_steps: int = 1
+    """Steps that this report stands for: `time_s` and rates are their mean."""
+    last_step: int | None = None
+    """The step that the run is to end with, where the line says it."""
+    attempt: int = 0
+    """Which start within its source: steps that begin again (a restart, another run) have the next number."""
     num_tokens: float | None = None
     """Of the whole job in this step."""
     num_samples: float | None = None

@@ -1,0 +1,1 @@
+"""Dialects of training logs: one module for each program that writes them."""

@@ -1,0 +1,20 @@
+"""Every reader. A new one is one line here."""
+
+from __future__ import annotations
+
+from scalewright.observe.readers.reader import FolderReader, LineReader, Reader
+
+
+def whole_readers() -> list[Reader]:
+    """Readers of whole files, new ones for every call."""
+    return []
+
+
+def folder_readers() -> list[FolderReader]:
+    """Readers of folders that are one thing."""
+    return []
+
+
+def line_readers() -> list[LineReader]:
+    """Readers of lines, new ones for every log."""
+    return []
