@@ -150,3 +150,24 @@ def test_engines_that_reserve_hold_fewer_sequences_and_read_nothing_again() -> N
     again = [generation.num_read_again(serving("vllm"), num_at_once=n, answers=answers) for n in (4, 64, 1024)]
     assert again == sorted(again, reverse=True)
     assert 0.0 < again[-1] < 0.05 * answers.mean
+
+
+def test_one_size_of_batch_waits_as_long_as_its_step() -> None:
+    load = Load(num_requests=32, prompts=fixed(64), answers=fixed(200), num_at_once=32)
+    _, plan = generation.load_time(serving(), load)
+    step_s = float(generation.decode_step(serving(), num_sequences=32.0, num_context=plan.num_mean_context).total)
+    assert generation.median_wait_s(serving(), plan) == pytest.approx(step_s, rel=0.02)
+
+
+def test_a_tail_of_few_answers_hardly_counts_between_tokens() -> None:
+    """256 answers, a few of them twenty times as long: most iterations have few answers, most tokens have many."""
+    load = Load(
+        num_requests=256, prompts=fixed(64), answers=parse_lengths("pareto:mean=300,alpha=1.5,max=6000"),
+        num_at_once=256,
+    )  # fmt: skip
+    _, plan = generation.load_time(serving(), load)
+    one_s, mean_s = (
+        float(generation.decode_step(serving(), num_sequences=n, num_context=plan.num_mean_context).total)
+        for n in (1.0, plan.num_mean_running)
+    )
+    assert one_s < mean_s < generation.median_wait_s(serving(), plan)

@@ -188,6 +188,20 @@ def phases_time(serving: Serving, plan: Phases, *, num_prompt_tokens: float, num
     return _breakdown(reading, share * plan.num_steps, decoding, (1.0 - share) * plan.num_steps)
 
 
+def median_wait_s(serving: Serving, plan: Phases) -> float:
+    """The median time between two tokens of an answer.
+
+    Equation  the iteration below which half of all tokens are written; n(t) tokens in iteration t
+    Source    as `bench generate` and public load generators count: every token weighs the same
+    Assumes   iterations that read prompts are few beside those that only decode
+    Checked   tests/costs/test_schedule.py: one size of batch gives its step; a tail of few answers does not count
+    """
+    times = np.asarray(iteration(serving, num_sequences=plan.num_running, num_context=plan.num_context).total)
+    order = np.argsort(times)
+    tokens = np.cumsum((plan.num_steps * plan.num_running)[order])
+    return float(times[order][np.searchsorted(tokens, tokens[-1] / 2.0)])
+
+
 def _breakdown(reading: Breakdown, num_reading: Floats, decoding: Breakdown, num_decoding: Floats) -> Breakdown:
     first = weighted(reading, num_reading)
     prefill = replace(

@@ -123,9 +123,7 @@ def _figures(
 ) -> GenerationFigures:  # fmt: skip
     running, total_s = plan.num_mean_running, float(time.total)
     alone_s = float(costs.prefill(serving, num_sequences=1, prompt_len=load.prompts.mean).total)
-    step_s = float(costs.decode_step(serving, num_sequences=running, num_context=plan.num_mean_context).total)
-    if steady is not None:
-        step_s = steady.iteration_s
+    step_s = costs.median_wait_s(serving, plan) if steady is None else steady.iteration_s
     host_s = sum(float(term.total) for _, term in time.walk() if term.name in HOST_TERMS or term.name == "waiting")
     peak = question.machine.peak_flop_per_s(serving.products) * question.num_gpus
     work = hardware_flop(question, question.stage) if isinstance(question.stage, Generation) else 0.0

@@ -24,7 +24,7 @@ class EngineOptions:
     """Memory for keys and values on each rank; 0: room for `max_running` sequences of `max_context`."""
     max_running: int = 64
     """Sequences that are decoded at once."""
-    prefill_chunk: int = 512
+    prefill_chunk: int = 2048
     """Prompt tokens that are read between two decode steps."""
     page_tokens: int = 0
     """Tokens of a page of the cache; 0: 16 on CPUs, 64 on GPUs."""

@@ -41,6 +41,10 @@ SAFETY = 2.0
 """A case must fit with this many times the last one's time: of those that got kernels, or of those that had them."""
 CACHE_FREE_FRAC = 0.5
 """Share of the free memory that the cache may take."""
+LEAST_FRAC = 0.05
+"""Share of the budget that must be left for an engine to be opened."""
+Case = tuple[int, int]
+"""Sequences of a step and the tokens they attend to; no sequences: a prompt of so many tokens."""
 _numbers = count()
 
 
@@ -49,62 +53,73 @@ def run(rank: RankContext) -> ExitCode:
 
 
 def _measure(config: DecodeRun, session: BenchSession) -> None:
+    """Every precision in its share of the time; then what was left out, as long as there is time."""
     shape = restored_shape(config.shape, where=config.model_id)
     session.prepare_cpu(config.precisions)
     allow_attention("auto", session.device)
+    late: dict[WeightPrecision, list[Case]] = {}
     for number, precision in enumerate(config.precisions):
         until_s = session.budget.total_s * (1.0 - (number + 1) / len(config.precisions))
-        _measure_precision(config, session, shape, precision, until_s=until_s)
+        every = _cases(config, session, shape, precision)
+        late[precision] = _measure_precision(config, session, shape, precision, every, until_s=until_s)
+    for precision, cases in late.items():
+        left = _measure_precision(config, session, shape, precision, cases, until_s=0.0)
+        for batch, context in left:
+            what = f"batch {batch} at {context} tokens" if batch else f"prompts of {context} tokens"
+            session.leave_out(f"{what} in {precision}", "the budget ended")
     session.summary |= {"model": config.model_id, "shape": config.shape}
 
 
-def _measure_precision(
-    config: DecodeRun, session: BenchSession, shape: TransformerShape, precision: WeightPrecision, *, until_s: float
-) -> None:
-    """Small batches first, each at all its contexts: a size of batch has kernels of its own, which take longest to get.
-
-    Where the time ends, the largest are left out.
-    """
-    width = 4 if precision == "fp32" else 2
-    per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * width
-    room = int(free_bytes(session.device) * CACHE_FREE_FRAC) // per_token
+def _cases(config: DecodeRun, session: BenchSession, shape: TransformerShape, precision: WeightPrecision) -> list[Case]:
+    """Prompts, then small batches first, each at all its contexts: a size of batch has kernels of its own, which take
+    longest to get."""
+    room = int(free_bytes(session.device) * CACHE_FREE_FRAC) // _bytes_per_token(shape, precision)
     chunk = PREFILL_CHUNK[session.device.type]
     every = [(b, c) for b in sorted(config.batches) for c in sorted(config.contexts)]
     cases = [(b, c) for b, c in every if b * (c + _num_new(b, c, chunk)) <= room]
     for batch, context in (case for case in every if case not in cases):
         session.leave_out(f"batch {batch} at {context} tokens", "memory has no room for its cache")
-    if not cases:
-        return
-    longest = max(max(config.prompts) + 2, *(c + _num_new(b, c, chunk) for b, c in cases))
-    tokens = max(longest + PAGE_SLACK, *(b * (c + _num_new(b, c, chunk) + PAGE_SLACK) for b, c in cases))
+    return [*((0, length) for length in sorted(config.prompts)), *cases] if cases else []
+
+
+def _bytes_per_token(shape: TransformerShape, precision: WeightPrecision) -> int:
+    return 2 * shape.layers * shape.kv_heads * shape.head_dim * (4 if precision == "fp32" else 2)
+
+
+def _measure_precision(
+    config: DecodeRun, session: BenchSession, shape: TransformerShape, precision: WeightPrecision, cases: list[Case], *,
+    until_s: float,
+) -> list[Case]:  # fmt: skip
+    """Measure what fits into the time; the cases that did not."""
+    if not cases or not session.has_time_for(session.budget.total_s * LEAST_FRAC, until_s=until_s):
+        return cases
+    chunk = PREFILL_CHUNK[session.device.type]
+    needs = [(max(b, 1), c + (_num_new(b, c, chunk) if b else 2)) for b, c in cases]
+    longest = max(num for _, num in needs)
+    tokens = max(longest + PAGE_SLACK, *(b * (num + PAGE_SLACK) for b, num in needs))
     session.part(f"{precision}: opening the engine")
     engine = open_engine(
         shape,
         EngineOptions(
-            max_context=longest, cache_bytes=tokens * per_token, max_running=max(b for b, _ in cases),
-            prefill_chunk=chunk, precision=precision, execution=config.execution,
+            max_context=longest, cache_bytes=tokens * _bytes_per_token(shape, precision),
+            max_running=max(b for b, _ in needs), prefill_chunk=chunk, precision=precision, execution=config.execution,
         ),
         device=session.device,
     )  # fmt: skip
     common = {"precision": precision, "layers": shape.layers, "hidden": shape.hidden}
-    last_s = 0.0
-    for length in sorted(config.prompts):
-        if not session.has_time_for(last_s, until_s=until_s):
-            session.leave_out(f"prompts of {length} tokens in {precision}", "the budget ended")
-            continue
-        begun_s = time.monotonic()
-        session.rows.append(common | _prompt_row(engine, session, length))
-        last_s = 4.0 * (time.monotonic() - begun_s)
+    late: list[Case] = []
     opening_s, known_s, ready = 0.0, 0.0, 0
     for batch, context in cases:
         is_ready = batch == ready
         if not session.has_time_for(SAFETY * (known_s if is_ready else opening_s), until_s=until_s):
-            session.leave_out(f"batch {batch} at {context} tokens in {precision}", "the budget ended")
+            late.append((batch, context))
             continue
         begun_s = time.monotonic()
-        session.rows.append(common | _decode_row(engine, session, batch, context))
+        row = _decode_row(engine, session, batch, context) if batch else _prompt_row(engine, session, context)
+        session.rows.append(common | row)
         took_s, ready = time.monotonic() - begun_s, batch
         known_s, opening_s = (took_s, opening_s) if is_ready else (known_s, took_s)
+    return late
 
 
 def _num_new(batch: int, context: int, chunk: int) -> int:

@@ -45,7 +45,7 @@ FIRST_START_S = {"cpu": 4.0, "cuda": 9.0}
 FIT_FRAC, LEAST_FIT_S = 0.03, 2.0
 """Share of the budget that is kept for the fits and the file."""
 MICRO_FRAC = 0.55
-"""Share of the time, starts not counted, that micro benchmarks get; training runs get what remains."""
+"""Share of the time, starts not counted, that micro benchmarks get beside training runs, which get the rest."""
 FEWEST_STEPS, MOST_STEPS = 10, 60
 LONGEST_TRAINING_S = 15.0
 SLOWEST_TRAINING = 2.0
@@ -174,7 +174,8 @@ def _micro_share(point: MicroPoint, progress: _Progress, every: list[Calibration
     compiling_s = sum(other.compile_s for other in every if isinstance(other, TrainingRun))
     startups_s = len(every) * progress.start_s + compiling_s
     free_s = max(progress.request.budget_s - startups_s, 0.3 * progress.request.budget_s)
-    scale = MICRO_FRAC * free_s / sum(other.most_s for other in every if isinstance(other, MicroPoint))
+    frac = MICRO_FRAC if any(isinstance(other, TrainingRun) for other in every) else 1.0
+    scale = frac * free_s / sum(other.most_s for other in every if isinstance(other, MicroPoint))
     work_s = min(remaining_s, point.most_s, max(point.least_s, scale * point.most_s))
     return _Share(work=work_s, needs_s=needs_s, work_s=work_s)
 

@@ -23,7 +23,7 @@ from scalewright.workload.run_options import DeviceKind
 
 DEFAULTS = {
     "cpu": {"batches": "1,4,16,64", "contexts": "64,256", "prompts": "32,128,256"},
-    "cuda": {"batches": "1,8,64", "contexts": "256,1024,4096", "prompts": "128,512,2048"},
+    "cuda": {"batches": "1,4,16,64", "contexts": "256,1024,4096", "prompts": "128,512,2048"},
 }
 
 
