@@ -33,6 +33,7 @@ class StepFact:
     dialect: str
     """Which program wrote it: megatron, torchtitan, ..., scalewright."""
     rank: int | None = None
+    host: str = ""
     at_s: float | None = None
     """When it was written, seconds since 1970; local clocks without a zone are read as UTC."""
     time_s: float | None = None
