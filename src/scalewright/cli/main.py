@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from scalewright import __version__
-from scalewright.cli import calibrate, doctor, report, study
+from scalewright.cli import calibrate, doctor, explain, report, study
 from scalewright.cli.bench import app as bench
 from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, site
 from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
@@ -48,6 +48,7 @@ app.command("advise")(advise.run)
 app.command("calibrate")(calibrate.run)
 app.command("catalog")(catalog.run)
 app.command("doctor")(doctor.run)
+app.command("explain")(explain.run)
 app.command("launch")(launch.run)
 app.command("lint")(lint.run)
 app.command("plan")(plan.run)

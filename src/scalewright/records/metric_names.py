@@ -23,6 +23,8 @@ COMMUNICATION_TIME = "communication_time"
 DATA_WAIT = "data_wait"
 IDLE_TIME = "idle_time"
 """The rest of the step: pipeline bubbles, the host, waiting for slower ranks."""
+OWN_TIME = "own_time"
+"""From the start of a step until a rank has its own gradients: it waits for no other rank in it."""
 PEAK_MEMORY = "peak_memory"
 GRAD_NORM = "grad_norm"
 CHECKPOINT_BLOCK = "checkpoint_block"
@@ -94,6 +96,7 @@ UNITS: dict[str, str] = {
     COMMUNICATION_TIME: "s",
     DATA_WAIT: "s",
     IDLE_TIME: "s",
+    OWN_TIME: "s",
     PEAK_MEMORY: "bytes",
     GRAD_NORM: "1",
     CHECKPOINT_BLOCK: "s",
@@ -141,6 +144,10 @@ EVENT_PLACE = "event_place"
 """Position of a node in the network, as the scheduler reports it."""
 EVENT_BUSY = "event_busy"
 """A node was busy before the run started."""
+EVENT_BINDING = "event_binding"
+"""Threads, cores and NUMA nodes of a rank, as `name=value` words."""
+EVENT_DATA = "event_data"
+"""Files of the data set, as `name=value` words."""
 EVENT_SYNC = "event_weight_sync"
 """Weights that an engine did not get, and why; it goes on with those it has."""
 EVENT_PART = "event_part"

@@ -73,22 +73,32 @@ class FindingRule(Rule):
     role: Role
     advice: str
     """What helps, in general; the page shows it."""
+    because_of: tuple[str, ...] = ()
+    """Rules whose cause brings this one about: if one of them fired, this is its consequence."""
+    theme: str = ""
+    """Module of the rule below this folder, and folder of its page."""
+
+    @property
+    def page(self) -> str:
+        return f"docs/findings/{self.theme}/{self.id}.md"
 
 
 RULES: dict[str, FindingRule] = {}
 
 
 def finding_rule(
-    *, id: str, severity: Severity, role: Role, title: str, why: str, advice: str, source: str
-) -> Callable[[Check], Check]:
+    *, id: str, severity: Severity, role: Role, title: str, why: str, advice: str, source: str,
+    because_of: tuple[str, ...] = (),
+) -> Callable[[Check], Check]:  # fmt: skip
     """Register a check under its id."""
 
     def register(check: Check) -> Check:
         if id in RULES:
             raise ValueError(f"two rules are called {id}")
         RULES[id] = FindingRule(
-            id=id, severity=severity, role=role, title=title, why=why, advice=advice, source=source, check=check
-        )
+            id=id, severity=severity, role=role, title=title, why=why, advice=advice, source=source, check=check,
+            because_of=because_of, theme=check.__module__.partition(".findings.")[2].replace(".", "/"),
+        )  # fmt: skip
         return check
 
     return register
@@ -100,7 +110,10 @@ class Explained:
 
     rule: FindingRule
     seen: Seen
+    because_of: str = ""
+    """The rule whose finding explains this one; empty: it stands for itself."""
 
     @property
     def severity(self) -> Severity:
-        return self.seen.severity or self.rule.severity
+        """A consequence is a note: its cause has the severity."""
+        return "info" if self.because_of else self.seen.severity or self.rule.severity

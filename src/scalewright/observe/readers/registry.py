@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scalewright.observe.readers.reader import FolderReader, LineReader, Reader
+from scalewright.observe.readers.run_folder import RunFolderReader
 
 
 def whole_readers() -> list[Reader]:
@@ -12,7 +13,7 @@ def whole_readers() -> list[Reader]:
 
 def folder_readers() -> list[FolderReader]:
     """Readers of folders that are one thing."""
-    return []
+    return [RunFolderReader()]
 
 
 def line_readers() -> list[LineReader]:

@@ -1,0 +1,69 @@
+"""`scalewright explain PATH...`: why a run is slow, why it ended, and what to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import AsJson, OutFile, print_json
+
+if TYPE_CHECKING:
+    from scalewright.report.explain.document import Explanation
+
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH...", help="Run directories, logs, traces, folders of them, or a Slurm job id.", show_default=False
+    ),
+]
+RuleName = Annotated[str, typer.Option("--rule", metavar="RULE", help="Describe one rule.")]
+ListRules = Annotated[bool, typer.Option("--list", help="List all rules.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show all notes too.")]
+
+
+def run(
+    targets: Targets = None,
+    as_json: AsJson = False,
+    out: OutFile = None,
+    show_all: ShowAll = False,
+    rule: RuleName = "",
+    list_rules: ListRules = False,
+) -> None:
+    """Say why a run is slow or ended, with evidence and what a change gains. Exit 1: warnings or errors."""
+    from scalewright.errors import ConfigError
+    from scalewright.records.types import ExitCode
+    from scalewright.report.console import answer_console
+    from scalewright.report.explain.terminal import print_explanation
+
+    if rule or list_rules:
+        _print_rules(rule)
+        return
+    if not targets:
+        raise ConfigError("nothing to explain: name a run directory, a log, a trace, a folder of them, or a job id")
+    explanation = _explanation(targets)
+    if not print_json(explanation.document(), out=out, as_json=as_json):
+        print_explanation(answer_console(), explanation, shows_all=show_all)
+    raise typer.Exit(ExitCode.NO if explanation.is_alarming else ExitCode.YES)
+
+
+def _explanation(targets: list[str]) -> Explanation:
+    from scalewright.report.explain.build import explained_paths
+
+    return explained_paths([Path(target) for target in targets])
+
+
+def _print_rules(name: str) -> None:
+    from scalewright.errors import ConfigError
+    from scalewright.observe.findings.catalogue import every_rule
+    from scalewright.report.console import answer_console
+    from scalewright.report.explain.terminal import print_rule, print_rules
+
+    rules = {rule.id: rule for rule in every_rule()}
+    if not name:
+        print_rules(answer_console(), list(rules.values()))
+    elif name in rules:
+        print_rule(answer_console(), rules[name])
+    else:
+        raise ConfigError(f"--rule {name!r}: there is no such rule; `scalewright explain --list` shows them all")

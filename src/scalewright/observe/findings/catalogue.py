@@ -1,0 +1,15 @@
+"""All rules of findings: every theme is a module, and is imported here."""
+
+from __future__ import annotations
+
+from scalewright.observe.findings import (  # noqa: F401
+    communication,
+    data_loading,
+    stragglers,
+)
+from scalewright.observe.findings.rule import RULES, FindingRule
+
+
+def every_rule() -> list[FindingRule]:
+    """By theme, then by id."""
+    return sorted(RULES.values(), key=lambda rule: (rule.theme, rule.id))

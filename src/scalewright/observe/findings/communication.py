@@ -1,0 +1,72 @@
+"""Communication that training waits for."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from scalewright.observe.evidence.evidence import Evidence
+from scalewright.observe.evidence.facts import RankTime
+from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.words import percent, seconds
+
+BOUND_FRAC = 0.3
+"""Share of a step in exposed communication from which it is the first thing to change: a third of the devices' time."""
+NOTED_FRAC = 0.15
+"""Below it, hiding more communication gains little."""
+
+
+@finding_rule(
+    id="communication-bound",
+    severity="warning",
+    role="slowed",
+    title="Training waits for communication",
+    why="Exposed communication is time in which a device only waits for bytes. It grows with the number of devices and "
+    "with slow links, and the devices do nothing meanwhile. Waiting for a slower rank is not counted here.",
+    advice="Move fewer bytes over slow links: larger micro-batches or more gradient accumulation, 16-bit gradients, "
+    "tensor parallelism inside a node only, a smaller data-parallel degree with a larger pipeline. Hide the rest behind "
+    "computing: overlap of the gradient reduction, prefetch of parameters. Check the network path first.",
+    source="Shoeybi et al. 2019 (arXiv:1909.08053), section 5; Korthikanti et al. 2022 (arXiv:2205.05198)",
+    because_of=("tcp-fallback", "tensor-parallel-across-nodes"),
+)
+def communication_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
+    del context
+    shares = transfer_shares(evidence)
+    if not shares:
+        return
+    share = statistics.median(share for share, _ in shares)
+    if share < NOTED_FRAC:
+        return
+    worst = max(shares, key=lambda one: one[0])[1]
+    largest = _largest_collective(evidence.rank_times)
+    of = f", most of it in {largest}" if largest else ""
+    yield Seen(
+        message=f"exposed communication takes {percent(share)} of a step ({seconds(share * worst.step_s)} of "
+        f"{seconds(worst.step_s)}){of}",
+        spots=(worst.spot,),
+        next_step="check the network path (NCCL_DEBUG=INFO), then raise the micro-batch or accumulate more",
+        certainty="certain", score=share, severity=None if share >= BOUND_FRAC else "info",
+        numbers={"exposed_frac": share},
+        gain=Gain(step_time_frac=share, how="at most: all exposed communication hidden behind computing"),
+    )  # fmt: skip
+
+
+def transfer_shares(evidence: Evidence) -> list[tuple[float, RankTime]]:
+    """By step: share of the rank that waits least. It arrives last, so it waits for bytes and not for other ranks."""
+    by_step: dict[int | None, list[RankTime]] = {}
+    for one in evidence.rank_times:
+        if one.step_s > 0:
+            by_step.setdefault(one.step, []).append(one)
+    shares = []
+    for ranks in by_step.values():
+        least = min(ranks, key=lambda one: one.exposed_communication_s)
+        shares.append((least.exposed_communication_s / least.step_s, least))
+    return shares
+
+
+def _largest_collective(times: list[RankTime]) -> str:
+    total: dict[str, float] = {}
+    for one in times:
+        for name, value in one.exposed_by_collective_s.items():
+            total[name] = total.get(name, 0.0) + value
+    return max(total, key=lambda name: total[name]) if total else ""

@@ -1,0 +1,103 @@
+"""Ranks and nodes that are slower than the others, and steps that are slower than the rest."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+
+from scalewright.observe.evidence.evidence import Evidence
+from scalewright.observe.evidence.facts import Spot
+from scalewright.observe.evidence.series import LEAST_STEPS, StepSeries, step_series
+from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.words import percent, ranks_named, seconds
+
+STRAGGLER_FRAC = 0.10
+"""Of a step: less is the spread that ranks of a healthy job have."""
+SAME_FRAC = 0.7
+"""A straggler is the slowest rank in most steps; noise changes its place."""
+
+
+@finding_rule(
+    id="straggler-rank",
+    severity="warning",
+    role="slowed",
+    title="One rank is slower than the others",
+    why="Synchronous training goes at the pace of its slowest rank. The others wait in the next collective, so every "
+    "rank reports the same step time and the slow one looks like the only busy one.",
+    advice="Look at that rank's node: clocks and temperature, other processes, its share of the data, its binding. "
+    "Leave the node out (`--exclude`), or give the rank less work.",
+    source="Lin et al. 2025, Understanding Stragglers in Large Model Training (arXiv:2505.05713)",
+    because_of=("cpu-quota", "device-throttled", "data-loader-bound"),
+)
+def straggler_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
+    del context
+    series = step_series(evidence)
+    own = own_times_s(evidence, series)
+    step_s = series.median_s or statistics.median([one.step_s for one in evidence.rank_times] or [0.0])
+    if len(own) < 2 or not step_s:
+        return
+    means = {rank: statistics.fmean(times.values()) for rank, times in own.items()}
+    usual_s = statistics.median_low(list(means.values()))
+    slow = [rank for rank, mean_s in means.items() if (mean_s - usual_s) / step_s >= STRAGGLER_FRAC]
+    slow = [rank for rank in slow if _lead_frac(own, rank, usual_s) >= SAME_FRAC]
+    if not slow or len(slow) > len(means) / 2:
+        return
+    lost_s = max(means[rank] for rank in slow) - usual_s
+    share = min(lost_s / step_s, 1.0)
+    spots = tuple(_spots_of(evidence, series, slow))
+    verb = "takes" if len(slow) == 1 else "take"
+    yield Seen(
+        message=f"{ranks_named(slow)} {verb} {seconds(lost_s)} longer for its own part of a step than the other "
+        f"{len(means) - len(slow)} ({seconds(usual_s + lost_s)} against {seconds(usual_s)}): "
+        f"{percent(share)} of every step is waiting for it",
+        spots=spots, next_step=_next_step(evidence, slow), certainty="certain" if len(means) > 2 else "likely",
+        score=share, numbers={"lost_frac": share, "own_s": usual_s + lost_s, "others_s": usual_s}, ranks=tuple(slow),
+        gain=Gain(step_time_frac=share, how="measured: that rank as fast as the median of the others"),
+    )  # fmt: skip
+
+
+def own_times_s(evidence: Evidence, series: StepSeries) -> Mapping[int, Mapping[int, float]]:
+    """Rank to step to the time in which it waited for no other rank.
+
+    From a run of ours: the time to its own gradients, or the step without idle time. From a trace: the step without
+    exposed communication, because a rank that is early waits in a collective.
+    """
+    own: dict[int, dict[int, float]] = {}
+    for rank, steps in series.steady.items():
+        times = {one.step: one.parts_s["own"] - one.parts_s.get("data", 0.0) for one in steps if "own" in one.parts_s}
+        if not times:
+            times = {
+                one.step: one.time_s - one.parts_s["idle"]
+                for one in steps if one.time_s is not None and "idle" in one.parts_s and "training" in one.parts_s
+            }  # fmt: skip
+        if len(times) >= LEAST_STEPS:
+            own[rank] = times
+    if len(own) >= 2:
+        return own
+    by_rank: dict[int, dict[int, float]] = {}
+    for index, one in enumerate(evidence.rank_times):
+        step = index if one.step is None else one.step
+        by_rank.setdefault(one.rank, {})[step] = one.step_s - one.exposed_communication_s - one.data_s
+    return by_rank
+
+
+def _lead_frac(own: Mapping[int, Mapping[int, float]], rank: int, usual_s: float) -> float:
+    """Share of its steps in which the rank took longer than usual."""
+    times = list(own[rank].values())
+    return sum(value > usual_s for value in times) / len(times)
+
+
+def _spots_of(evidence: Evidence, series: StepSeries, ranks: list[int]) -> Iterator[Spot]:
+    for rank in ranks[:3]:
+        steps = [one for one in series.steady.get(rank, ()) if "own" in one.parts_s or "idle" in one.parts_s]
+        if steps:
+            yield steps[len(steps) // 2].spot
+        else:
+            yield from (one.spot for one in evidence.rank_times if one.rank == rank)
+
+
+def _next_step(evidence: Evidence, ranks: list[int]) -> str:
+    hosts = {one.rank: one.host for one in evidence.happenings if one.rank in ranks and one.host}
+    hosts |= {one.rank: one.host for one in evidence.rank_times if one.rank in ranks and one.host}
+    where = ", ".join(sorted(set(hosts.values())))
+    return f"check {where or 'its node'}: clocks, other processes, binding; then leave it out with --exclude"
