@@ -453,6 +453,7 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
     ],
     ("reason",): ["--help"],
     **{("reason", name): sorted({*flags.split(), *OF_STAGES}) for name, flags in OF_STAGE.items()},
+    ("explain",): ["--all", "--help", "--json", "--list", "--out", "--rule"],
     ("report",): ["--help", "--json", "--out", "--page", "--plot"],
     ("validate",): ["--catalog", "--help", "--json", "--kind", "--out", "--record"],
 }
@@ -472,6 +473,7 @@ def test_commands_are_these(cli: Cli) -> None:
         "calibrate",
         "catalog",
         "doctor",
+        "explain",
         "launch",
         "lint",
         "plan",

@@ -24,8 +24,8 @@ NOTED_FRAC = 0.15
     why="Exposed communication is time in which a device only waits for bytes. It grows with the number of devices and "
     "with slow links, and the devices do nothing meanwhile. Waiting for a slower rank is not counted here.",
     advice="Move fewer bytes over slow links: larger micro-batches or more gradient accumulation, 16-bit gradients, "
-    "tensor parallelism inside a node only, a smaller data-parallel degree with a larger pipeline. Hide the rest behind "
-    "computing: overlap of the gradient reduction, prefetch of parameters. Check the network path first.",
+    "tensor parallelism inside a node only, a smaller data-parallel degree with a larger pipeline. Hide the rest "
+    "behind computing: overlap of the gradient reduction, prefetch of parameters. Check the network path first.",
     source="Shoeybi et al. 2019 (arXiv:1909.08053), section 5; Korthikanti et al. 2022 (arXiv:2205.05198)",
     because_of=("tcp-fallback", "tensor-parallel-across-nodes"),
 )

@@ -9,7 +9,7 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
 from scalewright.observe.evidence.series import StepSeries, setting, setting_number, setting_spots, step_series
 from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
-from scalewright.observe.findings.words import counted, percent, ranks_named, seconds
+from scalewright.observe.findings.words import percent, ranks_named, seconds, size
 
 BOUND_FRAC = 0.10
 """Share of a step that waits for data above which the loader is the limit, as in the summary of a vision run."""
@@ -30,8 +30,8 @@ MANY_FILES = 1000
     title="Training waits for data",
     why="A device that waits for its next batch computes nothing. In a synchronous job the slowest loader of all ranks "
     "sets the pace: every other rank waits for it in the next collective.",
-    advice="More loader workers (one less than the cores of a rank), decoding on other cores, data packed in shards, and "
-    "copies on a local disk or in RAM. Check with a run on synthetic data: its step is the target.",
+    advice="More loader workers (one less than the cores of a rank), decoding on other cores, data packed in shards, "
+    "and copies on a local disk or in RAM. Check with a run on synthetic data: its step is the target.",
     source="Mohan et al. 2021, Analyzing and Mitigating Data Stalls in DNN Training (arXiv:2007.06775)",
 )
 def data_loader_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
@@ -49,9 +49,11 @@ def data_loader_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
     worst = sorted(steps, key=lambda one: -waits[one.step])[:3]
     of = f" on {ranks_named(ranks)}" if len(ranks) < len(series.ranks) else ""
     workers = setting(evidence, "num_workers")
+    with_workers = "" if workers is None else f", with {workers} loader workers a rank"
+    mean_s = total_s / len(steps)
     yield Seen(
-        message=f"ranks wait for data for {percent(share)} of the time{of} ({seconds(share * total_s / len(steps))} of a "
-        f"step of {seconds(total_s / len(steps))}){'' if workers is None else f', with {workers} loader workers a rank'}",
+        message=f"ranks wait for data for {percent(share)} of the time{of} ({seconds(share * mean_s)} of a step of "
+        f"{seconds(mean_s)}){with_workers}",
         spots=(*(_of_rank(series, one.step, ranks) for one in worst), *setting_spots(evidence, "num_workers", "data")),
         next_step="raise the number of loader workers, pack the samples in shards, or copy them to a local disk",
         certainty="certain", score=share, numbers={"data_frac": share}, ranks=tuple(ranks),
@@ -78,9 +80,10 @@ def _of_rank(series: StepSeries, step: int, ranks: list[int]):  # type: ignore[n
     severity="info",
     role="slowed",
     title="The first batches take long",
-    why="Workers start, files are opened and caches are cold. A job that is short or often restarted pays it each time.",
-    advice="Start the loader's workers before the model is built, keep them between epochs (persistent_workers=True), and "
-    "keep the index of the data set in one file.",
+    why="Workers start, files are opened and caches are cold. A job that is short or often restarted pays it each "
+    "time.",
+    advice="Start the loader's workers before the model is built, keep them between epochs "
+    "(persistent_workers=True), and keep the index of the data set in one file.",
     source="PyTorch documentation, torch.utils.data: persistent_workers, prefetch_factor",
 )
 def slow_first_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
@@ -97,9 +100,10 @@ def slow_first_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
         return
     worst: StepFact = max(first, key=lambda one: one.parts_s["data"])
     yield Seen(
-        message=f"the first {counted(len(first), 'batch')[:-1] if len(first) == 1 else f'{len(first)} batches'} waited "
-        f"{seconds(extra_s)} longer for data than later ones, {percent(extra_s / total_s)} of the whole run",
-        spots=(worst.spot,), next_step="keep loader workers alive between epochs, and warm the cache before the first step",
+        message=f"the first {len(first)} batches waited {seconds(extra_s)} longer for data than later ones, "
+        f"{percent(extra_s / total_s)} of the whole run",
+        spots=(worst.spot,),
+        next_step="keep loader workers alive between epochs, and warm the cache before the first step",
         certainty="certain", score=extra_s / total_s, severity="warning" if total_s >= LEAST_RUN_S else None,
         numbers={"extra_s": extra_s},
         gain=Gain(step_time_frac=extra_s / total_s, how="measured: first batches as fast as the later ones"),
@@ -111,8 +115,8 @@ def slow_first_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
     severity="warning",
     role="slowed",
     title="The data set is many small files",
-    why="Every file costs an open and a close at the metadata server of a parallel file system. Small files are read at "
-    "a fraction of its bandwidth, and other users feel it too.",
+    why="Every file costs an open and a close at the metadata server of a parallel file system. Small files are read "
+    "at a fraction of its bandwidth, and other users feel it too.",
     advice="Pack samples into shards of 100 MB to 1 GB (tar, WebDataset, LMDB, Parquet), a few per reader.",
     source="EPICURE best practices for AI on EuroHPC systems; Lustre manual, section on small files",
 )
@@ -123,7 +127,7 @@ def many_small_files(evidence: Evidence, context: Context) -> Iterator[Seen]:
     waits = next(data_loader_bound(evidence, context), None)
     share = 0.0 if waits is None else waits.score
     yield Seen(
-        message=f"the data set is {num_files:,.0f} files of {num_bytes / num_files / 1e3:.0f} kB in the mean"
+        message=f"the data set is {num_files:,.0f} files of {size(num_bytes / num_files)} in the mean"
         + (f", and ranks wait for data for {percent(share)} of the time" if share else ""),
         spots=setting_spots(evidence, "data_files", "data_bytes"),
         next_step="pack them: `scalewright bench storage` compares the ways of storing them on this file system",

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from scalewright.observe.evidence.evidence import Evidence, SourceFact
 from scalewright.observe.evidence.facts import MOST_EXCERPT, DeviceSample, Happening, RankTime, Spot, StepFact
@@ -40,8 +40,8 @@ _PARTS = {
     **{name: part for part, name in names.STAGE_PARTS.items()},
 }  # fmt: skip
 _FIELDS = {
-    names.STEP_TIME: "time_s", names.TOKENS_PER_S: "tokens_per_s", names.FLOP_PER_S: "flop_per_s", names.MFU: "mfu_frac",
-    names.LOSS: "loss", names.GRAD_NORM: "grad_norm", names.LEARNING_RATE: "learning_rate",
+    names.STEP_TIME: "time_s", names.TOKENS_PER_S: "tokens_per_s", names.FLOP_PER_S: "flop_per_s",
+    names.MFU: "mfu_frac", names.LOSS: "loss", names.GRAD_NORM: "grad_norm", names.LEARNING_RATE: "learning_rate",
     names.PEAK_MEMORY: "memory_bytes", names.REWARD: "reward",
 }  # fmt: skip
 _SAMPLES = {
@@ -54,7 +54,7 @@ _NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 class RunFolderReader:
     """Reads run directories."""
 
-    kind = "run directory"
+    kind: ClassVar[str] = "run directory"
 
     def sees(self, folder: Path) -> bool:
         """By the content of its run.json."""
@@ -95,7 +95,7 @@ class _OpenStep:
 
     spot: Spot
     at_s: float
-    fields: dict[str, float] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
     parts_s: dict[str, float] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
 
@@ -152,7 +152,7 @@ def _step_fact(step: int, rank: int, one: _OpenStep) -> StepFact:
         num_tokens=None if rate is None or time_s is None else rate * time_s,
         num_samples=None if images is None or time_s is None else images * time_s,
         parts_s=one.parts_s, values=one.values, **one.fields,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
 
 
 def _rank_time(step: int, rank: int, one: _OpenStep) -> RankTime:

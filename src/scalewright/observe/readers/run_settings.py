@@ -14,8 +14,8 @@ from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.layout import parse_layout
 
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "seq")
-PLAIN = ("precision", "compile", "checkpoint_every", "checkpoint_async", "device", "steps", "data", "batch", "device_mttf_s",
-         "num_ranks", "stage", "image_size", "epochs", "attention", "offload", "copy_to")  # fmt: skip
+PLAIN = ("precision", "compile", "checkpoint_every", "checkpoint_async", "device", "steps", "data", "batch",
+         "device_mttf_s", "num_ranks", "stage", "image_size", "epochs", "attention", "offload", "copy_to")  # fmt: skip
 """Keys of a configuration that keep their name."""
 RENAMED = {"model_id": "model", "workers": "num_workers", "num_workers": "num_workers"}
 LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "mbs", "gbs", "recompute")
@@ -45,7 +45,8 @@ def read_settings(directory: RunDirectory, into: Evidence) -> set[Path]:
     _provenance(reader, directory.provenance)
     _measurements(reader, directory.measurements)
     _end(reader, directory.exit_info)
-    for path in (directory.script, directory.rollup, directory.plan, directory.controller_address):
+    lock = directory.path / ".lock"
+    for path in (directory.script, directory.rollup, directory.plan, directory.controller_address, lock):
         if path.is_file():
             reader.own.add(path)
     return reader.own
@@ -65,19 +66,21 @@ class _Documents:
             return {}
         self.own.add(path)
         problem = ""
-        body: Any = {}
+        body: dict[str, Any] = {}
         try:
             text = read_text(path)
             self._lines[path] = text.splitlines()
-            body = parse_json(text, where=str(path))
+            content = parse_json(text, where=str(path))
+            if isinstance(content, dict):
+                body = content
+            else:
+                problem = "is no JSON object"
         except (ScalewrightError, OSError, RecursionError) as error:
             problem = str(error)
-        if not isinstance(body, dict):
-            problem, body = "is no JSON object", {}
         self.into.sources.append(
             SourceFact(
-                file=str(path), kind="run directory", num_lines=len(self._lines.get(path, ())), num_facts=int(bool(body)),
-                problem=problem,
+                file=str(path), kind="run document", num_lines=len(self._lines.get(path, ())),
+                num_facts=int(bool(body)), problem=problem,
             )
         )  # fmt: skip
         return body
@@ -194,8 +197,8 @@ def _end(reader: _Documents, path: Path) -> None:
             values[key] = str(body[key])
     reader.into.happenings.append(
         Happening(
-            kind="finished" if is_whole else "exited", spot=reader.spot(path, "reason"), message=str(body.get("reason", "")),
-            at_s=float(at_s) if isinstance(at_s, int | float) else None, rank=rank if isinstance(rank, int) else None,
-            values=values,
+            kind="finished" if is_whole else "exited", spot=reader.spot(path, "reason"),
+            message=str(body.get("reason", "")), at_s=float(at_s) if isinstance(at_s, int | float) else None,
+            rank=rank if isinstance(rank, int) else None, values=values,
         )
     )  # fmt: skip

@@ -15,8 +15,10 @@ from scalewright.records.run_directory import RunDirectory
 MOST_LINE_BYTES = 1 << 20
 STAGE_FILE = "stage of a reasoning model"
 DIALECT = "scalewright"
-STAGE_KEYS = ("stage", "rank_gap_frac", "kv_occupancy_frac", "kv_peak_frac", "num_groups", "num_equal_groups", "num_ranks",
-              "wall_s", "utilisation_frac", "num_tokens", "num_samples")  # fmt: skip
+STAGE_KEYS = (
+    "stage", "rank_gap_frac", "kv_occupancy_frac", "kv_peak_frac", "num_groups", "num_equal_groups", "num_ranks",
+    "wall_s", "utilisation_frac", "num_tokens", "num_samples",
+)  # fmt: skip
 
 
 def read_stage_facts(directory: RunDirectory, into: Evidence) -> set[Path]:
@@ -89,7 +91,9 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
 
 def _step(step: int, spot: Spot, row: dict[str, Any], values: dict[str, float]) -> StepFact:
     parts = row.get("seconds_by_part")
-    parts_s = {str(k): float(v) for k, v in parts.items() if isinstance(v, int | float)} if isinstance(parts, dict) else {}
+    parts_s = (
+        {str(k): float(v) for k, v in parts.items() if isinstance(v, int | float)} if isinstance(parts, dict) else {}
+    )
     time_s = row.get("wall_s") or (sum(parts_s.values()) or None)
     return StepFact(
         step=step, spot=spot, dialect=DIALECT, rank=0, time_s=time_s, loss=values.get("loss"),
