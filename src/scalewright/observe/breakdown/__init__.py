@@ -1,1 +1,1 @@
-"""Where the time of a step went, rank by rank: timelines of traces, the sweep over them, variance, and predicted terms."""
+"""Where the time of a step went, rank by rank: timelines, the sweep over them, variance, predicted terms."""

@@ -60,7 +60,44 @@ def covered(spans: Spans) -> float:
     return merged(spans).total
 
 
-class Grid:
+def innermost(spans: Spans, lanes: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
+    """Calls inside each other as pieces: each moment of a lane belongs to the innermost call. Also the call of each."""
+    starts, ends, owners = [], [], []
+    order = np.lexsort((-spans.ends, spans.starts, lanes))
+    table = zip(
+        order.tolist(), lanes[order].tolist(), spans.starts[order].tolist(), spans.ends[order].tolist(), strict=True
+    )
+    stack: list[tuple[int, float]] = []
+    lane_now, at = None, 0.0
+
+    def close(until: float) -> None:
+        """Give the time up to here to the calls that are open."""
+        nonlocal at
+        while stack and at < until:
+            owner, end = stack[-1]
+            reached = min(end, until)
+            if reached > at:
+                starts.append(at)
+                ends.append(reached)
+                owners.append(owner)
+                at = reached
+            if end <= until:
+                stack.pop()
+        while stack and stack[-1][1] <= until:
+            stack.pop()
+
+    for owner, lane, start, end in table:
+        close(np.inf if lane != lane_now else start)
+        if lane != lane_now:
+            stack.clear()
+            lane_now = lane
+        at = start
+        stack.append((owner, end))
+    close(np.inf)
+    return Spans(np.array(starts), np.array(ends)), np.array(owners, dtype=np.int64)
+
+
+class TimeGrid:
     """Every time at which something begins or ends; between two of them nothing changes."""
 
     def __init__(self, *sets: Spans) -> None:

@@ -20,12 +20,16 @@ _COMMUNICATION = re.compile(
     re.IGNORECASE,
 )
 """NCCL and RCCL (whose kernels have NCCL's names), MSCCL(++), NVSHMEM, DeepEP, the one-node sums of serving engines."""
-_COPY = re.compile(r"^(?:Memcpy|Memset|CopyHostToDevice|CopyDeviceToHost|CopyDeviceToDevice|FillBuffer|hipMemcpy)")
-_OPTIMIZER = re.compile(r"multi_tensor_apply|multi_tensor_adam|fused_?adam|fused_?sgd|adam_?w?_kernel|lamb", re.IGNORECASE)
-_ATTENTION = re.compile(
-    r"flash|fmha|attention|attn|sdpa|scaled_dot_product|unified_attention|paged", re.IGNORECASE
+_COPY = re.compile(r"Memcpy|Memset|^(?:dma_request|CopyHostToDevice|CopyDeviceToHost|CopyDeviceToDevice|FillBuffer)")
+_OPTIMIZER = re.compile(
+    r"multi_tensor_apply|multi_tensor_adam|fused_?adam|fused_?sgd|adam_?w?_kernel|lamb_|_fused_(?:adam|sgd)|"
+    r"_foreach_(?:addc|lerp|sqrt|div_|add_|mul_)",
+    re.IGNORECASE,
 )
-_CONVOLUTION = re.compile(r"conv(?!ert)|implicit_gemm|winograd|wgrad2d|dgrad2d|miopen.*conv|cudnn.*(?:dgrad|wgrad)", re.IGNORECASE)
+_ATTENTION = re.compile(r"flash|fmha|attention|attn|sdpa|scaled_dot_product|unified_attention|paged", re.IGNORECASE)
+_CONVOLUTION = re.compile(
+    r"conv(?!ert)|implicit_gemm|winograd|wgrad2d|dgrad2d|miopen.*conv|cudnn.*(?:dgrad|wgrad)", re.IGNORECASE
+)
 _MATMUL = re.compile(
     r"gemm|gemv|matmul|nvjet|cutlass|^Cijk_|xmma|wgmma|splitk|triton_(?:tem|mm)|_mm_|aten::(?:mm|addmm|bmm|baddbmm|linear|"
     r"_scaled_mm|_grouped_mm|mkldnn_linear|matmul)\b|mkldnn::_linear|onednn::",
@@ -37,8 +41,8 @@ _DATA = re.compile(
     re.IGNORECASE,
 )
 _CHECKPOINT = re.compile(
-    r"(?:sav|writ|load|stor)\w*[ _.:]*(?:the )?(?:model )?(?:checkpoint|ckpt)|(?:checkpoint|ckpt)\w*[ _.:]*(?:sav|writ|stor)"
-    r"|torch\.save|dcp\.(?:async_)?save|^checkpoint$",
+    r"(?:sav|writ|load|stor)\w*[ _.:]*(?:the )?(?:model )?(?:checkpoint|ckpt)|"
+    r"(?:checkpoint|ckpt)\w*[ _.:]*(?:sav|writ|stor)|torch\.save|dcp\.(?:async_)?save|^checkpoint$",
     re.IGNORECASE,
 )
 _VALIDATION = re.compile(r"(?:^|[^a-z])(?:validat(?:e|ion)|eval(?:uat(?:e|ion))?|val_step)(?:[^a-z]|$)", re.IGNORECASE)
@@ -71,7 +75,7 @@ class CollectiveLabel:
 
 @lru_cache(maxsize=65536)
 def device_kind(name: str) -> SpanKind:
-    if _COPY.match(name):
+    if _COPY.search(name):
         return "copy"
     return "communication" if _COMMUNICATION.search(name) else "compute"
 

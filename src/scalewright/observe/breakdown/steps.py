@@ -45,9 +45,17 @@ def steps_of(line: Timeline) -> Steps:
             numbers=tuple(number for number, keep in zip(numbers, kept, strict=True) if keep),
             marked_by="annotation",
         )
-    return _by_optimizer(line) or Steps(
-        windows=Spans(np.array([line.first_s]), np.array([line.last_s])), numbers=(None,), marked_by="nothing"
-    )
+    return _by_optimizer(line) or Steps(windows=_whole(line), numbers=(None,), marked_by="nothing")
+
+
+def _whole(line: Timeline) -> Spans:
+    """The trace as one step. With a device, work of the host before its first launch is the start of the program."""
+    if not line.has_device:
+        return Spans(np.array([line.first_s]), np.array([line.last_s]))
+    device = joined(*(one.spans for one in (line.kernels, line.copies, line.collectives)))
+    starts = (device.starts, line.launches.spans.starts, line.phase_spans("data").starts)
+    first = min(float(np.min(times)) for times in starts if len(times))
+    return Spans(np.array([first]), np.array([float(np.max(device.ends))]))
 
 
 def _outermost(pairs: list[tuple[float, float]], numbers: list[int]) -> tuple[Spans, list[int]]:
@@ -56,7 +64,7 @@ def _outermost(pairs: list[tuple[float, float]], numbers: list[int]) -> tuple[Sp
     kept: list[int] = []
     reached = -np.inf
     for place in order:
-        start, end = pairs[place]
+        _start, end = pairs[place]
         if end <= reached:
             continue
         kept.append(place)

@@ -22,7 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.observe.breakdown.intervals import EMPTY, Flags, Floats, Grid, Spans, joined, merged, spans_of
+from scalewright.observe.breakdown.intervals import (
+    EMPTY,
+    Flags,
+    Floats,
+    Spans,
+    TimeGrid,
+    innermost,
+    joined,
+    merged,
+    spans_of,
+)
 from scalewright.observe.breakdown.kernels import compute_kind
 from scalewright.observe.breakdown.steps import Steps, launch_times, steps_of
 from scalewright.observe.breakdown.timeline import Columns, Timeline
@@ -37,7 +47,7 @@ MOST_CALLS = 20_000
 class _Swept:
     """The slices of a timeline: the part of each, and the window that it is in."""
 
-    grid: Grid
+    grid: TimeGrid
     window: NDArray[np.int64]
     steps: Steps
     validation: Flags
@@ -48,13 +58,17 @@ class _Swept:
         """Seconds of the chosen slices in each step."""
         inside = chosen & (self.window >= 0)
         lengths = self.grid.lengths if weights is None else weights
-        return np.bincount(self.window[inside], weights=lengths[inside], minlength=len(self.steps.windows))
+        sums = np.bincount(self.window[inside], weights=lengths[inside], minlength=len(self.steps.windows))
+        return sums.astype(np.float64)
 
 
 def rank_times(line: Timeline, *, rank: int, spot: Spot, host: str = "") -> list[RankTime]:
-    """One for each step of the trace; none where it shows neither a device nor operators."""
+    """One for each step of the trace; none where it shows neither a device nor operators.
+
+    Launches without kernels are a device whose part is missing: its host's operators are not its time.
+    """
     steps = steps_of(line)
-    if not len(steps.windows) or not (line.has_device or len(line.operators)):
+    if not len(steps.windows) or not (line.has_device or (len(line.operators) and not len(line.launches))):
         return []
     line_device = _main_device(line)
     busy = _Busy.of_device(line, line_device) if line.has_device else _Busy.of_host(line)
@@ -69,7 +83,6 @@ class _Busy:
     compute_names: NDArray[np.int64]
     optimizer: Flags
     """Of each kernel: whether it updates weights."""
-    links: NDArray[np.int64]
     copies: Spans
     collectives: Spans
     collective_labels: NDArray[np.int64]
@@ -80,19 +93,21 @@ class _Busy:
     def of_device(cls, line: Timeline, device: int) -> _Busy:
         kernels, copies, collectives = (_of(one, device) for one in (line.kernels, line.copies, line.collectives))
         return cls(
-            compute=kernels.spans, compute_names=kernels.names, optimizer=_updates(line, kernels), links=kernels.links,
+            compute=kernels.spans, compute_names=kernels.names, optimizer=_updates(line, kernels),
             copies=copies.spans, collectives=collectives.spans, collective_labels=collectives.names, blocked=EMPTY,
             on_device=True,
         )  # fmt: skip
 
     @classmethod
     def of_host(cls, line: Timeline) -> _Busy:
-        spans = line.operators.spans
+        spans, places = innermost(line.operators.spans, line.operators.lanes)
+        names = line.operators.names[places]
         update = line.phase_spans("optimizer")
+        optimizer = _starts_inside(spans.starts, update) if len(update) else _named_updates(line, names)
         return cls(
-            compute=spans, compute_names=line.operators.names, optimizer=_starts_inside(spans.starts, update),
-            links=line.operators.links, copies=EMPTY, collectives=line.host_collectives.spans,
-            collective_labels=line.host_collectives.names, blocked=line.dispatches.spans, on_device=False,
+            compute=spans, compute_names=names, optimizer=optimizer, copies=EMPTY,
+            collectives=line.host_collectives.spans, collective_labels=line.host_collectives.names,
+            blocked=line.dispatches.spans, on_device=False,
         )  # fmt: skip
 
 
@@ -141,14 +156,18 @@ def _updates(line: Timeline, kernels: _Kept) -> Flags:
     marked = line.device_phases.get("optimizer")
     if marked is not None:
         return _starts_inside(kernels.spans.starts, spans_of(marked.spans))
+    return _named_updates(line, kernels.names)
+
+
+def _named_updates(line: Timeline, names: NDArray[np.int64]) -> Flags:
     named = np.array([compute_kind(name) == "optimizer" for name in line.names.texts], dtype=np.bool_)
-    return named[kernels.names] if len(named) else np.zeros(len(kernels.spans), dtype=np.bool_)
+    return named[names] if len(named) else np.zeros(len(names), dtype=np.bool_)
 
 
 def _sweep(line: Timeline, steps: Steps, busy: _Busy) -> tuple[_Swept, dict[str, Flags]]:
     phases = {kind: line.phase_spans(kind) for kind in ("validation", "checkpoint", "data")}
     sets = (busy.compute, busy.copies, busy.collectives, busy.blocked, steps.windows, *phases.values())
-    grid = Grid(*(one for one in sets if len(one)))
+    grid = TimeGrid(*(one for one in sets if len(one)))
     validation, checkpoint, data = (grid.active(spans) for spans in phases.values())
     computing, talking = grid.active(busy.compute), grid.active(busy.collectives)
     if busy.on_device:
@@ -176,9 +195,7 @@ def _sweep(line: Timeline, steps: Steps, busy: _Busy) -> tuple[_Swept, dict[str,
     }  # fmt: skip
 
 
-def _rank_times(
-    line: Timeline, steps: Steps, busy: _Busy, *, rank: int, spot: Spot, host: str
-) -> Iterator[RankTime]:
+def _rank_times(line: Timeline, steps: Steps, busy: _Busy, *, rank: int, spot: Spot, host: str) -> Iterator[RankTime]:
     swept, parts = _sweep(line, steps, busy)
     seconds = {name: swept.per_step(flags) for name, flags in parts.items()}
     total, exposed = _by_collective(line, swept, busy, parts["exposed_communication_s"])
@@ -191,7 +208,7 @@ def _rank_times(
     copied = swept.per_step(swept.grid.active(busy.copies))
     for place, number in enumerate(steps.numbers):
         mine = kernel_window == place
-        num = int(np.count_nonzero(mine))
+        num = int(np.count_nonzero(mine)) if busy.on_device else 0
         yield RankTime(
             rank=rank, spot=spot, step=number, host=host, is_traced=True, on_device=busy.on_device,
             step_s=float(steps.windows.ends[place] - steps.windows.starts[place]),
@@ -243,26 +260,12 @@ def _by_kind(line: Timeline, swept: _Swept, busy: _Busy) -> dict[str, Floats]:
         return {}
     own = np.where(busy.optimizer, "optimizer", kinds[busy.compute_names])
     own = np.where(~busy.optimizer & (own == "optimizer"), "elementwise", own)
-    spans = busy.compute if busy.on_device else _innermost(busy.compute)
-    active = {str(kind): swept.grid.active(spans.where(own == kind)) for kind in np.unique(own)}
+    active = {str(kind): swept.grid.active(busy.compute.where(own == kind)) for kind in np.unique(own)}
     num = np.zeros(len(swept.grid.lengths))
     for flags in active.values():
         num += flags
     share = swept.grid.lengths / np.maximum(num, 1.0)
     return {kind: swept.per_step(flags & swept.compute, share) for kind, flags in active.items()}
-
-
-def _innermost(spans: Spans) -> Spans:
-    """Operators without the time of those that they call: an outer one of another kind would count it twice.
-
-    Only the innermost keep their time; others are left with none. What lies between calls is the caller's own dispatch.
-    """
-    order = np.lexsort((-spans.ends, spans.starts))
-    starts, ends = spans.starts[order], spans.ends[order]
-    has_inner = np.concatenate((starts[1:] < ends[:-1], [False]))
-    kept = np.zeros(len(starts), dtype=np.bool_)
-    kept[order] = ~has_inner
-    return Spans(spans.starts, np.where(kept, spans.ends, spans.starts))
 
 
 def _launch_idle(line: Timeline, swept: _Swept, busy: _Busy, idle: Flags) -> Floats | None:

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from scalewright import units
 from scalewright.observe.breakdown.intervals import Spans, spans_of
 from scalewright.observe.breakdown.kernels import (
-    CollectiveLabel, PhaseKind, collective_label, device_kind, is_dispatch, is_host_collective, is_launch, phase_of,
+    CollectiveLabel,
+    PhaseKind,
+    collective_label,
+    device_kind,
+    is_dispatch,
+    is_host_collective,
+    is_launch,
+    phase_of,
 )  # fmt: skip
 
 Event = Mapping[str, Any]
@@ -92,7 +99,7 @@ class Columns:
 
 
 @dataclass(slots=True)
-class Phases:
+class PhaseMarks:
     """Annotated times of one kind on the host or the device."""
 
     spans: list[tuple[float, float]] = field(default_factory=list)
@@ -122,8 +129,8 @@ class Timeline:
     dispatches: Columns = field(default_factory=Columns)
     """Operators of the host that start collectives or wait for them; as long as no kernel is seen."""
     host_collectives: Columns = field(default_factory=Columns)
-    phases: dict[PhaseKind, Phases] = field(default_factory=dict)
-    device_phases: dict[PhaseKind, Phases] = field(default_factory=dict)
+    phases: dict[PhaseKind, PhaseMarks] = field(default_factory=dict)
+    device_phases: dict[PhaseKind, PhaseMarks] = field(default_factory=dict)
     num_without_time: int = 0
     """Events without a start, with a negative or endless duration, and ends without a beginning."""
     num_unclosed: int = 0
@@ -147,7 +154,7 @@ class TimelineBuilder:
         self.timeline = Timeline()
         self._label_places: dict[CollectiveLabel, int] = {}
         self._label_cache: dict[tuple[object, ...], int] = {}
-        self._open: dict[tuple[object, object], list[Event]] = {}
+        self._open: dict[tuple[str, str], list[Event]] = {}
         self._lane_names = Names()
         self._take_by_category: dict[str, Callable[[Event, str, float, float], None]] = {
             **dict.fromkeys(("kernel", "Kernel", "gpu_op", "mtia_ccp_events"), self._device),
@@ -166,7 +173,7 @@ class TimelineBuilder:
         if kind == "X":
             self._whole(event)
         elif kind == "B":
-            self._open.setdefault((event.get("pid"), event.get("tid")), []).append(event)
+            self._open.setdefault(_thread(event), []).append(event)
         elif kind == "E":
             self._close(event)
 
@@ -176,7 +183,7 @@ class TimelineBuilder:
         return self.timeline
 
     def _close(self, event: Event) -> None:
-        opened = self._open.get((event.get("pid"), event.get("tid")))
+        opened = self._open.get(_thread(event))
         begin, end = _number((opened[-1] if opened else event).get("ts")), _number(event.get("ts"))
         if not opened or begin is None or end is None:
             self.timeline.num_without_time += 1
@@ -188,7 +195,8 @@ class TimelineBuilder:
         self._whole({**first, "ph": "X", "dur": end - begin, "args": args})
 
     def _whole(self, event: Event) -> None:
-        take = self._take_by_category.get(event.get("cat", ""))
+        category = event.get("cat")
+        take = self._take_by_category.get(category) if type(category) is str else None
         if take is None:
             return
         start = event.get("ts")
@@ -208,10 +216,8 @@ class TimelineBuilder:
 
     def _seen(self, start_s: float, end_s: float) -> None:
         line = self.timeline
-        if start_s < line.first_s:
-            line.first_s = start_s
-        if end_s > line.last_s:
-            line.last_s = end_s
+        line.first_s = min(line.first_s, start_s)
+        line.last_s = max(line.last_s, end_s)
 
     def _device(self, event: Event, name: str, start_s: float, end_s: float) -> None:
         line, args = self.timeline, _args(event)
@@ -233,7 +239,7 @@ class TimelineBuilder:
 
     def _operator(self, event: Event, name: str, start_s: float, end_s: float) -> None:
         line = self.timeline
-        if phase_of(name) is not None and not name.startswith("aten::"):  # annotations of old traces are operators
+        if name.startswith(_OLD_ANNOTATIONS):
             self._annotation(event, name, start_s, end_s)
         elif is_host_collective(name):
             self._host_collective(event, name, start_s, end_s)
@@ -254,14 +260,12 @@ class TimelineBuilder:
         stream = _args(event).get("stream", event.get("tid"))
         self._phase(self.timeline.device_phases, name, start_s, end_s, self._lane(stream))
 
-    def _phase(
-        self, phases: dict[PhaseKind, Phases], name: str, start_s: float, end_s: float, lane: int
-    ) -> None:
+    def _phase(self, phases: dict[PhaseKind, PhaseMarks], name: str, start_s: float, end_s: float, lane: int) -> None:
         phase = phase_of(name)
         if phase is not None:
             self._seen(start_s, end_s)
             kind, number = phase
-            phases.setdefault(kind, Phases()).add(start_s, end_s, number, lane)
+            phases.setdefault(kind, PhaseMarks()).add(start_s, end_s, number, lane)
 
     def _host_collective(self, event: Event, name: str, start_s: float, end_s: float) -> None:
         self._seen(start_s, end_s)
@@ -269,7 +273,7 @@ class TimelineBuilder:
         self.timeline.host_collectives.add(start_s, end_s, self._label(name, _args(event), None), lane=lane)
 
     def _label(self, name: str, args: Mapping[str, Any], stream: object) -> int:
-        key = (
+        key: tuple[object, ...] = (
             name, args.get("Collective name"), args.get("Process Group Description"), args.get("Process Group Name"),
             str(args.get("Process Group Ranks")), args.get("Group size"), stream,
         )  # fmt: skip
@@ -292,7 +296,13 @@ class TimelineBuilder:
         return -2 - self._lane_names.place(str(lane))
 
 
+_OLD_ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)#")
+"""Annotations that old traces list among the operators."""
 _COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset", "memcpy", "memset"}
+
+
+def _thread(event: Event) -> tuple[str, str]:
+    return str(event.get("pid")), str(event.get("tid"))
 
 
 def _args(event: Event) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Read the events of a trace one by one from pieces of its JSON, so that memory does not grow with the file.
 
-Kineto writes one object with `traceEvents` between other keys; Chrome's format also allows a bare list, without its end.
+Kineto writes one object with `traceEvents` between other keys; Chrome's form is a bare list, also without its end.
 An event that is no JSON (Kineto writes some: empty values, bare nan) is left out and counted, and reading goes on.
 """
 
@@ -19,7 +19,7 @@ MOST_EVENT_CHARS = 2**20
 MOST_VALUE_CHARS = 2**23
 """A longer value beside the events is left out."""
 _BETWEEN = re.compile(r"[\s,]*")
-_COLON = re.compile(r"\s*:\s*")
+_SPACE = re.compile(r"[\s\ufeff]*")
 _EVENT = re.compile(r'(?<=[,\[])\s*\{\s*"(?:ph|name|cat|pid|ts|args|tid)"\s*:')
 """The beginning of an event after another one."""
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -53,7 +53,7 @@ class _Window:
         self._chunks = iter(chunks)
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self.text, self.at, self.is_end, self.num_chars = "", 0, False, 0
-        self._scan = json.JSONDecoder(strict=False).scan_once
+        self._scan = json.JSONDecoder(strict=False).scan_once  # type: ignore[attr-defined]
 
     def more(self) -> bool:
         """Append the next piece; False where there is none."""
@@ -109,7 +109,7 @@ def scan_events(chunks: Iterable[bytes], result: ScanResult) -> Iterator[dict[st
     """Every event, in the file's order. `result` gets the rest."""
     window = _Window(chunks)
     try:
-        opening = window.skip(re.compile(r"[\s\ufeff]*"))
+        opening = window.skip(_SPACE)
         if opening == "[":
             window.at += 1
             result.has_events_key = True
@@ -134,8 +134,9 @@ def _object(window: _Window, result: ScanResult) -> Iterator[dict[str, Any]]:
             return
         try:
             key = window.value(most_chars=MOST_EVENT_CHARS)
-            window.skip(_COLON)
-            if key == EVENTS and window.skip(_BETWEEN) == "[":
+            if window.skip(_SPACE) == ":":
+                window.at += 1
+            if window.skip(_SPACE) == "[" and key == EVENTS:
                 window.at += 1
                 result.has_events_key = True
                 yield from _list_of_events(window, result)

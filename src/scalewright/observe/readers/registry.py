@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from scalewright.observe.readers.kineto import KinetoReader
 from scalewright.observe.readers.reader import FolderReader, LineReader, Reader
 from scalewright.observe.readers.run_folder import RunFolderReader
 
 
 def whole_readers() -> list[Reader]:
     """Readers of whole files, new ones for every call."""
-    return []
+    return [KinetoReader()]
 
 
 def folder_readers() -> list[FolderReader]:
