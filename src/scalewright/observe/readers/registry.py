@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from scalewright.observe.readers.kineto import KinetoReader
+from scalewright.observe.readers.machines import machine_line_readers, machine_whole_readers
 from scalewright.observe.readers.reader import FolderReader, LineReader, Reader
 from scalewright.observe.readers.run_folder import RunFolderReader
 
 
 def whole_readers() -> list[Reader]:
     """Readers of whole files, new ones for every call."""
-    return [KinetoReader()]
+    return [KinetoReader(), *machine_whole_readers()]
 
 
 def folder_readers() -> list[FolderReader]:
@@ -19,4 +20,4 @@ def folder_readers() -> list[FolderReader]:
 
 def line_readers() -> list[LineReader]:
     """Readers of lines, new ones for every log."""
-    return []
+    return [*machine_line_readers()]

@@ -1,7 +1,7 @@
 """A flight recorder's dump as facts: which rank wrote it, its groups, its entries and its status.
 
-The format is PyTorch's, versions 1 to 2.10 (`FlightRecorder.hpp`); libraries of other vendors write the same with another
-prefix (`hccl:`, `xccl:`). Values are plain: what is missing or of another type is left out.
+The format is PyTorch's, versions 1 to 2.10 (`FlightRecorder.hpp`). Libraries of other vendors write the same with
+another prefix (`hccl:`, `xccl:`). Values are plain: what is missing or of another type is left out.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def dump_from(document: Any, *, name: str, problem: str = "") -> FlightDump:
     content: Mapping[Any, Any] = document if isinstance(document, dict) else {}
     groups = _groups(content.get("pg_config"))
     raw = [entry for entry in _list(content.get("entries")) if isinstance(entry, dict)]
-    entries = _entries(raw)
+    for group_name, description in dict(map(_group_of, raw)).items():
+        groups.setdefault(group_name, FlightGroup(name=group_name, description=description))
     status = _status(content.get("pg_status"), _names_by_id(raw, groups))
+    entries = _entries(raw, {group: completed for group, (_, completed) in status.items() if completed is not None})
     rank = _rank_in(groups, entries)
     version = _text(content.get("version"))
     return FlightDump(
@@ -78,7 +80,9 @@ def _groups(config: Any) -> dict[str, FlightGroup]:
                 description=_text(value.get("desc")),
                 ranks=_ranks(value.get("ranks")),
             )
-            groups[group.name] = group
+            # Gloo lists a group without a name, whose members belong to none or to the last one made.
+            if group.name:
+                groups[group.name] = group
     return groups
 
 
@@ -100,8 +104,9 @@ def _names_by_id(entries: Sequence[Mapping[Any, Any]], groups: Mapping[str, Flig
         for entry in entries
         if isinstance(entry.get("pg_id"), int) and _group_of(entry)[0]
     }
-    if groups and all(name.isdecimal() for name in groups):
-        in_order = dict(enumerate(sorted(groups, key=int)))
+    listed = [name for name, group in groups.items() if group.ranks]
+    if listed and all(name.isdecimal() for name in listed):
+        in_order = dict(enumerate(sorted(listed, key=int)))
         if all(in_order.get(number) == name for number, name in known.items()):
             return in_order
     return known
@@ -119,8 +124,12 @@ def _status(status: Any, names: Mapping[int, str]) -> dict[str, tuple[int | None
     return states
 
 
-def _entries(raw: Sequence[Mapping[Any, Any]]) -> tuple[FlightEntry, ...]:
-    """In the order of issue. Parts of a coalesced operation have the state of the whole, which alone is watched."""
+def _entries(raw: Sequence[Mapping[Any, Any]], completed: Mapping[str, int]) -> tuple[FlightEntry, ...]:
+    """In the order of issue. Parts of a coalesced operation have the state of the whole, which alone is watched.
+
+    Gloo has no device to look at: its entries stay `scheduled` and are retired when they end. NCCL retires those that
+    ran out of time as well, so a retired one is complete only if the group's status says so.
+    """
     whole: dict[tuple[str, bool, Any], str] = {}
     for entry in raw:
         if _text(entry.get("profiling_name")).endswith("coalesced"):
@@ -128,9 +137,24 @@ def _entries(raw: Sequence[Mapping[Any, Any]]) -> tuple[FlightEntry, ...]:
     entries = [
         one
         for index, entry in enumerate(raw)
-        if (one := _entry(entry, index, whole.get(_coalesced_key(entry)))) is not None
+        if (one := _entry(entry, index, _known_state(entry, whole, completed))) is not None
     ]
     return tuple(sorted(entries, key=lambda entry: entry.record))
+
+
+def _known_state(
+    entry: Mapping[Any, Any], whole: Mapping[tuple[str, bool, Any], str], completed: Mapping[str, int]
+) -> str:
+    """The state of the coalesced whole, or what retirement and status say, or its own."""
+    state = whole.get(_coalesced_key(entry)) or _text(entry.get("state"))
+    if state == "completed" or entry.get("retired") is not True:
+        return state
+    number = _whole(entry.get("collective_seq_id"))
+    is_past = (
+        entry.get("is_p2p") is not True and number is not None and number <= completed.get(_group_of(entry)[0], -1)
+    )
+    is_gloo = _text(entry.get("profiling_name")).startswith("gloo:")
+    return "completed" if is_past or (is_gloo and entry.get("is_p2p") is True) else state
 
 
 def _coalesced_key(entry: Mapping[Any, Any]) -> tuple[str, bool, Any]:
@@ -139,12 +163,11 @@ def _coalesced_key(entry: Mapping[Any, Any]) -> tuple[str, bool, Any]:
     return _group_of(entry)[0], is_pair, number
 
 
-def _entry(entry: Mapping[Any, Any], index: int, state_of_whole: str | None) -> FlightEntry | None:
+def _entry(entry: Mapping[Any, Any], index: int, state: str) -> FlightEntry | None:
     library, _, title = _text(entry.get("profiling_name")).partition(":")
     title = title or library
     pair = _PAIR.search(title)
     is_pair = entry.get("is_p2p") is True or pair is not None
-    state = state_of_whole or _text(entry.get("state"))
     if not title or state not in _STATES:
         return None
     sequence = None if is_pair else _whole(entry.get("collective_seq_id", entry.get("seq_id")))

@@ -51,6 +51,9 @@ class _Machine:
         self.position = end
         return piece
 
+    def skip(self, count: int) -> None:
+        self.take(count)
+
     def number(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
@@ -81,7 +84,9 @@ class _Machine:
             if isinstance(target, list):
                 target.extend(values)
             elif isinstance(target, dict):
-                target.update((k, v) for k, v in zip(values[::2], values[1::2], strict=False) if isinstance(k, PLAIN_KEYS))
+                target.update(
+                    (k, v) for k, v in zip(values[::2], values[1::2], strict=False) if isinstance(k, PLAIN_KEYS)
+                )
         return self.stack[0] if self.stack else None
 
     def pop(self) -> Any:
@@ -96,6 +101,9 @@ class _Machine:
                 del self.stack[index:]
                 return values
         raise PlainPickleError("the pickle has no mark where it needs one", self.partial())
+
+    def drop_above_mark(self) -> None:
+        self.above_mark()
 
     def top(self, kind: type) -> Any:
         if not self.stack or not isinstance(self.stack[-1], kind):
@@ -202,16 +210,16 @@ def _duplicate(machine: _Machine) -> None:
 
 
 _STEPS: dict[str, Callable[[_Machine], None]] = {
-    "PROTO": lambda m: m.take(1) and None,
-    "FRAME": lambda m: m.take(8) and None,
+    "PROTO": lambda m: m.skip(1),
+    "FRAME": lambda m: m.skip(8),
     "STOP": _stop,
     "MARK": lambda m: m.stack.append(MARK),
     "POP": _pop,
-    "POP_MARK": lambda m: m.above_mark() and None,
+    "POP_MARK": lambda m: m.drop_above_mark(),
     "DUP": _duplicate,
-    "NONE": _push(lambda m: None),
-    "NEWTRUE": _push(lambda m: True),
-    "NEWFALSE": _push(lambda m: False),
+    "NONE": _push(lambda _: None),
+    "NEWTRUE": _push(lambda _: True),
+    "NEWFALSE": _push(lambda _: False),
     "INT": _push(_int_line),
     "LONG": _push(lambda m: _whole(m.line().strip(), m)),
     "BININT": _push(lambda m: m.number("<i")),
@@ -231,9 +239,9 @@ _STEPS: dict[str, Callable[[_Machine], None]] = {
     "BINBYTES": _push(lambda m: m.raw(m.number("<I"))),
     "SHORT_BINBYTES": _push(lambda m: m.raw(m.number("<B"))),
     "BINBYTES8": _push(lambda m: m.raw(m.number("<Q"))),
-    "EMPTY_LIST": _push(lambda m: []),
-    "EMPTY_DICT": _push(lambda m: {}),
-    "EMPTY_TUPLE": _push(lambda m: ()),
+    "EMPTY_LIST": _push(lambda _: []),
+    "EMPTY_DICT": _push(lambda _: {}),
+    "EMPTY_TUPLE": _push(lambda _: ()),
     "LIST": lambda m: m.stack.append(m.above_mark()),
     "DICT": _dict,
     "TUPLE": lambda m: m.stack.append(tuple(m.above_mark())),
@@ -258,7 +266,7 @@ _BY_CODE = {code: _STEPS.get(name) for code, name in _NAMES.items()}
 
 
 def plain_value(data: bytes) -> Any:
-    """The value of a pickle. Raises `PlainPickleError` for everything that is not plain, whole and within the limits."""
+    """The value of a pickle; `PlainPickleError` for everything that is not plain, whole and within the limits."""
     if len(data) > MOST_BYTES:
         raise PlainPickleError(f"{len(data)} bytes are above the limit of {MOST_BYTES} for a pickle")
     machine = _Machine(data)

@@ -24,18 +24,18 @@ class FlightReader:
         start = head.raw.lstrip()[:1]
         num_marks = sum(mark in head.raw for mark in _MARKS)
         if starts_as_pickle(head.raw):
-            return 0.98 if num_marks >= LEAST_MARKS else 0.0
+            return 0.98 if num_marks >= LEAST_MARKS or b"pg_config" in head.raw else 0.0
         is_json = start in (b"{", b"[") and b'"traceEvents"' not in head.raw
         return 0.95 if is_json and num_marks >= LEAST_MARKS else 0.0
 
     def read(self, source: Source, into: Evidence) -> None:
-        data = b""
+        pieces: list[bytes] = []
         for piece in source.chunks():
-            data += piece
-            if len(data) > MOST_BYTES:
+            pieces.append(piece)
+            if sum(map(len, pieces)) > MOST_BYTES:
                 source.problem(f"more than {MOST_BYTES} bytes: a dump of this size is not read")
                 return
-        document, problem = _document(data)
+        document, problem = _document(b"".join(pieces))
         if problem:
             source.problem(problem)
         dump = dump_from(document, name=source.name, problem=problem)
