@@ -1,4 +1,4 @@
-"""`scalewright lab`: a practice cluster on this host, with a real Slurm."""
+"""`scalewright lab`: a practice cluster on this host, with a real Slurm, and faults for real runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scalewright.cli.cluster import fault
 from scalewright.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from scalewright.lab.spec import LabSpec
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Practise on a real Slurm cluster on this host.")
+app.add_typer(fault.app, name="fault", short_help="Inject faults into real runs, and see whether explain names them.")
 
 UNSHAPED = "unshaped"
 

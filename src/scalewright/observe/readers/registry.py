@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from scalewright.observe.readers.kineto import KinetoReader
-from scalewright.observe.readers.machines import machine_line_readers, machine_whole_readers
 from scalewright.observe.readers.reader import FolderReader, LineReader, Reader
 from scalewright.observe.readers.run_folder import RunFolderReader
 
 
 def whole_readers() -> list[Reader]:
     """Readers of whole files, new ones for every call."""
-    return [KinetoReader(), *machine_whole_readers()]
+    return []
 
 
 def folder_readers() -> list[FolderReader]:
@@ -20,4 +18,4 @@ def folder_readers() -> list[FolderReader]:
 
 def line_readers() -> list[LineReader]:
     """Readers of lines, new ones for every log."""
-    return [*machine_line_readers()]
+    return []

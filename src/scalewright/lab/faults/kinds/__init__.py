@@ -1,0 +1,1 @@
+"""The kinds of faults, by what they do to a run."""
