@@ -89,6 +89,7 @@ def test_node_without_sensors_says_what_is_missing(tmp_path: Path) -> None:
         ({"CUDA_VISIBLE_DEVICES": "0"}, 4, [0, 1, 2, 3, 4, 5, 6, 7]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-1234"}, 1, [0, 1, 2, 3, 4, 5, 6, 7]),
         ({"CUDA_VISIBLE_DEVICES": "9"}, 1, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 1, []),
     ],
 )
 def test_devices_of_the_job(env: dict[str, str], local_world_size: int, chosen: list[int]) -> None:

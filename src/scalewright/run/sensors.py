@@ -212,8 +212,11 @@ def _amd_energy_j(counter: Mapping[str, Any]) -> float:
 def gpus_of_job(env: Mapping[str, str], count: int, *, local_world_size: int) -> list[int]:
     """Devices of the node that belong to the job: Slurm's list of the step or job, else the visible ones, else all.
 
-    A list that is shorter than the number of local ranks is ignored: it names one rank's device only.
+    None where devices are hidden by an empty list. A list that is shorter than the number of local ranks is ignored: it
+    names one rank's device only.
     """
+    if any(not env.get(variable, "all").strip() for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")):
+        return []
     for variable in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         written = [part.strip() for part in env.get(variable, "").split(",") if part.strip()]
         named = [int(part) for part in written if re.fullmatch(r"\d+", part)]
