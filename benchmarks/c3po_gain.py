@@ -57,9 +57,9 @@ def emit(**row: Any) -> None:
     print(json.dumps(row), flush=True)
 
 
-def reason(*arguments: str, threads: int) -> None:
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "scalewright", "reason", *arguments, "--device", "cpu", "--ranks", "1"]
+def reason(*arguments: str, options: argparse.Namespace) -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
+    command = [sys.executable, "-m", "scalewright", "reason", *arguments, "--device", options.device, "--ranks", "1"]
     result = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if result.returncode:
         raise SystemExit(f"{' '.join(command)}: {result.stderr.strip().splitlines()[-1]}")
@@ -70,7 +70,7 @@ def prepare(out: Path, options: argparse.Namespace) -> None:
     reason(
         "sft", *TASKS[options.task][0], "--steps", str(options.sft_steps), "--batch", "64", "--num-traces", "8192",
         "--eval-problems", str(TASKS[options.task][1]), "--learning-rate", "4e-3", "--run-dir", str(out / "start"),
-        *(("--model", options.model) if options.model else ()), threads=options.threads,
+        *(("--model", options.model) if options.model else ()), options=options,
     )  # fmt: skip
     lengths_of(out / "start", out / "start-answers", options, name="start")
 
@@ -78,7 +78,7 @@ def prepare(out: Path, options: argparse.Namespace) -> None:
 def lengths_of(start: Path, path: Path, options: argparse.Namespace, *, name: str) -> None:
     reason(
         "generate", "--start-from", str(start), "--num-problems", "512", "--answers", "4", "--keeps", "all",
-        "--run-dir", str(path), threads=options.threads,
+        "--run-dir", str(path), options=options,
     )  # fmt: skip
     lengths = np.array([len(one.response) for one in read_stored_answers(path)])
     drawn = np.random.default_rng(0).choice(lengths, (2000, options.num_prompts * NUM_ANSWERS))
@@ -123,7 +123,7 @@ def grpo(out: Path, options: argparse.Namespace, *, name: str, steps: int, extra
         "--steps", str(steps), "--seed", str(options.seed),
         "--learning-rate", str(options.learning_rate), "--eval-problems", str(TASKS[options.task][1]),
         "--eval-answers", "4", "--checkpoint-every", str(steps), *extra, "--run-dir", str(path),
-        threads=options.threads,
+        options=options,
     )  # fmt: skip
     return path
 
@@ -245,6 +245,7 @@ def main() -> None:
     parser.add_argument("--groups", default="whole")
     parser.add_argument("--old-tokens", default="train")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
     if options.show:
         show(options.show)

@@ -163,13 +163,24 @@ def theirs(folder: Path, sizes: dict[str, int], device: torch.device, batching: 
         chunked_logprob._TRITON_AVAILABLE = chunked_logprob._MM_OUT_DTYPE = False
 
     marks: list[float] = []
+    kept: dict[str, torch.Tensor] = {}
+    put_back: list[int] = []
 
     class Clock(transformers.TrainerCallback):
+        """Times steps. Weights that are no longer finite are put back between two steps, outside of their time: an
+        update by TRL gave such weights on one GPU, and the next step's sampling ended with an error."""
+
+        def on_train_begin(self, *_: Any, model: Any, **__: Any) -> None:
+            kept.update({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
+
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             marks.append(wait())
 
-        def on_step_end(self, *_: Any, **__: Any) -> None:
+        def on_step_end(self, _: Any, state: Any, *__: Any, model: Any, **___: Any) -> None:
             marks.append(wait())
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in model.state_dict().values()):
+                model.load_state_dict(kept)
+                put_back.append(state.global_step)
 
     lengths: list[float] = []
 
@@ -198,7 +209,7 @@ def theirs(folder: Path, sizes: dict[str, int], device: torch.device, batching: 
     return {
         "step_s": statistics.median(steps_s), "spread_s": [min(steps_s), max(steps_s)], "trl": trl.__version__,
         "transformers": transformers.__version__, "answer_len": statistics.mean(lengths), "batching": batching,
-        "way": way,
+        "way": way, "put_back_after_steps": put_back,
     }  # fmt: skip
 
 
