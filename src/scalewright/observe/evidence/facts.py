@@ -60,6 +60,8 @@ class StepFact:
     learning_rate: float | None = None
     memory_bytes: float | None = None
     """Peak of a device."""
+    memory_reserved_bytes: float | None = None
+    """Peak that the allocator took from the device; `memory_bytes` is what tensors used of it, where both are known."""
     memory_free_bytes: float | None = None
     reward: float | None = None
     response_len: float | None = None

@@ -12,6 +12,8 @@ from scalewright.observe.evidence.facts import StepFact
 
 _OWN = ("spot", "parts_s", "values", "at_s", "attempt", "num_steps", "is_per_device")
 _MERGED = tuple(one.name for one in fields(StepFact) if one.name not in (*_OWN, "step", "dialect", "rank"))
+_PEAKS = ("memory_bytes", "memory_reserved_bytes")
+"""Of several ranks the highest counts."""
 MOST_HELD = 8
 """Attempts of one log that may grow at the same time."""
 
@@ -85,9 +87,12 @@ def _merged(known: StepFact, fact: StepFact) -> StepFact | None:
         new, old = getattr(fact, name), getattr(known, name)
         if new is None or new == old or _both_nan(new, old):
             continue
-        if old is not None:
+        if old is not None and name in _PEAKS:
+            changes[name] = max(old, new)
+        elif old is not None:
             return None
-        changes[name] = new
+        else:
+            changes[name] = new
     if _contradict(known.parts_s, fact.parts_s) or _contradict(known.values, fact.values):
         return None
     if "tokens_per_s" in changes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scalewright.observe.evidence.evidence import Evidence, SourceFact
+from scalewright.observe.readers.hints import HintTable
 from scalewright.observe.readers.reader import LineReader, add_items
-from scalewright.observe.readers.source import Block, Source
+from scalewright.observe.readers.source import Block, Line, Source
 
 UNKNOWN_TEXT = "unknown text"
 
@@ -23,7 +24,7 @@ class LinePass:
         for index, reader in enumerate(readers):
             for hint in dict.fromkeys(reader.hints):
                 hints.setdefault(hint.encode(), []).append(index)
-        self._hints = [(hint, tuple(indexes)) for hint, indexes in hints.items()]
+        self._hints = HintTable({hint: tuple(indexes) for hint, indexes in hints.items()})
         self._counts = [0] * len(readers)
         self._open: set[int] = set()
 
@@ -43,50 +44,34 @@ class LinePass:
                 self._amend(into, reader.kind, num)
 
     def _read_block(self, block: Block, into: Evidence) -> None:
-        hits = self._hits(block)
-        starts = sorted(hits)
         position = 0
-        for start in starts:
+        for start, end, indexes in self._hints.lines(block):
             self._follow(block, position, start, into)
-            position = self._take(block, start, hits[start], into)
+            self._take(block.line(start, end), indexes, into)
+            position = end + 1
         self._follow(block, position, len(block.data), into)
-
-    def _hits(self, block: Block) -> dict[int, set[int]]:
-        """Readers by the start of a line that has one of their hints."""
-        data = block.data
-        hits: dict[int, set[int]] = {}
-        for hint, indexes in self._hints:
-            position = data.find(hint)
-            while position >= 0:
-                start = data.rfind(b"\n", 0, position) + 1
-                known = hits.get(start)
-                if known is None:
-                    hits[start] = set(indexes)
-                else:
-                    known.update(indexes)
-                end = data.find(b"\n", position)
-                position = data.find(hint, end) if end >= 0 else -1
-        return hits
 
     def _follow(self, block: Block, position: int, until: int, into: Evidence) -> None:
         """Lines without hints go to readers that are in the middle of a record."""
         while self._open and position < until:
-            position = self._take(block, position, (), into)
+            end = block.end_of(position)
+            self._take(block.line(position, end), set(), into)
+            position = end + 1
 
-    def _take(self, block: Block, start: int, indexes: set[int] | tuple[int, ...], into: Evidence) -> int:
-        """Give one line to these readers and to open ones; where the next line starts."""
-        end = block.end_of(start)
-        line = block.line(start, end)
-        for index in sorted(self._open.union(indexes)) if self._open else indexes:
+    def _take(self, line: Line, indexes: set[int], into: Evidence) -> None:
+        """Give one line to these readers and to open ones, in their order."""
+        for index in sorted(indexes | self._open):
             reader = self.readers[index]
-            items = reader.take(line)
-            if items:
-                self._counts[index] += add_items(items, into)
+            if reader.is_fallback and line.is_taken:
+                continue
+            num = add_items(reader.take(line), into)
+            if num:
+                line.is_taken = True
+                self._counts[index] += num
             if reader.is_open:
                 self._open.add(index)
             else:
                 self._open.discard(index)
-        return end + 1
 
     def _note(self, source: Source, into: Evidence, before: list[int]) -> None:
         gained = {

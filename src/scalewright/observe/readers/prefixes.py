@@ -79,9 +79,19 @@ class Prefix:
 NO_PREFIX = Prefix()
 
 
+def _may_have_prefix(raw: str) -> bool:
+    """A cheap look before the expression: most lines have none."""
+    head = raw[:48].lstrip()
+    if head[:1] in "[(0123456789" or ": " in head or " | " in head:
+        return True
+    return "ank" in raw[:TIME_WITHIN] or "[repeated " in raw
+
+
 def parsed_prefix(raw: str) -> Prefix:
     """The prefixes of a line, as launchers nest them."""
     position = 0
+    if not _may_have_prefix(raw):
+        return NO_PREFIX
     rank: int | None = None
     host = actor = ""
     for _ in range(MOST_PREFIXES):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from scalewright.observe.evidence.evidence import Evidence, Fact
-from scalewright.observe.evidence.facts import Spot
+from scalewright.observe.evidence.facts import Happening, Spot, StepFact
 from scalewright.observe.readers.source import Head, Line, Source
 
 
@@ -66,12 +66,15 @@ class LineReader:
     kind: ClassVar[str]
     """What it reads, such as `megatron log`."""
     hints: ClassVar[tuple[str, ...]]
-    """Lines with one of these substrings are given to `take`. Few, long and rare ones keep the pass fast."""
+    """Lines with one of these substrings, of four bytes or more, are given to `take`. Rare ones keep the pass fast."""
+    is_fallback: ClassVar[bool] = False
+    """True: it gets only lines that no other reader took."""
     is_open: bool = False
     """While true, every line is given to `take`: for records of several lines, such as tracebacks."""
 
     def take(self, line: Line) -> Iterable[Item]:
-        """Facts of this line, or of a record that this line completes."""
+        """Facts of this line, or of a record that this line completes. A reader that holds a line's values until
+        another line sets `line.is_taken`."""
         raise NotImplementedError
 
     def end(self) -> Iterable[Item]:
@@ -79,12 +82,19 @@ class LineReader:
         return ()
 
 
+_ROOMS: dict[type, str] = {StepFact: "steps", Happening: "happenings"}
+"""The most frequent facts, put away without a detour."""
+
+
 def add_items(items: Iterable[Item], into: Evidence) -> int:
     """Put facts and statements where they belong; how many there were. The first statement of a setting is kept."""
     num = 0
     for item in items:
         num += 1
-        if not isinstance(item, Stated):
+        room = _ROOMS.get(type(item))
+        if room is not None:
+            getattr(into, room).append(item)
+        elif not isinstance(item, Stated):
             into.add((item,))
         elif item.room == "settings":
             into.settings.setdefault(item.name, (item.value, item.spot))
@@ -92,6 +102,6 @@ def add_items(items: Iterable[Item], into: Evidence) -> int:
             if item.value not in into.notes:
                 into.notes.append(item.value)
         else:
-            room = into.versions if item.room == "versions" else into.environment
-            room.setdefault(item.name, item.value)
+            texts = into.versions if item.room == "versions" else into.environment
+            texts.setdefault(item.name, item.value)
     return num

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scalewright.observe.evidence.evidence import Evidence, SourceFact
 from scalewright.observe.readers.attempts import number_attempts
+from scalewright.observe.readers.completing import complete_steps
 from scalewright.observe.readers.line_pass import LinePass
 from scalewright.observe.readers.reader import FolderReader, Reader
 from scalewright.observe.readers.registry import folder_readers, line_readers, whole_readers
@@ -43,6 +44,7 @@ def read_evidence(paths: Sequence[Path]) -> Evidence:
         taken = _read_folders(files, into)
         read_files((file for file in files if file not in taken), into)
     number_attempts(into)
+    complete_steps(into)
     return into
 
 

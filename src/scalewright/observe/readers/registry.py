@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+from scalewright.observe.readers.dialects.deepspeed import DeepspeedReader
+from scalewright.observe.readers.dialects.generic import GenericReader
+from scalewright.observe.readers.dialects.huggingface import HuggingfaceReader
+from scalewright.observe.readers.dialects.megatron import MegatronReader
+from scalewright.observe.readers.dialects.mlperf import MlperfReader
+from scalewright.observe.readers.dialects.pretraining import (
+    ComposerReader,
+    MaxtextReader,
+    NemoReader,
+    TorchtitanReader,
+)
+from scalewright.observe.readers.dialects.reinforcement import PrimeReader, RollReader, SlimeReader, VerlReader
+from scalewright.observe.readers.dialects.reinforcement_blocks import ArealReader, NemoRlReader
+from scalewright.observe.readers.dialects.serving import ServingReader
+from scalewright.observe.readers.dialects.settings import SettingsReader
 from scalewright.observe.readers.reader import FolderReader, LineReader, Reader
 from scalewright.observe.readers.run_folder import RunFolderReader
 
@@ -18,4 +33,9 @@ def folder_readers() -> list[FolderReader]:
 
 def line_readers() -> list[LineReader]:
     """Readers of lines, new ones for every log."""
-    return []
+    return [
+        MegatronReader(), TorchtitanReader(), NemoReader(), MaxtextReader(), ComposerReader(), DeepspeedReader(),
+        HuggingfaceReader(), VerlReader(), SlimeReader(), RollReader(), PrimeReader(), NemoRlReader(), ArealReader(),
+        MlperfReader(), ServingReader(), SettingsReader(),
+        GenericReader(),
+    ]  # fmt: skip

@@ -15,9 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from scalewright import units
 from scalewright.observe.evidence.facts import MOST_EXCERPT, Spot
 from scalewright.observe.readers.prefixes import Prefix, parsed_prefix, time_in
@@ -36,8 +33,6 @@ _COLOUR = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x
 _BARE_COLOUR = re.compile(rb"(?:\^\[|\\u001b|\\x1b|\\033|\\e|\xef\xbf\xbd|\xe2\x90\x9b)?\[(?:\d{1,3}(?:;\d{1,3})*)?m")
 """A colour whose escape character was lost or spelled out when the log was copied."""
 _LOST_ESCAPES = (b"[0m", b"[39m", b"[m")
-_REDRAW = re.compile(rb"[^\r\n{}]*\r(?=[^\r\n{}]*\d%\|[^\r\n{}]*[\r\n])")
-"""A drawing of a progress bar that the next drawing covers, without a record (`{...}`) in it."""
 
 
 class _Unpacker(Protocol):
@@ -126,18 +121,17 @@ class Source:
 class Block:
     """Clean lines of a source: `data` has a line break for every `\\n` and `\\r`; numbers count only `\\n`."""
 
-    __slots__ = ("_breaks", "data", "first", "num_lines", "source")
+    __slots__ = ("_counted", "_numbered", "data", "first", "num_lines", "source")
 
     def __init__(self, source: Source, data: bytes, first: int) -> None:
         """Of lines after the `first` ones."""
         self.source = source
         self.first = first
         self.num_lines = data.count(b"\n")
-        self._breaks: npt.NDArray[np.int64] | None = None
-        if b"\r" in data:
-            self._breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
-            data = data.replace(b"\r", b"\n")
-        self.data = data
+        self._numbered = data
+        self._counted = (0, first + 1)
+        """A position and the number of its line, from which on line breaks are counted."""
+        self.data = data.replace(b"\r", b"\n") if b"\r" in data else data
 
     def start_of(self, position: int) -> int:
         """Where the line at this position begins."""
@@ -153,20 +147,23 @@ class Block:
 
     def number(self, position: int) -> int:
         """The number of the line at this position, from 1."""
-        if self._breaks is None:
-            self._breaks = np.flatnonzero(np.frombuffer(self.data, np.uint8) == ord("\n"))
-        return self.first + int(np.searchsorted(self._breaks, position)) + 1
+        start, number = self._counted if self._counted[0] <= position else (0, self.first + 1)
+        number += self._numbered.count(b"\n", start, position)
+        self._counted = (position, number)
+        return number
 
 
 class Line:
     """One line, clean: decoded, and freed of prefixes, when somebody looks."""
 
-    __slots__ = ("_number", "_prefix", "_text", "block", "end", "start")
+    __slots__ = ("_number", "_prefix", "_text", "block", "end", "is_taken", "start")
 
     def __init__(self, block: Block, start: int, end: int) -> None:
         self.block = block
         self.start = start
         self.end = end
+        self.is_taken = False
+        """Whether a reader understood it."""
         self._number = 0
         self._text: str | None = None
         self._prefix: Prefix | None = None
@@ -367,7 +364,26 @@ def _clean(data: bytes) -> bytes:
         data = _BARE_COLOUR.sub(b"", data)
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
-        data = _REDRAW.sub(b"", data)
+        if b"\r" in data:
+            data = _without_covered(data)
     if b"\b" in data or b"\0" in data:
         data = data.replace(b"\b", b"").replace(b"\0", b"")
     return data
+
+
+def _without_covered(data: bytes) -> bytes:
+    """Without drawings of a progress bar that the next drawing covers, unless they have values (`{` or `=`)."""
+    first, *others = data.split(b"\r")
+    pieces = [first]
+    for piece in others:
+        if b"%|" in piece:
+            head, _, _ = piece.partition(b"\n")
+            cut = pieces[-1].rfind(b"\n") + 1
+            covered = pieces[-1][cut:]
+            if b"%|" in head and b"{" not in head and b"{" not in covered and b"=" not in covered:
+                pieces[-1] = pieces[-1][:cut]
+                pieces.append(piece)
+                continue
+        pieces.append(b"\r")
+        pieces.append(piece)
+    return b"".join(pieces)

@@ -1,0 +1,98 @@
+"""MLPerf training logs: `:::MLLOG` and a JSON object. Some lack `time_ms`; steps stand in the metadata or are counted
+in samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from scalewright import units
+from scalewright.observe.evidence.facts import Happening
+from scalewright.observe.readers.dialects.values import Name, Report, number
+from scalewright.observe.readers.reader import Item, LineReader, Stated
+from scalewright.observe.readers.source import Line
+
+NAMES = {
+    "train_loss": Name("loss"), "loss": Name("loss"), "reduced_train_loss": Name("loss"), "lr": Name("learning_rate"),
+    "train_step_time": Name("time_s"), "policy_training_time": Name("part:training"), "step_time": Name("time_s"),
+    "exposed_generation_time": Name("part:generation"), "generation_time": Name("part:generation"),
+    "weight_sync_time": Name("part:weight_sync"), "valid_tokens_per_sec_per_gpu": Name("tokens_per_s", 1.0, True),
+    "tokens_per_sec_per_gpu": Name("tokens_per_s", 1.0, True), "reward": Name("reward"),
+    "throughput": Name("samples_per_s"),
+    "grad_norm": Name("grad_norm"), "max_memory_usage": Name("memory_bytes", float(units.GIB)),
+}  # fmt: skip
+SETTINGS = {
+    "global_batch_size": "gbs", "max_sequence_length": "seq",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "submission_benchmark": "mlperf_benchmark", "submission_platform": "mlperf_platform", "micro_batch_size": "mbs",
+    "tensor_parallelism": "tp", "pipeline_parallelism": "pp", "context_parallelism": "cp",
+    "number_of_ranks": "num_ranks",
+}  # fmt: skip
+STATS = ("tracked_stats", "train_loss", "train_step_time", "throughput")
+
+
+class MlperfReader(LineReader):
+    """Statistics of steps, evaluations, settings, begin and end."""
+
+    kind = "mlperf log"
+    hints = (":::MLLOG",)
+
+    def __init__(self) -> None:
+        self._num_samples: float | None = None
+        self._num_counted = 0
+
+    def take(self, line: Line) -> Iterator[Item]:
+        text = line.text
+        try:
+            entry = json.loads(text[text.index(":::MLLOG") + 8 :].strip())
+        except ValueError:
+            return
+        if not isinstance(entry, dict):
+            return
+        metadata = entry.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        time_ms = number(entry.get("time_ms"))
+        at_s = time_ms * units.MILLI if time_ms is not None else line.at_s
+        key, value = str(entry.get("key", "")), entry.get("value")
+        if key in SETTINGS and isinstance(value, int | float | str):
+            if key == "global_batch_size":
+                self._num_samples = number(value)
+            yield Stated(SETTINGS[key], str(value), line.spot)
+        elif key in STATS:
+            yield from self._stats(line, key, value, metadata, at_s)
+        elif key in ("eval_accuracy", "eval_loss", "run_start", "run_stop"):
+            yield self._event(line, key, value, metadata, at_s)
+
+    def _stats(self, line: Line, key: str, value: Any, metadata: dict[str, Any], at_s: float | None) -> Iterator[Item]:
+        report = Report()
+        report.put_all(value if isinstance(value, dict) else {key: value}, NAMES)
+        if "lr" in metadata:
+            report.put_all({"lr": metadata["lr"]}, NAMES)
+        rate = report.fields.pop("samples_per_s", None)
+        if rate is not None:
+            report.values["samples_per_s"] = rate
+        if report:
+            yield report.fact(self._step(metadata), line.spot, "mlperf", rank=line.rank, at_s=at_s)
+
+    def _step(self, metadata: dict[str, Any]) -> int:
+        """Of the metadata; from samples and the batch where it is not there; counted where both are missing."""
+        for name in ("step", "step_num", "iteration", "global_step"):
+            step = number(metadata.get(name))
+            if step is not None:
+                return int(step)
+        samples = number(metadata.get("samples_count"))
+        if samples is not None and self._num_samples:
+            return int(samples / self._num_samples)
+        self._num_counted += 1
+        return self._num_counted
+
+    def _event(self, line: Line, key: str, value: Any, metadata: dict[str, Any], at_s: float | None) -> Item:
+        measured = number(value)
+        step = number(metadata.get("step"))
+        status = str(metadata.get("status", ""))
+        return Happening(
+            kind="started" if key == "run_start" else "finished" if key == "run_stop" else "validation", spot=line.spot,
+            message=f"{key} {status}".strip(), at_s=at_s, rank=line.rank, step=int(step) if step is not None else None,
+            values={} if measured is None else {key: measured},
+        )  # fmt: skip
