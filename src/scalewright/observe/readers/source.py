@@ -147,8 +147,11 @@ class Block:
 
     def number(self, position: int) -> int:
         """The number of the line at this position, from 1."""
-        start, number = self._counted if self._counted[0] <= position else (0, self.first + 1)
-        number += self._numbered.count(b"\n", start, position)
+        start, number = self._counted
+        if position >= start:
+            number += self._numbered.count(b"\n", start, position)
+        else:
+            number -= self._numbered.count(b"\n", position, start)
         self._counted = (position, number)
         return number
 
