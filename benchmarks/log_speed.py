@@ -22,52 +22,59 @@ from scalewright.observe.readers.reading import read_evidence
 Draw = Callable[[int, random.Random], str]
 
 
+def minute(step: int) -> str:
+    return f"{step // 60 % 60:02d}:{step % 60:02d}"
+
+
 def megatron(step: int, draw: random.Random) -> str:
     return (
-        f" [2026-01-02 03:{step // 60 % 60:02d}:{step % 60:02d}.123456] iteration {step:8d}/{10**7:8d} | consumed samples: "
-        f"{256 * step:12d} | elapsed time per iteration (ms): {draw.uniform(900, 1100):.1f} | throughput per GPU "
-        f"(TFLOP/s/GPU): {draw.uniform(390, 410):.1f} | learning rate: 1.500000E-04 | global batch size:   256 | lm loss: "
-        f"{draw.uniform(2, 3):.6E} | loss scale: 1.0 | grad norm: {draw.uniform(0.1, 0.9):.3f} | number of skipped "
-        "iterations:   0 | number of nan iterations:   0 |\n"
+        f" [2026-01-02 03:{minute(step)}.123456] iteration {step:8d}/{10**7:8d} | consumed samples: {256 * step:12d} "
+        f"| elapsed time per iteration (ms): {draw.uniform(900, 1100):.1f} | throughput per GPU "
+        f"(TFLOP/s/GPU): {draw.uniform(390, 410):.1f} | learning rate: 1.500000E-04 | global batch size:   256 "
+        f"| lm loss: {draw.uniform(2, 3):.6E} | loss scale: 1.0 | grad norm: {draw.uniform(0.1, 0.9):.3f} | number "
+        "of skipped iterations:   0 | number of nan iterations:   0 |\n"
     )
 
 
 def torchtitan(step: int, draw: random.Random) -> str:
     return (
-        f"[rank0]:[titan] 2025-06-26 18:{step // 60 % 60:02d}:{step % 60:02d},486 - root - INFO - \x1b[31mstep: {step:2d}  "
+        f"[rank0]:[titan] 2025-06-26 18:{minute(step)},486 - root - INFO - \x1b[31mstep: {step:2d}  "
         f"\x1b[32mloss: {draw.uniform(2, 3):8.5f}  \x1b[38;2;180;60;0mgrad_norm: {draw.uniform(0, 1):7.4f}  "
-        f"\x1b[34mmemory: 47.32GiB(59.82%)  \x1b[36mtps: {draw.randint(6000, 7000):,}  \x1b[35mtflops: 371.02  mfu: 37.51%\x1b[39m\n"
+        f"\x1b[34mmemory: 47.32GiB(59.82%)  \x1b[36mtps: {draw.randint(6000, 7000):,}  "
+        f"\x1b[35mtflops: 371.02  mfu: 37.51%\x1b[39m\n"
     )
 
 
 def nccl(step: int, draw: random.Random) -> str:
     channel = draw.randint(0, 31)
     return (
-        f"node{draw.randint(1, 64):03d}:{draw.randint(1000, 9999)}:{draw.randint(1000, 9999)} [{channel % 8}] NCCL INFO Channel "
-        f"{channel:02d}/0 : {step % 64}[{step % 8}] -> {(step + 1) % 64}[{(step + 1) % 8}] via P2P/CUMEM/read\n"
+        f"node{draw.randint(1, 64):03d}:{draw.randint(1000, 9999)}:{draw.randint(1000, 9999)} [{channel % 8}] NCCL "
+        f"INFO Channel {channel:02d}/0 : {step % 64}[{step % 8}] -> {(step + 1) % 64}[{(step + 1) % 8}] via SHM\n"
     )
 
 
 def warning(step: int, draw: random.Random) -> str:
     return (
-        f"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py:{draw.randint(1, 2000)}: UserWarning: a function "
-        f"was called with arguments that will be removed; call number {step}\n"
+        f"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py:{draw.randint(1, 2000)}: UserWarning: a "
+        f"function was called with arguments that will be removed; call number {step}\n"
     )
 
 
 def trainer(step: int, draw: random.Random) -> str:
     bars = "".join(
-        f"\r {step % 100:2d}%|████      | {step}/1000000 [{step // 3600}:{step // 60 % 60:02d}:{step % 60:02d}<1:04:17,  1.00s/it]"
+        f"\r {step % 100:2d}%|████      | {step}/1000000 [{step // 3600}:{minute(step)}<1:04:17,  1.00s/it]"
         for _ in range(4)
     )
-    return f"{bars}\r{' ' * 60}\r{{'loss': {draw.uniform(2, 3):.4f}, 'grad_norm': 1.41, 'learning_rate': 2e-06, 'epoch': 0.01}}\n"
+    values = f"'loss': {draw.uniform(2, 3):.4f}, 'grad_norm': 1.41, 'learning_rate': 2e-06, 'epoch': 0.01"
+    return f"{bars}\r{' ' * 60}\r{{{values}}}\n"
 
 
 def verl(step: int, draw: random.Random) -> str:
     others = " - ".join(f"critic/value_{one}/mean:{draw.random():.3f}" for one in range(40))
     return (
         f"\x1b[36m(TaskRunner pid=678203)\x1b[0m step:{step} - {others} - actor/pg_loss:{draw.random():.3f} - "
-        f"timing_s/gen:{draw.uniform(70, 80):.3f} - timing_s/step:{draw.uniform(240, 260):.3f} - perf/throughput:1036.956\n"
+        f"timing_s/gen:{draw.uniform(70, 80):.3f} - timing_s/step:{draw.uniform(240, 260):.3f} - "
+        f"perf/throughput:1036.956\n"
     )
 
 
