@@ -28,6 +28,7 @@ from scalewright.study.kinds.reason import KIND
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 from scalewright.workload.reasoning.policy_loss import policy_loss
+from scalewright.workload.reasoning.role_settings import RoleSettings
 from scalewright.workload.reasoning.stage_run import (
     DistillSettings,
     EvaluationSettings,
@@ -232,3 +233,24 @@ def test_a_generation_that_kept_nothing_is_refused(tmp_path: Path) -> None:
     write_shard(RunDirectory(tmp_path), 0, [], ShardHead(num_sampled=8, num_kept=0))
     with pytest.raises(ConfigError, match="kept no answer"):
         sampled_lengths(run_of("sft", data_from=str(tmp_path)), PromptsOnly())  # type: ignore[arg-type]
+
+
+def beside(roles: RoleSettings) -> StagePrediction:
+    return on_system("grpo", settings=replace(SETTINGS["grpo"], roles=roles))
+
+
+def test_engines_beside_the_trainer_are_waited_for_or_hidden() -> None:
+    """One engine on a rank of its own: synchronous steps are the sum, those with overlap the longer of both."""
+    alone = on_system("grpo").step_parts
+    engine_s = alone["generation"].time_s + alone["reward"].time_s
+    own_s = sum(part.time_s for name, part in alone.items() if name not in ("generation", "reward"))
+    sync, ahead = (beside(RoleSettings(engine_ranks=(1,), staleness=bound)) for bound in (0, 1))
+    assert "generation" not in sync.step_parts
+    assert sync.step.time_s == pytest.approx(engine_s + own_s)
+    assert ahead.step.time_s == pytest.approx(max(engine_s, own_s))
+    assert sync.step_parts["idle"].time_s == pytest.approx(engine_s)
+
+
+def test_more_engines_shorten_the_wait() -> None:
+    one, four = (beside(RoleSettings(engine_ranks=(1,) * num)).step_parts["idle"].time_s for num in (1, 4))
+    assert one / 4 <= four < one

@@ -77,9 +77,6 @@ def stage_outlook(catalog: Catalog, run: ReasonRun, *, system: str | None) -> St
     here = _machine(catalog, run, system)
     if here is None:
         return StageOutlook(prediction=None, here=None, note="no prediction: name this machine with --system")
-    if run.roles.are_separate:
-        note = "no prediction: engines run beside the trainer; `predict --rl gpus=..,staleness=..` knows such steps"
-        return StageOutlook(prediction=None, here=here, note=note)
     place = Place(machine=here.machine, system="", basis=here.basis)
     if system is not None:  # with its grid and its price
         place = place_of(catalog, system, num_ranks=run.num_ranks, device=run.device)
@@ -94,9 +91,10 @@ _MACHINES: dict[tuple[object, ...], Here | None] = {}
 
 def _machine(catalog: Catalog, run: ReasonRun, system: str | None) -> Here | None:
     """The machine of a stage. The stages of a pipeline share one probe: it takes seconds, and some stages do not."""
-    key = (catalog.folders, system, run.device, run.precision, run.num_ranks, os.environ.get(EnvName.HOME))
+    num_ranks = run.num_ranks + (run.roles.num_engine_ranks if run.roles.staleness else 0)
+    key = (catalog.folders, system, run.device, run.precision, num_ranks, os.environ.get(EnvName.HOME))
     if key not in _MACHINES:
-        _MACHINES[key] = machine_of(catalog, system, run, run.num_ranks)
+        _MACHINES[key] = machine_of(catalog, system, run, num_ranks)
     return _MACHINES[key]
 
 
@@ -105,9 +103,14 @@ def stage_load(run: ReasonRun, lengths: SequenceLengths | None = None) -> StageL
     lengths = lengths or sampled_lengths(run, open_task(run.task))
     is_blank = run.stage in ("grpo", "generate") and not run.start_from
     blank = ["the weights are random, so hardly an answer gets a reward: give --start-from"] if is_blank else []
+    roles = run.roles
+    blank += (
+        ["engines have different sizes; all are taken for the smallest"] if len(set(roles.engine_ranks)) > 1 else []
+    )
     base = StageLoad(
         stage=run.stage, spec=run.spec, layout=run.layout, precision=run.precision,
-        engine_precision=run.engine.precision, engine_tp=run.engine.tp, num_steps=max(run.steps, 1),
+        engine_precision=run.engine.precision, engine_tp=min(roles.engine_ranks, default=run.engine.tp),
+        num_steps=max(run.steps, 1), num_engines=roles.num_engines, has_overlap=roles.staleness > 0,
         reward_s=lengths.reward_s, lora_rank=run.lora_rank, notes=(*blank, *lengths.notes),
     )  # fmt: skip
     settings, gbs = run.settings, int(run.layout.gbs)

@@ -26,6 +26,8 @@ from scalewright.workload.model import ModelSpec
 OWN_ENGINE = "scalewright"
 """Our engine in the catalogue of engines."""
 HEAD = "head_and_loss"
+ENGINE_PARTS = ("generation", "reward")
+"""What engines do on ranks of their own."""
 CALLS_PER_SEQUENCE = 16
 """Calls of the tensor library that put one sequence into a micro-batch (run/reasoning/batches.py)."""
 
@@ -90,7 +92,16 @@ class StageLoad:
     """Of the whole stage."""
     num_tokens: float = 0.0
     lora_rank: int = 0
+    num_engines: int = 0
+    """On ranks of their own, with `engine_tp` each; 0: the trainer's ranks write."""
+    has_overlap: bool = False
+    """Engines on ranks of their own write the next answers while the trainer works."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def num_copies(self) -> int:
+        """Copies of the model that write."""
+        return self.num_engines or int(self.layout.num_gpus) // self.engine_tp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +189,7 @@ def predict_stage(catalog: Catalog, load: StageLoad, place: Place) -> StagePredi
     if written is not None and load.rollout is not None:
         name = "evaluation" if load.is_evaluation else "generation"
         parts[name] = _part(written)
-        copies = int(load.layout.num_gpus) / load.engine_tp
-        reward_s = load.reward_s * load.rollout.num_sequences / copies
+        reward_s = load.reward_s * load.rollout.num_sequences / load.num_copies
         parts["reward"] = BoundedTime(time_s=reward_s, low_s=reward_s, high_s=reward_s)
     if trained is not None and load.update is not None:
         scoring = _scored(load, load.update, trained)
@@ -191,6 +201,8 @@ def predict_stage(catalog: Catalog, load: StageLoad, place: Place) -> StagePredi
     if load.has_sync and written is not None:
         sync_s = _sync_s(load, written)
         parts["weight_sync"] = BoundedTime(time_s=sync_s, low_s=sync_s, high_s=sync_s)
+    if load.num_engines:
+        parts = _beside_engines(parts, has_overlap=load.has_overlap)
     answers = [each for each in (written, trained) if each is not None]
     return StagePrediction(
         load=load, machine=place.machine, basis=place.basis, step_parts=parts,
@@ -199,6 +211,24 @@ def predict_stage(catalog: Catalog, load: StageLoad, place: Place) -> StagePredi
         cost_usd=_footprint_sum(load, parts, written, trained, "money"),
         warnings=tuple(dict.fromkeys([*load.notes, *(text for each in answers for text in each.warnings)])),
     )  # fmt: skip
+
+
+def _beside_engines(parts: dict[str, BoundedTime], *, has_overlap: bool) -> dict[str, BoundedTime]:
+    """A step as the trainer sees it: it waits for answers, or for what its own work does not hide of them.
+
+    Equation  synchronous: idle = g;  with overlap: idle = max(g - w, 0),  g answers and rewards, w the trainer's work
+    Source    noukhovitch2024 (Asynchronous RLHF, arXiv:2410.18252), figure 2
+    Assumes   engines always have the next prompts; steps are alike
+    Checked   tests/planner/test_reason_stage.py: the longer of both, and their sum
+    """
+    engine = [part for name, part in parts.items() if name in ENGINE_PARTS]
+    own = {name: part for name, part in parts.items() if name not in ENGINE_PARTS}
+    waits = [
+        max(sum(getattr(part, bound) for part in engine)
+            - (sum(getattr(part, bound) for part in own.values()) if has_overlap else 0.0), 0.0)
+        for bound in ("time_s", "low_s", "high_s")
+    ]  # fmt: skip
+    return {"idle": BoundedTime(time_s=waits[0], low_s=min(waits), high_s=max(waits)), **own}
 
 
 def _part(prediction: Answer) -> BoundedTime:
@@ -213,8 +243,7 @@ def _written(catalog: Catalog, load: StageLoad, rollout: RolloutLoad, place: Pla
         prompt=rollout.prompts, response=rollout.answers, answers=rollout.num_answers, running=rollout.max_running,
         weights="fp8" if is_narrow else None, engine=OWN_ENGINE,
     )  # fmt: skip
-    copies = int(load.layout.num_gpus) // load.engine_tp
-    layout = Layout(tp=load.engine_tp, dp=copies, gbs=rollout.num_sequences)
+    layout = Layout(tp=load.engine_tp, dp=load.num_copies, gbs=rollout.num_sequences)
     precision = "bf16" if is_narrow else load.engine_precision
     if precision.startswith("int"):  # rounded, but stored and multiplied in the device's usual type
         precision = "fp32" if place.machine.accelerator.kind == "cpu" else "bf16"
