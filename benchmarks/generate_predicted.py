@@ -5,8 +5,8 @@
 
 With `--rows`, rates are fitted to stored steps as a calibration fits them, and each step is predicted by a fit without
 it: no GPU is needed. With `--calibration` (of `scalewright calibrate`), the steps in CASES are measured here; none of
-them is one that a calibration measures (batches of 1, 8 and 64 at 256, 1,024 and 4,096 tokens). The exit code is 1 if a
-step is more than 10 % off.
+them is one that a calibration measures (batches of 1, 4, 16 and 64 at 256, 1,024 and 4,096 tokens). The exit code is 1
+if a step is more than 10 % off.
 """
 
 from __future__ import annotations

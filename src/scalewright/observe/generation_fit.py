@@ -29,8 +29,11 @@ MIN_ROWS = 6
 """Measured steps that a fit needs."""
 NUM_NEWTON_STEPS, SMALL_STEP, LARGEST_MOVE, CLOSE_ENOUGH = 60, 1e-3, 0.7, 1e-4
 FIRST_DAMPING, MOST_DAMPING = 1e-3, 1e6
-PRIOR_WEIGHT = (0.03 / 4.0) ** 2
-"""Noise of a step over the width of what a rate may be, both as logarithms."""
+NOISE = 0.03
+"""Of a measured step, as a logarithm; the widths below are too."""
+RATE_WIDTH, TIME_WIDTH, ROOF_WIDTH = 4.0, 1.0, 0.05
+"""How far a rate may be from the catalogue's; how far a time of the host or of a layer, and the blend; and how far a
+rate may be above what the machine reaches where it does nothing else."""
 MOST_LEVERAGE = 0.95
 MOST_DEVIATION = 2.3
 """A rate that no step shows may be ten times smaller or larger: more is said of none."""
@@ -137,7 +140,7 @@ def _fit_ranks(machine: Machine, stack: Stack, sources: Sequence[BenchmarkRun]) 
     names = _names(steps)
     if len([step for step in steps if step.row["phase"] == "decode"]) < MIN_ROWS or len(steps) <= len(names):
         return FittedGeneration()
-    fit = _fit(steps, _start(machine, steps, names), names)
+    fit = _fit(steps, _start(machine, steps, names), names, roofs=_roofs(machine, names))
     runs = tuple(dict.fromkeys(step.run for step in steps))
     values = tuple(
         Value(name=name, of=of, num_ranks=steps[0].num_ranks, value=float(value), low=float(value / spread),
@@ -189,6 +192,19 @@ def _start(machine: Machine, steps: Sequence[_MeasuredStep], names: Sequence[tup
     return logs
 
 
+def _roofs(machine: Machine, names: Sequence[tuple[ValueName, str]]) -> Floats:
+    """The most that a rate can be, as logarithms. Small models of a CPU lie in its caches: no roof is known there."""
+    if machine.accelerator.kind == "cpu":
+        return np.full(len(names), np.inf)
+    most = {WEIGHT_RATE: machine.hbm_bytes_per_s, CACHE_RATE: machine.hbm_bytes_per_s}
+    rates = [
+        machine.peak_flop_per_s(cast(Precision, of)) if name == PROMPT_RATE else most.get(name, np.inf)
+        for name, of in names
+    ]
+    logs: Floats = np.log(np.array(rates))
+    return logs
+
+
 def _rates(table: dict[tuple[ValueName, str], float]) -> GenerationRates:
     return generation_rates_of(lambda name, of: table[name, of], list(table))
 
@@ -201,24 +217,35 @@ class _GenerationFit:
     left_out_s: Floats
 
 
-def _fit(steps: Sequence[_MeasuredStep], start: Floats, names: Sequence[tuple[ValueName, str]]) -> _GenerationFit:
+def _fit(
+    steps: Sequence[_MeasuredStep], start: Floats, names: Sequence[tuple[ValueName, str]], *, roofs: Floats
+) -> _GenerationFit:
     """Least squared log error, damped as Levenberg and Marquardt do; left-out errors follow from the leverage."""
     target = np.log([float(step.row["time_s"]) for step in steps])
+    near = np.array([(NOISE / (TIME_WIDTH if name in SHARED else RATE_WIDTH)) ** 2 for name, _ in names])
 
     def predicted(logs: Floats) -> Floats:
         rates = _rates({name: float(value) for name, value in zip(names, np.exp(logs), strict=True)})
         return np.log([step.predicted_s(rates) for step in steps])
 
+    def below(logs: Floats) -> Floats:
+        """How much being above a roof weighs: nothing below it."""
+        return np.where(logs > roofs, (NOISE / ROOF_WIDTH) ** 2, 0.0)
+
+    def above(logs: Floats) -> Floats:
+        return np.maximum(logs - roofs, 0.0)
+
     def cost(logs: Floats, now: Floats) -> float:
-        return float(np.sum((target - now) ** 2) + PRIOR_WEIGHT * np.sum((logs - start) ** 2))
+        prior = near * (logs - start) ** 2 + below(logs) * above(logs) ** 2
+        return float(np.sum((target - now) ** 2) + np.sum(prior))
 
     logs, num, damping = start.copy(), len(start), FIRST_DAMPING
     now = predicted(logs)
     for _ in range(NUM_NEWTON_STEPS):
         moved = [predicted(logs + step) for step in np.eye(num) * SMALL_STEP]
         slopes = np.stack([(there - now) / SMALL_STEP for there in moved], axis=1)
-        normal = slopes.T @ slopes + PRIOR_WEIGHT * np.eye(num)
-        downhill = slopes.T @ (target - now) - PRIOR_WEIGHT * (logs - start)
+        normal = slopes.T @ slopes + np.diag(near + below(logs))
+        downhill = slopes.T @ (target - now) - near * (logs - start) - below(logs) * above(logs)
         while damping < MOST_DAMPING:
             move = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
             there = predicted(logs + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE))

@@ -20,6 +20,10 @@ Role = Literal["initiating", "cascading", "teardown"]
 
 KERNEL_LATE_S = 120.0
 """Slurm, the kernel and drivers may write why they ended a process so long after its launcher noticed the end."""
+TOGETHER_S = 30.0
+"""The same cause on several ranks within this time is one event: ranks of one layout run out of memory in one step."""
+SAME_CHARACTERS = 40
+"""Errors of two ranks are the same if they begin alike."""
 MOST_OF_A_CAUSE = 16
 """Moments of one cause that are compared with those of others."""
 MOST_ALIKE = 4
@@ -238,9 +242,22 @@ def _role(one: Moment, first: Moment | None, clocks: Clocks) -> Role:
         return "cascading"
     if one.happening is first.happening:
         return "initiating"
-    if one.meaning == first.meaning and not _is_before(first, one, clocks):
+    if one.meaning == first.meaning and _is_together(first, one, clocks):
         return "initiating"
     return "teardown" if one.meaning.cause in _ENDS_ANYTHING else "cascading"
+
+
+def _is_together(first: Moment, one: Moment, clocks: Clocks) -> bool:
+    """Whether the same happened on another rank independently: at about the same time, or while all waited."""
+    if first.meaning.cause in _WAITS:
+        return True
+    if first.meaning.cause == "rank-killed" or (
+        first.meaning.cause == "rank-failed"
+        and first.happening.message[:SAME_CHARACTERS] != one.happening.message[:SAME_CHARACTERS]
+    ):
+        return not _is_before(first, one, clocks)
+    late_s = None if first.at_s is None or one.at_s is None else one.at_s - first.at_s
+    return late_s is None or late_s <= TOGETHER_S + clocks.slack_s(first.happening, one.happening)
 
 
 def _is_survived(evidence: Evidence, first: Moment, clocks: Clocks) -> bool:

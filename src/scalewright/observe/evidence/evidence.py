@@ -16,8 +16,9 @@ from scalewright.observe.evidence.facts import (
     StepFact,
     Transport,
 )  # fmt: skip
+from scalewright.observe.evidence.flight import FlightDump
 
-Fact = StepFact | Happening | DeviceSample | JobFact | Collective | Transport | RankTime
+Fact = StepFact | Happening | DeviceSample | JobFact | Collective | Transport | RankTime | FlightDump
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class Evidence:
     collectives: list[Collective] = field(default_factory=list)
     transports: list[Transport] = field(default_factory=list)
     rank_times: list[RankTime] = field(default_factory=list)
+    flight_dumps: list[FlightDump] = field(default_factory=list)
     settings: dict[str, tuple[str, Spot]] = field(default_factory=dict)
     """What the run was told or said of itself, by our own names (SETTINGS) where there is one."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class Evidence:
         rooms: dict[type, list[Any]] = {
             StepFact: self.steps, Happening: self.happenings, DeviceSample: self.device_samples, JobFact: self.jobs,
             Collective: self.collectives, Transport: self.transports, RankTime: self.rank_times,
+            FlightDump: self.flight_dumps,
         }  # fmt: skip
         num = 0
         for fact in facts:

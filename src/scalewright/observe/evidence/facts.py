@@ -214,3 +214,17 @@ class RankTime:
     mean_kernel_s: float | None = None
     top_kernels_s: Mapping[str, float] = field(default_factory=dict)
     host: str = ""
+    is_traced: bool = False
+    """By a sweep over a trace; else our own measurement of the step."""
+    on_device: bool = True
+    """False: a trace of the host only, whose operators compute."""
+    by_kind_s: Mapping[str, float] = field(default_factory=dict)
+    """Compute by the planner's terms: matmul, attention, convolution, elementwise, optimizer."""
+    launch_idle_s: float | None = None
+    """Inside of idle: the device had nothing to do because its host launched too late."""
+    copied_s: float = 0.0
+    """Memory copies, also beside computing: no part of the sum."""
+    calls_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """How long each call of `name/group` took, in order; none where there were very many."""
+    group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Ranks of the groups that the trace lists."""

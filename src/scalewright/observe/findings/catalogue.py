@@ -7,6 +7,14 @@ from scalewright.observe.findings import (  # noqa: F401
     data_loading,
     stragglers,
 )
+from scalewright.observe.findings.ends import (  # noqa: F401
+    inputs,
+    loss,
+    out_of_memory,
+    rank_ends,
+    scheduler_ends,
+    starts,
+)
 from scalewright.observe.findings.rule import RULES, FindingRule
 
 

@@ -127,6 +127,7 @@ def _read_whole(reader: Reader, source: Source, into: Evidence) -> None:
 def _num_facts(into: Evidence) -> int:
     rooms = (
         into.steps, into.happenings, into.device_samples, into.jobs, into.collectives, into.transports, into.rank_times,
+        into.flight_dumps,
     )  # fmt: skip
     return sum(len(room) for room in rooms)
 

@@ -17,13 +17,15 @@ from scalewright.observe.readers.dialects.reinforcement import PrimeReader, Roll
 from scalewright.observe.readers.dialects.reinforcement_blocks import ArealReader, NemoRlReader
 from scalewright.observe.readers.dialects.serving import ServingReader
 from scalewright.observe.readers.dialects.settings import SettingsReader
+from scalewright.observe.readers.kineto import KinetoReader
+from scalewright.observe.readers.machines import machine_line_readers, machine_whole_readers
 from scalewright.observe.readers.reader import FolderReader, LineReader, Reader
 from scalewright.observe.readers.run_folder import RunFolderReader
 
 
 def whole_readers() -> list[Reader]:
     """Readers of whole files, new ones for every call."""
-    return []
+    return [KinetoReader(), *machine_whole_readers()]
 
 
 def folder_readers() -> list[FolderReader]:
@@ -37,5 +39,5 @@ def line_readers() -> list[LineReader]:
         MegatronReader(), TorchtitanReader(), NemoReader(), MaxtextReader(), ComposerReader(), DeepspeedReader(),
         HuggingfaceReader(), VerlReader(), SlimeReader(), RollReader(), PrimeReader(), NemoRlReader(), ArealReader(),
         MlperfReader(), ServingReader(), SettingsReader(),
-        GenericReader(),
+        *machine_line_readers(), GenericReader(),
     ]  # fmt: skip

@@ -1,0 +1,125 @@
+"""Ends by a rank: an error of its own, a signal, or a wait that never ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scalewright import units
+from scalewright.observe.causes import signal_name
+from scalewright.observe.evidence.evidence import Evidence
+from scalewright.observe.findings.ends.ending import Ending, ending_by, number, quoted, ranks_words, seen_end
+from scalewright.observe.findings.rule import Context, Seen, finding_rule
+
+_SIGNALS = {
+    "SIGKILL": ("killed from outside: by a person, a launcher, or the kernel for lack of memory",
+                "look for the OOM killer in `dmesg` and for `oom_kill` in the step's log; else ask who sent it"),
+    "SIGSEGV": ("a native library read memory that is not its own",
+                "run with PYTHONFAULTHANDLER=1 for the stack; check that extensions were built for this torch"),
+    "SIGBUS": ("a mapped file or shared memory was shorter than expected",
+               "check space in /dev/shm and on the data's file system"),
+    "SIGABRT": ("a library ended its own process: a watchdog or a failed assertion",
+                "read the lines before it: the library says why"),
+    "SIGFPE": ("a native library divided by zero", "run once with PYTHONFAULTHANDLER=1 for the stack"),
+    "SIGILL": ("an instruction that this CPU does not have", "rebuild or reinstall for the CPU of the node"),
+    "SIGXCPU": ("the limit of CPU time", "check `ulimit -t`"),
+}  # fmt: skip
+
+
+@finding_rule(
+    id="rank-failed",
+    severity="error",
+    role="ended",
+    title="A rank failed with an error of its own",
+    why="One rank raises an error and leaves. All others then report lost connections, aborted communicators or "
+    "timeouts, and launchers end them. Only the first error matters.",
+    advice="Read the traceback of the rank that is named. The others' errors follow from it.",
+    source="PyTorch, torchelastic: root cause is the first observed failure; Guide to HPC infrastructure for AI, 2.4.6",
+)
+def rank_failed(evidence: Evidence, _: Context) -> Iterator[Seen]:
+    for ending in ending_by(evidence, "rank-failed"):
+        first = ending.first
+        yield seen_end(
+            ending,
+            f"{ending.who} failed first{ending.when}: {quoted(first)}",
+            f"open {first.spot.file}{f' at line {first.spot.line}' if first.spot.line else ''} and fix this error",
+        )
+
+
+@finding_rule(
+    id="rank-killed",
+    severity="error",
+    role="ended",
+    title="A rank was killed by a signal",
+    why="A killed process writes no reason. The signal says what sort of end it was; KILL comes from outside.",
+    advice="For KILL, look at the kernel's log and the memory of the job. For SEGV and BUS, get the native stack.",
+    source="signal(7); Guide to HPC infrastructure for AI, 2.4.6",
+)
+def rank_killed(evidence: Evidence, _: Context) -> Iterator[Seen]:
+    for ending in ending_by(evidence, "rank-killed"):
+        name = signal_name(ending.first) or "a signal"
+        meaning, advice = _SIGNALS.get(name, ("no cause is known", "ask who sent it"))
+        yield seen_end(
+            ending, f"{ending.who} was ended by {name}{ending.when}: {meaning}.", advice, numbers={"signal": name}
+        )
+
+
+@finding_rule(
+    id="hang",
+    severity="error",
+    role="ended",
+    title="Ranks waited for a collective that never ended",
+    why="A collective ends when every rank of its group has called it. If one rank is stopped, stuck in I/O, in "
+    "another collective or gone without a word, all others wait until a watchdog ends them.",
+    advice="Look at the rank that is named: its stack (py-spy dump), its log, its node. Flight-recorder dumps of all "
+    "ranks (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1) name the collective that it missed.",
+    source="PyTorch, flight recorder; pytorch/pytorch#118369, #196968",
+)
+def hang(evidence: Evidence, _: Context) -> Iterator[Seen]:
+    for ending in ending_by(evidence, "hang"):
+        first = ending.first
+        reporting = {
+            one.happening.rank for one in ending.timeline.moments
+            if one.meaning.cause == "hang" and one.happening.rank is not None
+        }  # fmt: skip
+        silent = _silent_ranks(ending, reporting)
+        operation = _operation(ending)
+        since = _since(ending)
+        culprit = f" {ranks_words(silent).capitalize()} did not report it: look there first." if silent else ""
+        yield seen_end(
+            ending,
+            f"{ranks_words(tuple(sorted(reporting))).capitalize() or 'Ranks'} waited{operation}{since}{ending.when}."
+            f"{culprit}",
+            _hang_advice(silent),
+            numbers={"message": quoted(first, most=120)},
+        )
+
+
+def _silent_ranks(ending: Ending, reporting: set[int]) -> tuple[int, ...]:
+    entry = ending.evidence.settings.get("num_ranks")
+    total = int(entry[0]) if entry and entry[0].isdigit() else 0
+    known = {one.rank for one in ending.evidence.steps if one.rank is not None}
+    everyone = set(range(total)) if total else known
+    silent = everyone - reporting
+    return tuple(sorted(silent)) if silent and len(silent) < len(everyone) else ()
+
+
+def _operation(ending: Ending) -> str:
+    values = ending.first.values
+    name = str(values.get("collective", values.get("operation", ""))).lower()
+    sequence = number(ending.first, "sequence", "seq")
+    words = f" in {name}" if name else ""
+    return words + (f" number {sequence:.0f}" if sequence is not None else "")
+
+
+def _since(ending: Ending) -> str:
+    waited_s = number(ending.first, "waited_s", "ran_s", "timeout_s")
+    return "" if waited_s is None else f" for {units.format(waited_s, units.SECONDS)}"
+
+
+def _hang_advice(silent: tuple[int, ...]) -> str:
+    if silent:
+        return f"look at the log, the stack and the node of {ranks_words(silent)}"
+    return (
+        "run again with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the dumps of all "
+        "ranks to `scalewright explain`"
+    )
