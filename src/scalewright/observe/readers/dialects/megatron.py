@@ -15,7 +15,9 @@ from scalewright.observe.readers.dialects.values import COUNTS, RATES, SIZES, TI
 from scalewright.observe.readers.reader import Item, LineReader
 from scalewright.observe.readers.source import Line
 
-_STEP = re.compile(r"\biteration:?\s*(\d+)\s*/\s*(\d+)")
+_STEP = re.compile(r"\biteration:?\s*(\d+)\s*/\s*(\d+|inf(?:inity)?\b)")
+_BARE_PAIR = re.compile(r"^\s*([A-Za-z][A-Za-z _]*?)\s+([-+]?\d[\d.eE+-]*|nan|inf)\s*$")
+"""`lm loss 9.9E+00`: releases of 2020 had no colon."""
 _UNIT = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
 _MEMORY = re.compile(r"\(after (\d+) iterations?\) memory \((\w+)\) \|(.*)")
 _BRIDGE = re.compile(r"GPU utilization:\s*([\d.]+)\s*MODEL_TFLOP/s/GPU")
@@ -86,6 +88,8 @@ class MegatronReader(LineReader):
             key, colon, value = piece.partition(":")
             if colon:
                 self._put(report, key, value)
+            elif bare := _BARE_PAIR.match(piece):
+                self._put(report, bare[1], bare[2])
         if "loss" not in report.fields:
             self._first_loss(report)
         self._memory_of_device(report)
@@ -98,7 +102,13 @@ class MegatronReader(LineReader):
         self._latest = (line.rank, number)
         num_steps = number - last if last is not None and number > last else 1
         yield report.fact(
-            number, line.spot, "megatron", rank=line.rank, at_s=line.at_s, num_steps=num_steps, last_step=int(step[2])
+            number,
+            line.spot,
+            "megatron",
+            rank=line.rank,
+            at_s=line.at_s,
+            num_steps=num_steps,
+            last_step=int(step[2]) if step[2].isdigit() else None,
         )
 
     def _put(self, report: Report, key: str, text: str) -> None:

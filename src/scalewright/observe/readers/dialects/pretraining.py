@@ -104,12 +104,13 @@ class NemoReader(LineReader):
 
 
 _MAXTEXT_STEP = re.compile(r"completed step: (\d+), (.*)")
-_MAXTEXT_PAIR = re.compile(rf"([A-Za-z_][\w/ ().-]*?): ({NUMBER}|nan|inf|-inf)(?=,|\s|$)")
+_MAXTEXT_PAIR = re.compile(rf"([A-Za-z_][\w/ ().-]*?):\s*({NUMBER}|nan|inf|-inf)(?=,|\s|$)")
 MAXTEXT_NAMES = {
     "seconds": Name("time_s"), "TFLOP/s/device": Name("flop_per_s", units.TERA), "loss": Name("loss"),
     "Tokens/s/device": Name("tokens_per_s", 1.0, True), "grad_norm": Name("grad_norm"),
     "total_weights": Name("num_tokens"),
-    "learning_rate": Name("learning_rate"), "lm_loss": Name("loss"),
+    "learning_rate": Name("learning_rate"), "lm_loss": Name("loss"), "main_model_loss": Name("loss"),
+    "TFLOP/s": Name("flop_per_s", units.TERA),
 }  # fmt: skip
 
 
