@@ -18,8 +18,8 @@ from scalewright.observe.readers.reading import read_evidence
             {"step": 100, "time_s": 0.4335, "loss": 9.912345, "learning_rate": 1.5e-05},
         ),
         (
-            " iteration      200/infinity | consumed samples:  1600 | elapsed time per iteration (ms): 431.0 | learning "
-            "rate: 1.342E-04 | global batch size:     4 | lm loss: 7.2E+00 | loss scale: 16384.0 | grad norm: 2.918 |",
+            " iteration      200/infinity | consumed samples:  1600 | elapsed time per iteration (ms): 431.0 | "
+            "learning rate: 1.342E-04 | global batch size:     4 | lm loss: 7.2E+00 | loss scale: 16384.0 | grad norm: 2.918 |",
             {"step": 200, "time_s": 0.431, "num_samples": 4.0, "loss": 7.2, "grad_norm": 2.918},
         ),
         (
@@ -35,8 +35,8 @@ from scalewright.observe.readers.reading import read_evidence
             {"step": 3, "time_s": 49.962, "loss": 11.55},
         ),
         (
-            "(TaskRunner pid=6782) step:1 - actor/entropy:np.float64(1.39) - critic/rewards/mean:0.5 - timing_s/gen:698.9 "
-            "- timing_s/update_actor:327.8 - timing_s/step:1268.5 - perf/total_num_tokens:5322462",
+            "(TaskRunner pid=6782) step:1 - actor/entropy:np.float64(1.39) - critic/rewards/mean:0.5 "
+            "- timing_s/gen:698.9 - timing_s/update_actor:327.8 - timing_s/step:1268.5 - perf/total_num_tokens:5322462",
             {"step": 1, "time_s": 1268.5, "num_tokens": 5322462.0, "reward": 0.5},
         ),
     ],
