@@ -19,7 +19,7 @@ from scalewright.observe.readers.reading import read_evidence
         ),
         (
             " iteration      200/infinity | consumed samples:  1600 | elapsed time per iteration (ms): 431.0 | "
-            "learning rate: 1.342E-04 | global batch size:     4 | lm loss: 7.2E+00 | loss scale: 16384.0 | grad norm: 2.918 |",
+            "learning rate: 1.342E-04 | global batch size:     4 | lm loss: 7.2E+00 | grad norm: 2.918 |",
             {"step": 200, "time_s": 0.431, "num_samples": 4.0, "loss": 7.2, "grad_norm": 2.918},
         ),
         (
