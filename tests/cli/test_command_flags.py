@@ -458,6 +458,7 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
     ("reason",): ["--help"],
     **{("reason", name): sorted({*flags.split(), *OF_STAGES}) for name, flags in OF_STAGE.items()},
     ("explain",): ["--all", "--help", "--json", "--list", "--out", "--rule"],
+    ("postmortem",): ["--help", "--out"],
     ("report",): ["--help", "--json", "--out", "--page", "--plot"],
     ("validate",): ["--catalog", "--help", "--json", "--kind", "--out", "--record"],
 }
@@ -482,6 +483,7 @@ def test_commands_are_these(cli: Cli) -> None:
         "lint",
         "plan",
         "plan-show",
+        "postmortem",
         "predict",
         "preflight",
         "validate",

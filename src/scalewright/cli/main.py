@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from scalewright import __version__
-from scalewright.cli import calibrate, doctor, explain, report, study
+from scalewright.cli import calibrate, doctor, explain, postmortem, report, study
 from scalewright.cli.bench import app as bench
 from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, site
 from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
@@ -53,6 +53,7 @@ app.command("launch")(launch.run)
 app.command("lint")(lint.run)
 app.command("plan")(plan.run)
 app.command("plan-show")(plan_show.run)
+app.command("postmortem")(postmortem.run)
 app.command("predict")(predict.run)
 app.command("preflight")(preflight.run)
 app.command("validate")(validate.run)

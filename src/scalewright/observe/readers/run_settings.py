@@ -157,6 +157,9 @@ def _provenance(reader: _Documents, path: Path) -> None:
     for key in ("python", "platform", "driver", "container"):
         if last.get(key):
             into.versions[key] = str(last[key])
+    source = last.get("source")
+    if isinstance(source, dict) and source.get("commit"):
+        into.versions["commit"] = f"{source['commit']}{', with changes' if source.get('dirty') else ''}"
     for key in ("num_nodes", "num_ranks", "launcher"):
         if isinstance(last.get(key), str | int):
             reader.put(key, last[key], path, key)

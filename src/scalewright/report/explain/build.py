@@ -15,11 +15,17 @@ from scalewright.report.explain.document import Explanation
 
 def explained_paths(paths: Sequence[Path], context: Context | None = None) -> Explanation:
     """Explain everything that these files and folders say about one run."""
+    evidence, title = evidence_of(paths)
+    return explained_evidence(evidence, title=title, context=context)
+
+
+def evidence_of(paths: Sequence[Path]) -> tuple[Evidence, str]:
+    """What these files and folders say about one run, and a name for it."""
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path}: no such file, folder or job; check the path")
     title = paths[0].resolve().name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-    return explained_evidence(read_evidence(paths), title=title, context=context)
+    return read_evidence(paths), title
 
 
 def explained_evidence(evidence: Evidence, *, title: str, context: Context | None = None) -> Explanation:

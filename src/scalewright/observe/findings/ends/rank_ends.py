@@ -59,7 +59,7 @@ def rank_killed(evidence: Evidence, _: Context) -> Iterator[Seen]:
         name = signal_name(ending.first) or "a signal"
         meaning, advice = _SIGNALS.get(name, ("no cause is known", "ask who sent it"))
         yield seen_end(
-            ending, f"{ending.who} was ended by {name}{ending.when}: {meaning}.", advice, numbers={"signal": name}
+            ending, f"{ending.who} was ended by {name}{ending.when} ({meaning})", advice, numbers={"signal": name}
         )
 
 

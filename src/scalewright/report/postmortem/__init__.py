@@ -1,0 +1,1 @@
+"""Post-mortems as Markdown and as a page."""
