@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from scalewright.observe.readers.communication.inspector import InspectorReader
+from scalewright.observe.readers.communication.nccl_log import NcclLogReader
+from scalewright.observe.readers.communication.nccl_tests import NcclTestsReader
+from scalewright.observe.readers.communication.watchdog import WatchdogReader
+from scalewright.observe.readers.devices.kernel_log import KernelLogReader
 from scalewright.observe.readers.flight.reader import FlightReader
 from scalewright.observe.readers.reader import LineReader, Reader
+from scalewright.observe.readers.scheduler.slurm_lines import SlurmLineReader
+from scalewright.observe.readers.scheduler.torchrun import TorchrunReader
+from scalewright.observe.readers.system_errors import SystemErrorReader
+from scalewright.observe.readers.tracebacks import TracebackReader
 
 
 def machine_whole_readers() -> list[Reader]:
@@ -11,4 +20,7 @@ def machine_whole_readers() -> list[Reader]:
 
 
 def machine_line_readers() -> list[LineReader]:
-    return []
+    return [
+        TracebackReader(), TorchrunReader(), SlurmLineReader(), WatchdogReader(), NcclLogReader(), NcclTestsReader(),
+        InspectorReader(), KernelLogReader(), SystemErrorReader(),
+    ]  # fmt: skip

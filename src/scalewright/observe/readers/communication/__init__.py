@@ -1,0 +1,1 @@
+"""What communication libraries say: debug logs, watchdogs, benchmarks."""

@@ -1,0 +1,1 @@
+"""What devices and kernels say: nvidia-smi, rocm-smi, dmesg."""

@@ -1,0 +1,62 @@
+"""Errors that programs print without a traceback: C++ exceptions, full disks, errors of devices, wrong options."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import ClassVar
+
+from scalewright.observe.evidence.facts import Happening, HappeningKind
+from scalewright.observe.readers.reader import Item, LineReader
+from scalewright.observe.readers.source import Line
+from scalewright.observe.readers.tracebacks import memory_values
+
+_KINDS: tuple[tuple[str, HappeningKind], ...] = (
+    ("No space left on device", "disk_full"),
+    ("Disk quota exceeded", "disk_full"),
+    ("what():  std::bad_alloc", "host_out_of_memory"),
+    ("Cannot allocate memory", "host_out_of_memory"),
+    ("insufficient shared memory (shm)", "host_out_of_memory"),
+    ("Memory access fault by GPU", "device_error"),
+    ("uncorrectable ECC error", "device_error"),
+    ("device-side assert triggered", "device_error"),
+    ("an illegal memory access was encountered", "device_error"),
+    ("GPU is lost", "device_error"),
+    ("HSA_STATUS_ERROR", "device_error"),
+    ("unrecognized arguments:", "bad_configuration"),
+    ("error: the following arguments are required", "bad_configuration"),
+    ("Address already in use", "bad_configuration"),
+    ("what():  ", "exited"),
+)
+_OF_MEMORY = re.compile(r"what\(\):\s+.*(?:CUDA|HIP) out of memory")
+_QUOTED = re.compile(r"^\s*(?:[|│>]|File \"|#|\"|'|return |raise |assert |if )")
+MOST_ALIKE = 8
+
+
+class SystemErrorReader(LineReader):
+    """Equal lines are kept a few times: a full disk is reported by every write."""
+
+    kind: ClassVar[str] = "system errors"
+    hints: ClassVar[tuple[str, ...]] = tuple(words for words, _ in _KINDS)
+
+    def __init__(self) -> None:
+        self._alike: Counter[tuple[str, int | None]] = Counter()
+
+    def take(self, line: Line) -> Iterable[Item]:
+        text = line.message
+        if _QUOTED.match(text) or not text:
+            return ()
+        words, kind = next(((words, kind) for words, kind in _KINDS if words in text), ("", None))
+        if kind is None:
+            return ()
+        if _OF_MEMORY.search(text):
+            kind = "device_out_of_memory"
+        self._alike[words, line.rank] += 1
+        if self._alike[words, line.rank] > MOST_ALIKE:
+            return ()
+        values = memory_values(text) if kind == "device_out_of_memory" else {}
+        return (Happening(
+            kind=kind, spot=line.spot, message=text[:600], at_s=line.at_s, rank=line.rank, host=line.host,
+            values=values,
+        ),)  # fmt: skip
