@@ -25,6 +25,8 @@ IDLE_TIME = "idle_time"
 """The rest of the step: pipeline bubbles, the host, waiting for slower ranks."""
 OWN_TIME = "own_time"
 """From the start of a step until a rank has its own gradients: it waits for no other rank in it."""
+CORE_WAIT = "core_wait"
+"""Time in which the thread that trains was ready and had no core."""
 PEAK_MEMORY = "peak_memory"
 GRAD_NORM = "grad_norm"
 CHECKPOINT_BLOCK = "checkpoint_block"
@@ -97,6 +99,7 @@ UNITS: dict[str, str] = {
     DATA_WAIT: "s",
     IDLE_TIME: "s",
     OWN_TIME: "s",
+    CORE_WAIT: "s",
     PEAK_MEMORY: "bytes",
     GRAD_NORM: "1",
     CHECKPOINT_BLOCK: "s",

@@ -12,6 +12,7 @@ from torch.profiler import profile
 
 from scalewright.records import metric_names as names
 from scalewright.run.breakdown import TimedStep, profiler, split_step
+from scalewright.run.host_use import HostUse
 from scalewright.run.peak_memory import peak_memory_bytes
 from scalewright.run.rank_context import RankContext
 from scalewright.run.saves import Saves
@@ -22,9 +23,13 @@ class StepClock:
     """Times of a running step. The caller sets how long it waited for data."""
 
     trace: profile | None
+    started_s: float = 0.0
     wall_s: float = 0.0
     thread_cpu_s: float = 0.0
     data_wait_s: float = 0.0
+    own_s: float | None = None
+    """Until this rank had its own gradients; None: not measured."""
+    core_wait_s: float | None = None
 
 
 class StepLog:
@@ -42,6 +47,7 @@ class StepLog:
         self._records_shapes = records_shapes
         self._rank, self._saves, self._device, self._keep_trace = rank, saves, device, keep_trace
         self._peak_flop_per_s = rank.directory.peak_flop_per_s()
+        self._host = HostUse(rank.metrics, device)
         self.timed: list[TimedStep] = []
         """Steps since this process started that were neither profiled nor delayed by a checkpoint."""
 
@@ -57,9 +63,13 @@ class StepLog:
             if is_profiled
             else contextlib.nullcontext() as trace
         ):
-            clock, started_s, cpu_started_s = StepClock(trace), time.perf_counter(), time.thread_time()
+            waited_s = self._host.waited_s()
+            clock, cpu_started_s = StepClock(trace, time.perf_counter()), time.thread_time()
             yield clock
-            clock.wall_s, clock.thread_cpu_s = time.perf_counter() - started_s, time.thread_time() - cpu_started_s
+            clock.wall_s = time.perf_counter() - clock.started_s
+            clock.thread_cpu_s = time.thread_time() - cpu_started_s
+            now_s = self._host.waited_s()
+            clock.core_wait_s = None if now_s is None or waited_s is None else max(now_s - waited_s, 0.0)
 
     def done(
         self,
@@ -81,6 +91,11 @@ class StepLog:
         if self._peak_flop_per_s is not None:
             self.write(step, names.MFU, flop_per_s / self._peak_flop_per_s)
         self.write(step, names.PEAK_MEMORY, peak_memory_bytes(self._device))
+        if clock.own_s is not None:
+            self.write(step, names.OWN_TIME, clock.own_s)
+        if clock.core_wait_s is not None:
+            self.write(step, names.CORE_WAIT, clock.core_wait_s)
+        self._host.check(step=step)
         self._rank.watchdog.step_done(
             step=step, seconds_s=clock.wall_s, loss=loss, flop_per_s=flop_per_s, peak_flop_per_s=self._peak_flop_per_s
         )

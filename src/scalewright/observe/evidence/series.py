@@ -126,3 +126,16 @@ def num_ranks(evidence: Evidence) -> int:
     if configured:
         return int(configured)
     return max(len({one.rank for one in evidence.steps}), 1)
+
+
+def elapsed_s(evidence: Evidence, series: StepSeries) -> float | None:
+    """Time from the end of one steady step to the end of the next, summed: with all that happens between steps.
+
+    None where the reports have no time of day.
+    """
+    del evidence
+    if not series.ranks:
+        return None
+    ends = {one.step: one.at_s for one in series.steady.get(series.ranks[0], ()) if one.at_s is not None}
+    spans = [ends[step] - ends[step - 1] for step in ends if step - 1 in ends]
+    return sum(spans) if len(spans) >= LEAST_STEPS else None

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from scalewright.observe.findings import (  # noqa: F401
+    batch,
+    checkpoints,
+    clocks,
     communication,
     data_loading,
+    host,
+    jobs,
+    memory,
+    pipeline,
+    precision,
+    reported,
+    rl,
+    steps,
     stragglers,
+    transport,
 )
 from scalewright.observe.findings.ends import (  # noqa: F401
     inputs,

@@ -10,8 +10,11 @@ from scalewright.observe.evidence.facts import RankTime
 from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
-BOUND_FRAC = 0.3
-"""Share of a step in exposed communication from which it is the first thing to change: a third of the devices' time."""
+BOUND_FRAC = 0.4
+"""Share of a step in exposed communication from which it is a warning, where nothing is predicted."""
+UNEXPECTED_FACTOR = 2.0
+UNEXPECTED_FRAC = 0.2
+"""Where a prediction says how long it should take: a warning from twice that, and this share of the step."""
 NOTED_FRAC = 0.15
 """Below it, hiding more communication gains little."""
 
@@ -27,8 +30,9 @@ NOTED_FRAC = 0.15
     "tensor parallelism inside a node only, a smaller data-parallel degree with a larger pipeline. Hide the rest "
     "behind computing: overlap of the gradient reduction, prefetch of parameters. Check the network path first.",
     source="Shoeybi et al. 2019 (arXiv:1909.08053), section 5; Korthikanti et al. 2022 (arXiv:2205.05198)",
-    because_of=("tcp-fallback", "tensor-parallel-across-nodes"),
-)
+    because_of=("tcp-fallback", "tensor-parallel-across-nodes", "straggler-rank", "busy-machine", "wrong-binding",
+                "oversubscribed-threads", "throttled-clocks", "data-loader-bound"),
+)  # fmt: skip
 def communication_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
     del context
     shares = transfer_shares(evidence)
@@ -38,16 +42,26 @@ def communication_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
     if share < NOTED_FRAC:
         return
     worst = max(shares, key=lambda one: one[0])[1]
+    step_s = statistics.median(one.step_s for _, one in shares)
     largest = _largest_collective(evidence.rank_times)
     of = f", most of it in {largest}" if largest else ""
+    expected_s = predicted_part_s(evidence.prediction, "communication")
+    is_bound = share >= BOUND_FRAC
+    saved, how = share, "at most: all exposed communication hidden behind computing"
+    if expected_s is not None:
+        is_bound = share >= UNEXPECTED_FRAC and share * step_s >= UNEXPECTED_FACTOR * expected_s
+        of += f"; the prediction has {seconds(expected_s)}"
+        if is_bound:
+            saved = max(share - expected_s / step_s, 0.0)
+            how = "measured against predicted: communication as fast as the prediction expects"
     yield Seen(
-        message=f"exposed communication takes {percent(share)} of a step ({seconds(share * worst.step_s)} of "
-        f"{seconds(worst.step_s)}){of}",
+        message=f"exposed communication takes {percent(share)} of a step ({seconds(share * step_s)} of "
+        f"{seconds(step_s)}){of}",
         spots=(worst.spot,),
         next_step="check the network path (NCCL_DEBUG=INFO), then raise the micro-batch or accumulate more",
-        certainty="certain", score=share, severity=None if share >= BOUND_FRAC else "info",
+        certainty="certain", score=share, severity=None if is_bound else "info",
         numbers={"exposed_frac": share},
-        gain=Gain(step_time_frac=share, how="at most: all exposed communication hidden behind computing"),
+        gain=Gain(step_time_frac=saved, how=how),
     )  # fmt: skip
 
 
@@ -62,6 +76,16 @@ def transfer_shares(evidence: Evidence) -> list[tuple[float, RankTime]]:
         least = min(ranks, key=lambda one: one.exposed_communication_s)
         shares.append((least.exposed_communication_s / least.step_s, least))
     return shares
+
+
+def predicted_part_s(prediction: dict[str, object] | None, name: str) -> float | None:
+    """A part of the predicted step; None where nothing was predicted."""
+    time = (prediction or {}).get("time")
+    parts = time.get("parts") if isinstance(time, dict) else None
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and part.get("name") == name and isinstance(part.get("total_s"), int | float):
+            return float(part["total_s"])
+    return None
 
 
 def _largest_collective(times: list[RankTime]) -> str:

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
-from scalewright.observe.evidence.series import StepSeries, setting, setting_number, setting_spots, step_series
+from scalewright.observe.evidence.series import StepSeries, setting, setting_spots, step_series
 from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, ranks_named, seconds, size
 
 BOUND_FRAC = 0.10
 """Share of a step that waits for data above which the loader is the limit, as in the summary of a vision run."""
+LEAST_WAIT_S = 5e-3
+"""A shorter wait is a thread that wakes up."""
+STORAGE_FRAC = 0.5
+"""Share of their time that loader workers wait for storage, not for a core, from which storage is the cause."""
 FIRST_FRAC = 0.10
 """Share of the whole run that its first batches may take."""
 NUM_FIRST = 5
@@ -43,7 +47,7 @@ def data_loader_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
         return
     total_s = sum(one.time_s or 0.0 for one in steps)
     share = min(sum(min(waits[one.step], one.time_s or 0.0) for one in steps) / total_s, 1.0)
-    if share < BOUND_FRAC:
+    if share < BOUND_FRAC or share * total_s / len(steps) < LEAST_WAIT_S:
         return
     ranks = _waiting_ranks(series)
     worst = sorted(steps, key=lambda one: -waits[one.step])[:3]
@@ -121,18 +125,41 @@ def slow_first_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
     source="EPICURE best practices for AI on EuroHPC systems; Lustre manual, section on small files",
 )
 def many_small_files(evidence: Evidence, context: Context) -> Iterator[Seen]:
-    num_files, num_bytes = setting_number(evidence, "data_files"), setting_number(evidence, "data_bytes")
-    if not num_files or num_bytes is None or num_files < MANY_FILES or num_bytes / num_files >= SMALL_FILE_BYTES:
+    stored = data_facts(evidence)
+    num_files, num_bytes = stored.get("files"), stored.get("bytes")
+    if not num_files or num_bytes is None or num_bytes / num_files >= SMALL_FILE_BYTES:
         return
     waits = next(data_loader_bound(evidence, context), None)
-    share = 0.0 if waits is None else waits.score
+    took_s, computed_s = stored.get("workers_s"), stored.get("computing_s")
+    blocked = 0.0 if not took_s or computed_s is None else 1.0 - computed_s / took_s
+    is_cause = waits is not None and blocked >= STORAGE_FRAC
+    if num_files < MANY_FILES and not is_cause:
+        return
+    words = "" if not blocked else f"; loader workers spend {percent(blocked)} of their time waiting for files"
     yield Seen(
-        message=f"the data set is {num_files:,.0f} files of {size(num_bytes / num_files)} in the mean"
-        + (f", and ranks wait for data for {percent(share)} of the time" if share else ""),
-        spots=setting_spots(evidence, "data_files", "data_bytes"),
+        message=f"the data set is {num_files:,.0f} files of {size(num_bytes / num_files)} in the mean{words}",
+        spots=tuple(one.spot for one in evidence.happenings if one.values.get("event") == "data")[:2],
         next_step="pack them: `scalewright bench storage` compares the ways of storing them on this file system",
-        certainty="likely" if share else "possible", score=share + 1e-3 if share else 0.0,
-        severity=None if share else "info",
+        certainty="likely" if is_cause else "possible",
+        score=waits.score + 0.01 if waits is not None and is_cause else 0.0, severity=None if is_cause else "info",
         numbers={"num_files": num_files, "mean_bytes": num_bytes / num_files},
-        gain=waits.gain if waits is not None else None,
+        gain=waits.gain if waits is not None and is_cause else None,
     )  # fmt: skip
+
+
+def data_facts(evidence: Evidence) -> dict[str, float]:
+    """Files of the data set, and the time of loader workers summed over ranks, as runs of ours record them."""
+    facts: dict[str, float] = {}
+    latest: dict[int | None, dict[str, float]] = {}
+    for one in evidence.happenings:
+        if one.values.get("event") != "data":
+            continue
+        for key, value in one.values.items():
+            if key in ("files", "bytes", "samples"):
+                facts[key] = float(value)
+            elif key in ("workers_s", "computing_s"):
+                latest.setdefault(one.rank, {})[key] = float(value)
+    for values in latest.values():
+        for key, value in values.items():
+            facts[key] = facts.get(key, 0.0) + value
+    return facts

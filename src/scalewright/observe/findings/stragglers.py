@@ -27,13 +27,13 @@ SAME_FRAC = 0.7
     advice="Look at that rank's node: clocks and temperature, other processes, its share of the data, its binding. "
     "Leave the node out (`--exclude`), or give the rank less work.",
     source="Lin et al. 2025, Understanding Stragglers in Large Model Training (arXiv:2505.05713)",
-    because_of=("cpu-quota", "device-throttled", "data-loader-bound"),
+    because_of=("throttled-clocks", "wrong-numa-node"),
 )
 def straggler_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
-    own = own_times_s(evidence, series)
-    step_s = series.median_s or statistics.median([one.step_s for one in evidence.rank_times] or [0.0])
+    own = own_times_s(series)
+    step_s = statistics.fmean(series.times_s) if series.times_s else 0.0
     if len(own) < 2 or not step_s:
         return
     means = {rank: statistics.fmean(times.values()) for rank, times in own.items()}
@@ -44,7 +44,7 @@ def straggler_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
         return
     lost_s = max(means[rank] for rank in slow) - usual_s
     share = min(lost_s / step_s, 1.0)
-    spots = tuple(_spots_of(evidence, series, slow))
+    spots = tuple(_spots_of(series, slow))
     verb = "takes" if len(slow) == 1 else "take"
     yield Seen(
         message=f"{ranks_named(slow)} {verb} {seconds(lost_s)} longer for its own part of a step than the other "
@@ -56,11 +56,10 @@ def straggler_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
     )  # fmt: skip
 
 
-def own_times_s(evidence: Evidence, series: StepSeries) -> Mapping[int, Mapping[int, float]]:
+def own_times_s(series: StepSeries) -> Mapping[int, Mapping[int, float]]:
     """Rank to step to the time in which it waited for no other rank.
 
-    From a run of ours: the time to its own gradients, or the step without idle time. From a trace: the step without
-    exposed communication, because a rank that is early waits in a collective.
+    From a run of ours: the time to its own gradients, or the step without idle time. Traces have a rule of their own.
     """
     own: dict[int, dict[int, float]] = {}
     for rank, steps in series.steady.items():
@@ -74,11 +73,7 @@ def own_times_s(evidence: Evidence, series: StepSeries) -> Mapping[int, Mapping[
             own[rank] = times
     if len(own) >= 2:
         return own
-    by_rank: dict[int, dict[int, float]] = {}
-    for index, one in enumerate(evidence.rank_times):
-        step = index if one.step is None else one.step
-        by_rank.setdefault(one.rank, {})[step] = one.step_s - one.exposed_communication_s - one.data_s
-    return by_rank
+    return {}
 
 
 def _lead_frac(own: Mapping[int, Mapping[int, float]], rank: int, usual_s: float) -> float:
@@ -87,13 +82,10 @@ def _lead_frac(own: Mapping[int, Mapping[int, float]], rank: int, usual_s: float
     return sum(value > usual_s for value in times) / len(times)
 
 
-def _spots_of(evidence: Evidence, series: StepSeries, ranks: list[int]) -> Iterator[Spot]:
+def _spots_of(series: StepSeries, ranks: list[int]) -> Iterator[Spot]:
     for rank in ranks[:3]:
         steps = [one for one in series.steady.get(rank, ()) if "own" in one.parts_s or "idle" in one.parts_s]
-        if steps:
-            yield steps[len(steps) // 2].spot
-        else:
-            yield from (one.spot for one in evidence.rank_times if one.rank == rank)
+        yield steps[len(steps) // 2].spot
 
 
 def _next_step(evidence: Evidence, ranks: list[int]) -> str:

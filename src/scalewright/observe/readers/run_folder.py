@@ -36,7 +36,7 @@ _HAPPENINGS = {
 """Kind of each event; all others are warnings."""
 _PARTS = {
     names.COMPUTE_TIME: "compute", names.COMMUNICATION_TIME: "communication", names.DATA_WAIT: "data",
-    names.IDLE_TIME: "idle", names.CHECKPOINT_BLOCK: "checkpoint", names.OWN_TIME: "own",
+    names.IDLE_TIME: "idle", names.CHECKPOINT_BLOCK: "checkpoint", names.OWN_TIME: "own", names.CORE_WAIT: "core_wait",
     **{name: part for part, name in names.STAGE_PARTS.items()},
 }  # fmt: skip
 _FIELDS = {
@@ -170,6 +170,9 @@ def _happening(path: Path, number: int, text: str, row: Mapping[str, Any]) -> Ha
     values: dict[str, float | str] = {"event": name.removeprefix(names.EVENT_PREFIX)}
     if row["value"] is not None:
         values["value"] = row["value"]
+    if name in (names.EVENT_BINDING, names.EVENT_DATA):
+        pairs = (word.partition("=") for word in str(row.get("detail", "")).split())
+        values |= {key: value for key, mark, value in pairs if mark}
     return Happening(
         kind=_HAPPENINGS.get(name, "warning"),  # type: ignore[arg-type]
         spot=_spot(path, number, text), message=str(row.get("detail", "")), at_s=row["time"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from scalewright.errors import ScalewrightError
 from scalewright.observe.evidence.evidence import Evidence, SourceFact
 from scalewright.observe.evidence.facts import MOST_EXCERPT, Happening, Spot
 from scalewright.records.documents import parse_json, read_text
+from scalewright.records.events import json_lines
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.layout import parse_layout
 
@@ -181,11 +182,38 @@ def _measurements(reader: _Documents, path: Path) -> None:
         reader.into.happenings.append(
             Happening(kind="throttled", spot=reader.spot(path, "throttled"), message=", ".join(map(str, slowed)))
         )
+    rows = body.get("rows")
+    if body.get("kind") == "generate" and isinstance(rows, list) and rows and isinstance(rows[0], dict):
+        _answers(reader, rows[0], path)
     summary = body.get("summary")
     if isinstance(summary, dict):
         for key, value in summary.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 reader.put(f"measured.{key}", value, path, key)
+
+
+def _answers(reader: _Documents, row: Mapping[str, Any], path: Path) -> None:
+    """What a generation benchmark says of its answers; their lengths are in files of their own."""
+    for key in ("num_answers", "mean_running", "num_preemptions", "rank_gap_frac", "time_s", "cache_most_frac"):
+        if isinstance(row.get(key), int | float):
+            reader.put(f"answers.{key}", row[key], path, key)
+    lengths: list[int] = []
+    for file in RunDirectory(path.parent).all_rank_answers():
+        reader.own.add(file)
+        lengths += [row["num_tokens"] for row in _json_lines(file) if isinstance(row.get("num_tokens"), int)]
+    if lengths:
+        spot = Spot(file=str(RunDirectory(path.parent).rank_answers(0)))
+        reader.into.settings["answers.longest"] = (str(max(lengths)), spot)
+        reader.into.settings["answers.mean"] = (f"{sum(lengths) / len(lengths):.6g}", spot)
+        most = min(len(lengths), int(float(reader.into.settings.get("max_running", ("0", spot))[0]) or len(lengths)))
+        reader.into.settings["answers.num_at_once"] = (str(most), spot)
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        yield from json_lines(path)
+    except ScalewrightError:
+        return
 
 
 def _end(reader: _Documents, path: Path) -> None:

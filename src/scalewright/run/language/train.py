@@ -15,6 +15,7 @@ from scalewright.records.documents import read_document
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import OPTIONAL, Loaded
 from scalewright.run.device import allow_attention, choose_device, join_group, make_bf16_products_work
+from scalewright.run.host_use import OwnClock
 from scalewright.run.language.data import Loader
 from scalewright.run.language.mesh_position import check_world_size
 from scalewright.run.language.session import LanguageSession, open_language_session
@@ -63,6 +64,9 @@ class LanguageTraining:
         self.log = StepLog(
             rank=rank, saves=self.saves, device=device, keep_trace=config.keep_trace,
         )  # fmt: skip
+        layout = config.layout
+        is_plain = int(layout.num_gpus) == int(layout.dp) > 1 and layout.zero == 0 and device.type == "cpu"
+        self.own_clock = OwnClock(self.session.split.parameters().values(), is_used=is_plain)
         self._num_tokens, self._num_steps = 0, 0
 
     def run(self) -> ExitCode:
@@ -89,7 +93,7 @@ class LanguageTraining:
             batch = loader.next()
             result = self.session.step(batch.tokens_BL, batch.targets_BL)
             loss, norm = float(result.loss), float(result.grad_norm)  # waits for the device
-        clock.data_wait_s = batch.waited_s
+        clock.data_wait_s, clock.own_s = batch.waited_s, self.own_clock.since_s(clock.started_s)
         self._num_steps += 1
         self._num_tokens += result.num_tokens
         self.log.done(

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from scalewright.errors import DocumentError, MissingExtraError, ScalewrightError
 from scalewright.run.prefetch import Prefetcher
@@ -33,6 +33,8 @@ AHEAD = 4
 """Chunks that each worker prepares ahead."""
 TRIAL_S = 4.0
 """How long the loader is measured alone, once its workers are warm."""
+MOST_WORKERS = 64
+"""Workers that are timed one by one; more of them share a place."""
 NUM_SYNTHETIC = 4
 """Different batches of synthetic images."""
 
@@ -88,6 +90,14 @@ class DecodedImages(Dataset[Any]):
         except ModuleNotFoundError as error:
             raise MissingExtraError("data", "pillow") from error
         self._source, self._size, self._seed = source, size, seed
+        self._use = torch.zeros((MOST_WORKERS, 2), dtype=torch.float64)
+        self._use.share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def use_s(self) -> tuple[float, float]:
+        """Time that workers took for their images so far, and the part of it in which they computed."""
+        took_s, computed_s = self._use.sum(0).tolist()
+        return took_s, computed_s
 
     def __getitem__(self, key: Key) -> tuple[NDArray[np.uint8], int]:
         from scalewright.run.vision.images import training_pixels, validation_pixels
@@ -101,11 +111,16 @@ class DecodedImages(Dataset[Any]):
     def __getitems__(self, keys: list[Key]) -> tuple[Tensor, Tensor] | str:
         images = np.empty((len(keys), self._size, self._size, 3), dtype=np.uint8)
         labels = np.empty(len(keys), dtype=np.int64)
+        started_s, cpu_started_s = time.perf_counter(), time.thread_time()
         try:
             for number, key in enumerate(keys):
                 images[number], labels[number] = self[key]
         except ScalewrightError as error:
             return str(error)
+        worker = get_worker_info()
+        own = self._use[(worker.id if worker is not None else 0) % MOST_WORKERS]
+        own[0] += time.perf_counter() - started_s
+        own[1] += time.thread_time() - cpu_started_s
         return torch.from_numpy(images), torch.from_numpy(labels)
 
 
@@ -131,8 +146,9 @@ class ImageLoader:
         workers: dict[str, Any] = {}
         if run.num_workers:
             workers = {"persistent_workers": True, "prefetch_factor": AHEAD, "worker_init_fn": _ignore_stop_signals}
+        self._images = DecodedImages(source, size=run.image_size, seed=run.seed)
         self._loader: DataLoader[Any] = DataLoader(
-            DecodedImages(source, size=run.image_size, seed=run.seed),
+            self._images,
             batch_sampler=self._keys,
             collate_fn=_unchanged,
             num_workers=run.num_workers,
@@ -168,6 +184,11 @@ class ImageLoader:
             if now_s - started_s >= TRIAL_S:
                 break
         return num_images / (now_s - started_s) if num_images and now_s > started_s else None
+
+    def use_words(self) -> str:
+        """`workers_s=12.1 computing_s=3.2`: where the time of the workers went so far."""
+        took_s, computed_s = self._images.use_s
+        return f"workers_s={took_s:.6g} computing_s={computed_s:.6g}"
 
     def close(self) -> None:
         """End the workers now: they ignore signals, and the interpreter would wait for them at its end."""

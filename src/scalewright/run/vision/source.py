@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.data.copying import RAM_FOLDER, CopiedSet, copy_set, remove_copy
+from scalewright.data.folder import FolderSamples
 from scalewright.data.imagenet_like import ImageSet, make_images
 from scalewright.data.opening import open_samples
 from scalewright.data.order import epoch_order
@@ -25,6 +26,8 @@ VALIDATION = -1
 """The epoch of images that are scored and not learnt from."""
 Key = tuple[int, int]
 """Epoch and number of an image. With the seed, they decide how the image is cropped."""
+NUM_SIZED = 16
+"""Files whose size is looked up, for the mean."""
 MADE_PER_CLASS, MAX_MADE_CLASSES = 20, 100
 
 
@@ -105,6 +108,16 @@ def open_source(
         held_out = np.sort(shuffled[: len(training) // HELD_OUT_EVERY])
     source = ImageSource(training=training, validation=validation, held_out=held_out, is_shared=is_shared)
     return OpenedSource(source=source, copies=tuple(copies))
+
+
+def data_words(samples: Samples) -> str:
+    """`format=folder samples=1281167 files=1281167 bytes=140000000000`: how a data set is stored."""
+    words = [f"format={samples.format}", f"samples={len(samples)}"]
+    if isinstance(samples, FolderSamples):
+        looked = np.linspace(0, len(samples) - 1, min(len(samples), NUM_SIZED)).astype(int)
+        sizes = [samples.file(int(index)).stat().st_size for index in looked]
+        words += [f"files={len(samples)}", f"bytes={sum(sizes) / len(sizes) * len(samples):.0f}"]
+    return " ".join(words)
 
 
 def check_classes(samples: Samples, run: VisionRun) -> None:

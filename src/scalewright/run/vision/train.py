@@ -16,13 +16,14 @@ from scalewright.records.documents import read_document
 from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import Loaded
 from scalewright.run.device import choose_device, join_group, make_bf16_products_work
+from scalewright.run.host_use import OwnClock
 from scalewright.run.rank_context import RankContext
 from scalewright.run.saves import Saves
 from scalewright.run.step_log import StepLog
 from scalewright.run.vision.counted import counted_steps
 from scalewright.run.vision.loader import Batches, ImageLoader, SyntheticBatches
 from scalewright.run.vision.session import VisionSession, is_folded, open_vision_session
-from scalewright.run.vision.source import OpenedSource, open_source
+from scalewright.run.vision.source import OpenedSource, data_words, open_source
 from scalewright.run.vision.validate import validate
 from scalewright.workload import vision_run
 from scalewright.workload.run_options import SYNTHETIC
@@ -78,6 +79,8 @@ class VisionTraining:
         self.log = StepLog(
             rank=rank, saves=self.saves, device=device, keep_trace=config.keep_trace,
         )  # fmt: skip
+        is_plain = config.num_ranks > 1 and device.type == "cpu"
+        self.own_clock = OwnClock(self.session.model.parameters(), is_used=is_plain)
 
     def run(self) -> ExitCode:
         first = self.saves.resume(self._restore)
@@ -103,6 +106,7 @@ class VisionTraining:
             return
         with self.rank.watchdog.suspended():
             self.opened = open_source(self.config, self.rank.directory, self.rank.world, self._wait_for_all)
+            self.rank.metrics.event(step=-1, name=names.EVENT_DATA, detail=data_words(self.opened.source.training))
             if self.opened.copies:
                 self.log.write(first, names.COPYING_TIME, self.opened.copying_s)
             self.loader = ImageLoader(self.opened.source, self.config, self.device, rank=self.rank.world.rank)
@@ -127,6 +131,8 @@ class VisionTraining:
                     return True
         training_s = time.perf_counter() - started_s
         self._validate(last)
+        if self.loader is not None:
+            self.rank.metrics.event(step=last, name=names.EVENT_DATA, detail=self.loader.use_words())
         if first_step == 0:
             self.log.write(last, names.TRAINING_TIME, training_s)
             self.log.write(last, names.EPOCH_TIME, time.perf_counter() - started_s)
@@ -144,7 +150,7 @@ class VisionTraining:
             batch = batches.next()
             result = self.session.step(batch.images_BHWC, batch.labels_B)
             loss = float(result.loss)  # waits for the device
-        clock.data_wait_s = batch.waited_s
+        clock.data_wait_s, clock.own_s = batch.waited_s, self.own_clock.since_s(clock.started_s)
         self.log.done(
             step, clock, loss=loss, device_flop=config.step_flop / config.num_ranks, counts=not is_first,
             others={names.LEARNING_RATE: config.rate(step), names.IMAGES_PER_S: config.global_batch / clock.wall_s},
