@@ -22,7 +22,7 @@ MEASURED = "measured: the steps without the time in which ranks were ready and h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class RankBinding:
     """Cores and threads of one rank, as it recorded them last."""
 
     rank: int
@@ -35,24 +35,24 @@ class Binding:
     spot: Spot
 
 
-def bindings(evidence: Evidence) -> dict[str, list[Binding]]:
+def bindings(evidence: Evidence) -> dict[str, list[RankBinding]]:
     """By host. A rank that was bound anew counts as it was last."""
-    latest: dict[int, Binding] = {}
+    latest: dict[int, RankBinding] = {}
     for one in evidence.happenings:
         if one.values.get("event") == "binding" and one.rank is not None:
             parsed = _binding(one)
             if parsed is not None:
                 latest[one.rank] = parsed
-    hosts: dict[str, list[Binding]] = {}
+    hosts: dict[str, list[RankBinding]] = {}
     for rank in sorted(latest):
         hosts.setdefault(latest[rank].host, []).append(latest[rank])
     return hosts
 
 
-def _binding(one: Happening) -> Binding | None:
+def _binding(one: Happening) -> RankBinding | None:
     values = one.values
     try:
-        return Binding(
+        return RankBinding(
             rank=one.rank or 0, host=one.host, threads=int(values["threads"]),
             cpus=frozenset(parse_cpu_list(str(values["cpus"]))), cores=int(values["cores"]),
             numa=tuple(filter(None, str(values.get("numa", "")).split(","))),

@@ -32,9 +32,9 @@ def walltime_padded(evidence: Evidence, context: Context) -> Iterator[Seen]:
         if job.state != "COMPLETED" or not job.limit_s or not job.elapsed_s or job.limit_s < LEAST_LIMIT_S:
             continue
         if job.limit_s >= PADDED_FACTOR * job.elapsed_s and "." not in job.job_id:
-            asked, used = seconds(job.limit_s), seconds(job.elapsed_s)
+            limit, used = seconds(job.limit_s), seconds(job.elapsed_s)
             yield Seen(
-                message=f"job {job.job_id} asked for {asked} and ran {used}", spots=(job.spot,), certainty="certain",
+                message=f"job {job.job_id} asked for {limit} and ran {used}", spots=(job.spot,), certainty="certain",
                 next_step=f"ask for {seconds(1.2 * job.elapsed_s)}", score=1.0 - job.elapsed_s / job.limit_s,
                 numbers={"limit_s": job.limit_s, "elapsed_s": job.elapsed_s},
             )  # fmt: skip
