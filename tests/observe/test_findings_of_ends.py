@@ -192,3 +192,19 @@ def test_every_cause_has_a_rule() -> None:
     from scalewright.observe.causes import CAUSES
 
     assert set(CAUSES) <= {rule.id for rule in every_rule()}
+
+
+def test_a_barrier_names_who_did_not_come() -> None:
+    one = first(event("collective_timeout", "Rank 3 failed to pass monitoredBarrier", rank=0,
+                      values={"missing_ranks": "3", "collective": "barrier", "timeout_s": 30.0}))  # fmt: skip
+    assert one.seen.ranks == (3,)
+    assert "Rank 3 did not report it" in one.seen.message
+
+
+def test_the_launcher_that_saw_a_failure_first_is_believed() -> None:
+    one = first(
+        event("traceback", "ValueError: a", rank=1, file="b"),
+        event("traceback", "TypeError: b", rank=2, file="c"),
+        event("exited", "exitcode 1", rank=2, file="torchrun", values={"is_first": 1.0, "exit_code": 1.0}),
+    )
+    assert 2 in one.seen.ranks

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from scalewright.observe.evidence.facts import Happening
+from scalewright.records.types import ExitCode
 
 Category = Literal["configuration", "sizing", "topology", "code", "external"]
 """Where the source of an incident is, in the words of the post-mortem template."""
@@ -136,6 +137,9 @@ _TEARDOWN = re.compile(
 _STEP_CANCELLED = re.compile(r"\*\*\*\s*STEP\b", re.IGNORECASE)
 """slurmstepd ends a step because one of its tasks failed; a user's scancel names the JOB."""
 
+_TERMINATED = re.compile(r"what\(\):|terminate called|Fatal Python error")
+"""How a process ends by an exception of C++ or of the interpreter: no exit code is in the line."""
+
 TEARDOWN_SIGNALS = {"SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "15", "2", "1", "10", "12", "18"}
 _SIGNALS = {
     "1": "SIGHUP", "2": "SIGINT", "4": "SIGILL", "6": "SIGABRT", "7": "SIGBUS", "8": "SIGFPE", "9": "SIGKILL",
@@ -248,5 +252,6 @@ def _of_ending(happening: Happening) -> Meaning:
         return Meaning(part="cause", cause="rank-failed")
     if happening.kind == "exited":
         code = exit_code(happening)
-        return BACKGROUND if code in (None, 0, 75) else Meaning(part="cause", cause="rank-failed")
+        is_failed = code not in (None, 0, int(ExitCode.REQUEUE)) or _TERMINATED.search(happening.message)
+        return Meaning(part="cause", cause="rank-failed") if is_failed else BACKGROUND
     return BACKGROUND

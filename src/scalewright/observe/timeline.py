@@ -163,7 +163,8 @@ def _first_cause(causes: list[Moment], clocks: Clocks) -> tuple[Moment | None, b
     left = left or causes
     if not left:
         return None, False
-    first = min(left, key=lambda one: _sort_key(one, left, clocks))
+    named = {one.happening.rank for one in causes if one.happening.values.get("is_first")} - {None}
+    first = min(left, key=lambda one: _sort_key(one, left, clocks, named))
     rivals = [
         one for one in left
         if one.meaning.cause != first.meaning.cause and not _is_before(first, one, clocks)
@@ -213,12 +214,13 @@ def _is_before(one: Moment, other: Moment, clocks: Clocks) -> bool:
     return late_s is not None and late_s > slack_s
 
 
-def _sort_key(one: Moment, rivals: Sequence[Moment], clocks: Clocks) -> tuple[object, ...]:
-    """Fewer that came certainly before it, then the deeper cause, then time, then place."""
+def _sort_key(one: Moment, rivals: Sequence[Moment], clocks: Clocks, named: set[int | None]) -> tuple[object, ...]:
+    """Fewer that came certainly before it, then the rank that a launcher saw first, the deeper cause, time, place."""
     num_before = sum(_is_before(other, one, clocks) for other in rivals if other is not one)
     depth = CAUSES[one.meaning.cause].depth
     at_s = float("inf") if one.at_s is None else one.at_s
-    return num_before, depth, at_s, one.happening.spot.file, one.happening.spot.line
+    is_other_rank = bool(named) and one.happening.rank is not None and one.happening.rank not in named
+    return num_before, is_other_rank, depth, at_s, one.happening.spot.file, one.happening.spot.line
 
 
 def _ordered(events: Sequence[Moment], first: Moment | None, clocks: Clocks) -> tuple[Moment, ...]:

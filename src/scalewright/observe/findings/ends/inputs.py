@@ -150,8 +150,8 @@ def device_error(evidence: Evidence, _: Context) -> Iterator[Seen]:
     for ending in ending_by(evidence, "device-error"):
         first = ending.first
         xid = number(first, "xid")
-        meaning = str(first.values.get("meaning", ""))
-        is_program = "assert" in first.message.lower() or (xid in _PROGRAM_XIDS)
+        meaning, action = str(first.values.get("meaning", "")), str(first.values.get("action", "report the node"))
+        is_program = "assert" in first.message.lower() or first.values.get("origin") == "program"
         label = f"Xid {xid:.0f}{f' ({meaning})' if meaning else ''}" if xid is not None else quoted(first)
         hosts = ",".join(ending.hosts)
         yield seen_end(
@@ -159,10 +159,6 @@ def device_error(evidence: Evidence, _: Context) -> Iterator[Seen]:
             f"{ending.who} had a device error{ending.when}: {label}.",
             "run once with CUDA_LAUNCH_BLOCKING=1: this error is of the program, often an index out of range"
             if is_program
-            else f"requeue with --exclude={hosts or 'NODE'}, and report the node to the site",
+            else f"requeue with --exclude={hosts or 'NODE'}; then {action}",
             numbers={"xid": xid} if xid is not None else {},
         )
-
-
-_PROGRAM_XIDS = {13.0, 31.0, 43.0, 45.0}
-"""Errors that a program can cause: exception in a kernel, page fault, reset channel, preemptive clean-up."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from scalewright import units
 from scalewright.observe.causes import signal_name
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.findings.ends.ending import Ending, ending_by, number, quoted, ranks_words, seen_end
 from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.hang import Stall, stalls
+from scalewright.observe.timeline import build_timeline
 
 _SIGNALS = {
     "SIGKILL": ("killed from outside: by a person, a launcher, or the kernel for lack of memory",
@@ -75,23 +79,59 @@ def rank_killed(evidence: Evidence, _: Context) -> Iterator[Seen]:
     source="PyTorch, flight recorder; pytorch/pytorch#118369, #196968",
 )
 def hang(evidence: Evidence, _: Context) -> Iterator[Seen]:
+    stall = next(iter(stalls(evidence)), None)
+    cause = build_timeline(evidence).cause
+    if stall is not None and cause in ("", "hang"):
+        is_sure = bool(stall.ranks) or cause == "hang"  # a dump of a healthy run may show an operation under way
+        yield replace(_of_recorders(stall), severity=None if is_sure else "info")
+        return
     for ending in ending_by(evidence, "hang"):
         first = ending.first
         reporting = {
             one.happening.rank for one in ending.timeline.moments
             if one.meaning.cause == "hang" and one.happening.rank is not None
         }  # fmt: skip
-        silent = _silent_ranks(ending, reporting)
+        named = _named_ranks(ending)
+        reporting -= named
+        silent = tuple(sorted(named)) or _silent_ranks(ending, reporting)
         operation = _operation(ending)
         since = _since(ending)
         culprit = f" {ranks_words(silent).capitalize()} did not report it: look there first." if silent else ""
-        yield seen_end(
+        seen = seen_end(
             ending,
             f"{ranks_words(tuple(sorted(reporting))).capitalize() or 'Ranks'} waited{operation}{since}{ending.when}."
             f"{culprit}",
             _hang_advice(silent),
             numbers={"message": quoted(first, most=120)},
         )
+        yield replace(seen, ranks=silent or seen.ranks)
+
+
+def _of_recorders(stall: Stall) -> Seen:
+    """Flight recorders say it best: who stalled, in which collective."""
+    since = (
+        "" if stall.since_s is None else f", since {datetime.fromtimestamp(stall.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    )
+    where = f", called from {stall.called_from}" if stall.called_from else ""
+    return Seen(
+        message=f"{stall.sentence.rstrip('.')}{since}{where}", spots=stall.spots, certainty=stall.certainty, score=1.0,
+        next_step=(
+            f"look at the log, the stack and the node of {ranks_words(stall.ranks)}" if stall.ranks
+            else stall.missing or _hang_advice(())
+        ),
+        numbers={"collective": stall.collective, "group": stall.group}, ranks=stall.ranks,
+    )  # fmt: skip
+
+
+def _named_ranks(ending: Ending) -> set[int]:
+    """Ranks that a barrier or a watchdog names as those that did not come."""
+    named: set[int] = set()
+    for one in ending.timeline.moments:
+        missing = str(one.happening.values.get("missing_ranks", ""))
+        named |= {int(part) for part in missing.split(",") if part.isdigit()}
+        if "didn't join" in one.happening.message and one.happening.rank is not None:
+            named.add(one.happening.rank)
+    return named
 
 
 def _silent_ranks(ending: Ending, reporting: set[int]) -> tuple[int, ...]:
