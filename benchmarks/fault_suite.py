@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from collections import defaultdict
@@ -67,6 +68,7 @@ def run_all(
         place = folder / f"healthy-{control.name}"
         if not (place / "control.json").exists():
             started_s = time.monotonic()
+            shutil.rmtree(place, ignore_errors=True)
             outcome = run_control(control, place, data=data)
             write_document(
                 place / "control.json",
@@ -83,6 +85,7 @@ def run_all(
 
 def run_one(fault: Fault, number: int, place: Path, data: Path) -> None:
     started_s = time.monotonic()
+    shutil.rmtree(place, ignore_errors=True)  # of a suite that was stopped in it
     try:
         run = run_fault(fault, number, place, data=data)
     except ScalewrightError as error:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from scalewright.lab.faults.fault import Control, Fault
 from scalewright.lab.faults.injections import linked
-from scalewright.lab.faults.kinds import cluster, data, ended, learning, slowed
+from scalewright.lab.faults.kinds import cluster, data, ended, learning, rewards, slowed
 from scalewright.lab.faults.workloads import TINY_MODEL, generate, images, language, sft, vision
 
-FAULTS: tuple[Fault, ...] = (*slowed.FAULTS, *data.FAULTS, *ended.FAULTS, *learning.FAULTS, *cluster.FAULTS)
+FAULTS: tuple[Fault, ...] = (
+    *slowed.FAULTS,
+    *data.FAULTS,
+    *ended.FAULTS,
+    *learning.FAULTS,
+    *rewards.FAULTS,
+    *cluster.FAULTS,
+)
 
 CONTROLS = (
     Control(name="language-1-rank", command=language(ranks=1)),

@@ -60,7 +60,7 @@ STOPPED_RANK = Fault(
             inject=both(WATCHED, send(signal.SIGSTOP, rank=2)),
         ),
         Variation(
-            words="rank 1 of 2 of a residual network", command=vision(steps=LONG, ranks=2),
+            words="rank 1 of 2 of a residual network", command=vision(steps=1000, ranks=2),
             inject=both(WATCHED, send(signal.SIGSTOP, rank=1)),
         ),
     ),
@@ -116,7 +116,7 @@ PREEMPTED = Fault(
     variations=(
         Variation(words="2 ranks", command=language(steps=LONG), inject=send(signal.SIGTERM)),
         Variation(words="fine-tuning", command=sft(steps=LONG), inject=send(signal.SIGTERM)),
-        Variation(words="a residual network", command=vision(steps=LONG), inject=send(signal.SIGTERM)),
+        Variation(words="a residual network", command=vision(steps=1000), inject=send(signal.SIGTERM)),
     ),
 )  # fmt: skip
 
