@@ -75,12 +75,13 @@ def run_all(
                 {"schema": "scalewright.control/1", "name": control.name, "exit_code": outcome.exit_code},
             )
             print(f"{place.name}: exit {outcome.exit_code}, {time.monotonic() - started_s:.1f} s", flush=True)
-    for fault in faults:
-        for number in range(1, len(fault.variations) + 1):
+    most = max((len(fault.variations) for fault in faults), default=0)
+    for number in range(1, most + 1):  # the first variation of every kind comes first
+        for fault in faults:
             place = folder / f"{fault.kind}-{number}"
-            if (place / "fault.json").exists() or (only_variation and number != only_variation):
-                continue
-            run_one(fault, number, place, data)
+            is_left_out = number > len(fault.variations) or (only_variation and number != only_variation)
+            if not is_left_out and not (place / "fault.json").exists():
+                run_one(fault, number, place, data)
 
 
 def run_one(fault: Fault, number: int, place: Path, data: Path) -> None:

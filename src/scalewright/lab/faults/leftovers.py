@@ -61,8 +61,8 @@ class Leftovers:
         self.note("process", [pid, start_ticks(pid)])
 
     def group(self, controller: str) -> Path:
-        """A new control group of version 1."""
-        path = ROOT / controller / self.folder.name
+        """A new control group of version 1, inside of the group of this process."""
+        path = _own_group(controller) / self.folder.name
         if not path.parent.is_dir():
             raise EnvironmentFailedError(f"{path.parent} does not exist: this fault needs control groups of version 1")
         self.note("group", str(path))
@@ -122,6 +122,15 @@ def _remove_cluster(id: str) -> None:
     for paths in instances():
         if paths.id == id:
             remove_instance(paths)
+
+
+def _own_group(controller: str) -> Path:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, place = line.split(":", 2)
+        path = ROOT / controller / place.lstrip("/")
+        if controller in controllers.split(",") and path.is_dir():
+            return path
+    return ROOT / controller  # in a container the path may be that of the host
 
 
 def _created(folder: Path) -> list[tuple[str, Any]]:

@@ -82,8 +82,8 @@ MEMORY_CAP = Fault(
             inject=both(interposed(FAULT_LEAK_BYTES_PER_S="2e7"), limit_memory(1, headroom_bytes=30_000_000)),
         ),
         Variation(
-            words="each process may map 2.6 GB, batches of 512 samples",
-            command=language(steps=20, ranks=1, mbs=2048, model="layers=4,hidden=256,heads=4,seq=128,vocab=1024"),
+            words="each process may map 4 GB, batches of 512 samples",
+            command=language(steps=10, ranks=1, mbs=512, model="layers=4,hidden=256,heads=4,seq=128,vocab=1024"),
             inject=address_space(4_000_000_000),
         ),
     ),
