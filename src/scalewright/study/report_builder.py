@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from scalewright import __version__
 from scalewright.catalog.library import Catalog
+from scalewright.observe.breakdown.distribution import elbow_of
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import (
     CurveShown,
@@ -17,7 +18,6 @@ from scalewright.records.study_report import (
     PublishedFigure,
     StudyReport,
 )
-from scalewright.study.distribution import elbow_of
 from scalewright.study.file import axes_of
 from scalewright.study.findings import findings_of
 from scalewright.study.kinds.base import Outcome

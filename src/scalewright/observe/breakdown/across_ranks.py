@@ -67,10 +67,14 @@ class AcrossRanks:
         return max(rank.step_s for rank in self.ranks)
 
 
-def traced(times: Iterable[RankTime]) -> list[RankTime]:
-    """Times by traces where there are any, else our own measurements."""
+def best_times(times: Iterable[RankTime]) -> list[RankTime]:
+    """Of one kind: traces of devices, else our own measurements, else traces of hosts, which a profiler slows."""
     every = [time for time in times if time.step_s > 0.0]
-    return [time for time in every if time.is_traced] or every
+    kinds = (
+        [time for time in every if time.is_traced and time.on_device],
+        [time for time in every if not time.is_traced],
+    )
+    return kinds[0] or kinds[1] or every
 
 
 def across_ranks(times: Sequence[RankTime]) -> AcrossRanks | None:

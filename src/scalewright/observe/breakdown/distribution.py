@@ -6,23 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from scalewright.records.study_report import Elbow
+
+MIN_VALUES = 3
 LEAST_TIMES = 20
 """Fewer times have no shape."""
 LEAST_BEND_FRAC = 0.5
 """How far the curve must rise above the line between its ends. Normal noise stays below 0.25, exponential below 0.5."""
 LEAST_TAIL_FRAC = 0.1
-"""The slowest time must be this much above the median: a bend in noise is no elbow."""
+"""The slowest time must be this much above the median: a bend in noise is no tail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elbow:
-    """Where the curve of a cumulative distribution bends: most times are below, a long tail is above."""
+class SlowTail:
+    """Times above an elbow that noise does not have."""
 
-    at_frac: float
-    """Share of the times below it."""
-    at_s: float
+    elbow: Elbow
     bend_frac: float
+    num_above: int
     lost_frac: float
     """Share of all time that is above the elbow's: what an even run would save."""
 
@@ -35,6 +38,7 @@ class Distribution:
     median_s: float
     p95_s: float
     elbow: Elbow | None
+    tail: SlowTail | None
 
     def points(self, num: int = 200) -> list[tuple[float, float]]:
         """Time and share of times up to it, at most `num` of them, for a plot."""
@@ -48,31 +52,53 @@ def distribution(times_s: Sequence[float]) -> Distribution:
     ordered = np.sort(np.asarray(times_s, dtype=np.float64))
     return Distribution(
         times_s=tuple(ordered.tolist()), median_s=float(np.median(ordered)), p95_s=float(np.quantile(ordered, 0.95)),
-        elbow=_elbow(ordered),
+        elbow=elbow_of(times_s), tail=slow_tail(times_s),
     )  # fmt: skip
 
 
-def _elbow(ordered: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Elbow | None:
-    """The point of the curve that is farthest above the line between its ends.
-
-    Equation  max over i of (i + 1)/n - (t_i - t_0)/(t_n - t_0)
-    Source    satopaa2011 (the Kneedle method); epicure2026 reads elbows of per-batch times so, by eye
-    Assumes   one tail: several modes give the elbow of the largest
-    Checked   tests/observe/test_trace_ranks.py: planted tails, and none in even and in normal noise
-    """
+def slow_tail(times_s: Sequence[float]) -> SlowTail | None:
+    """The tail of some times, if their curve bends more than noise does; None with few times, or if they are even."""
+    ordered = np.sort(np.asarray(times_s, dtype=np.float64))
     num = len(ordered)
-    if num < LEAST_TIMES or ordered[-1] <= ordered[0]:
+    if num < LEAST_TIMES or ordered[-1] < (1.0 + LEAST_TAIL_FRAC) * float(np.median(ordered)):
         return None
-    rise = np.arange(1, num + 1) / num - (ordered - ordered[0]) / (ordered[-1] - ordered[0])
-    place = int(np.argmax(rise))
-    median = float(np.median(ordered))
-    if rise[place] < LEAST_BEND_FRAC or ordered[-1] < (1.0 + LEAST_TAIL_FRAC) * median:
+    place = elbow(ordered)
+    width = float(ordered[-1] - ordered[0])
+    bend = place / (num - 1) - float(ordered[place] - ordered[0]) / width if width > 0.0 else 0.0
+    if bend < LEAST_BEND_FRAC:
         return None
     above = np.maximum(ordered - ordered[place], 0.0)
-    return Elbow(
-        at_frac=(place + 1) / num, at_s=float(ordered[place]), bend_frac=float(rise[place]),
-        lost_frac=float(np.sum(above) / np.sum(ordered)),
+    return SlowTail(
+        elbow=Elbow(time_s=float(ordered[place]), share_frac=float(np.mean(ordered <= ordered[place]))),
+        bend_frac=bend, num_above=int(np.count_nonzero(above)), lost_frac=float(np.sum(above) / np.sum(ordered)),
     )  # fmt: skip
+
+
+def elbow_of(values_s: Sequence[float]) -> Elbow | None:
+    """Where the tail of some times begins; None with too few times, or if all are equal."""
+    times = np.sort(np.asarray(values_s, dtype=np.float64))
+    if len(times) < MIN_VALUES or times[-1] <= times[0]:
+        return None
+    bend = float(times[elbow(times)])
+    return Elbow(time_s=bend, share_frac=float(np.mean(times <= bend)))
+
+
+def elbow(sorted_values: NDArray[np.float64]) -> int:
+    """Index after which a cumulative distribution bends away into its tail.
+
+    Equation  argmax over i of (F(i) - F(0))/(F(n) - F(0)) - (x(i) - x(0))/(x(n) - x(0)): the point farthest above the
+              chord of the curve, both axes scaled to 1
+    Source    satopaa2011 (Finding a "Kneedle" in a Haystack), for a concave increasing curve
+    Assumes   values sorted, not all the same; the curve has one bend
+    Checked   tests/observe/test_distribution.py: a body and a tail of known sizes
+    """
+    n = len(sorted_values)
+    width = float(sorted_values[-1] - sorted_values[0])
+    if n < MIN_VALUES or width <= 0:
+        return n - 1
+    share = np.arange(n) / (n - 1)
+    along = (sorted_values - sorted_values[0]) / width
+    return int(np.argmax(share - along))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +130,7 @@ def variation(times_s: Mapping[tuple[int, int], float]) -> Variation | None:
     of_ranks, of_steps = np.mean(table, axis=1), np.mean(table, axis=0)
     rest = table - of_ranks[:, None] - of_steps[None, :] + mean
     return Variation(
-        mean_s=mean, between_ranks_frac=float(np.std(of_ranks)) / mean, between_steps_frac=float(np.std(of_steps)) / mean,
+        mean_s=mean, between_ranks_frac=float(np.std(of_ranks)) / mean,
+        between_steps_frac=float(np.std(of_steps)) / mean,
         rest_frac=float(np.std(rest)) / mean, num_ranks=len(ranks), num_steps=len(steps),
     )  # fmt: skip

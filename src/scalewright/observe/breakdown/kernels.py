@@ -81,6 +81,17 @@ def device_kind(name: str) -> SpanKind:
 
 
 @lru_cache(maxsize=65536)
+def copy_way(name: str) -> str:
+    """Direction of a copy."""
+    if match := re.search(r"HtoD|DtoH|DtoD|PtoP", name):
+        return match.group()
+    if "emset" in name or name.startswith("FillBuffer"):
+        return "memset"
+    directions = {"HostToDevice": "HtoD", "DeviceToHost": "DtoH", "DeviceToDevice": "DtoD"}
+    return next((way for words, way in directions.items() if words in name), "other")
+
+
+@lru_cache(maxsize=65536)
 def compute_kind(name: str) -> ComputeKind:
     """A term of the planner; what is neither a product nor attention nor an update moves memory."""
     for kind, pattern in _COMPUTE_PATTERNS:

@@ -33,7 +33,7 @@ from scalewright.observe.breakdown.intervals import (
     merged,
     spans_of,
 )
-from scalewright.observe.breakdown.kernels import compute_kind
+from scalewright.observe.breakdown.kernels import compute_kind, copy_way
 from scalewright.observe.breakdown.steps import Steps, launch_times, steps_of
 from scalewright.observe.breakdown.timeline import Columns, Timeline
 from scalewright.observe.evidence.facts import RankTime, Spot
@@ -84,6 +84,7 @@ class _Busy:
     optimizer: Flags
     """Of each kernel: whether it updates weights."""
     copies: Spans
+    copy_names: NDArray[np.int64]
     collectives: Spans
     collective_labels: NDArray[np.int64]
     blocked: Spans
@@ -94,8 +95,8 @@ class _Busy:
         kernels, copies, collectives = (_of(one, device) for one in (line.kernels, line.copies, line.collectives))
         return cls(
             compute=kernels.spans, compute_names=kernels.names, optimizer=_updates(line, kernels),
-            copies=copies.spans, collectives=collectives.spans, collective_labels=collectives.names, blocked=EMPTY,
-            on_device=True,
+            copies=copies.spans, copy_names=copies.names, collectives=collectives.spans,
+            collective_labels=collectives.names, blocked=EMPTY, on_device=True,
         )  # fmt: skip
 
     @classmethod
@@ -106,6 +107,7 @@ class _Busy:
         optimizer = _starts_inside(spans.starts, update) if len(update) else _named_updates(line, names)
         return cls(
             compute=spans, compute_names=names, optimizer=optimizer, copies=EMPTY,
+            copy_names=np.empty(0, dtype=np.int64),
             collectives=line.host_collectives.spans, collective_labels=line.host_collectives.names,
             blocked=line.dispatches.spans, on_device=False,
         )  # fmt: skip
@@ -166,7 +168,8 @@ def _named_updates(line: Timeline, names: NDArray[np.int64]) -> Flags:
 
 def _sweep(line: Timeline, steps: Steps, busy: _Busy) -> tuple[_Swept, dict[str, Flags]]:
     phases = {kind: line.phase_spans(kind) for kind in ("validation", "checkpoint", "data")}
-    sets = (busy.compute, busy.copies, busy.collectives, busy.blocked, steps.windows, *phases.values())
+    update = line.phase_spans("optimizer")
+    sets = (busy.compute, busy.copies, busy.collectives, busy.blocked, update, steps.windows, *phases.values())
     grid = TimeGrid(*(one for one in sets if len(one)))
     validation, checkpoint, data = (grid.active(spans) for spans in phases.values())
     computing, talking = grid.active(busy.compute), grid.active(busy.collectives)
@@ -206,6 +209,8 @@ def _rank_times(line: Timeline, steps: Steps, busy: _Busy, *, rank: int, spot: S
     kernel_window = _window_of(busy.compute.starts, steps.windows)
     lengths = busy.compute.ends - busy.compute.starts
     copied = swept.per_step(swept.grid.active(busy.copies))
+    updates = swept.per_step(parts["idle_s"] & swept.grid.active(line.phase_spans("optimizer")))
+    copy_window = _window_of(busy.copies.starts, steps.windows)
     for place, number in enumerate(steps.numbers):
         mine = kernel_window == place
         num = int(np.count_nonzero(mine)) if busy.on_device else 0
@@ -220,7 +225,9 @@ def _rank_times(line: Timeline, steps: Steps, busy: _Busy, *, rank: int, spot: S
             num_kernels=num, mean_kernel_s=float(np.mean(lengths[mine])) if num else None,
             top_kernels_s=_top(line, busy.compute_names[mine], lengths[mine]) if busy.on_device else {},
             launch_idle_s=None if launch_idle is None else float(launch_idle[place]),
-            copied_s=float(copied[place]), calls_s=calls[place], group_ranks=_group_ranks(line),
+            copied_s=float(copied[place]), by_copy_s=_by_copy(line, busy, copy_window == place),
+            host_optimizer_s=float(updates[place]) if busy.on_device else 0.0,
+            calls_s=calls[place], group_ranks=_group_ranks(line),
         )  # fmt: skip
 
 
@@ -251,6 +258,17 @@ def _keys(line: Timeline) -> list[str]:
 
 def _group_ranks(line: Timeline) -> dict[str, tuple[int, ...]]:
     return {label.group: label.ranks for label in line.labels if label.group and label.ranks}
+
+
+def _by_copy(line: Timeline, busy: _Busy, mine: Flags) -> dict[str, float]:
+    """Sums by direction."""
+    sums: dict[str, float] = {}
+    lengths = busy.copies.ends[mine] - busy.copies.starts[mine]
+    for place, seconds in enumerate(np.bincount(busy.copy_names[mine], weights=lengths).tolist()):
+        if seconds > 0.0:
+            way = copy_way(line.names.texts[place])
+            sums[way] = sums.get(way, 0.0) + seconds
+    return sums
 
 
 def _by_kind(line: Timeline, swept: _Swept, busy: _Busy) -> dict[str, Floats]:

@@ -1,7 +1,7 @@
 """Predicted and measured time of a step side by side, by the planner's terms.
 
-The planner's leaves are finer than what a trace can tell apart (the head's products are products), so each row joins the
-leaves that one measured time stands for, and says which.
+The planner's leaves are finer than what a trace can tell apart (the head's products are products), so each row joins
+the leaves that one measured time stands for, and says which.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from scalewright.observe.breakdown.across_ranks import traced, waits_s
+from scalewright.observe.breakdown.across_ranks import best_times, waits_s
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime
 
@@ -30,10 +31,11 @@ ROWS: dict[str, tuple[str, ...]] = {
 """Rows that join leaves of a prediction; communication has a row for each group, and the rest is computing."""
 OTHER_COMMUNICATION = "other_communication"
 _GROUP_WORDS: tuple[tuple[str, str], ...] = (
-    ("tensor_parallel", r"tp|tensor|model_parallel"), ("context_parallel", r"cp|context|ring|ulysses"),
-    ("expert_parallel", r"ep|expert|moe"), ("pipeline_transfer", r"pp|pipeline|stage"),
-    ("data_parallel", r"dp|ddp|data|fsdp|hsdp|zero|shard|replicate"),
+    ("data_parallel", r"dp|ddp|data|fsdp|hsdp|zero|shard|replicate"), ("pipeline_transfer", r"pp|pipeline"),
+    ("expert_parallel", r"ep|expert|moe"), ("context_parallel", r"cp|context|ring|ulysses"),
+    ("tensor_parallel", r"tp|tensor|model_parallel"),
 )  # fmt: skip
+"""Words in names of groups. Megatron-LM calls one DATA_PARALLEL_GROUP_WITH_CP and one EXPERT_DATA_PARALLEL_GROUP."""
 _AXES = {"tp": "tensor_parallel", "cp": "context_parallel", "ep": "expert_parallel", "pp": "pipeline_transfer",
          "dp": "data_parallel"}  # fmt: skip
 
@@ -73,11 +75,10 @@ class TermTable:
 
 def term_table(evidence: Evidence) -> TermTable | None:
     """None where nothing measured the parts of a step."""
-    times = traced(evidence.rank_times)
+    times = best_times(evidence.rank_times)
     if not times:
         return None
-    sizes = {name: _size(evidence, name) for name in _AXES}
-    measured = measured_terms_s(times, sizes)
+    measured = measured_terms_s(times, axis_sizes(evidence))
     predicted, leaves = predicted_terms_s(evidence.prediction)
     names = dict.fromkeys((*predicted, *(name for name, seconds in measured.items() if seconds)))
     rows = tuple(
@@ -126,9 +127,7 @@ def _exposed(time: RankTime) -> Iterator[tuple[str, float]]:
         yield "", time.exposed_communication_s
 
 
-def communication_term(
-    key: str, group_ranks: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int | None]
-) -> str:
+def communication_term(key: str, group_ranks: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int | None]) -> str:
     """The planner's term of `collective/group`: by the group's name, else by the only axis that is split.
 
     A group of another name (`default_pg`, a number, a stream) belongs to the axis that has its ranks' distance and
@@ -151,7 +150,7 @@ def communication_term(
 def _by_distance(ranks: Sequence[int], sizes: Mapping[str, int | None]) -> str | None:
     if len(ranks) < 2:
         return None
-    distances = {after - before for before, after in zip(ranks, ranks[1:], strict=False)}
+    distances = {after - before for before, after in pairwise(ranks)}
     distance = 1
     for axis in ("tp", "cp", "dp", "pp"):
         size = sizes.get(axis)
@@ -188,8 +187,12 @@ def _leaves(term: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield str(term.get("name", "")), float(value)
 
 
+def axis_sizes(evidence: Evidence) -> dict[str, int | None]:
+    """Of each parallel axis, as the run stated it; None where it did not."""
+    return {axis: _size(evidence, axis) for axis in _AXES}
+
+
 def _size(evidence: Evidence, axis: str) -> int | None:
-    """Of a parallel axis, as the run stated it."""
     stated = evidence.settings.get(axis)
     if stated is None or not stated[0].strip().isdecimal():
         return None

@@ -224,6 +224,10 @@ class RankTime:
     """Inside of idle: the device had nothing to do because its host launched too late."""
     copied_s: float = 0.0
     """Memory copies, also beside computing: no part of the sum."""
+    by_copy_s: Mapping[str, float] = field(default_factory=dict)
+    """Sum of the copies by direction (HtoD, DtoH, DtoD, PtoP, memset, other)."""
+    host_optimizer_s: float = 0.0
+    """Inside of idle: the device had nothing to do while the host ran the optimizer."""
     calls_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long each call of `name/group` took, in order; none where there were very many."""
     group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

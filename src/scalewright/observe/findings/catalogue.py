@@ -17,6 +17,7 @@ from scalewright.observe.findings import (  # noqa: F401
     rl,
     steps,
     stragglers,
+    traces,
     transport,
 )
 from scalewright.observe.findings.ends import (  # noqa: F401

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.study.distribution import elbow
+from scalewright.observe.breakdown.distribution import elbow
 
 
 @pytest.mark.parametrize("share_frac", [0.5, 0.8, 0.95])
