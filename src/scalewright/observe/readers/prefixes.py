@@ -47,8 +47,9 @@ _LOGGER = re.compile(
 )
 _RANK = re.compile(r"\[(?:[Rr]ank|RANK)[- ]?(\d+)(?:/\d+)?\]|\brank-(\d+)\b")
 _TIME = re.compile(
-    r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,:](\d{1,9}))?(?:(Z)|\s?([+-]\d\d):?(\d\d)\b)?"
+    r"(\d{4}[-/]?\d\d[-/]?\d\d[ T_-]\d\d:\d\d):(\d\d)(?:[.,:](\d{1,9}))?(?:(Z)|\s?([+-]\d\d):?(\d\d)\b)?"
 )
+_RANK_GROUPS = ("rank", "bare", "mpi", "srun")
 MOST_PREFIXES = 5
 TIME_WITHIN = 160
 """Characters of a line that may hold its time."""
@@ -99,11 +100,13 @@ def parsed_prefix(raw: str) -> Prefix:
         if match is None:
             break
         position = match.end()
-        groups = match.groupdict()
-        number = groups["rank"] or groups["bare"] or groups["mpi"] or groups["srun"]
-        rank = rank if number is None else int(number)
-        host = groups["host"] or groups["ip"] or groups["service"] or host
-        actor = groups["actor"] or actor
+        group = match.lastgroup
+        if group in _RANK_GROUPS:
+            rank = int(match[group])
+        elif group in ("pid", "ip"):
+            actor, host = match["actor"], match["ip"] or host
+        elif group is not None:
+            host = match[group]
     if rank is None and "ank" in raw[:TIME_WITHIN]:
         named = _RANK.search(raw, 0, TIME_WITHIN)
         rank = int(named[1] or named[2]) if named else None
@@ -115,11 +118,17 @@ def parsed_prefix(raw: str) -> Prefix:
     return Prefix(position, rank, host, actor, int(repeats[1]) if repeats else 1)
 
 
-@lru_cache(maxsize=64)
-def _day_s(year: int, month: int, day: int) -> float | None:
-    if not (1 <= month <= 12 and 1 <= day <= 31):
+@lru_cache(maxsize=256)
+def _minute_s(text: str) -> float | None:
+    """Seconds since 1970 of `2025-06-26 18:23`, `2025/06/26_18:23` or `20250626 18:23`."""
+    digits = "".join(character for character in text if character.isdigit())
+    year, month, day, hour, minute = (int(digits[start:end]) for start, end in _DIGITS)
+    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60):
         return None
-    return float(calendar.timegm((year, month, day, 0, 0, 0)))
+    return float(calendar.timegm((year, month, day, hour, minute, 0)))
+
+
+_DIGITS = ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12))
 
 
 def time_in(text: str, within: int = TIME_WITHIN) -> float | None:
@@ -127,11 +136,11 @@ def time_in(text: str, within: int = TIME_WITHIN) -> float | None:
     match = _TIME.search(text, 0, within)
     if match is None:
         return None
-    year, month, day, hour, minute, second, part, _, zone_hour, zone_minute = match.groups()
-    day_s = _day_s(int(year), int(month), int(day))
-    if day_s is None:
+    minute_of, second, part, _, zone_hour, zone_minute = match.groups()
+    minute_s = _minute_s(minute_of)
+    if minute_s is None:
         return None
-    at_s = day_s + int(hour) * units.HOUR_S + int(minute) * units.MINUTE_S + int(second)
+    at_s = minute_s + int(second)
     if part:
         at_s += int(part) / 10 ** len(part)
     if zone_hour:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from scalewright import units
 from scalewright.observe.evidence.facts import MOST_EXCERPT, Spot
@@ -159,7 +159,7 @@ class Block:
 class Line:
     """One line, clean: decoded, and freed of prefixes, when somebody looks."""
 
-    __slots__ = ("_number", "_prefix", "_text", "block", "end", "is_taken", "start")
+    __slots__ = ("_at_s", "_number", "_prefix", "_text", "block", "end", "is_taken", "start")
 
     def __init__(self, block: Block, start: int, end: int) -> None:
         self.block = block
@@ -168,6 +168,7 @@ class Line:
         self.is_taken = False
         """Whether a reader understood it."""
         self._number = 0
+        self._at_s: float | Literal[False] | None = False
         self._text: str | None = None
         self._prefix: Prefix | None = None
 
@@ -227,7 +228,9 @@ class Line:
     @property
     def at_s(self) -> float | None:
         """The time in the line's beginning; without a zone it is read as UTC."""
-        return time_in(self.raw)
+        if self._at_s is False:
+            self._at_s = time_in(self.raw)
+        return self._at_s
 
     @property
     def spot(self) -> Spot:

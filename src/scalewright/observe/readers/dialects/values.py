@@ -59,13 +59,12 @@ def number_and_unit(text: str) -> tuple[float | None, str]:
     return _SPECIAL.get(bare.lower()), ""
 
 
-def number(text: object) -> float | None:
+def number(text: Any) -> float | None:
     """The value of a text or of a JSON value; None where it is none."""
-    if isinstance(text, bool):
+    try:
         return float(text)
-    if isinstance(text, int | float):
-        return float(text)
-    return number_and_unit(text)[0] if isinstance(text, str) else None
+    except (ValueError, TypeError):
+        return number_and_unit(text)[0] if isinstance(text, str) else None
 
 
 def duration_s(text: str) -> float | None:
