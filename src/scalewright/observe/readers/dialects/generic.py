@@ -40,7 +40,8 @@ _LOSS = {
     "language_cross_entropy", "actor_loss", "grpo_loss_total_loss",
 }  # fmt: skip
 _TIME = {
-    "step_time", "iter_time", "iteration_time", "time_per_step", "time_per_iter", "time_per_iteration", "dt",
+    "iter_dt", "step_dt", "step_time", "iter_time", "iteration_time", "time_per_step", "time_per_iter",
+    "time_per_iteration", "dt",
     "batch_time", "sec_per_step", "seconds_per_step", "time_step", "time_iter", "s_it", "step_duration", "time",
     "train_step_time", "update_time", "seconds", "step_seconds", "sec_it", "timing_train_total_step_time",
     "total_step_time", "updt_s", "iter_time_s", "step_time_s", "duration",

@@ -38,7 +38,7 @@ _STATED = {
     "Gradient Accumulation steps": "gradient_accumulation_steps",
 }  # fmt: skip
 _STATEMENT = re.compile(r"^\s*([A-Z][A-Za-z ]+?)(?: \([^)]*\))?\s*=\s*([\d,]+)\s*$")
-_OWN_LABELS = ("train:", "training:", "steps:", "epoch:", "progress:")
+_NO_LABELS = (b"]:", b">:", b"train:", b"training:", b"steps:", b"epoch:", b"progress:")
 SLOWEST_REDRAW_S = 0.1
 """tqdm draws at most this often."""
 LEAST_ELAPSED_S = 10
@@ -94,6 +94,8 @@ class HuggingfaceReader(LineReader):
 
     def _draw(self, line: Line) -> Iterator[Item]:
         """A drawing of a bar: looked at only where a dict stands before or after it."""
+        if _is_labelled(line.data):
+            return
         self._bar_line = line
         if self._held is not None:
             bar = _bar_in(line)
@@ -210,15 +212,18 @@ def _exact(before: _Bar | None, after: _Bar | None) -> _Bar | None:
     return after if is_fast and after.total == before.total else before
 
 
+def _is_labelled(data: bytes) -> bool:
+    """Bars of other loops have a label, such as `Map:`; a launcher's prefix is none."""
+    label = data[: max(0, data.rfind(b"%|"))].rstrip(b"0123456789 ")
+    return label.endswith(b":") and not label.lower().endswith(_NO_LABELS)
+
+
 def _bar_in(line: Line) -> _Bar | None:
-    """The last bar in a line. Bars of other loops have a label: loading, tokenising, mapping."""
+    """The last bar in a line."""
     raw = line.raw
     place = raw.rfind("%|")
     match = _BAR.match(raw, place + 1) if place >= 0 else None
     if match is None:
-        return None
-    label = raw[:place].rstrip("0123456789 ")
-    if label.endswith(":") and not label.lower().endswith(_OWN_LABELS) and not line.prefix.length:
         return None
     rate = float(match["rate"]) if match["rate"] else None
     step_s = None if not rate else rate if match["unit"] == "s/it" else 1.0 / rate
