@@ -45,13 +45,38 @@ def test_near_misses_of_overlap(tmp_path: Path, exchange: Event) -> None:
     assert "poor-overlap" not in findings(tmp_path, [kernel(0, 60), exchange])
 
 
+def ranks(tmp_path: Path, ready_ms: list[list[float]]) -> dict[str, Explained]:
+    """Ranks that compute until they are ready, step by step, and leave the all-reduce together."""
+    for rank, times in enumerate(ready_ms):
+        events = []
+        for number, ready in enumerate(times):
+            at = 1e6 * rank + 100.0 * number
+            events += [step(at, at + 100, number), kernel(at, at + ready), collective(at + ready, at + 95)]
+        written(tmp_path / f"{rank}.json", events, rank=rank, num_ranks=len(ready_ms))
+    return {one.rule.id: one for one in explain(read(tmp_path))}
+
+
 def test_waiting_for_a_slow_rank_is_no_missing_overlap(tmp_path: Path) -> None:
-    for rank, ready in enumerate((50, 90, 50)):
-        events = [step(0, 100), kernel(0, ready), collective(ready, 95)]
-        written(tmp_path / f"{rank}.json", events, rank=rank, num_ranks=3)
-    ids = [one.rule.id for one in explain(read(tmp_path))]
-    assert "straggler-rank" in ids
-    assert "poor-overlap" not in ids
+    seen = ranks(tmp_path, [[50, 50, 50], [90, 90, 90], [50, 50, 50]])
+    late = seen["critical-rank"]
+    assert late.severity == "warning"
+    assert late.seen.ranks == (1,)
+    assert "wait 40.0 ms of a step in collectives (40 %) for rank 1, which computes 40.0 ms longer" in late.seen.message
+    assert late.seen.gain is not None
+    assert late.seen.gain.step_time_frac == pytest.approx(0.4)
+    assert "poor-overlap" not in seen
+
+
+@pytest.mark.parametrize(
+    "ready_ms",
+    [
+        [[50, 50, 50], [58, 58, 58], [50, 50, 50]],  # 8 % of a step
+        [[90, 50, 50], [50, 90, 50], [50, 50, 90]],  # another rank each time
+        [[50, 50, 50]],
+    ],
+)
+def test_near_misses_of_a_late_rank(tmp_path: Path, ready_ms: list[list[float]]) -> None:
+    assert "critical-rank" not in ranks(tmp_path, ready_ms)
 
 
 def test_short_kernels_that_wait_for_their_launches(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 
-from scalewright.observe.breakdown.across_ranks import best_times, waits_s
+from scalewright.observe.breakdown.across_ranks import across_ranks, best_times, waits_s
 from scalewright.observe.breakdown.terms import axis_sizes, communication_term, term_table
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime, Spot
@@ -19,6 +19,14 @@ EXPOSED_FRAC = 0.10
 """Share of a step in exchanges that could be hidden, from which hiding them is worth the work."""
 HIDDEN_FRAC = 0.5
 """Of an exchange that overlaps well more than half is hidden: the backward pass is long enough for it."""
+LATE_FRAC = 0.10
+"""Share of a step that ranks wait for the last one: less is the spread that ranks of a healthy job have."""
+SAME_FRAC = 0.7
+"""A late rank is the last in most steps; noise changes its place."""
+PART_WORDS = {
+    "compute_s": "computes", "data_s": "waits for data", "idle_s": "runs nothing", "memory_copy_s": "copies",
+    "checkpoint_s": "saves", "validation_s": "validates",
+}  # fmt: skip
 LAUNCH_FRAC = 0.15
 """Share of a step that a device waits for launches. Gaps between kernels of a large model stay below a tenth."""
 SHORT_KERNEL_S = 2e-5
@@ -61,7 +69,7 @@ def _worst(times: Sequence[RankTime], values: Sequence[float]) -> tuple[Spot, ..
     "needs it. Accumulate gradients without exchanging them (no_sync).",
     source="Li et al. 2020, PyTorch Distributed (arXiv:2006.15704), section 3.2; Zhao et al. 2023, PyTorch FSDP "
     "(arXiv:2304.11277), section 3.3",
-    because_of=("straggler-rank",),
+    because_of=("straggler-rank", "critical-rank"),
 )
 def poor_overlap(evidence: Evidence, context: Context) -> Iterator[Seen]:
     del context
@@ -111,6 +119,52 @@ def collective_words(key: str) -> str:
     """`all_reduce of mesh_dp`."""
     name, _, group = key.partition("/")
     return f"{name} of {group}" if group else name
+
+
+@finding_rule(
+    id="critical-rank",
+    severity="warning",
+    role="slowed",
+    title="Ranks wait in collectives for one that is late",
+    why="All ranks leave a collective together, but each enters when it is ready. What the others spend more than "
+    "the last one is waiting for it: the step has the pace of that rank. It looks like slow communication and is not.",
+    advice="Look at what the late rank does longer: computing (clocks, temperature, more work than the others: uneven "
+    "pipeline or experts), launching (its host is busy or badly bound), data (its loader or its disk), checkpoints. "
+    "Leave its node out to check.",
+    source="Lin et al. 2025, Understanding Stragglers in Large Model Training (arXiv:2505.05713)",
+    because_of=("straggler-rank", "throttled-clocks", "wrong-numa-node", "data-loader-bound", "busy-machine"),
+)
+def critical_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
+    del context
+    times = device_times(evidence) or [time for time in evidence.rank_times if time.is_traced]
+    across = across_ranks(times)
+    if across is None or across.critical is None:
+        return
+    late = across.critical
+    share = late.waited_s / across.step_s
+    if share < LATE_FRAC or late.excess_s < LATE_FRAC / 2 * across.step_s or _last_frac(times, late.rank) < SAME_FRAC:
+        return
+    part = PART_WORDS[late.excess_part]
+    spots = tuple({time.spot.file: time.spot for time in times if time.rank == late.rank}.values())[:2]
+    host = next((f" on {mean.host}" for mean in across.ranks if mean.rank == late.rank and mean.host), "")
+    yield Seen(
+        message=f"the others wait {seconds(late.waited_s)} of a step in collectives ({percent(share)}) for rank "
+        f"{late.rank}{host}, which {part} {seconds(late.excess_s)} longer than they do "
+        f"({seconds(late.typical_s + late.excess_s)} against {seconds(late.typical_s)})",
+        spots=spots, next_step=f"look why rank {late.rank}{host} {part} longer; leave its node out to check",
+        certainty="certain" if len(across.ranks) > 2 else "likely", score=share,
+        severity=None if times[0].on_device else "info", ranks=(late.rank,),
+        numbers={"waited_frac": share, "part": late.excess_part.removesuffix("_s"), "excess_s": late.excess_s},
+        gain=Gain(step_time_frac=share, how="measured: no rank waits for the last one"),
+    )  # fmt: skip
+
+
+def _last_frac(times: Sequence[RankTime], rank: int) -> float:
+    """Share of the steps in which this rank came last."""
+    steps = {time.step for time in times}
+    by_step = [waits_s([time for time in times if time.step == step]) for step in steps]
+    compared = [waits for waits in by_step if len(waits) > 1 and rank in waits]
+    return sum(waits[rank] <= min(waits.values()) for waits in compared) / len(compared) if compared else 0.0
 
 
 @finding_rule(
