@@ -131,9 +131,12 @@ def _happening(
 def _time(line: Line) -> float | None:
     """Of `dmesg -T` and of loggers that write the year; a clock without a year says no day."""
     clock = _CLOCK.match(line.raw)
-    if clock is None:
-        return line.at_s
+    return line.at_s if clock is None else day_time_s(clock["day"])
+
+
+def day_time_s(text: str) -> float | None:
+    """`Mon Nov 16 19:00:00 2026`, read as UTC."""
     try:
-        return float(calendar.timegm(time.strptime(re.sub(r" +", " ", clock["day"]), "%a %b %d %H:%M:%S %Y")))
+        return float(calendar.timegm(time.strptime(re.sub(r" +", " ", text.strip()), "%a %b %d %H:%M:%S %Y")))
     except ValueError:
         return None
