@@ -39,6 +39,9 @@ def test_an_exchange_that_runs_alone(tmp_path: Path) -> None:
         collective(30, 68, group="mesh_dp"),  # 30 of 38 ms are hidden
         collective(60, 100, group="TENSOR_MODEL_PARALLEL_GROUP"),  # the next layer needs it
         collective(60, 68, group="mesh_dp"),  # 8 % of the step
+        collective(
+            60, 100, name="ncclDevKernel_SendRecv", group="", **{"Collective name": "all_to_all"}
+        ),  # data of layers
     ],
 )
 def test_near_misses_of_overlap(tmp_path: Path, exchange: Event) -> None:

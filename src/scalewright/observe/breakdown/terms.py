@@ -80,6 +80,8 @@ def term_table(evidence: Evidence) -> TermTable | None:
         return None
     measured = measured_terms_s(times, axis_sizes(evidence))
     predicted, leaves = predicted_terms_s(evidence.prediction)
+    if not times[0].is_traced:
+        measured, predicted, leaves = _with_update(measured, predicted, leaves)
     names = dict.fromkeys((*predicted, *(name for name, seconds in measured.items() if seconds)))
     rows = tuple(
         TermRow(name=n, leaves=leaves.get(n, ()), predicted_s=predicted.get(n), measured_s=measured.get(n))
@@ -89,6 +91,19 @@ def term_table(evidence: Evidence) -> TermTable | None:
         rows=rows, predicted_s=sum(predicted.values()) if predicted else None,
         measured_s=fmean(time.step_s for time in times), is_traced=times[0].is_traced,
     )  # fmt: skip
+
+
+def _with_update(
+    measured: dict[str, float], predicted: dict[str, float], leaves: dict[str, tuple[str, ...]]
+) -> tuple[dict[str, float], dict[str, float], dict[str, tuple[str, ...]]]:
+    """A run's own measurement has the optimizer and copies in its computing: so they are added up here as well."""
+    inside = [name for name in ("compute", "optimizer", "copies") if name in predicted]
+    rows = {name: value for name, value in measured.items() if name not in ("optimizer", "copies")}
+    if not inside:
+        return rows, predicted, leaves
+    others = {name: value for name, value in predicted.items() if name not in inside}
+    joined = tuple(leaf for name in inside for leaf in leaves[name])
+    return rows, {"compute": sum(predicted[name] for name in inside), **others}, {**leaves, "compute": joined}
 
 
 def measured_terms_s(times: Sequence[RankTime], sizes: Mapping[str, int | None]) -> dict[str, float]:

@@ -15,6 +15,8 @@ from scalewright.records.types import Severity
 
 HIDEABLE = ("data_parallel", "gradient_exchange", "other_communication")
 """Exchanges that do not depend on the layer that runs beside them; those of tensor parallelism do."""
+HIDEABLE_NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "collective")
+"""Messages and all-to-alls carry activations, which the next layer needs."""
 EXPOSED_FRAC = 0.10
 """Share of a step in exchanges that could be hidden, from which hiding them is worth the work."""
 HIDDEN_FRAC = 0.5
@@ -98,11 +100,12 @@ def poor_overlap(evidence: Evidence, context: Context) -> Iterator[Seen]:
 
 
 def _of_terms(time: RankTime, by_collective_s: Mapping[str, float], sizes: Mapping[str, int | None]) -> float:
-    return sum(
-        seconds
-        for key, seconds in by_collective_s.items()
-        if communication_term(key, time.group_ranks, sizes) in HIDEABLE
-    )
+    return sum(seconds for key, seconds in by_collective_s.items() if _is_hideable(key, time, sizes))
+
+
+def _is_hideable(key: str, time: RankTime, sizes: Mapping[str, int | None]) -> bool:
+    name = key.partition("/")[0]
+    return name in HIDEABLE_NAMES and communication_term(key, time.group_ranks, sizes) in HIDEABLE
 
 
 def _largest(times: Sequence[RankTime], sizes: Mapping[str, int | None]) -> str:
@@ -110,7 +113,7 @@ def _largest(times: Sequence[RankTime], sizes: Mapping[str, int | None]) -> str:
     sums: dict[str, float] = {}
     for time in times:
         for key, value in time.exposed_by_collective_s.items():
-            if communication_term(key, time.group_ranks, sizes) in HIDEABLE:
+            if _is_hideable(key, time, sizes):
                 sums[key] = sums.get(key, 0.0) + value
     return collective_words(max(sums, key=lambda key: sums[key])) if sums else "the exchange"
 

@@ -55,6 +55,9 @@ class KinetoReader:
             source.problem(problem)
         if len(times) == 1 and times[0].step is None and (match := _STEP_IN_NAME.search(source.path.name)):
             times = [replace(times[0], step=int(match.group(1)))]
+        remark = _how_steps_are_marked(line) if times else ""
+        if remark and remark not in into.notes:
+            into.notes.append(remark)
         if times and not is_stated:
             into.notes.append(f"{source.name} does not say its rank: it is counted as rank {rank}.")
         into.add(times)
@@ -106,10 +109,15 @@ def _problems(result: ScanResult, line: Timeline, *, num_times: int) -> list[str
         problems.append(f"kernels of {num_devices(line)} devices in one trace: the busiest one is counted")
     if not num_times:
         problems.append(_why_nothing(result, line))
-    elif (by := steps_of(line).marked_by) != "annotation":
-        bounds = "calls of the optimizer bound the steps" if by == "optimizer" else "all of it counts as one step"
-        problems.append(f"no ProfilerStep annotation: {bounds}")
     return problems
+
+
+def _how_steps_are_marked(line: Timeline) -> str:
+    """A remark where a trace has no annotation of its steps; empty where it has."""
+    return {
+        "optimizer": "Traces without ProfilerStep annotations: calls of the optimizer bound their steps.",
+        "nothing": "Traces without ProfilerStep annotations: each counts as one step.",
+    }.get(steps_of(line).marked_by, "")
 
 
 def _why_nothing(result: ScanResult, line: Timeline) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from scalewright.observe.breakdown.summary import BreakdownSummary, breakdown_summary
 from scalewright.observe.evidence.evidence import Evidence, SourceFact
 from scalewright.observe.evidence.series import step_series
 from scalewright.observe.findings.rule import Explained
@@ -30,6 +31,11 @@ class Explanation:
         return any(one.severity != "info" for one in self.findings)
 
     @property
+    def breakdown(self) -> BreakdownSummary | None:
+        """Where the time of a step goes; None where nothing tells it."""
+        return breakdown_summary(self.evidence)
+
+    @property
     def kinds(self) -> dict[str, list[SourceFact]]:
         """Sources by what they are."""
         kinds: dict[str, list[SourceFact]] = {}
@@ -46,6 +52,7 @@ class Explanation:
             "num_ranks": len(series.ranks),
             "step_time_s": series.median_s,
             "findings": [_finding(one) for one in self.findings],
+            "breakdown": None if self.breakdown is None else self.breakdown.as_document(),
             "missing": list(self.missing),
             "sources": [asdict(source) for source in self.evidence.sources],
             "settings": {name: value for name, (value, _) in sorted(self.evidence.settings.items())},

@@ -14,6 +14,7 @@ from scalewright.observe.evidence.facts import Spot
 from scalewright.observe.evidence.series import step_series
 from scalewright.observe.findings.rule import Explained, FindingRule
 from scalewright.report.console import plain_table
+from scalewright.report.explain.breakdown import print_breakdown
 from scalewright.report.explain.document import Explanation
 
 STYLES = {"info": "cyan", "warning": "yellow", "error": "red"}
@@ -37,6 +38,8 @@ def print_explanation(console: Console, explanation: Explanation, *, shows_all: 
         print_finding(console, one, number=0)
     if len(quiet) > MOST_NOTES and not shows_all:
         console.print(f"\n{len(quiet) - MOST_NOTES} more notes: see --json")
+    if (breakdown := explanation.breakdown) is not None:
+        print_breakdown(console, breakdown)
     _print_missing(console, explanation)
 
 
