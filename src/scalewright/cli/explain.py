@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import AsJson, OutFile, print_json
+from scalewright.cli.options import AsJson, OutFile, print_json, report_written
 
 if TYPE_CHECKING:
     from scalewright.report.explain.document import Explanation
@@ -20,6 +20,10 @@ Targets = Annotated[
 ]
 RuleName = Annotated[str, typer.Option("--rule", metavar="RULE", help="Describe one rule.")]
 ListRules = Annotated[bool, typer.Option("--list", help="List all rules.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Explain a live run again and again; print what is new.")]
+PageFile = Annotated[
+    Path | None, typer.Option("--page", metavar="FILE", help="Write a page: findings with plots: .html.")
+]
 ShowAll = Annotated[bool, typer.Option("--all", help="Show all notes too.")]
 
 
@@ -27,6 +31,8 @@ def run(
     targets: Targets = None,
     as_json: AsJson = False,
     out: OutFile = None,
+    page: PageFile = None,
+    watch: Watch = False,
     show_all: ShowAll = False,
     rule: RuleName = "",
     list_rules: ListRules = False,
@@ -42,7 +48,16 @@ def run(
         return
     if not targets:
         raise ConfigError("nothing to explain: name a run directory, a log, a trace, a folder of them, or a job id")
-    explanation = _explanation(targets)
+    if page is not None and page.suffix.lower() != ".html":
+        raise ConfigError(f"--page {str(page)!r} names no page: end it in .html")
+    if watch and as_json:
+        raise ConfigError("--watch prints findings as they appear, and --json one document: choose one of them")
+    explanation = _watched(targets) if watch else _explanation(targets)
+    if page is not None:
+        from scalewright.report.explain.page import write_explanation_page
+
+        write_explanation_page(page, explanation)
+        report_written(page)
     if not print_json(explanation.document(), out=out, as_json=as_json):
         print_explanation(answer_console(), explanation, shows_all=show_all)
     raise typer.Exit(ExitCode.NO if explanation.is_alarming else ExitCode.YES)
@@ -52,6 +67,13 @@ def _explanation(targets: list[str]) -> Explanation:
     from scalewright.report.explain.build import explained_paths
 
     return explained_paths([Path(target) for target in targets])
+
+
+def _watched(targets: list[str]) -> Explanation:
+    from scalewright.report.console import answer_console
+    from scalewright.report.explain.watch import watch
+
+    return watch(answer_console(), [Path(target) for target in targets])
 
 
 def _print_rules(name: str) -> None:

@@ -13,7 +13,7 @@ PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw time, rate, split, memory, energy: .png, .svg or .pdf.")
 ]
 PageFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write a page of rollouts and training over time: .html.")
+    Path | None, typer.Option(metavar="FILE", help="Write a page: findings, plots, rollouts over time: .html.")
 ]
 
 

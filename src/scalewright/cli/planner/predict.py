@@ -41,6 +41,9 @@ CheckpointText = Annotated[str, typer.Option(help="sync, or async: one copy of t
 TokensText = Annotated[
     str | None, typer.Option(help="Tokens of a whole run, such as 300B: its time, GPU-hours and cost as well.")
 ]
+WhatIfText = Annotated[
+    str | None, typer.Option(help="Also predict with this set otherwise: mbs=8, tp=4,dp=16, precision=fp8.")
+]
 PlotFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw roofline, time and memory: .png, .svg or .pdf.")
 ]
@@ -65,6 +68,7 @@ def run(
     samples: SamplesText = "shards",
     checkpoint: CheckpointText = "sync",
     tokens: TokensText = None,
+    what_if: WhatIfText = None,
     explain: ExplainStep = False,
     explain_all: ExplainAll = False,
     as_json: AsJson = False,
@@ -76,12 +80,14 @@ def run(
     from scalewright.catalog.library import open_catalog
     from scalewright.errors import ConfigError
     from scalewright.planner.answer import answer
+    from scalewright.planner.plan import prediction_body, what_if_body
     from scalewright.planner.question import ask
     from scalewright.planner.whole_run import run_with
     from scalewright.records.types import ExitCode
     from scalewright.report.console import answer_console
     from scalewright.report.figure_file import check_plot
     from scalewright.report.planner.answer import print_answer, print_explanation
+    from scalewright.report.planner.plan import print_what_if
     from scalewright.report.planner.roofline import plot_prediction
     from scalewright.report.planner.whole_run import print_run
 
@@ -99,6 +105,8 @@ def run(
     )  # fmt: skip
     whole = None if tokens is None else run_with(library, prediction, tokens=tokens, checkpoint=checkpoint)
     document = prediction.document() | ({} if whole is None else {"whole_run": whole.as_dict()})
+    change = None if what_if is None else prediction.what_if(what_if)
+    document |= {} if change is None else {"what_if": what_if_body(change)}
     if plot is not None:
         plot_prediction(plot, prediction)
         report_written(plot)
@@ -106,6 +114,8 @@ def run(
         print_answer(answer_console(), prediction)
         if whole is not None:
             print_run(answer_console(), whole.as_dict(), origin="as asked", details=explain or explain_all)
+        if change is not None:
+            print_what_if(answer_console(), {**document, "best": prediction_body(change.before)})
         if explain or explain_all:
             print_explanation(answer_console(), prediction, library, whole=explain_all)
     raise typer.Exit(ExitCode.YES if prediction.fits else ExitCode.NO)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime
+from scalewright.observe.findings.host import busy_machine
 from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
@@ -15,6 +16,8 @@ BOUND_FRAC = 0.4
 UNEXPECTED_FACTOR = 2.0
 UNEXPECTED_FRAC = 0.2
 """Where a prediction says how long it should take: a warning from twice that, and this share of the step."""
+STARVED_FRAC = 0.6
+"""Less may be threads of the library that get no core, where other work uses the machine."""
 NOTED_FRAC = 0.15
 """Below it, hiding more communication gains little."""
 
@@ -34,7 +37,6 @@ NOTED_FRAC = 0.15
                 "oversubscribed-threads", "throttled-clocks", "data-loader-bound"),
 )  # fmt: skip
 def communication_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
-    del context
     shares = transfer_shares(evidence)
     if not shares:
         return
@@ -54,6 +56,8 @@ def communication_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
         if is_bound:
             saved = max(share - expected_s / step_s, 0.0)
             how = "measured against predicted: communication as fast as the prediction expects"
+    if share < STARVED_FRAC and next(busy_machine(evidence, context), None) is not None:
+        is_bound = False
     yield Seen(
         message=f"exposed communication takes {percent(share)} of a step ({seconds(share * step_s)} of "
         f"{seconds(step_s)}){of}",

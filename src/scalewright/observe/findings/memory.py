@@ -58,7 +58,7 @@ def memory_growing(evidence: Evidence, context: Context) -> Iterator[Seen]:
     left = (
         ""
         if not limit or limit <= last_bytes
-        else f"; {size(limit)} are full after {(limit - last_bytes) / each:,.0f} more"
+        else f"; {size(limit)} are full after {(limit - last_bytes) / each:,.0f} more steps"
     )
     yield Seen(
         message=f"memory of {ranks_named(sorted(growing))} grows by {size(each)} a step, from {size(first_bytes)} to "

@@ -103,9 +103,14 @@ def _print_spot(console: Console, spot: Spot) -> None:
     console.print(f"   at {place}", markup=False, soft_wrap=True)
     if spot.text:
         room = max(console.width - len(INDENT) - 2, 20)
-        text = "".join(c if c.isprintable() else "." for c in spot.text.strip())
+        text = "".join(c if c.isprintable() else "." for c in _interesting(spot.text.strip()))
         shown = text if len(text) <= room else f"{text[: room - 3]}..."
         console.print(f"{INDENT}| {shown}", markup=False, soft_wrap=True, no_wrap=True)
+
+
+def _interesting(text: str) -> str:
+    """An event of ours begins with its time, job and host: the step and the value come after them."""
+    return f"...{text[at:]}" if text.startswith('{"time":') and (at := text.find('"step":')) > 0 else text
 
 
 def _print_missing(console: Console, explanation: Explanation) -> None:

@@ -30,26 +30,30 @@ from scalewright.report.hybrid.figures import (
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-STYLES = ("study.css", "pipeline.css", "hybrid.css")
+STYLES = ("study.css", "pipeline.css", "hybrid.css", "explain.css")
 MAX_KINDS = 3
 """Largest kinds of work that the table of roles names."""
 MAX_RESTARTS = 20
 
 
-def write_run_page(path: Path, shown: HybridShown, *, title: str, version: str, summary: list[str]) -> None:
+def write_run_page(
+    path: Path, shown: HybridShown, *, title: str, version: str, summary: list[str], findings: Markup | str = ""
+) -> None:
     """One file that loads nothing else. `summary`: sentences about the stage, above the section."""
-    environment = _environment()
+    environment = page_environment()
     template = environment.from_string(page_text("run.html"))
     css = "\n".join(page_text(name) for name in STYLES)
     section = hybrid_section(shown, title="Rollouts and training over time")
     from markupsafe import Markup
 
     write_text(
-        path, template.render(title=title, version=version, summary=summary, css=Markup(css), section=section)
+        path, template.render(
+            title=title, version=version, summary=summary, css=Markup(css), section=section, findings=findings
+        )
     )  # fmt: skip
 
 
-def _environment() -> Any:
+def page_environment() -> Any:
     try:
         import jinja2
     except ModuleNotFoundError as error:
@@ -65,7 +69,7 @@ def hybrid_section(shown: HybridShown, *, title: str = "") -> Markup:
     """The section of one run. It has no ids, so a page may have several."""
     from markupsafe import Markup
 
-    template = _environment().from_string(page_text("hybrid.html"))
+    template = page_environment().from_string(page_text("hybrid.html"))
     kinds = [kind for kind in KIND_COLOURS if any(kind in lane.seconds_by_kind for lane in shown.lanes)]
     return Markup(
         template.render(

@@ -23,6 +23,8 @@ from scalewright.records.measurements import Measurements, read_measurements
 from scalewright.records.reasoning import StageRecord, read_stage
 from scalewright.records.run_directory import RunDirectory
 from scalewright.report.bench.measurements import print_measurements
+from scalewright.report.explain.build import explained_paths
+from scalewright.report.explain.page import findings_section, write_explanation_page
 from scalewright.report.hybrid.page import write_run_page
 from scalewright.report.hybrid.plot import plot_hybrid
 from scalewright.report.hybrid.terminal import print_hybrid
@@ -55,7 +57,7 @@ class TrainingReport:
         plot_run(path, self.run, self.summary)
 
     def write_page(self, path: Path) -> None:
-        raise _no_page(path, self.run.directory.path)
+        write_explanation_page(path, explained_paths([self.run.directory.path]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +119,14 @@ class StageReport:
         if record is not None:
             title = f"{title}: {record.stage} of {record.model}"
             summary += [] if record.accuracy is None else [_sentence(accuracy_sentence(record.accuracy))]
-        write_run_page(path, self.hybrid, title=title, version=__version__, summary=summary)
+        findings = findings_section(explained_paths([self.directory.path]).findings, [])
+        write_run_page(path, self.hybrid, title=title, version=__version__, summary=summary, findings=findings)
 
 
 def _no_page(path: Path, run: Path) -> ConfigError:
     return ConfigError(
-        f"--page {str(path)!r}: {run} has no page: only a stage that trains on answers of its own has one; "
-        "print it without --page"
+        f"--page {str(path)!r}: {run} has no page: only a training run and a stage that trains on answers of its own "
+        "have one; print it without --page"
     )
 
 
