@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -212,3 +213,19 @@ def test_servers(tmp_path: Path) -> None:
     assert vllm.values["kv_cache_frac"] == pytest.approx(0.677)
     assert (vllm.values["waiting_requests"], prefill.values["prompt_tokens_per_s"]) == (2995.0, 14.39)
     assert_step(decode, dialect="sglang", tokens_per_s=120.5)
+
+
+def test_trainer_state(tmp_path: Path) -> None:
+    history = [
+        {"epoch": 0.1, "grad_norm": 1.5, "learning_rate": 1e-5, "loss": 2.5, "step": 10},
+        {"epoch": 0.2, "loss": 2.25, "step": 20},
+        {"epoch": 0.2, "eval_loss": 2.4, "eval_runtime": 3.0, "step": 20},
+        {"epoch": 0.2, "step": 20, "train_loss": 2.4, "train_runtime": 60.0},
+    ]
+    state = {"best_metric": None, "global_step": 20, "max_steps": 40, "is_world_process_zero": True, "log_history": history}
+    evidence = read_text(tmp_path, json.dumps(state, indent=2), "anything")
+    assert [(fact.step, fact.loss, fact.num_steps, fact.last_step) for fact in evidence.steps] == [(10, 2.5, 1, 40), (20, 2.25, 10, 40)]
+    assert [one.kind for one in evidence.happenings] == ["validation", "finished"]
+    assert evidence.sources[0].kind == "hugging face trainer state"
+    cut = read_text(tmp_path, json.dumps(state, indent=2)[:300], "cut")
+    assert "no whole JSON" in cut.sources[0].problem

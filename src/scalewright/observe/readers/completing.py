@@ -8,7 +8,7 @@ from typing import Any
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
 
-FIXED_LENGTH = ("megatron", "torchtitan", "nemo", "deepspeed")
+FIXED_LENGTH = ("megatron", "torchtitan", "nemo", "deepspeed", "mlperf")
 """Programs whose samples all have the sequence length of the settings."""
 
 

@@ -15,7 +15,9 @@ _TIMER = re.compile(
     r"(?:epoch=(\d+)/micro_step=(\d+)/global_step=(\d+)|(\d+)/(\d+)), (?:RunningAvg)?SamplesPerSec=(.*)"
 )
 _PIPELINE = re.compile(rf"steps: (\d+) loss: ({NUMBER}|nan|inf) iter time \(s\): ({NUMBER}) samples/sec: ({NUMBER})")
-_CHAT_STEP = re.compile(r"Epoch:?\s*(\d+)\s*\|\s*Step:?\s*(\d+)\s*\|.*?(?:Actor|act)[ _][Ll]oss:\s*([-\w.+]+)")
+_CHAT_STEP = re.compile(r"epoch:?\s*(\d+)\s*\|\s*step:?\s*(\d+)\s*\|.*?act(?:or)?[ _]loss:\s*([-\w.+]+)", re.IGNORECASE)
+_CHAT_PARTS = re.compile(rf"(End-to-End|Generation|Training)\s*=> Latency: ({NUMBER})s(?:.*?Batch Size: (\d+))?")
+_CHAT_PART_NAMES = {"End-to-End": "time_s", "Generation": "part:generation", "Training": "part:training"}
 _CHAT_PAIR = re.compile(rf"\|?\s*([A-Za-z][\w .]*?)\s*=\s*({NUMBER})s?\s*(?:\(\s*{NUMBER}%\s*\))?")
 _REWARD = re.compile(rf"[Aa]verage reward(?: score)?:\s*({NUMBER})")
 CHAT_NAMES = {
@@ -28,7 +30,16 @@ class DeepspeedReader(LineReader):
     """The engine's report of steps, its throughput timer, its breakdown, and the report of RLHF."""
 
     kind = "deepspeed log"
-    hints = (", skipped=", "SamplesPerSec=", "iter time (s)", "E2E latency=", "verage reward", "Actor Loss", "act_loss")
+    hints = (
+        ", skipped=",
+        "SamplesPerSec=",
+        "iter time (s)",
+        "E2E latency=",
+        "verage reward",
+        "Actor Loss",
+        "act_loss",
+        "=> Latency:",
+    )
 
     def __init__(self) -> None:
         self._clock = Clock()
@@ -54,11 +65,15 @@ class DeepspeedReader(LineReader):
             self._step = int(match[2])
             report = Report()
             report.fields["loss"] = number(match[3])
-            yield report.fact(self._step, line.spot, "deepspeed-chat", rank=self._rank(line), at_s=line.at_s)
+            yield report.fact(self._step, line.spot, "deepspeed-chat", rank=line.rank, at_s=line.at_s)
+        elif self._step is not None and (match := _CHAT_PARTS.search(text)):
+            report = Report()
+            report.put(Name(_CHAT_PART_NAMES[match[1]]), "", float(match[2]))
+            yield report.fact(self._step, line.spot, "deepspeed-chat", rank=line.rank)
         elif self._step is not None and (match := _REWARD.search(text)):
             report = Report()
             report.fields["reward"] = float(match[1])
-            yield report.fact(self._step, line.spot, "deepspeed-chat", rank=self._rank(line))
+            yield report.fact(self._step, line.spot, "deepspeed-chat", rank=line.rank)
 
     def _rank(self, line: Line) -> int | None:
         """Of the line, or of the last `[Rank N]` above it: the throughput timer does not print its own."""
@@ -113,4 +128,4 @@ class DeepspeedReader(LineReader):
             # Without a line that says the step, reports are counted.
             self._num_chat += 1
         step = self._num_chat if self._step is None else self._step
-        return report.fact(step, line.spot, "deepspeed-chat", rank=self._rank(line), at_s=line.at_s)
+        return report.fact(step, line.spot, "deepspeed-chat", rank=line.rank, at_s=line.at_s)

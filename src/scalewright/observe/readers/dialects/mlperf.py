@@ -1,5 +1,5 @@
 """MLPerf training logs: `:::MLLOG` and a JSON object. Some lack `time_ms`; steps stand in the metadata or are counted
-in samples."""
+in samples. Some programs count samples and call them `step`: that shows when an event of the same count says so."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ class MlperfReader(LineReader):
     def __init__(self) -> None:
         self._num_samples: float | None = None
         self._num_counted = 0
+        self._samples_counts: set[int] = set()
+        self._held: list[tuple[int, bool, Report, Line, float | None]] = []
+        """Reports of steps: number, whether it is surely a step, values, line, time."""
 
     def take(self, line: Line) -> Iterator[Item]:
         text = line.text
@@ -54,17 +57,21 @@ class MlperfReader(LineReader):
         metadata = metadata if isinstance(metadata, dict) else {}
         time_ms = number(entry.get("time_ms"))
         at_s = time_ms * units.MILLI if time_ms is not None else line.at_s
+        samples = number(metadata.get("samples_count"))
+        if samples is not None:
+            self._samples_counts.add(int(samples))
         key, value = str(entry.get("key", "")), entry.get("value")
         if key in SETTINGS and isinstance(value, int | float | str):
             if key == "global_batch_size":
                 self._num_samples = number(value)
             yield Stated(SETTINGS[key], str(value), line.spot)
         elif key in STATS:
-            yield from self._stats(line, key, value, metadata, at_s)
+            self._stats(line, key, value, metadata, at_s)
+            line.is_taken = True
         elif key in ("eval_accuracy", "eval_loss", "run_start", "run_stop"):
             yield self._event(line, key, value, metadata, at_s)
 
-    def _stats(self, line: Line, key: str, value: Any, metadata: dict[str, Any], at_s: float | None) -> Iterator[Item]:
+    def _stats(self, line: Line, key: str, value: Any, metadata: dict[str, Any], at_s: float | None) -> None:
         report = Report()
         report.put_all(value if isinstance(value, dict) else {key: value}, NAMES)
         if "lr" in metadata:
@@ -73,19 +80,38 @@ class MlperfReader(LineReader):
         if rate is not None:
             report.values["samples_per_s"] = rate
         if report:
-            yield report.fact(self._step(metadata), line.spot, "mlperf", rank=line.rank, at_s=at_s)
+            step, is_sure = self._step(metadata)
+            self._held.append((step, is_sure, report, line, at_s))
 
-    def _step(self, metadata: dict[str, Any]) -> int:
-        """Of the metadata; from samples and the batch where it is not there; counted where both are missing."""
+    def _step(self, metadata: dict[str, Any]) -> tuple[int, bool]:
+        """Of the metadata; from samples and the batch where it is not there; counted where both are missing. And
+        whether it is surely a step."""
+        samples = number(metadata.get("samples_count"))
         for name in ("step", "step_num", "iteration", "global_step"):
             step = number(metadata.get(name))
             if step is not None:
-                return int(step)
-        samples = number(metadata.get("samples_count"))
+                return int(step), samples is not None
         if samples is not None and self._num_samples:
-            return int(samples / self._num_samples)
+            return int(samples / self._num_samples), True
         self._num_counted += 1
-        return self._num_counted
+        return self._num_counted, True
+
+    def end(self) -> Iterator[Item]:
+        batch = self._num_samples
+        are_samples = batch is not None and batch > 1 and any(
+            not is_sure and step in self._samples_counts for step, is_sure, *_ in self._held
+        )  # fmt: skip
+        last: int | None = None
+        for counted, is_sure, report, line, at_s in self._held:
+            step = int(counted / batch) if are_samples and batch and not is_sure else counted
+            rate = report.values.get("samples_per_s")
+            if batch:
+                report.fields["num_samples"] = batch
+                if rate and "time_s" not in report.fields:
+                    report.fields["time_s"] = batch / rate
+            num_steps = step - last if last is not None and step > last else 1
+            last = step
+            yield report.fact(step, line.spot, "mlperf", rank=line.rank, at_s=at_s, num_steps=num_steps)
 
     def _event(self, line: Line, key: str, value: Any, metadata: dict[str, Any], at_s: float | None) -> Item:
         measured = number(value)

@@ -9,6 +9,8 @@ from scalewright.observe.readers.reader import Item, LineReader, Stated
 from scalewright.observe.readers.source import Line
 
 _DOTTED = re.compile(r"^\s*([A-Za-z_]\w*)\s?\.{3,}\s?(.*?)\s*$")
+_TYPED = re.compile(r"^\s*([a-z_]\w*)\s+: (.*) \((?:int|str|bool|float)\)\s*$")
+"""Primus: `  num_layers      : 8 (int)`."""
 _WORLD = re.compile(r"([a-z][a-z-]*?)[- ]?(?:world )?size:\s*(\d+)")
 _WORLD_NAMES = {
     "using world": "num_ranks", "using": "num_ranks", "data-parallel": "dp", "context-parallel": "cp",
@@ -52,6 +54,10 @@ class SettingsReader(LineReader):
         "DeepSpeed info: version=",
         "PyTorch version",
         "torch version",
+        " (int)",
+        " (str)",
+        " (bool)",
+        " (float)",
     )
 
     def __init__(self) -> None:
@@ -62,6 +68,10 @@ class SettingsReader(LineReader):
         if "......" in text:
             match = _DOTTED.match(text)
             if match and self._num < MOST_SETTINGS and not match[2].startswith(":"):
+                self._num += 1
+                yield from _dotted(line, match[1], match[2])
+        elif text.endswith(")") and (match := _TYPED.match(text)):
+            if self._num < MOST_SETTINGS:
                 self._num += 1
                 yield from _dotted(line, match[1], match[2])
         elif "using world size:" in text:
