@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.observe.readers.log_cases import assert_step
 
 from scalewright.observe.readers.reading import read_evidence
-from tests.observe.readers.log_cases import assert_step
 
 LOGS = Path(__file__).parents[2] / "golden" / "logs"
 GIB = 2.0**30

@@ -222,9 +222,18 @@ def test_trainer_state(tmp_path: Path) -> None:
         {"epoch": 0.2, "eval_loss": 2.4, "eval_runtime": 3.0, "step": 20},
         {"epoch": 0.2, "step": 20, "train_loss": 2.4, "train_runtime": 60.0},
     ]
-    state = {"best_metric": None, "global_step": 20, "max_steps": 40, "is_world_process_zero": True, "log_history": history}
+    state = {
+        "best_metric": None,
+        "global_step": 20,
+        "max_steps": 40,
+        "is_world_process_zero": True,
+        "log_history": history,
+    }
     evidence = read_text(tmp_path, json.dumps(state, indent=2), "anything")
-    assert [(fact.step, fact.loss, fact.num_steps, fact.last_step) for fact in evidence.steps] == [(10, 2.5, 1, 40), (20, 2.25, 10, 40)]
+    assert [(fact.step, fact.loss, fact.num_steps, fact.last_step) for fact in evidence.steps] == [
+        (10, 2.5, 1, 40),
+        (20, 2.25, 10, 40),
+    ]
     assert [one.kind for one in evidence.happenings] == ["validation", "finished"]
     assert evidence.sources[0].kind == "hugging face trainer state"
     cut = read_text(tmp_path, json.dumps(state, indent=2)[:300], "cut")

@@ -21,11 +21,12 @@ from scalewright.observe.readers.kineto import KinetoReader
 from scalewright.observe.readers.machines import machine_line_readers, machine_whole_readers
 from scalewright.observe.readers.reader import FolderReader, LineReader, Reader
 from scalewright.observe.readers.run_folder import RunFolderReader
+from scalewright.observe.readers.trainer_state import TrainerStateReader
 
 
 def whole_readers() -> list[Reader]:
     """Readers of whole files, new ones for every call."""
-    return [KinetoReader(), *machine_whole_readers()]
+    return [KinetoReader(), TrainerStateReader(), *machine_whole_readers()]
 
 
 def folder_readers() -> list[FolderReader]:

@@ -59,7 +59,8 @@ def _add(entry: dict[str, Any], source: Source, into: Evidence, last_step: int |
         into.steps.append(report.fact(int(step), spot, "huggingface", last_step=last_step, num_steps=num_steps))
     elif any(key.startswith(("eval_", "train_runtime")) for key in entry):
         values = {key: value for key, text in entry.items() if (value := number(text)) is not None}
-        kind = "finished" if "train_runtime" in entry else "validation"
-        into.happenings.append(
-            Happening(kind="finished" if kind == "finished" else "validation", spot=spot, message=kind, step=int(step), values=values)
-        )  # fmt: skip
+        has_ended = "train_runtime" in entry
+        into.happenings.append(Happening(
+            kind="finished" if has_ended else "validation", spot=spot, step=int(step), values=values,
+            message="training finished" if has_ended else "evaluation",
+        ))  # fmt: skip
