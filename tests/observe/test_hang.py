@@ -212,3 +212,39 @@ def test_the_content_says_the_rank_where_the_name_does_not(tmp_path: Path) -> No
     (tmp_path / "dump.bin2").write_bytes(pickle.dumps(recorder.document(), protocol=4))
     (dump,) = read_evidence([tmp_path]).flight_dumps
     assert dump.rank == 6
+
+
+def watchdog(rank: int, sequence: int, *, last: int, completed: int, name: str = "ALLREDUCE") -> str:
+    start = f"[rank{rank}]:[E1003 18:37:01.83 ProcessGroupNCCL.cpp:607]"
+    return (
+        f"{start} [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={sequence}, "
+        f"OpType={name}, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800017 milliseconds before timing out.\n"
+        f"{start} [PG 0 (default_pg) Rank {rank}] Exception (either an error or timeout) detected by watchdog at work: "
+        f"{sequence}, last enqueued NCCL work: {last}, last completed NCCL work: {completed}.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "ranks", "certainty"),
+    [
+        ([watchdog(rank, 78, last=79, completed=77, name="BROADCAST") for rank in (1, 2, 3)]
+         + ["[rank0]: [PG 0 (default_pg) Rank 0] Received a dump signal due to a collective timeout from rank 1 and we "
+            "will try our best to dump the debug info. Last enqueued NCCL work: 77, last completed NCCL work: 77.\n"],
+         "not_joined", (0,), "certain"),
+        ([watchdog(rank, 78, last=79, completed=77) for rank in (0, 1, 3)] + ["[rank2]: hello\n"]
+         + ["n1:1:1 [0] NCCL INFO comm 0x5 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"],
+         "not_joined", (2,), "likely"),
+        ([watchdog(rank, 78, last=79, completed=77, name="BARRIER" if rank == 2 else "ALLREDUCE") for rank in range(4)],
+         "mismatch", (2,), "likely"),
+        ([watchdog(rank, 78, last=79, completed=77) for rank in range(4)], "undecided", (), "possible"),
+    ],
+    ids=["behind", "silent", "other operation", "all alike"],
+)  # fmt: skip
+def test_logs_of_watchdogs_without_dumps(
+    tmp_path: Path, lines: list[str], kind: str, ranks: tuple[int, ...], certainty: str
+) -> None:
+    (tmp_path / "job.log").write_text("".join(lines))
+    (stall,) = stalls(read_evidence([tmp_path]))
+    assert (stall.kind, stall.ranks, stall.certainty) == (kind, ranks, certainty)
+    assert stall.sequence == 78
+    assert stall.spots

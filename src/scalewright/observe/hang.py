@@ -17,6 +17,7 @@ from scalewright.observe.evidence.facts import Spot
 from scalewright.observe.evidence.flight import FlightEntry
 from scalewright.observe.findings.rule import Certainty
 from scalewright.observe.hang_board import AWAITED, GroupKey, WaitBoard, board_of, sinks
+from scalewright.observe.hang_watchdog import GroupTimeout, group_timeouts
 from scalewright.observe.readers.flight.dump import rank_in_name
 
 StallKind = Literal["mismatch", "not_joined", "device_stopped", "no_dump", "circle", "all_joined", "undecided"]
@@ -58,7 +59,7 @@ def stalls(evidence: Evidence) -> list[Stall]:
     """Where the hang of a run began, most certain first; empty if no dump shows a rank that waits."""
     board = board_of(evidence.flight_dumps)
     if not board.dumps:
-        return []
+        return [_by_watchdog(timeout, evidence) for timeout in group_timeouts(evidence.happenings)]
     mismatches = _mismatches(board)
     # Ranks that stand in a mismatch wait for each other without end: that is its consequence, no cause of its own.
     causes = [*mismatches, *(root for root in _roots(board) if not mismatches or root.kind != "all_joined")]
@@ -348,6 +349,49 @@ def _num_elements(entry: FlightEntry) -> int:
             count *= size
         total += count
     return total
+
+
+# ---------------------------------------------------------------- watchdogs
+
+
+def _by_watchdog(timeout: GroupTimeout, evidence: Evidence) -> Stall:
+    """From logs alone: who is behind by its own watchdog, whose operation differs, or who said nothing."""
+    waiting = tuple(sorted(one.rank for one in timeout.waiting))
+    words = f"{timeout.collective or 'operation'} number {timeout.sequence}"
+    words += f" in group {timeout.group}" if timeout.group else ""
+    behind = tuple(sorted(one.rank for one in timeout.behind))
+    others = tuple(sorted(one.rank for one in timeout.ahead))
+    silent = _silent(evidence, {*waiting, *behind, *others}) if timeout.group in ("", "0") else ()
+    ranks, kind, certainty = behind, "not_joined", "certain"
+    if behind:
+        own = _verb(behind, "its", "their")
+        reason = f"{_ranks(behind, start=True)} had not issued it when the time ran out, by {own} own watchdog"
+    elif others and len(others) < len(waiting):
+        ranks, kind, certainty = others, "mismatch", "likely"
+        reason = f"{_ranks(others, start=True)} timed out in another operation"
+    elif silent:
+        ranks, kind, certainty = silent, "not_joined", "likely" if len(silent) == 1 else "possible"
+        reason = f"{_ranks(silent, start=True)} reported no timeout"
+    else:
+        ranks, kind, certainty = (), "undecided", "possible"
+        reason = "Nothing says which rank did not join"
+    spots = [one.happening.spot for one in (*timeout.behind, *timeout.ahead, *timeout.waiting)]
+    return Stall(
+        kind=kind, ranks=ranks, certainty=certainty, waiting=waiting, collective=timeout.collective,  # type: ignore[arg-type]
+        group=timeout.group, sequence=timeout.sequence, spots=tuple(spots[:4]),
+        sentence=f"{_ranks(waiting, start=True)} timed out in {words}. {reason}.",
+        missing="the flight recorders of all ranks (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1)",
+    )  # fmt: skip
+
+
+def _silent(evidence: Evidence, heard: set[int]) -> tuple[int, ...]:
+    """Ranks of the job whose watchdog said nothing; none if nothing says how many there are, or most are silent."""
+    stated = evidence.settings.get("num_ranks", ("", None))[0]
+    every = set(range(int(stated))) if stated.isdecimal() and int(stated) < 1_000_000 else {
+        one.rank for one in (*evidence.happenings, *evidence.steps) if one.rank is not None
+    }  # fmt: skip
+    silent = sorted(every - heard)
+    return tuple(silent) if len(silent) <= len(every) // 2 else ()
 
 
 # ---------------------------------------------------------------- words

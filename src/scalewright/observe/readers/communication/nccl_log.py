@@ -13,18 +13,20 @@ from scalewright.observe.readers.communication.nccl_warnings import warning_kind
 from scalewright.observe.readers.reader import Item, LineReader, Stated
 from scalewright.observe.readers.source import Line
 
-_PROCESS = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<device>\d+)\] )?(?P<rest>.*)")
+_PROCESS = re.compile(
+    r"(?P<host>[\w.-]+):(?P<pid>\d{1,15}):(?P<tid>\d{1,15}) (?:\[(?P<device>\d{1,15})\] )?(?P<rest>.*)"
+)
 _CHANNEL = re.compile(
-    r"Channel (?P<channel>\d+)(?:/\d+)? ?: (?P<one>\d+)\[\w+\] -> (?P<other>\d+)\[\w+\]"
+    r"Channel (?P<channel>\d{1,15})(?:/\d+)? ?: (?P<one>\d{1,15})\[\w+\] -> (?P<other>\d{1,15})\[\w+\]"
     r"(?: \[(?:send|receive)\])? via (?P<way>\S.*)"
 )
 _INIT = re.compile(
-    r"comm 0x\w+ rank (?P<rank>\d+) n[Rr]anks (?P<num>\d+)(?: nNodes (?P<nodes>\d+) localRanks (?P<local>\d+))?"
-    r"(?:.*? cudaDev (?P<device>\d+))?(?:.*? busId (?P<bus>\w+))?"
+    r"comm 0x\w+ rank (?P<rank>\d{1,15}) n[Rr]anks (?P<num>\d{1,15})(?: nNodes (?P<nodes>\d{1,15}) localRanks \d+)?"
+    r"(?:.*? cudaDev (?P<device>\d{1,15}))?(?:.*? busId (?P<bus>\w+))?"
 )
-_COUNTS = re.compile(r"(?P<coll>\d+) coll channels,.*? (?P<p2p>\d+) p2p channels")
+_COUNTS = re.compile(r"(?P<coll>\d{1,15}) coll channels,.*? (?P<p2p>\d{1,15}) p2p channels")
 _USING = re.compile(r"NET/(?P<net>IB|Socket|OFI\S*|\w+) ?: Using (?P<list>\[0\].*)")
-_DEVICE = re.compile(r"\[(\d+)\]([\w.@-]+)(?::\d+)?(?:/(?:uverbs\d+:)?\w+)?")
+_DEVICE = re.compile(r"\[(\d{1,15})\]([\w.@-]+)(?::\d+)?(?:/(?:uverbs\d+:)?\w+)?")
 _NETWORK = re.compile(r"Using network (?P<name>.+?)\s*$")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|FI|OFI|MSCCL)_[A-Z0-9_]+) set (?:by environment )?to (\S+?)\.?(?=\s|$)")
 _VERSION = re.compile(r"\b(?P<name>NCCL|RCCL) version ?:? (?P<version>\d[\w.+:-]*)")
@@ -88,6 +90,7 @@ class NcclLogReader(LineReader):
         parts = channel["way"].split()[0].split("/") if "AWS" not in channel["way"] else channel["way"].split("/")
         is_network = parts[0] in ("NET", "COLLNET")
         way = "/".join(parts[:2]) if is_network and len(parts) > 1 else parts[0]
+        way = "NET/OFI" if is_network and "Libfabric" in way else way
         is_direct = "GDRDMA" in channel["way"]
         key = (is_network, way, is_direct)
         one = self._ways.setdefault(key, _Way(line.spot))

@@ -15,11 +15,13 @@ _PROGRAM = re.compile(
     r"(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|sendrecv|gather|scatter|hypercube)_perf"
 )
 _NAMES = {"alltoall": "all_to_all", "sendrecv": "send"}
-_ROW = re.compile(r"^\s*(?P<size>\d+)\s+(?P<count>\d+)\s+(?P<dtype>[a-z]\w+)\s+(?P<rest>.*)$")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|N/A|inf|nan")
+_ROW = re.compile(r"^\s*(?P<size>\d{1,15})\s+(?P<count>\d{1,15})\s+(?P<dtype>[a-z]\w+)\s+(?P<rest>.*)$")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d{1,15})?|N/A|inf|nan")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([\d.]+)")
-_WRONG = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+) \[(\S+)\] (.+)")
+_WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,15})\s+(\w+)")
+_RANK = re.compile(
+    r"#\s+Rank\s+(\d{1,15})\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d{1,15}) \[(\S+)\] (.+)"
+)
 MOST_OTHER_LINES = 2000
 """Lines of other output between two rows of one table."""
 

@@ -43,7 +43,7 @@ _KINDS_BY_WORDS: tuple[tuple[str, HappeningKind], ...] = (
     (r"no socket interface found|Invalid (?:config|argument|value|usage)|invalid usage", "bad_configuration"),
 )
 _KINDS = [(re.compile(pattern), kind) for pattern, kind in _KINDS_BY_WORDS]
-_STATUS = re.compile(r"status=(\d+)|status (\d+)")
+_STATUS = re.compile(r"status=(\d{1,15})|status (\d{1,15})")
 _PEER = re.compile(r"(?:peer|to|from) ([\w.:-]+)<\d+>")
 STATUS_WORDS = {
     5: "work request flushed: an earlier operation on this connection failed",

@@ -12,20 +12,23 @@ from scalewright.observe.readers.reader import Item, LineReader
 from scalewright.observe.readers.source import Line
 
 _WHO = re.compile(
-    r"\[(?:PG (?:ID )?(?P<group>[^\]]*?) )?(?:GUID (?P<guid>\S+) )?Rank (?P<rank>\d+)\]"
+    r"\[(?:PG (?:ID )?(?P<group>[^\]]*?) )?(?:GUID (?P<guid>\S+) )?Rank (?P<rank>\d{1,15})\]"
 )  # [Rank 4], [PG 1 Rank 0], [PG ID 0 PG GUID 0(default_pg) Rank 2]
-_WORK = re.compile(r"Work(?:NCCL|Gloo|\w+)\((?P<fields>.*?)\) (?:ran|is running) for (?P<ms>\d+) milliseconds")
+_WORK = re.compile(
+    r"Work(?:NCCL|Gloo|\w+)\((?P<fields>(?:[^()]|\([^()]*\))*)\)"
+    r"(?: (?:ran|is running) for (?P<ms>\d{1,15}) milliseconds)?"
+)
 _FIELD = re.compile(r"(SeqNum|OpType|NumelIn|NumelOut|TensorShape|Timeout\(ms\))=(\[[^\]]*\]|[^,)]+)")
 _LAST = {
-    "sequence": re.compile(r"(?:watchdog at work|at work sequence id|Timeout at NCCL work|at NCCL work): (\d+)"),
-    "last_enqueued": re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+)"),
-    "last_completed": re.compile(r"[Ll]ast completed (?:NCCL )?work: (-?\d+)"),
+    "sequence": re.compile(r"(?:watchdog at work|at work sequence id|Timeout at NCCL work|at NCCL work): (\d{1,15})"),
+    "last_enqueued": re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,15})"),
+    "last_completed": re.compile(r"[Ll]ast completed (?:NCCL )?work: (-?\d{1,15})"),
 }
 _DESYNC = re.compile(
-    r"^\s*-? ?\[(?P<rank>\d+)\] (?P<what>(?:finished|joined|not (?:yet )?)[^#]*collective #(?P<number>\d+).*)"
+    r"^\s*-? ?\[(?P<rank>\d{1,15})\] (?P<what>(?:finished|joined|not (?:yet )?)[^#]*collective #(?P<number>\d{1,15}).*)"
 )
-_BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
-_STUCK = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor timed out")
+_BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d{1,15}) ms")
+_STUCK = re.compile(r"watchdog got stuck for (\d{1,15}) seconds|Heartbeat monitor timed out")
 _NAMES = {
     "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "all_reduce", "ALLGATHER": "all_gather",
     "_ALLGATHER_BASE": "all_gather", "ALLGATHER_COALESCED": "all_gather", "REDUCE_SCATTER": "reduce_scatter",
@@ -74,7 +77,7 @@ class WatchdogReader(LineReader):
         for name, pattern in _LAST.items():
             if match := pattern.search(text):
                 values[name] = float(match[1])
-        if work := _WORK.search(text):
+        if "ollective operation timeout" in text and (work := _WORK.search(text)):
             values.update(_work_values(work))
             return "collective_timeout"
         if barrier := _BARRIER.search(text):
@@ -109,7 +112,7 @@ def _kind_of_exception(text: str) -> HappeningKind | None:
 
 def _work_values(work: re.Match[str]) -> dict[str, float | str]:
     fields = dict(_FIELD.findall(work["fields"]))
-    values: dict[str, float | str] = {"waited_s": float(work["ms"]) * units.MILLI}
+    values: dict[str, float | str] = {"waited_s": float(work["ms"]) * units.MILLI} if work["ms"] else {}
     operation = fields.get("OpType", "").strip()
     if operation:
         values["collective"] = _NAMES.get(operation, operation.lower())

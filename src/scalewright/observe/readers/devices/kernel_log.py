@@ -15,21 +15,21 @@ from scalewright.observe.readers.devices.xid import XIDS
 from scalewright.observe.readers.reader import Item, LineReader
 from scalewright.observe.readers.source import Line
 
-_XID = re.compile(r"NVRM: (?:GPU at )?Xid \((?:PCI:)?(?P<bus>[\w:.]+)\): (?P<number>\d+)(?:,\s*(?P<rest>.*))?")
-_SXID = re.compile(r"SXid \((?:PCI:)?(?P<bus>[\w:.]+)\): (?P<number>\d+),?\s*(?P<rest>.*)")
-_PID = re.compile(r"pid='?(\d+)'?(?:, name=(\S+?),)?")
+_XID = re.compile(r"NVRM: (?:GPU at )?Xid \((?:PCI:)?(?P<bus>[\w:.]+)\): (?P<number>\d{1,15})(?:,\s*(?P<rest>.*))?")
+_SXID = re.compile(r"SXid \((?:PCI:)?(?P<bus>[\w:.]+)\): (?P<number>\d{1,15}),?\s*(?P<rest>.*)")
+_PID = re.compile(r"pid='?(\d{1,15})'?(?:, name=(\S+?),)?")
 _KILLED = re.compile(
     r"(?P<scope>Memory cgroup out of memory|Out of memory)(?: \(oom_kill_allocating_task\))?: Kill(?:ed)? process"
-    r" (?P<pid>\d+) \((?P<name>[^)]*)\)(?P<rest>.*)"
+    r" (?P<pid>\d{1,15}) \((?P<name>[^)]*)\)(?P<rest>.*)"
 )
-_RSS = re.compile(r"anon-rss:(\d+)kB")
-_TOTAL = re.compile(r"total-vm:(\d+)kB")
+_RSS = re.compile(r"anon-rss:(\d{1,15})kB")
+_TOTAL = re.compile(r"total-vm:(\d{1,15})kB")
 _CLOCK = re.compile(r"^\[(?P<day>[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d \d{4})\]")
 _UPTIME = re.compile(r"^\s*(?:<\d+>)?\[\s*(?P<since>\d+\.\d+)\]")
 _SYSLOG = re.compile(r"^(?P<month>[A-Z][a-z]{2}) +\d+ \d\d:\d\d:\d\d (?P<host>[\w.-]+) kernel:")
 _PREFIX = re.compile(r"^(?:\[[^\]]*\]\s*|[A-Z][a-z]{2} +\d+ [\d:]+ \S+ kernel:\s*(?:\[[^\]]*\]\s*)?|kernel:\s*)+")
 _OTHERS_BY_WORDS: tuple[tuple[str, HappeningKind], ...] = (
-    (r"task \S+:\d+ blocked for more than (?P<wait>\d+) seconds", "stalled"),
+    (r"task \S+:\d+ blocked for more than (?P<wait>\d{1,15}) seconds", "stalled"),
     (r"rcu: .*detected stalls|watchdog: BUG: soft lockup", "stalled"),
     (r"amdgpu.*(?:ring \S+ timeout|GPU reset|uncorrectable|poison)|\[drm.*GPU recovery", "device_error"),
     (r"NVRM: .*(?:fallen off the bus|GPU has fallen|RmInitAdapter failed)", "device_error"),

@@ -11,8 +11,8 @@ from scalewright.observe.evidence.facts import DeviceSample, Spot
 from scalewright.observe.readers.reader import Item, LineReader, Stated
 from scalewright.observe.readers.source import Line
 
-_PAGE = re.compile(r"^GPU\[(?P<device>\d+)\]\s*: (?P<name>[^:]+?): (?P<value>.+)$")
-_ROW = re.compile(r"^(?P<device>\d+)\s+(?:\d+\s+0x\w+,?\s+\w+\s+|\[\S+[^\]]*\]\s+)?.*%")
+_PAGE = re.compile(r"^GPU\[(?P<device>\d{1,15})\]\s*: (?P<name>[^:]+?): (?P<value>.+)$")
+_ROW = re.compile(r"^(?P<device>\d{1,15})\s+(?:\d+\s+0x\w+,?\s+\w+\s+|\[\S+[^\]]*\]\s+)?.*%")
 _FIELDS: tuple[tuple[re.Pattern[str], str, float], ...] = (
     (re.compile(r"Temperature \(Sensor (?:junction|edge)\)"), "temperature_c", 1.0),
     (re.compile(r"(?:Average|Current Socket) Graphics Package Power|Current Socket.*Power"), "power_w", 1.0),
@@ -65,7 +65,7 @@ class RocmSmiReader(LineReader):
     def _row(self, line: Line, text: str) -> Iterator[Item]:
         temperature = re.search(r"(\d+(?:\.\d+)?)°?[cC]\b", text)
         watts = re.findall(r"(\d+(?:\.\d+)?)W", text)
-        clock = re.search(r"(\d+)[Mm][Hh]z", text)
+        clock = re.search(r"(\d{1,15})[Mm][Hh]z", text)
         shares = re.findall(r"(\d+(?:\.\d+)?)%", text)
         yield DeviceSample(
             device=text.split(maxsplit=1)[0], spot=line.spot, host=line.host, at_s=line.at_s,

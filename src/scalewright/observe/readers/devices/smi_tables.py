@@ -14,10 +14,10 @@ from scalewright.observe.readers.reader import Item, LineReader, Stated
 from scalewright.observe.readers.source import Line
 
 _NUMBER = re.compile(r"^-?\d+(?:\.\d+)?")
-_TABLE_FIRST = re.compile(r"^\|\s+(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?:On|Off|N/A)\s+\|")
+_TABLE_FIRST = re.compile(r"^\|\s+(?P<index>\d{1,15})\s+(?P<name>\S.*?)\s+(?:On|Off|N/A)\s+\|")
 _TABLE_SECOND = re.compile(
-    r"^\|\s*(?:N/A|\d+%)\s+(?P<temperature>\d+)C\s+P\d+\s+(?P<power>\d+|N/A)W?\s*/\s*(?P<limit>\d+|N/A)W?\s*\|"
-    r"\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB\s*\|\s*(?P<use>\d+)%"
+    r"^\|\s*(?:N/A|\d+%)\s+(?P<temperature>\d{1,15})C\s+P\d+\s+(?P<power>\d+|N/A)W?\s*/\s*(?P<limit>\d+|N/A)W?\s*\|"
+    r"\s*(?P<used>\d{1,15})MiB\s*/\s*(?P<total>\d{1,15})MiB\s*\|\s*(?P<use>\d{1,15})%"
 )
 _SLOWED = {
     "sw_thermal_slowdown": "sw_thermal", "hw_thermal_slowdown": "hw_thermal", "hw_slowdown": "hw_slowdown",
@@ -153,7 +153,7 @@ class NvidiaSmiReader(LineReader):
         if first := _TABLE_FIRST.match(text):
             self._index, self._name = first["index"], first["name"]
         elif (second := _TABLE_SECOND.match(text)) and self._index:
-            values = {
+            values: dict[str, Any] = {
                 "power_w": _scaled(second["power"], 1.0), "power_limit_w": _scaled(second["limit"], 1.0),
                 "temperature_c": _scaled(second["temperature"], 1.0), "use_frac": _scaled(second["use"], 0.01),
                 "memory_bytes": _scaled(second["used"], float(units.MIB)),

@@ -11,9 +11,11 @@ from scalewright.observe.evidence.facts import JobFact, Spot
 from scalewright.observe.readers.prefixes import time_in
 from scalewright.records.node_list import expand_nodes
 
-_DURATION = re.compile(r"^(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?$")
+_DURATION = re.compile(
+    r"^(?:(?P<days>\d{1,15})-)?(?:(?P<hours>\d{1,15}):)?(?P<minutes>\d{1,15}):(?P<seconds>\d{1,15})(?:\.\d+)?$"
+)
 _SIZE = re.compile(r"^(?P<number>[\d.]+)\s?(?P<unit>[KMGTP]?)i?[Bb]?(?P<per>[nc]?)$")
-_GPUS = re.compile(r"(?:gres/)?gpu(?::(?!\d)[\w.-]+)?[=:](\d+)")
+_GPUS = re.compile(r"(?:gres/)?gpu(?::(?!\d)[\w.-]+)?[=:](\d{1,15})")
 _SCALES = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
 SHORT_STATES = {
     "PD": "PENDING", "R": "RUNNING", "CG": "COMPLETING", "CF": "CONFIGURING", "CD": "COMPLETED", "F": "FAILED",
@@ -61,7 +63,7 @@ def size_bytes(text: str, *, num_nodes: int | None = None, num_cpus: int | None 
 
 def num_gpus(text: str) -> int | None:
     """`billing=12,cpu=12,gres/gpu:a100=2,gres/gpu=2` has 2: the kinds are counted again in the sum."""
-    plain = re.search(r"gres/gpu=(\d+)", text)
+    plain = re.search(r"gres/gpu=(\d{1,15})", text)
     numbers = [int(number) for number in _GPUS.findall(text)]
     return int(plain[1]) if plain else sum(numbers) if numbers else None
 
@@ -75,7 +77,7 @@ def plain_state(text: str) -> str:
 
 def codes(text: str) -> tuple[int | None, int | None]:
     """`1:0` is exit code 1; `0:9` is signal 9."""
-    match = re.match(r"^(\d+):(\d+)$", text.strip())
+    match = re.match(r"^(\d{1,15}):(\d{1,15})$", text.strip())
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 

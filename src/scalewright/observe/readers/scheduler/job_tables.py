@@ -12,7 +12,7 @@ from scalewright.observe.readers.reader import Item, LineReader
 from scalewright.observe.readers.scheduler.job_fields import duration_s, job_fact, plain_state, size_bytes
 from scalewright.observe.readers.source import Line
 
-_BY = re.compile(r"CANCELLED by (\d+)")
+_BY = re.compile(r"CANCELLED by (\d{1,15})")
 _PAIR = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(\S*)")
 _SEFF = re.compile(r"^(?P<name>[A-Z][\w /()-]*?): (?P<value>.+)$")
 _EFFICIENCY = re.compile(r"([\d.]+)% of ([\d.]+ ?[KMGTP]?B)")
@@ -130,10 +130,10 @@ class JobTableReader(LineReader):
 
     def _seff_fact(self, spot: Spot) -> JobFact | None:
         block = self._block
-        state = re.match(r"(?P<state>[A-Z_]+)(?:.*\(exit code (?P<code>\d+)\))?", block.get("state", ""))
-        cores = re.match(r"\d+", block.get("cores", block.get("cores per node", "")))
-        num_nodes = re.match(r"\d+", block.get("nodes", "1"))
-        asked = _EFFICIENCY.search(block.get("memory efficiency", ""))
+        state = re.match(r"(?P<state>[A-Z_]+)(?:.*\(exit code (?P<code>\d{1,15})\))?", block.get("state", ""))
+        cores = re.match(r"\d{1,9}", block.get("cores", block.get("cores per node", "")))
+        num_nodes = re.match(r"\d{1,9}", block.get("nodes", "1"))
+        requested = _EFFICIENCY.search(block.get("memory efficiency", ""))
         used = re.match(r"[\d.]+ ?[KMGTP]?B", block.get("memory utilized", ""))
         if not re.match(r"^\d", block.get("job id", "")):
             return None
@@ -144,7 +144,7 @@ class JobTableReader(LineReader):
             num_cpus=int(cores[0]) * (nodes if "cores per node" in block else 1) if cores else None,
             cpu_time_s=duration_s(block.get("cpu utilized", "")),
             elapsed_s=duration_s(block.get("job wall-clock time", "")),
-            requested_memory_bytes=size_bytes(asked[2]) if asked else None,
+            requested_memory_bytes=size_bytes(requested[2]) if requested else None,
             peak_memory_bytes=size_bytes(used[0]) if used else None,
         )  # fmt: skip
 

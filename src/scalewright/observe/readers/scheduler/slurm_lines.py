@@ -18,12 +18,10 @@ _CANCELLED = re.compile(
 _TASK = re.compile(
     r"(?:srun: )?error: (?P<hosts>[\w\[\],.-]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)$"
 )  # srun: error: n[1-2]: tasks 0-3: Exited with exit code 1
-_CODE = re.compile(r"[Ee]xited with exit code (-?\d+)")
-_OOM = re.compile(
-    r"(?:Detected (\d+) )?oom[-_]kill event(?:\(?s?\)?)?|[Ee]xceeded (?:job|step) memory limit|exceeded memory limit"
-)
+_CODE = re.compile(r"[Ee]xited with exit code (-?\d{1,15})")
+_OOM = re.compile(r"(?:Detected (\d{1,15}) )?oom[-_]kill event(?:\(?s?\)?)?|[Ee]xceeded (?:(?:job|step) )?memory limit")
 _SCRIPT = re.compile(
-    r"(?P<script>\S+): line \d+:\s+(?P<pid>\d+)"
+    r"(?P<script>\S+): line \d+:\s+(?P<pid>\d{1,15})"
     r" (?P<how>Killed|Terminated|Segmentation fault|Bus error|Aborted|Illegal instruction)(?P<rest>.*)"
 )
 _NOT_THERE = re.compile(r"(?P<script>\S+): line \d+: (?P<path>\S+): (?:command not found|No such file or directory)")
@@ -141,6 +139,6 @@ def _numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         low, _, high = part.partition("-")
-        if low.isdecimal() and (not high or high.isdecimal()):
+        if re.fullmatch(r"[0-9]{1,9}", low) and re.fullmatch(r"[0-9]{0,9}", high):
             numbers += range(int(low), min(int(high or low), int(low) + MOST_TASKS) + 1)
     return numbers

@@ -12,9 +12,11 @@ from scalewright.observe.readers.reader import Item, LineReader
 from scalewright.observe.readers.source import Line
 
 _FIELD = re.compile(r"^\s+(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
-_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)")
-_CLOSING = re.compile(r"Sending process (?P<pid>\d+) closing signal (?P<signal>SIG\w+)")
-_RECEIVED = re.compile(r"Signal (?P<number>-?\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d+)")
+_FAILED = re.compile(
+    r"failed \(exitcode: (?P<code>-?\d{1,15})\) local_rank: (?P<rank>\d{1,15}) \(pid: (?P<pid>\d{1,15})\)"
+)
+_CLOSING = re.compile(r"Sending process (?P<pid>\d{1,15}) closing signal (?P<signal>SIG\w+)")
+_RECEIVED = re.compile(r"Signal (?P<number>-?\d{1,15}) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d{1,15})")
 _ROOT = "Root Cause (first observed failure)"
 _BLOCK_END = re.compile(r"^\s*={10,}\s*$")
 _FATAL = re.compile(r"Fatal Python error: (?P<what>.+)|\*\*\* Process received signal \*\*\*")
@@ -81,8 +83,8 @@ class TorchrunReader(LineReader):
         self._fields = {}
         if spot is None or "exitcode" not in fields:
             return
-        code = re.match(r"-?\d+", fields["exitcode"])
-        rank = re.match(r"\d+", fields.get("rank", ""))
+        code = re.match(r"-?\d{1,9}", fields["exitcode"])
+        rank = re.match(r"\d{1,9}", fields.get("rank", ""))
         words = fields.get("traceback", "")
         words = "" if words.startswith("To enable traceback") else words
         values: dict[str, float | str] = {"is_first": 1.0} if self._is_root else {}
