@@ -37,6 +37,15 @@ def test_events_are_the_same_whatever_the_pieces(size: int, indent: int | None) 
     assert result.num_broken == 0
 
 
+@pytest.mark.parametrize("size", [3, 50, 4096])
+def test_arrows_between_events_are_passed_over(size: int) -> None:
+    arrows = [{"ph": phase, "id": 4, "pid": 0, "tid": 7, "ts": 1, "cat": "ac2g", "name": name}
+              for phase in "sft" for name in ("ac2g", 'a "}],[{ b')]  # fmt: skip
+    events, result = scanned(json.dumps(trace([*arrows, EVENTS[0], *arrows, *arrows, EVENTS[1]])), size)
+    assert [event for event in events if isinstance(event, dict) and event["ph"] == "X"] == EVENTS[:2]
+    assert (result.num_events, result.num_broken, result.is_truncated) == (20, 0, False)
+
+
 def test_a_bare_list_may_lack_its_end() -> None:
     text = json.dumps(EVENTS)
     assert scanned(text)[0] == EVENTS

@@ -122,11 +122,10 @@ def waits_s(times: Sequence[RankTime]) -> dict[int, float]:
         if len(by_rank) < 2 or len({len(time.calls_s[key]) for time in by_rank.values()}) != 1:
             continue  # a rank that made other calls cannot be compared with it
         calls = np.array([time.calls_s[key] for time in by_rank.values()])
-        waited = np.sum(calls - np.min(calls, axis=0), axis=1)
-        for (rank, time), seconds in zip(by_rank.items(), waited.tolist(), strict=True):
-            whole = time.by_collective_s.get(key, 0.0)
-            exposed_frac = time.exposed_by_collective_s.get(key, 0.0) / whole if whole > 0.0 else 0.0
-            totals[rank] = totals.get(rank, 0.0) + seconds * min(exposed_frac, 1.0)
+        alone = np.array([time.exposed_calls_s.get(key, time.calls_s[key]) for time in by_rank.values()])
+        waited = np.sum(np.minimum(calls - np.min(calls, axis=0), alone), axis=1)
+        for rank, seconds in zip(by_rank, waited.tolist(), strict=True):
+            totals[rank] = totals.get(rank, 0.0) + seconds
             steps.setdefault(rank, set()).add(step)
     return {rank: total / len(steps[rank]) for rank, total in totals.items()}
 

@@ -205,7 +205,7 @@ def _rank_times(line: Timeline, steps: Steps, busy: _Busy, *, rank: int, spot: S
     kinds = _by_kind(line, swept, busy)
     updating = swept.per_step(swept.compute & swept.grid.active(busy.compute.where(busy.optimizer)))
     launch_idle = _launch_idle(line, swept, busy, parts["idle_s"])
-    calls = _calls(line, steps, busy)
+    calls, exposed_calls = _calls(line, swept, busy, parts["exposed_communication_s"])
     kernel_window = _window_of(busy.compute.starts, steps.windows)
     lengths = busy.compute.ends - busy.compute.starts
     copied = swept.per_step(swept.grid.active(busy.copies))
@@ -227,7 +227,7 @@ def _rank_times(line: Timeline, steps: Steps, busy: _Busy, *, rank: int, spot: S
             launch_idle_s=None if launch_idle is None else float(launch_idle[place]),
             copied_s=float(copied[place]), by_copy_s=_by_copy(line, busy, copy_window == place),
             host_optimizer_s=float(updates[place]) if busy.on_device else 0.0,
-            calls_s=calls[place], group_ranks=_group_ranks(line),
+            calls_s=calls[place], exposed_calls_s=exposed_calls[place], group_ranks=_group_ranks(line),
         )  # fmt: skip
 
 
@@ -318,22 +318,32 @@ def _window_of(times: Floats, windows: Spans) -> NDArray[np.int64]:
     return np.where(inside, place, -1).astype(np.int64)
 
 
-def _calls(line: Timeline, steps: Steps, busy: _Busy) -> list[dict[str, tuple[float, ...]]]:
-    """Of each step: how long each call of a collective took, in order. Ranks are compared call by call with it."""
-    tables: list[dict[str, tuple[float, ...]]] = [{} for _ in steps.numbers]
-    keys = np.array(_keys(line), dtype=np.str_)
-    if not len(busy.collectives):
+CallTable = dict[str, tuple[float, ...]]
+
+
+def _calls(line: Timeline, swept: _Swept, busy: _Busy, exposed: Flags) -> tuple[list[CallTable], list[CallTable]]:
+    """Of each step: how long each call of a collective took and what of it was exposed, in order.
+
+    Ranks are compared call by call with it.
+    """
+    steps = swept.steps
+    tables: tuple[list[CallTable], list[CallTable]] = ([{} for _ in steps.numbers], [{} for _ in steps.numbers])
+    spans, keys = busy.collectives, np.array(_keys(line), dtype=np.str_)
+    if not len(spans):
         return tables
-    window = _window_of(busy.collectives.starts, steps.windows)
-    order = np.argsort(busy.collectives.starts, kind="stable")
-    lengths = busy.collectives.ends - busy.collectives.starts
+    window = _window_of(spans.starts, steps.windows)
+    order = np.argsort(spans.starts, kind="stable")
+    until = np.concatenate(([0.0], np.cumsum(np.where(exposed, swept.grid.lengths, 0.0))))  # exposed up to each time
+    times = swept.grid.times
+    alone = until[np.searchsorted(times, spans.ends)] - until[np.searchsorted(times, spans.starts)]
     own = keys[busy.collective_labels]
     for key in np.unique(own):
         rows = order[own[order] == key]
-        for place, table in enumerate(tables):
+        for place in range(len(steps.numbers)):
             mine = rows[window[rows] == place]
             if 0 < len(mine) <= MOST_CALLS:
-                table[str(key)] = tuple(lengths[mine].tolist())
+                tables[0][place][str(key)] = tuple((spans.ends - spans.starts)[mine].tolist())
+                tables[1][place][str(key)] = tuple(alone[mine].tolist())
     return tables
 
 

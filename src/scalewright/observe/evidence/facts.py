@@ -230,5 +230,7 @@ class RankTime:
     """Inside of idle: the device had nothing to do while the host ran the optimizer."""
     calls_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """How long each call of `name/group` took, in order; none where there were very many."""
+    exposed_calls_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """What of each call ran while nothing computed."""
     group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Ranks of the groups that the trace lists."""

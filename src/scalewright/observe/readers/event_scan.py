@@ -22,6 +22,8 @@ _BETWEEN = re.compile(r"[\s,]*")
 _SPACE = re.compile(r"[\s\ufeff]*")
 _EVENT = re.compile(r'(?<=[,\[])\s*\{\s*"(?:ph|name|cat|pid|ts|args|tid)"\s*:')
 """The beginning of an event after another one."""
+_FLOWS = re.compile(r'(?:[\s,]*+\{\s*+"ph": "[stf]"(?:[^{}"]++|"[^"\\{}]*+")*+\})++')
+"""Arrows between events, several in a row. Nothing needs them, and a trace has two for each kernel."""
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(r":\s*(-?(?:nan|inf)(?:inity)?)?\s*(?=[,}\]])", re.IGNORECASE)
 
@@ -106,7 +108,7 @@ class _Window:
 
 
 def scan_events(chunks: Iterable[bytes], result: ScanResult) -> Iterator[dict[str, Any]]:
-    """Every event, in the file's order. `result` gets the rest."""
+    """Every event but the arrows between events, in the file's order. `result` gets the rest."""
     window = _Window(chunks)
     try:
         opening = window.skip(_SPACE)
@@ -160,6 +162,9 @@ def _object(window: _Window, result: ScanResult) -> Iterator[dict[str, Any]]:
 
 def _list_of_events(window: _Window, result: ScanResult) -> Iterator[dict[str, Any]]:
     while True:
+        if flows := _FLOWS.match(window.text, window.at):
+            window.at = flows.end()
+            result.num_events += flows.group().count("{")
         opening = window.skip(_BETWEEN)
         if opening == "]":
             window.at += 1
