@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from scalewright import units
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import Spot
 from scalewright.observe.evidence.flight import FlightEntry
@@ -358,7 +359,9 @@ def _by_watchdog(timeout: GroupTimeout, evidence: Evidence) -> Stall:
     """From logs alone: who is behind by its own watchdog, whose operation differs, or who said nothing."""
     waiting = tuple(sorted(one.rank for one in timeout.waiting))
     words = f"{timeout.collective or 'operation'} number {timeout.sequence}"
-    words += f" in group {timeout.group}" if timeout.group else ""
+    words += f" of group {timeout.group}" if timeout.group else ""
+    waits_s = [one.waited_s for one in timeout.waiting if one.waited_s is not None]
+    words += f" for {units.format(max(waits_s), units.SECONDS)}" if waits_s else ""
     behind = tuple(sorted(one.rank for one in timeout.behind))
     others = tuple(sorted(one.rank for one in timeout.ahead))
     silent = _silent(evidence, {*waiting, *behind, *others}) if timeout.group in ("", "0") else ()
@@ -371,7 +374,7 @@ def _by_watchdog(timeout: GroupTimeout, evidence: Evidence) -> Stall:
         reason = f"{_ranks(others, start=True)} timed out in another operation"
     elif silent:
         ranks, kind, certainty = silent, "not_joined", "likely" if len(silent) == 1 else "possible"
-        reason = f"{_ranks(silent, start=True)} reported no timeout"
+        reason = f"{_ranks(silent, start=True)} did not report it: look there first"
     else:
         ranks, kind, certainty = (), "undecided", "possible"
         reason = "Nothing says which rank did not join"
@@ -379,7 +382,7 @@ def _by_watchdog(timeout: GroupTimeout, evidence: Evidence) -> Stall:
     return Stall(
         kind=kind, ranks=ranks, certainty=certainty, waiting=waiting, collective=timeout.collective,  # type: ignore[arg-type]
         group=timeout.group, sequence=timeout.sequence, spots=tuple(spots[:4]),
-        sentence=f"{_ranks(waiting, start=True)} timed out in {words}. {reason}.",
+        sentence=f"{_ranks(waiting, start=True)} waited in {words}. {reason}.",
         missing="the flight recorders of all ranks (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1)",
     )  # fmt: skip
 

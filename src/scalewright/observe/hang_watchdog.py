@@ -21,7 +21,7 @@ class RankProgress:
     collective: str = ""
     last_enqueued: int | None = None
     last_completed: int | None = None
-    since_s: float | None = None
+    waited_s: float | None = None
 
     @property
     def came_to(self) -> int | None:
@@ -73,6 +73,10 @@ def _add(progress: RankProgress, one: Happening) -> None:
 
     progress.timed_out_at = progress.timed_out_at if progress.timed_out_at is not None else number("sequence")
     progress.collective = progress.collective or str(one.values.get("collective", ""))
+    for name in ("waited_s", "timeout_s"):
+        value = one.values.get(name)
+        if progress.waited_s is None and isinstance(value, float):
+            progress.waited_s = value
     enqueued, completed = number("last_enqueued"), number("last_completed")
     progress.last_enqueued = enqueued if enqueued is not None else progress.last_enqueued
     progress.last_completed = completed if completed is not None else progress.last_completed
@@ -89,6 +93,7 @@ def _merge(unnamed: dict[int, RankProgress], by_group: dict[str, dict[int, RankP
         home = homes[0]
         known = home.setdefault(rank, progress)
         known.collective = known.collective or progress.collective
+        known.waited_s = known.waited_s if known.waited_s is not None else progress.waited_s
         if known.timed_out_at is None:
             known.timed_out_at = progress.timed_out_at
 

@@ -67,6 +67,9 @@ def rank_killed(evidence: Evidence, _: Context) -> Iterator[Seen]:
         )
 
 
+MOST_STALLS = 8
+
+
 @finding_rule(
     id="hang",
     severity="error",
@@ -79,11 +82,13 @@ def rank_killed(evidence: Evidence, _: Context) -> Iterator[Seen]:
     source="PyTorch, flight recorder; pytorch/pytorch#118369, #196968",
 )
 def hang(evidence: Evidence, _: Context) -> Iterator[Seen]:
-    stall = next(iter(stalls(evidence)), None)
+    causes = stalls(evidence)
     cause = build_timeline(evidence).cause
-    if stall is not None and cause in ("", "hang"):
-        is_sure = bool(stall.ranks) or cause == "hang"  # a dump of a healthy run may show an operation under way
-        yield replace(_of_recorders(stall), severity=None if is_sure else "info")
+    if causes and cause in ("", "hang"):
+        # Two ranks may stall at once, each in its own group: all that are named are said.
+        for stall in [one for one in causes if one.ranks][:MOST_STALLS] or causes[:1]:
+            is_sure = bool(stall.ranks) or cause == "hang"  # a dump of a healthy run may show an operation under way
+            yield replace(_of_recorders(stall), severity=None if is_sure else "info")
         return
     for ending in ending_by(evidence, "hang"):
         first = ending.first
