@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PATH...", help="Run directories, logs, traces, folders of them, or a Slurm job id.", show_default=False
+        metavar="PATH...",
+        show_default=False,
+        help="Run directories, logs, traces, folders of them, or a Slurm job id. Two runs are compared.",
     ),
 ]
 RuleName = Annotated[str, typer.Option("--rule", metavar="RULE", help="Describe one rule.")]
@@ -52,6 +54,8 @@ def run(
         raise ConfigError(f"--page {str(page)!r} names no page: end it in .html")
     if watch and as_json:
         raise ConfigError("--watch prints findings as they appear, and --json one document: choose one of them")
+    if not watch and page is None and _print_compared(targets, as_json=as_json, out=out):
+        return
     explanation = _watched(targets) if watch else _explanation(targets)
     if page is not None:
         from scalewright.report.explain.page import write_explanation_page
@@ -61,6 +65,28 @@ def run(
     if not print_json(explanation.document(), out=out, as_json=as_json):
         print_explanation(answer_console(), explanation, shows_all=show_all)
     raise typer.Exit(ExitCode.NO if explanation.is_alarming else ExitCode.YES)
+
+
+def _print_compared(targets: list[str], *, as_json: bool, out: Path | None) -> bool:
+    """Two targets that are a run each are compared; whether they were."""
+    from scalewright.records.types import ExitCode
+    from scalewright.report.console import answer_console
+    from scalewright.report.explain.comparison import (
+        compared,
+        comparison_document,
+        is_worse,
+        print_comparison,
+        two_runs,
+    )
+
+    paths = [Path(target) for target in targets]
+    runs = two_runs(paths)
+    if runs is None:
+        return False
+    comparison = compared(paths, *runs)
+    if not print_json(comparison_document(comparison), out=out, as_json=as_json):
+        print_comparison(answer_console(), comparison)
+    raise typer.Exit(ExitCode.NO if is_worse(comparison) else ExitCode.YES)
 
 
 def _explanation(targets: list[str]) -> Explanation:

@@ -6,6 +6,7 @@ causes what, then corrected time, then the line in a file.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ _EXPLAINS = {
     "hang": {"rank-killed", "rank-failed"},
 }
 """Causes that also produce the other's signs, even if those were written first."""
+_OWN_LOG = re.compile(r"/logs/rank-(\d+)\.log$")
 _WAITS = {"hang", "rendezvous-refused"}
 """What ranks see that wait for one that failed."""
 _ENDS_ANYTHING = {"time-limit", "cancelled"}
@@ -92,7 +94,7 @@ def build_timeline(evidence: Evidence) -> Timeline:
     clocks = compare_clocks(evidence)
     spoken = [
         Moment(happening=one, meaning=meaning, role="cascading", at_s=clocks.at_s(one))
-        for one in [*evidence.happenings, *_job_ends(evidence)]
+        for one in map(_with_rank, [*evidence.happenings, *_job_ends(evidence)])
         if (meaning := meaning_of(one)).part != "background"
     ]
     events = _without_repeats(spoken)
@@ -111,6 +113,12 @@ def build_timeline(evidence: Evidence) -> Timeline:
         is_survived=_is_survived(evidence, first, clocks),
         notes=tuple(notes),
     )
+
+
+def _with_rank(happening: Happening) -> Happening:
+    """With the rank whose log it is, in run directories of ours: their layout says it."""
+    match = None if happening.rank is not None else _OWN_LOG.search(happening.spot.file)
+    return happening if match is None else replace(happening, rank=int(match.group(1)))
 
 
 def _job_ends(evidence: Evidence) -> Iterable[Happening]:
