@@ -23,6 +23,8 @@ TRACEBACK = "Traceback (most recent call last)"
 _CAUSE = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
 _IGNORED = "Exception ignored in"
+_ALONE = "OutOfMemoryError: "
+"""People cut logs to this line."""
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>\S.*))?')
 _RICH_FRAME = re.compile(r"^│\s+(?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(?:\([\w., ]+\))?)(?::(?:\s(?P<message>.*))?)?$")
@@ -109,7 +111,7 @@ class TracebackReader(LineReader):
     """Reads tracebacks, one for every rank at a time."""
 
     kind: ClassVar[str] = "python traceback"
-    hints: ClassVar[tuple[str, ...]] = (TRACEBACK, _IGNORED)
+    hints: ClassVar[tuple[str, ...]] = (TRACEBACK, _IGNORED, _ALONE)
 
     def __init__(self) -> None:
         self._open: dict[int | str | None, _Record] = {}
@@ -132,6 +134,9 @@ class TracebackReader(LineReader):
             yield from self._closed(other)
         if record is None and TRACEBACK in text:
             self._open[key] = self._begun(line, text, is_benign=line.number - self._ignored_at.get(key, -9) <= 1)
+        elif record is None and _ALONE in text and _is_exception(text):
+            self._open[key] = self._begun(line, text, is_benign=False)
+            _name(self._open[key], text, line)
         self.is_open = bool(self._open)
 
     def end(self) -> Iterable[Item]:

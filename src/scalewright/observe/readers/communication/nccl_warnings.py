@@ -7,7 +7,8 @@ import re
 from scalewright.observe.evidence.facts import HappeningKind
 
 _BENIGN = re.compile(
-    r"MSCCL\+\+: Cannot enable|Could not find: libnccl|Plugin load .*returned|No plugin found|using internal"
+    r"MSCCL\+\+: Cannot enable|Missing .(?:amd_)?iommu=(?:on|pt)"
+    r"|Could not find: libnccl|Plugin load .*returned|No plugin found|using internal"
     r"|NET/Plugin: (?:Failed|Could not|Loaded)|TUNER/Plugin|ncclTunerPlugin|PROFILER/Plugin|ENV/Plugin"
     r"|Failed to find ncclNetPlugin|Failed to find ncclCollNetPlugin|Failed to find symbol ncclCollNet"
     r"|cuMem(?:Create|Alloc|Host)?\b.*(?:not supported|disabled)|DMA-BUF is (?:not )?available|gdrcopy|GDRCOPY"

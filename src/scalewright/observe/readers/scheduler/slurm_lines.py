@@ -47,7 +47,7 @@ class SlurmLineReader(LineReader):
     kind: ClassVar[str] = "slurm lines"
     hints: ClassVar[tuple[str, ...]] = (
         "slurmstepd", "srun: ", "sbatch: error", "salloc: error", "slurm_script: line", ".sh: line", "CANCELLED AT",
-        "oom_kill", "oom-kill event", "scancel", ".sbatch: line", ".slurm: line", "bash: line",
+        "oom_kill", "oom-kill event", "scancel", ".sbatch: line", ".slurm: line", "bash: line", "Killed",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -82,12 +82,17 @@ class SlurmLineReader(LineReader):
                 kind="access_denied" if is_denied else "missing_file", spot=line.spot, message=_plain(text),
                 at_s=line.at_s, values={"path": match["path"].strip()},
             )  # fmt: skip
+        elif re.fullmatch(r"\s*Killed\s*", text):
+            yield Happening(
+                kind="killed", spot=line.spot, message="Killed", at_s=line.at_s, rank=line.rank, host=line.host,
+                values={"signal": 9.0},
+            )  # fmt: skip
         elif match := _NODE.search(text):
             host = match["hosts"] or match["host"] or ""
             yield Happening(kind="node_failed", spot=line.spot, message=_plain(text), at_s=line.at_s, host=host)
         elif match := _REFUSED.search(text):
             yield Happening(kind="bad_configuration", spot=line.spot, message=match["why"], at_s=line.at_s)
-        elif "Job step aborted" in text or "Terminating StepId" in text or "terminating step" in text.lower():
+        elif "Job step aborted" in text or "terminating step" in text.lower() or "Terminating job step" in text:
             yield Happening(kind="signal", spot=line.spot, message=_plain(text), at_s=line.at_s)
 
 
