@@ -27,14 +27,14 @@ def run(targets: Target, out: OutPage = None) -> None:
     from scalewright.observe.postmortem import build_postmortem
     from scalewright.records.documents import write_text
     from scalewright.records.types import ExitCode
-    from scalewright.report.explain.build import evidence_of
+    from scalewright.report.explain.build import context_of, evidence_of
     from scalewright.report.postmortem.markdown import postmortem_markdown
     from scalewright.report.postmortem.page import write_postmortem_page
 
     if out is not None and out.suffix not in (".html", ".md"):
         raise ConfigError(f"--out {out}: end it with .html for a page, or with .md for Markdown")
     evidence, name = evidence_of([Path(target) for target in targets])
-    postmortem = build_postmortem(evidence, name=name)
+    postmortem = build_postmortem(evidence, name=name, context=context_of(evidence))
     if out is None:
         typer.echo(postmortem_markdown(postmortem), nl=False)
     elif out.suffix == ".html":

@@ -119,10 +119,10 @@ def _placement(evidence: Evidence) -> dict[str, str]:
     hosts = sorted({one.host for one in evidence.happenings if one.host} | set(nodes))
     placement = {"nodes": ", ".join(hosts)} if hosts else {}
     for between in ("nodes", "node"):
-        ways = sorted({
+        routes = sorted({
             f"{one.way}{' with GDR' if one.is_direct else ''}"
             for one in evidence.transports if one.between == between
         })  # fmt: skip
-        if ways:
-            placement[f"transport between {'nodes' if between == 'nodes' else 'devices'}"] = ", ".join(ways)
+        if routes:
+            placement[f"transport between {'nodes' if between == 'nodes' else 'devices'}"] = ", ".join(routes)
     return placement

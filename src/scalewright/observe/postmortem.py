@@ -90,7 +90,7 @@ def build_postmortem(evidence: Evidence, *, name: str, context: Context | None =
     verdict, certainty, category = _root_cause(evidence, timeline, top)
     return Postmortem(
         name=name, verdict=redacted(verdict), certainty=certainty, category=category,
-        symptoms=tuple(_symptoms(evidence, timeline, series)), timeline=timeline,
+        symptoms=tuple(_symptoms(evidence, top, series)), timeline=timeline,
         environment=tuple(_environment(evidence)), resources=tuple(_resources(evidence)),
         bottleneck=tuple(_bottleneck(evidence, series)), findings=tuple(findings), sources=tuple(evidence.sources),
         last_checkpoint=_last_checkpoint(evidence), missing=tuple(missing(evidence)),
@@ -116,7 +116,7 @@ def _is_finished(evidence: Evidence) -> bool:
     return any(one.kind == "finished" for one in evidence.happenings) or (bool(states) and set(states) == {"COMPLETED"})
 
 
-def _symptoms(evidence: Evidence, timeline: Timeline, series: StepSeries) -> Iterator[NamedValue]:
+def _symptoms(evidence: Evidence, top: Explained | None, series: StepSeries) -> Iterator[NamedValue]:
     planned = setting(evidence, "steps") or setting(evidence, "num_steps")
     last = series.numbers[-1] if series.numbers else None
     expected = f"{planned} steps" if planned else "all steps"
@@ -136,9 +136,9 @@ def _symptoms(evidence: Evidence, timeline: Timeline, series: StepSeries) -> Ite
     if median_s is not None:
         compared = "" if predicted_s is None else f" (predicted: {units.format(predicted_s, units.SECONDS)})"
         yield NamedValue(name="step time", value=f"{units.format(median_s, units.SECONDS)}{compared}", how="median")
-    gone = sorted({one.happening.rank for one in timeline.initiating if one.happening.rank is not None})
-    if gone:
-        yield NamedValue(name="first rank", value=", ".join(map(str, gone)), how="where the end began")
+    if top is not None and top.rule.role == "ended" and top.seen.ranks:
+        shown = ", ".join(map(str, top.seen.ranks[:8])) + (", ..." if len(top.seen.ranks) > 8 else "")
+        yield NamedValue(name="first rank", value=shown, how="where the end began")
 
 
 def _predicted_step_s(evidence: Evidence) -> float | None:
@@ -231,10 +231,10 @@ def _bottleneck(evidence: Evidence, series: StepSeries) -> Iterator[NamedValue]:
     power = [one.power_w for one in evidence.device_samples if one.power_w is not None]
     if power:
         yield NamedValue(name="device power", value=units.format(statistics.fmean(power), units.WATTS), how="mean")
-    ways = sorted({f"{one.way} between {'nodes' if one.between == 'nodes' else 'devices of a node'}"
+    routes = sorted({f"{one.way} between {'nodes' if one.between == 'nodes' else 'devices of a node'}"
                    for one in evidence.transports})  # fmt: skip
-    if ways:
-        yield NamedValue(name="transport", value=", ".join(ways), how="NCCL's log")
+    if routes:
+        yield NamedValue(name="transport", value=", ".join(routes), how="NCCL's log")
 
 
 def _shares(evidence: Evidence, series: StepSeries) -> Iterator[NamedValue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from scalewright.observe.findings.rule import Seen
 from scalewright.observe.timeline import Timeline, build_timeline
 
 MOST_SPOTS = 5
+_POINTER = re.compile(r"[;:,] see logs/rank-\d+\.log\S*")
+"""Where our own messages send the reader: the finding's place says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +124,7 @@ def names_words(names: Sequence[str], *, most: int = 3) -> str:
 
 def quoted(happening: Happening, *, most: int = 200) -> str:
     """The program's own words, short."""
-    text = " ".join(happening.message.split())
+    text = _POINTER.sub("", " ".join(happening.message.split()))
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

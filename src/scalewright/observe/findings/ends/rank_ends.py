@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,6 +28,10 @@ _SIGNALS = {
     "SIGILL": ("an instruction that this CPU does not have", "rebuild or reinstall for the CPU of the node"),
     "SIGXCPU": ("the limit of CPU time", "check `ulimit -t`"),
 }  # fmt: skip
+
+
+_NO_STEP = re.compile(r"no step for ([\d.]+) s\b")
+"""How our own watchdog says it."""
 
 
 @finding_rule(
@@ -109,7 +114,8 @@ def hang(evidence: Evidence, _: Context) -> Iterator[Seen]:
             _hang_advice(silent),
             numbers={"message": quoted(first, most=120)},
         )
-        yield replace(seen, ranks=silent or seen.ranks)
+        is_named = not silent or bool(named)  # else it follows from silence only
+        yield replace(seen, ranks=silent or seen.ranks, certainty=seen.certainty if is_named else "likely")
 
 
 def _of_recorders(stall: Stall) -> Seen:
@@ -158,6 +164,8 @@ def _operation(ending: Ending) -> str:
 
 def _since(ending: Ending) -> str:
     waited_s = number(ending.first, "waited_s", "ran_s", "timeout_s")
+    if waited_s is None and (match := _NO_STEP.search(ending.first.message)):
+        waited_s = float(match.group(1))
     return "" if waited_s is None else f" for {units.format(waited_s, units.SECONDS)}"
 
 
