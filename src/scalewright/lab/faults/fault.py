@@ -71,6 +71,8 @@ class Fault:
     variations: tuple[Variation, ...]
     also: tuple[str, ...] = ()
     """Rules that are true of the run as well: no false alarms, wherever they are ranked."""
+    num_warm_steps: int = 3
+    """Steps that do not count in the measured gain: the first ones warm up, and the injection begins."""
     is_slow: bool = False
     """Takes minutes: it waits for a scheduler's timers."""
     is_replayed: bool = False

@@ -16,14 +16,15 @@ from scalewright.lab.faults.fault import Control, Fault, Injection, nothing
 from scalewright.lab.faults.leftovers import Leftovers, sweep
 from scalewright.lab.faults.trial import Trial, TrialEnd, prepared_folder, run_trial
 from scalewright.records import metric_names as names
+from scalewright.records.answers import read_answers
 from scalewright.records.documents import document, write_document
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
 
 EVIDENCE, REFERENCE, DATA = "evidence", "reference", "data"
 """Folders of a fault's run: what `explain` reads, the run without the fault, and what both read."""
-NUM_WARM_STEPS = 3
-"""Steps that are not counted: the first ones warm up, and the injection begins."""
+LEAST_STEPS = 3
+"""With fewer, no time of a step is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +85,10 @@ def run_fault(fault: Fault, number: int, folder: Path, *, data: Path | None = No
                     f"{folder / REFERENCE}: the run without the fault ended with {reference.exit_code}: "
                     "see console.log there"
                 )
-            reference_s = mean_step_s(folder / REFERENCE / "run")
+            reference_s = mean_step_s(folder / REFERENCE / "run", num_warm_steps=fault.num_warm_steps)
         run = FaultRun(
             fault=fault, number=number, folder=folder, outcome=outcome, reference_s=reference_s,
-            time_s=mean_step_s(folder / EVIDENCE / "run") if fault.slows else None,
+            time_s=mean_step_s(folder / EVIDENCE / "run", num_warm_steps=fault.num_warm_steps) if fault.slows else None,
         )  # fmt: skip
         write_document(folder / "fault.json", run.document())
     return run
@@ -126,16 +127,31 @@ def _signals_end_it() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def mean_step_s(run_dir: Path) -> float | None:
+def mean_step_s(run_dir: Path, *, num_warm_steps: int = 3) -> float | None:
     """Time from the end of a step to the end of the next, mean: with checkpoints and everything between steps.
 
-    It comes from when the events were written, not from what the run says a step took.
+    It comes from when the events were written, not from what the run says a step took; of a run that answers requests,
+    it is the time of a token.
     """
-    path = RunDirectory(run_dir).rank_events(0)
-    if not path.exists():
+    directory = RunDirectory(run_dir)
+    if directory.all_rank_answers():
+        return _token_s(directory)
+    if not directory.rank_events(0).exists():
         return None
-    ends: dict[int, float] = {e.step: e.time for e in read_events(path) if e.name == names.STEP_TIME}
-    counted = sorted(step for step in ends if step >= NUM_WARM_STEPS)
-    profiled = {e.step for e in read_events(path) if e.name == names.COMPUTE_TIME}
-    spans = [ends[step] - ends[step - 1] for step in counted if step - 1 in ends and not {step, step - 1} & profiled]
-    return statistics.fmean(spans) if len(spans) >= NUM_WARM_STEPS else None
+    events = list(read_events(directory.rank_events(0)))
+    ends = {e.step: e.time for e in events if e.name == names.STEP_TIME}
+    profiled = {e.step for e in events if e.name == names.COMPUTE_TIME}
+    counted = [step for step in ends if step >= num_warm_steps and step - 1 in ends and step not in profiled]
+    spans = [ends[step] - ends[step - 1] for step in counted]
+    if num_warm_steps == 0:  # nothing ended before the first step: what it says itself
+        spans += [e.value for e in events if e.name == names.STEP_TIME and e.step == 0 and e.value is not None]
+    return statistics.fmean(spans) if len(spans) >= LEAST_STEPS else None
+
+
+def _token_s(directory: RunDirectory) -> float | None:
+    """Time of all answers over their tokens, from the first request to the last token."""
+    answers = read_answers(directory.all_rank_answers())
+    num_tokens = sum(one.num_tokens for one in answers)
+    if not num_tokens:
+        return None
+    return (max(one.end_s for one in answers) - min(one.sent_s for one in answers)) / num_tokens

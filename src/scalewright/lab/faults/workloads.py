@@ -26,10 +26,12 @@ def language(
     )  # fmt: skip
 
 
-def vision(*more: str, ranks: int = 1, steps: int = 14, batch: int = 8, data: str = "synthetic") -> Command:
+def vision(
+    *more: str, ranks: int = 1, steps: int = 14, batch: int = 8, size: int = 64, data: str = "synthetic"
+) -> Command:
     """Training of a residual network on images."""
     return (
-        "bench", "vision", "--model", "resnet-18", "--size", "64", "--batch", str(batch), "--ranks", str(ranks),
+        "bench", "vision", "--model", "resnet-18", "--size", str(size), "--batch", str(batch), "--ranks", str(ranks),
         "--steps", str(steps), "--device", "cpu", "--precision", "fp32", "--compile", "off", "--data", data,
         *(() if data == "synthetic" else ("--workers", "1")), *more,
     )  # fmt: skip

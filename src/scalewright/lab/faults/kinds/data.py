@@ -8,6 +8,12 @@ from scalewright.lab.faults.workloads import images, language, vision
 
 FOLDER, SHARDS = "{data}/folder", "{data}/shards"
 
+
+def _images(data: str, ranks: int, steps: int) -> tuple[str, ...]:
+    """Large batches of small images: workers cannot read all of them ahead."""
+    return vision(size=32, data=data, ranks=ranks, batch=32 if ranks == 1 else 24, steps=steps)
+
+
 SLOW_DATA = Fault(
     kind="slow-data",
     title="the data set is on slow storage",
@@ -16,16 +22,17 @@ SLOW_DATA = Fault(
     how="a library below the processes delays reads of the data set",
     variations=(
         Variation(
-            words="shards are read at 4 MB/s", command=vision(data=SHARDS), prepare=images("shards"),
+            words="shards are read at 6 MB/s", command=_images(SHARDS, 1, 14), prepare=images("shards"),
+            inject=slow_files("{data}", bytes_per_s=6e6),
+        ),
+        Variation(
+            words="shards are read at 3 MB/s", command=_images(SHARDS, 1, 14), prepare=images("shards"),
+            inject=slow_files("{data}", bytes_per_s=3e6),
+        ),
+        Variation(
+            words="2 ranks, shards are read at 4 MB/s by each", prepare=images("shards"),
+            command=_images(SHARDS, 2, 12),
             inject=slow_files("{data}", bytes_per_s=4e6),
-        ),
-        Variation(
-            words="shards are read at 2 MB/s", command=vision(data=SHARDS), prepare=images("shards"),
-            inject=slow_files("{data}", bytes_per_s=2e6),
-        ),
-        Variation(
-            words="2 ranks, shards are read at 2 MB/s by each", command=vision(data=SHARDS, ranks=2, steps=8),
-            prepare=images("shards"), inject=slow_files("{data}", bytes_per_s=2e6),
         ),
     ),
 )  # fmt: skip
@@ -39,14 +46,14 @@ TINY_FILES = Fault(
     how="a folder of images whose files take long to open; the reference has the same images in shards there",
     variations=tuple(
         Variation(
-            words=words, command=vision(data=FOLDER, ranks=ranks, steps=steps), prepare=images("folder"),
+            words=words, command=_images(FOLDER, ranks, steps), prepare=images("folder"),
             inject=slow_files("{data}", open_s=open_s),
-            reference=vision(data=SHARDS, ranks=ranks, steps=steps),
+            reference=_images(SHARDS, ranks, steps),
             reference_inject=lambda trial, open_s=open_s: _with_shards(trial, open_s),  # type: ignore[misc]
         )
         for words, ranks, steps, open_s in (
-            ("30 ms for each file", 1, 14, 0.03), ("60 ms for each file", 1, 14, 0.06),
-            ("2 ranks, 60 ms for each file", 2, 8, 0.06),
+            ("15 ms for each file", 1, 14, 0.015), ("30 ms for each file", 1, 14, 0.03),
+            ("2 ranks, 30 ms for each file", 2, 12, 0.03),
         )
     ),
 )  # fmt: skip
@@ -65,13 +72,13 @@ DELAYED_LOADER = Fault(
     how="SIGSTOP and SIGCONT to the workers in turns",
     variations=tuple(
         Variation(
-            words=words, command=vision(data=SHARDS, ranks=ranks, steps=steps), prepare=images("shards"),
+            words=words, command=_images(SHARDS, ranks, steps), prepare=images("shards"),
             inject=duty_cycle(stopped_s=stopped_s, runs_s=runs_s, workers=True),
         )
         for words, ranks, steps, stopped_s, runs_s in (
-            ("they stand still for 120 of every 140 ms", 1, 14, 0.12, 0.02),
-            ("they stand still for 270 of every 300 ms", 1, 14, 0.27, 0.03),
-            ("2 ranks, 180 of every 200 ms", 2, 8, 0.18, 0.02),
+            ("they stand still for 120 of every 150 ms", 1, 14, 0.12, 0.03),
+            ("they stand still for 260 of every 300 ms", 1, 14, 0.26, 0.04),
+            ("2 ranks, 150 of every 200 ms", 2, 12, 0.15, 0.05),
         )
     ),
 )  # fmt: skip
@@ -83,15 +90,16 @@ SLOW_FIRST_BATCHES = Fault(
     rules=("slow-first-batches",),
     also=("data-loader-bound",),
     how="files of the data set are slow to open for the first seconds only",
+    num_warm_steps=0,
     variations=tuple(
         Variation(
-            words=words, command=vision(data=FOLDER, steps=steps), prepare=images("folder"),
+            words=words, command=_images(FOLDER, 1, steps), prepare=images("folder"),
             inject=slow_files("{data}/folder/train", open_s=open_s, for_s=for_s),
         )
         for words, steps, open_s, for_s in (
-            ("250 ms for each file in the first 9 s", 18, 0.25, 9.0),
-            ("400 ms for each file in the first 10 s", 18, 0.4, 10.0),
-            ("600 ms for each file in the first 12 s", 18, 0.6, 12.0),
+            ("100 ms for each file in the first 20 s", 26, 0.1, 20.0),
+            ("150 ms for each file in the first 24 s", 26, 0.15, 24.0),
+            ("80 ms for each file in the first 18 s", 26, 0.08, 18.0),
         )
     ),
 )  # fmt: skip

@@ -25,12 +25,12 @@ DIVERGING_LOSS = Fault(
     title="the loss grows",
     effect="doubtful",
     rules=("loss-diverging", "loss-spike"),
-    how="a learning rate that is hundreds of times too high",
+    how="a learning rate that is a thousand times too high",
     variations=tuple(
         Variation(
             words=f"learning rate {rate}, {ranks} ranks", command=sft("--learning-rate", rate, ranks=ranks, steps=80)
         )
-        for rate, ranks in (("1", 1), ("3", 1), ("10", 2))
+        for rate, ranks in (("3", 1), ("4", 1), ("3", 2))
     ),
 )
 
