@@ -43,6 +43,7 @@ _ALL = (
     Cause(id="device-out-of-memory", words="no device memory left", category="sizing", depth=2),
     Cause(id="access-denied", words="no access to a file", category="configuration", depth=2),
     Cause(id="missing-file", words="a missing file", category="configuration", depth=2),
+    Cause(id="unreadable-data", words="data that cannot be read", category="external", depth=2),
     Cause(id="wrong-configuration-key", words="a wrong option", category="configuration", depth=2),
     Cause(id="version-mismatch", words="versions that do not fit together", category="configuration", depth=2),
     Cause(id="double-launch", words="an address already in use", category="configuration", depth=2),
@@ -94,9 +95,18 @@ _WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
          r"unrecogni[sz]ed argument|no such option|invalid choice|unexpected keyword argument"
          r"|extra (inputs are not|fields not) permitted|ConfigAttributeError|ConfigKeyError|is not in struct"
          r"|could not override|unknown (key|option|argument|field|config)|invalid (key|option)\b"
-         r"|the following arguments are required|missing \d+ required|ConfigError\b|MissingMandatoryValue"),
+         r"|the following arguments are required|missing \d+ required|ConfigError\b|MissingMandatoryValue"
+         r"|unknown (part|parameter|setting)\b|\bdid you mean\b|is not known: choose"),
+        ("unreadable-data",
+         r"input/output error|\bEIO\b|errno 5\b|stale file handle|\bESTALE\b"
+         r"|image (file )?(that )?(is|was) (truncated|cut off)"
+         r"|is not a whole|UnidentifiedImageError|cannot identify image file|broken data stream|BadZipFile"
+         r"|PytorchStreamReader failed|UnpicklingError|invalid load key|HeaderTooLarge|MetadataIncompleteBuffer"
+         r"|ArrowInvalid|mmap length is greater than|checksum (mismatch|does not match)|unexpected end of (file|data)"
+         r"|compressed file ended before|EOFError|CRC check failed"),
         ("missing-file",
-         r"FileNotFoundError|no such file or directory|ModuleNotFoundError|command not found"
+         r"FileNotFoundError|no such (file|folder|data ?set|checkpoint|model)\b|holds no (whole )?checkpoint"
+         r"|ModuleNotFoundError|command not found"
          r"|RepositoryNotFoundError|EntryNotFoundError|LocalEntryNotFoundError|404 client error"
          r"|does not appear to have a file named|can't load (the )?(tokenizer|config|model)"
          r"|cannot open shared object file|is not a local folder and is not a valid model"

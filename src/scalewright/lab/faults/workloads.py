@@ -81,7 +81,7 @@ def damaged_images(name: str, *, damage: str, every: int) -> Injection:
             return
         shutil.copytree(trial.data / "folder", folder)
         for number, path in enumerate(sorted((folder / "train").glob("*/*.jpg"))):
-            if number % every == 0:
+            if number % every == every - 1:
                 _damage(path, damage)
 
     return prepare

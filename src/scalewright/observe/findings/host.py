@@ -72,9 +72,19 @@ def core_wait_frac(evidence: Evidence) -> float | None:
     return min(sum(wait for wait, _ in pairs) / sum(time_s for _, time_s in pairs), 1.0)
 
 
-def _saved(evidence: Evidence, *, num_ranks: int, num_cores: int) -> Gain | None:
+def least_core_wait_frac(evidence: Evidence) -> float | None:
+    """The same of the rank that waits least. Other work on a host makes every rank wait; one rank alone is slowed."""
+    series = step_series(evidence)
+    shares = []
+    for steps in series.steady.values():
+        pairs = [(one.parts_s["core_wait"], one.time_s) for one in steps if "core_wait" in one.parts_s and one.time_s]
+        if pairs:
+            shares.append(sum(wait for wait, _ in pairs) / sum(time_s for _, time_s in pairs))
+    return min(*shares, 1.0) if shares and series.is_enough else None
+
+
+def _saved(wait: float | None, *, num_ranks: int, num_cores: int) -> Gain | None:
     """What free cores would save. Ranks beyond the cores of a host wait for each other in any case."""
-    wait = core_wait_frac(evidence)
     if wait is None:
         return None
     unavoidable = max(0.0, 1.0 - num_cores / num_ranks)
@@ -99,7 +109,7 @@ def wrong_binding(evidence: Evidence, context: Context) -> Iterator[Seen]:
         cores = max(one.cores for one in ranks)
         if len(ranks) < 2 or not used or len(used) >= min(len(ranks), cores):
             continue
-        gain = _saved(evidence, num_ranks=len(ranks), num_cores=cores)
+        gain = _saved(core_wait_frac(evidence), num_ranks=len(ranks), num_cores=cores)
         share = 1.0 - len(used) / min(len(ranks), cores) if gain is None else gain.step_time_frac
         yield Seen(
             message=f"{len(ranks)} ranks on {host or 'a host'} are bound to {len(used)} of {cores} cores "
@@ -132,7 +142,7 @@ def oversubscribed_threads(evidence: Evidence, context: Context) -> Iterator[See
         most = max(one.threads for one in ranks)
         if not used or most < 2 or threads <= len(used):
             continue
-        gain = _saved(evidence, num_ranks=len(ranks), num_cores=len(used))
+        gain = _saved(core_wait_frac(evidence), num_ranks=len(ranks), num_cores=len(used))
         share = 0.0 if gain is None else gain.step_time_frac
         yield Seen(
             message=f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'} on {host or 'a host'} start {threads} "
@@ -189,12 +199,12 @@ def wrong_numa_node(evidence: Evidence, context: Context) -> Iterator[Seen]:
 def busy_machine(evidence: Evidence, context: Context) -> Iterator[Seen]:
     del context
     others, cores = setting_number(evidence, "others_cores"), setting_number(evidence, "num_cores")
-    wait = core_wait_frac(evidence)
+    wait = least_core_wait_frac(evidence)
     if others is None or not cores or not BUSY_FRAC * cores <= others <= MOST_BUSY_FRAC * cores or not evidence.steps:
         return
     hosts = bindings(evidence)
     num_ranks = max((len(ranks) for ranks in hosts.values()), default=1)
-    gain = _saved(evidence, num_ranks=num_ranks, num_cores=int(cores))
+    gain = _saved(wait, num_ranks=num_ranks, num_cores=int(cores))
     share = wait if wait is not None else others / (others + cores)
     matters = wait is not None and wait >= WAIT_FRAC
     words = "" if wait is None else f"; ranks were ready and had no core for {percent(wait)} of the time"

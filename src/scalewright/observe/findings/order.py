@@ -17,7 +17,8 @@ _CERTAINTIES = {"certain": 0, "likely": 1, "possible": 2}
 def explain(evidence: Evidence, context: Context | None = None) -> list[Explained]:
     """Findings, most valuable first: what ended the run, what slowed it, what it wasted, what makes it doubtful.
 
-    A finding that another one brings about comes last. Notes come after errors and warnings.
+    A finding that another one brings about comes last. What ended the run and errors come before warnings, notes after
+    them.
     """
     known = context or Context()
     fired = [(rule, seen) for rule in every_rule() for seen in _checked(rule, evidence, known)]
@@ -38,9 +39,16 @@ def _cause(rule: FindingRule, fired: set[str]) -> str:
     return next((other for other in rule.because_of if other in fired and other != rule.id), "")
 
 
-def _place(one: Explained) -> tuple[bool, bool, int, float, int, int, str]:
+def _rank(one: Explained) -> int:
+    """0: why there is no result, or none to trust; 1: warnings; 2: notes."""
+    if one.severity == "error" or (one.rule.role == "ended" and one.seen.score >= 1.0):
+        return 0
+    return 2 if one.severity == "info" else 1
+
+
+def _place(one: Explained) -> tuple[bool, int, int, float, int, int, str]:
     return (
-        bool(one.because_of), one.severity == "info", ROLES.index(one.rule.role), -one.seen.score,
+        bool(one.because_of), _rank(one), ROLES.index(one.rule.role), -one.seen.score,
         _SEVERITIES[one.severity], _CERTAINTIES[one.seen.certainty], one.rule.id,
     )  # fmt: skip
 

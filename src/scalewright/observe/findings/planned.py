@@ -10,7 +10,9 @@ from scalewright.observe.evidence.series import setting
 from scalewright.observe.findings.rule import Gain
 from scalewright.planner.answer import Answer, answer
 
-SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "seq")
+SHAPE = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn",
+         "vocab": "vocab", "seq": "seq"}  # fmt: skip
+"""Settings of a model, and what a shape on the command line calls them."""
 LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "dp", "mbs", "gbs", "zero", "recompute")
 CALIBRATED = "/local"
 """Ends the name of a machine that a calibration describes: `here` names it."""
@@ -69,7 +71,7 @@ def _model(evidence: Evidence) -> str:
     shape = {key: setting(evidence, key) for key in SHAPE}
     if not shape["layers"] or not shape["hidden"] or not shape["heads"]:
         return ""
-    return ",".join(f"{key}={value}" for key, value in shape.items() if value)
+    return ",".join(f"{SHAPE[key]}={value}" for key, value in shape.items() if value)
 
 
 def _system(evidence: Evidence) -> str:

@@ -239,6 +239,10 @@ def engine_mismatch(evidence: Evidence, context: Context) -> Iterator[Seen]:
         )  # fmt: skip
 
 
+MUCH_MORE = 2.0
+"""A reward that grows by this factor without one more right answer pays for something else."""
+
+
 @finding_rule(
     id="reward-hacking",
     severity="warning",
@@ -267,6 +271,13 @@ def reward_hacking(evidence: Evidence, context: Context) -> Iterator[Seen]:
             if last <= min(first, best) - drop:
                 yield _hacking(f"{name} falls from {first:.3g} to {last:.3g}", early, late, (known[0], known[-1]))
                 return
+    right = [one.values["correct_frac"] for one in steps if "correct_frac" in one.values]
+    if len(right) == len(steps) and late >= MUCH_MORE * max(early, 0.0) and late > 0.0:
+        first, last = _ends(right)
+        if last <= first:
+            words = f"no more answers are right ({percent(first)} at first, {percent(last)} at last)"
+            yield _hacking(words, early, late, (steps[0], steps[-1]))
+            return
     lengths = [one.response_len for one in steps if one.response_len]
     if len(lengths) >= 20:
         first_len, last_len = _ends(lengths)

@@ -15,7 +15,7 @@ from scalewright.observe.readers.reader import LineReader, Reader
 from scalewright.observe.readers.scheduler.job_tables import JobTableReader
 from scalewright.observe.readers.scheduler.slurm_lines import SlurmLineReader
 from scalewright.observe.readers.scheduler.torchrun import TorchrunReader
-from scalewright.observe.readers.system_errors import SystemErrorReader
+from scalewright.observe.readers.system_errors import CommandErrorReader, SystemErrorReader
 from scalewright.observe.readers.tracebacks import TracebackReader
 
 
@@ -27,4 +27,5 @@ def machine_line_readers() -> list[LineReader]:
     return [
         TracebackReader(), TorchrunReader(), SlurmLineReader(), WatchdogReader(), NcclLogReader(), NcclTestsReader(),
         InspectorReader(), KernelLogReader(), SystemErrorReader(), JobTableReader(), NvidiaSmiReader(), RocmSmiReader(),
+        CommandErrorReader(),
     ]  # fmt: skip

@@ -60,3 +60,32 @@ class SystemErrorReader(LineReader):
             kind=kind, spot=line.spot, message=text[:600], at_s=line.at_s, rank=line.rank, host=line.host,
             values=values,
         ),)  # fmt: skip
+
+
+_REFUSAL = re.compile(r"^(?:(?!srun|sbatch|salloc|slurm)[\w.-]+: )?error: (?:rank (?P<rank>\d+): )?(?P<why>\S.*)")
+_STATED_PATH = re.compile(r"(?:^|')(/[^\s':]{2,300})")
+
+
+class CommandErrorReader(LineReader):
+    """`error: ...` or `PROGRAM: error: ...`: the sentence with which a command line program ends.
+
+    It says nothing by itself; what it means is in its words.
+    """
+
+    kind: ClassVar[str] = "command errors"
+    hints: ClassVar[tuple[str, ...]] = ("error: ",)
+
+    def __init__(self) -> None:
+        self._num = 0
+
+    def take(self, line: Line) -> Iterable[Item]:
+        match = _REFUSAL.match(line.message)
+        if match is None or self._num >= MOST_ALIKE or any(words in line.message for words, _ in _KINDS):
+            return ()  # or `SystemErrorReader` has it
+        self._num += 1
+        path = _STATED_PATH.search(match["why"])
+        rank = line.rank if match["rank"] is None else int(match["rank"])
+        return (Happening(
+            kind="exited", spot=line.spot, message=match["why"][:600], at_s=line.at_s, rank=rank, host=line.host,
+            values={"path": path.group(1)} if path else {},
+        ),)  # fmt: skip

@@ -76,9 +76,9 @@ DELAYED_LOADER = Fault(
             inject=duty_cycle(stopped_s=stopped_s, runs_s=runs_s, workers=True),
         )
         for words, ranks, steps, stopped_s, runs_s in (
-            ("they stand still for 120 of every 150 ms", 1, 14, 0.12, 0.03),
-            ("they stand still for 260 of every 300 ms", 1, 14, 0.26, 0.04),
-            ("2 ranks, 150 of every 200 ms", 2, 12, 0.15, 0.05),
+            ("they stand still for 290 of every 300 ms", 1, 14, 0.29, 0.01),
+            ("they stand still for 390 of every 400 ms", 1, 14, 0.39, 0.01),
+            ("2 ranks, 240 of every 250 ms", 2, 12, 0.24, 0.01),
         )
     ),
 )  # fmt: skip

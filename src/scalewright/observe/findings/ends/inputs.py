@@ -62,6 +62,28 @@ def missing_file(evidence: Evidence, _: Context) -> Iterator[Seen]:
 
 
 @finding_rule(
+    id="unreadable-data",
+    severity="error",
+    role="ended",
+    title="A file is damaged, or its disk gives errors",
+    why="A copy or a download ended early, a file was still being written, or the storage behind it fails. Every "
+    "attempt ends at the same sample.",
+    advice="Compare size and checksum with the source and copy the file again. If several files of one file system "
+    "fail, look for I/O errors in dmesg and tell the support of the site.",
+    source="errno(3): EIO, ESTALE; messages of NumPy, Pillow, PyTorch, safetensors and Arrow",
+)
+def unreadable_data(evidence: Evidence, _: Context) -> Iterator[Seen]:
+    for ending in ending_by(evidence, "unreadable-data"):
+        name = str(ending.first.values.get("path", "")) or _first_group(_PATH, ending.first.message)
+        yield seen_end(
+            ending,
+            f"{ending.who} could not read its data{ending.when}: {quoted(ending.first)}",
+            f"check {name or 'the file'} (size, checksum), and copy it again from its source",
+            numbers={"path": name} if name else {},
+        )
+
+
+@finding_rule(
     id="access-denied",
     severity="error",
     role="ended",

@@ -13,6 +13,8 @@ from scalewright.observe.evidence.series import step_series
 from scalewright.observe.findings.ends.ending import ending_by, quoted, seen_end
 from scalewright.observe.findings.rule import Context, Seen, finding_rule
 
+ROUNDING_FRAC = 4 * 2.0**-23
+"""Four units in the last place of fp32."""
 LEAST_FROZEN = 20
 """Equal losses in a row before a loss counts as frozen: a loss printed with four digits repeats by chance now and
 then, twenty times in a row it does not."""
@@ -104,6 +106,11 @@ def _course_before(before: Sequence[StepFact]) -> str:
     return ""
 
 
+def _is_same(loss: float | None, last: float | None) -> bool:
+    """The same but for the order of a sum: ranks and batches in another order change the last digits of fp32."""
+    return loss is not None and last is not None and math.isclose(loss, last, rel_tol=ROUNDING_FRAC)
+
+
 @finding_rule(
     id="loss-frozen",
     severity="error",
@@ -120,7 +127,7 @@ def loss_frozen(evidence: Evidence, _: Context) -> Iterator[Seen]:
     if len(steps) < LEAST_FROZEN:
         return
     run = 1
-    while run < len(steps) and steps[-run - 1].loss == steps[-1].loss:
+    while run < len(steps) and _is_same(steps[-run - 1].loss, steps[-1].loss):
         run += 1
     if run < LEAST_FROZEN:
         return
