@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime
-from scalewright.observe.findings.host import busy_machine
+from scalewright.observe.findings.host import busy_machine, core_wait_frac
 from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
@@ -48,10 +48,11 @@ def communication_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
     largest = _largest_collective(evidence.rank_times)
     of = f", most of it in {largest}" if largest else ""
     expected_s = predicted_part_s(evidence.prediction, "communication")
-    is_bound = share >= BOUND_FRAC
+    fair = share - (core_wait_frac(evidence) or 0.0)  # a rank that had no core lets the others wait in a collective
+    is_bound = fair >= BOUND_FRAC
     saved, how = share, "at most: all exposed communication hidden behind computing"
     if expected_s is not None:
-        is_bound = share >= UNEXPECTED_FRAC and share * step_s >= UNEXPECTED_FACTOR * expected_s
+        is_bound = fair >= UNEXPECTED_FRAC and fair * step_s >= UNEXPECTED_FACTOR * expected_s
         of += f"; the prediction has {seconds(expected_s)}"
         if is_bound:
             saved = max(share - expected_s / step_s, 0.0)

@@ -13,6 +13,8 @@ from scalewright.observe.findings.words import percent, ranks_named, seconds, si
 
 BOUND_FRAC = 0.10
 """Share of a step that waits for data above which the loader is the limit, as in the summary of a vision run."""
+STAGE_FRAC = 0.25
+"""The same of a stage, which has no loader: it makes its batches itself, and small models wait for that a little."""
 LEAST_WAIT_S = 5e-3
 """A shorter wait is a thread that wakes up."""
 STORAGE_FRAC = 0.5
@@ -47,7 +49,8 @@ def data_loader_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
         return
     total_s = sum(one.time_s or 0.0 for one in steps)
     share = min(sum(min(waits[one.step], one.time_s or 0.0) for one in steps) / total_s, 1.0)
-    if share < BOUND_FRAC or share * total_s / len(steps) < LEAST_WAIT_S:
+    bound = STAGE_FRAC if setting(evidence, "kind") == "reason" else BOUND_FRAC
+    if share < bound or share * total_s / len(steps) < LEAST_WAIT_S:
         return
     ranks = _waiting_ranks(series)
     worst = sorted(steps, key=lambda one: -waits[one.step])[:3]

@@ -124,7 +124,7 @@ PERIODIC_STALL = Fault(
     how="SIGSTOP and SIGCONT to all ranks",
     variations=(
         Variation(words="0.6 s every 1.8 s", command=language(steps=120), inject=duty_cycle(stopped_s=0.6, runs_s=1.2)),
-        Variation(words="1 s every 3 s", command=language(steps=120), inject=duty_cycle(stopped_s=1.0, runs_s=2.0)),
+        Variation(words="1 s every 3 s", command=language(steps=240), inject=duty_cycle(stopped_s=1.0, runs_s=2.0)),
         Variation(
             words="0.5 s every 1.5 s, one rank", command=sft(steps=240), inject=duty_cycle(stopped_s=0.5, runs_s=1.0),
         ),
