@@ -45,19 +45,21 @@ class HintTable:
 
     def lines(self, block: Block) -> Iterator[tuple[int, int, set[int]]]:
         """Start, end and readers of every line that has a hint, in order."""
-        data, grams = block.data, self._grams
+        data, known = block.data, self._grams.get
         start = end = 0
         readers: set[int] = set()
         for position, gram in zip(*self._candidates(data), strict=True):
-            for offset, hint, numbers in grams.get(gram, ()):
+            for offset, hint, numbers in known(gram) or ():
                 at = position - offset
                 if at < 0 or not data.startswith(hint, at):
                     continue
                 if at >= end:
                     if readers:
                         yield start, end, readers
-                    start, end, readers = block.start_of(at), block.end_of(at), set()
-                readers.update(numbers)
+                    start, end = data.rfind(b"\n", 0, at) + 1, block.end_of(at)
+                    readers = set(numbers)
+                else:
+                    readers.update(numbers)
         if readers:
             yield start, end, readers
 

@@ -1,7 +1,7 @@
 """A file as a stream of clean lines, whatever it is packed in.
 
 Bytes are unpacked (gzip, bzip2, xz, by content), colours are removed, and redraws of a progress bar are dropped. That
-happens for a block of megabytes at a time. A `Line` is decoded, and its prefixes are read, when somebody looks at it.
+happens for a block of megabytes at a time. A line is decoded, and its prefixes are read, when somebody looks at it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Unpacker(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class FileHead:
     """The beginning of a file, as readers look at it to recognise it."""
 
     raw: bytes
@@ -67,7 +67,7 @@ _TEXT_BYTES = bytes(range(32, 256)) + b"\t\n\r\f\b\x1b\x07"
 
 
 @dataclass(slots=True)
-class Source:
+class SourceFile:
     """A file to read: where it is, what it is called in messages, and what was wrong with it."""
 
     path: Path
@@ -81,14 +81,14 @@ class Source:
         if sentence not in self.problems:
             self.problems.append(sentence)
 
-    def head(self) -> Head:
+    def head(self) -> FileHead:
         """Its first bytes, unpacked. A file that cannot be opened has none, and a problem."""
         raw = next(self.chunks(HEAD_BYTES), b"")
         try:
             size_bytes = self.path.stat().st_size
         except OSError:
             size_bytes = 0
-        return Head(raw=raw[:HEAD_BYTES], size_bytes=size_bytes, name=self.name)
+        return FileHead(raw=raw[:HEAD_BYTES], size_bytes=size_bytes, name=self.name)
 
     def chunks(self, num_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
         """Its bytes, unpacked, in pieces. What is wrong with them becomes a problem, never an exception."""
@@ -98,7 +98,7 @@ class Source:
         except OSError as error:
             self.problem(f"cannot be read: {error.strerror or error}")
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[LogLine]:
         """Every line, clean. Readers that take single lines get them from the line pass instead, which is faster."""
         for block in self.blocks():
             start = 0
@@ -108,22 +108,22 @@ class Source:
                     yield block.line(start, end)
                 start = end + 1
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[LineBlock]:
         """Whole lines in pieces of some megabytes, without colours and covered redraws."""
         num_lines = 0
         for data in _whole_lines(self.chunks(), self):
-            block = Block(self, _clean(data), num_lines)
+            block = LineBlock(self, _clean(data), num_lines)
             num_lines += block.num_lines
             self.num_lines = num_lines
             yield block
 
 
-class Block:
+class LineBlock:
     """Clean lines of a source: `data` has a line break for every `\\n` and `\\r`; numbers count only `\\n`."""
 
     __slots__ = ("_counted", "_numbered", "data", "first", "num_lines", "source")
 
-    def __init__(self, source: Source, data: bytes, first: int) -> None:
+    def __init__(self, source: SourceFile, data: bytes, first: int) -> None:
         """Of lines after the `first` ones."""
         self.source = source
         self.first = first
@@ -142,8 +142,8 @@ class Block:
         end = self.data.find(b"\n", position)
         return end if end >= 0 else len(self.data)
 
-    def line(self, start: int, end: int) -> Line:
-        return Line(self, start, end)
+    def line(self, start: int, end: int) -> LogLine:
+        return LogLine(self, start, end)
 
     def number(self, position: int) -> int:
         """The number of the line at this position, from 1."""
@@ -156,12 +156,12 @@ class Block:
         return number
 
 
-class Line:
+class LogLine:
     """One line, clean: decoded, and freed of prefixes, when somebody looks."""
 
     __slots__ = ("_at_s", "_number", "_prefix", "_text", "block", "end", "is_taken", "start")
 
-    def __init__(self, block: Block, start: int, end: int) -> None:
+    def __init__(self, block: LineBlock, start: int, end: int) -> None:
         self.block = block
         self.start = start
         self.end = end
@@ -173,7 +173,7 @@ class Line:
         self._prefix: Prefix | None = None
 
     @property
-    def source(self) -> Source:
+    def source(self) -> SourceFile:
         return self.block.source
 
     @property
@@ -237,7 +237,7 @@ class Line:
         return Spot(file=self.source.name, line=self.number, text=self.raw[:MOST_EXCERPT].rstrip())
 
 
-def _unpacked(file: BinaryIO, num_bytes: int, source: Source) -> Iterator[bytes]:
+def _unpacked(file: BinaryIO, num_bytes: int, source: SourceFile) -> Iterator[bytes]:
     start = file.read(6)
     file.seek(0)
     if start[:2] == b"\x1f\x8b":
@@ -259,7 +259,7 @@ def _unpacker(form: str) -> _Unpacker:
     return bz2.BZ2Decompressor() if form == "bzip2" else lzma.LZMADecompressor()
 
 
-def _expanded(file: BinaryIO, num_bytes: int, source: Source, form: str) -> Iterator[bytes]:
+def _expanded(file: BinaryIO, num_bytes: int, source: SourceFile, form: str) -> Iterator[bytes]:
     """Unpacked pieces of at most `num_bytes`, of several members one after another, within the limits."""
     unpacker = _unpacker(form)
     packed = total = 0
@@ -317,7 +317,7 @@ def _from_utf16(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
         yield decoder.decode(data).encode("utf-8", "replace")
 
 
-def _whole_lines(chunks: Iterator[bytes], source: Source) -> Iterator[bytes]:
+def _whole_lines(chunks: Iterator[bytes], source: SourceFile) -> Iterator[bytes]:
     """Pieces that end with a line break; lines over the limit are cut."""
     rest = b""
     is_cut = False
@@ -341,7 +341,7 @@ def _whole_lines(chunks: Iterator[bytes], source: Source) -> Iterator[bytes]:
         yield _cut(rest + b"\n", source)
 
 
-def _cut(data: bytes, source: Source) -> bytes:
+def _cut(data: bytes, source: SourceFile) -> bytes:
     """Without the ends of lines over the limit."""
     if len(data) <= MOST_LINE_BYTES:
         return data
@@ -393,3 +393,10 @@ def _without_covered(data: bytes) -> bytes:
         pieces.append(b"\r")
         pieces.append(piece)
     return b"".join(pieces)
+
+
+# Short names for readers. The long ones keep the names of classes apart across the project.
+Source = SourceFile
+Line = LogLine
+Head = FileHead
+Block = LineBlock
