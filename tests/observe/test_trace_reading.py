@@ -127,6 +127,14 @@ def test_a_packed_file_that_is_cut(tmp_path: Path) -> None:
     assert "events" in problem
 
 
+def test_spans_beyond_a_limit_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalewright.observe.readers.kineto.MOST_SPANS", 100)
+    path = written(tmp_path / "t.json", [step(0, 100), *(kernel(n / 10, (n + 1) / 10) for n in range(1000))])
+    evidence = read(path)
+    assert "more than 100 spans: the rest is left out" in evidence.sources[0].problem
+    assert evidence.rank_times[0].compute_s == pytest.approx(0.0099)
+
+
 def test_launches_without_kernels_are_no_trace_of_a_cpu(tmp_path: Path) -> None:
     evidence = read(written(tmp_path / "t.json", [step(0, 100), launch(3, 1), span("cpu_op", "aten::mm", 0, 10)]))
     assert not evidence.rank_times

@@ -152,6 +152,8 @@ class TimelineBuilder:
 
     def __init__(self) -> None:
         self.timeline = Timeline()
+        self.num_spans = 0
+        """Taken so far: what the timeline holds grows with it."""
         self._label_places: dict[CollectiveLabel, int] = {}
         self._label_cache: dict[tuple[object, ...], int] = {}
         self._open: dict[tuple[str, str], list[Event]] = {}
@@ -173,6 +175,7 @@ class TimelineBuilder:
         if kind == "X":
             self._whole(event)
         elif kind == "B":
+            self.num_spans += 1
             self._open.setdefault(_thread(event), []).append(event)
         elif kind == "E":
             self._close(event)
@@ -210,6 +213,7 @@ class TimelineBuilder:
             return
         if "dur" not in event:
             self.timeline.num_without_time += 1
+        self.num_spans += 1
         name = event.get("name")
         start_s = start * units.MICRO
         take(event, name if isinstance(name, str) else "", start_s, (start + length) * units.MICRO)

@@ -26,6 +26,8 @@ _STEP_IN_NAME = re.compile(r"step[-_. ]?(\d{1,9})", re.IGNORECASE)
 _HOST_IN_NAME = re.compile(r"^(?P<host>[A-Za-z][\w.-]*?)_\d+\.\d{10,}\.pt\.trace\.json")
 """The name that `tensorboard_trace_handler` gives: host, process, time."""
 CHUNK_BYTES = units.MIB
+MOST_SPANS = 8_000_000
+"""Of one file: more than 2 GB of a real trace. It bounds memory, also for packed files that expand without end."""
 
 
 class KinetoReader:
@@ -48,6 +50,9 @@ class KinetoReader:
         result, builder = ScanResult(), TimelineBuilder()
         for event in scan_events(source.chunks(CHUNK_BYTES), result):
             builder.take(event)
+            if builder.num_spans >= MOST_SPANS:
+                source.problem(f"it has more than {MOST_SPANS:,} spans: the rest is left out; trace fewer steps")
+                break
         line = builder.end()
         rank, is_stated = _rank(result.metadata, source.path, into)
         times = rank_times(line, rank=rank, spot=_spot(source, result, line), host=_host(result.metadata, source.path))
