@@ -5,8 +5,8 @@
 Generated are: regions between `<!-- NAME:begin -->` and `<!-- NAME:end -->`; figures between `<!-- claim:NAME -->` and
 `<!-- /claim -->` (see `tools/claims.py`); the output inside a `console` block that follows `<!-- console ... -->`, and
 inside a `pycon` block that follows `<!-- python -->`; the
-pages `reference/cli.md`, `reference/modules.md`, `references.md`, `verified.md`, `models/*.md` and `lint/*/*.md`; and
-the JSON schema of study files.
+pages `reference/cli.md`, `reference/modules.md`, `references.md`, `verified.md`, `models/*.md`, `lint/*/*.md` and
+`findings/**/*.md`; and the JSON schema of study files.
 
 `<!-- console lines=1-9,20-22 exit=1 -->` keeps those lines of the output (default: all; gaps become `...`) and states
 the exit code (default: 0). `from=WORD` counts lines from the first one that holds WORD; `columns=100` widens the
@@ -47,6 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # the tables live besi
 import accuracy
 from bibliography import references_page
 from claims import fill_claims
+from finding_pages import finding_pages, theme_table
 from lint_pages import category_table, rule_pages
 from markdown_table import cell, table
 from model_errors import ERRORS
@@ -291,6 +292,7 @@ REGIONS = {
     "example-files": example_files,
     "price-file": price_file,
     "lint-rules": category_table,
+    "finding-rules": theme_table,
     "observations": observation_rows,
     "observation-assumptions": observation_assumptions,
     "fewest-gpus": fewest_gpus,
@@ -364,6 +366,7 @@ def page_makers() -> dict[Path, Callable[[], str]]:
         for page, content in models.items()
     }
     makers |= {path: functools.partial(str, text) for path, text in rule_pages(DOCS, HEADER).items()}
+    makers |= {path: functools.partial(str, text) for path, text in finding_pages(DOCS, HEADER).items()}
     return makers | {
         DOCS / "models" / "index.md": functools.partial(models_index, models),
         DOCS / "reference" / "cli.md": cli_page,
@@ -386,8 +389,9 @@ def filled(text: str) -> str:
 
 
 def orphans() -> list[Path]:
-    """Pages under models/ and lint/ whose module or rule has gone."""
+    """Pages under models/, lint/ and findings/ whose module or rule has gone."""
     existing = {*(DOCS / "models").glob("*.md"), *(DOCS / "lint").rglob("*.md")}
+    existing |= set((DOCS / "findings").rglob("*.md"))
     return sorted(existing - set(page_makers()))
 
 
