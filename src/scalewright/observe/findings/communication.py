@@ -13,9 +13,9 @@ from scalewright.observe.findings.words import percent, seconds
 
 BOUND_FRAC = 0.4
 """Share of a step in exposed communication from which it is a warning, where nothing is predicted."""
-UNEXPECTED_FACTOR = 2.0
-UNEXPECTED_FRAC = 0.2
-"""Where a prediction says how long it should take: a warning from twice that, and this share of the step."""
+UNEXPECTED_FACTOR = 2.5
+UNEXPECTED_FRAC = 0.4
+"""Where a prediction says how long it should take: a warning from so many times that, and this share of the step."""
 STARVED_FRAC = 0.6
 """Less may be threads of the library that get no core, where other work uses the machine."""
 NOTED_FRAC = 0.15

@@ -21,6 +21,8 @@ STORAGE_FRAC = 0.5
 """Share of their time that loader workers wait for storage, not for a core, from which storage is the cause."""
 FIRST_FRAC = 0.10
 """Share of the whole run that its first batches may take."""
+LARGE_FIRST_FRAC = 0.25
+"""A warning also in a short run."""
 NUM_FIRST = 5
 LEAST_RUN_S = 60.0
 """A shorter run is a trial: its start says nothing of a real one."""
@@ -92,6 +94,7 @@ def _of_rank(series: StepSeries, step: int, ranks: list[int]):  # type: ignore[n
     advice="Start the loader's workers before the model is built, keep them between epochs "
     "(persistent_workers=True), and keep the index of the data set in one file.",
     source="PyTorch documentation, torch.utils.data: persistent_workers, prefetch_factor",
+    because_of=("many-small-files", "data-loader-bound"),
 )
 def slow_first_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
     del context
@@ -105,13 +108,14 @@ def slow_first_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
     extra_s = sum(max(one.parts_s["data"] - statistics.median(usual), 0.0) for one in first)
     if extra_s < FIRST_FRAC * total_s:
         return
+    is_loud = total_s >= LEAST_RUN_S or extra_s >= LARGE_FIRST_FRAC * total_s
     worst: StepFact = max(first, key=lambda one: one.parts_s["data"])
     yield Seen(
         message=f"the first {len(first)} batches waited {seconds(extra_s)} longer for data than later ones, "
         f"{percent(extra_s / total_s)} of the whole run",
         spots=(worst.spot,),
         next_step="keep loader workers alive between epochs, and warm the cache before the first step",
-        certainty="certain", score=extra_s / total_s, severity="warning" if total_s >= LEAST_RUN_S else None,
+        certainty="certain", score=extra_s / total_s, severity="warning" if is_loud else None,
         numbers={"extra_s": extra_s},
         gain=Gain(step_time_frac=extra_s / total_s, how="measured: first batches as fast as the later ones"),
     )  # fmt: skip

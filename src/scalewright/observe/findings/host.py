@@ -91,6 +91,20 @@ def _saved(wait: float | None, *, num_ranks: int, num_cores: int) -> Gain | None
     return Gain(step_time_frac=max(0.0, 1.0 - (1.0 - wait) / (1.0 - unavoidable)), how=MEASURED)
 
 
+def _without_threads(evidence: Evidence, *, num_ranks: int, num_cores: int) -> Gain | None:
+    """Threads wait for each other beyond their wait for cores: a prediction for this machine sees that."""
+    measured = _saved(core_wait_frac(evidence), num_ranks=num_ranks, num_cores=num_cores)
+    series, prediction = step_series(evidence), evidence.prediction or {}
+    interval = prediction.get("step_time_interval_s")
+    if prediction.get("confidence") != "calibrated" or not isinstance(interval, list) or not series.times_s:
+        return measured
+    saved = 1.0 - float(interval[1]) / (sum(series.times_s) / len(series.times_s))
+    if measured is not None and measured.step_time_frac >= saved:
+        return measured
+    how = "measured against predicted: the slow end of the predicted interval, which has a thread for each core"
+    return Gain(step_time_frac=max(saved, 0.0), how=how)
+
+
 @finding_rule(
     id="wrong-binding",
     severity="warning",
@@ -142,7 +156,7 @@ def oversubscribed_threads(evidence: Evidence, context: Context) -> Iterator[See
         most = max(one.threads for one in ranks)
         if not used or most < 2 or threads <= len(used):
             continue
-        gain = _saved(core_wait_frac(evidence), num_ranks=len(ranks), num_cores=len(used))
+        gain = _without_threads(evidence, num_ranks=len(ranks), num_cores=len(used))
         share = 0.0 if gain is None else gain.step_time_frac
         yield Seen(
             message=f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'} on {host or 'a host'} start {threads} "

@@ -109,7 +109,7 @@ def periodic_stall(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "them. Sort samples of very different lengths into buckets.",
     source="Dean and Barroso 2013, The Tail at Scale (CACM 56)",
     because_of=("busy-machine", "periodic-stall", "data-loader-bound", "checkpoint-stall", "slow-first-batches",
-                "straggler-rank", "oversubscribed-threads", "wrong-binding", "throttled-clocks"),
+                "straggler-rank", "impossible-flop", "oversubscribed-threads", "wrong-binding", "throttled-clocks"),
 )  # fmt: skip
 def slow_step_tail(evidence: Evidence, context: Context) -> Iterator[Seen]:
     series = step_series(evidence)
