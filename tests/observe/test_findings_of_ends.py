@@ -208,3 +208,12 @@ def test_the_launcher_that_saw_a_failure_first_is_believed() -> None:
         event("exited", "exitcode 1", rank=2, file="torchrun", values={"is_first": 1.0, "exit_code": 1.0}),
     )
     assert 2 in one.seen.ranks
+
+
+def test_no_finding_shows_a_credential() -> None:
+    text = "ValueError: login failed with token=hf_abcdefghijklmnopqrst"
+    one = explain(Evidence(happenings=[
+        Happening(kind="traceback", message=text, rank=0, spot=Spot(file="job.out", line=1, text=text)),
+    ]))[0]  # fmt: skip
+    assert "login failed" in one.seen.message
+    assert "hf_abc" not in repr(one.seen)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import step_series
 from scalewright.observe.findings.catalogue import every_rule
 from scalewright.observe.findings.rule import Context, Explained, FindingRule, Seen
+from scalewright.records.redaction import redacted
 
 ROLES = ("ended", "slowed", "wasted", "suspect")
 _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
@@ -23,8 +25,17 @@ def explain(evidence: Evidence, context: Context | None = None) -> list[Explaine
     known = context or Context()
     fired = [(rule, seen) for rule in every_rule() for seen in _checked(rule, evidence, known)]
     loud = {rule.id for rule, seen in fired if (seen.severity or rule.severity) != "info"}
-    findings = [Explained(rule=rule, seen=seen, because_of=_cause(rule, loud)) for rule, seen in fired]
+    findings = [Explained(rule=rule, seen=_shown(seen), because_of=_cause(rule, loud)) for rule, seen in fired]
     return sorted(findings, key=_place)
+
+
+def _shown(seen: Seen) -> Seen:
+    """Without credentials: lines of logs go to terminals, documents and pages."""
+    spots = tuple(replace(spot, text=redacted(spot.text)) for spot in seen.spots)
+    numbers = {name: redacted(value) if isinstance(value, str) else value for name, value in seen.numbers.items()}
+    return replace(
+        seen, message=redacted(seen.message), next_step=redacted(seen.next_step), spots=spots, numbers=numbers
+    )  # fmt: skip
 
 
 def _checked(rule: FindingRule, evidence: Evidence, context: Context) -> Iterator[Seen]:

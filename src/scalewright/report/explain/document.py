@@ -12,6 +12,7 @@ from scalewright.observe.evidence.evidence import Evidence, SourceFact
 from scalewright.observe.evidence.series import step_series
 from scalewright.observe.findings.rule import Explained
 from scalewright.records.documents import document
+from scalewright.records.redaction import visible_variables
 
 KIND = "explanation"
 
@@ -55,7 +56,7 @@ class Explanation:
             "breakdown": None if self.breakdown is None else self.breakdown.as_document(),
             "missing": list(self.missing),
             "sources": [asdict(source) for source in self.evidence.sources],
-            "settings": {name: value for name, (value, _) in sorted(self.evidence.settings.items())},
+            "settings": visible_variables({name: value for name, (value, _) in self.evidence.settings.items()}),
             "versions": dict(sorted(self.evidence.versions.items())),
             "notes": list(self.evidence.notes),
         }

@@ -44,8 +44,8 @@ def end_lanes(postmortem: Postmortem, evidence: Evidence) -> tuple[list[EndLane]
             low, high = spans.get(step.rank, (step.at_s, step.at_s))
             spans[step.rank] = (min(low, step.at_s - (step.time_s or 0.0)), max(high, step.at_s))
     times = [*(one.at_s for one in timed if one.at_s is not None), *(t for span in spans.values() for t in span)]
-    if not timed or not times:
-        return [], [], 0
+    if not timed or max(times) <= min(times):
+        return [], [], 0  # one moment makes no picture
     start_s, end_s = min(times), max(times)
     span_s = max(end_s - start_s, LEAST_SPAN_S)
 
