@@ -224,3 +224,21 @@ def test_mlperf_with_and_without_time(tmp_path: Path) -> None:
     assert_step(first, step=10, loss=2.15, learning_rate=0.001, at_s=1759904825.527)
     assert_step(second, step=11, time_s=471.2, tokens_per_s=10.6, is_per_device=True)
     assert dict(second.parts_s) == {"training": 245.1, "generation": 3.75, "weight_sync": 14.75}
+
+
+def test_mlperf_that_counts_samples_and_calls_them_steps(tmp_path: Path) -> None:
+    def line(time_ms: int, key: str, value: str, metadata: str) -> str:
+        return f':::MLLOG {{"time_ms": {time_ms}, "key": "{key}", "value": {value}, "metadata": {{{metadata}}}}}\n'
+
+    text = (
+        line(1_000_000, "global_batch_size", "32", "") + line(1_000_000, "max_sequence_length", "8192", "")
+        + line(1_000_000, "run_start", "null", "")
+        + line(1_400_000, "tracked_stats", '{"throughput": 32.0}', '"step": 12800') + line(1_400_000, "block_stop", "null", '"samples_count": 12800')
+        + line(1_410_000, "eval_accuracy", "5.5", '"samples_count": 12800')
+        + line(1_810_000, "tracked_stats", '{"throughput": 32.0}', '"step": 25600') + line(1_810_000, "block_stop", "null", '"samples_count": 25600')
+    )  # fmt: skip
+    evidence = read_text(tmp_path, text)
+    first, second = evidence.steps
+    assert_step(first, step=400, num_samples=32.0, num_tokens=32 * 8192.0, time_s=1.0, at_s=1400.0)
+    assert_step(second, step=800, num_steps=400)
+    assert [one.kind for one in evidence.happenings] == ["started", "validation"]

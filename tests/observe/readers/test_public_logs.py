@@ -48,22 +48,3 @@ def test_deepspeed_chat_and_its_two_engines() -> None:
     actor, critic = (fact for fact in facts if fact.dialect == "deepspeed")
     assert_step(actor, step=130, memory_bytes=20.55 * GIB, learning_rate=9.561649264296291e-6)
     assert_step(critic, step=130, learning_rate=4.9459450111686005e-6)
-
-
-def test_mlperf_that_counts_samples_and_calls_them_steps() -> None:
-    evidence = read_evidence([LOGS / "mlperf_llama31_8b.log"])
-    first, second = evidence.steps
-    assert_step(
-        first, step=384, num_samples=32.0, num_tokens=32 * 8192.0, time_s=32 / 30.15030683672662, at_s=1759966614.209
-    )
-    assert_step(second, step=768, num_steps=384)
-    # The run began 407.66 s before the first report: 384 steps.
-    assert first.time_s == pytest.approx(407.66 / 384, rel=1e-3)
-    assert [one.kind for one in evidence.happenings] == ["started", "validation"]
-
-
-def test_nemo() -> None:
-    steps = read_evidence([LOGS / "nemo_esm2.log"]).steps
-    assert [(fact.step, fact.rank, fact.time_s, fact.loss) for fact in steps] == [
-        (28, 0, 0.189, 2.778), (29, 0, 0.1903, 2.782), (30, 0, 0.1915, 2.709),
-    ]  # fmt: skip
