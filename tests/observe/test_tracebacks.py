@@ -22,7 +22,7 @@ def test_the_users_own_line_and_the_path_are_named() -> None:
     assert one.message == "FileNotFoundError: [Errno 2] No such file or directory: '/data/a.bin'"
     assert one.values["place"] == "/home/u/train.py:10 in main"
     assert one.values["path"] == "/data/a.bin"
-    assert one.spot.line == 1
+    assert one.spot.line == 6
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ class _Link:
     name: str = ""
     message: list[str] = field(default_factory=list)
     places: list[tuple[str, str, str]] = field(default_factory=list)
+    spot: Spot | None = None
+    """The line that names the exception."""
 
     @property
     def text(self) -> str:
@@ -219,7 +221,7 @@ class TracebackReader(LineReader):
             if path := _PATH.search(root.text):
                 values["path"] = path[1]
             yield Happening(
-                kind="device_out_of_memory" if memory else "traceback", spot=record.spot, message=root.text,
+                kind="device_out_of_memory" if memory else "traceback", spot=root.spot or record.spot, message=root.text,
                 at_s=record.at_s, rank=record.rank, host=record.host, values=values | memory,
                 is_benign=record.is_benign,
             )  # fmt: skip
@@ -256,6 +258,7 @@ def _name(record: _Record, text: str, line: Line) -> None:
     assert match is not None
     record.last.name = match["name"]
     record.last.message = [match["message"] or ""]
+    record.last.spot = line.spot
     record.has_ended = True
     record.at_s = record.at_s if record.at_s is not None else line.at_s
 
