@@ -221,8 +221,8 @@ class TracebackReader(LineReader):
             if path := _PATH.search(root.text):
                 values["path"] = path[1]
             yield Happening(
-                kind="device_out_of_memory" if memory else "traceback", spot=root.spot or record.spot, message=root.text,
-                at_s=record.at_s, rank=record.rank, host=record.host, values=values | memory,
+                kind="device_out_of_memory" if memory else "traceback", spot=root.spot or record.spot,
+                message=root.text, at_s=record.at_s, rank=record.rank, host=record.host, values=values | memory,
                 is_benign=record.is_benign,
             )  # fmt: skip
 
