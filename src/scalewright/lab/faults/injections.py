@@ -158,11 +158,14 @@ def send(number: signal.Signals, *, rank: int | None = None, after_step: int = 3
 
 
 def duty_cycle(*ranks: int, stopped_s: float, runs_s: float, after_step: int = 0, workers: bool = False) -> Injection:
-    """Ranks, or the workers of their loaders, are stopped and continued again and again. No ranks: all."""
+    """Ranks, or the workers of their loaders, are stopped and continued again and again. No ranks: all.
+
+    With `after_step=-1` it begins as soon as they are there.
+    """
 
     def inject(trial: Trial) -> None:
         def act(running: Running) -> None:
-            if not running.wait_for_step(after_step):
+            if after_step >= 0 and not running.wait_for_step(after_step):
                 return
             while running.pause(runs_s):
                 chosen = {r: pid for r, pid in running.ranks().items() if not ranks or r in ranks}

@@ -239,7 +239,7 @@ def engine_mismatch(evidence: Evidence, context: Context) -> Iterator[Seen]:
         )  # fmt: skip
 
 
-MUCH_MORE = 2.0
+MUCH_MORE = 1.5
 """A reward that grows by this factor without one more right answer pays for something else."""
 
 

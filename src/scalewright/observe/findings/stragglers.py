@@ -42,7 +42,7 @@ def straggler_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
     slow = [rank for rank in slow if _lead_frac(own, rank, usual_s) >= SAME_FRAC]
     if not slow or len(slow) > len(means) / 2:
         return
-    lost_s = max(means[rank] for rank in slow) - usual_s
+    lost_s = max(max(means[rank] for rank in slow) - usual_s, _without_core_s(series, slow))
     share = min(lost_s / step_s, 1.0)
     spots = tuple(_spots_of(series, slow))
     verb = "takes" if len(slow) == 1 else "take"
@@ -54,6 +54,18 @@ def straggler_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
         score=share, numbers={"lost_frac": share, "own_s": usual_s + lost_s, "others_s": usual_s}, ranks=tuple(slow),
         gain=Gain(step_time_frac=share, how="measured: that rank as fast as the median of the others"),
     )  # fmt: skip
+
+
+def _without_core_s(series: StepSeries, slow: list[int]) -> float:
+    """Time of a step in which slow ranks were ready and had no core, beyond the others: also after their gradients."""
+    waits = {
+        rank: statistics.fmean(known)
+        for rank, steps in series.steady.items()
+        if (known := [one.parts_s["core_wait"] for one in steps if "core_wait" in one.parts_s])
+    }
+    others = [wait for rank, wait in waits.items() if rank not in slow]
+    own = [waits[rank] for rank in slow if rank in waits]
+    return max(own) - statistics.median(others) if own and others else 0.0
 
 
 def own_times_s(series: StepSeries) -> Mapping[int, Mapping[int, float]]:

@@ -31,7 +31,7 @@ SLOW_DATA = Fault(
         ),
         Variation(
             words="2 ranks, shards are read at 4 MB/s by each", prepare=images("shards"),
-            command=_images(SHARDS, 2, 12),
+            command=_images(SHARDS, 2, 22),
             inject=slow_files("{data}", bytes_per_s=4e6),
         ),
     ),
@@ -53,7 +53,7 @@ TINY_FILES = Fault(
         )
         for words, ranks, steps, open_s in (
             ("15 ms for each file", 1, 14, 0.015), ("30 ms for each file", 1, 14, 0.03),
-            ("2 ranks, 30 ms for each file", 2, 12, 0.03),
+            ("2 ranks, 30 ms for each file", 2, 22, 0.03),
         )
     ),
 )  # fmt: skip
@@ -73,12 +73,12 @@ DELAYED_LOADER = Fault(
     variations=tuple(
         Variation(
             words=words, command=_images(SHARDS, ranks, steps), prepare=images("shards"),
-            inject=duty_cycle(stopped_s=stopped_s, runs_s=runs_s, workers=True),
+            inject=duty_cycle(stopped_s=stopped_s, runs_s=runs_s, workers=True, after_step=-1),
         )
         for words, ranks, steps, stopped_s, runs_s in (
             ("they stand still for 290 of every 300 ms", 1, 14, 0.29, 0.01),
             ("they stand still for 390 of every 400 ms", 1, 14, 0.39, 0.01),
-            ("2 ranks, 240 of every 250 ms", 2, 12, 0.24, 0.01),
+            ("2 ranks, 240 of every 250 ms", 2, 16, 0.24, 0.01),
         )
     ),
 )  # fmt: skip
@@ -169,7 +169,7 @@ NOT_OVERLAPPED = Fault(
         )
         for words, every, ranks, flush_s in (
             ("every 12 steps, 0.1 s for each flush, 2 ranks", "12", 2, 0.1),
-            ("every 12 steps, 0.15 s for each flush, 1 rank", "12", 1, 0.15),
+            ("every 16 steps, 0.04 s for each flush, 1 rank", "16", 1, 0.04),
             ("every 16 steps, 0.2 s for each flush, 2 ranks", "16", 2, 0.2),
         )
     ),

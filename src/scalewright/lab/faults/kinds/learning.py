@@ -30,7 +30,7 @@ DIVERGING_LOSS = Fault(
         Variation(
             words=f"learning rate {rate}, {ranks} ranks", command=sft("--learning-rate", rate, ranks=ranks, steps=80)
         )
-        for rate, ranks in (("3", 1), ("4", 1), ("3", 2))
+        for rate, ranks in (("3", 1), ("2.5", 1), ("3", 2))
     ),
 )
 
