@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from scalewright.observe.findings.order import explain
+from scalewright.observe.findings.rule import Context
 from scalewright.observe.readers.reading import read_evidence
 
 
@@ -45,3 +48,40 @@ def test_one_line_says_the_same(tmp_path: Path, line: str, says: dict[str, float
     (tmp_path / "out.log").write_text(line + "\n")
     (step,) = read_evidence([tmp_path]).steps
     assert {name: getattr(step, name) for name in says} == pytest.approx(says)
+
+
+def test_a_hole_that_a_crash_left_hides_no_lines(tmp_path: Path) -> None:
+    line = " iteration {}/10 | elapsed time per iteration (ms): 10.0 | lm loss: 1.0 |\n"
+    (tmp_path / "out.log").write_bytes(line.format(1).encode() + b"\0" * 4096 + line.format(2).encode())
+    assert [one.step for one in read_evidence([tmp_path]).steps] == [1, 2]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (source,) = read_evidence([tmp_path / "pipe"]).sources
+    assert source.problem == "neither a file nor a folder"
+
+
+def test_the_rank_that_reports_no_timeout_is_named(tmp_path: Path) -> None:
+    """Ranks 1 to 3 time out in the same all-reduce; nothing says how many ranks there are."""
+    (tmp_path / "out.log").write_text(
+        "".join(
+            f"[E ProcessGroupNCCL.cpp:457] [Rank {rank}] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=1132079, OpType=ALLREDUCE, NumelIn=304640, NumelOut=304640, Timeout(ms)=1800000) ran for "
+            "1800035 milliseconds before timing out.\n"
+            for rank in (3, 2, 1)
+        )
+    )
+    (first, *_) = explain(read_evidence([tmp_path]), Context())
+    assert first.rule.id == "hang"
+    assert "Rank 0 did not report it" in first.seen.message
+
+
+def test_sockets_to_another_node_are_seen_in_the_log_of_one_rank(tmp_path: Path) -> None:
+    (tmp_path / "nccl.log").write_text(
+        "n1:77:78 [6] NCCL INFO NET/IB : No device found.\n"
+        "n1:77:78 [6] NCCL INFO NET/Socket : Using [0]eth0:10.1.1.1<0>\n"
+        "n1:77:78 [6] NCCL INFO comm 0x55 rank 6 nranks 16 cudaDev 6 busId e1000 - Init START\n"
+        "n1:77:78 [6] NCCL INFO Channel 00/0 : 6[6] -> 8[0] [send] via NET/Socket/0\n"
+    )
+    assert [one.rule.id for one in explain(read_evidence([tmp_path]), Context())][:1] == ["tcp-fallback"]

@@ -387,12 +387,18 @@ def _by_watchdog(timeout: GroupTimeout, evidence: Evidence) -> Stall:
     )  # fmt: skip
 
 
+MOST_RANKS = 1_000_000
+
+
 def _silent(evidence: Evidence, heard: set[int]) -> tuple[int, ...]:
-    """Ranks of the job whose watchdog said nothing; none if nothing says how many there are, or most are silent."""
+    """Ranks of the job whose watchdog said nothing; none if most are silent.
+
+    Where nothing says how many ranks there are, those below the highest that is named exist, since ranks count from 0.
+    """
     stated = evidence.settings.get("num_ranks", ("", None))[0]
-    every = set(range(int(stated))) if stated.isdecimal() and int(stated) < 1_000_000 else {
-        one.rank for one in (*evidence.happenings, *evidence.steps) if one.rank is not None
-    }  # fmt: skip
+    named = {one.rank for one in (*evidence.happenings, *evidence.steps) if one.rank is not None} | heard
+    num = int(stated) if stated.isdecimal() else max(named, default=-1) + 1
+    every = set(range(num)) if num < MOST_RANKS else named
     silent = sorted(every - heard)
     return tuple(silent) if len(silent) <= len(every) // 2 else ()
 

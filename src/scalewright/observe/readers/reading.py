@@ -53,6 +53,9 @@ def _read_paths(paths: Sequence[Path], into: Evidence) -> None:
         if not path.exists():
             into.sources.append(SourceFact(file=str(path), kind="missing", problem="there is no such file"))
             continue
+        if not path.is_dir() and not path.is_file():
+            into.sources.append(SourceFact(file=str(path), kind="unknown", problem="neither a file nor a folder"))
+            continue
         files = list(_walk(path, into)) if path.is_dir() else [path]
         if path.is_dir() and not files:
             into.notes.append(f"{path} has no files.")

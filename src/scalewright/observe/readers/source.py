@@ -56,13 +56,15 @@ class FileHead:
 
     @property
     def is_text(self) -> bool:
-        """No zero bytes, and few control characters."""
-        if b"\0" in self.raw:
+        """Few control characters. Zero bytes in a row are holes that a crash left in a log: they do not count."""
+        without = _HOLES.sub(b"", self.raw)
+        if b"\0" in without or not without:
             return False
-        odd = len(self.raw.translate(None, _TEXT_BYTES))
-        return odd <= len(self.raw) // 50
+        odd = len(without.translate(None, _TEXT_BYTES))
+        return odd <= len(without) // 50
 
 
+_HOLES = re.compile(rb"\0{16,}")
 _TEXT_BYTES = bytes(range(32, 256)) + b"\t\n\r\f\b\x1b\x07"
 
 

@@ -169,8 +169,13 @@ class NcclLogReader(LineReader):
                     values={"what": what},
                 )  # fmt: skip
 
+    def _has_all_ranks_on_one_host(self) -> bool:
+        """A log of some ranks says nothing about the nodes of the others."""
+        num_ranks = max((one.num_ranks for one in self._members.values()), default=0)
+        return len(self._hosts) < 2 and len({one.rank for one in self._members.values()}) >= num_ranks
+
     def end(self) -> Iterable[Item]:
-        is_one_node = self._num_nodes == 1 or (not self._num_nodes and len(self._hosts) < 2)
+        is_one_node = self._num_nodes == 1 or (not self._num_nodes and self._has_all_ranks_on_one_host())
         for (is_network, way, is_direct), one in sorted(self._ways.items()):
             names = self._names.get(way.split("/")[-1].split("ext")[0], {})
             yield Transport(
