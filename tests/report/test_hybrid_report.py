@@ -75,7 +75,7 @@ def test_the_page_loads_nothing_and_escapes_every_text(cli: Cli, tmp_path: Path)
     ("args", "sentence"),
     [
         (("--page", "run.txt"), "names no page: end it in .html"),
-        (("--page", "sft.html"), "has no page: only a stage that trains on answers of its own has one"),
+        (("--page", "sft.html"), "has no page: only a training run and a stage that trains"),
         (("--plot", "sft.svg"), "which has no plot: see its curve.jsonl"),
     ],
 )  # fmt: skip
