@@ -396,9 +396,10 @@ def _silent(evidence: Evidence, heard: set[int]) -> tuple[int, ...]:
     Where nothing says how many ranks there are, those below the highest that is named exist, since ranks count from 0.
     """
     stated = evidence.settings.get("num_ranks", ("", None))[0]
-    named = {one.rank for one in (*evidence.happenings, *evidence.steps) if one.rank is not None} | heard
-    num = int(stated) if stated.isdecimal() else max(named, default=-1) + 1
-    every = set(range(num)) if num < MOST_RANKS else named
+    named = {one.rank for one in evidence.happenings} | {one.rank for one in evidence.steps}
+    known = {rank for rank in named if rank is not None} | heard
+    num = int(stated) if stated.isdecimal() else max(known, default=-1) + 1
+    every = set(range(num)) if num < MOST_RANKS else known
     silent = sorted(every - heard)
     return tuple(silent) if len(silent) <= len(every) // 2 else ()
 
