@@ -149,7 +149,7 @@ def explained(folder: Path) -> list[dict[str, Any]]:
     evidence = read_evidence([folder])
     return [
         {
-            "rule": one.rule.id, "severity": one.severity, "message": one.seen.message,
+            "rule": one.rule.id, "severity": one.severity,
             "gain_frac": None if one.seen.gain is None else one.seen.gain.step_time_frac,
         }
         for one in explain(evidence, Context())
