@@ -143,7 +143,7 @@ def without_others(named: list[dict[str, Any]], place: Path) -> list[dict[str, A
 def explained(folder: Path) -> list[dict[str, Any]]:
     """What `explain` says of a folder, most valuable first."""
     from scalewright.observe.findings.order import explain
-    from scalewright.observe.findings.rule import Context
+    from scalewright.observe.findings.rule import FindingContext
     from scalewright.observe.readers.reading import read_evidence
 
     evidence = read_evidence([folder])
@@ -152,7 +152,7 @@ def explained(folder: Path) -> list[dict[str, Any]]:
             "rule": one.rule.id, "severity": one.severity,
             "gain_frac": None if one.seen.gain is None else one.seen.gain.step_time_frac,
         }
-        for one in explain(evidence, Context())
+        for one in explain(evidence, FindingContext())
     ]  # fmt: skip
 
 

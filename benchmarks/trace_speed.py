@@ -37,11 +37,11 @@ import json, resource, sys, time
 from pathlib import Path
 started = time.perf_counter()
 from scalewright.observe.findings.catalogue import every_rule
-from scalewright.observe.findings.rule import Context
+from scalewright.observe.findings.rule import FindingContext
 from scalewright.observe.readers.reading import read_evidence
 evidence = read_evidence([Path(sys.argv[1])])
 read_s = time.perf_counter() - started
-seen = [(rule.id, one.message) for rule in every_rule() for one in rule.check(evidence, Context())]
+seen = [(rule.id, one.message) for rule in every_rule() for one in rule.check(evidence, FindingContext())]
 print(json.dumps({
     "read_s": read_s, "whole_s": time.perf_counter() - started, "cpu_s": time.process_time(),
     "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

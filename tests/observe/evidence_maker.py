@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime, Spot, StepFact
 from scalewright.observe.findings.order import explain
-from scalewright.observe.findings.rule import Context, Explained
+from scalewright.observe.findings.rule import Explained, FindingContext
 
 START_S = 1_800_000_000.0
 
@@ -53,7 +53,7 @@ def with_parts(evidence: Evidence, *rows: tuple[int, float, float]) -> Evidence:
 
 
 def fired(evidence: Evidence) -> dict[str, Explained]:
-    findings = explain(evidence, Context())
+    findings = explain(evidence, FindingContext())
     assert not [note for note in evidence.notes if "could not be checked" in note], evidence.notes
     for one in findings:
         assert one.seen.spots, one.rule.id

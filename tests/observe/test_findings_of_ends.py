@@ -10,7 +10,7 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import Happening, JobFact, Spot, StepFact
 from scalewright.observe.findings.catalogue import every_rule
 from scalewright.observe.findings.order import explain
-from scalewright.observe.findings.rule import Context, Explained
+from scalewright.observe.findings.rule import Explained, FindingContext
 
 SPOT = Spot(file="job.out", line=3)
 GIB = 2.0**30
@@ -32,7 +32,7 @@ def steps(losses: list[float], **more: object) -> list[StepFact]:
 
 
 def findings(evidence: Evidence, *, ended: bool = True) -> dict[str, Explained]:
-    return {one.rule.id: one for one in explain(evidence, Context(ended=ended))}
+    return {one.rule.id: one for one in explain(evidence, FindingContext(ended=ended))}
 
 
 def first(*happenings: Happening, jobs: tuple[JobFact, ...] = (), **more: object) -> Explained:

@@ -8,7 +8,7 @@ import pytest
 from tests.observe.evidence_maker import START_S, fired, loud, made, spot, with_parts
 
 from scalewright.observe.evidence.evidence import Evidence
-from scalewright.observe.evidence.facts import DeviceSample, Happening, JobFact, Transport
+from scalewright.observe.evidence.facts import DeviceSample, Happening, JobFact, TransportFact
 
 GIB = 2.0**30
 
@@ -177,7 +177,7 @@ def test_other_work_matters_if_ranks_wait_for_cores() -> None:
 def channels(*ways: str) -> Evidence:
     evidence = made(settings={"num_nodes": 2})
     evidence.transports += [
-        Transport(between="nodes", way=way, spot=spot(), interfaces=(f"mlx5_{number}",))
+        TransportFact(between="nodes", way=way, spot=spot(), interfaces=(f"mlx5_{number}",))
         for number, way in enumerate(ways)
     ]
     return evidence
@@ -187,7 +187,7 @@ def test_sockets_between_nodes_are_a_fallback() -> None:
     assert "tcp-fallback" in loud(channels("NET/Socket", "NET/Socket"))
     assert "tcp-fallback" not in fired(channels("NET/IB", "NET/IB"))
     one_node = made(settings={"num_nodes": 1})
-    one_node.transports.append(Transport(between="node", way="SHM", spot=spot()))
+    one_node.transports.append(TransportFact(between="node", way="SHM", spot=spot()))
     assert "tcp-fallback" not in fired(one_node)
 
 

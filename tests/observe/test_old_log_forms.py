@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalewright.observe.findings.order import explain
-from scalewright.observe.findings.rule import Context
+from scalewright.observe.findings.rule import FindingContext
 from scalewright.observe.readers.reading import read_evidence
 
 
@@ -72,7 +72,7 @@ def test_the_rank_that_reports_no_timeout_is_named(tmp_path: Path) -> None:
             for rank in (3, 2, 1)
         )
     )
-    (first, *_) = explain(read_evidence([tmp_path]), Context())
+    (first, *_) = explain(read_evidence([tmp_path]), FindingContext())
     assert first.rule.id == "hang"
     assert "Rank 0 did not report it" in first.seen.message
 
@@ -84,4 +84,4 @@ def test_sockets_to_another_node_are_seen_in_the_log_of_one_rank(tmp_path: Path)
         "n1:77:78 [6] NCCL INFO comm 0x55 rank 6 nranks 16 cudaDev 6 busId e1000 - Init START\n"
         "n1:77:78 [6] NCCL INFO Channel 00/0 : 6[6] -> 8[0] [send] via NET/Socket/0\n"
     )
-    assert [one.rule.id for one in explain(read_evidence([tmp_path]), Context())][:1] == ["tcp-fallback"]
+    assert [one.rule.id for one in explain(read_evidence([tmp_path]), FindingContext())][:1] == ["tcp-fallback"]

@@ -145,7 +145,7 @@ class SimulatedRollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class BudgetGain:
     """What a token budget gives over waiting for all, at equal trained tokens, over several draws of lengths."""
 
     ratio: float
@@ -165,7 +165,7 @@ class BudgetComparison:
     """Of the rollout under the budget."""
     all_done_s: float
     """Of a rollout that waits for all."""
-    gain: Gain
+    gain: BudgetGain
 
 
 @dataclass(slots=True, kw_only=True)
@@ -410,7 +410,7 @@ def compared_with_all(
         simulated=mean,
         time=time_of(mean),
         all_done_s=fmean(float(time_of(one).total) for one in waits),
-        gain=Gain(ratio=median(ratios), low=min(ratios), high=max(ratios), num_seeds=len(ratios)),
+        gain=BudgetGain(ratio=median(ratios), low=min(ratios), high=max(ratios), num_seeds=len(ratios)),
     )
 
 

@@ -13,7 +13,7 @@ from scalewright.observe.evidence.evidence import Evidence, SourceFact
 from scalewright.observe.evidence.facts import JobFact
 from scalewright.observe.evidence.series import StepSeries, num_ranks, setting, step_series
 from scalewright.observe.findings.order import explain, missing
-from scalewright.observe.findings.rule import Context, Explained
+from scalewright.observe.findings.rule import Explained, FindingContext
 from scalewright.observe.timeline import Timeline, build_timeline
 from scalewright.records.redaction import redacted, visible_variables
 
@@ -81,7 +81,7 @@ class Postmortem:
         return self.certainty != UNKNOWN
 
 
-def build_postmortem(evidence: Evidence, *, name: str, context: Context | None = None) -> Postmortem:
+def build_postmortem(evidence: Evidence, *, name: str, context: FindingContext | None = None) -> Postmortem:
     """Fill the template from evidence."""
     findings = explain(evidence, context)
     timeline = build_timeline(evidence)

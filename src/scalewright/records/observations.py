@@ -9,7 +9,7 @@ Verdict = Literal["holds", "does not hold", "cannot say"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class ObservedEvidence:
     """What speaks for or against an observation."""
 
     text: str
@@ -34,9 +34,9 @@ class ObservationRow:
     url: str = ""
     assumption: str = ""
     """What the prediction assumes, because the publication does not say it."""
-    predicted: Evidence
+    predicted: ObservedEvidence
     """For the system of the publication."""
-    measured: Evidence | None = None
+    measured: ObservedEvidence | None = None
     """On a run of the stages here; None: `not_measured` says why."""
     not_measured: str = ""
 

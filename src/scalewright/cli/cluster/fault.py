@@ -79,7 +79,7 @@ def clean() -> None:
 
 def _findings(result: FaultRun) -> list[dict[str, Any]]:
     from scalewright.observe.findings.order import explain
-    from scalewright.observe.findings.rule import Context
+    from scalewright.observe.findings.rule import FindingContext
     from scalewright.observe.readers.reading import read_evidence
 
     return [
@@ -87,5 +87,5 @@ def _findings(result: FaultRun) -> list[dict[str, Any]]:
             "rule": one.rule.id, "severity": one.severity, "message": one.seen.message,
             "expected_gain_frac": None if one.seen.gain is None else one.seen.gain.step_time_frac,
         }
-        for one in explain(read_evidence([result.evidence]), Context())
+        for one in explain(read_evidence([result.evidence]), FindingContext())
     ]  # fmt: skip

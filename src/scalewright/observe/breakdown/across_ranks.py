@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from scalewright.observe.breakdown.distribution import Variation, variation
+from scalewright.observe.breakdown.distribution import TimeVariation, variation
 from scalewright.observe.evidence.facts import RankTime
 
 MUTUAL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -59,8 +59,8 @@ class AcrossRanks:
     ranks: tuple[RankMean, ...]
     critical: CriticalRank | None
     """None: with one rank, or where calls cannot be compared."""
-    steps: Variation | None
-    compute: Variation | None
+    steps: TimeVariation | None
+    compute: TimeVariation | None
 
     @property
     def step_s(self) -> float:

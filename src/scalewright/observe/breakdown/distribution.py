@@ -102,7 +102,7 @@ def elbow(sorted_values: NDArray[np.float64]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variation:
+class TimeVariation:
     """How much a time differs between ranks, between steps, and otherwise, each as a share of its mean."""
 
     mean_s: float
@@ -113,7 +113,7 @@ class Variation:
     num_steps: int
 
 
-def variation(times_s: Mapping[tuple[int, int], float]) -> Variation | None:
+def variation(times_s: Mapping[tuple[int, int], float]) -> TimeVariation | None:
     """Standard deviations of the means of ranks and of steps, and of what both leave. Keys are rank and step.
 
     Only steps that every rank has are compared; None where fewer than two times are left.
@@ -129,7 +129,7 @@ def variation(times_s: Mapping[tuple[int, int], float]) -> Variation | None:
         return None
     of_ranks, of_steps = np.mean(table, axis=1), np.mean(table, axis=0)
     rest = table - of_ranks[:, None] - of_steps[None, :] + mean
-    return Variation(
+    return TimeVariation(
         mean_s=mean, between_ranks_frac=float(np.std(of_ranks)) / mean,
         between_steps_frac=float(np.std(of_steps)) / mean,
         rest_frac=float(np.std(rest)) / mean, num_ranks=len(ranks), num_steps=len(steps),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.observe.breakdown.intervals import Floats, Spans, joined
-from scalewright.observe.breakdown.timeline import NO_ID, Timeline
+from scalewright.observe.breakdown.timeline import NO_ID, TraceTimeline
 
 LEAST_OPTIMIZER_CALLS = 3
 """Fewer calls bound no step between them with certainty."""
@@ -32,7 +32,7 @@ class Steps:
     """annotation, optimizer or nothing."""
 
 
-def steps_of(line: Timeline) -> Steps:
+def steps_of(line: TraceTimeline) -> Steps:
     if line.last_s <= line.first_s:
         return Steps(windows=Spans(np.empty(0), np.empty(0)), numbers=(), marked_by="nothing")
     marks = line.phases.get("step") or line.device_phases.get("step")
@@ -48,7 +48,7 @@ def steps_of(line: Timeline) -> Steps:
     return _by_optimizer(line) or Steps(windows=_whole(line), numbers=(None,), marked_by="nothing")
 
 
-def _whole(line: Timeline) -> Spans:
+def _whole(line: TraceTimeline) -> Spans:
     """The trace as one step. With a device, work of the host before its first launch is the start of the program."""
     if not line.has_device:
         return Spans(np.array([line.first_s]), np.array([line.last_s]))
@@ -75,7 +75,7 @@ def _outermost(pairs: list[tuple[float, float]], numbers: list[int]) -> tuple[Sp
     return Spans(starts, ends), [numbers[i] for i in kept]
 
 
-def launch_times(line: Timeline, links: NDArray[np.int64]) -> Floats:
+def launch_times(line: TraceTimeline, links: NDArray[np.int64]) -> Floats:
     """When each kernel was launched; NaN where the trace does not say it."""
     times = np.full(len(links), np.nan)
     known, starts = line.launches.links, line.launches.spans.starts
@@ -91,7 +91,7 @@ def launch_times(line: Timeline, links: NDArray[np.int64]) -> Floats:
     return times
 
 
-def _on_device(line: Timeline, host: Spans) -> Spans:
+def _on_device(line: TraceTimeline, host: Spans) -> Spans:
     """Windows of the device for those of the host."""
     columns = (line.kernels, line.copies, line.collectives)
     device = joined(*(one.spans for one in columns))
@@ -110,7 +110,7 @@ def _on_device(line: Timeline, host: Spans) -> Spans:
     return Spans(starts, np.concatenate((np.maximum(inner, starts[:-1]), [last])))
 
 
-def _by_optimizer(line: Timeline) -> Steps | None:
+def _by_optimizer(line: TraceTimeline) -> Steps | None:
     phases = line.phases.get("optimizer") or line.device_phases.get("optimizer")
     if phases is None:
         return None

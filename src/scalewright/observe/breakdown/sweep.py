@@ -35,7 +35,7 @@ from scalewright.observe.breakdown.intervals import (
 )
 from scalewright.observe.breakdown.kernels import compute_kind, copy_way
 from scalewright.observe.breakdown.steps import Steps, launch_times, steps_of
-from scalewright.observe.breakdown.timeline import Columns, Timeline
+from scalewright.observe.breakdown.timeline import Columns, TraceTimeline
 from scalewright.observe.evidence.facts import RankTime, Spot
 
 NUM_TOP_KERNELS = 12
@@ -62,7 +62,7 @@ class _Swept:
         return sums.astype(np.float64)
 
 
-def rank_times(line: Timeline, *, rank: int, spot: Spot, host: str = "") -> list[RankTime]:
+def rank_times(line: TraceTimeline, *, rank: int, spot: Spot, host: str = "") -> list[RankTime]:
     """One for each step of the trace; none where it shows neither a device nor operators.
 
     Launches without kernels are a device whose part is missing: its host's operators are not its time.
@@ -91,7 +91,7 @@ class _Busy:
     on_device: bool
 
     @classmethod
-    def of_device(cls, line: Timeline, device: int) -> _Busy:
+    def of_device(cls, line: TraceTimeline, device: int) -> _Busy:
         kernels, copies, collectives = (_of(one, device) for one in (line.kernels, line.copies, line.collectives))
         return cls(
             compute=kernels.spans, compute_names=kernels.names, optimizer=_updates(line, kernels),
@@ -100,7 +100,7 @@ class _Busy:
         )  # fmt: skip
 
     @classmethod
-    def of_host(cls, line: Timeline) -> _Busy:
+    def of_host(cls, line: TraceTimeline) -> _Busy:
         spans, places = innermost(line.operators.spans, line.operators.lanes)
         names = line.operators.names[places]
         update = line.phase_spans("optimizer")
@@ -128,11 +128,11 @@ def _of(columns: Columns, device: int) -> _Kept:
     return _Kept(columns.spans.where(chosen), columns.names[chosen], columns.lanes[chosen], columns.links[chosen])
 
 
-def num_devices(line: Timeline) -> int:
+def num_devices(line: TraceTimeline) -> int:
     return len(np.unique(line.kernels.devices))
 
 
-def _main_device(line: Timeline) -> int:
+def _main_device(line: TraceTimeline) -> int:
     """A process drives one device; where a trace has several, the one that computes most."""
     columns = line.kernels if len(line.kernels) else line.collectives if len(line.collectives) else line.copies
     if not len(columns):
@@ -149,7 +149,7 @@ def _starts_inside(times: Floats, phases: Spans) -> Flags:
     return (place >= 0) & (times < windows.ends[np.maximum(place, 0)])
 
 
-def _updates(line: Timeline, kernels: _Kept) -> Flags:
+def _updates(line: TraceTimeline, kernels: _Kept) -> Flags:
     """Kernels of the optimizer: launched inside of its annotation, else inside of the device's, else by their name."""
     host = line.phase_spans("optimizer")
     launched = launch_times(line, kernels.links)
@@ -161,12 +161,12 @@ def _updates(line: Timeline, kernels: _Kept) -> Flags:
     return _named_updates(line, kernels.names)
 
 
-def _named_updates(line: Timeline, names: NDArray[np.int64]) -> Flags:
+def _named_updates(line: TraceTimeline, names: NDArray[np.int64]) -> Flags:
     named = np.array([compute_kind(name) == "optimizer" for name in line.names.texts], dtype=np.bool_)
     return named[names] if len(named) else np.zeros(len(names), dtype=np.bool_)
 
 
-def _sweep(line: Timeline, steps: Steps, busy: _Busy) -> tuple[_Swept, dict[str, Flags]]:
+def _sweep(line: TraceTimeline, steps: Steps, busy: _Busy) -> tuple[_Swept, dict[str, Flags]]:
     phases = {kind: line.phase_spans(kind) for kind in ("validation", "checkpoint", "data")}
     update = line.phase_spans("optimizer")
     sets = (busy.compute, busy.copies, busy.collectives, busy.blocked, update, steps.windows, *phases.values())
@@ -198,7 +198,9 @@ def _sweep(line: Timeline, steps: Steps, busy: _Busy) -> tuple[_Swept, dict[str,
     }  # fmt: skip
 
 
-def _rank_times(line: Timeline, steps: Steps, busy: _Busy, *, rank: int, spot: Spot, host: str) -> Iterator[RankTime]:
+def _rank_times(
+    line: TraceTimeline, steps: Steps, busy: _Busy, *, rank: int, spot: Spot, host: str
+) -> Iterator[RankTime]:
     swept, parts = _sweep(line, steps, busy)
     seconds = {name: swept.per_step(flags) for name, flags in parts.items()}
     total, exposed = _by_collective(line, swept, busy, parts["exposed_communication_s"])
@@ -232,7 +234,7 @@ def _rank_times(line: Timeline, steps: Steps, busy: _Busy, *, rank: int, spot: S
 
 
 def _by_collective(
-    line: Timeline, swept: _Swept, busy: _Busy, exposed: Flags
+    line: TraceTimeline, swept: _Swept, busy: _Busy, exposed: Flags
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Time in which each collective ran, and its share of the exposed time; two at once share it evenly."""
     keys = _keys(line)
@@ -252,15 +254,15 @@ def _by_collective(
     return total, alone
 
 
-def _keys(line: Timeline) -> list[str]:
+def _keys(line: TraceTimeline) -> list[str]:
     return [f"{label.name}/{label.group}" if label.group else label.name for label in line.labels]
 
 
-def _group_ranks(line: Timeline) -> dict[str, tuple[int, ...]]:
+def _group_ranks(line: TraceTimeline) -> dict[str, tuple[int, ...]]:
     return {label.group: label.ranks for label in line.labels if label.group and label.ranks}
 
 
-def _by_copy(line: Timeline, busy: _Busy, mine: Flags) -> dict[str, float]:
+def _by_copy(line: TraceTimeline, busy: _Busy, mine: Flags) -> dict[str, float]:
     """Sums by direction."""
     sums: dict[str, float] = {}
     lengths = busy.copies.ends[mine] - busy.copies.starts[mine]
@@ -271,7 +273,7 @@ def _by_copy(line: Timeline, busy: _Busy, mine: Flags) -> dict[str, float]:
     return sums
 
 
-def _by_kind(line: Timeline, swept: _Swept, busy: _Busy) -> dict[str, Floats]:
+def _by_kind(line: TraceTimeline, swept: _Swept, busy: _Busy) -> dict[str, Floats]:
     """Computing by the planner's terms; kernels of several kinds at once share the time evenly."""
     kinds = np.array([compute_kind(name) for name in line.names.texts], dtype=np.str_)
     if not len(busy.compute):
@@ -286,7 +288,7 @@ def _by_kind(line: Timeline, swept: _Swept, busy: _Busy) -> dict[str, Floats]:
     return {kind: swept.per_step(flags & swept.compute, share) for kind, flags in active.items()}
 
 
-def _launch_idle(line: Timeline, swept: _Swept, busy: _Busy, idle: Flags) -> Floats | None:
+def _launch_idle(line: TraceTimeline, swept: _Swept, busy: _Busy, idle: Flags) -> Floats | None:
     """Idle time of the device that its host caused: the next kernel was launched after the idle time had begun.
 
     None where the trace has no launches.
@@ -321,7 +323,7 @@ def _window_of(times: Floats, windows: Spans) -> NDArray[np.int64]:
 CallTable = dict[str, tuple[float, ...]]
 
 
-def _calls(line: Timeline, swept: _Swept, busy: _Busy, exposed: Flags) -> tuple[list[CallTable], list[CallTable]]:
+def _calls(line: TraceTimeline, swept: _Swept, busy: _Busy, exposed: Flags) -> tuple[list[CallTable], list[CallTable]]:
     """Of each step: how long each call of a collective took and what of it was exposed, in order.
 
     Ranks are compared call by call with it.
@@ -347,7 +349,7 @@ def _calls(line: Timeline, swept: _Swept, busy: _Busy, exposed: Flags) -> tuple[
     return tables
 
 
-def _top(line: Timeline, names: NDArray[np.int64], lengths: Floats) -> dict[str, float]:
+def _top(line: TraceTimeline, names: NDArray[np.int64], lengths: Floats) -> dict[str, float]:
     sums = np.bincount(names, weights=lengths) if len(names) else np.zeros(0)
     order = np.argsort(-sums, kind="stable")[:NUM_TOP_KERNELS]
     return {line.names.texts[place]: float(sums[place]) for place in order if sums[place] > 0.0}

@@ -113,7 +113,7 @@ class PhaseMarks:
 
 
 @dataclass(slots=True, kw_only=True)
-class Timeline:
+class TraceTimeline:
     """What a trace says, in seconds of its own clock."""
 
     names: Names = field(default_factory=Names)
@@ -151,7 +151,7 @@ class TimelineBuilder:
     """Takes events in any order."""
 
     def __init__(self) -> None:
-        self.timeline = Timeline()
+        self.timeline = TraceTimeline()
         self.num_spans = 0
         """Taken so far: what the timeline holds grows with it."""
         self._label_places: dict[CollectiveLabel, int] = {}
@@ -180,7 +180,7 @@ class TimelineBuilder:
         elif kind == "E":
             self._close(event)
 
-    def end(self) -> Timeline:
+    def end(self) -> TraceTimeline:
         self.timeline.num_unclosed = sum(len(events) for events in self._open.values())
         self._open.clear()
         return self.timeline

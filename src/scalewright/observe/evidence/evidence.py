@@ -14,11 +14,11 @@ from scalewright.observe.evidence.facts import (
     RankTime,
     Spot,
     StepFact,
-    Transport,
+    TransportFact,
 )  # fmt: skip
 from scalewright.observe.evidence.flight import FlightDump
 
-Fact = StepFact | Happening | DeviceSample | JobFact | Collective | Transport | RankTime | FlightDump
+Fact = StepFact | Happening | DeviceSample | JobFact | Collective | TransportFact | RankTime | FlightDump
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Evidence:
     device_samples: list[DeviceSample] = field(default_factory=list)
     jobs: list[JobFact] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
-    transports: list[Transport] = field(default_factory=list)
+    transports: list[TransportFact] = field(default_factory=list)
     rank_times: list[RankTime] = field(default_factory=list)
     flight_dumps: list[FlightDump] = field(default_factory=list)
     settings: dict[str, tuple[str, Spot]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Evidence:
         """Put facts where they belong; how many there were."""
         rooms: dict[type, list[Any]] = {
             StepFact: self.steps, Happening: self.happenings, DeviceSample: self.device_samples, JobFact: self.jobs,
-            Collective: self.collectives, Transport: self.transports, RankTime: self.rank_times,
+            Collective: self.collectives, TransportFact: self.transports, RankTime: self.rank_times,
             FlightDump: self.flight_dumps,
         }  # fmt: skip
         num = 0

@@ -175,7 +175,7 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
+class TransportFact:
     """How ranks of a communicator reach each other, from a debug log."""
 
     between: Literal["nodes", "node"]

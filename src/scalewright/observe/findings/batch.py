@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import setting, setting_number, setting_spots
 from scalewright.observe.findings.planned import planned, planned_gain
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import counted, percent
 
 LEAST_GAIN_FRAC = 0.1
@@ -29,7 +29,7 @@ VOCAB_MULTIPLE = 64
     advice="Raise the micro-batch size and lower the accumulation by the same factor, as far as memory allows.",
     source="Narayanan et al. 2021 (arXiv:2104.04473), section 3.3; NVIDIA, Matrix Multiplication Background",
 )
-def small_micro_batch(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def small_micro_batch(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     mbs, gbs, dp = (setting_number(evidence, name) for name in ("mbs", "gbs", "dp"))
     if not mbs or not gbs or not dp or gbs < 2 * mbs * dp:
@@ -67,7 +67,7 @@ def small_micro_batch(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "of 64 or 128. Changing heads changes the model: do it before training.",
     source="NVIDIA, Matrix Multiplication Background User's Guide; Anthony et al. 2024 (arXiv:2401.14489)",
 )
-def misaligned_sizes(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def misaligned_sizes(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     if setting(evidence, "device") == "cpu":
         return

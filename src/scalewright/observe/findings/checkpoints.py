@@ -16,7 +16,7 @@ from scalewright.observe.evidence.series import (
     setting_spots,
     step_series,
 )
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
 STALL_FRAC = 0.05
@@ -79,7 +79,7 @@ def save_cost(evidence: Evidence) -> SaveCost | None:
     "local disk first, and save less often. `scalewright bench checkpoint` measures the ways here.",
     source="Maurya et al. 2024, DataStates-LLM (arXiv:2406.10707); PyTorch documentation, distributed checkpoint",
 )
-def checkpoint_stall(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def checkpoint_stall(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     cost = save_cost(evidence)
     if cost is None or cost.share_frac < STALL_FRAC:
@@ -109,7 +109,7 @@ def checkpoint_stall(evidence: Evidence, context: Context) -> Iterator[Seen]:
     advice="Use --checkpoint-every auto, or the interval that is named here.",
     source="Daly 2006 (FGCS 22), equation 37",
 )
-def checkpoint_interval(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def checkpoint_interval(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     cost = save_cost(evidence)
     device_mttf_s = setting_number(evidence, "device_mttf_s")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import DeviceSample
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent
 
 SLOWED_FRAC = 0.1
@@ -30,7 +30,7 @@ POWER = ("power_cap", "sw_power")
     "For a power limit that somebody set: nvidia-smi -q -d POWER.",
     source="NVIDIA, NVML documentation, clocks event reasons",
 )
-def throttled_clocks(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def throttled_clocks(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     devices: dict[tuple[str, str], list[DeviceSample]] = {}
     for one in evidence.device_samples:

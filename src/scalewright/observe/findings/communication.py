@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime
 from scalewright.observe.findings.host import busy_machine, core_wait_frac
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
 BOUND_FRAC = 0.4
@@ -36,7 +36,7 @@ NOTED_FRAC = 0.15
     because_of=("tcp-fallback", "tensor-parallel-across-nodes", "straggler-rank", "busy-machine", "wrong-binding",
                 "oversubscribed-threads", "throttled-clocks", "data-loader-bound"),
 )  # fmt: skip
-def communication_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def communication_bound(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     shares = transfer_shares(evidence)
     if not shares:
         return

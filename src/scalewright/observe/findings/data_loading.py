@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
 from scalewright.observe.evidence.series import StepSeries, setting, setting_spots, step_series
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, ranks_named, seconds, size
 
 BOUND_FRAC = 0.10
@@ -42,7 +42,7 @@ MANY_FILES = 1000
     "and copies on a local disk or in RAM. Check with a run on synthetic data: its step is the target.",
     source="Mohan et al. 2021, Analyzing and Mitigating Data Stalls in DNN Training (arXiv:2007.06775)",
 )
-def data_loader_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def data_loader_bound(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
     waits = series.part_of_slowest_s("data")
@@ -96,7 +96,7 @@ def _of_rank(series: StepSeries, step: int, ranks: list[int]):  # type: ignore[n
     source="PyTorch documentation, torch.utils.data: persistent_workers, prefetch_factor",
     because_of=("many-small-files", "data-loader-bound"),
 )
-def slow_first_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def slow_first_batches(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
     steps = series.by_rank.get(0, ())
@@ -131,7 +131,7 @@ def slow_first_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
     advice="Pack samples into shards of 100 MB to 1 GB (tar, WebDataset, LMDB, Parquet), a few per reader.",
     source="EPICURE best practices for AI on EuroHPC systems; Lustre manual, section on small files",
 )
-def many_small_files(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def many_small_files(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     stored = data_facts(evidence)
     num_files, num_bytes = stored.get("files"), stored.get("bytes")
     if not num_files or num_bytes is None or num_bytes / num_files >= SMALL_FILE_BYTES:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import Happening, Spot
 from scalewright.observe.evidence.series import setting_number, setting_spots, step_series
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, ranks_named
 from scalewright.records.node_devices import parse_cpu_list
 
@@ -116,7 +116,7 @@ def _without_threads(evidence: Evidence, *, num_ranks: int, num_cores: int) -> G
     "not both. `scalewright preflight` checks it before step 1.",
     source="Slurm documentation, CPU management guide; the guide on HPC for AI, section on binding",
 )
-def wrong_binding(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def wrong_binding(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     for host, ranks in bindings(evidence).items():
         used: set[int] = set().union(*(one.cpus for one in ranks))
@@ -148,7 +148,7 @@ def wrong_binding(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "workers of the data loader.",
     source="PyTorch documentation, CPU threading; OpenMP specification, OMP_NUM_THREADS",
 )
-def oversubscribed_threads(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def oversubscribed_threads(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     for host, ranks in bindings(evidence).items():
         used: set[int] = set().union(*(one.cpus for one in ranks))
@@ -181,7 +181,7 @@ def oversubscribed_threads(evidence: Evidence, context: Context) -> Iterator[See
     "`--gpus-per-task` with `--cpus-per-task`. `nvidia-smi topo -m` shows which cores are near.",
     source="NVIDIA documentation, nvidia-smi topo; the guide on HPC for AI, section on NUMA locality",
 )
-def wrong_numa_node(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def wrong_numa_node(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     far = [
         one for ranks in bindings(evidence).values() for one in ranks
@@ -210,7 +210,7 @@ def wrong_numa_node(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "Performance (SC 2003)",
     because_of=("wrong-binding", "oversubscribed-threads"),
 )
-def busy_machine(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def busy_machine(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     others, cores = setting_number(evidence, "others_cores"), setting_number(evidence, "num_cores")
     wait = least_core_wait_frac(evidence)

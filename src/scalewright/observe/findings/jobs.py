@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from scalewright import units
 from scalewright.observe.evidence.evidence import Evidence
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
 PADDED_FACTOR = 3.0
@@ -26,7 +26,7 @@ LEAST_QUEUED_S = 600.0
     advice="Set the limit to the expected time plus a fifth, and save on the signal before it (--signal=B:USR1@120).",
     source="Mu'alem and Feitelson 2001 (IEEE TPDS 12): estimates and backfilling",
 )
-def walltime_padded(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def walltime_padded(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     for job in evidence.jobs:
         if job.state != "COMPLETED" or not job.limit_s or not job.elapsed_s or job.limit_s < LEAST_LIMIT_S:
@@ -51,7 +51,7 @@ def walltime_padded(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "advise` compares shapes for a site.",
     source="The guide on HPC for AI, section on jobs that stay pending",
 )
-def queue_wait(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def queue_wait(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     for job in evidence.jobs:
         if "." in job.job_id or job.submitted_at_s is None or job.started_at_s is None or not job.elapsed_s:

@@ -10,7 +10,7 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
 from scalewright.observe.evidence.series import setting, setting_number, setting_spots, step_series
 from scalewright.observe.findings.planned import planned_gain
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 from scalewright.observe.findings.words import percent, ranks_named, size
 
 GROWTH_FRAC = 0.2
@@ -38,7 +38,7 @@ RECOMPUTE_FRAC = 0.75
     ".detach() to values that are kept. Give the loader fewer Python objects, arrays instead.",
     source="PyTorch FAQ, 'My model reports cuda runtime error(2): out of memory'; PyTorch issue 13246",
 )
-def memory_growing(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def memory_growing(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
     growing: dict[int, tuple[float, Sequence[StepFact]]] = {}
@@ -109,7 +109,7 @@ def use_frac(evidence: Evidence) -> tuple[float, StepFact | None, float] | None:
     advice="Raise the micro-batch and lower the accumulation, or use fewer devices for the same model.",
     source="Narayanan et al. 2021 (arXiv:2104.04473), section 3.3 on the micro-batch size",
 )
-def memory_headroom(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def memory_headroom(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     used = use_frac(evidence)
     if used is None or used[0] >= UNUSED_FRAC or used[1] is None:
@@ -134,7 +134,7 @@ def memory_headroom(evidence: Evidence, context: Context) -> Iterator[Seen]:
     advice="Recompute attention only (selective), or nothing, and check the peak memory.",
     source="Korthikanti et al. 2022 (arXiv:2205.05198), section 5 and table 5",
 )
-def recompute_not_needed(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def recompute_not_needed(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     level, used = setting(evidence, "recompute"), use_frac(evidence)
     if level in (None, "none", "off", "0", "") or used is None or used[0] >= RECOMPUTE_FRAC or used[1] is None:
@@ -159,7 +159,7 @@ def recompute_not_needed(evidence: Evidence, context: Context) -> Iterator[Seen]
     advice="Keep the optimizer state on the devices, sharded over data-parallel ranks (ZeRO 1).",
     source="slime issue 1139; Rajbhandari et al. 2020 (arXiv:1910.02054)",
 )
-def offload_not_needed(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def offload_not_needed(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     kind, used = setting(evidence, "offload"), use_frac(evidence)
     if kind in (None, "none", "off", "false", "False", "0", "") or used is None or used[1] is None:
@@ -184,7 +184,7 @@ def offload_not_needed(evidence: Evidence, context: Context) -> Iterator[Seen]:
     advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pad sequences to few lengths.",
     source="PyTorch documentation, CUDA memory management",
 )
-def memory_fragmented(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def memory_fragmented(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     used = use_frac(evidence)
     for one in evidence.steps:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import step_series
 from scalewright.observe.findings.catalogue import every_rule
-from scalewright.observe.findings.rule import Context, Explained, FindingRule, Seen
+from scalewright.observe.findings.rule import Explained, FindingContext, FindingRule, Seen
 from scalewright.records.redaction import redacted
 
 ROLES = ("ended", "slowed", "wasted", "suspect")
@@ -16,13 +16,13 @@ _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
 _CERTAINTIES = {"certain": 0, "likely": 1, "possible": 2}
 
 
-def explain(evidence: Evidence, context: Context | None = None) -> list[Explained]:
+def explain(evidence: Evidence, context: FindingContext | None = None) -> list[Explained]:
     """Findings, most valuable first: what ended the run, what slowed it, what it wasted, what makes it doubtful.
 
     A finding that another one brings about comes last. What ended the run and errors come before warnings, notes after
     them.
     """
-    known = context or Context()
+    known = context or FindingContext()
     fired = [(rule, seen) for rule in every_rule() for seen in _checked(rule, evidence, known)]
     loud = {rule.id for rule, seen in fired if (seen.severity or rule.severity) != "info"}
     findings = [Explained(rule=rule, seen=_shown(seen), because_of=_cause(rule, loud)) for rule, seen in fired]
@@ -38,7 +38,7 @@ def _shown(seen: Seen) -> Seen:
     )  # fmt: skip
 
 
-def _checked(rule: FindingRule, evidence: Evidence, context: Context) -> Iterator[Seen]:
+def _checked(rule: FindingRule, evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     """What a rule sees. Evidence may be of any content, so a rule that cannot handle it says nothing of the run."""
     try:
         yield from rule.check(evidence, context)

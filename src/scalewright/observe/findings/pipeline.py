@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import setting_number, setting_spots
 from scalewright.observe.findings.planned import planned_gain
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent
 
 LARGE_BUBBLE_FRAC = 0.2
@@ -67,7 +67,7 @@ def _replicas(evidence: Evidence) -> float | None:
     source="Narayanan et al. 2021 (arXiv:2104.04473), section 2.2",
     because_of=("too-few-micro-batches",),
 )
-def pipeline_bubble(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def pipeline_bubble(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     shape = pipeline_shape(evidence)
     if shape is None or shape.bubble_frac < NOTED_BUBBLE_FRAC:
@@ -98,7 +98,7 @@ def pipeline_bubble(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "micro-batches for each pipeline rank.",
     source="Huang et al. 2019, GPipe (arXiv:1811.06965), section 2.3: the bubble is negligible from 4 times on",
 )
-def too_few_micro_batches(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def too_few_micro_batches(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     shape = pipeline_shape(evidence)
     if shape is None or shape.num_micro >= shape.pp:

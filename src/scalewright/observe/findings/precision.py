@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import setting, setting_spots
 from scalewright.observe.findings.planned import planned_gain
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 
 FULL = ("fp32", "float32", "32", "32-true", "no")
 SHORT = ("bf16", "fp16", "bfloat16", "float16", "16-mixed", "bf16-mixed")
@@ -26,7 +26,7 @@ WITHOUT_PLAN_FRAC = 0.3
     advice="Train in bf16 (torch.autocast, --bf16). Keep the optimizer's state in 32 bit.",
     source="Micikevicius et al. 2018 (arXiv:1710.03740); NVIDIA, Mixed Precision Training guide",
 )
-def amp_off(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def amp_off(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     precision = (setting(evidence, "precision") or "").lower()
     if precision not in FULL or setting(evidence, "device") == "cpu" or _is_cpu(evidence):
@@ -51,7 +51,7 @@ def amp_off(evidence: Evidence, context: Context) -> Iterator[Seen]:
     source="PyTorch documentation, TensorFloat-32 on Ampere and later devices",
     because_of=("amp-off",),
 )
-def tf32_off(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def tf32_off(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     warned = [one for one in evidence.happenings if "float32_matmul_precision" in one.message]
     if warned:
@@ -72,7 +72,7 @@ def tf32_off(evidence: Evidence, context: Context) -> Iterator[Seen]:
     advice="Train in fp32 on this device, or use a device with matrix units.",
     source="The seed's observation that AMP slowed small models; PyTorch documentation, autocast on CPU",
 )
-def amp_slower(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def amp_slower(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     precision = (setting(evidence, "precision") or "").lower()
     if precision not in SHORT:

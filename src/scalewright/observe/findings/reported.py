@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
 from scalewright.observe.evidence.series import num_ranks, setting, setting_number, setting_spots, step_series
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
 ABOVE_PEAK_FACTOR = 1.05
@@ -33,7 +33,7 @@ LEAST_DIFFERENT_FRAC = 0.25
     "`scalewright predict` computes model FLOP of a step.",
     source="verl issue 1208 (MFU 1.018); Megatron-Bridge issue 5344 (one run restated from 9.33 to 1.42)",
 )
-def impossible_flop(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def impossible_flop(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
     steps = [one for rank in series.steady.values() for one in rank]
@@ -77,7 +77,7 @@ def _impossible(words: str, worst: StepFact, evidence: Evidence) -> Seen:
     source="PyTorch documentation, asynchronous execution of CUDA kernels",
     because_of=("impossible-flop", "checkpoint-stall"),
 )
-def clock_disagrees(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def clock_disagrees(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
     for rank, steps in series.steady.items():
@@ -109,7 +109,7 @@ def clock_disagrees(evidence: Evidence, context: Context) -> Iterator[Seen]:
     advice="Count the targets that enter the loss, over all ranks that hold different samples.",
     source="The reported throughput of this project is checked so; verl issue 7049",
 )
-def tokens_not_executed(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def tokens_not_executed(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     for one in evidence.happenings:
         if one.values.get("event") == "token_check" and one.values.get("value") == 0.0:
@@ -131,7 +131,7 @@ def tokens_not_executed(evidence: Evidence, context: Context) -> Iterator[Seen]:
     source="Narayanan et al. 2021 (arXiv:2104.04473), equation 3; Megatron-Bridge issue 5344",
     because_of=("impossible-flop",),
 )
-def flop_mismatch(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def flop_mismatch(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
     flop_per_token = _flop_per_token(evidence)
@@ -183,7 +183,7 @@ def _flop_per_token(evidence: Evidence) -> float | None:
     advice="Divide by all devices that the job holds, generators and reward models included.",
     source="verl issue 7049: throughput of separate roles divided by the trainer's GPUs only",
 )
-def wrong_device_count(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def wrong_device_count(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     devices = setting_number(evidence, "num_gpus") or setting_number(evidence, "num_ranks")
     if not devices:

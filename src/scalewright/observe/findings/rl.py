@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
 from scalewright.observe.evidence.series import setting_number, setting_spots, step_series
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
 GENERATION_FRAC = 0.7
@@ -47,7 +47,7 @@ def rl_steps(evidence: Evidence) -> Sequence[StepFact]:
     source="Facts of RL steps of NeMo-RL and verl; verl issues 658 and 4348",
     because_of=("kv-thrashing", "long-tail"),
 )
-def generation_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def generation_bound(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     steps = rl_steps(evidence)
     if len(steps) < 3:
@@ -78,7 +78,7 @@ def generation_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "taken, or a limit of the length.",
     source="verl issues 658 and 4348, OpenRLHF PR 1190: ranks from 73 to 167 s",
 )
-def long_tail(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def long_tail(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     running, most = setting_number(evidence, "answers.mean_running"), setting_number(evidence, "answers.num_at_once")
     longest, mean = setting_number(evidence, "answers.longest"), setting_number(evidence, "answers.mean")
@@ -129,7 +129,7 @@ def _value(one: StepFact, names: Sequence[str]) -> float | None:
     source="verl issue 658: ranks from 73 s to 167 s",
     because_of=("long-tail", "straggler-rank", "busy-machine"),
 )
-def rank_gap(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def rank_gap(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     for name in ("stage.rank_gap_frac", "answers.rank_gap_frac"):
         gap = setting_number(evidence, name)
@@ -154,7 +154,7 @@ def rank_gap(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "devices.",
     source="vLLM documentation, optimization: preemption",
 )
-def kv_thrashing(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def kv_thrashing(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     preempted, answers = (setting_number(evidence, f"answers.{name}") for name in ("num_preemptions", "num_answers"))
     if preempted and answers and preempted / answers >= PREEMPTED_FRAC:
@@ -191,7 +191,7 @@ def _is_full(one: StepFact) -> bool:
     advice="Lower the number of rollouts in flight, drop answers beyond the bound, or correct by importance weights.",
     source="Fu et al. 2025, AReaL (arXiv:2505.24298); Wu et al. 2025, C3PO++ in Ring-1T (arXiv:2510.18855)",
 )
-def stale_rollouts(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def stale_rollouts(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     bound = setting_number(evidence, "hybrid/staleness")
     old = [one for one in evidence.steps if bound and one.values.get("hybrid/staleness_max", 0.0) > bound]
@@ -215,7 +215,7 @@ def stale_rollouts(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "that weights arrive: the version of the engine, and a checksum.",
     source="Yao et al. 2025, on off-policy rollouts in RL frameworks; IcePop (Ring-1T, arXiv:2510.18855)",
 )
-def engine_mismatch(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def engine_mismatch(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     steps = [one for one in step_series(evidence).by_rank.get(0, ()) if one.values]
     kls = [(value, one) for one in steps if (value := _value(one, KLS)) is not None]
@@ -254,7 +254,7 @@ MUCH_MORE = 1.5
     "score.",
     source="Gao et al. 2022, Scaling Laws for Reward Model Overoptimization (arXiv:2210.10760)",
 )
-def reward_hacking(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def reward_hacking(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     steps = [one for one in step_series(evidence).by_rank.get(0, ()) if one.reward is not None]
     if len(steps) < 20:

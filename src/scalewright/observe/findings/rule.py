@@ -1,7 +1,7 @@
 """What a finding's rule consists of: a documented check of evidence that yields what it saw.
 
 @finding_rule(id="communication-bound", severity="warning", title="...", why="...", advice="...", source="...")
-def communication_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def communication_bound(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     ...
     yield Seen(message="...", spots=(spot,), numbers={"exposed_frac": 0.4}, next_step="...", score=0.4, gain=...)
 """
@@ -34,7 +34,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class FindingContext:
     """What a check knows beside the evidence."""
 
     ended: bool = True
@@ -62,7 +62,7 @@ class Seen:
     ranks: tuple[int, ...] = ()
 
 
-Check = Callable[[Evidence, Context], Iterator[Seen]]
+Check = Callable[[Evidence, FindingContext], Iterator[Seen]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

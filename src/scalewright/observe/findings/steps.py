@@ -10,7 +10,7 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
 from scalewright.observe.evidence.series import StepSeries, step_series
 from scalewright.observe.findings.host import busy_machine
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 
 SLOW_FACTOR = 1.6
@@ -74,7 +74,7 @@ def period(slow: Sequence[StepFact]) -> tuple[float, str] | None:
     source="Petrini et al. 2003, The Case of the Missing Supercomputer Performance (SC 2003); Lin et al. 2025 "
     "(arXiv:2505.05713), garbage collection",
 )
-def periodic_stall(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def periodic_stall(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
     slow = slow_steps(series)
@@ -111,7 +111,7 @@ def periodic_stall(evidence: Evidence, context: Context) -> Iterator[Seen]:
     because_of=("busy-machine", "periodic-stall", "data-loader-bound", "checkpoint-stall", "slow-first-batches",
                 "straggler-rank", "impossible-flop", "oversubscribed-threads", "wrong-binding", "throttled-clocks"),
 )  # fmt: skip
-def slow_step_tail(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def slow_step_tail(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     series = step_series(evidence)
     slow = slow_steps(series)
     if not slow or period(slow) is not None:

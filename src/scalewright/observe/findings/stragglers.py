@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import Spot
 from scalewright.observe.evidence.series import LEAST_STEPS, StepSeries, step_series
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, ranks_named, seconds
 
 STRAGGLER_FRAC = 0.10
@@ -29,7 +29,7 @@ SAME_FRAC = 0.7
     source="Lin et al. 2025, Understanding Stragglers in Large Model Training (arXiv:2505.05713)",
     because_of=("throttled-clocks", "wrong-numa-node"),
 )
-def straggler_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def straggler_rank(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     series = step_series(evidence)
     own = own_times_s(series)

@@ -9,7 +9,7 @@ from scalewright.observe.breakdown.across_ranks import across_ranks, best_times,
 from scalewright.observe.breakdown.terms import axis_sizes, communication_term, term_table
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime, Spot
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
 from scalewright.records.types import Severity
 
@@ -73,7 +73,7 @@ def _worst(times: Sequence[RankTime], values: Sequence[float]) -> tuple[Spot, ..
     "(arXiv:2304.11277), section 3.3",
     because_of=("straggler-rank", "critical-rank"),
 )
-def poor_overlap(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def poor_overlap(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     times = device_times(evidence)
     if not times:
@@ -137,7 +137,7 @@ def collective_words(key: str) -> str:
     source="Lin et al. 2025, Understanding Stragglers in Large Model Training (arXiv:2505.05713)",
     because_of=("straggler-rank", "throttled-clocks", "wrong-numa-node", "data-loader-bound", "busy-machine"),
 )
-def critical_rank(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def critical_rank(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     times = device_times(evidence) or [time for time in evidence.rank_times if time.is_traced]
     across = across_ranks(times)
@@ -184,7 +184,7 @@ def _last_frac(times: Sequence[RankTime], rank: int) -> float:
     "idle time breakdown: host wait",
     because_of=("data-loader-bound", "cpu-quota"),
 )
-def launch_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def launch_bound(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     times = [time for time in device_times(evidence) if time.launch_idle_s is not None]
     if not times:
@@ -219,7 +219,7 @@ def launch_bound(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "tokens a step, and keep the state on the device: offloading moves gradients and weights each step.",
     source="Rajbhandari et al. 2020, ZeRO (arXiv:1910.02054); Ren et al. 2021, ZeRO-Offload (arXiv:2101.06840)",
 )
-def optimizer_share(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def optimizer_share(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     times = device_times(evidence)
     if not times:
@@ -256,7 +256,7 @@ def _loud(share: float, least: float) -> Severity:
     "logging of values on the device for some steps. Prefer recomputation or sharding to offloading.",
     source="PyTorch documentation, A guide on good usage of non_blocking and pin_memory()",
 )
-def memory_copies(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def memory_copies(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     times = device_times(evidence)
     if not times:
@@ -297,7 +297,7 @@ COPY_WORDS = {
     "replaces the catalogue's rates by those of this machine.",
     source="`scalewright predict --explain`: the equation, source and assumptions of every term",
 )
-def prediction_differs(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def prediction_differs(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     table = term_table(evidence)
     row = None if table is None else table.largest

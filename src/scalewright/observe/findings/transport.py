@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import setting_number, setting_spots
 from scalewright.observe.findings.planned import planned_gain
-from scalewright.observe.findings.rule import Context, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 
 SOCKET = "NET/SOCKET"
 FEW_CHANNELS = 2
@@ -28,7 +28,7 @@ FALLBACK_FRAC = 0.3
     "check `ibv_devinfo` on a compute node, and unset NCCL_IB_DISABLE and NCCL_NET=Socket.",
     source="NVIDIA NCCL documentation, environment variables; LlamaFactory issue 6111; llm-foundry issue 336",
 )
-def tcp_fallback(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def tcp_fallback(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     between = [one for one in evidence.transports if one.between == "nodes"]
     sockets = [one for one in between if one.way.upper().startswith(SOCKET)]
@@ -55,7 +55,7 @@ def tcp_fallback(evidence: Evidence, context: Context) -> Iterator[Seen]:
     advice="Load the nvidia-peermem module (or use DMA-BUF), and check NCCL_NET_GDR_LEVEL and the PCIe topology.",
     source="NVIDIA documentation, GPUDirect RDMA; NCCL_NET_GDR_LEVEL",
 )
-def no_gpu_direct(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def no_gpu_direct(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     rdma = [one for one in evidence.transports if one.between == "nodes" and "SOCKET" not in one.way.upper()]
     copied = [one for one in rdma if one.is_direct is False]
@@ -77,7 +77,7 @@ def no_gpu_direct(evidence: Evidence, context: Context) -> Iterator[Seen]:
     "NCCL_CROSS_NIC=1 where rails are connected.",
     source="NVIDIA NCCL documentation, NCCL_IB_HCA and NCCL_MAX_NCHANNELS; nccl-tests issue 290",
 )
-def few_channels(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def few_channels(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     between = [one for one in evidence.transports if one.between == "nodes" and "SOCKET" not in one.way.upper()]
     used = {name for one in between for name in one.interfaces}
@@ -109,7 +109,7 @@ def few_channels(evidence: Evidence, context: Context) -> Iterator[Seen]:
     advice="Keep tp at most the GPUs of a node. Use pipeline parallelism or sharding (ZeRO) for the rest.",
     source="Narayanan et al. 2021 (arXiv:2104.04473), takeaway 1",
 )
-def tensor_parallel_across_nodes(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def tensor_parallel_across_nodes(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     del context
     tp, per_node = setting_number(evidence, "tp"), setting_number(evidence, "gpus_per_node")
     ranks, nodes = setting_number(evidence, "num_ranks"), setting_number(evidence, "num_nodes")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from scalewright import units
 from scalewright.observe.breakdown.steps import steps_of
 from scalewright.observe.breakdown.sweep import num_devices, rank_times
-from scalewright.observe.breakdown.timeline import Timeline, TimelineBuilder
+from scalewright.observe.breakdown.timeline import TimelineBuilder, TraceTimeline
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import Spot
 from scalewright.observe.readers.event_scan import ScanResult, scan_events
@@ -90,13 +90,13 @@ def _host(metadata: dict[str, Any], path: Path) -> str:
     return match["host"] if match else ""
 
 
-def _spot(source: Source, result: ScanResult, line: Timeline) -> Spot:
+def _spot(source: Source, result: ScanResult, line: TraceTimeline) -> Spot:
     num_kernels = len(line.kernels) + len(line.collectives) + len(line.copies)
     what = f"{num_kernels} spans of a device" if line.has_device else f"{len(line.operators)} operators of the host"
     return Spot(file=source.name, text=f"{result.num_events} events, {what}")
 
 
-def _problems(result: ScanResult, line: Timeline, *, num_times: int) -> list[str]:
+def _problems(result: ScanResult, line: TraceTimeline, *, num_times: int) -> list[str]:
     """What was not understood, in sentences."""
     problems = []
     until = f" up to {line.last_s - line.first_s:.3g} s" if math.isfinite(line.last_s) else ""
@@ -117,7 +117,7 @@ def _problems(result: ScanResult, line: Timeline, *, num_times: int) -> list[str
     return problems
 
 
-def _how_steps_are_marked(line: Timeline) -> str:
+def _how_steps_are_marked(line: TraceTimeline) -> str:
     """A remark where a trace has no annotation of its steps; empty where it has."""
     return {
         "optimizer": "Traces without ProfilerStep annotations: calls of the optimizer bound their steps.",
@@ -125,7 +125,7 @@ def _how_steps_are_marked(line: Timeline) -> str:
     }.get(steps_of(line).marked_by, "")
 
 
-def _why_nothing(result: ScanResult, line: Timeline) -> str:
+def _why_nothing(result: ScanResult, line: TraceTimeline) -> str:
     if not result.has_events_key:
         return "there is no list of events in it"
     if len(line.launches):

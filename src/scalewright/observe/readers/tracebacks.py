@@ -87,7 +87,7 @@ class _Link:
 
 
 @dataclass(slots=True)
-class _Record:
+class _TracebackRecord:
     """A traceback that is being read."""
 
     spot: Spot
@@ -116,7 +116,7 @@ class TracebackReader(LineReader):
     hints: ClassVar[tuple[str, ...]] = (TRACEBACK, _IGNORED, _ALONE)
 
     def __init__(self) -> None:
-        self._open: dict[int | str | None, _Record] = {}
+        self._open: dict[int | str | None, _TracebackRecord] = {}
         self._ignored_at: dict[int | str | None, int] = {}
         self._alike: Counter[tuple[str, str]] = Counter()
 
@@ -145,13 +145,13 @@ class TracebackReader(LineReader):
         for key in list(self._open):
             yield from self._closed(key)
 
-    def _begun(self, line: Line, text: str, *, is_benign: bool) -> _Record:
-        return _Record(
+    def _begun(self, line: Line, text: str, *, is_benign: bool) -> _TracebackRecord:
+        return _TracebackRecord(
             spot=line.spot, rank=line.rank, host=line.host, at_s=line.at_s, is_benign=is_benign,
             is_group="Exception Group Traceback" in text, last_line=line.number,
         )  # fmt: skip
 
-    def _continues(self, record: _Record, text: str, line: Line) -> bool:
+    def _continues(self, record: _TracebackRecord, text: str, line: Line) -> bool:
         """Add a line to a record; False if the record ended before this line."""
         record.num_lines += 1
         if record.num_lines > MOST_OPEN_LINES:
@@ -176,7 +176,7 @@ class TracebackReader(LineReader):
             _name(record, text, line)
         return True
 
-    def _follows(self, record: _Record, text: str) -> bool:
+    def _follows(self, record: _TracebackRecord, text: str) -> bool:
         """After an exception line: a chain, a remote traceback, or more of the message."""
         relation = _relation(text, record)
         if relation:
@@ -253,7 +253,7 @@ def _is_exception(text: str) -> bool:
     )
 
 
-def _name(record: _Record, text: str, line: Line) -> None:
+def _name(record: _TracebackRecord, text: str, line: Line) -> None:
     match = _EXCEPTION.match(text)
     assert match is not None
     record.last.name = match["name"]
@@ -263,7 +263,7 @@ def _name(record: _Record, text: str, line: Line) -> None:
     record.at_s = record.at_s if record.at_s is not None else line.at_s
 
 
-def _relation(text: str, record: _Record) -> str:
+def _relation(text: str, record: _TracebackRecord) -> str:
     """How the next exception of a chain follows; empty if this line begins none."""
     if _CAUSE in text:
         return "cause"

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalewright.costs import generation
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.rollout_simulation import Gain, SimulatedPool, SimulatedRollout, compared_with_all
+from scalewright.costs.rollout_simulation import BudgetGain, SimulatedPool, SimulatedRollout, compared_with_all
 from scalewright.planner.answer import Answer
 from scalewright.planner.stages.rl_times import answers_of
 from scalewright.workload.reasoning.rollout_pool import PoolSettings
@@ -24,7 +24,7 @@ class BudgetFigures:
     time: Breakdown
     """The rollout of one iteration."""
     simulated: SimulatedRollout
-    gain: Gain
+    gain: BudgetGain
     """On the rollout, against waiting for all, at equal trained tokens."""
     trained_frac: float
     """Trained tokens of an iteration over those of a step that waits for all."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from scalewright import units
 from scalewright.catalog.observations import FigureUnit, ObservedFigure
-from scalewright.records.observations import Evidence, Verdict
+from scalewright.records.observations import ObservedEvidence, Verdict
 from scalewright.records.study_report import Number
 
 SAYS_NOTHING: Final = "cannot say"
@@ -37,10 +37,10 @@ def together(verdicts: list[Verdict]) -> Verdict:
     return verdicts[0] if len(set(verdicts)) == 1 else SAYS_NOTHING
 
 
-def evidence(text: str, verdict: Verdict, number: Number | None = None) -> Evidence:
+def evidence(text: str, verdict: Verdict, number: Number | None = None) -> ObservedEvidence:
     if number is None:
-        return Evidence(text=text, verdict=verdict)
-    return Evidence(text=text, verdict=verdict, value=number.value, low=number.low, high=number.high)
+        return ObservedEvidence(text=text, verdict=verdict)
+    return ObservedEvidence(text=text, verdict=verdict, value=number.value, low=number.low, high=number.high)
 
 
 def share_interval(part_s: float, total_s: float, interval_s: tuple[float, float]) -> Number:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scalewright import units
 from scalewright.catalog.observations import Observation
-from scalewright.records.observations import Evidence
+from scalewright.records.observations import ObservedEvidence
 from scalewright.records.reasoning import CurvePoint, StageName, StageRecord, read_curve, read_stage
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
@@ -52,15 +52,15 @@ def measured_stages(runs: Sequence[RunDirectory]) -> Stages:
     return stages
 
 
-def communication_share(stages: Stages, observed: Observation) -> Evidence | str:
+def communication_share(stages: Stages, observed: Observation) -> ObservedEvidence | str:
     return _exchange(stages, observed, "sft")
 
 
-def generation_exchange(stages: Stages, observed: Observation) -> Evidence | str:
+def generation_exchange(stages: Stages, observed: Observation) -> ObservedEvidence | str:
     return _exchange(stages, observed, "generate")
 
 
-def _exchange(stages: Stages, observed: Observation, name: StageName) -> Evidence | str:
+def _exchange(stages: Stages, observed: Observation, name: StageName) -> ObservedEvidence | str:
     if name not in stages:
         return _not_run(name)
     record = stages[name].record
@@ -73,7 +73,7 @@ def _exchange(stages: Stages, observed: Observation, name: StageName) -> Evidenc
     return evidence(text, verdict_if(share >= observed.setting.limit_frac))
 
 
-def not_compute(stages: Stages, observed: Observation) -> Evidence | str:
+def not_compute(stages: Stages, observed: Observation) -> ObservedEvidence | str:
     if "grpo" not in stages:
         return _not_run("grpo")
     record, figure = stages["grpo"].record, observed.figure
@@ -85,7 +85,7 @@ def not_compute(stages: Stages, observed: Observation) -> Evidence | str:
     return evidence(f"{100 * number.value:.0f} % of the time without compute", verdict_of(number, figure), number)
 
 
-def all_reduce_share(stages: Stages, observed: Observation) -> Evidence | str:
+def all_reduce_share(stages: Stages, observed: Observation) -> ObservedEvidence | str:
     """AllReduce's part of the exposed communication, by its share of the time in collectives."""
     if "grpo" not in stages:
         return _not_run("grpo")
@@ -102,7 +102,7 @@ def all_reduce_share(stages: Stages, observed: Observation) -> Evidence | str:
     return evidence(text, verdict_of(number, figure), number)
 
 
-def host_memory(stages: Stages, _: Observation) -> Evidence | str:
+def host_memory(stages: Stages, _: Observation) -> ObservedEvidence | str:
     if "grpo" not in stages:
         return _not_run("grpo")
     stage = stages["grpo"]
@@ -112,7 +112,7 @@ def host_memory(stages: Stages, _: Observation) -> Evidence | str:
     return evidence(f"{size} of host memory a rank, {_bytes(stage.record.device_bytes)} on its GPU", SAYS_NOTHING)
 
 
-def utilisation(stages: Stages, observed: Observation) -> Evidence | str:
+def utilisation(stages: Stages, observed: Observation) -> ObservedEvidence | str:
     """GPUs are underused where they compute less than the limit; a CPU's use is another thing."""
     if "generate" not in stages:
         return _not_run("generate")
@@ -126,7 +126,7 @@ def utilisation(stages: Stages, observed: Observation) -> Evidence | str:
     return evidence(text, verdict_if(used < limit), Number(value=used))
 
 
-def decode_intensity(stages: Stages, _: Observation) -> Evidence | str:
+def decode_intensity(stages: Stages, _: Observation) -> ObservedEvidence | str:
     for name in ("generate", "grpo", "evaluate"):
         stage = stages.get(name)
         points = [] if stage is None else [work for work in stage.record.roofline if work.name == "decode"]
@@ -142,7 +142,7 @@ def decode_intensity(stages: Stages, _: Observation) -> Evidence | str:
     return "no stage decoded"
 
 
-def rank_gap(stages: Stages, observed: Observation) -> Evidence | str:
+def rank_gap(stages: Stages, observed: Observation) -> ObservedEvidence | str:
     if "generate" not in stages:
         return _not_run("generate")
     record, figure = stages["generate"].record, observed.figure
@@ -154,7 +154,7 @@ def rank_gap(stages: Stages, observed: Observation) -> Evidence | str:
     return evidence(text, verdict_if(gap >= figure.value), Number(value=gap))
 
 
-def cache_room(stages: Stages, _: Observation) -> Evidence | str:
+def cache_room(stages: Stages, _: Observation) -> ObservedEvidence | str:
     if "generate" not in stages:
         return _not_run("generate")
     record = stages["generate"].record
@@ -165,7 +165,7 @@ def cache_room(stages: Stages, _: Observation) -> Evidence | str:
     return evidence(text, verdict_if(record.kv_peak_frac >= FULL_CACHE_FRAC), Number(value=record.kv_peak_frac))
 
 
-def teacher_share(stages: Stages, observed: Observation) -> Evidence | str:
+def teacher_share(stages: Stages, observed: Observation) -> ObservedEvidence | str:
     if "generate" not in stages:
         return _not_run("generate")
     if "distill" not in stages:
@@ -177,7 +177,7 @@ def teacher_share(stages: Stages, observed: Observation) -> Evidence | str:
     return evidence(text, verdict_if(share > observed.setting.limit_frac), Number(value=share))
 
 
-def student_loss(stages: Stages, _: Observation) -> Evidence | str:
+def student_loss(stages: Stages, _: Observation) -> ObservedEvidence | str:
     if "distill" not in stages:
         return _not_run("distill")
     stage = stages["distill"]
@@ -202,7 +202,7 @@ def _bytes(size_bytes: float) -> str:
     return units.format(size_bytes, units.BYTES)
 
 
-MEASURES: dict[str, Callable[[Stages, Observation], Evidence | str]] = {
+MEASURES: dict[str, Callable[[Stages, Observation], ObservedEvidence | str]] = {
     "communication_share": communication_share,
     "not_compute": not_compute,
     "all_reduce_share": all_reduce_share,

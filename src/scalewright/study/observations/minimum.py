@@ -14,7 +14,7 @@ from scalewright.errors import ConfigError
 from scalewright.here.place import place_of
 from scalewright.planner.question import resolve_recipe
 from scalewright.planner.stages.minimum_gpus import MinimumGpus, StageName, minimum_gpus
-from scalewright.records.observations import Evidence, MinimumRow
+from scalewright.records.observations import MinimumRow, ObservedEvidence
 from scalewright.records.study_report import Number
 from scalewright.study.observations.evidence import SAYS_NOTHING, evidence, together, verdict_if
 from scalewright.workload.named import resolve_model
@@ -82,7 +82,7 @@ def _by_partition(
     return counts
 
 
-def least_gpus(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def least_gpus(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """The fewest devices for each partition beside the published number, in the mode that is named.
 
     The verdict is that of the partition that the publication names. Where it names none, all partitions must agree.
@@ -128,7 +128,7 @@ def partition_words(catalog: Catalog, system: str, partition: str) -> str:
     return f"{memory.value / units.parse('1 GB', units.BYTES):.0f} GB"
 
 
-def host_memory(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def host_memory(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """Whether host memory is nearly full on the fewest devices, or sets their number."""
     setting, texts, verdicts, largest = observed.setting, [], [], 0.0
     for partition in setting.partitions:

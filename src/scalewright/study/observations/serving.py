@@ -19,7 +19,7 @@ from scalewright.planner.answer import Answer, answer
 from scalewright.planner.generation import USUAL_ENGINE, GenerateRequest
 from scalewright.planner.limits import EXCHANGE_TERMS, IDLE_TERMS, terms_s
 from scalewright.planner.question import ask, resolve_recipe
-from scalewright.records.observations import Evidence
+from scalewright.records.observations import ObservedEvidence
 from scalewright.records.study_report import Number
 from scalewright.study.observations.evidence import (
     evidence,
@@ -35,7 +35,7 @@ from scalewright.workload.lengths import fixed
 from scalewright.workload.named import resolve_model
 
 
-def generation_utilisation(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def generation_utilisation(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """The share of the time in which devices read or compute."""
     figure = observed.figure
     assert figure is not None
@@ -50,7 +50,7 @@ def generation_utilisation(catalog: Catalog, system: str, observed: Observation)
     return evidence("; ".join(texts), together([verdict_of(number, figure) for number in numbers]), numbers[0])
 
 
-def generation_exchange(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def generation_exchange(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """The share of the time in which devices exchange data."""
     texts, shares = [], []
     for place, batch in _batches(catalog, system, observed.setting):
@@ -61,7 +61,7 @@ def generation_exchange(catalog: Catalog, system: str, observed: Observation) ->
     return evidence("; ".join(texts), verdict)
 
 
-def decode_intensity(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def decode_intensity(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """FLOP for each byte of the decode steps against the ratio of the device's peak rates."""
     texts, verdicts = [], []
     for place, batch in _batches(catalog, system, observed.setting):
@@ -82,7 +82,7 @@ def decode_intensity(catalog: Catalog, system: str, observed: Observation) -> Ev
     return evidence("; ".join(texts), together(verdicts))
 
 
-def pipeline_gap(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def pipeline_gap(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """How much less the pipeline rank with the least work has to do than the one with the most.
 
     Equation  1 - min_r w_r / max_r w_r,  w_r the weights of pipeline rank r without the input embedding
@@ -119,7 +119,7 @@ def pipeline_weights(catalog: Catalog, machine: Machine, model: str, *, tp: int,
     return weights
 
 
-def cache_room(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def cache_room(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """Sequences that the fewest devices have room for, against what the engine runs at once."""
     setting, texts, verdicts = observed.setting, [], []
     at_once = catalog.engine(USUAL_ENGINE).max_sequences.value
@@ -142,7 +142,7 @@ def cache_room(catalog: Catalog, system: str, observed: Observation) -> Evidence
     return evidence(f"room for {', '.join(texts)}; vLLM runs {at_once:.0f} at once", together(verdicts))
 
 
-def teacher_share(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def teacher_share(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """GPU time of the teacher's answers against that of training a student on them, and the teacher's minimum."""
     setting = observed.setting
     least = least_gpus(catalog, system, observed)

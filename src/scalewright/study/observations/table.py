@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.observations import Observation, load_observations
-from scalewright.records.observations import Evidence, ObservationRow, ObservationTable
+from scalewright.records.observations import ObservationRow, ObservationTable, ObservedEvidence
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import FindingShown
 from scalewright.study.observations import minimum, serving, training
 from scalewright.study.observations.evidence import evidence, published_words
 from scalewright.study.observations.measured import MEASURES, Stages, measured_stages
 
-Check = Callable[[Catalog, str, Observation], Evidence]
+Check = Callable[[Catalog, str, Observation], ObservedEvidence]
 CHECKS: dict[str, Check] = {
     "transport_speedup": training.transport_speedup,
     "communication_share": training.communication_share,
@@ -45,7 +45,7 @@ def observation_table(catalog: Catalog, name: str, runs: Sequence[RunDirectory] 
 
 def _row(catalog: Catalog, system: str, observed: Observation, stages: Stages) -> ObservationRow:
     predicted = evidence(NOT_IN_SOURCES, "cannot say")
-    measured: Evidence | str = observed.not_here or NOT_IN_SOURCES
+    measured: ObservedEvidence | str = observed.not_here or NOT_IN_SOURCES
     if observed.is_known:
         predicted = CHECKS[observed.check](catalog, system, observed)
     if observed.measure:
@@ -70,7 +70,7 @@ def observation_findings(table: ObservationTable) -> list[FindingShown]:
     return findings
 
 
-def _counted(table: ObservationTable, all_evidence: Sequence[Evidence], where: str) -> FindingShown:
+def _counted(table: ObservationTable, all_evidence: Sequence[ObservedEvidence], where: str) -> FindingShown:
     verdicts = [each.verdict for each in all_evidence]
     holds, fails = verdicts.count("holds"), verdicts.count("does not hold")
     return FindingShown(

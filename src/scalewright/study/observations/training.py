@@ -12,7 +12,7 @@ from scalewright.here.place import place_of
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.limits import EXCHANGE_TERMS, terms_s
 from scalewright.planner.question import ask
-from scalewright.records.observations import Evidence
+from scalewright.records.observations import ObservedEvidence
 from scalewright.records.study_report import Number
 from scalewright.study.observations.evidence import (
     evidence,
@@ -38,7 +38,7 @@ EXCHANGING = (
 """Terms in which devices exchange data."""
 
 
-def transport_speedup(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def transport_speedup(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """Throughput over the fast transport relative to the slow one, the largest over all settings.
 
     On a quiet network: what other jobs take, they take from both.
@@ -56,7 +56,7 @@ def transport_speedup(catalog: Catalog, system: str, observed: Observation) -> E
     return evidence(text, verdict_of(most, figure), most)
 
 
-def communication_share(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def communication_share(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """The share of a step that waits for exchanges, over the fast and over the slow transport."""
     setting, limit = observed.setting, observed.setting.limit_frac
     shares = [
@@ -84,7 +84,7 @@ def _both_transports(catalog: Catalog, system: str, setting: ObservedSetting) ->
                 yield fast, slow
 
 
-def weak_scaling(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def weak_scaling(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """Work per device and second at each scale, and whether the published rate is among them."""
     setting, figure = observed.setting, observed.figure
     assert figure is not None
@@ -106,7 +106,7 @@ def weak_scaling(catalog: Catalog, system: str, observed: Observation) -> Eviden
     return evidence(text, verdict, rates[0])
 
 
-def not_compute(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def not_compute(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """The share of an RL step in which devices do not compute, from the smallest scale to the largest."""
     figure = observed.figure
     assert figure is not None
@@ -116,7 +116,7 @@ def not_compute(catalog: Catalog, system: str, observed: Observation) -> Evidenc
     return evidence(text, together([verdict_of(share, figure) for share in shares]), shares[-1])
 
 
-def exchange_share(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def exchange_share(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """The share of an RL step in which devices exchange data."""
     figure = observed.figure
     assert figure is not None
@@ -128,7 +128,7 @@ def exchange_share(catalog: Catalog, system: str, observed: Observation) -> Evid
     return evidence(text, together([verdict_of(share, figure) for share in shares]), shares[-1])
 
 
-def hidden_share(catalog: Catalog, system: str, observed: Observation) -> Evidence:
+def hidden_share(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
     """How much of the exchange of an update is hidden: against the same update on a stack that overlaps nothing."""
     setting = observed.setting
     hidden, sizes = [], []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.findings.ends.ending import ending_by, number, quoted, seen_end
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 
 _PATH = re.compile(r"'([^']{2,200})'|\"([^\"]{2,200})\"|(/[\w./@+-]{2,200})")
 _OPTION = re.compile(r"(--[\w.-]+)|'([\w.-]+)'|\"([\w.-]+)\"|`([\w.-]+)`")
@@ -28,7 +28,7 @@ def _first_group(pattern: re.Pattern[str], text: str) -> str:
     "(HF_HOME, TRITON_CACHE_DIR, TMPDIR) to scratch. Resume from the last whole checkpoint.",
     source="errno(3): ENOSPC, EDQUOT",
 )
-def disk_full(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def disk_full(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "disk-full"):
         path = str(ending.first.values.get("path", "")) or _first_group(_PATH, ending.first.message)
         where = f" ({path})" if path else ""
@@ -50,7 +50,7 @@ def disk_full(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "on a login node first, and set HF_HUB_OFFLINE=1 in the job.",
     source="Guide to HPC infrastructure for AI, 2.4.9: compute nodes without internet",
 )
-def missing_file(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def missing_file(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "missing-file"):
         name = str(ending.first.values.get("path", "")) or _first_group(_PATH, ending.first.message)
         yield seen_end(
@@ -72,7 +72,7 @@ def missing_file(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "fail, look for I/O errors in dmesg and tell the support of the site.",
     source="errno(3): EIO, ESTALE; messages of NumPy, Pillow, PyTorch, safetensors and Arrow",
 )
-def unreadable_data(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def unreadable_data(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "unreadable-data"):
         name = str(ending.first.values.get("path", "")) or _first_group(_PATH, ending.first.message)
         yield seen_end(
@@ -94,7 +94,7 @@ def unreadable_data(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "the local copy. Never write a token into a job script.",
     source="Hugging Face Hub, gated models; Guide to HPC infrastructure for AI, 2.4.9",
 )
-def access_denied(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def access_denied(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "access-denied"):
         text = ending.first.message.lower()
         is_hub = any(word in text for word in ("gated", "401", "403", "restricted", "huggingface", "unauthorized"))
@@ -118,7 +118,7 @@ def access_denied(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "wait in the queue: run with --help or one step on a login node first.",
     source="a common cause of jobs that end within seconds",
 )
-def wrong_configuration_key(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def wrong_configuration_key(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "wrong-configuration-key"):
         key = str(ending.first.values.get("key", "")) or _first_group(_OPTION, ending.first.message)
         yield seen_end(
@@ -140,7 +140,7 @@ def wrong_configuration_key(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "with torch.version.cuda.",
     source="NVIDIA, CUDA compatibility",
 )
-def version_mismatch(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def version_mismatch(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "version-mismatch"):
         text = ending.first.message.lower()
         if "driver" in text or "forward compat" in text:
@@ -168,7 +168,7 @@ def version_mismatch(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "the right line; a device-side assert is often an index that is out of range.",
     source="NVIDIA, Xid errors (driver documentation, XID catalogue)",
 )
-def device_error(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def device_error(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "device-error"):
         first = ending.first
         xid = number(first, "xid")

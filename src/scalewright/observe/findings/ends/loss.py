@@ -11,7 +11,7 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
 from scalewright.observe.evidence.series import step_series
 from scalewright.observe.findings.ends.ending import ending_by, quoted, seen_end
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 
 ROUNDING_FRAC = 4 * 2.0**-23
 """Four units in the last place of fp32."""
@@ -61,7 +61,7 @@ def _values(steps: Sequence[StepFact]) -> list[float]:
     "batch if it comes back at the same data. Run with torch.autograd.set_detect_anomaly(True) to get the operation.",
     source="PaLM (arXiv:2204.02311), 5.1: rewind and skip batches; OPT logbook (arXiv:2205.01068), 2.5",
 )
-def loss_nan(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def loss_nan(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     steps = _losses(evidence)
     bad = [one for one in steps if not math.isfinite(_values([one])[0])]
     if bad:
@@ -122,7 +122,7 @@ def _is_same(loss: float | None, last: float | None) -> bool:
     "parameters, and skipped iterations of the loss scaler.",
     source="house rule: twenty equal losses in a row do not happen by chance",
 )
-def loss_frozen(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def loss_frozen(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     steps = [one for one in _losses(evidence) if math.isfinite(_values([one])[0])]
     if len(steps) < LEAST_FROZEN:
         return
@@ -158,7 +158,7 @@ def loss_frozen(evidence: Evidence, _: Context) -> Iterator[Seen]:
     source="PaLM (arXiv:2204.02311), 5.1; OLMo 2 (arXiv:2501.00656), 4: stability",
     because_of=("loss-nan", "loss-diverging"),
 )
-def loss_spike(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def loss_spike(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     steps = [one for one in _losses(evidence) if math.isfinite(_values([one])[0])]
     spikes = _spikes(steps)
     if not spikes or _diverged(steps) is not None:
@@ -206,7 +206,7 @@ def _spikes(steps: Sequence[StepFact]) -> list[tuple[StepFact, float]]:
     source="PaLM (arXiv:2204.02311), 5.1; OPT logbook (arXiv:2205.01068), 2.5",
     because_of=("loss-nan",),
 )
-def loss_diverging(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def loss_diverging(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     steps = [one for one in _losses(evidence) if math.isfinite(_values([one])[0])]
     course = _diverged(steps)
     if course is None:

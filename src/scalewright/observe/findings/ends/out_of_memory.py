@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from scalewright import units
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.findings.ends.ending import Ending, ending_by, number, quoted, seen_end
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 
 GUIDE = "Guide to HPC infrastructure for AI, 2.4.6: tell host and device memory apart at once"
 
@@ -28,7 +28,7 @@ def _size(value: float | None) -> str:
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
     source=GUIDE,
 )
-def device_out_of_memory(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def device_out_of_memory(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "device-out-of-memory"):
         first = ending.first
         asked_bytes = number(first, "requested_bytes", "tried_bytes", "allocation_bytes")
@@ -85,7 +85,7 @@ def _device_advice(ending: Ending) -> str:
     "give containers more shared memory (/dev/shm) if the message names it.",
     source=GUIDE,
 )
-def host_out_of_memory(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def host_out_of_memory(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "host-out-of-memory"):
         is_shared = "shared memory" in ending.first.message.lower() or "/dev/shm" in ending.first.message
         advice = (
@@ -109,7 +109,7 @@ def host_out_of_memory(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "fewer loader workers, smaller prefetch, sharded checkpoints.",
     source="Slurm, cgroup.conf(5): ConstrainRAMSpace; " + GUIDE,
 )
-def cgroup_memory_kill(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def cgroup_memory_kill(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "cgroup-memory-kill"):
         jobs = evidence.jobs
         limit_bytes = number(ending.first, "limit_bytes") or max(

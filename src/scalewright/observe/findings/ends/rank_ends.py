@@ -11,7 +11,7 @@ from scalewright import units
 from scalewright.observe.causes import signal_name
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.findings.ends.ending import Ending, ending_by, number, quoted, ranks_words, seen_end
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 from scalewright.observe.hang import Stall, stalls
 from scalewright.observe.timeline import build_timeline
 
@@ -44,7 +44,7 @@ _NO_STEP = re.compile(r"no step for ([\d.]+) s\b")
     advice="Read the traceback of the rank that is named. The others' errors follow from it.",
     source="PyTorch, torchelastic: root cause is the first observed failure; Guide to HPC infrastructure for AI, 2.4.6",
 )
-def rank_failed(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def rank_failed(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "rank-failed"):
         first = ending.first
         yield seen_end(
@@ -63,7 +63,7 @@ def rank_failed(evidence: Evidence, _: Context) -> Iterator[Seen]:
     advice="For KILL, look at the kernel's log and the memory of the job. For SEGV and BUS, get the native stack.",
     source="signal(7); Guide to HPC infrastructure for AI, 2.4.6",
 )
-def rank_killed(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def rank_killed(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "rank-killed"):
         name = signal_name(ending.first) or "a signal"
         meaning, advice = _SIGNALS.get(name, ("no cause is known", "ask who sent it"))
@@ -86,7 +86,7 @@ MOST_STALLS = 8
     "ranks (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1) name the collective that it missed.",
     source="PyTorch, flight recorder; pytorch/pytorch#118369, #196968",
 )
-def hang(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def hang(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     causes = stalls(evidence)
     cause = build_timeline(evidence).cause
     if causes and cause in ("", "hang"):

@@ -8,7 +8,7 @@ from scalewright import units
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import JobFact
 from scalewright.observe.findings.ends.ending import Ending, ending_by, names_words, quoted, seen_end
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 
 GUIDE = "Guide to HPC infrastructure for AI, 2.4.6: how to respond to states and signals"
 
@@ -37,7 +37,7 @@ def _checkpoint_words(ending: Ending) -> str:
     "(#SBATCH --signal=B:USR1@300 with --requeue).",
     source="Slurm, sbatch(1): --time, --signal; " + GUIDE,
 )
-def time_limit(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def time_limit(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "time-limit"):
         job = _main_job(evidence)
         limit = f" of {units.format(job.limit_s, units.SECONDS)}" if job and job.limit_s else ""
@@ -59,7 +59,7 @@ def time_limit(evidence: Evidence, _: Context) -> Iterator[Seen]:
     advice="Save on TERM and let the job be requeued (--requeue), or use a partition or QoS without preemption.",
     source="Slurm, preemption; " + GUIDE,
 )
-def preempted(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def preempted(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "preempted"):
         yield seen_end(
             ending,
@@ -78,7 +78,7 @@ def preempted(evidence: Evidence, _: Context) -> Iterator[Seen]:
     advice="Requeue from the last checkpoint without the node (--exclude), and report the node.",
     source="Slurm, sacct(1): NODE_FAIL; " + GUIDE,
 )
-def node_failure(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def node_failure(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "node-failure"):
         nodes = ending.hosts
         name = names_words(nodes) if nodes else "a node"
@@ -99,7 +99,7 @@ def node_failure(evidence: Evidence, _: Context) -> Iterator[Seen]:
     advice="Ask who cancelled it and why; sacct names the user's id.",
     source="Slurm, scancel(1)",
 )
-def cancelled(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def cancelled(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "cancelled"):
         who = str(ending.first.values.get("by", ending.first.values.get("uid", ""))).removesuffix(".0")
         by = f" by user {who}" if who else ""
@@ -120,7 +120,7 @@ def cancelled(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "preemption, INT from Ctrl-C.",
     source=GUIDE,
 )
-def stopped_by_signal(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def stopped_by_signal(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "stopped-by-signal"):
         yield seen_end(
             ending, f"The run was stopped{ending.when}: {quoted(ending.first)}.", "run the same command again to resume"
@@ -136,7 +136,7 @@ def stopped_by_signal(evidence: Evidence, _: Context) -> Iterator[Seen]:
     advice="Check that the next attempt resumes from the last checkpoint and not from step 0.",
     source="Slurm, scontrol(1): requeue",
 )
-def requeued(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def requeued(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     events = evidence.of_kind("requeued")
     states = [job for job in evidence.jobs if job.state == "REQUEUED"]
     spots = [one.spot for one in events] + [job.spot for job in states]

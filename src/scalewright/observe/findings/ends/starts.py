@@ -9,7 +9,7 @@ from scalewright import units
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import Spot
 from scalewright.observe.findings.ends.ending import ending_by, quoted, ranks_words, seen_end
-from scalewright.observe.findings.rule import Context, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 from scalewright.observe.timeline import build_timeline
 
 CHEAT_SHEET = "Guide to HPC infrastructure for AI, 2.4.8, troubleshooting table"
@@ -26,7 +26,7 @@ CHEAT_SHEET = "Guide to HPC infrastructure for AI, 2.4.8, troubleshooting table"
     "and start ranks with one launcher only.",
     source=CHEAT_SHEET,
 )
-def ranks_share_device(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def ranks_share_device(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "ranks-share-device"):
         yield seen_end(
             ending,
@@ -61,7 +61,7 @@ def ranks_share_device(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "(--ntasks-per-node=1). Choose MASTER_PORT by job id.",
     source=CHEAT_SHEET,
 )
-def double_launch(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def double_launch(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "double-launch"):
         yield seen_end(
             ending,
@@ -99,7 +99,7 @@ def double_launch(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "free port, and look at the log of rank 0 first.",
     source=CHEAT_SHEET + "; PyTorch, torchrun: rendezvous",
 )
-def rendezvous_refused(evidence: Evidence, _: Context) -> Iterator[Seen]:
+def rendezvous_refused(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "rendezvous-refused"):
         address = evidence.environment.get("MASTER_ADDR", "")
         yield seen_end(
@@ -119,7 +119,7 @@ def rendezvous_refused(evidence: Evidence, _: Context) -> Iterator[Seen]:
     "container, a path or a free license of the queue.",
     source="Guide to HPC infrastructure for AI, 2.4.6: PENDING",
 )
-def never_started(evidence: Evidence, context: Context) -> Iterator[Seen]:
+def never_started(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     if (
         evidence.steps
         or evidence.rank_times

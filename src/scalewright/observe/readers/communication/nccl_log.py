@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from scalewright.observe.evidence.facts import Happening, Spot, Transport
+from scalewright.observe.evidence.facts import Happening, Spot, TransportFact
 from scalewright.observe.readers.communication.nccl_warnings import warning_kind
 from scalewright.observe.readers.reader import Item, LineReader, Stated
 from scalewright.observe.readers.source import Line
@@ -178,7 +178,7 @@ class NcclLogReader(LineReader):
         is_one_node = self._num_nodes == 1 or (not self._num_nodes and self._has_all_ranks_on_one_host())
         for (is_network, way, is_direct), one in sorted(self._ways.items()):
             names = self._names.get(way.split("/")[-1].split("ext")[0], {})
-            yield Transport(
+            yield TransportFact(
                 between="nodes" if is_network and not is_one_node else "node", way=way, spot=one.spot,
                 num_channels=len(one.channels), is_direct=is_direct if is_network else None,
                 interfaces=tuple(names.get(device, device) for device in sorted(one.devices, key=int)),
