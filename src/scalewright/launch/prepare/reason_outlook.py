@@ -91,7 +91,9 @@ _MACHINES: dict[tuple[object, ...], Here | None] = {}
 
 def _machine(catalog: Catalog, run: ReasonRun, system: str | None) -> Here | None:
     """The machine of a stage. The stages of a pipeline share one probe: it takes seconds, and some stages do not."""
-    num_ranks = run.num_ranks + (run.roles.num_engine_ranks if run.roles.staleness else 0)
+    num_engine_ranks = run.roles.num_engine_ranks
+    # Engines and a trainer that take turns can use the same cores.
+    num_ranks = run.num_ranks + num_engine_ranks if run.roles.staleness else max(run.num_ranks, num_engine_ranks)
     key = (catalog.folders, system, run.device, run.precision, num_ranks, os.environ.get(EnvName.HOME))
     if key not in _MACHINES:
         _MACHINES[key] = machine_of(catalog, system, run, num_ranks)
