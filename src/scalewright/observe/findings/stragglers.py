@@ -45,10 +45,10 @@ def straggler_rank(evidence: Evidence, context: FindingContext) -> Iterator[Seen
     lost_s = max(max(means[rank] for rank in slow) - usual_s, _without_core_s(series, slow))
     share = min(lost_s / step_s, 1.0)
     spots = tuple(_spots_of(series, slow))
-    verb, own = ("takes", "its") if len(slow) == 1 else ("take", "their")
+    verb, whose = ("takes", "its") if len(slow) == 1 else ("take", "their")
     others = "rank" if len(means) - len(slow) == 1 else f"{len(means) - len(slow)}"
     yield Seen(
-        message=f"{ranks_named(slow)} {verb} {seconds(lost_s)} longer for {own} own part of a step than the other "
+        message=f"{ranks_named(slow)} {verb} {seconds(lost_s)} longer for {whose} own part of a step than the other "
         f"{others} ({seconds(usual_s + lost_s)} against {seconds(usual_s)}): "
         f"{percent(share)} of every step is waiting for it",
         spots=spots, next_step=_next_step(evidence, slow), certainty="certain" if len(means) > 2 else "likely",
