@@ -13,6 +13,7 @@ from scalewright import __version__
 from scalewright.cli import calibrate, doctor, explain, postmortem, report, study
 from scalewright.cli.bench import app as bench
 from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, site
+from scalewright.cli.data import app as data
 from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
 from scalewright.cli.reason import app as reason
 from scalewright.errors import ScalewrightError
@@ -58,6 +59,7 @@ app.command("predict")(predict.run)
 app.command("preflight")(preflight.run)
 app.command("validate")(validate.run)
 app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(lab.app, name="lab")
 app.add_typer(reason.app, name="reason")

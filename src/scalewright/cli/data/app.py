@@ -1,0 +1,17 @@
+"""`scalewright data`: data sets made, checked and shown, each command in a file of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from scalewright.cli.data import check
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make data sets of text and images.")
+
+
+@app.callback()
+def _root() -> None:
+    """Clean, deduplicate, tokenise, shard and place data sets."""
+
+
+app.command("check", short_help="Check a pipeline file and what it would read.")(check.run)

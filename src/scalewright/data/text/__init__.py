@@ -1,0 +1,1 @@
+"""Text sets: cleaned, deduplicated, tokenised, shuffled and written as training reads them."""
