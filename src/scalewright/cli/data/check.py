@@ -13,7 +13,7 @@ PipelinePath = Annotated[Path, typer.Argument(metavar="PIPELINE", help="A TOML f
 
 
 def run(pipeline: PipelinePath, as_json: AsJson = False) -> None:
-    """Check a pipeline file: its keys and values, the inputs and the tokenizer. Exit 2: one sentence says what is wrong."""
+    """Check a pipeline file, its inputs and its tokenizer. Exit 2: one sentence says what is wrong."""
     from scalewright.data.text.pipeline_file import load_pipeline
     from scalewright.records.documents import document, to_json
 
