@@ -1,0 +1,60 @@
+"""engine.json: the whole run as one file, which our program reads in the engine's own environment."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from scalewright.engines.hf_config import hf_config
+from scalewright.engines.types import EngineRequest
+from scalewright.records.documents import document, to_json
+
+KIND = "engine-run"
+NAME = "engine/engine.json"
+"""Relative to the run directory."""
+SYNTHETIC = "synthetic"
+"""As `data`: random tokens from the seed, so that no data set is needed."""
+
+
+def engine_document(engine: str, request: EngineRequest, **more: Any) -> dict[str, Any]:
+    """The file's content. `more` holds sections of one engine, such as `deepspeed`.
+
+    Folders are full paths. `layout` has the keys of a layout; `steps` counts optimizer steps of the whole run, and a
+    run that is started again resumes from the newest checkpoint in `checkpoint.folder` and ends at `steps`.
+    """
+    return document(
+        KIND,
+        {
+            "engine": engine,
+            "task": request.task,
+            "model": hf_config(request),
+            "layout": request.layout.as_dict(),
+            "num_micro_batches": request.num_micro_batches,
+            "num_ranks": request.num_gpus,
+            "sequence": request.seq_len,
+            "steps": request.num_steps,
+            "precision": request.recipe.name,
+            "device": request.device,
+            "seed": request.seed,
+            "data": request.data,
+            "load": request.load,
+            "tokenizer": request.tokenizer,
+            "checkpoint": {"folder": str(request.checkpoint_dir), "every": request.checkpoint_every, "keep": 2},
+            "log_folder": str(request.log_dir),
+            "optimizer": asdict(request.optimizer),
+            "lora_rank": request.mode.lora_rank if request.mode.is_lora else 0,
+            "settings": dict(request.settings),
+            **more,
+        },
+    )
+
+
+def engine_text(engine: str, request: EngineRequest, **more: Any) -> str:
+    return to_json(engine_document(engine, request, **more))
+
+
+def program_path(name: str) -> Path:
+    """Full path of a program of `programs/`; the engine's interpreter runs it as a file."""
+    return Path(str(resources.files("scalewright.engines") / "programs" / f"{name}.py"))
