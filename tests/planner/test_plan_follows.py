@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from planner_cases import CATALOG
-from scalewright.planner.emit import EMITTERS
+from scalewright.engines.emit import EMITTERS
 from scalewright.workload.layout import parse_layout
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from planner_cases import CATALOG, request_for
+from scalewright.engines.expressed import express
 from scalewright.errors import ConfigError, LayoutError
 from scalewright.planner.answer import unselected
-from scalewright.planner.expressed import express
 from scalewright.planner.limits import differences, terms_s
 from scalewright.planner.plan import Plan, compare, make_plan, what_if
 from scalewright.planner.request import Budget, parse_budget, parse_counts, resolve_work

@@ -10,8 +10,9 @@ from typing import Any
 from scalewright.api.frames import Framed
 from scalewright.api.predict import ShownAnswer, shown_answer
 from scalewright.catalog.library import open_catalog
+from scalewright.engines.expressed import plan_for_framework
 from scalewright.errors import ConfigError
-from scalewright.planner.plan_report import STAGES_WITHOUT_LAYOUT, PlanReport, plan_systems
+from scalewright.planner.plan_report import STAGES_WITHOUT_LAYOUT, PlanReport
 from scalewright.planner.request import PlanOptions
 from scalewright.records.documents import write_document
 from scalewright.report.notebook.plan import plan_html
@@ -104,4 +105,4 @@ def plan(
     )  # fmt: skip
     library = open_catalog(None if catalog is None else Path(catalog))
     systems = list(dict.fromkeys([system, *compare]))
-    return ShownPlan(plan_systems(library, systems, options, what_if_text=what_if, framework=emit))
+    return ShownPlan(plan_for_framework(library, systems, options, what_if_text=what_if, framework=emit))

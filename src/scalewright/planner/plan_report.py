@@ -1,22 +1,19 @@
-"""A plan with its extras: a what-if, a comparison with other systems, a framework's file."""
+"""A plan with its extras: a what-if, a comparison with other systems, the stack of a framework."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.errors import ConfigError
 from scalewright.planner.answer import Change
-from scalewright.planner.emit import EMITTERS
-from scalewright.planner.expressed import Expressed, express
 from scalewright.planner.plan import Compared, Plan, compare, make_plan, what_if, what_if_body
 from scalewright.planner.question import AUTO
 from scalewright.planner.request import PlanOptions, PlanRequest, resolve_request
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
-    from scalewright.planner.emit import Framework
 
 STAGES_WITHOUT_LAYOUT = ("rl", "generate", "distill")
 """Stages that `plan_stage` plans: they are no single training step."""
@@ -31,7 +28,8 @@ class PlanReport:
     """What systems are compared on: so many nodes or devices of each."""
     change: Change | None = None
     compared: tuple[Compared, ...] = ()
-    expressed: Expressed | None = None
+    emitted: dict[str, Any] | None = None
+    """The best layout as a framework's file; `engines` adds it."""
 
     def document(self) -> dict[str, Any]:
         """The `plan/1` document."""
@@ -40,9 +38,8 @@ class PlanReport:
             body["what_if"] = what_if_body(self.change)
         if self.compared:
             body["compared"] = {"basis": self.basis, "systems": [row.as_dict() for row in self.compared]}
-        if self.expressed is not None:
-            assert self.plan.best is not None
-            body["emitted"] = self.expressed.as_dict(self.plan.best)
+        if self.emitted is not None:
+            body["emitted"] = self.emitted
         return body
 
 
@@ -50,22 +47,16 @@ def plan_systems(
     catalog: Catalog, systems: Sequence[str], options: PlanOptions, *, what_if_text: str | None = None,
     framework: str | None = None,
 ) -> PlanReport:  # fmt: skip
-    """Plan for the first system; compare it with the others; express its best layout for a framework."""
-    if framework is not None and framework not in EMITTERS:
-        raise UnknownNameError("framework", framework, EMITTERS, hint=f"choose {', '.join(EMITTERS)}")
+    """Plan for the first system and compare it with the others, with the stack of a framework where one is named."""
     requests = [resolve_request(catalog, name, options) for name in systems]
     if framework is not None:
         requests = [with_stack_to_emit(catalog, request, framework) for request in requests]
     plan = make_plan(catalog, requests[0])
-    expressed = None
-    if framework is not None and plan.best is not None:
-        expressed = express(plan.result, plan.best, cast("Framework", framework), facility=plan.request.facility)
     return PlanReport(
         plan=plan,
         basis=_basis(options),
         change=None if what_if_text is None else what_if(catalog, plan, what_if_text),
         compared=tuple(compare(catalog, requests)) if len(requests) > 1 else (),
-        expressed=expressed,
     )
 
 

@@ -86,7 +86,8 @@ def run(
 ) -> None:
     """Choose layout and node count: what fits, how fast, why, and what the run costs. Exit 1: nothing fits."""
     from scalewright.catalog.library import open_catalog
-    from scalewright.planner.plan_report import STAGES_WITHOUT_LAYOUT, check_unused, plan_systems, systems_of
+    from scalewright.engines.expressed import plan_for_framework
+    from scalewright.planner.plan_report import STAGES_WITHOUT_LAYOUT, check_unused, systems_of
     from scalewright.planner.request import PlanOptions
     from scalewright.planner.stages.stage_plan import plan_stage
     from scalewright.records.documents import write_text
@@ -105,11 +106,11 @@ def run(
         _print_stage_plan(
             plan_stage(library, systems[0], options, teacher=teacher, what_if=what_if), as_json=as_json, out=out
         )
-    report = plan_systems(library, systems, options, what_if_text=what_if, framework=emit)
+    report = plan_for_framework(library, systems, options, what_if_text=what_if, framework=emit)
     document = report.document()
     if plot is not None and report.plan.fits:
         _plot_plan(plot, document)
-    if emit_to is not None and report.expressed is not None:
+    if emit_to is not None and report.emitted is not None:
         write_text(emit_to, document["emitted"]["text"])
         report_written(emit_to)
     if not print_json(document, out=out, as_json=as_json):

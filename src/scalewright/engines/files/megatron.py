@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from scalewright.catalog.types import MoeShape
-from scalewright.planner.emit.request import EmitRequest, Emitted, refusal
+from scalewright.engines.types import Emitted, EngineRequest, refusal
 
 NAME = "Megatron-LM"
 VERSION = "commit 000c4ac2, between core 0.15 and 0.16"
@@ -45,7 +45,7 @@ SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 """Megatron FSDP's strategies; ZeRO-1 is the distributed optimizer."""
 
 
-def emit(request: EmitRequest) -> Emitted:
+def emit(request: EngineRequest) -> Emitted:
     refuse_what_it_lacks(request)
     arguments = [
         *model_arguments(request),
@@ -64,7 +64,7 @@ def emit(request: EmitRequest) -> Emitted:
     )
 
 
-def refuse_what_it_lacks(request: EmitRequest) -> None:
+def refuse_what_it_lacks(request: EngineRequest) -> None:
     shape, layout = request.shape, request.layout
     if not shape.causal or shape.encoder_layers:
         why = "pretrain_gpt.py trains decoders"
@@ -101,7 +101,7 @@ def refuse_what_it_lacks(request: EmitRequest) -> None:
     bias_arguments(request)
 
 
-def _refuse_experts(request: EmitRequest, moe: MoeShape) -> None:
+def _refuse_experts(request: EngineRequest, moe: MoeShape) -> None:
     layout = request.layout
     if moe.shared_gate:
         instead = "choose --emit deepspeed or --emit fsdp"
@@ -113,7 +113,7 @@ def _refuse_experts(request: EmitRequest, moe: MoeShape) -> None:
         raise refusal(NAME, f"ep={layout.ep} in fp16", "its expert parallelism needs bf16", "use --precision bf16")
 
 
-def model_arguments(request: EmitRequest) -> Arguments:
+def model_arguments(request: EngineRequest) -> Arguments:
     shape = request.shape
     arguments: Arguments = [
         ("--num-layers", str(shape.layers)),
@@ -141,7 +141,7 @@ def model_arguments(request: EmitRequest) -> Arguments:
     return [*arguments, *expert_arguments(request)]
 
 
-def attention_arguments(request: EmitRequest) -> Arguments:
+def attention_arguments(request: EngineRequest) -> Arguments:
     shape, mla = request.shape, request.shape.mla
     if mla is not None:
         return [
@@ -161,7 +161,7 @@ def attention_arguments(request: EmitRequest) -> Arguments:
     ]
 
 
-def bias_arguments(request: EmitRequest) -> Arguments:
+def bias_arguments(request: EngineRequest) -> Arguments:
     shape = request.shape
     biases = shape.qkv_bias, shape.out_bias, shape.ffn_bias
     known: dict[tuple[bool, bool, bool], Arguments] = {
@@ -175,7 +175,7 @@ def bias_arguments(request: EmitRequest) -> Arguments:
     return known[biases]
 
 
-def expert_arguments(request: EmitRequest) -> Arguments:
+def expert_arguments(request: EngineRequest) -> Arguments:
     shape, layout, moe = request.shape, request.layout, request.shape.moe
     if moe is None:
         return []
@@ -203,7 +203,7 @@ def expert_arguments(request: EmitRequest) -> Arguments:
     return arguments
 
 
-def parallel_arguments(request: EmitRequest) -> Arguments:
+def parallel_arguments(request: EngineRequest) -> Arguments:
     layout = request.layout
     arguments: Arguments = [
         ("--tensor-model-parallel-size", str(layout.tp)),
@@ -220,14 +220,14 @@ def parallel_arguments(request: EmitRequest) -> Arguments:
     return [*arguments, ("--micro-batch-size", str(layout.mbs)), ("--global-batch-size", str(layout.gbs))]
 
 
-def uneven_stages(request: EmitRequest) -> str:
+def uneven_stages(request: EngineRequest) -> str:
     """Embedding, layers, extra prediction layers and loss per chunk, in Megatron-LM's own notation."""
     stages = [f"t*{layers}" for layers in request.layers_of_chunks()]
     extra = f"m*{request.shape.num_mtp_layers}" if request.shape.num_mtp_layers else ""
     return f"E{'|'.join(stages)}{extra}L"
 
 
-def sharding_arguments(request: EmitRequest) -> Arguments:
+def sharding_arguments(request: EngineRequest) -> Arguments:
     layout = request.layout
     reduces = int(layout.dp) * int(layout.cp) > 1
     arguments: Arguments = [("--overlap-grad-reduce",)] if reduces else []
@@ -246,7 +246,7 @@ def sharding_arguments(request: EmitRequest) -> Arguments:
     return arguments
 
 
-def vocab_multiple(request: EmitRequest) -> int:
+def vocab_multiple(request: EngineRequest) -> int:
     """The largest power of two that pads nothing, as the prediction assumes; else Megatron-LM's default."""
     power, tp = VOCAB_MULTIPLE, int(request.layout.tp)
     while power >= LEAST_VOCAB_MULTIPLE:
@@ -256,7 +256,7 @@ def vocab_multiple(request: EmitRequest) -> int:
     return VOCAB_MULTIPLE
 
 
-def _environment(request: EmitRequest) -> list[str]:
+def _environment(request: EngineRequest) -> list[str]:
     layout = request.layout
     if layout.zero >= 2:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron FSDP refuses 1"]
@@ -265,7 +265,7 @@ def _environment(request: EmitRequest) -> list[str]:
     return []
 
 
-def _notes(request: EmitRequest) -> tuple[str, ...]:
+def _notes(request: EngineRequest) -> tuple[str, ...]:
     shape, layout = request.shape, request.layout
     notes = [
         "add data, tokenizer, learning rate, length of training and checkpoints: they are not part of a layout",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
-from scalewright.planner.emit import deepspeed, fsdp, megatron, torchtitan
-from scalewright.planner.emit.request import EmitRequest, Emitted
+from scalewright.engines.files import deepspeed, fsdp, megatron, torchtitan
+from scalewright.engines.info import all_engines
+from scalewright.engines.types import Emitted, EngineRequest
+from scalewright.errors import UnknownNameError
 from scalewright.workload.layout import Layout, check_divides
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
@@ -19,6 +21,16 @@ EMITTERS = {
     "deepspeed": deepspeed.emit,
     "fsdp": fsdp.emit,
 }
+
+
+def framework_named(name: str) -> Framework:
+    """A framework by its name, or by that of the engine which reads its file."""
+    if name in EMITTERS:
+        return cast(Framework, name)
+    for info in all_engines().values():
+        if name in (info.id, *info.aliases) and info.frameworks:
+            return cast(Framework, info.frameworks[0])
+    raise UnknownNameError("framework", name, EMITTERS, hint=f"choose {', '.join(EMITTERS)}")
 
 
 def emit(
@@ -42,7 +54,7 @@ def emit(
         seq=seq_len,
         num_experts=shape.moe.num_experts if shape.moe else 0,
     )
-    request = EmitRequest(
+    request = EngineRequest(
         spec=spec, layout=layout, recipe=recipe, seq_len=seq_len, gpus_per_node=gpus_per_node, num_gpus=num_gpus,
         mode=mode,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scalewright.planner.emit.request import EmitRequest, Emitted, refusal
+from scalewright.engines.types import Emitted, EngineRequest, refusal
 
 NAME = "FSDP"
 VERSION = "accelerate 1.15.0"
@@ -13,14 +13,14 @@ FILENAME = "accelerate_fsdp.yaml"
 PRECISIONS = {"fp32": "no", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
 
-def emit(request: EmitRequest) -> Emitted:
+def emit(request: EngineRequest) -> Emitted:
     refuse_what_it_lacks(request)
     head = [f"# {line}" for line in (f"{VERSION} configuration for FSDP2.", *request.header)]
     text = "\n".join([*head, *yaml_lines(config(request))]) + "\n"
     return Emitted(framework="fsdp", version=VERSION, filename=FILENAME, text=text, notes=_notes(request))
 
 
-def refuse_what_it_lacks(request: EmitRequest) -> None:
+def refuse_what_it_lacks(request: EngineRequest) -> None:
     layout, recipe = request.layout, request.recipe
     if layout.zero < 2:
         why = "it shards gradients and optimizer state at least"
@@ -43,7 +43,7 @@ def refuse_what_it_lacks(request: EmitRequest) -> None:
         raise refusal(NAME, f"precision {recipe.name}", "accelerate has no name for it", f"use {', '.join(PRECISIONS)}")
 
 
-def config(request: EmitRequest) -> dict[str, Any]:
+def config(request: EngineRequest) -> dict[str, Any]:
     layout = request.layout
     sections: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -83,7 +83,7 @@ def yaml_lines(keys: dict[str, Any], indent: str = "") -> list[str]:
     return lines
 
 
-def _notes(request: EmitRequest) -> tuple[str, ...]:
+def _notes(request: EngineRequest) -> tuple[str, ...]:
     layout, mode = request.layout, request.mode
     adapters = (f"adapters of rank {mode.lora_rank} are added to the model by the training script",)
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.planner.emit.request import EmitRequest, Emitted, refusal
+from scalewright.engines.types import Emitted, EngineRequest, refusal
 
 NAME = "torchtitan"
 VERSION = "0.2.2"
@@ -41,7 +41,7 @@ RESHARD = {2: "never", 3: "always"}
 PRECISIONS = ("fp32", "bf16", "bf16-pure", "fp8", "mxfp8")
 
 
-def emit(request: EmitRequest) -> Emitted:
+def emit(request: EngineRequest) -> Emitted:
     refuse_what_it_lacks(request)
     sections: Sections = {
         "model": model_section(request),
@@ -64,7 +64,7 @@ def flavour(shape: TransformerShape) -> tuple[str, str] | None:
     return FLAVOURS.get(sizes)
 
 
-def refuse_what_it_lacks(request: EmitRequest) -> None:
+def refuse_what_it_lacks(request: EngineRequest) -> None:
     shape, layout, known = request.shape, request.layout, flavour(request.shape)
     if known is None:
         names = ", ".join(" ".join(pair) for pair in FLAVOURS.values())
@@ -93,7 +93,7 @@ def refuse_what_it_lacks(request: EmitRequest) -> None:
     _refuse_splits(request)
 
 
-def _refuse_sharding(request: EmitRequest) -> None:
+def _refuse_sharding(request: EngineRequest) -> None:
     layout = request.layout
     dp, others = int(layout.dp), int(layout.tp) * int(layout.pp) * int(layout.cp)
     if layout.zero == 1:
@@ -109,7 +109,7 @@ def _refuse_sharding(request: EmitRequest) -> None:
         raise refusal(NAME, f"zero=0 with ep={layout.ep}", "experts are sharded where they are spread", "use zero=2")
 
 
-def _refuse_splits(request: EmitRequest) -> None:
+def _refuse_splits(request: EngineRequest) -> None:
     layout, shape = request.layout, request.shape
     tp, cp, ep = int(layout.tp), int(layout.cp), int(layout.ep)
     if shape.tied_embeddings and int(layout.pp) > 1:
@@ -127,7 +127,7 @@ def _refuse_splits(request: EmitRequest) -> None:
         raise refusal(NAME, f"pp={layout.pp},vpp={layout.vpp}", why, "use another pp or vpp, or --emit megatron")
 
 
-def model_section(request: EmitRequest) -> dict[str, Value]:
+def model_section(request: EngineRequest) -> dict[str, Value]:
     known = flavour(request.shape)
     assert known is not None
     section: dict[str, Value] = {"name": known[0], "flavor": known[1]}
@@ -138,7 +138,7 @@ def model_section(request: EmitRequest) -> dict[str, Value]:
     return section
 
 
-def training_section(request: EmitRequest) -> dict[str, Value]:
+def training_section(request: EngineRequest) -> dict[str, Value]:
     layout = request.layout
     # A pipeline takes all its micro-batches in one batch; without one, batches accumulate.
     local = int(layout.gbs) // int(layout.dp) if int(layout.pp) > 1 else int(layout.mbs)
@@ -151,7 +151,7 @@ def training_section(request: EmitRequest) -> dict[str, Value]:
     }
 
 
-def parallelism_section(request: EmitRequest) -> dict[str, Value]:
+def parallelism_section(request: EngineRequest) -> dict[str, Value]:
     layout, shape = request.layout, request.shape
     dp, pp = int(layout.dp), int(layout.pp)
     section: dict[str, Value] = {
@@ -178,14 +178,14 @@ def parallelism_section(request: EmitRequest) -> dict[str, Value]:
     return section
 
 
-def checkpoint_section(request: EmitRequest) -> dict[str, Value]:
+def checkpoint_section(request: EngineRequest) -> dict[str, Value]:
     section: dict[str, Value] = {"mode": MODES[request.layout.recompute]}
     if request.layout.recompute == "operators":
         section["selective_ac_option"] = "op"
     return section
 
 
-def precision_sections(request: EmitRequest) -> Sections:
+def precision_sections(request: EngineRequest) -> Sections:
     kind, recipe = {"fp8": ("float8", "rowwise"), "mxfp8": ("mx", "mxfp8_cublas")}.get(request.recipe.name, ("", ""))
     if not kind:
         return {}
@@ -203,7 +203,7 @@ def toml(value: Value) -> str:
     return json.dumps(value)
 
 
-def _notes(request: EmitRequest) -> tuple[str, ...]:
+def _notes(request: EngineRequest) -> tuple[str, ...]:
     layout = request.layout
     notes = [
         f"{request.torchrun} -m torchtitan.train --job.config_file {FILENAME}",

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.emitting import EXPRESSED, SEQ_LEN, emitted, layout_of, megatron_arguments, model
+from engines.emitting import EXPRESSED, SEQ_LEN, emitted, layout_of, megatron_arguments, model
+from scalewright.engines.emit import Framework, emit
+from scalewright.engines.types import Emitted
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
-from scalewright.planner.emit import Emitted, Framework, emit
 from scalewright.workload.layout import Layout, Recompute, divisibility_problems, parse_layout
 from scalewright.workload.precision import RECIPES, recipe
 

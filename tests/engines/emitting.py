@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.planner.emit import Emitted, Framework, emit
-from scalewright.planner.emit.deepspeed import SCRIPT_ARGUMENTS
+from scalewright.engines.emit import Framework, emit
+from scalewright.engines.files.deepspeed import SCRIPT_ARGUMENTS
+from scalewright.engines.types import Emitted
 from scalewright.workload.layout import Layout, Recompute, parse_layout
 from scalewright.workload.model import ModelSpec, from_catalog
 from scalewright.workload.precision import recipe
@@ -158,7 +159,7 @@ def _torchtitan(emitted_file: Emitted, num_gpus: int) -> Layout:
 
 
 def _flavours() -> dict[tuple[int, ...], tuple[str, str]]:
-    from scalewright.planner.emit.torchtitan import FLAVOURS
+    from scalewright.engines.files.torchtitan import FLAVOURS
 
     return FLAVOURS
 

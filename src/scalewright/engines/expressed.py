@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from scalewright import units
+from scalewright.catalog.library import Catalog
 from scalewright.costs.energy import Facility
+from scalewright.engines.emit import Framework, emit, framework_named
+from scalewright.engines.types import Emitted
 from scalewright.errors import NotExpressedError
 from scalewright.planner.answer import Answer, unselected
-from scalewright.planner.emit import Framework, emit
-from scalewright.planner.emit.request import Emitted
+from scalewright.planner.plan_report import PlanReport, plan_systems
 from scalewright.planner.question import Question
+from scalewright.planner.request import PlanOptions
 from scalewright.planner.search.search import SearchResult
 
 SPLITS = ("tp", "pp", "vpp", "cp", "ep")
@@ -50,6 +53,20 @@ class Expressed:
             "text": self.emitted.text,
             "notes": notes,
         }
+
+
+def plan_for_framework(
+    catalog: Catalog, systems: Sequence[str], options: PlanOptions, *, what_if_text: str | None = None,
+    framework: str | None = None,
+) -> PlanReport:  # fmt: skip
+    """A plan with its extras; with a framework it is planned with that framework's stack and has its file."""
+    name = None if framework is None else framework_named(framework)
+    report = plan_systems(catalog, systems, options, what_if_text=what_if_text, framework=name)
+    plan = report.plan
+    if name is None or plan.best is None:
+        return report
+    expressed = express(plan.result, plan.best, name, facility=plan.request.facility)
+    return replace(report, emitted=expressed.as_dict(plan.best))
 
 
 def express(result: SearchResult, best: Answer, framework: Framework, *, facility: Facility | None = None) -> Expressed:

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.emitting import EXPRESSED, SEQ_LEN, emitted, megatron_arguments, model
-from scalewright.planner.emit import Emitted, deepspeed, fsdp, torchtitan
+from engines.emitting import EXPRESSED, SEQ_LEN, emitted, megatron_arguments, model
+from scalewright.engines.files import deepspeed, fsdp, torchtitan
+from scalewright.engines.types import Emitted
 from scalewright.workload.layout import Layout, parse_layout
 
 PARSERS = Path(__file__).parent / "parsers"

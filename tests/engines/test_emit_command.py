@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from planner.emitting import layout_of
-from scalewright.planner.emit import Emitted
+from engines.emitting import layout_of
+from scalewright.engines.types import Emitted
 from scalewright.workload.layout import Layout
 
 if TYPE_CHECKING:

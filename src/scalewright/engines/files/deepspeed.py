@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from scalewright.planner.emit.request import EmitRequest, Emitted, refusal
+from scalewright.engines.types import Emitted, EngineRequest, refusal
 
 NAME = "DeepSpeed"
 VERSION = "0.19.8"
@@ -15,18 +15,18 @@ SCRIPT_ARGUMENTS = "arguments of Megatron-DeepSpeed's pretrain_gpt.py (commit 20
 PRECISIONS = ("fp32", "fp16", "bf16", "bf16-lean", "bf16-pure")
 
 
-def emit(request: EmitRequest) -> Emitted:
+def emit(request: EngineRequest) -> Emitted:
     refuse_what_it_lacks(request)
     text = json.dumps(config(request), indent=2) + "\n"
     return Emitted(framework="deepspeed", version=VERSION, filename=FILENAME, text=text, notes=_notes(request))
 
 
-def needs_script(request: EmitRequest) -> bool:
+def needs_script(request: EngineRequest) -> bool:
     """A pipeline is built, and a sequence split, by the training script; the JSON has no key for either."""
     return int(request.layout.pp) > 1 or request.layout.sp
 
 
-def refuse_what_it_lacks(request: EmitRequest) -> None:
+def refuse_what_it_lacks(request: EngineRequest) -> None:
     layout, recipe = request.layout, request.recipe
     if recipe.name not in PRECISIONS:
         raise refusal(NAME, f"precision {recipe.name}", "it trains in 16 or 32 bit", f"use {', '.join(PRECISIONS)}")
@@ -57,7 +57,7 @@ def refuse_what_it_lacks(request: EmitRequest) -> None:
         raise refusal(NAME, f"tp={layout.tp},ep=1 with experts", why, "use ep above 1, or tp=1")
 
 
-def config(request: EmitRequest) -> dict[str, Any]:
+def config(request: EngineRequest) -> dict[str, Any]:
     layout = request.layout
     sections: dict[str, Any] = {
         "train_batch_size": int(layout.gbs),
@@ -85,7 +85,7 @@ def bf16_section(precision: str) -> dict[str, bool]:
     return {"enabled": precision in ("bf16", "bf16-lean")}
 
 
-def zero_section(request: EmitRequest) -> dict[str, Any]:
+def zero_section(request: EngineRequest) -> dict[str, Any]:
     section: dict[str, Any] = {"stage": request.layout.zero}
     if request.layout.zero >= 2:
         section["overlap_comm"] = True
@@ -94,7 +94,7 @@ def zero_section(request: EmitRequest) -> dict[str, Any]:
     return section
 
 
-def script_arguments(request: EmitRequest) -> list[str]:
+def script_arguments(request: EngineRequest) -> list[str]:
     layout = request.layout
     arguments = ["--deepspeed", "--deepspeed_config", FILENAME, "--zero-stage", str(layout.zero)]
     arguments += ["--tensor-model-parallel-size", str(layout.tp), "--pipeline-model-parallel-size", str(layout.pp)]
@@ -106,7 +106,7 @@ def script_arguments(request: EmitRequest) -> list[str]:
     return arguments
 
 
-def _notes(request: EmitRequest) -> tuple[str, ...]:
+def _notes(request: EngineRequest) -> tuple[str, ...]:
     layout = request.layout
     notes = [
         f"deepspeed --num_nodes {request.num_nodes} --num_gpus {request.num_local_gpus} train.py "
