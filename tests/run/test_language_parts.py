@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 import torch
 
+from scalewright.data.tokens.reader import samples_of_rank
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.run.breakdown import TimedStep, covered, profiler, split_step, step_split
 from scalewright.run.device import choose_device, make_bf16_products_work
-from scalewright.run.language.data import TokenData, mapped_tokens, samples_of_rank, synthetic_tokens
+from scalewright.run.language.data import synthetic_tokens
 from scalewright.run.language.mesh_position import check_world_size, chunk_layers, local_positions
 from scalewright.run.language.precision import numbers
 from scalewright.run.steady import steady_state
@@ -33,44 +34,10 @@ def test_ranks_divide_a_batch_without_gap_or_overlap(dp: int, mbs: int) -> None:
     assert sorted(taken) == list(range(8))
 
 
-def test_a_pass_over_the_data_takes_every_window_once_and_the_next_in_another_order() -> None:
-    tokens = np.arange(101, dtype=np.uint16)
-    data = TokenData(tokens, seq_len=10, vocab=101, seed=3, name="numbers")
-    passes = [[int(data.sample(number * 10 + i)[0]) for i in range(10)] for number in range(2)]
-    assert sorted(passes[0]) == sorted(passes[1]) == list(range(0, 100, 10))
-    assert passes[0] != passes[1]
-    again = TokenData(tokens, seq_len=10, vocab=101, seed=3, name="numbers")
-    assert [int(again.sample(i)[0]) for i in range(10, 20)] == passes[1]
-
-
 def test_synthetic_words_are_as_frequent_as_their_rank_says() -> None:
     counts = np.bincount(synthetic_tokens(vocab=64, seed=0), minlength=64)
     assert counts[0] / counts[1] == pytest.approx(2.0, rel=0.05)
     assert counts[0] / counts[9] == pytest.approx(10.0, rel=0.05)
-
-
-def test_tokens_outside_the_vocabulary_are_refused() -> None:
-    data = TokenData(np.array([1, 2, 70, 3, 4], dtype=np.uint16), seq_len=2, vocab=64, seed=0, name="set.npy")
-    with pytest.raises(ConfigError, match="token 70"):
-        [data.sample(i) for i in range(2)]
-
-
-@pytest.mark.parametrize("content", [b"", b"not numpy", b"\x93NUMPY\x01\x00"])
-def test_a_damaged_data_set_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "tokens.npy"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"tokens\.npy"):
-        mapped_tokens(path)
-
-
-def test_a_truncated_or_two_dimensional_data_set_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "square.npy", np.zeros((4, 4), dtype=np.uint16))
-    np.save(tmp_path / "short.npy", np.zeros(1000, dtype=np.uint16))
-    whole = (tmp_path / "short.npy").read_bytes()
-    (tmp_path / "short.npy").write_bytes(whole[:500])
-    for name in ("square", "short", "absent"):
-        with pytest.raises(ConfigError, match=name):
-            mapped_tokens(tmp_path / f"{name}.npy")
 
 
 def test_steady_state_leaves_out_a_slow_start() -> None:

@@ -90,7 +90,7 @@ class LanguageRun:
     seed: int = 0
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     data: str = SYNTHETIC
-    """`synthetic`, or the path of a one-dimensional .npy file of unsigned token ids, which is memory-mapped."""
+    """`synthetic`, or sets of tokens as `PATH[:WEIGHT],...`: .npy, Megatron's .bin, Parquet, or folders of them."""
     compile: CompileMode = "off"
     """torch.compile: off; default; max-autotune; graphs (default, and the whole step replayed as one CUDA graph)."""
     attention: Attention = "auto"

@@ -26,6 +26,13 @@ StartFolder = Annotated[
 PlanFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Model, layout and precision of a stored plan, instead.")
 ]
+TokenSets = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH[:WEIGHT]",
+        help="Tokens: .npy, Megatron .bin, Parquet, or a folder; repeat to mix by weight; default: synthetic.",
+    ),
+]
 
 
 def run(
@@ -44,7 +51,7 @@ def run(
     keep: KeepNumber = 2,
     start_from: StartFolder = None,
     seed: Annotated[int, typer.Option(help="Of weights and synthetic data.")] = 0,
-    data: Annotated[str, typer.Option(help="synthetic, or a .npy file of token ids.")] = "synthetic",
+    data: TokenSets = None,
     device: DeviceName = "auto",
     system: SystemName = None,
     run_dir: RunFolder = None,
@@ -58,8 +65,8 @@ def run(
         "language", run_dir=run_dir, as_json=as_json, catalog=catalog,
         model=model, plan=_text(plan), ranks=ranks, layout=layout, steps=steps, seq=seq, precision=precision,
         compile=compile_mode, scaling=scaling, protocol=protocol, checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every, keep=keep, start_from=_text(start_from), seed=seed, data=data,
-        device=device, this_system=system, budget=budget, profile=profile,
+        checkpoint_every=checkpoint_every, keep=keep, start_from=_text(start_from), seed=seed,
+        data=",".join(data or ["synthetic"]), device=device, this_system=system, budget=budget, profile=profile,
     )  # fmt: skip
 
 

@@ -11,6 +11,9 @@ from typing import Any, Protocol
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
+from scalewright.data.tokens.mixture import Mixture, parse_sets
+from scalewright.data.tokens.samples import checked_windows
+from scalewright.data.tokens.token_set import open_token_set
 from scalewright.errors import ConfigError, NotExpressedError, ScalewrightError
 from scalewright.here.devices import CPU_START_S, GPU_START_S, Here, device_here, machine_here, visible_gpus
 from scalewright.here.place import Place, calibrated_here, place_of
@@ -113,13 +116,15 @@ def default_ranks(device: str) -> int:
     return 1 if device == "cpu" else max(len(visible_gpus()), 1)
 
 
-def resolve_data(data: str) -> str:
-    """The data set by its full path, so that the same one resumes from any folder."""
+def resolve_data(data: str, *, seq_len: int = 0) -> str:
+    """The data sets by their full paths, so that the same ones resume from any folder. Damaged ones are refused."""
     if data == SYNTHETIC:
         return data
-    if not Path(data).is_file():
-        raise ConfigError(f"--data {data!r}: no such file: give a .npy file of token ids, or leave it out")
-    return str(Path(data).resolve())
+    sets = [replace(one, path=one.path.resolve()) for one in parse_sets(data)]
+    for one in sets:
+        checked_windows(open_token_set(one.path), max(seq_len, 1))
+    Mixture([one.weight for one in sets])
+    return ",".join(str(one) for one in sets)
 
 
 def resolve_start(folder: Path | None, *, steps: int) -> str:

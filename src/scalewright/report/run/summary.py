@@ -64,6 +64,8 @@ def _description(config: dict[str, Any]) -> str:
         parts.append(f"layout {parse_layout(str(config['layout'])).brief}")
     if "image_size" in config:
         parts.append(f"{config['batch']} images of {config['image_size']} px a rank, data {config['data']}")
+    elif config.get("data", "synthetic") != "synthetic":
+        parts.append(f"data {config['data']}")
     return ", ".join(parts)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from scalewright.data.tokens.samples import TokenSamples
 from scalewright.errors import ConfigError
 from scalewright.run.graphs import GraphedStep
 from scalewright.run.language.data import Loader, open_data
@@ -32,8 +33,14 @@ class LanguageSession:
     """What to call: the step, or its replay as a graph."""
     positions_L: Tensor
 
-    def loader(self, *, first_step: int = 0) -> Loader:
-        return Loader(open_data(self.run), self.run, self.position, self.positions_L, first_step=first_step)
+    def loader(
+        self, *, first_step: int = 0, first_sample: int | None = None, data: TokenSamples | None = None
+    ) -> Loader:
+        """Batches from a step on. `first_sample` is given where the steps before had another batch."""
+        return Loader(
+            data or open_data(self.run), self.run, self.position, self.positions_L,
+            first_step=first_step, first_sample=first_sample,
+        )  # fmt: skip
 
 
 def open_language_session(

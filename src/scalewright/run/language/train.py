@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from scalewright.data.tokens.reader import checked_start, data_state
 from scalewright.errors import ConfigError
 from scalewright.records import metric_names as names
 from scalewright.records.documents import read_document
@@ -16,7 +18,7 @@ from scalewright.records.types import ExitCode
 from scalewright.run.checkpoint import OPTIONAL, Loaded
 from scalewright.run.device import allow_attention, choose_device, join_group, make_bf16_products_work
 from scalewright.run.host_use import OwnClock
-from scalewright.run.language.data import Loader
+from scalewright.run.language.data import Loader, open_data
 from scalewright.run.language.mesh_position import check_world_size
 from scalewright.run.language.session import LanguageSession, open_language_session
 from scalewright.run.rank_context import RankContext
@@ -25,6 +27,7 @@ from scalewright.run.steady import steady_state
 from scalewright.run.step_log import StepLog
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
+from scalewright.workload.run_options import SYNTHETIC
 
 
 def run(rank: RankContext) -> ExitCode:
@@ -68,11 +71,14 @@ class LanguageTraining:
         is_plain = int(layout.num_gpus) == int(layout.dp) > 1 and layout.zero == 0 and device.type == "cpu"
         self.own_clock = OwnClock(self.session.split.parameters().values(), is_used=is_plain)
         self._num_tokens, self._num_steps = 0, 0
+        self._data = open_data(config)
+        self._first, self._first_sample = 0, 0
+        """Step and sample that this attempt begins with."""
 
     def run(self) -> ExitCode:
-        first = self.saves.resume(self._restore, start_from=self.config.start_from)
+        self._first = first = self.saves.resume(self._restore, start_from=self.config.start_from)
         self.saves.make_room()
-        loader = self.session.loader(first_step=first)
+        loader = self.session.loader(first_step=first, first_sample=self._first_sample, data=self._data)
         try:
             for step in range(first, self.config.steps):
                 self._step(step, loader)
@@ -112,9 +118,24 @@ class LanguageTraining:
     def _state(self, done: int) -> dict[str, Any]:
         return {
             "num_updates": self.session.optimizer.num_updates,
-            "num_samples": done * int(self.config.layout.gbs),
+            **data_state(self._data, num_samples=self._samples_at(done)),
             "loss_scale": self.session.train_step.loss_scale.state(),
         }
+
+    def _samples_at(self, done: int) -> int:
+        return self._first_sample + (done - self._first) * int(self.config.layout.gbs)
+
+    def _restore_data(self, loaded: Loaded) -> None:
+        """Continue after the samples that were taken, whatever the batch was; other data begins with its first."""
+        state = loaded.manifest.state
+        self._first_sample = loaded.manifest.step * int(self.config.layout.gbs)
+        if "set_tokens" not in state:
+            return  # a checkpoint of an earlier version
+        is_own = loaded.folder.parent == self.rank.directory.checkpoints
+        if is_own or state["set_tokens"] == self._data.num_tokens:
+            self._first_sample = checked_start(self._data, state)
+        else:
+            self._first_sample = 0
 
     def _restore(self, loaded: Loaded, tensors: dict[str, Tensor]) -> None:
         own, state = f"{OPTIONAL}{self.rank.world.rank}", loaded.manifest.state
@@ -122,6 +143,7 @@ class LanguageTraining:
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors[f"{own}.random_cuda"], self.device)
         self.session.optimizer.refresh_weights()
+        self._restore_data(loaded)
         try:
             self.session.optimizer.num_updates = int(state["num_updates"])
             self.session.train_step.loss_scale.restore(state["loss_scale"])
@@ -146,3 +168,13 @@ class LanguageTraining:
         reported = self._num_steps * self.config.tokens_per_step
         detail = f"{reported} tokens reported, {executed} executed"
         self.rank.metrics.event(step=last, name=names.EVENT_TOKENS, detail=detail, value=float(executed == reported))
+        self._record_data(last)
+
+    def _record_data(self, last: int) -> None:
+        """How far the run went through each set."""
+        if self.config.data == SYNTHETIC:
+            return
+        taken = self._samples_at(last + 1)
+        names_and_epochs = zip(self._data.names, self._data.epochs(taken), strict=True)
+        words = [f"epochs_of_{Path(name).name.replace(' ', '_')}={epochs:.3g}" for name, epochs in names_and_epochs]
+        self.rank.metrics.event(step=last, name=names.EVENT_DATA, detail=" ".join([f"samples={taken}", *words]))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scalewright.data.tokens.permutation import Permutation
 from scalewright.errors import ConfigError
 from scalewright.records.reasoning import CurvePoint, read_stored_answers
 from scalewright.run.reasoning.batches import TokenSequence
@@ -24,7 +25,6 @@ class SftStage(TrainingStage):
     def prepare(self) -> None:
         with self.session.clock.part("data"):
             self._sequences = training_sequences(self.session)
-        self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, dtype=np.int64))
 
     def step(self, step: int) -> CurvePoint:
         settings, session = self.config.settings, self.session
@@ -48,14 +48,13 @@ class SftStage(TrainingStage):
     def _batch(self, step: int) -> list[TokenSequence]:
         """The sequences of a step: the next `gbs` of an endless row of shuffled epochs."""
         gbs, num = int(self.config.layout.gbs), len(self._sequences)
-        places = range(step * gbs, (step + 1) * gbs)
-        return [self._sequences[self._shuffled(place // num)[place % num]] for place in places]
-
-    def _shuffled(self, epoch: int) -> np.ndarray:
-        if self._order[0] != epoch:
-            rng = np.random.default_rng([self.config.seed, ORDER_SALT, epoch])
-            self._order = (epoch, rng.permutation(len(self._sequences)))
-        return self._order[1]
+        epochs, places = np.divmod(np.arange(step * gbs, (step + 1) * gbs), num)
+        chosen = [
+            int(number)
+            for epoch in np.unique(epochs)
+            for number in Permutation(num, self.config.seed, ORDER_SALT, int(epoch))(places[epochs == epoch])
+        ]
+        return [self._sequences[number] for number in chosen]
 
 
 def training_sequences(session: StageSession) -> list[TokenSequence]:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from scalewright.data.prefetch import Prefetcher
 from scalewright.errors import DocumentError, MissingExtraError, ScalewrightError
-from scalewright.run.prefetch import Prefetcher
 from scalewright.run.vision.source import VALIDATION, ImageSource, Key, rank_batches, rank_share
 from scalewright.workload.vision_run import VisionRun
 

@@ -146,7 +146,7 @@ def _request(options: TrainingOptions, chosen: Chosen) -> LanguageRequest:
             "steps": options.steps,
             "protocol": options.protocol,
             "start_from": resolve_start(start_from, steps=options.steps),
-            "data": resolve_data(options.data),
+            "data": resolve_data(options.data, seq_len=options.seq),
         },
     )
 
