@@ -457,6 +457,10 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
         "--what-if",
     ],
     ("data",): ["--help"],
+    ("data", "advise"): [
+        *("--catalog", "--epochs", "--help", "--json", "--measured", "--ranks", "--sample-size", "--samples-per-s"),
+        *("--site", "--storage"),
+    ],
     ("data", "check"): ["--help", "--json"],
     ("reason",): ["--help"],
     **{("reason", name): sorted({*flags.split(), *OF_STAGES}) for name, flags in OF_STAGE.items()},

@@ -1,0 +1,1 @@
+"""Advice on where data should lie and how it should be read: striping, copying, loaders, metadata."""
