@@ -12,9 +12,9 @@ share p of valid expressions that reach the target (0.2 to 0.67). So the attempt
 geometric distributions over p, cut off at 32. An attempt has 6 tokens. 8,192 traces have a mean of 22 tokens, a
 standard deviation of 0.76 times that, a 99th percentile of 89 and at most 179; the longest of 64 is 4.2 times the mean.
 The lengths of the model that GRPO starts from are measured by --prepare. `--task long` has 3 numbers up to 9 and 64
-attempts of 10 tokens: mean 144, 99th percentile 587; it needs more --sft-steps (2,000). `--task middle` has `+` and `-` only:
-a model of 2 layers learns it in 1,200 steps, then writes 51 tokens in the mean, 257 at the 99th percentile, and the
-longest of 16 answers is 3.5 times the mean.
+attempts of 10 tokens: mean 144, 99th percentile 587; it needs more --sft-steps (2,000). `--task middle` has `+` and
+`-` only: a model of 2 layers learns it in 1,200 steps, then writes 51 tokens in the mean, 257 at the 99th percentile,
+and the longest of 16 answers is 3.5 times the mean.
 
 Gain depends on how the time of a decode step falls when few answers are left. On a GPU it hardly falls, because a step
 reads all weights whatever the batch. On a CPU a step costs a + b n for n answers. So the model is small and 64 answers
